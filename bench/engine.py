@@ -141,21 +141,17 @@ def plan_in_process(cluster_name: str, chips: int) -> float:
     """Best time of DeepSeek-V3's plan, one engine and separate pools, in this process after its imports."""
     from rackline import arch, hardware
     from rackline.passes import calibration
-    from rackline.search import Constraints, plan
+    from rackline.search import plan
     from rackline.serving.workload import Workload
+    from rackline.system import Constraints, Demand, System
 
     model, cluster = arch.model("deepseek-v3"), hardware.cluster(cluster_name).with_num_chips(chips)
-    numbers = calibration("auto", cluster.chip)
+    system = System.of(model, cluster, calibration=calibration("auto", cluster.chip), memory_fraction=0.9)
+    demand = Demand(workload=Workload(input_len=4000, output_len=1000), limits=Constraints(tpot_s=0.05, ttft_s=2.0))
     best = float("inf")
     for _ in range(REPEATS):
         start = time.perf_counter()
-        plan(
-            model,
-            cluster,
-            Workload(input_len=4000, output_len=1000),
-            calibration=numbers,
-            constraints=Constraints(tpot_s=0.05, ttft_s=2.0),
-        )
+        plan(system, demand)
         best = min(best, time.perf_counter() - start)
     return best
 

@@ -1,6 +1,7 @@
-"""Give launch commands to the argument parsers of vLLM and SGLang themselves, and keep tables of their flags.
+"""Give launch commands to the argument parsers of vLLM, SGLang and their routers, and keep tables of their flags.
 
     pip download --no-deps -d WHEELS vllm==0.33.0 vllm==0.12.0 sglang==0.5.23 sglang==0.5.6   # one version a call
+    pip download --no-deps -d WHEELS vllm-router==0.1.17 sglang-router==0.3.2
     uv run --with msgspec --with regex --with cachetools --with psutil --with pyyaml \\
         python bench/engine_flags.py WHEELS --plans 200 [--write]
 
@@ -21,6 +22,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+ENGINES, ROUTERS = ("vllm", "sglang"), ("vllm_router", "sglang_router")
 HERE = Path(__file__).parent
 TABLES = HERE.parent / "tests" / "data" / "engine_flags"
 
@@ -28,7 +30,7 @@ TABLES = HERE.parent / "tests" / "data" / "engine_flags"
 def wheels(folder: Path) -> list[tuple[str, str, Path]]:
     """(engine, version, file) of the wheels in a folder."""
     found = [(*path.name.split("-")[:2], path) for path in sorted(folder.glob("*.whl"))]
-    return [(engine, version, path) for engine, version, path in found if engine in ("vllm", "sglang")]
+    return [(engine, version, path) for engine, version, path in found if engine in ENGINES + ROUTERS]
 
 
 def parse(engine: str, wheel: Path, commands: list[list[str]]) -> dict[str, Any]:
@@ -59,10 +61,11 @@ def random_commands(engine: str, version: str, count: int, seed: int) -> list[li
     from rackline.catalog import names
     from rackline.hardware import cluster
     from rackline.passes import calibration
-    from rackline.search import Constraints, SearchSpace, plan
-    from rackline.search.launch import plan_commands
+    from rackline.search import SearchSpace, plan
+    from rackline.search.launch_plan import LaunchOptions, plan_commands
     from rackline.search.launch_rules import launch_rules
     from rackline.serving.workload import Workload
+    from rackline.system import Constraints, Demand, System
 
     draw = np.random.default_rng(seed)
     models = [name for name in names("models") if "mpt" not in name and "palm" not in name]
@@ -74,17 +77,48 @@ def random_commands(engine: str, version: str, count: int, seed: int) -> list[li
         size = int(draw.choice([1, 2, 4, 8, 12, 16, 24, 32, 64]))
         on = on.with_num_chips(min(size, on.max_chips))
         answer = plan(
-            model(name),
-            on,
-            Workload(input_len=float(draw.integers(100, 20000)), output_len=float(draw.integers(20, 4000))),
-            calibration=calibration(engine, on.chip),
-            constraints=Constraints(tpot_s=float(draw.choice([0.02, 0.05, 0.2]))),
+            System.of(model(name), on, calibration=calibration(engine, on.chip)),
+            Demand(
+                workload=Workload(
+                    input_len=float(draw.integers(100, 20000)), output_len=float(draw.integers(20, 4000))
+                ),
+                limits=Constraints(tpot_s=float(draw.choice([0.02, 0.05, 0.2]))),
+            ),
+            SearchSpace(rules=rules),
             served=False,
-            search_space=SearchSpace(rules=rules),
         )
-        commands = plan_commands(answer, checkpoints_of(name, Lookup(watch=Watch(), offline=True)), engine, version)
+        options = LaunchOptions(stack=engine, version=version)
+        commands = plan_commands(answer, checkpoints_of(name, Lookup(watch=Watch(), offline=True)), options)
         found += [list(command.words) for command in commands]
         plans += bool(commands)
+    return found
+
+
+def router_commands(engine: str) -> list[list[str]]:
+    """Commands of a router: several replicas, and pools."""
+    from rackline.arch import model
+    from rackline.hardware import cluster
+    from rackline.parallel import Layout, precision
+    from rackline.search.launch_plan import Checkpoints, LaunchOptions, ReplicaKind, commands_of
+    from rackline.search.launch_router import router_command
+    from rackline.serving.workload import Mode, Workload
+
+    of, on = model("llama-3.1-8b"), cluster("h100-96")
+    stack = engine.removesuffix("_router")
+    found: list[list[str]] = []
+    for roles in (("both",), ("prefill", "decode")):
+        kinds = [
+            ReplicaKind(
+                role=role, layout=Layout(tp=2, dp=7), precision=precision("bf16", of, on.chip), mode=Mode(),
+                max_num_seqs=64, on=on,
+            )
+            for role in roles
+        ]  # fmt: skip
+        lengths = Workload(input_len=1000, output_len=200)
+        commands = commands_of(kinds, of, lengths, Checkpoints(released="x/y"), LaunchOptions(stack=stack))
+        for kept in (False, True):
+            router = router_command(commands, kept_prefixes=kept)
+            found += [list(router.words)] if router is not None else []
     return found
 
 
@@ -98,7 +132,8 @@ def main() -> int:
     given = reader.parse_args()
     bad = 0
     for engine, version, wheel in wheels(given.wheels):
-        commands = random_commands(engine, version, given.plans, given.seed)
+        of_router = engine in ROUTERS
+        commands = router_commands(engine) if of_router else random_commands(engine, version, given.plans, given.seed)
         answer = parse(engine, wheel, commands)
         said = [(words, error) for words, error in zip(commands, answer["errors"], strict=True) if error]
         bad += len(said)

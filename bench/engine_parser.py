@@ -1,4 +1,4 @@
-"""Run the argument parser of vLLM or SGLang from its unpacked wheel, with stand-ins for what it imports beside.
+"""Run the argument parser of vLLM, SGLang or a router of theirs from its unpacked wheel, with stand-ins for the rest.
 
     python bench/engine_parser.py ENGINE FOLDER < commands.json > answer.json
 
@@ -22,6 +22,8 @@ from abc import ABCMeta
 from pathlib import Path
 
 BESIDE = {
+    "sglang_router": "sglang_router_rs",
+    "vllm_router": "vllm_router_rs",
     "vllm": "platforms v1 model_executor distributed multimodal plugins transformers_utils compilation attention lora "
     "forward_context ray renderers kernels usage _custom_ops device_allocator tokenizers inputs sampling_params "
     "outputs pooling_params tracing reasoning tool_parsers parser config.quantization",
@@ -155,6 +157,10 @@ def parser_of(engine: str, folder: str) -> argparse.ArgumentParser:
     package.__path__ = [str(Path(folder) / engine)]
     package.__version__ = "0"
     sys.modules[engine] = package
+    if engine.endswith("_router"):
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"{engine}.router_args").RouterArgs.add_cli_args(parser)
+        return parser
     if engine == "sglang":
         parser = argparse.ArgumentParser()
         importlib.import_module("sglang.srt.server_args").ServerArgs.add_cli_args(parser)
@@ -186,7 +192,7 @@ def flags_of(parser: argparse.ArgumentParser) -> dict[str, dict[str, object]]:
 def refusal(parser: argparse.ArgumentParser, words: list[str]) -> str | None:
     """What the parser says against a command; None where it takes it."""
     heard = io.StringIO()
-    options = words[3:] if words[0] == "python" else words[2:]
+    options = words[3:] if words[0] == "python" else words[1:] if words[0] == "vllm-router" else words[2:]
     if words[:2] == ["vllm", "serve"]:
         options = ["--model", words[2], *words[3:]]
     try:

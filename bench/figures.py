@@ -232,8 +232,8 @@ _HEAD = """# Figures
 Every answer that has something to look at is drawn with `--plot FILE`: `.svg`, `.png` or `.pdf`; `.html`, one page that
 holds all it needs, works without network, shows the numbers under the pointer and follows the reader's light or dark
 theme; `.json`, the figure as data. Images are drawn by vl-convert, which comes with the extra `plot`
-(`uv add 'rackline[plot]'`); `.json` needs nothing. `--plot-kind` chooses where an answer has several figures (`--help`
-names them, the first is the default), `--plot-theme light` or `dark` the look.
+(`pip install 'rackline[plot]'`); `.json` needs nothing. `--plot-kind` chooses where an answer has several figures
+(`--help` names them, the first is the default), `--plot-theme light` or `dark` the look.
 
 A figure is data: a [Vega-Lite](https://vega.github.io/vega-lite/) specification with its rows inside, in SI units.
 In Python `rl.explain(...).plot()` returns it; JupyterLab and VS Code draw it by themselves, `save` writes a file,

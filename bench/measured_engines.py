@@ -31,7 +31,6 @@ def main() -> None:
     parser.add_argument("--llama-python")
     parser.add_argument("--vllm-python")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
-    parser.add_argument("--anyway", action="store_true")
     parser.add_argument("--seed", default="0", help="draws the passes that are not fitted, and the requests")
     given = parser.parse_args()
     pythons = {"jax": "", "llama.cpp": given.llama_python, "vllm": given.vllm_python}
@@ -44,7 +43,6 @@ def main() -> None:
             dtype=dtype,
             engine_python=pythons[engine] or None,
             clock=given.clock,
-            anyway=given.anyway,
             seed=given.seed,
             output=str(FOLDER / f"machine-{name}.toml"),
         )

@@ -41,19 +41,17 @@ def read_all_sheets() -> int:
 def make_a_sheet() -> None:
     from rackline.arch import model
     from rackline.hardware import cluster
-    from rackline.parallel import Deployment, parse_layout, precision
+    from rackline.parallel import parse_layout, precision
     from rackline.passes import calibration
     from rackline.pricing import OneDeployment, Rent, TokenCosts, offer_prices
+    from rackline.system import System
 
     found, on = model("deepseek-v3"), cluster("dgx-h200")
-    deployment = Deployment(
-        model=found,
-        cluster=on,
-        layout=parse_layout("attention_dp=8,ep=8", found),
-        precision=precision("fp8", found, on.chip),
-        calibration=calibration("auto", on.chip),
+    system = System.of(
+        found, on, calibration=calibration("auto", on.chip), precisions=[precision("fp8", found, on.chip)]
     )
-    offer_prices(OneDeployment(costs=TokenCosts.of(deployment)), Rent(usd_per_chip_hour=on.usd_per_chip_hour or 1.0))
+    costs = TokenCosts.of(system, parse_layout("attention_dp=8,ep=8", found))
+    offer_prices(OneDeployment(costs=costs), Rent(usd_per_chip_hour=on.usd_per_chip_hour or 1.0))
 
 
 def command() -> None:

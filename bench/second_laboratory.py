@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from rackline.fitting.solver import groups_of, leave_out
 from rackline.passes.features import Array
 from rackline.validation.engine_fit import ELSEWHERE, NAMES, WITHOUT, Step, fit_engine, steps_of
 from rackline.validation.read import read_cases
@@ -35,11 +36,14 @@ def report(name: str, steps: Sequence[Step], predicted: Sequence[float]) -> None
 
 def left_out(steps: Sequence[Step], key: Callable[[Step], object]) -> tuple[list[float], list[Array]]:
     """Each group predicted by the numbers of the others, and these numbers."""
-    groups = [key(step) for step in steps]
-    numbers = {
-        group: fit_engine([s for s, of in zip(steps, groups, strict=True) if of != group]) for group in set(groups)
-    }
-    return [step.seconds(numbers[of]) for step, of in zip(steps, groups, strict=True)], list(numbers.values())
+    folds = leave_out(
+        groups_of(str(key(step)) for step in steps),
+        lambda held: fit_engine([steps[place] for place in np.flatnonzero(~held)]),
+        lambda numbers, held: {place: steps[place].seconds(numbers) for place in np.flatnonzero(held).tolist()},
+    )
+    found = list(folds)
+    predicted = {place: seconds for fold in found for place, seconds in fold.scored.items()}
+    return [predicted[place] for place in range(len(steps))], [fold.fitted for fold in found]
 
 
 def batch_class(step: Step) -> int:

@@ -1,4 +1,4 @@
-"""Run the commands of docs/tutorials: `uv run python bench/tutorials.py [--check] [NAME...]`.
+"""Run the commands of docs/tutorials and README: `uv run python bench/tutorials.py [--check] [NAME...]`.
 
 A `bash` fence holds one command, the `text` fence behind it lines of what it prints at 80 columns; `...` stands for
 lines that are left out. Without `--check` the numbers of the shown lines are filled in again; with it they are
@@ -24,6 +24,7 @@ from stored_outputs import differences, mask
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
 LEFT_OUT = "..."
+_INSTALLS = ("pip", "uv")  # how a page begins, not what it shows
 _PAIR = re.compile(r"^```bash\n(?P<command>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?", re.M | re.S)
 
 
@@ -41,6 +42,8 @@ def commands(text: str) -> Iterator[Shown]:
     """Commands of a page with what is shown of each."""
     for match in _PAIR.finditer(text):
         words = shlex.split(match["command"].replace("\\\n", " "))
+        if words[0] in _INSTALLS and not match["shown"]:
+            continue
         shown = match["shown"] or ""
         start = match.start("shown") if match["shown"] else match.end()
         yield Shown(words=words, lines=shown.splitlines(), start=start, end=start + len(shown))
@@ -110,11 +113,12 @@ def work(path: Path, *, store: bool) -> list[str]:
 def main() -> int:
     """Run all tutorials, or those named."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help="tutorials without .md; all by default")
+    parser.add_argument("names", nargs="*", help="tutorials without .md, or README; all by default")
     parser.add_argument("--check", action="store_true", help="compare with the shown lines and store nothing")
     given = parser.parse_args()
     faults: list[str] = []
-    for path in [TUTORIALS / f"{name}.md" for name in given.names] or sorted(TUTORIALS.glob("*.md")):
+    pages = {path.stem: path for path in (*sorted(TUTORIALS.glob("*.md")), ROOT / "README.md")}
+    for path in [pages[name] for name in given.names or pages]:
         faults += work(path, store=not given.check)
     print("\n".join(faults))
     return 1 if faults else 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -44,6 +46,76 @@ def browser() -> Iterator[Browser]:
         started = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield started
         started.close()
+
+
+@pytest.fixture(scope="module")
+def answers_once() -> Iterator[Counter[str]]:
+    """Commands of a file compute each answer once and show it as often as they are asked: as JSON, text, figure.
+
+    For files whose tests change nothing that answers depend on; files beside the working folder may differ.
+
+    Yields:
+        How often each question was asked.
+    """
+    from rackline.cli import command
+
+    solved, asked, usual = dict[str, Any](), Counter[str](), command.answer_of
+
+    def once(question: Any, *more: Any) -> Any:
+        key = json.dumps([str(Path.cwd()), question.ask, question.to_data()], sort_keys=True, default=str)
+        asked[key] += 1
+        if key not in solved:
+            solved[key] = usual(question, *more)
+        return solved[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "answer_of", once)
+        yield asked
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--skip-parts`, which `.ci/run` fills in."""
+    parser.addoption("--skip-parts", default="", help="parts not to run, with commas between them (tests/parts.py)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave parts out that are named; files with slow tests go first, so that no worker ends long after the others."""
+    left_out = set(config.getoption("--skip-parts").split(","))
+    for item in items:
+        for mark in item.iter_markers("part"):
+            if mark.args[0] in left_out:
+                why = f"{mark.args[0]}: all that it depends on is unchanged since the last full run"
+                item.add_marker(pytest.mark.skip(reason=why))
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+# Files whose tests share nothing that takes long: each test goes to the worker that is free.
+_SPREAD = frozenset(
+    f"tests/{name}.py"
+    for name in (
+        "docs/test_commands",
+        "docs/test_examples",
+        "docs/test_notebooks",
+        "docs/test_stored_figures",
+        "docs/test_tutorials",
+        "golden/test_open_loop",
+        "lab/test_experiments_run",
+        "lab/test_mechanisms",
+    )
+)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Files stay together, whose tests share fixtures and answers, but for those that share none."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return nodeid if file in _SPREAD else file
+
+    return Scheduling(config, log)  # type: ignore[arg-type]
 
 
 _MOST_WORKERS = 4  # each collects all tests and may hold 2 GB of the lab's arrays

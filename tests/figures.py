@@ -9,12 +9,12 @@ from functools import cache
 
 import numpy as np
 
-from helpers import cluster, deploy, model
+from helpers import cluster, model, planned, system, token_costs
 from rackline.fitting import KindErrors
 from rackline.fitting.figure import errors_figure
 from rackline.ledger import Finding, ledger
 from rackline.ledger.figure import verdicts_figure
-from rackline.parallel import SERVER, precision
+from rackline.parallel import SERVER, Routing, parse_layout, precision
 from rackline.passes import Batch, StepPolicy, calibration
 from rackline.pricing import (
     KeepingCost,
@@ -43,13 +43,14 @@ from rackline.report.served_figure import served_figure
 from rackline.report.simulate_figures import occupancy_figure, tails_figure, timeline_figure
 from rackline.report.train_figures import pipeline_figure, pipeline_of_plan, step_figure, train_memory_figure
 from rackline.scaling import Budget, PhaseMfu, Usage, budget, loss_law
-from rackline.search import Constraints, Plan, plan
+from rackline.search import Plan
 from rackline.search.train import TrainPlan, train_plan
 from rackline.search.train_evaluate import TrainJob
 from rackline.search.what_if import WhatIfPoint
 from rackline.serving.capacity import Capacity, capacity
 from rackline.serving.workload import Workload
 from rackline.simulation import PlainClock, Pool, RankSpec, Requests, Result, policy, simulate
+from rackline.system import Constraints
 from rackline.training.precision import train_precision
 from rackline.training.schedules import Timeline, equal_stages, schedule
 from rackline.training.stack import training_stack
@@ -62,7 +63,7 @@ RENT = Rent(usd_per_chip_hour=2.0)
 @cache
 def a_plan() -> Plan:
     rack = cluster("dgx-h100")
-    return plan(
+    return planned(
         model("llama-3.1-8b"),
         rack,
         Workload(input_len=1000, output_len=200),
@@ -82,7 +83,7 @@ def what_ifs() -> list[WhatIfPoint]:
 
 @cache
 def costs() -> TokenCosts:
-    return TokenCosts.of(deploy("llama-3.1-70b", "tp=8", on="dgx-h100", label="fp8"))
+    return token_costs("llama-3.1-70b", "tp=8", on="dgx-h100", label="fp8")
 
 
 @cache
@@ -150,10 +151,13 @@ def board() -> Scoreboard:
 
 @cache
 def explained(policy: StepPolicy = "serial") -> Explanation:
-    deployment = deploy("deepseek-v3", "pp=2,ep=8,attention_dp=8", on="gb200-nvl72")
+    serves, layout = (
+        system("deepseek-v3", routing=Routing()),
+        parse_layout("pp=2,ep=8,attention_dp=8", model("deepseek-v3")),
+    )
     batch = Batch(decode_sequences=32.0, context_len=4e3, group_tokens=256.0)
-    held = deployment.memory(sequences=512.0, context_len=4e3)
-    return Explanation.of(deployment, batch, batch_size=512, memory=held, policy=policy)
+    held = serves.deployment(layout).memory(sequences=512.0, context_len=4e3)
+    return Explanation.of(serves, layout, batch, batch_size=512, memory=held, policy=policy)
 
 
 @cache

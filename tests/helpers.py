@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +35,10 @@ from rackline.parallel import (
 from rackline.passes import UNIT, Calibration, PassTable
 from rackline.passes import calibration as load_calibration
 from rackline.passes.features import Array
+from rackline.pricing import TokenCosts
+from rackline.search import Plan, SearchSpace, plan
+from rackline.serving.workload import Workload
+from rackline.system import Constraints, Demand, System
 
 
 @cache
@@ -132,6 +141,30 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return out
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What a command that ran in this process returned and wrote."""
+
+    status: int
+    out: str
+    err: str
+
+
+def run_command(words: Sequence[str], folder: Path) -> Ran:
+    """Run a command of rackline as if in a process of its own that began in a folder and wrote into a pipe."""
+    before, place = dict(os.environ), Path.cwd()
+    os.environ["NO_COLOR"] = "1"
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+            status = run(list(words))
+    finally:
+        os.chdir(place)
+        os.environ.clear()
+        os.environ |= before
+    return Ran(status=status, out=out.getvalue(), err=err.getvalue())
+
+
 def call_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """What a command prints with --json, which holds neither NaN nor infinities."""
     return json.loads(call(capsys, *arguments, "--json"), parse_constant=lambda name: pytest.fail(f"JSON holds {name}"))
@@ -184,6 +217,11 @@ def flags_of(words: tuple[str, ...]) -> list[tuple[str, str | None]]:
 
 def flags_of_engines() -> dict[str, dict[str, dict[str, Any]]]:
     """Tables of the flags that argument parsers of engines take, by engine and version (`bench/engine_flags.py`)."""
+    return {name: tables for name, tables in flag_tables().items() if name in ("vllm", "sglang")}
+
+
+def flag_tables() -> dict[str, dict[str, dict[str, Any]]]:
+    """The same of engines, routers and the commands of TensorRT-LLM."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for path in sorted((Path(__file__).parent / "data" / "engine_flags").glob("*.json")):
         table = json.loads(path.read_text(encoding="utf-8"))
@@ -197,3 +235,46 @@ def assert_parses(words: tuple[str, ...], flags: dict[str, Any], engine: str) ->
         assert flag in flags, f"{engine} has no {flag}: {' '.join(words)}"
         assert flags[flag]["value"] == (value is not None), flag
         assert not flags[flag]["choices"] or value in flags[flag]["choices"], (flag, value)
+
+
+def system(
+    model_name: str,
+    *,
+    on: str = "gb200-nvl72",
+    label: str | None = "bf16",
+    calibration: str = "generic",
+    routing: Routing | None = None,
+) -> System:
+    """A system by names, in one precision; in all that the chip supports without a label."""
+    return System.of(
+        model(model_name),
+        cluster(on),
+        calibration=numbers(calibration, on),
+        precisions=None if label is None else [types(label, model_name, on)],
+        routing=routing,
+    )
+
+
+def planned(
+    of: Any,
+    on: Cluster,
+    workload: Workload,
+    *,
+    calibration: Calibration,
+    precisions: Sequence[Precision] | None = None,
+    routing: Routing | None = None,
+    constraints: Constraints | None = None,
+    search_space: SearchSpace | None = None,
+    **more: Any,
+) -> Plan:
+    """The plan of a model on a cluster; `more` goes to `rackline.search.plan`."""
+    serves = System.of(of, on, calibration=calibration, precisions=precisions, routing=routing)
+    return plan(serves, Demand(workload=workload, limits=constraints or Constraints()), search_space, **more)
+
+
+def token_costs(
+    model_name: str, layout: str, *, on: str = "gb200-nvl72", label: str = "bf16", calibration: str = "generic"
+) -> TokenCosts:
+    """Costs of a deployment by names, with experts chosen uniformly."""
+    serves = system(model_name, on=on, label=label, calibration=calibration, routing=Routing())
+    return TokenCosts.of(serves, parse_layout(layout, model(model_name)))

@@ -56,22 +56,26 @@ if TYPE_CHECKING:
     from rackline.pricing import offer_prices as offer_prices
     from rackline.pricing import price_sheet as price_sheet
     from rackline.pricing import read_prices as read_prices
-    from rackline.search import Constraints as Constraints
     from rackline.serving import Mode as Mode
     from rackline.serving import Workload as Workload
     from rackline.serving import capacity as capacity
     from rackline.sweeps.show import sweep_show as sweep_show
     from rackline.sweeps.sweep import sweep as sweep
+    from rackline.system import Constraints as Constraints
+    from rackline.system import Demand as Demand
+    from rackline.system import System as System
 
 _WHERE = {
     "Answer": "rackline.api.answer",
     "Batch": "rackline.passes",
-    "Constraints": "rackline.search",
+    "Constraints": "rackline.system",
+    "Demand": "rackline.system",
     "Deployment": "rackline.parallel",
     "Layout": "rackline.parallel",
     "Mode": "rackline.serving",
     "RacklineError": "rackline.errors",
     "Routing": "rackline.parallel",
+    "System": "rackline.system",
     "Workload": "rackline.serving",
     "answer": "rackline.api.answer",
     "ask": "rackline.api.ask",

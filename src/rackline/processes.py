@@ -6,11 +6,96 @@ import contextlib
 import os
 import sys
 import types
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from multiprocessing import get_context
+from queue import Empty
+from typing import Any, TypeVar
 
 # one thread each: the processes share the cores
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def mapped(
+    make: Callable[..., Callable[[Task], Result]],
+    shared: Sequence[Any],
+    tasks: Sequence[Task],
+    processes: int,
+    done: Callable[[str, int, int], None] | None = None,
+) -> Generator[tuple[Task, Result]]:
+    """(task, result) of each task as it ends; each process prepares what its tasks share once.
+
+    Args:
+        make: a module's function: (*shared) → function of one task.
+        shared: arguments of `make`.
+        processes: at most; 1 runs everything in this one [count].
+        done: called with (task, finished, all) after each.
+
+    Raises:
+        RuntimeError: a process was killed. Errors of `make` and of tasks come as they are.
+    """
+    if processes <= 1 or len(tasks) < 2:
+        work = make(*shared)
+        yield from _counted(((task, work(task)) for task in tasks), len(tasks), done)
+        return
+    context = get_context("spawn")  # a fork copies locked threads
+    waiting, ended = context.Queue(), context.Queue()
+    for index in range(len(tasks)):
+        waiting.put(index)
+    workers = [
+        context.Process(target=_work, args=(make, shared, tasks, waiting, ended), daemon=True)
+        for _ in range(min(processes, len(tasks)))
+    ]
+    for worker in workers:
+        worker.start()
+
+    def awaited() -> Generator[tuple[Task, Result]]:
+        for _ in tasks:
+            index, result = _next(ended, workers)
+            if isinstance(result, BaseException):
+                raise result
+            yield tasks[index], result
+
+    try:
+        yield from _counted(awaited(), len(tasks), done)
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.join()
+
+
+def _counted(
+    ends: Generator[tuple[Task, Result]], total: int, done: Callable[[str, int, int], None] | None
+) -> Generator[tuple[Task, Result]]:
+    for finished, (task, result) in enumerate(ends, 1):
+        if done is not None:
+            done(str(task), finished, total)
+        yield task, result
+
+
+def _work(
+    make: Callable[..., Callable[[Any], Any]], shared: Sequence[Any], tasks: Sequence[Any], waiting: Any, ended: Any
+) -> None:
+    index = -1
+    try:
+        work = make(*shared)
+        while True:
+            index = waiting.get()
+            ended.put((index, work(tasks[index])))
+    except BaseException as error:  # it is raised again where the results are awaited
+        ended.put((index, error))
+
+
+def _next(ended: Any, workers: Sequence[Any]) -> tuple[int, Any]:
+    while True:
+        try:
+            return ended.get(timeout=1.0)
+        except Empty:
+            killed = [worker.exitcode for worker in workers if worker.exitcode]
+            if killed:
+                raise RuntimeError(f"a process ended with status {killed[0]}") from None
 
 
 @contextlib.contextmanager

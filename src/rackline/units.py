@@ -2,7 +2,9 @@
 
 Inside the library everything is an SI float; here "30ms" becomes 0.03 and 0.03 becomes "30.0 ms".
 Prefixes are case-sensitive where they must be (m = milli, M = mega) and binary prefixes carry an i
-(GB = 1e9 bytes, GiB = 2**30 bytes). Lower-case b after a prefix is refused, because it could mean bits.
+(GB = 1e9 bytes, GiB = 2**30 bytes). The same holds for tokens, everywhere: 8k is 8,000 and 8Ki is 8,192. A context
+that is sold as "128k" often has 131,072 tokens, so that a length with a k stays within it. Lower-case b after a prefix
+is refused, because it could mean bits.
 A number is SI; a text needs its unit where the quantity has one ("50" is refused: 50 s or 50 ms?).
 """
 

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 DATA = Path(__file__).resolve().parents[2] / "src" / "rackline" / "catalog" / "data"
 FILES = sorted(DATA.rglob("*.toml"))
-IDS = [str(path.relative_to(DATA)) for path in FILES]
+RECORDS = {str(path.relative_to(DATA)): tomllib.loads(path.read_text(encoding="utf-8")) for path in FILES}
 KINDS = {"measured", "vendor", "paper", "derived", "assumed"}
 CHANGING = {"measured", "vendor"}  # pages that may say something else tomorrow; a paper stays as it is
 
@@ -57,23 +55,43 @@ def test_catalogue_is_found() -> None:
     assert len([path for path in FILES if path.parent.name == "models"]) >= 15
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_every_number_has_a_source(path: Path) -> None:
-    record = tomllib.loads(path.read_text(encoding="utf-8"))
+def unsourced(record: dict[str, Any]) -> list[str]:
+    """What is wrong with the sources of a record."""
     sources = record.get("sources", [])
-    assert sources, "no [[sources]]"
+    found = [] if sources else ["no [[sources]]"]
     for source in sources:
-        assert source["kind"] in KINDS
-        assert source.get("url") or source.get("citation"), f"a source of {source['fields']} cites nothing"
-        if source["kind"] in CHANGING and "url" in source:
-            assert source.get("accessed"), f"the source of {source['fields']} has a url, but no `accessed` date"
-        assert source["fields"], "a source that covers no field"
+        what = f"the source of {source['fields']}"
+        if source["kind"] not in KINDS:
+            found.append(f"{what} is of kind {source['kind']}")
+        if not (source.get("url") or source.get("citation")):
+            found.append(f"{what} cites nothing")
+        if source["kind"] in CHANGING and "url" in source and not source.get("accessed"):
+            found.append(f"{what} has a url, but no `accessed` date")
+        if not source["fields"]:
+            found.append("a source that covers no field")
     fields = [field for source in sources for field in source["fields"]]
     keys = sorted(set(number_keys(record)))
-    missing = [key for key in keys if not any(covers(field, key) for field in fields)]
-    assert not missing, f"numbers without a source: {missing}"
+    return found + [
+        f"number without a source: {key}" for key in keys if not any(covers(field, key) for field in fields)
+    ]
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_file_is_named_after_its_record(path: Path) -> None:
-    assert tomllib.loads(path.read_text(encoding="utf-8"))["name"] == path.stem
+def test_every_number_has_a_source() -> None:
+    assert [f"{name}: {fault}" for name, record in RECORDS.items() for fault in unsourced(record)] == []
+
+
+def test_files_are_named_after_their_records() -> None:
+    assert [name for name, record in RECORDS.items() if record["name"] != Path(name).stem] == []
+
+
+def test_a_record_without_sources_is_found() -> None:
+    source = {"fields": ["a"], "kind": "vendor", "url": "https://example.org"}
+    assert unsourced({"name": "x", "a": 1}) == ["no [[sources]]", "number without a source: a"]
+    assert unsourced({"name": "x", "a": 1, "sources": [{**source, "accessed": "2026-01-01"}]}) == []
+    assert unsourced({"name": "x", "a": 1, "b": 2, "sources": [source, {"fields": [], "kind": "rumour"}]}) == [
+        "the source of ['a'] has a url, but no `accessed` date",
+        "the source of [] is of kind rumour",
+        "the source of [] cites nothing",
+        "a source that covers no field",
+        "number without a source: b",
+    ]

@@ -10,13 +10,10 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).resolve().parents[2] / "src"
-FILES = sorted(SRC.rglob("*.py"))
-IDS = [str(path.relative_to(SRC)) for path in FILES]
+from source import broken, source_files, tree_of
 
 
 def texts(node: ast.AST) -> frozenset[str]:
@@ -37,7 +34,8 @@ def literals_of(tree: ast.AST) -> Iterator[frozenset[str]]:
 @cache
 def literals() -> tuple[frozenset[str], ...]:
     """Of all files."""
-    found = (one for path in FILES for one in literals_of(ast.parse(path.read_text(encoding="utf-8"))))
+    with_some = (name for name, path in source_files().items() if "Literal[" in path.read_text(encoding="utf-8"))
+    found = (one for name in with_some for one in literals_of(tree_of(name)))
     return tuple(dict.fromkeys(found))
 
 
@@ -46,14 +44,20 @@ def compared(function: ast.AST) -> dict[str, set[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for node in ast.walk(function):
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq | ast.NotEq):
-            found[ast.unparse(node.left)] |= texts(node.comparators[0])
+            members = texts(node.comparators[0])
+            if members:
+                found[ast.unparse(node.left)] |= members
     return found
 
 
 def ends(node: ast.AST, subject: str) -> bool:
     """Whether `assert_never` of this expression stands inside."""
     return any(
-        isinstance(call, ast.Call) and ast.unparse(call) == f"assert_never({subject})" for call in ast.walk(node)
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "assert_never"
+        and ast.unparse(call) == f"assert_never({subject})"
+        for call in ast.walk(node)
     )
 
 
@@ -83,9 +87,10 @@ def falls_through(tree: ast.AST, known: tuple[frozenset[str], ...]) -> list[str]
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_choices_by_a_literal_end_in_assert_never(path: Path) -> None:
-    assert falls_through(ast.parse(path.read_text(encoding="utf-8")), literals()) == []
+def test_choices_by_a_literal_end_in_assert_never() -> None:
+    known = literals()
+    assert known
+    assert broken(lambda tree: falls_through(tree, known)) == []
 
 
 CHAIN = """

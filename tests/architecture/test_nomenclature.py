@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +62,7 @@ def functions_and_fields(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
             yield from functions_and_fields(node.body)
 
 
+@cache
 def public_names() -> dict[str, str]:
     """Public names of the library and the first place of each, private modules left out."""
     names: dict[str, str] = {}

@@ -49,8 +49,8 @@ RUN_NOT_IMPORTED = {
 }
 
 
-IMPORT = re.compile(r"^\s*(?:import|from) +([A-Za-z_]\w*)|(?:import_module|importorskip)\(\"(\w+)", re.M)
-CALLS = ("import_module", "importorskip")
+IMPORT = re.compile(r"^\s*(?:import|from) +([A-Za-z_]\w*)|(?:import_module|importorskip|load_optional)\(\"(\w+)", re.M)
+CALLS = ("import_module", "importorskip", "load_optional")
 
 
 def foreign(names: Iterable[str | tuple[str, ...]]) -> set[str]:
@@ -67,6 +67,11 @@ def named(requirements: list[str]) -> set[str]:
     return {canonical(re.split(r"[\[<>=!~; ]", one)[0]) for one in requirements}
 
 
+def called(function: ast.expr) -> str:
+    """The last name of what is called."""
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
 @functools.cache
 def imported(folder: Path) -> dict[str, set[str]]:
     """Top-level name of each absolute import that is neither ours nor the standard library's, and its files."""
@@ -81,9 +86,9 @@ def imported(folder: Path) -> dict[str, set[str]]:
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                 names = [node.module]
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(CALLS):
+            elif isinstance(node, ast.Call) and called(node.func) in CALLS:
                 names = [str(one.value) for one in node.args[:1] if isinstance(one, ast.Constant)]
-            for name in foreign(names):
+            for name in foreign(names) if names else ():
                 found.setdefault(name, set()).add(str(path.relative_to(ROOT)))
     return found
 
@@ -187,7 +192,7 @@ def test_release_publishes_without_a_stored_token() -> None:
 def test_pages_are_built_strictly_and_published_with_as_few_rights_as_it_takes() -> None:
     workflow = yaml.safe_load(PAGES.read_text(encoding="utf-8"))
     steps = workflow["jobs"]["build"]["steps"]
-    assert any(step.get("run") == "uv run --locked mkdocs build --strict" for step in steps)
+    assert any(step.get("run") == "uv run --locked --group dev mkdocs build --strict" for step in steps)
     site = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), yaml.BaseLoader)["site_dir"]
     assert steps[-1]["with"]["path"] == f"{site}/"
     assert workflow["permissions"] == {}

@@ -6,18 +6,15 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-import pytest
+from source import broken, source_files, tree_of
 
-SRC = Path(__file__).resolve().parents[2] / "src"
 TESTS = Path(__file__).resolve().parents[1]
-FILES = sorted(SRC.rglob("*.py"))
-IDS = [str(path.relative_to(SRC)) for path in FILES]
 MAX_PARAMETERS = 12
 MAX_POSITIONAL = 4
 
 
 def test_source_files_are_found() -> None:
-    assert any(path.name == "units.py" for path in FILES)
+    assert "rackline/units.py" in source_files()
 
 
 def test_names_of_test_files_are_unique() -> None:
@@ -26,29 +23,38 @@ def test_names_of_test_files_are_unique() -> None:
     assert [name for name, files in names.items() if files > 1] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_many_parameters_are_keywords_of_a_public_function(path: Path) -> None:
-    """ruff allows 12 parameters (see pyproject.toml); what is exempt there has to read well where it is called."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        positional = len(node.args.posonlyargs) + len(node.args.args)
-        if positional + len(node.args.kwonlyargs) > MAX_PARAMETERS:
-            assert not node.name.startswith("_"), f"{path.relative_to(SRC)}: {node.name} takes too many parameters"
-            assert positional <= MAX_POSITIONAL, f"{path.relative_to(SRC)}: {node.name} needs keywords"
+def too_many_parameters(tree: ast.Module) -> list[str]:
+    """Functions that take more parameters than ruff allows (12, see pyproject.toml) and do not read well for it."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            positional = len(node.args.posonlyargs) + len(node.args.args)
+            if positional + len(node.args.kwonlyargs) > MAX_PARAMETERS:
+                if node.name.startswith("_"):
+                    found.append(f"{node.name} takes too many parameters")
+                if positional > MAX_POSITIONAL:
+                    found.append(f"{node.name} needs keywords")
+    return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_no_assert_statement(path: Path) -> None:
+def asserts(tree: ast.Module) -> list[str]:
     """`python -O` drops asserts, so they cannot guard input: raise one of rackline.errors."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
-    assert not lines, f"{path.relative_to(SRC)}: assert on lines {lines}"
+    return [f"assert on line {node.lineno}" for node in ast.walk(tree) if isinstance(node, ast.Assert)]
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_module_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), "the module needs a docstring"
+def changeable_dataclasses(tree: ast.Module, *, measuring: bool) -> list[str]:
+    """Dataclasses without slots, and those that can be changed where they have to be values."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for made in map(ast.unparse, node.decorator_list):
+            if made.startswith("dataclass"):
+                if "slots=True" not in made:
+                    found.append(f"{node.name} has no slots")
+                if "frozen=True" not in made and not measuring and node.name not in GATHERING:
+                    found.append(f"{node.name} is not frozen")
+    return found
 
 
 # what gathers while it works; every other dataclass is a value
@@ -56,13 +62,33 @@ GATHERING = {"Held", "Shortlist", "TwoPools", "TableClock", "Table", "_Reader", 
 MEASURING = ("lab", "sweeps")  # what runs there gathers as a rule
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_dataclasses_are_frozen_and_slotted(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.ClassDef):
-            continue
-        for made in map(ast.unparse, node.decorator_list):
-            if made.startswith("dataclass"):
-                assert "slots=True" in made, f"{path.relative_to(SRC)}: {node.name} has no slots"
-                frozen = "frozen=True" in made or path.relative_to(SRC).parts[1] in MEASURING
-                assert frozen or node.name in GATHERING, f"{path.relative_to(SRC)}: {node.name} is not frozen"
+def test_many_parameters_are_keywords_of_a_public_function() -> None:
+    assert broken(too_many_parameters) == []
+
+
+def test_no_assert_statement() -> None:
+    assert broken(asserts) == []
+
+
+def test_modules_say_what_they_are() -> None:
+    assert [name for name in source_files() if not ast.get_docstring(tree_of(name))] == []
+
+
+def test_dataclasses_are_frozen_and_slotted() -> None:
+    found = [
+        f"{name}: {breach}"
+        for name in source_files()
+        for breach in changeable_dataclasses(tree_of(name), measuring=name.split("/")[1] in MEASURING)
+    ]
+    assert found == []
+
+
+def test_the_rules_find_what_breaks_them() -> None:
+    many = ", ".join(f"a{number}" for number in range(MAX_PARAMETERS + 1))
+    assert too_many_parameters(ast.parse(f"def f({many}): ...")) == ["f needs keywords"]
+    assert too_many_parameters(ast.parse(f"def _f(*, {many}): ...")) == ["_f takes too many parameters"]
+    assert too_many_parameters(ast.parse(f"def f(*, {many}): ...")) == []
+    assert asserts(ast.parse("x = 1\nassert x")) == ["assert on line 2"]
+    classes = ast.parse("@dataclass(slots=True)\nclass A: ...\n@dataclass(frozen=True)\nclass B: ...\n")
+    assert changeable_dataclasses(classes, measuring=False) == ["A is not frozen", "B has no slots"]
+    assert changeable_dataclasses(classes, measuring=True) == ["B has no slots"]

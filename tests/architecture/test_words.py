@@ -83,8 +83,11 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 }
 
 
+_BETWEEN = re.compile(r"[\s\"#]+")
+
+
 def _pattern(phrase: str) -> re.Pattern[str]:
-    words = r"[\s\"#]+".join(map(re.escape, phrase.split(" ")))
+    words = _BETWEEN.pattern.join(map(re.escape, phrase.split(" ")))
     return re.compile(rf"(?<![a-z]){words}(?![a-z])", re.IGNORECASE)
 
 
@@ -93,21 +96,21 @@ _PATTERNS = {phrase: _pattern(phrase) for phrase in PHRASES}
 
 def found_in(text: str) -> list[tuple[int, str]]:
     """Line and phrase of each occurrence."""
+    flat = _BETWEEN.sub(" ", text).lower()  # a look for plain text first is twenty times as fast as the patterns
     places = [
         (text.count("\n", 0, match.start()) + 1, phrase)
         for phrase, pattern in _PATTERNS.items()
+        if phrase in flat
         for match in pattern.finditer(text)
     ]
     return sorted(places)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_words(path: Path) -> None:
-    name = path.relative_to(ROOT).as_posix()
-    if name in HISTORY:
-        return
+def test_words() -> None:
     found = [
         f"{name}:{line}: '{phrase}'; write {PHRASES[phrase]}"
+        for path in FILES
+        if (name := path.relative_to(ROOT).as_posix()) not in HISTORY
         for line, phrase in found_in(path.read_text(encoding="utf-8"))
         if (name, phrase) not in EXCEPTIONS
     ]

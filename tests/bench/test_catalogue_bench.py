@@ -13,8 +13,8 @@ from rackline.catalog import (
     memory_record,
     model_record,
     names,
-    stack_record,
 )
+from rackline.serving.stack import stack
 
 READERS: dict[str, Callable[[str], Any]] = {
     "chips": chip_record,
@@ -22,7 +22,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "memory": memory_record,
     "models": model_record,
     "calibrations": calibration_record,
-    "stacks": stack_record,
+    "stacks": stack,
 }
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers import cluster, deploy, grid_table, layouts, model, numbers
+from helpers import cluster, deploy, grid_table, layouts, model, numbers, planned
 from rackline.passes import Batch
-from rackline.search import Constraints, plan
 from rackline.serving.workload import Workload
+from rackline.system import Constraints
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_one_compiled_step(benchmark: Any) -> None:
 
 def test_plan_on_a_node(benchmark: Any) -> None:
     def run() -> Any:
-        return plan(
+        return planned(
             model("qwen3-235b-a22b"),
             cluster("dgx-h200"),
             Workload(input_len=4000, output_len=1000),

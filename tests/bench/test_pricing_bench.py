@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from helpers import deploy
-from rackline.pricing import OneDeployment, Rent, TokenCosts, all_sheets, offer_prices, read_all
+from helpers import token_costs
+from rackline.pricing import OneDeployment, Rent, all_sheets, offer_prices, read_all
 
 
 def test_all_sheets(benchmark: Any) -> None:
@@ -13,6 +13,6 @@ def test_all_sheets(benchmark: Any) -> None:
 
 
 def test_one_sheet_made(benchmark: Any) -> None:
-    costs = TokenCosts.of(deploy("llama-3.1-70b", "tp=8", on="dgx-h100"))
+    costs = token_costs("llama-3.1-70b", "tp=8", on="dgx-h100")
     offered = benchmark(offer_prices, OneDeployment(costs=costs), Rent(usd_per_chip_hour=2.0))
     assert offered.tiers[0].output_usd > 0

@@ -40,6 +40,7 @@ def test_readable_without_running(path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.part("notebooks")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_outputs_are_those_of_a_fresh_run(path: Path) -> None:
     """Words equal, numbers within 2 % (bench/notebooks.py --check); in a process of its own, for its warnings."""

@@ -12,6 +12,7 @@ from scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+README = ROOT / "README.md"
 READERS = {"inference-engineer", "capacity-planner", "training-lead", "chip-architect", "price-analyst", "learner"}
 SMALL = 12  # numbers up to here are counted, not computed
 # a calculation in the prose: `a / b = c`, with c checked here
@@ -71,7 +72,7 @@ def test_tutorial_shows_figure_and_action(page: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.stem)
 def test_commands_print_what_is_shown(page: Path) -> None:
     assert load_script("tutorials").work(page, store=False) == []
 

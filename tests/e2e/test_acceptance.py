@@ -71,7 +71,7 @@ def test_a_plan_is_launchable_paid_served_and_possible(one: dict[str, Any]) -> N
     assert plan.best is not None, plan.reason
     assert plan.best.num_chips == expect.get("chips", plan.best.num_chips)
     assert plan.best.billed_chips == expect.get("billed", plan.best.billed_chips)
-    assert len(plan.constraints.latencies()) == expect.get("limits", len(plan.constraints.latencies()))
+    assert len(plan.demand.limits.latencies()) == expect.get("limits", len(plan.demand.limits.latencies()))
     if "use" in expect:
         assert f"for {expect['use']}" in answer.result.use.text
     _launchable(answer, plan, plan.best)
@@ -93,22 +93,30 @@ def _launchable(answer: Any, plan: Plan, best: Choice) -> None:
         if prefill is not None and decode is not None:
             parts = [("prefill", prefill), ("decode", decode)]
         for role, part in parts:
-            on = starting.prefill_cluster if role == "prefill" and starting.prefill_cluster else plan.cluster
+            on = (starting.options.prefill_on if role == "prefill" else None) or plan.system.cluster
             asked = Asked(
-                model=plan.model, cluster=on, sharding=part.layout, precision=part.precision, mode=part.mode, role=role,
+                model=plan.system.model,
+                cluster=on,
+                sharding=part.layout,
+                precision=part.precision,
+                mode=part.mode,
+                role=role,
                 cp=part.layout.cp,
             )  # fmt: skip
             assert rules.refusal(asked) is None
-    if starting.stack in FLAGS:
-        version, flags = max(FLAGS[starting.stack].items(), key=lambda pair: [int(part) for part in pair[0].split(".")])
-        for command in starting.commands(version, leftover=True):
+    stack = starting.options.stack
+    if stack in FLAGS:
+        version, flags = max(FLAGS[stack].items(), key=lambda pair: [int(part) for part in pair[0].split(".")])
+        for command in replace(starting, options=replace(starting.options, version=version)).commands():
             assert not command.lacks
-            assert_parses(command.words, flags, f"{starting.stack} {version}")
-            assert command.chips_per_replica * command.replicas <= plan.cluster.num_chips
-    model, pools = plan.model, [best.prefill_pool, best.decode_pool]
+            if command.role == "router":
+                continue
+            assert_parses(command.words, flags, f"{stack} {version}")
+            assert command.chips_per_replica * command.replicas <= plan.system.cluster.num_chips
+    model, pools = plan.system.model, [best.prefill_pool, best.decode_pool]
     layouts = [best.layout, *(pool.layout for pool in pools if pool is not None)]
     for layout in layouts:
-        assert layout.chips_per_replica * layout.dp <= plan.cluster.num_chips
+        assert layout.chips_per_replica * layout.dp <= plan.system.cluster.num_chips
         if isinstance(model, Model):
             heads = {kind.num_q_heads for kind in model.attention_kinds().values() if hasattr(kind, "num_q_heads")}
             assert all(count % layout.tp == 0 for count in heads), (heads, layout.label())
@@ -119,11 +127,11 @@ def _launchable(answer: Any, plan: Plan, best: Choice) -> None:
 
 def _paid(plan: Plan, best: Choice) -> None:
     """Whole units, at most the cluster, and the cost per token is their rent over what is served."""
-    unit, price = plan.cluster.rented_chips, plan.cluster.usd_per_chip_hour
-    assert best.num_chips <= best.billed_chips <= max(plan.cluster.num_chips, unit)
-    assert best.billed_chips % unit == 0 or best.billed_chips == plan.cluster.num_chips
+    unit, price = plan.system.cluster.rented_chips, plan.system.cluster.usd_per_chip_hour
+    assert best.num_chips <= best.billed_chips <= max(plan.system.cluster.num_chips, unit)
+    assert best.billed_chips % unit == 0 or best.billed_chips == plan.system.cluster.num_chips
     if price is not None:
-        per_hour = best.requests_per_s * plan.workload.output_len * 3600.0
+        per_hour = best.requests_per_s * plan.demand.workload.output_len * 3600.0
         assert best.usd_per_mtok_output_all_in == pytest.approx(best.billed_chips * price / per_hour * 1e6, rel=1e-6)
 
 
@@ -133,20 +141,20 @@ def _served(plan: Plan, best: Choice) -> None:
     if best.sustained is None:
         return
     found = best.sustained.simulated
-    for name, limit, percentile in plan.constraints.latencies():
+    for name, limit, percentile in plan.demand.limits.latencies():
         assert getattr(found, name).at(percentile) <= limit
-    steps = plan.workload.output_len - 1.0
-    if plan.workload.mixture is None:
+    steps = plan.demand.workload.output_len - 1.0
+    if plan.demand.workload.mixture is None:
         assert found.e2e_s.mean == pytest.approx(found.ttft_s.mean + steps * found.tpot_s.mean, rel=1e-3)
     assert best.requests_per_s <= best.saturation_requests_per_s * (1.0 + 1e-9)
 
 
 def _possible(plan: Plan, best: Choice) -> None:
     """No chip reads or multiplies more than its data sheet says."""
-    model, chip = plan.model, plan.cluster.chip
+    model, chip = plan.system.model, plan.system.cluster.chip
     if not isinstance(model, Model):
         return
-    work, precision = plan.workload, best.precision
+    work, precision = plan.demand.workload, best.precision
     peak = max(chip.peak_flop_per_s.values())
     new = best.requests_per_s * (work.new_tokens + work.output_len)
     assert 2.0 * model.active_params * new <= best.num_chips * peak * 1.02, precision.short()
@@ -157,7 +165,8 @@ def _possible(plan: Plan, best: Choice) -> None:
 
 def _fleet(answer: Any, expect: dict[str, float]) -> None:
     fleet, best = answer.result.fleet, answer.result.plan.best
-    unit = answer.result.plan.cluster.rented_chips
+    cluster = answer.result.plan.system.cluster
+    unit = min(cluster.rented_chips, cluster.num_chips)  # of a cluster that is set to fewer chips, all of them
     assert fleet.billed_chips % unit == 0
     assert fleet.num_chips <= fleet.billed_chips < fleet.num_chips + 2 * unit
     assert fleet.copies * fleet.copy_tokens_per_s >= fleet.traffic.capacity_tokens_per_s * (1.0 - 1e-9)
@@ -263,12 +272,12 @@ def test_explain_says_of_a_plan_what_the_plan_says(name: str) -> None:
     if best.serving != "aggregated":
         pytest.skip("only pools keep the limits")
     found = rl.explain(
-        plan.model.name,
-        on=plan.cluster.name,
+        plan.system.model.name,
+        on=plan.system.cluster.name,
         layout=replace(best.layout, dp=1).label(),
         precision=best.precision.label,
         batch=best.engine.batch_size,
-        context=plan.workload.mean_context,
+        context=plan.demand.workload.mean_context,
     ).to_dict()
     weights = float(sum(float(value) for value in best.memory.weights.values()))
     assert found["memory"]["weights_bytes"] == pytest.approx(weights, rel=1e-6)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import rackline as rl
 from helpers import call_json
 from rackline.cli.main import run
 
+MANY = 55  # more than fit on a screen or into a batch
 GOOD = """
 [[questions]]
 ask = "fit"
@@ -41,6 +43,17 @@ def test_lists_ask_for_every_combination(folder: Path, capsys: pytest.CaptureFix
     alone = call_json(capsys, "fit", "llama-3.1-70b", "--on", "dgx-h200", "--context", "32k")
     assert found[3]["answer"]["rows"] == alone["rows"]
     assert found[4]["answer"]["name"] == "h100-sxm"
+
+
+def test_every_question_of_a_long_file_is_answered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["h100-sxm", "b200-sxm"]
+    long = [{"ask": "chips", "name": names[number % 2]} for number in range(MANY)]
+    (folder / "long.json").write_text(json.dumps(long))
+    found = call_json(capsys, "ask", "long.json")["answers"]
+    assert len(found) == MANY
+    assert [one["question"] for one in found] == long
+    assert [one["answer"]["name"] for one in found] == [one["name"] for one in long]
+    assert rl.ask(str(folder / "long.json")).to_dict()["answers"] == found
 
 
 def test_a_bad_question_is_a_row_and_exit_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,8 @@ import pytest
 
 from helpers import call, call_json
 
+pytestmark = pytest.mark.usefixtures("answers_once")
+
 HEADLINE = ["plan", "deepseek-v3", "--on", "gb200-nvl72", "--input", "4k", "--output", "1k"]
 LIMITS = ["--tpot", "30ms", "--ttft", "2s"]
 COMMAND = Path(sys.executable).with_name("rackline")

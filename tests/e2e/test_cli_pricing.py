@@ -108,6 +108,49 @@ def test_json_of_infer_prices(capsys: pytest.CaptureFixture[str]) -> None:
     assert active(wide)["low"] < active(narrow)["low"] < active(narrow)["high"] < active(wide)["high"]
 
 
+def test_the_sheet_is_printed_with_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(call(capsys, "infer-prices", "nebius-llama-3.1-8b").split())
+    assert "$0.0200" in text
+    assert "$0.0600" in text
+    assert "does the host earn money?" in text
+    found = data(capsys, "infer-prices", "nebius-llama-3.1-8b", "claude-opus-4.6")["sheets"]
+    assert found[0]["prices"][0]["usd_per_mtok_output"] == pytest.approx(0.06)
+    assert found[0]["verdict"]["earns"] == "likely no"
+    assert found[1]["verdict"]["earns"] == "unknown"
+    assert found[1]["prices"][0]["cache_writes"][0]["usd_per_mtok"] == pytest.approx(6.25)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_number_is_cut(width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert "…" not in call(capsys, "infer-prices", "llama-3.1-8b")
+    assert "…" not in call(capsys, "infer-prices", "--all")
+
+
+def test_a_tier_of_a_small_batch_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """DeepSeek-V3 to 128k within 50 ms: 11 sequences on eight chips are no price of that tier."""
+    arguments = ("price", "deepseek-v3", "--on", "gb200-nvl72", "--fast", "1.5")
+    tiers = data(capsys, *arguments)["tiers"]
+    for tier in tiers:
+        assert bool(tier["small_batch"]) == (tier["batch_size"] < 16)
+    small = [tier for tier in tiers if tier["small_batch"]]
+    assert {tier["name"] for tier in small} >= {"standard above 32,000"}
+    assert "standard" not in {tier["name"] for tier in small}
+    assert "limit" in small[0]["small_batch"]
+    text = " ".join(call(capsys, *arguments).split())
+    assert f"standard to 128k, flex to 128k: {small[0]['small_batch']}" in text
+
+
+def test_a_small_batch_that_memory_allows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight H100 hold Llama-405B and few long sequences, with any limit."""
+    arguments = ("price", "llama-3.1-405b", "--on", "dgx-h100", "--precision", "fp8", "--layout", "tp=8")
+    tiers = data(capsys, *arguments, "--contexts", "100k", "--fast", "1.5", "--margin-at", "longest")["tiers"]
+    sold = [tier for tier in tiers if not tier["reason"]]
+    assert sold
+    most = next(tier["batch_size"] for tier in sold if tier["mode"] == "batch")
+    assert all(tier["small_batch"].endswith(f"memory holds no more than {most:.0f}") for tier in sold)
+
+
 @pytest.mark.parametrize("ending", ["svg", "json"])
 def test_figures(ending: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for index, arguments in enumerate((TIERS, PRICE, ("infer-prices", "--all"))):

@@ -152,7 +152,7 @@ def test_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_image_without_its_extra_names_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)  # type: ignore[arg-type]
     line = refusal(capsys, [*PLAN, "--plot", "front.png"])
-    assert "uv add 'rackline[plot]'" in line
+    assert "pip install 'rackline[plot]'" in line
     assert "nearest: front.json" in line
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import rackline as rl
 from helpers import call
 from rackline.cli.main import run
+from rackline.search.train_timeline import timeline_of
 
-TRAIN = ["train", "llama-3.1-70b", "--on", "dgx-h100", "--chips", "64", "--global-batch", "1Mi", "--seq", "8k"]
+TRAIN = ["train", "llama-3.1-70b", "--on", "dgx-h100", "--chips", "64", "--global-batch", "1Mi", "--seq", "8Ki"]
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -91,7 +94,7 @@ def test_out_of_memory_is_an_answer_with_the_nearest_run(capsys: pytest.CaptureF
 
 
 def test_skewed_experts_are_slower_and_a_capacity_factor_bounds_it(capsys: pytest.CaptureFixture[str]) -> None:
-    moe = ["train", "qwen3-30b-a3b", "--on", "dgx-h100", "--chips", "16", "--global-batch", "512Ki", "--seq", "4k"]
+    moe = ["train", "qwen3-30b-a3b", "--on", "dgx-h100", "--chips", "16", "--global-batch", "512Ki", "--seq", "4Ki"]
     moe += ["--layout", "ep=8,tp=1,pp=1,cp=1,micro_batch=1,zero=1", "--recompute", "full"]
     even, skewed, cut = (
         answer(capsys, *moe, *more)["best"]["step_s"]
@@ -115,8 +118,8 @@ def test_adapters_train_a_fraction_of_the_states_in_two_thirds_of_the_work(
 
 
 def test_a_batch_that_replicas_cannot_share_is_moved_and_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """64M tokens are 15,625 sequences of 4k, an odd number: 512 chips use 16,384."""
-    run_ = ["train", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "512", "--seq", "4k", "--global-batch"]
+    """64M tokens are 15,625 sequences of 4,096, an odd number: 512 chips use 16,384."""
+    run_ = ["train", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "512", "--seq", "4Ki", "--global-batch"]
     moved, exact = answer(capsys, *run_, "64M"), answer(capsys, *run_, "67108864")
     assert moved["asked_batch_tokens"] == 64e6
     assert exact["asked_batch_tokens"] == exact["global_batch_tokens"] == 67108864
@@ -142,7 +145,7 @@ def test_llama_3_fits_in_its_published_layout(capsys: pytest.CaptureFixture[str]
     """430 TFLOP/s per chip in 9.7 to 10.5 s a step (attention counted or not); the cheapest recompute that fits."""
     best = answer(
         capsys,
-        *("train", "llama-3.1-405b", "--on", "dgx-h100", "--chips", "8192", "--global-batch", "16Mi", "--seq", "8k"),
+        *("train", "llama-3.1-405b", "--on", "dgx-h100", "--chips", "8192", "--global-batch", "16Mi", "--seq", "8Ki"),
         *("--stack", "llama-3", "--layout", "tp=8,pp=16,cp=1,dp=64,micro_batch=1,zero=1"),
     )["best"]
     assert best["layout"]["recompute"] == "modules"
@@ -162,7 +165,7 @@ REFUSED: list[tuple[list[str], tuple[str, ...]]] = [
     ([*TRAIN, "--layout", "tq=8"], ("nearest: tp=8",)),
     ([*TRAIN, "--layout", "zero=4"], ("0, 1, 2 or 3",)),
     ([*TRAIN[:4], "--chips", "1e6", *TRAIN[6:]], ("1 to 32768", "nearest: 32768")),
-    ([*TRAIN[:-4], "--global-batch", "1", "--seq", "8k"], ("at least one sequence",)),
+    ([*TRAIN[:-4], "--global-batch", "1", "--seq", "8Ki"], ("at least one sequence",)),
     ([*TRAIN, "--stack", "llm-foundry", "--layout", "pp=4"], ("the stack has none", "nearest: pp=1")),
     ([*TRAIN, "--stack", "hai-llm", "--layout", "pp=4,dp=16,micro_batch=8"], ("dualpipe", "use --schedule for others")),
     ([*TRAIN, "--schedule", "zb-h3"], ("--schedule", "nearest: zb-h")),
@@ -185,3 +188,62 @@ def test_refusal_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list
     assert err.count("\n") == 1
     for part in parts:
         assert part in err
+
+
+PIPELINE = ["train", "llama-3.1-70b", "--on", "gb200-nvl72", "--chips", "4096", "--global-batch", "16M",
+            "--precision", "fp8", "--layout", "tp=2,pp=2,virtual_pp=40,dp=1024"]  # fmt: skip
+
+
+def test_one_bubble_in_an_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The share under the drawn pipeline is that of the step; sends that the stack hides are hidden in both."""
+    best = answer(capsys, *PIPELINE)["best"]
+    share = best["breakdown"]["bubble_s"] / best["step_s"]
+    figure = tmp_path / "pipeline.svg"
+    shown = " ".join(call(capsys, *PIPELINE, "--plot", str(figure), "--plot-kind", "pipeline").split())
+    (drawn,) = re.findall(r"([\d.]+) % of the step waits", shown)
+    (listed,) = re.findall(r"pipeline bubble [\d.]+ ms ([\d.]+) %", shown)
+    assert float(drawn) == pytest.approx(100 * share, rel=0.01)
+    assert float(listed) == pytest.approx(100 * share, rel=0.05)
+    assert f"{drawn} % of the step waits" in figure.read_text(encoding="utf-8")
+
+
+def test_a_drawn_pipeline_waits_as_long_as_the_closed_form_says(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = rl.train("llama-3.1-70b", on="gb200-nvl72", chips=4096, global_batch="16M", precision="fp8",
+                    layout="tp=2,pp=2,virtual_pp=40,dp=1024").result  # fmt: skip
+    best = plan.best[0]
+    assert timeline_of(plan, best).bubble_s == pytest.approx(best.step["bubble_s"], rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "wanted"),
+    [("llama-2-7b", None, 4096), ("llama-3.1-8b", None, 8192), ("llama-3.1-8b", "8k", 8000),
+     ("llama-3.1-8b", "8Ki", 8192), ("llama-2-7b", "8Ki", 8192)],
+)  # fmt: skip
+def test_a_sequence_is_as_long_as_the_context_and_k_is_a_thousand(name: str, asked: str | None, wanted: int) -> None:
+    given: dict[str, Any] = {} if asked is None else {"seq": asked}
+    found = rl.train(name, on="dgx-h100", chips=8, global_batch="64k", layout="tp=8", **given)
+    assert found.result.job.seq_len == wanted
+    said = "k is 1000; 8Ki is 8,192" in " ".join(found.defaults)
+    assert said == (asked == "8k")
+
+
+def test_k_is_a_thousand_in_every_question() -> None:
+    """So that 128k tokens stay within a context of 131,072, and the exact limit is no warning either."""
+    for context in ("128k", "128Ki"):
+        assert not rl.fit("llama-3.1-8b", on="dgx-h100", context=context).warnings
+    asks: dict[str, Any] = {"on": "dgx-h100", "chips": 8, "use": "batch", "layout": "tp=8"}
+    planned = rl.plan("llama-3.1-8b", input="4k", output="1k", **asks).question
+    assert (planned.input, planned.output) == (4000, 1000)
+    trained = rl.train("llama-3.1-8b", on="dgx-h100", chips=8, global_batch="64k", seq="4k", layout="tp=8").question
+    assert (trained.seq, trained.global_batch) == (4000, 64000)
+
+
+def test_causal_mfu_stands_beside_the_usual_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Llama-8B at 8,192: 6 N + 12 L H D s FLOP a token, and half of the attention with a causal mask."""
+    ask = ["train", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "8", "--global-batch", "64Ki", "--layout", "tp=8"]
+    best = answer(capsys, *ask)["best"]
+    weights, square = 6 * (8.03e9 - 128256 * 4096), 12 * 32 * 32 * 128 * 8192
+    wanted = (weights + square / 2) / (weights + square)
+    assert best["mfu_causal"] / best["mfu"] == pytest.approx(wanted, rel=0.002)
+    text = " ".join(call(capsys, *ask).split())
+    assert re.search(r"MFU [\d.]+ % \(causal [\d.]+ %\)", text)

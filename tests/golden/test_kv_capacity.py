@@ -42,7 +42,7 @@ def predicted(index: int) -> float:
     tp = line["tp"]
     layout = rl.Layout(tp=tp, moe_tp=tp) if isinstance(model, Model) and model.is_moe else rl.Layout(tp=tp)
     precision = rl.precision(line["precision"], model, chip)
-    of = stack(line["stack"], version=line["stack_version"], hbm_bytes=chip.hbm_bytes)
+    of = stack(line["stack"], version=line["stack_version"], chip=chip)
     server = ServerMemory(
         memory_fraction=line["memory_fraction"],
         fraction_of=of.fraction_of,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import rackline as rl
+from helpers import planned
 from rackline.hardware import (
     fat_tree,
     path_between,
@@ -366,22 +367,22 @@ class TestRecipe:
         assert chip.weights_bytes < chip.kv_bytes
 
     def test_c53_c73_the_plan_takes_experts_and_no_stages(self) -> None:
-        from rackline.search import Constraints, SearchSpace, plan
+        from rackline.search import SearchSpace
         from rackline.serving import Workload
+        from rackline.system import Constraints
 
         model, on = rl.model("deepseek-v3"), rl.cluster("gb200-nvl72").with_num_chips(32)
         wide = [rl.Layout(attention_dp=n, ep=n) for n in (8, 16)]
         sliced = [rl.Layout(attention_dp=n, ep=1, moe_tp=n) for n in (8, 16)]
         staged = [rl.Layout(attention_dp=n // 2, ep=n // 2, pp=2) for n in (8, 16)]
-        found = plan(
+        found = planned(
             model,
             on,
             Workload(input_len=4096, output_len=1024),
+            precisions=[rl.precision("fp8", model, on.chip)],
             calibration=rl.calibration("auto", on.chip),
             constraints=Constraints(tpot_s=0.05),
-            search_space=SearchSpace(
-                precisions=[rl.precision("fp8", model, on.chip)], layouts=[*wide, *sliced, *staged]
-            ),
+            search_space=SearchSpace(layouts=[*wide, *sliced, *staged]),
         )
         assert found.pools is not None
         assert found.pools.layout.moe_tp == 1  # tensor parallelism of small experts does not pay

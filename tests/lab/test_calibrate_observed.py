@@ -41,7 +41,7 @@ def run_of(chip: str, seed: int, rate: float, number: int = 30, **changes: float
     shipped = observed_run(Resolver(), case_of(blank))
     values = dict(zip(NAMES, [1.0, 1.0, 1.0, shipped.stack.prefill_slowdown, 0.0, 0.0, shipped.stack.first_token_s],
                       strict=True))  # fmt: skip
-    found = with_numbers(replace(shipped, requests=load), np.array(list((values | changes).values()))).simulated()
+    found = with_numbers(replace(shipped, requests=load), values | changes).simulated()
     noise = 1.0 + 0.01 * random.standard_normal((2, number))
     requests = []
     for index, one in enumerate(asked):

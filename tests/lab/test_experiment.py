@@ -120,10 +120,10 @@ def test_without_jax(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
     def missing(name: str, *more: Any) -> Any:
         if name == "jax":
-            raise ImportError(name)
+            raise ModuleNotFoundError(name=name)
         return real(name, *more)
 
-    monkeypatch.setattr("rackline.lab.jax_devices.importlib.import_module", missing)
+    monkeypatch.setattr("rackline.extras.importlib.import_module", missing)
     assert run(["lab", "cipher", "--quick"]) == 2
     assert "rackline[lab]" in capsys.readouterr().err
 

@@ -10,6 +10,7 @@ pytest.importorskip("jax", reason="JAX has no wheel on this platform")
 
 
 @pytest.mark.slow
+@pytest.mark.part("lab")
 @pytest.mark.parametrize("name", ["cipher", "experts", "moe", "pipeline", "sparse"])
 def test_exact_readings_hold(name: str) -> None:
     found = run_experiment(name, Setup(quick=True))

@@ -58,7 +58,7 @@ def requests_of(lengths: list[int], output_len: int = 4, gap_s: float = 0.0) -> 
 
 @pytest.mark.parametrize("limit", ["none", *ENDED_BY])
 def test_a_hostile_server_loses_no_record_and_leaves_nothing_behind(hostile: Server, limit: str) -> None:
-    threads = threading.active_count()
+    before = threading.enumerate()  # other tests of this process may have left some
     kinds = [length for length, what in BEHAVIOURS.items() if _limit_of(what) == limit]
     lengths = kinds * 3
     found = observe_load(requests_of(lengths, gap_s=0.002), prompts_to(hostile), ENDED_BY.get(limit, PATIENT))
@@ -77,13 +77,20 @@ def test_a_hostile_server_loses_no_record_and_leaves_nothing_behind(hostile: Ser
         assert one.tokens == 4 or one.outcome != "finished"
     assert limit != "none" or hostile.seen["429 always"] == 3 * 3
     gc.collect()  # what is left behind would warn here, and warnings are errors
-    assert not [one for one in threading.enumerate() if "asyncio" in one.name]
-    assert threading.active_count() <= threads + len(lengths)  # the server's own threads may still sleep
+    assert not [one for one in threading.enumerate() if "asyncio" in one.name and one not in before]
+    assert threading.active_count() <= len(before) + len(lengths)  # the server's own threads may still sleep
 
 
 def _limit_of(what: str) -> str:
     """Which of the bounds ends what the server does."""
     return EXPECTED[what] if EXPECTED[what] in ENDED_BY else "none"
+
+
+def test_an_endless_line_is_cut_before_it_has_come_whole(hostile: Server) -> None:
+    endless = next(length for length, what in BEHAVIOURS.items() if what == "an endless line")  # of 3 MB
+    (one,) = observe_load(requests_of([endless]), prompts_to(hostile), PATIENT).requests
+    assert one.outcome == "garbage"
+    assert "a line of more than 1,048,576 bytes" in one.error
 
 
 def test_the_end_of_the_time_is_the_end(hostile: Server) -> None:

@@ -19,6 +19,8 @@ from rackline.lab.serve import PROMPT, SLOTS, simulated  # noqa: E402
 from rackline.lab.server import SlotClock, measured_clock, serve  # noqa: E402
 from rackline.lab.transformer import logits  # noqa: E402
 
+pytestmark = pytest.mark.part("lab")
+
 
 @pytest.fixture(scope="module")
 def engine() -> JaxEngine:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rackline as rl
 from helpers import deploy, grid_table, layouts
+from rackline.hardware import cluster
 from rackline.parallel import Routing
 from rackline.passes import Batch
 
@@ -185,3 +189,42 @@ def test_one_layout_is_the_scalar_case_of_many(
     for one in (picked, built):
         assert float(one.seconds(scalar, policy)) == pytest.approx(together[index, 0], rel=1e-9)  # type: ignore[arg-type]
         assert one.time(scalar, policy).seconds == pytest.approx(together[index, 0], rel=1e-9)  # type: ignore[arg-type]
+
+
+BETTER = [
+    ("llama-3.1-70b", "dgx-h100", "tp=8"),
+    ("llama-3.1-70b", "dgx-b300", "tp=8"),
+    ("gpt-oss-120b", "dgx-h200", "tp=4"),
+    ("qwen3-235b-a22b", "dgx-b200", "tp=8,ep=8"),
+    ("deepseek-v3", "gb200-nvl72", "attention_dp=32,ep=32"),
+    ("llama-3.1-70b", "mi300x-8", "tp=8"),
+]
+
+
+@pytest.mark.parametrize(("name", "on", "layout"), BETTER)
+@settings(max_examples=8)
+@given(data=st.data())
+def test_a_better_rate_never_makes_an_explained_pass_slower(
+    name: str, on: str, layout: str, data: st.DataObject
+) -> None:
+    """Of one rate of the chip or of a link, set with `--set`, whatever `auto` would choose for the better machine."""
+    chip = (place := cluster(on)).chip
+    rates = {"hbm_bytes_per_s": chip.hbm_bytes_per_s}
+    rates |= {f"levels.{one.name}.bytes_per_s_each_way": one.bytes_per_s_each_way for one in place.levels}
+    rates |= {f"peak_flop_per_s.{dtype}": value for dtype, value in chip.peak_flop_per_s.items()}
+    key, times = data.draw(st.sampled_from(sorted(rates))), data.draw(st.floats(1.0, 8.0))
+    asked: dict[str, Any] = {
+        "on": on,
+        "layout": layout,
+        "batch": data.draw(st.integers(1, 512)),
+        "context": data.draw(st.integers(1, 9000)),
+    }
+    asked |= {"prefill": data.draw(st.integers(1, 9000))} if data.draw(st.booleans()) else {}
+    before, after = (
+        rl.explain(name, **asked, set=more).result.explanation for more in ([], [f"{key}={rates[key] * times!r}"])
+    )
+    for part in ("server_s", "time", "ideal"):
+        was, now = (getattr(one, part) for one in (before, after))
+        if part != "server_s":
+            was, now = was.seconds, now.seconds
+        assert now <= was * (1.0 + 1e-9), (key, times, part)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from helpers import deploy
+from helpers import token_costs
 from rackline.hardware import cluster
 from rackline.pricing import (
     EarnedAt,
@@ -46,7 +46,7 @@ DEPLOYMENTS = (
 @cache
 def costs(index: int) -> TokenCosts:
     name, layout, on, label, numbers = DEPLOYMENTS[index]
-    return TokenCosts.of(deploy(name, layout, on=on, label=label, calibration=numbers))
+    return token_costs(name, layout, on=on, label=label, calibration=numbers)
 
 
 @cache

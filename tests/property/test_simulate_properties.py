@@ -43,11 +43,21 @@ class WindowClock(PlainClock):
 
     __slots__ = ()
 
-    def line(self, sequences: int, group_tokens: float) -> Line | None:
+    @property
+    def straight_from(self) -> float:
+        return WINDOW
+
+    def straight(self, sequences: int, kv_tokens: Any, longest: Any, group_tokens: float) -> Any:
+        return self._step(sequences, sequences * WINDOW, group_tokens) + 1e-7 * longest
+
+    def bends(self, sequences: int, group_tokens: float) -> Sequence[float] | None:
+        return None if sequences % 3 == 0 else ()
+
+    def line(self, sequences: int, group_tokens: float, kv_tokens: float = np.inf) -> Line | None:
         if sequences % 3 == 0:
             return None  # as with a pass that the host launches
         base_s = self._step(sequences, sequences * WINDOW, group_tokens)
-        return Line(base_s, 0.0, 1e-7, sequences * WINDOW, WINDOW)
+        return Line(base_s, 0.0, 1e-7, from_kv=sequences * WINDOW, from_context=WINDOW)
 
     def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
         grown = contexts[None, :] + advance[:, None]
@@ -166,7 +176,8 @@ def check(rank: Rank) -> None:
     blocks = rank.spec.blocks_of
     batch = rank.decoding
     assert set(rank.running) == set(batch.base) | set(rank.prefilling)
-    assert batch.count == len(batch.base) == len(batch.end_at)
+    assert batch.count == len(batch.base)
+    assert set(batch.base) <= set(batch.together.end_at)
     assert batch.sum_base == sum(batch.base.values())
     assert len(rank.running) <= rank.spec.max_num_seqs
     mine = sum(rank.held.values())
@@ -202,8 +213,14 @@ def checked() -> Iterator[None]:
     take = Replica._take_arrivals
 
     def check_and_take(self: Replica) -> None:
+        used = self.used_blocks
         for rank in self.ranks:
+            assert rank.used_blocks >= rank.blocks.used
+            rank.settle()
             check(rank)
+        assert (used, self.together.unsettled) == (sum(rank.blocks.used for rank in self.ranks), 0)
+        assert self.loads == [rank.load for rank in self.ranks]
+        assert self.together.count == sum(rank.decoding.count for rank in self.ranks) == len(self.together.end_at)
         take(self)
 
     with pytest.MonkeyPatch.context() as patch:

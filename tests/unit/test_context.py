@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rackline as rl
+from helpers import planned
 from rackline.passes import Batch
 from rackline.passes.calibration import CollectiveCalibration
-from rackline.search import Constraints, SearchSpace, plan
+from rackline.search import SearchSpace
 from rackline.search.disaggregated import without_context
 from rackline.serving import Engine, Workload
 from rackline.serving.context import (
@@ -24,6 +25,7 @@ from rackline.serving.context import (
     prefill_chunk,
     split_kv_bytes,
 )
+from rackline.system import Constraints
 
 LONG = Workload(input_len=131072, output_len=1024)
 
@@ -146,13 +148,12 @@ def test_the_plan_uses_it_for_long_prompts_only() -> None:
     model, on = rl.model("llama-3.1-70b"), rl.cluster("dgx-h200")
     common = {
         "calibration": rl.calibration("auto", on.chip),
-        "search_space": SearchSpace(
-            precisions=[rl.precision("fp8", model, on.chip)], batches=np.array([1, 2, 4, 8]), any_layout=True
-        ),
+        "search_space": SearchSpace(batches=np.array([1, 2, 4, 8]), any_layout=True),
         "served": False,
+        "precisions": [rl.precision("fp8", model, on.chip)],
     }
-    alone = plan(model, on, LONG, constraints=Constraints(ttft_s=30.0), **common).disaggregated
-    short = plan(model, on, Workload(input_len=2048, output_len=256), **common).disaggregated
+    alone = planned(model, on, LONG, constraints=Constraints(ttft_s=30.0), **common).disaggregated
+    short = planned(model, on, Workload(input_len=2048, output_len=256), **common).disaggregated
     assert short.best.prefill_pool.layout.cp == short.best.decode_pool.layout.cp == 1
     used = {pool.layout.cp for pair in alone.pareto for pool in (pair.prefill, pair.decode)}
     assert max(used) > 1

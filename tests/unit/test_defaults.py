@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import rackline as rl
+from helpers import system
+from rackline.api.plan import Planned, WhatIf
 from rackline.api.resolve import resolve_on
 from rackline.api.watch import Watch
 from rackline.arch import AnyModel, Model, model
@@ -16,10 +19,12 @@ from rackline.catalog.index import usual_machine
 from rackline.errors import UnknownNameError
 from rackline.hardware import cluster
 from rackline.parallel import precision
+from rackline.passes import calibration
 from rackline.passes.fallback import best_stack
 from rackline.search.fits import best_free_bytes, nearest_cluster
 from rackline.search.stacks import comparable_stacks, usual_stack
 from rackline.serving.workload import Workload
+from rackline.system import System, default_precisions
 
 CHAT = Workload(input_len=2048, output_len=512)
 MODELS = ("gpt-oss-120b", "llama-3.1-70b", "deepseek-v3", "qwen3-30b-a3b")
@@ -77,7 +82,8 @@ class Asked:
 def resolved(of: AnyModel, place: str, **given: object) -> tuple[str, list[str], list[str]]:
     """(stack, labels of the precisions, what was taken by default)."""
     watch = Watch()
-    found = resolve_on(Asked(**given), of, cluster(place), watch)  # type: ignore[arg-type]
+    on = cluster(place)
+    found = resolve_on(Asked(model=of, on=on, **given), of, on, watch)  # type: ignore[arg-type]
     return found.calibration.name, [one.label for one in found.precisions], watch.defaults
 
 
@@ -86,7 +92,8 @@ def test_precision_is_the_checkpoints_own_unless_asked() -> None:
     assert resolved(of, "dgx-h100")[1] == ["native"]
     assert resolved(of, "dgx-h100", precision="fp8")[1] == ["fp8"]
     assert resolved(of, "dgx-h100", precision=("fp8", "bf16"))[1] == ["fp8", "bf16"]
-    assert resolved(of, "dgx-h100", precision=("any",))[1] == []
+    everything = [one.label for one in default_precisions(of, cluster("dgx-h100").chip)]
+    assert resolved(of, "dgx-h100", precision=("any",))[1] == everything
 
 
 def test_the_stack_is_named_with_the_next() -> None:
@@ -128,20 +135,47 @@ def test_a_chip_without_a_machine_is_told() -> None:
 def test_more_of_the_same_chips_come_first(
     name: str, place: str, chips: int, wanted: tuple[str, int], narrower: str
 ) -> None:
-    of, on = model(name), cluster(place).with_num_chips(chips)
-    types = [precision("native", of, on.chip)]
-    assert best_free_bytes(of, on, CHAT, 0.9, types)[0] < 0
-    need = nearest_cluster(of, on, CHAT, 0.9, types)
+    serves = system(name, on=place, label="native", calibration="auto").with_chips(chips)
+    assert best_free_bytes(serves, CHAT)[0] < 0
+    need = nearest_cluster(serves, CHAT)
     assert (need.cluster, need.num_chips, need.narrower) == (*wanted, narrower)
-    assert best_free_bytes(of, on.with_num_chips(need.num_chips), CHAT, 0.9, types)[0] >= 0
+    assert best_free_bytes(serves.with_chips(need.num_chips), CHAT)[0] >= 0
 
 
 def test_then_a_cluster_of_the_same_vendor() -> None:
     of = model("deepseek-v3")
     on = replace(cluster("l40s-8"), levels=cluster("l40s-8").levels[:1])
-    need = nearest_cluster(of, on, CHAT, 0.9, [precision("native", of, on.chip)])
+    numbers = calibration("auto", on.chip)
+    types = [precision("native", of, on.chip)]
+    need = nearest_cluster(System.of(of, on, calibration=numbers, precisions=types), CHAT)
     assert need.cluster is not None
     assert cluster(need.cluster).chip.vendor == "NVIDIA"
+
+
+FASTER = ("peak_flop_per_s.bf16=3375e12",)  # 1.5 times: the cheapest stack is another one
+
+
+def test_a_better_chip_keeps_the_stack_but_in_a_plan_which_says_so() -> None:
+    kept = rl.explain("qwen3-235b-a22b", on="dgx-b200", batch=64, context="4k", layout="tp=8,ep=8", set=FASTER)
+    plain = rl.explain("qwen3-235b-a22b", on="dgx-b200", batch=64, context="4k", layout="tp=8,ep=8")
+    assert kept.defaults == plain.defaults
+    assert kept.result.explanation.time.seconds <= plain.result.explanation.time.seconds
+    ask: dict[str, Any] = {
+        "on": "dgx-b200",
+        "chips": 8,
+        "input": 2000,
+        "output": 200,
+        "layout": "tp=8,ep=8",
+        "use": "batch",
+    }
+    again = rl.plan("qwen3-235b-a22b", **ask, set=FASTER)
+    assert isinstance(again.result, Planned)
+    before = kept.result.explanation.deployment.calibration.name
+    assert again.result.plan.system.calibration.name != before
+    assert f"chosen again, the cheapest for what was set; without it {before}" in again.defaults[0]
+    same = rl.plan("qwen3-235b-a22b", **ask, what_if="peak_flop_per_s.bf16=3375e12")
+    assert isinstance(same.result, WhatIf)
+    assert [one.plan.system.calibration.name for one in same.result.points] == [before]
 
 
 def test_commands_take_the_same() -> None:

@@ -389,7 +389,7 @@ def test_plot_path_must_be_a_known_format(tmp_path: Path) -> None:
 
 def test_without_the_extra_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"uv add 'rackline\[plot\]' or pip install 'rackline\[plot\]'"):
+    with pytest.raises(InputError, match=r"pip install 'rackline\[plot\]'; in a clone: uv run --extra plot rackline"):
         check_plot_path(str(tmp_path / "front.png"))
     assert check_plot_path(str(tmp_path / "front.json"))
     figure = made.figure("pipeline")

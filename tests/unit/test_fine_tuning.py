@@ -90,3 +90,12 @@ def test_a_rounded_batch_shares_as_much_as_possible_with_the_chips(chips: int) -
     found = whole_batch(4e6, 8192, chips)
     near = range(math.ceil(exact * 0.94), math.floor(exact * 1.06) + 1)
     assert math.gcd(found, chips) == max(math.gcd(count, chips) for count in near)
+
+
+def test_frozen_weights_save_the_products_of_their_gradients() -> None:
+    """Of 2 FLOP forward, 2 for the gradient of the input and 2 for that of the weight the last go; attention stays."""
+    model = arch.model("llama-3.1-8b")
+    trained, frozen = (float(model_flop(model, 4096, 3.0, frozen=one)) for one in (False, True))
+    assert trained - frozen == pytest.approx(2.0 * 3.0 * model.active_params * 4096, rel=1e-12)
+    attention = 3.0 * 3.0 * float(attention_flop(model, 4096))
+    assert frozen == pytest.approx(4.0 * 3.0 * model.active_params * 4096 + attention, rel=1e-12)

@@ -14,7 +14,8 @@ import rackline as rl
 from rackline.api.what_if import read_sweep, setting
 from rackline.cli.main import run
 from rackline.hardware import rack_bill
-from rackline.search.launch import Checkpoints, Replica, checkpoint, launch_command
+from rackline.search.launch import Replica, launch_command
+from rackline.search.launch_plan import Checkpoints, checkpoint
 from rackline.serving import Workload
 from rackline.serving.fleet import Part, Traffic, fleet, packed_racks
 from rackline.serving.workload import Mode
@@ -214,6 +215,7 @@ def test_command_prints_fleet_and_commands(capsys: pytest.CaptureFixture[str]) -
     data = json.loads(call(capsys, "--traffic", "5M", "--launch", "auto", "--json"))
     assert data["fleet"]["copies"] >= 1
     assert data["launch"][0]["words"]
+    assert all(" ".join(one["words"][:1]) in data["launch_script"] for one in data["launch"])
 
 
 def test_more_memory_bandwidth_is_never_dearer(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
@@ -234,7 +236,8 @@ def test_more_memory_bandwidth_is_never_dearer(capsys: pytest.CaptureFixture[str
         (["--serving", "aggregated", "--prefill-on", "dgx-h200"], "both"),
         (["--prefill-chips", "8"], "--prefill-on"),
         (["--launch", "vlm"], "vllm"),
-        (["--what-if", "hbm_bandwidth=1", "--traffic", "5"], "what-if"),
+        (["--launch", "auto", "--calibration", "unit"], "vllm, sglang, trtllm"),
+        (["--what-if", "hbm_bandwidth=1", "--traffic", "5"], "hbm_bandwidth"),
         (["--traffic", "-5"], "--traffic"),
     ],
 )

@@ -7,17 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helpers import planned
 from rackline.arch import model
 from rackline.catalog import launch_rules_record, names
 from rackline.errors import InputError
 from rackline.hardware import cluster
 from rackline.parallel import Layout, LayoutGrid, enumerate_layouts, precision
 from rackline.passes import calibration
-from rackline.search import Constraints, Plan, SearchSpace, plan
+from rackline.search import Plan, SearchSpace
 from rackline.search.disaggregated import without_context
 from rackline.search.launch_rules import CHECKS, Asked, launch_rules, rules_of
 from rackline.search.pool_pair import PoolPair
 from rackline.serving.workload import Mode, Workload
+from rackline.system import Constraints
 
 CHUNKED = Mode(admission="chunked", max_batched_tokens=2048)
 
@@ -113,15 +115,16 @@ def test_the_blackboard_has_no_engine() -> None:
 def test_a_plan_has_only_layouts_that_the_engine_starts_and_names_a_better_one_that_it_refuses() -> None:
     place = cluster("h100-96").with_num_chips(6)
     numbers = calibration("sglang", place.chip)
-    space = SearchSpace(precisions=[precision("fp8", model("qwen3-235b-a22b"), place.chip)])
+    space = SearchSpace()
     question = {
         "workload": Workload(input_len=2048, output_len=512),
         "calibration": numbers,
+        "precisions": [precision("fp8", model("qwen3-235b-a22b"), place.chip)],
         "constraints": Constraints(tpot_s=0.05),
         "served": False,
     }
-    found = plan(model("qwen3-235b-a22b"), place, **question, search_space=space)  # type: ignore[arg-type]
-    free = plan(model("qwen3-235b-a22b"), place, **question, search_space=replace(space, any_layout=True))  # type: ignore[arg-type]
+    found = planned(model("qwen3-235b-a22b"), place, **question, search_space=space)  # type: ignore[arg-type]
+    free = planned(model("qwen3-235b-a22b"), place, **question, search_space=replace(space, any_layout=True))  # type: ignore[arg-type]
     rules = rules_of(numbers)
     assert rules is not None
     assert found.best is not None
@@ -142,7 +145,7 @@ def test_a_plan_has_only_layouts_that_the_engine_starts_and_names_a_better_one_t
 
 def test_a_layout_that_is_asked_for_and_not_launched_is_an_answer_with_the_reason() -> None:
     place = cluster("dgx-h100")
-    found = plan(
+    found = planned(
         model("llama-3.1-70b"),
         place,
         Workload(input_len=1024, output_len=256),
@@ -162,10 +165,12 @@ def test_a_better_pair_that_is_refused_is_named_with_its_rule() -> None:
     numbers = calibration("auto", place.chip)
     work, limits = Workload(input_len=4000, output_len=500), Constraints(tpot_s=0.04, ttft_s=3.0)
 
-    def planned(space: SearchSpace) -> Plan:
-        return plan(model(name), place, work, calibration=numbers, constraints=limits, search_space=space, served=False)
+    def among(space: SearchSpace) -> Plan:
+        return planned(
+            model(name), place, work, calibration=numbers, constraints=limits, search_space=space, served=False
+        )
 
-    found, free = planned(SearchSpace()), planned(SearchSpace(any_layout=True))
+    found, free = among(SearchSpace()), among(SearchSpace(any_layout=True))
     (one,) = [each for each in found.rejected if isinstance(each.candidate, PoolPair)]
     assert one.reason.startswith("launch: ")
     assert "pool: " in one.reason
@@ -189,7 +194,7 @@ def test_a_better_pair_that_is_refused_is_named_with_its_rule() -> None:
 
 def test_a_pair_that_is_launched_names_none() -> None:
     place = cluster("dgx-h100")
-    found = plan(
+    found = planned(
         model("llama-3.1-70b"),
         place,
         Workload(input_len=2000, output_len=500),

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 import rackline as rl
+from helpers import planned
 from rackline.api.plan import Planned
 from rackline.arch import model
 from rackline.hardware import billed_chips, cluster
 from rackline.parallel import Layout
 from rackline.passes import calibration
 from rackline.plain import plain
-from rackline.search import Constraints, Plan, SearchSpace, plan
+from rackline.search import Plan, SearchSpace
 from rackline.serving.workload import Workload
+from rackline.system import Constraints
 
 NAME, LIMITS = "llama-3.1-8b", Constraints(tpot_s=0.05, ttft_s=2.0)
 WORK = Workload(input_len=2000, output_len=200)
@@ -24,8 +26,8 @@ NODE = cluster("dgx-h100")
 
 
 @cache
-def planned(*layouts: Layout, chips: int = 8, served: bool = False) -> Plan:
-    return plan(
+def of_layouts(*layouts: Layout, chips: int = 8, served: bool = False) -> Plan:
+    return planned(
         model(NAME),
         NODE.with_num_chips(chips),
         WORK,
@@ -39,7 +41,7 @@ def planned(*layouts: Layout, chips: int = 8, served: bool = False) -> Plan:
 
 def test_chips_that_are_paid_and_free_serve_too() -> None:
     """pp=3 leaves two of eight: they serve what a plan for two chips serves, and what is paid stays the same."""
-    best = planned(Layout(pp=3), served=True).best
+    best = of_layouts(Layout(pp=3), served=True).best
     assert best is not None
     assert (best.num_chips, best.billed_chips) == (6, 8)
     beside = best.leftover
@@ -48,13 +50,14 @@ def test_chips_that_are_paid_and_free_serve_too() -> None:
     assert beside.choice.basis == "simulated"
     assert beside.choice.tpot_s <= 0.05
     assert beside.choice.ttft_s <= 2.0
-    alone = plan(
+    alone = planned(
         model(NAME),
         NODE.with_num_chips(2),
         WORK,
+        precisions=[best.precision],
         calibration=calibration("auto", NODE.chip),
         constraints=LIMITS,
-        search_space=SearchSpace(precisions=[best.precision], any_layout=True),
+        search_space=SearchSpace(any_layout=True),
         prefill=None,
     ).best
     assert alone is not None
@@ -69,9 +72,9 @@ def test_chips_that_are_paid_and_free_serve_too() -> None:
 def test_the_search_counts_it() -> None:
     """Of the contenders, the cheapest with all that is paid is the answer."""
     layouts = [Layout(pp=3), Layout(pp=5), Layout(tp=2), Layout(tp=4), Layout(pp=6)]
-    alone = [planned(layout).best for layout in layouts]
+    alone = [of_layouts(layout).best for layout in layouts]
     costs = [one.usd_with_leftover for one in alone if one is not None]
-    found = planned(*layouts).best
+    found = of_layouts(*layouts).best
     assert found is not None
     assert found.usd_with_leftover == pytest.approx(min(costs), rel=1e-6)
     ranked = sorted((one for one in alone if one), key=lambda one: one.usd_with_leftover)
@@ -93,7 +96,7 @@ def test_free_chips_lie_together(layout: Layout, chips: int, expected: tuple[int
     from rackline.search.leftover import free_places
 
     place = cluster("h100-96").with_num_chips(chips)
-    best = planned(Layout(pp=3)).best
+    best = of_layouts(Layout(pp=3)).best
     assert best is not None
     used = layout.dp * layout.chips_per_replica
     paid = int(billed_chips(place, chips))
@@ -108,7 +111,7 @@ def test_free_chips_lie_together(layout: Layout, chips: int, expected: tuple[int
 
 
 def test_an_answer_that_uses_all_has_none() -> None:
-    best = planned().best
+    best = of_layouts().best
     assert best is not None
     assert best.num_chips == best.billed_chips
     assert best.leftover is None
@@ -124,7 +127,7 @@ def test_it_is_shown_and_launched() -> None:
     assert best is not None
     assert best.leftover is not None
     assert answer.result.launch is not None
-    assert len(answer.result.launch) == 2
+    assert [one.role for one in answer.result.launch] == ["both", "both", "router"]
     data = answer.to_dict()["best"]
     assert data["leftover"]["num_chips"] == 2
     assert data["requests_per_s_with_leftover"] > data["requests_per_s"]
@@ -136,7 +139,7 @@ def test_fleets_and_comparisons_count_it() -> None:
     from rackline.search.fleet import plan_fleet
     from rackline.serving.fleet import Traffic
 
-    answer = planned(Layout(pp=3))
+    answer = of_layouts(Layout(pp=3))
     best = answer.best
     assert best is not None
     assert best.leftover is not None

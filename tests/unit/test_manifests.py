@@ -19,8 +19,9 @@ from rackline.report.manifest_file import manifest_text
 from rackline.search.dynamo import dynamo_manifests, engine_version, trtllm_config
 from rackline.search.kubernetes import kubernetes_manifests, routing_note
 from rackline.search.launch import LaunchCommand, Replica, launch_command
+from rackline.search.launch_places import PORT
 from rackline.search.launch_rules import Role
-from rackline.search.pods import PORT, kubernetes_name
+from rackline.search.pods import kubernetes_name
 from rackline.serving.workload import Mode, Workload
 
 SCHEMAS = Path(__file__).parent.parent / "data" / "manifest_schemas"
@@ -111,10 +112,10 @@ def test_kubernetes_holds_the_chips_and_the_command(engine: str, place: str, lay
     workload = next(one for one in found if one["kind"] in ("Deployment", "LeaderWorkerSet"))
     assert (workload["kind"] == "LeaderWorkerSet") == (started.num_hosts > 1)
     first = pods_of(workload)[0][1]["containers"][0]
-    written = [
-        "options.yaml" if word == "/etc/engine/options.yaml" else
-        word.replace("$(LWS_LEADER_ADDRESS)", "HOST").replace("$(LWS_WORKER_INDEX)", "0") for word in first["command"]
-    ]  # fmt: skip
+    plain = {"/etc/engine/": "", "$(LWS_LEADER_ADDRESS)": "$HOST", "$(LWS_WORKER_INDEX)": "$RANK"}
+    written = first["command"]
+    for found_there, said in plain.items():
+        written = [word.replace(found_there, said) for word in written]
     assert written == [*started.words, *SERVING]
     (service,) = [one for one in found if one["kind"] == "Service"]
     labels = workload["spec"].get("template") or workload["spec"]["leaderWorkerTemplate"]["leaderTemplate"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 import rackline as rl
 from helpers import VISION_CONFIG
-from rackline.arch import Media, MediaPart, Model
+from rackline.arch import Media, MediaPart, Model, with_media
 from rackline.arch.hf_towers import tower_of
 from rackline.errors import HubError, InputError, UnknownNameError
 from rackline.parallel import LayoutGrid, build_table, enumerate_layouts
@@ -62,7 +61,7 @@ def test_a_decode_step_has_no_encoder(vl: str) -> None:
 
 
 def test_a_grid_of_layouts_has_the_rows_of_each(vl: str) -> None:
-    model = replace(rl.model(vl), media=Media(parts=(IMAGE,), prompt_len=3000.0))
+    model = with_media(rl.model(vl), Media(parts=(IMAGE,), prompt_len=3000.0))
     assert isinstance(model, Model)
     cluster = rl.cluster("dgx-h100")
     layouts = enumerate_layouts(model, 8)
@@ -135,6 +134,9 @@ def test_price_has_a_price_of_the_images(vl: str) -> None:
     assert media.encoder_chip_s == pytest.approx(encoder_s, rel=0.35)
     tokens_usd = TOKENS * found.result.offered.tiers[0].input_usd
     assert media.usd > tokens_usd
+    terms, rent = found.result.offered.terms, found.result.offered.rent
+    encoders_usd = rent.usd_per_chip_hour / 3600.0 * terms.price_over_cost * media.encoder_chip_s
+    assert media.usd - tokens_usd == pytest.approx(encoders_usd)
     assert rl.price(vl, contexts="4k", layout="tp=1", **ON).result.offered.media == ()
 
 

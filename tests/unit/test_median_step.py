@@ -11,11 +11,11 @@ from helpers import deploy
 from rackline.passes import Batch
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.median_step import median_prompts, median_step_s
-from rackline.serving.stack import Stack
+from rackline.serving.stack import IDEAL
 from rackline.serving.steady import steady_state
 from rackline.serving.workload import Mode, Workload
 
-ENGINE = engine_of(deploy("llama-3.1-8b", "tp=1", on="dgx-h100"), Stack(prefill_slowdown=1.2))
+ENGINE = engine_of(deploy("llama-3.1-8b", "tp=1", on="dgx-h100"), replace(IDEAL, prefill_slowdown=1.2))
 
 
 @pytest.mark.parametrize("arrivals", [0.3, 0.8, 1.5, 5.0, 20.0, 63.0, 65.0, 200.0])

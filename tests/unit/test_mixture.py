@@ -152,7 +152,7 @@ class TestPlan:
         best = plan.best
         assert best is not None
         assert best.sustained is not None
-        assert plan.workload.longest_context == 6400
+        assert plan.demand.workload.longest_context == 6400
         served = [
             rl.simulate(
                 "llama-3.1-8b",

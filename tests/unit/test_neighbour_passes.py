@@ -13,7 +13,7 @@ from rackline.lab.this_machine import model_of
 from rackline.lab.transformer import Shape
 from rackline.parallel import Deployment, Layout
 from rackline.passes import calibration
-from rackline.serving.stack import Stack
+from rackline.serving.stack import IDEAL
 from rackline.simulation import Requests, Result, TableClock, pool_of, simulate
 from rackline.simulation.clock import Chunk
 from rackline.simulation.fast import is_plain
@@ -60,7 +60,7 @@ def deployment() -> Deployment:
 
 
 def served(deployment: Deployment, requests: Requests, *, split: bool) -> Result:
-    around = Stack(max_num_seqs=NUMBER, max_batched_tokens=512, neighbour_passes=split)
+    around = replace(IDEAL, max_num_seqs=NUMBER, max_batched_tokens=512, neighbour_passes=split)
     return simulate(requests, pool_of(deployment, around))
 
 
@@ -88,7 +88,7 @@ def test_others_do_not(deployment: Deployment) -> None:
 
 def test_a_prompt_beside_a_decoding_sequence(deployment: Deployment) -> None:
     """One token of each, since the slots are neighbours, then the rest of the prompt."""
-    around = Stack(max_num_seqs=NUMBER, max_batched_tokens=512, neighbour_passes=True)
+    around = replace(IDEAL, max_num_seqs=NUMBER, max_batched_tokens=512, neighbour_passes=True)
     clock = TableClock.of(deployment, around)
     first_s = clock.prompts(0, 0.0, 0.0, [Chunk(64, 0)], 64.0, 0.0)
     requests = Requests(
@@ -101,6 +101,6 @@ def test_a_prompt_beside_a_decoding_sequence(deployment: Deployment) -> None:
 
 
 def test_the_compiled_loop_leaves_them_alone(deployment: Deployment) -> None:
-    pool = pool_of(deployment, Stack(max_num_seqs=NUMBER))
+    pool = pool_of(deployment, replace(IDEAL, max_num_seqs=NUMBER))
     assert is_plain(policy("chunked"), pool.spec)
     assert not is_plain(policy("chunked"), replace(pool.spec, neighbour_passes=True))

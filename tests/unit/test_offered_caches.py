@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from helpers import deploy
-from rackline.pricing import OneDeployment, Rent, Terms, TokenCosts, keeping_lines, offer_prices
+from helpers import token_costs
+from rackline.pricing import OneDeployment, Rent, Terms, keeping_lines, offer_prices
 
 RENT = Rent(usd_per_chip_hour=2.0)
 UNTIL = 32e3
@@ -13,7 +13,7 @@ LIFETIMES = (0.01, 300.0, 86400.0)
 
 
 def test_a_write_pays_for_its_share_of_the_tier_as_long_as_it_is_kept() -> None:
-    costs = TokenCosts.of(deploy("llama-3.1-70b", "tp=8", on="dgx-h100", label="fp8"))
+    costs = token_costs("llama-3.1-70b", "tp=8", on="dgx-h100", label="fp8")
     terms = Terms(margin=0.25, utilisation=0.5, lifetimes_s=LIFETIMES)
     offered = offer_prices(OneDeployment(costs=costs), RENT, terms, steps=(UNTIL,))
     lines = {line.name: line for line in keeping_lines(costs, RENT, UNTIL)}

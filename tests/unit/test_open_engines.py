@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
-from helpers import cluster, deploy, model, numbers, types
+from helpers import cluster, deploy, model, numbers, planned, system, types
 from rackline.parallel import Layout, LayoutGrid, Routing
 from rackline.plain import plain
-from rackline.search import Candidate, Constraints, Plan, SearchSpace, plan
+from rackline.search import Candidate, Plan, SearchSpace
 from rackline.search.candidate import open_loop_caveat
-from rackline.search.cost import least_between
 from rackline.search.evaluate import Space
 from rackline.search.open_engines import OpenEngines, Pick
-from rackline.search.served import Site, group_of
+from rackline.search.served import Service, group_of
 from rackline.search.sustained_rate import SustainedRate, sustained_rate
 from rackline.serving import Mode, Workload, open_loop
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.slots import slot_wait_s
 from rackline.serving.stack import stack_of
+from rackline.system import Constraints, Demand
 
 WORK = Workload(input_len=1000, output_len=200)
 LIMITS = Constraints(tpot_s=0.03, ttft_s=0.5)
@@ -31,28 +30,19 @@ NAME, ON = "llama-3.1-70b", "dgx-h100"
 @cache
 def both_kinds() -> Plan:
     """One engine and pools, both considered."""
-    return plan(
+    return planned(
         model(NAME),
         cluster(ON),
         WORK,
+        precisions=[types("fp8", NAME, ON)],
         calibration=numbers("auto", ON),
         constraints=LIMITS,
-        search_space=SearchSpace(precisions=[types("fp8", NAME, ON)]),
     )
 
 
-def site() -> Site:
-    calibration = numbers("auto", ON)
-    return Site(
-        model=model(NAME),
-        cluster=cluster(ON),
-        calibration=calibration,
-        routing=Routing(),
-        workload=WORK,
-        limits=LIMITS,
-        prefill_cluster=cluster(ON),
-        prefill_calibration=calibration,
-    )
+def site() -> Service:
+    serves = system(NAME, on=ON, label=None, calibration="auto", routing=Routing())
+    return Service(system=serves, prefill_system=serves, demand=Demand(workload=WORK, limits=LIMITS))
 
 
 @pytest.mark.parametrize("slots", [1, 16, 64])
@@ -69,7 +59,7 @@ def test_waiting_for_a_slot_is_that_of_a_recursion(slots: int, load: float) -> N
 
 def test_many_engines_at_once_are_each_of_them_alone() -> None:
     """Token budgets and layouts are put into one array; a slot is waited for besides."""
-    calibration, label = numbers("auto", ON), types("fp8", NAME, ON)
+    serves = system(NAME, on=ON, label="fp8", calibration="auto", routing=Routing()).with_chips(4)
     options = [Layout(tp=2), Layout(tp=4), Layout(tp=2, pp=2)]
     modes = [
         Mode(max_batched_tokens=1024),
@@ -77,39 +67,31 @@ def test_many_engines_at_once_are_each_of_them_alone() -> None:
         Mode(admission="prefill_first", max_batched_tokens=8192),
     ]
     space = Space(
-        model=model(NAME),
-        cluster=cluster(ON).with_num_chips(4),
+        system=serves,
         workload=WORK,
         grid=LayoutGrid.of(options),
-        precisions=[label],
         modes=modes,
-        calibration=calibration,
-        routing=Routing(),
         batches=np.array([1.0, 8.0, 32.0]),
-        memory_fraction=0.9,
     )
     engines = OpenEngines(space=space, options=options)
-    picks = [Pick(label, mode, row) for mode in modes for row in range(len(options))]
+    picks = [Pick(serves.precision, mode, row) for mode in modes for row in range(len(options))]
     found = engines.grid(picks)
     for index, pick in enumerate(picks):
         layout = options[pick.row]
-        one = engine_of(
-            deploy(NAME, layout, on=ON, label="fp8", calibration="auto"),
-            stack_of(calibration, cluster(ON).chip.hbm_bytes),
-        )
+        one = serves.engine(layout)
         state = open_loop(one, WORK, pick.mode, found.in_flight[index])
         assert found.tpot_s[index] == pytest.approx(state.tpot_s, rel=1e-9)
         rate = state.requests_per_s * WORK.output_len / layout.chips_per_replica
         assert np.all(found.rate[index] <= rate * (1 + 1e-9))  # never above the closed loop
         assert found.rate[index][:4] == pytest.approx(rate[:4], rel=1e-9)
-        serves = found.serves[index]
-        assert np.any(serves)
+        served = found.serves[index]
+        assert np.any(served)
         if layout.chips_per_replica == 4:  # one replica: random arrivals
-            assert np.all(found.ttft_s[index][serves] >= state.ttft_s[serves] * (1 - 1e-9))
-            few = serves & (found.in_flight[index] <= 1.0)  # nobody waits for a slot
+            assert np.all(found.ttft_s[index][served] >= state.ttft_s[served] * (1 - 1e-9))
+            few = served & (found.in_flight[index] <= 1.0)  # nobody waits for a slot
             assert found.ttft_s[index][few] == pytest.approx(state.ttft_s[few], rel=5e-3)
         else:  # two of them in turn
-            assert np.all(found.ttft_s[index][serves] <= state.ttft_s[serves] * (1 + 1e-2))
+            assert np.all(found.ttft_s[index][served] <= state.ttft_s[served] * (1 + 1e-2))
 
 
 def test_everything_says_what_it_rests_on() -> None:
@@ -125,12 +107,13 @@ def test_everything_says_what_it_rests_on() -> None:
     for shown in (data["best"]["estimate"], *data["pareto"], *data["ranked"], *data["disaggregated"]["pareto"]):
         assert shown["basis"] == "open_loop_estimate"
         assert isinstance(shown["caveat"], str)
-    closed = plan(
+    closed = planned(
         model(NAME),
         cluster(ON),
         WORK,
+        precisions=[types("fp8", NAME, ON)],
         calibration=numbers("auto", ON),
-        search_space=SearchSpace(precisions=[types("fp8", NAME, ON)], layouts=[Layout(tp=4)]),
+        search_space=SearchSpace(layouts=[Layout(tp=4)]),
         prefill=None,
         served=False,
     )
@@ -167,34 +150,11 @@ def test_a_kind_that_is_not_simulated_cannot_be_cheaper() -> None:
     assert best is not None
     assert best.sustained is not None
     assert other is not None
-    if other.sustained is None:
-        assert "cannot be cheaper" in other.not_simulated
+    assert other.sustained is not None or "cheaper" in other.not_simulated or "as much" in other.not_simulated
     again = sustained_rate(other.estimate, site())
     assert isinstance(again, SustainedRate)
     served = other.with_sustained_rate(again)
     assert served.usd_per_mtok_output_all_in >= best.usd_per_mtok_output_all_in
-    if found.aggregated is other:
-        # what it costs when it is simulated is above the bound that kept it from that
-        closed = plan(
-            model(NAME),
-            cluster(ON),
-            WORK,
-            calibration=numbers("auto", ON),
-            constraints=replace(LIMITS, ttft_s=None),
-            search_space=SearchSpace(precisions=[types("fp8", NAME, ON)]),
-            prefill=None,
-            served=False,
-        ).best
-        assert closed is not None
-        assert served.usd_per_mtok_output_all_in > 0.99 * closed.usd_per_mtok_output_all_in
-
-
-def test_cost_between_two_batches() -> None:
-    cost, tpot, batch = np.array([3.0, 3.0, 3.0]), np.array([0.01, 0.01, 0.01]), np.array([2.0, 2.0, 2.0])
-    after, later = np.array([4.0, 4.0, 4.0]), np.array([0.02, 0.012, np.inf])
-    # a line between 2 and 4 crosses 15 ms at 3; 12 ms are within it; beyond memory time may stay
-    expected = [3.0 * (2.0 / 0.01) * (0.015 / 3.0), 3.0 * (2.0 / 0.01) * (0.012 / 4.0), 3.0 * 2.0 / 4.0]
-    assert least_between(cost, tpot, batch, after, later, 0.015) == pytest.approx(expected)
 
 
 def test_caveats_name_what_is_off() -> None:
@@ -208,16 +168,17 @@ def test_a_limit_that_only_an_idle_engine_keeps_has_an_answer() -> None:
     """One sequence in flight on average meets others; fewer than one keep a tighter limit."""
     alone = engine_of(
         deploy(NAME, Layout(tp=8), on=ON, label="fp8", calibration="auto"),
-        stack_of(numbers("auto", ON), cluster(ON).chip.hbm_bytes),
+        stack_of(numbers("auto", ON), cluster(ON).chip),
     )
     times = open_loop(alone, WORK, Mode(), np.array([0.25, 1.0])).tpot_s
-    found = plan(
+    found = planned(
         model(NAME),
         cluster(ON),
         WORK,
+        precisions=[types("fp8", NAME, ON)],
         calibration=numbers("auto", ON),
         constraints=Constraints(tpot_s=float(times.mean())),
-        search_space=SearchSpace(precisions=[types("fp8", NAME, ON)], modes=[Mode()], layouts=[Layout(tp=8)]),
+        search_space=SearchSpace(modes=[Mode()], layouts=[Layout(tp=8)]),
         prefill=None,
     ).best
     assert found is not None

@@ -10,25 +10,18 @@ from functools import cache
 import numpy as np
 import pytest
 
-from helpers import cluster, deploy, layouts, model, numbers, types
+from helpers import cluster, deploy, layouts, model, numbers, planned, system, types
 from rackline.errors import InputError
 from rackline.parallel import Layout, Routing
 from rackline.plain import plain
-from rackline.search import (
-    BATCH_GRID,
-    Candidate,
-    Constraints,
-    Plan,
-    SearchSpace,
-    default_modes,
-    default_precisions,
-    plan,
-)
+from rackline.search import BATCH_GRID, Candidate, Plan, SearchSpace, default_modes
 from rackline.search.fits import best_free_bytes
 from rackline.search.floors import floors
 from rackline.serving.stack import stack
 from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import Mode, Workload
+from rackline.system import Constraints, System, default_precisions
+from rackline.units import format_bytes, parse_bytes
 
 WORK = Workload(input_len=2000, output_len=500)
 SMALL_BATCHES = np.array([1, 2, 3, 4])
@@ -47,19 +40,15 @@ SMALL_LAYOUTS = [
 
 @cache
 def small_plan(tpot_s: float | None = 0.02, ttft_s: float | None = 1.0) -> Plan:
-    return plan(
+    return planned(
         model("qwen3-235b-a22b"),
         cluster("dgx-h200"),
         WORK,
+        precisions=[types(label, "qwen3-235b-a22b", "dgx-h200") for label in ("bf16", "fp8")],
         calibration=numbers("generic", "dgx-h200"),
         constraints=Constraints(tpot_s=tpot_s, ttft_s=ttft_s),
         served=False,
-        search_space=SearchSpace(
-            precisions=[types(label, "qwen3-235b-a22b", "dgx-h200") for label in ("bf16", "fp8")],
-            modes=SMALL_MODES,
-            layouts=SMALL_LAYOUTS,
-            batches=SMALL_BATCHES,
-        ),
+        search_space=SearchSpace(modes=SMALL_MODES, layouts=SMALL_LAYOUTS, batches=SMALL_BATCHES),
     )
 
 
@@ -165,7 +154,7 @@ def test_ranked_starts_with_the_best_and_keeps_the_limits() -> None:
 
 @cache
 def full_plan(on: str = "gb200-nvl72") -> Plan:
-    return plan(
+    return planned(
         model("deepseek-v3"),
         cluster(on),
         Workload(input_len=4000, output_len=1000),
@@ -251,7 +240,7 @@ def test_rejected_break_exactly_the_limit_that_is_named(which: str) -> None:
         "small": small_plan,
         "tight": lambda: small_plan(0.014, 0.25),
     }[which]()
-    limits = found.constraints
+    limits = found.demand.limits
     assert limits.tpot_s is not None
     assert limits.ttft_s is not None
     named = {rejected.reason.split(":")[0] for rejected in found.rejected}
@@ -284,13 +273,23 @@ def test_the_nearest_rejected_is_the_nearest_of_brute_force() -> None:
     assert rejected.excess == pytest.approx(min(over), rel=1e-9)
 
 
+@pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm"])
+def test_fits_nowhere_counts_memory_by_the_rule_of_the_stack(name: str) -> None:
+    found = planned(model("llama-3.1-405b"), cluster("l40s-8"), WORK, calibration=numbers(name, "l40s-8"))
+    asked, chip = found.system, found.system.cluster.chip
+    server = asked.server()
+    has = {
+        "memory": server.memory_fraction * chip.program_bytes,
+        "free": chip.program_bytes - server.context_bytes,  # weights alone are more than that
+    }
+    needs, _, usable = found.reason.partition("a chip needs ")[2].partition(", has ")
+    assert parse_bytes(needs) > parse_bytes(usable)
+    if server.fraction_of in has:
+        assert usable == format_bytes(has[server.fraction_of])
+
+
 def test_fits_nowhere_names_a_cluster_that_does() -> None:
-    found = plan(
-        model("llama-3.1-405b"),
-        cluster("l40s-8"),
-        WORK,
-        calibration=numbers("generic", "l40s-8"),
-    )
+    found = planned(model("llama-3.1-405b"), cluster("l40s-8"), WORK, calibration=numbers("generic", "l40s-8"))
     assert found.aggregated is None
     assert found.pareto == found.ranked == ()
     assert "llama-3.1-405b fits nowhere on l40s-8" in found.reason
@@ -299,9 +298,9 @@ def test_fits_nowhere_names_a_cluster_that_does() -> None:
     assert need is not None
     assert need.cluster is not None
     assert need.num_chips == cluster(need.cluster).num_chips
-    free, _ = best_free_bytes(model("llama-3.1-405b"), cluster(need.cluster), WORK, 0.9)
+    free, _ = best_free_bytes(system("llama-3.1-405b", on=need.cluster, label=None), WORK)
     assert free >= 0
-    again = plan(model("llama-3.1-405b"), cluster(need.cluster), WORK, calibration=numbers("generic", need.cluster))
+    again = planned(model("llama-3.1-405b"), cluster(need.cluster), WORK, calibration=numbers("generic", need.cluster))
     assert again.best is not None
     json.dumps(plain(found), allow_nan=False)
 
@@ -318,11 +317,12 @@ def test_limits_that_nothing_keeps_say_what_is_possible() -> None:
 def test_no_price_counts_chip_hours() -> None:
     kept = {
         "calibration": numbers("generic", "dgx-h100"),
-        "search_space": SearchSpace(layouts=[Layout(tp=8)], precisions=[types("bf16", "llama-3.1-70b", "dgx-h100")]),
+        "search_space": SearchSpace(layouts=[Layout(tp=8)]),
+        "precisions": [types("bf16", "llama-3.1-70b", "dgx-h100")],
     }
     free = replace(cluster("dgx-h100"), usd_per_chip_hour=None)
-    unpriced = plan(model("llama-3.1-70b"), free, WORK, **kept)  # type: ignore[arg-type]
-    priced = plan(model("llama-3.1-70b"), cluster("dgx-h100"), WORK, **kept)  # type: ignore[arg-type]
+    unpriced = planned(model("llama-3.1-70b"), free, WORK, **kept)  # type: ignore[arg-type]
+    priced = planned(model("llama-3.1-70b"), cluster("dgx-h100"), WORK, **kept)  # type: ignore[arg-type]
     assert not unpriced.priced
     assert priced.priced
     assert unpriced.aggregated is not None
@@ -334,7 +334,7 @@ def test_no_price_counts_chip_hours() -> None:
 
 
 def test_aggregate_models_are_planned() -> None:
-    found = plan(model("lecture-frontier"), cluster("gb200-nvl72"), WORK, calibration=numbers("unit"))
+    found = planned(model("lecture-frontier"), cluster("gb200-nvl72"), WORK, calibration=numbers("unit"))
     assert found.aggregated is not None
     assert found.combinations == 72 * len(
         default_precisions(model("lecture-frontier"), cluster("gb200-nvl72").chip)
@@ -343,7 +343,7 @@ def test_aggregate_models_are_planned() -> None:
 
 def test_an_empty_space_is_refused() -> None:
     with pytest.raises(InputError, match=r"layouts: got 0, allowed: at least one layout of llama-3.1-70b"):
-        plan(
+        planned(
             model("llama-3.1-70b"),
             cluster("dgx-h100"),
             WORK,
@@ -358,13 +358,22 @@ def test_an_empty_space_is_refused() -> None:
         ({"tpot_s": 0.0}, "tpot_s: got 0.0, allowed: more than 0 s; nearest: 0.03"),
         ({"ttft_s": -1.0}, "ttft_s: got -1.0"),
         ({"tpot_s": float("nan")}, "tpot_s: got nan"),
-        ({"memory_fraction": 0.0}, "memory_fraction: got 0.0, allowed: above 0 to 1"),
-        ({"memory_fraction": 1.1}, "memory_fraction: got 1.1"),
     ],
 )
 def test_bad_limits(kept: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Constraints(**kept)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.1])
+def test_bad_memory_fractions(fraction: float) -> None:
+    with pytest.raises(InputError, match=f"memory_fraction: got {fraction}, allowed: above 0 to 1"):
+        System.of(
+            model("llama-3.1-8b"),
+            cluster("dgx-h100"),
+            calibration=numbers("generic", "dgx-h100"),
+            memory_fraction=fraction,
+        )
 
 
 def test_plain_data_has_the_keys_that_programs_rely_on() -> None:
@@ -405,15 +414,14 @@ def test_batch_grid_is_distinct_and_whole() -> None:
 def test_skewed_routing_costs_more() -> None:
     kept = {
         "calibration": numbers("generic", "gb200-nvl72"),
-        "search_space": SearchSpace(
-            layouts=[Layout(attention_dp=32, ep=32)], precisions=[types("fp8", "deepseek-v3", "gb200-nvl72")]
-        ),
+        "search_space": SearchSpace(layouts=[Layout(attention_dp=32, ep=32)]),
         "constraints": Constraints(tpot_s=0.05),
         "served": False,
+        "precisions": [types("fp8", "deepseek-v3", "gb200-nvl72")],
     }
     costs: list[float] = []
     for routing in (Routing(law="balanced"), Routing(law="uniform"), Routing(law="power_law", exponent=0.5)):
-        found = plan(model("deepseek-v3"), cluster("gb200-nvl72"), WORK, routing=routing, **kept)  # type: ignore[arg-type]
+        found = planned(model("deepseek-v3"), cluster("gb200-nvl72"), WORK, routing=routing, **kept)  # type: ignore[arg-type]
         assert found.aggregated is not None
         costs.append(found.aggregated.usd_per_mtok_output_all_in)
     assert costs == sorted(costs)
@@ -422,7 +430,7 @@ def test_skewed_routing_costs_more() -> None:
 
 def test_json_holds_no_infinity() -> None:
     """A batch that never fills has no ttft; strict JSON has no word for infinity."""
-    found = plan(
+    found = planned(
         model("llama-3.1-70b"),
         cluster("dgx-h200"),
         Workload(input_len=20000, output_len=100),
@@ -441,7 +449,7 @@ def test_json_holds_no_infinity() -> None:
 def test_no_candidate_of_the_front_is_below_a_floor(name: str, on: str) -> None:
     """A small batch of a mixture of experts reads only the experts that it touches: its floor is not all weights."""
     work = Workload(input_len=4000, output_len=1000)
-    found = plan(
+    found = planned(
         model(name),
         cluster(on),
         work,

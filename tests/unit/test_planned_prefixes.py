@@ -43,7 +43,7 @@ def test_the_hit_rate_follows_from_the_plan_and_its_sessions_find_it() -> None:
     answer = rl.plan(**TALKS)
     kept = answer.result.prefixes
     assert kept is not None
-    assert answer.result.plan.workload.cache_hit == kept.assumed_hit_share
+    assert answer.result.plan.demand.workload.cache_hit == kept.assumed_hit_share
     assert kept.hit_share == pytest.approx(kept.assumed_hit_share, abs=0.005)
     assert 0.2 < kept.hit_share < kept.unlimited_share - 0.05
     assert kept.simulated is not None

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import rackline as rl
+from helpers import system
 from rackline.api.plan_parts import speculations_of
 from rackline.cli.main import run
-from rackline.parallel.server_memory import SERVER
 from rackline.passes import Batch, Calibration
 from rackline.passes.calibration import CollectiveCalibration
 from rackline.search.attention_ffn import _Attention, _exchange_s, layer_s, split_attention_ffn
@@ -33,10 +33,15 @@ def _deployment(**layout: int) -> rl.Deployment:
     )
 
 
+SERVES = system("deepseek-v3", label="fp8", calibration="auto", routing=rl.Routing())
+
+
 class TestSpeculation:
     def test_it_pays_most_at_small_batches(self) -> None:
         rows = speculation_rows(
-            _deployment(attention_dp=16, ep=16),
+            SERVES,
+            rl.Layout(attention_dp=16, ep=16),
+            SERVES.precision,
             WORK,
             [usual_speculation(k) for k in (1, 3)],
             largest_batch=512,
@@ -59,7 +64,9 @@ class TestSpeculation:
 
     def test_drafts_that_nobody_accepts_never_pay(self) -> None:
         rows = speculation_rows(
-            _deployment(tp=8, ep=8),
+            SERVES,
+            rl.Layout(tp=8, ep=8),
+            SERVES.precision,
             WORK,
             [Speculation(draft_tokens=2, tokens_per_step=1.0)],
             largest_batch=64,
@@ -69,13 +76,13 @@ class TestSpeculation:
         assert np.all(rows[1].breakeven > 1.0)
 
     def test_break_even_is_where_both_take_the_same_time(self) -> None:
-        d = _deployment(attention_dp=8, ep=8)
+        of = (SERVES, rl.Layout(attention_dp=8, ep=8), SERVES.precision, WORK)
         first = speculation_rows(
-            d, WORK, [Speculation(draft_tokens=2, tokens_per_step=2.0)], largest_batch=64, tpot_limit_s=None
+            *of, [Speculation(draft_tokens=2, tokens_per_step=2.0)], largest_batch=64, tpot_limit_s=None
         )
         needed = float(first[1].breakeven[10])
         again = speculation_rows(
-            d, WORK, [Speculation(draft_tokens=2, tokens_per_step=needed)], largest_batch=64, tpot_limit_s=None
+            *of, [Speculation(draft_tokens=2, tokens_per_step=needed)], largest_batch=64, tpot_limit_s=None
         )
         assert again[1].tpot_s[10] == pytest.approx(again[0].tpot_s[10])
 
@@ -111,13 +118,12 @@ class TestAttentionFfn:
     @pytest.mark.parametrize("on", ["gb200-nvl72", "h100-96"])
     def test_an_exchange_between_the_pools_is_a_row_of_the_fabric(self, on: str) -> None:
         """Under unit bytes over the link alone; a message step costs alpha, and the outer latency beyond a domain."""
-        model, cluster = rl.model("deepseek-v3"), rl.cluster(on)
-        types = rl.precision("fp8", model, cluster.chip)
+        cluster = rl.cluster(on)
         sent, chips = np.array([1e6]), np.array([16.0])
 
         def seconds(numbers: Calibration) -> float:
-            layout, routing = rl.Layout(tp=8, ep=8), rl.Routing()
-            holder = _Attention.of(model, cluster, types, numbers, layout, routing, WORK, 0.9, SERVER)
+            serves = replace(system("deepseek-v3", on=on, label="fp8"), calibration=numbers)
+            holder = _Attention.of(serves, serves.model, rl.Layout(tp=8, ep=8), WORK)
             assert holder is not None
             return float(_exchange_s(holder, sent, chips)[0])
 
@@ -133,10 +139,7 @@ class TestAttentionFfn:
         assert seconds(fitted) == pytest.approx(fixed + wire + 0.5 * (fixed * wire) ** 0.5, rel=1e-12)
 
     def test_a_split_adds_up_and_keeps_its_limit(self) -> None:
-        d = _deployment(tp=8, ep=8)
-        found = split_attention_ffn(
-            d.model, d.cluster, d.precision, d.calibration, WORK, tpot_limit_s=0.05, routing=d.routing
-        )
+        found = split_attention_ffn(SERVES, WORK, tpot_limit_s=0.05)
         assert found is not None
         assert found.num_chips <= 72
         assert found.tpot_s <= 0.05
@@ -163,11 +166,10 @@ class TestAttentionFfn:
         assert sum(rows.values()) / 58 == pytest.approx(found.ffn_s, rel=1e-6)
 
     def test_limits_and_refusals(self) -> None:
-        d = _deployment(tp=8, ep=8)
-        assert split_attention_ffn(d.model, d.cluster, d.precision, d.calibration, WORK, tpot_limit_s=1e-4) is None
-        dense = rl.model("llama-3.1-8b")
+        assert split_attention_ffn(SERVES, WORK, tpot_limit_s=1e-4) is None
+        dense = replace(SERVES, model=rl.model("llama-3.1-8b"))
         with pytest.raises(rl.RacklineError, match="mixture"):
-            split_attention_ffn(dense, d.cluster, d.precision, d.calibration, WORK)
+            split_attention_ffn(dense, WORK)
 
 
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:

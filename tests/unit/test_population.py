@@ -117,23 +117,23 @@ class TestUse:
         use, plan = answer.result.use, answer.result.plan
         assert (use.name, use.asked) == ("chat", False)
         assert set(use.filled) == {"input", "output", "tpot", "ttft"}
-        assert plan.constraints.ttft_percentile == 99.0
+        assert plan.demand.limits.ttft_percentile == 99.0
         assert use.text.startswith("for chat (the default): input 1,155, output 211")
 
     def test_what_is_asked_for_stays(self) -> None:
         given = {"input": 3000, "output": 30, "tpot": "50ms", "ttft": "1s"}
         answer = rl.plan("llama-3.1-8b", on="dgx-h100", chips=1, **given)
         assert not answer.result.use.filled
-        assert answer.result.plan.constraints.tpot_percentile is None
+        assert answer.result.plan.demand.limits.tpot_percentile is None
         assert answer.result.use.text == ""
 
     def test_batch_limits_nothing(self) -> None:
         answer = rl.plan("llama-3.1-8b", on="dgx-h100", chips=1, use="batch")
-        assert answer.result.plan.constraints.latencies() == []
-        assert answer.result.plan.workload.input_len == 1024
+        assert answer.result.plan.demand.limits.latencies() == []
+        assert answer.result.plan.demand.workload.input_len == 1024
 
     def test_agents_bring_a_cached_prefix_with_their_own_prompt_only(self) -> None:
-        own = rl.plan("llama-3.1-8b", on="dgx-h100", chips=1, use="agents").result.plan.workload
-        other = rl.plan("llama-3.1-8b", on="dgx-h100", chips=1, use="agents", input=5000).result.plan.workload
+        own = rl.plan("llama-3.1-8b", on="dgx-h100", chips=1, use="agents").result.plan.demand.workload
+        other = rl.plan("llama-3.1-8b", on="dgx-h100", chips=1, use="agents", input=5000).result.plan.demand.workload
         assert own.cache_hit == 0.59
         assert other.cache_hit == 0.0

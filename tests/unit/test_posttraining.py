@@ -12,7 +12,7 @@ from rackline import arch
 from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.hardware import cluster
-from rackline.parallel import Deployment, Layout, precision
+from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import RlJob, RlOverheads
 from rackline.posttraining.lengths import AnswerLengths
@@ -21,10 +21,10 @@ from rackline.posttraining.rollout import RolloutEngine, emptying
 from rackline.posttraining.step import RlStep, Schedule, what_twice_gives
 from rackline.posttraining.transfer import num_tensors, transfer_s
 from rackline.posttraining.updates import updates_of
-from rackline.serving.stack import stack_named
 from rackline.simulation.requests import Requests
 from rackline.simulation.run import simulate
 from rackline.simulation.server import pool_of
+from rackline.system import System
 from rackline.training.precision import TrainPrecision
 from rackline.training.runs import TrainLayout
 from rackline.training.stack import training_stack
@@ -38,18 +38,14 @@ def job(**changes: object) -> RlJob:
     model = arch.model("llama-3.1-8b")
     assert isinstance(model, arch.Model)
     numbers = calibration("vllm", RACK.chip)
-    stack = stack_named("vllm", numbers, RACK.chip.hbm_bytes)
+    types = [precision("bf16", model, RACK.chip)]
     train = training_stack("megatron-bridge")
     plain = RlJob(
-        model=model,
-        cluster=RACK,
+        serving=System.of(model, RACK, calibration=numbers, precisions=types),
         prompts=16,
         generations=32,
         prompt_len=100.0,
         lengths=AnswerLengths(mean=500.0, spread=0.6, longest=2000.0),
-        stack=stack,
-        calibration=numbers,
-        precision=precision("bf16", model, RACK.chip),
         train_stack=train,
         train_calibration=calibration(train.kernels, RACK.chip),
         train_precision=TrainPrecision(label="bf16", gradient_bytes=2.0),
@@ -59,14 +55,7 @@ def job(**changes: object) -> RlJob:
 
 
 def engine_of(one: RlJob, layout: Layout = GEN) -> RolloutEngine:
-    deployment = Deployment(
-        model=one.model,
-        cluster=one.cluster.with_num_chips(layout.num_chips),
-        layout=layout,
-        precision=one.precision,
-        calibration=one.calibration,
-    )
-    return RolloutEngine.of(deployment, one)
+    return RolloutEngine.of(one.cluster.with_num_chips(layout.num_chips), layout, one)
 
 
 @pytest.mark.parametrize(("mean", "spread", "longest"), [(1000, 0.6, 4096), (3000, 0.8, 4000), (10, 0.0, 10)])
@@ -104,7 +93,7 @@ def test_a_batch_takes_what_the_simulator_takes() -> None:
     found = engine.batch(96, one.lengths)
     lengths = np.round(one.lengths.sorted_lengths(96)).astype(np.int64)
     requests = Requests(arrival_s=np.zeros(96), input_len=np.full(96, 100, dtype=np.int64), output_len=lengths)
-    done = simulate(requests, pool_of(engine.deployment, one.stack))
+    done = simulate(requests, pool_of(engine.deployment, one.serving.stack))
     assert found.seconds == pytest.approx(float(np.nanmax(done.finish_s)), rel=0.05)
 
 
@@ -188,11 +177,11 @@ def test_the_search_is_at_least_as_fast_as_given_layouts() -> None:
 def test_what_does_not_fit_is_an_answer_that_names_the_side() -> None:
     big = arch.model("llama-3.1-405b")
     assert isinstance(big, arch.Model)
-    found = rl_plan(job(model=big), Schedule())
+    found = rl_plan(job(serving=replace(job().serving, model=big)), Schedule())
     assert found.best is None
     assert "training of llama-3.1-405b" in found.reason
     with pytest.raises(InputError, match=r"rollouts of llama-3\.1-405b"):
-        engines_of(job(model=big), RACK)
+        engines_of(job(serving=replace(job().serving, model=big)), RACK)
 
 
 def test_flop_of_a_token_are_those_of_its_passes() -> None:
@@ -261,7 +250,7 @@ def test_what_does_not_fit_names_the_models() -> None:
     assert isinstance(wide, arch.Model)
     from rackline.posttraining.updates import best_updates
 
-    asked = job(model=wide, algorithm="ppo", reward=wide, precision=precision("bf16", wide, RACK.chip))
+    asked = job(serving=replace(job().serving, model=wide), algorithm="ppo", reward=wide)
     with pytest.raises(InputError) as error:
         best_updates(asked, RACK)
     assert "llama-3.1-70b and its critic and the reward model" in str(error.value)

@@ -21,7 +21,7 @@ from rackline.passes.features import as_array
 from rackline.passes.row import feature_names
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.energy import mean_step, output_joules, power_at, power_of, prompt_joules, request_joules
-from rackline.serving.stack import Stack
+from rackline.serving.stack import IDEAL
 from rackline.serving.steady import steady_state
 from rackline.serving.workload import Mode, Workload
 from rackline.validation.cases import Case
@@ -171,6 +171,24 @@ def test_caps_that_no_chip_can_be_set_to(cap_w: float) -> None:
     assert checked_cap(H100, 300.0) == 300.0
 
 
+def test_a_cap_may_be_the_lowest_and_the_highest_that_a_chip_takes() -> None:
+    least = POWER.idle_w + 0.2 * (POWER.limit_w - POWER.idle_w)
+    for cap_w in (least, POWER.limit_w):
+        assert checked_cap(H100, cap_w) == cap_w
+    for beyond in (least * (1 - 1e-9), POWER.limit_w * (1 + 1e-9)):
+        with pytest.raises(InputError, match="power cap"):
+            checked_cap(H100, beyond)
+
+
+def test_a_cap_slows_from_what_a_kernel_draws() -> None:
+    """At and above its power a kernel keeps the clock; below, power beyond idle goes with the square of the clock."""
+    assert POWER.clock_under(500.0, 500.0) == POWER.clock_under(501.0, 500.0) == 1.0
+    assert POWER.clock_under(None, 500.0) == 1.0
+    assert POWER.clock_under(POWER.limit_w, 2 * POWER.limit_w) == 1.0, "no kernel draws more than the limit"
+    quarter = POWER.idle_w + 0.25 * (500.0 - POWER.idle_w)
+    assert POWER.clock_under(quarter, 500.0) == pytest.approx(0.5, rel=1e-12)
+
+
 def test_a_machine_draws_its_chips_its_host_and_what_supplies_lose() -> None:
     on = replace(cluster("dgx-h100"), host_w_per_chip=100.0, supply_efficiency=0.5)
     assert wall_w(on, 400.0) == 1000.0
@@ -180,7 +198,7 @@ def test_a_machine_draws_its_chips_its_host_and_what_supplies_lose() -> None:
 def test_energy_of_requests_agrees_with_that_of_steps() -> None:
     """Requests per second times joules of a request, over the chips, is joules of a step over its time."""
     deployment = deploy("llama-3.1-70b", "tp=2,pp=2", on="dgx-h100")
-    engine, work = engine_of(deployment, Stack()), Workload(input_len=500.0, output_len=200.0)
+    engine, work = engine_of(deployment, IDEAL), Workload(input_len=500.0, output_len=200.0)
     state = steady_state(engine, work, Mode(), 32.0)
     rate, step_s = float(state.requests_per_s), float(state.tpot_s)
     joules = request_joules(engine, deployment.layout, work, 32.0)
@@ -200,7 +218,7 @@ def test_energy_of_requests_agrees_with_that_of_steps() -> None:
 def made_case(sequences: float, power: ChipPower, noise: float = 0.0) -> PowerCase:
     """A serving whose measured power follows from known numbers."""
     deployment = deploy("llama-3.1-8b", "tp=1", on="dgx-h100")
-    engine, work = engine_of(deployment, Stack()), Workload(input_len=250.0, output_len=600.0)
+    engine, work = engine_of(deployment, IDEAL), Workload(input_len=250.0, output_len=600.0)
     case = Case(
         case_id="made",
         kind="serve",

@@ -12,13 +12,13 @@ import rackline as rl
 from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.hardware import cluster, wall_w
-from rackline.parallel import Deployment
 from rackline.search.least_energy import capped, caps_of, least_energy, ranked_by_energy
 from rackline.search.plan import space_of
-from rackline.search.space import Constraints, SearchSpace
+from rackline.search.space import SearchSpace
 from rackline.serving.energy import Power
 from rackline.serving.fleet import Part, Traffic, fleet
 from rackline.serving.workload import Workload, parse_mode
+from rackline.system import Constraints, Demand, System
 
 H100 = cluster("dgx-h100").chip
 SMALL = {"on": "dgx-h100", "chips": 2, "layout": "tp=1", "serving": "aggregated", "input": 500, "output": 100}
@@ -45,10 +45,30 @@ def test_a_plan_says_what_its_chips_draw(planned: dict) -> None:
 
 def test_its_fleet_draws_the_same_at_the_site(planned: dict) -> None:
     found, wall = planned["fleet"], planned["best"]["energy"]["wall_w"]
-    assert found["power_w"] == pytest.approx(found["num_chips"] * wall * 1.25)
+    left = found["billed_chips"] - found["num_chips"]
+    idle_w = wall_w(cluster("dgx-h100"), 110.0)
+    assert found["power_w"] == pytest.approx((found["num_chips"] * wall + left * idle_w) * 1.25)
     assert found["power_basis"] == "kernels"
     assert found["racks_per_megawatt"] == pytest.approx(found["num_racks"] / found["power_w"] * 1e6)
     assert found["tokens_per_joule"] == pytest.approx(found["copies"] * found["copy_tokens_per_s"] / found["power_w"])
+
+
+def test_drawn_and_nameplate_power_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--on dgx-h200 --chips 1 --layout tp=1 --mode chunked=2048 --serving aggregated --input 1k --output 50"
+    assert run(["plan", "llama-3.1-8b", "--for", "batch", *words.split()]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "W a chip drawn" in said
+    assert "nameplate 1,730 W a chip" in said
+    assert run(["clusters", "dgx-h200"]) == 0
+    assert "nameplate power of a full rack" in capsys.readouterr().out
+
+
+def test_a_fleet_pays_for_the_power_of_chips_that_wait() -> None:
+    on = cluster("dgx-h100")
+    drawn = Power(chip_w=500.0, wall_w=wall_w(on, 500.0), basis="kernels")
+    found = fleet(Traffic(tokens_per_s=1e5), 1e5, (Part(cluster=on, replica_chips=3, power=drawn),))
+    assert (found.num_chips, found.billed_chips) == (3, 8)
+    assert found.power_w == pytest.approx(3 * drawn.wall_w + 5 * wall_w(on, 110.0))
 
 
 def test_nameplates_have_their_cooling() -> None:
@@ -102,11 +122,10 @@ def test_the_least_energy_is_the_least_of_the_caps_that_were_tried() -> None:
 
     on = cluster("dgx-h100").with_num_chips(1)
     MODEL, WORK, NUMBERS = model("llama-3.1-8b"), Workload(input_len=500.0, output_len=100.0), calibration("vllm", H100)
-    space = SearchSpace(layouts=[parse_layout("tp=1", MODEL)], precisions=[precision("bf16", MODEL, H100)])
+    space = SearchSpace(layouts=[parse_layout("tp=1", MODEL)])
+    serves = System.of(MODEL, on, calibration=NUMBERS, precisions=[precision("bf16", MODEL, H100)])
 
-    found, tried = least_energy(
-        MODEL, on, WORK, calibration=NUMBERS, limits=Constraints(), among=space, prefill=None, served=False
-    )
+    found, tried = least_energy(serves, Demand(workload=WORK), space, prefill=None, served=False)
     joules = [one.joules_per_output_token for one in tried]
     assert [one.cap_w for one in tried] == list(caps_of(on))
     assert tried[0].cap_w is None
@@ -125,31 +144,21 @@ def test_engines_are_ranked_by_the_energy_of_each_point() -> None:
     from rackline.arch import model
     from rackline.parallel import parse_layout, precision
     from rackline.passes import calibration
-    from rackline.serving.closed_loop import engine_of
     from rackline.serving.energy import power_at, request_joules
-    from rackline.serving.stack import stack_of
     from rackline.serving.steady import steady_state
 
     llama, work, numbers = model("llama-3.1-8b"), Workload(input_len=500.0, output_len=100.0), calibration("vllm", H100)
     on, limits = cluster("dgx-h100").with_num_chips(2), Constraints(tpot_s=0.02)
     among = SearchSpace(
         layouts=[parse_layout(text, llama) for text in ("tp=1", "tp=2")],
-        precisions=[precision("bf16", llama, H100)],
         modes=[parse_mode("chunked=2048")],
         batches=np.array([1, 8, 64, 256]),
     )
-    space, options = space_of(llama, on, work, calibration=numbers, limits=limits, among=among)
+    serves = System.of(llama, on, calibration=numbers, precisions=[precision("bf16", llama, H100)])
+    space, options = space_of(serves, work, among)
     best: dict[str, tuple[float, int]] = {}
     for layout in options:
-        one = Deployment(
-            model=llama,
-            cluster=on,
-            layout=layout,
-            precision=space.precisions[0],
-            calibration=numbers,
-            routing=space.routing,
-        )
-        engine = engine_of(one, stack_of(numbers, H100.hbm_bytes))
+        engine = serves.engine(layout)
         state = steady_state(engine, work, space.modes[0], space.batches)
         for place, batch in enumerate(space.batches.tolist()):
             if state.tpot_s[place] > 0.02 or state.prefill_utilisation[place] >= 1.0:
@@ -162,8 +171,8 @@ def test_engines_are_ranked_by_the_energy_of_each_point() -> None:
             best[layout.label()] = min(best.get(layout.label(), (np.inf, 0)), (each, batch))
     ranked = ranked_by_energy(space, options, limits, among)
     order = sorted(best, key=lambda label: best[label][0])
-    assert [one.layouts[0].label() for one in ranked] == order
-    assert [int(one.batches[-1]) for one in ranked] == [best[label][1] for label in order]
+    assert [kept.layouts[0].label() for _, kept in ranked] == order
+    assert [int(kept.batches[-1]) for _, kept in ranked] == [best[label][1] for label in order]
 
 
 def test_pools_of_a_run_draw_power() -> None:

@@ -5,11 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers import deploy
+from helpers import token_costs
 from rackline.errors import InputError
 from rackline.hardware import memory_tier, wall_w
 from rackline.passes import Batch
-from rackline.pricing import OneDeployment, Rent, Terms, TokenCosts, keeping_lines, offer_prices, purchase_usd_per_hour
+from rackline.pricing import (
+    OneDeployment,
+    Rent,
+    Terms,
+    TokenCosts,
+    keeping_lines,
+    offer_prices,
+    purchase_usd_per_hour,
+    request_cost_usd,
+)
+from rackline.pricing.cache import RECOMPUTE
 from rackline.serving import blackboard
 
 RENT = Rent(usd_per_chip_hour=2.0, power_w_per_chip=1730.0, pue=1.2)
@@ -17,7 +27,7 @@ RENT = Rent(usd_per_chip_hour=2.0, power_w_per_chip=1730.0, pue=1.2)
 
 @pytest.fixture(scope="module")
 def costs() -> TokenCosts:
-    return TokenCosts.of(deploy("llama-3.1-70b", "tp=8", on="dgx-h100", label="fp8"))
+    return token_costs("llama-3.1-70b", "tp=8", on="dgx-h100", label="fp8")
 
 
 def test_prices_scale_with_margin_rent_and_utilisation(costs: TokenCosts) -> None:
@@ -27,6 +37,27 @@ def test_prices_scale_with_margin_rent_and_utilisation(costs: TokenCosts) -> Non
     ).tiers[0]
     assert other.input_usd == pytest.approx(base.input_usd * 2 * 1.5 / 0.5)
     assert other.output_usd == pytest.approx(base.output_usd * 2 * 1.5 / 0.5)
+
+
+def test_a_price_is_the_rent_of_its_chip_seconds(costs: TokenCosts) -> None:
+    """An hour has 3,600 seconds: in a request's cost, in prices of tokens, in margins, in what a cache saves."""
+    chip_usd_s = 2.0 / 3600.0
+    chip_s = costs.request_chip_s(4000.0, 500.0, 0.05)
+    assert request_cost_usd(costs, RENT, 4000.0, 500.0, 0.05, 0.5) == pytest.approx(chip_usd_s / 0.5 * chip_s)
+    terms = Terms(margin=0.5, utilisation=0.8, earned_at="longest")
+    offered = offer_prices(OneDeployment(costs=costs), RENT, terms, steps=(32e3,))
+    tier = offered.tiers[0]
+    assert tier.way is not None
+    assert tier.input_usd == pytest.approx(chip_usd_s * 1.5 / 0.8 * tier.way.input_chip_s)
+    assert tier.margin == pytest.approx(0.5)
+    assert tier.margin_at_longest == pytest.approx(0.5)
+    again = chip_usd_s * float(costs.prefill_chip_s(32e3)[0])
+    lines = {line.name: line for line in keeping_lines(costs, RENT, 32e3)}
+    for cache in offered.caches:
+        assert cache.saves == pytest.approx(again / (float(lines[cache.tier].usd(cache.lifetime_s, 1.0)) / 32e3))
+        if lines[cache.tier].hold_usd_per_s:
+            assert cache.hold_usd == pytest.approx(lines[cache.tier].hold_usd_per_s * cache.lifetime_s / 32e3)
+    assert lines[RECOMPUTE].retrieve_usd == pytest.approx(again * 32e3)
 
 
 def test_energy_is_power_times_chip_time(costs: TokenCosts) -> None:
@@ -44,8 +75,8 @@ def test_energy_is_power_times_chip_time(costs: TokenCosts) -> None:
 
 def test_costs_meet_the_blackboard_under_the_unit_calibration() -> None:
     """C10, C97: chip-seconds of a token of an aggregate model are those of `pass_s`."""
-    deployment = deploy("lecture-frontier", "tp=64", on="gb200-nvl72", label="fp4", calibration="unit")
-    costs = TokenCosts.of(deployment)
+    costs = token_costs("lecture-frontier", "tp=64", on="gb200-nvl72", label="fp4", calibration="unit")
+    deployment = costs.deployment
     context = 50e3
     batch, step = costs.decode_batch(context)
     chip = deployment.cluster.chip

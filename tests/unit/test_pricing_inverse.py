@@ -112,7 +112,8 @@ def test_no_conflict_where_the_sheet_has_none() -> None:
 
 
 def test_storage_like_chip_memory_is_a_conflict() -> None:
-    reading = read("gemini-2.5-pro")
+    # with contexts as short as a chat's, host memory fits as well
+    reading = read("gemini-2.5-pro", context_len=Range(low=2e3, high=16e3))
     assert any("chip's own memory" in conflict.text for conflict in reading.conflicts)
     storage = reading.find("storage_usd_per_mtok_hour")
     assert storage is not None

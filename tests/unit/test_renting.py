@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rackline as rl
 from rackline.catalog import cluster_record, names
@@ -44,6 +48,29 @@ def test_five_of_eight_chips_cost_eight() -> None:
     assert (whole.num_chips, whole.billed_chips) == (5, 8)
     assert (used.num_chips, used.billed_chips) == (5, 5)
     assert whole.usd_per_mtok_output_all_in == pytest.approx(used.usd_per_mtok_output_all_in * 8 / 5)
+
+
+def test_a_part_of_a_unit_is_paid_alike_everywhere() -> None:
+    """Four chips of a host of eight: plan, its fleet and its assumptions name one bill."""
+    ask: dict[str, Any] = {
+        "on": "dgx-h100",
+        "chips": 4,
+        "input": "1k",
+        "output": 100,
+        "layout": "tp=4",
+        "serving": "aggregated",
+    }
+    found = rl.plan("llama-3.1-8b", **ask, mode="chunked=2048", traffic="1k", use="batch").result
+    assert found.plan.best.billed_chips == found.fleet.billed_chips == 4
+    assert any("all 4 chips are paid, a part of a unit of 8" in text for text in found.plan.assumptions)
+
+
+@given(st.integers(1, 40), st.sampled_from((1, 2, 4, 8, 12, 16)))
+def test_a_fleet_pays_for_whole_clusters_and_the_rest(taken: int, size: int) -> None:
+    rack = cluster("dgx-h100").with_num_chips(size)
+    billed = float(billed_chips(rack, taken))
+    assert taken <= billed < taken + 8
+    assert billed == taken // size * size + float(billed_chips(rack, taken % size))
 
 
 def test_pools_fill_the_host_that_is_paid() -> None:

@@ -75,8 +75,8 @@ def test_a_plan_says_what_kind_of_price_it_uses() -> None:
     question = {"on": "dgx-h100", "input": "1k", "output": 200, "serving": "aggregated", "layout": "tp=8"}
     listed = rl.plan("llama-3.1-8b", **question).result.plan
     dear = rl.plan("llama-3.1-8b", **question, rent="on-demand").result.plan
-    assert listed.cluster.rent == "reserved for three years"
-    assert dear.cluster.rent == "on demand, 2026-05"
+    assert listed.system.cluster.rent == "reserved for three years"
+    assert dear.system.cluster.rent == "on demand, 2026-05"
     assert listed.best is not None
     assert dear.best is not None
     ratio = dear.best.usd_per_mtok_output_all_in / listed.best.usd_per_mtok_output_all_in

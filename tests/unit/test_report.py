@@ -5,24 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.table import Table
 
+from helpers import planned
 from rackline import arch
 from rackline.hardware import cluster
 from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import Batch, PassTime, calibration
 from rackline.report import wording
-from rackline.report.breakdown import pass_table, resources_line
+from rackline.report.breakdown import comparison, pass_table, resources_line
 from rackline.report.plan_report import front_with_best, plan_report
 from rackline.report.terminal_plot import LogAxis, Series, log_plot
 from rackline.report.trace import chrome_trace
-from rackline.search import Constraints, Plan, plan
+from rackline.search import Plan
 from rackline.serving.workload import Workload
+from rackline.system import Constraints
 
 
 @pytest.fixture(scope="module")
 def small_plan() -> Plan:
     rack = cluster("dgx-h100")
-    return plan(
+    return planned(
         arch.model("llama-3.1-8b"),
         rack,
         Workload(input_len=1000, output_len=200),
@@ -128,8 +132,6 @@ def test_front_holds_the_best_once_and_both_ends(small_plan: Plan) -> None:
 
 
 def test_report_is_built_for_any_width(small_plan: Plan) -> None:
-    from rich.console import Console
-
     for width in (60, 80, 100, 140, 200):
         console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
         console.print(plan_report(small_plan, width=width, elapsed_s=0.1))
@@ -221,3 +223,21 @@ def test_footer_of_a_file_of_ones_own(tmp_path: Path) -> None:
     deployment, time = deployed("dgx-h100", str(file), Layout())
     line = wording.trust(deployment.calibration, deployment.cluster.chip, time.rows).plain
     assert line == "calibration mine (assumed): guessed; expect tens of percent"
+
+
+@pytest.mark.parametrize("width", [80, 120, 150])
+def test_rows_add_up_on_screen(small_pass: PassTime, width: int) -> None:
+    """The longest of compute, HBM and link, the fixed part and the rest are the printed total, to its rounding."""
+    console, names = Console(width=width), ("compute", "HBM", "link", "fixed", "rest", "total")
+    of_pass = next(one for one in comparison(small_pass, small_pass, width=width).renderables if isinstance(one, Table))
+    for table in (of_pass, pass_table(small_pass, "decode", width=width)):
+        with console.capture() as printed:
+            console.print(table)
+        cells = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
+        rows = [row for row in zip(*(cells[name] for name in names), strict=True) if all(row) and "unused" not in row]
+        assert len(rows) >= 4
+        for row in rows:
+            assert all(cell in printed.get() for cell in row)
+            compute, hbm, links, fixed, rest, total = (0.0 if cell == "-" else float(cell) for cell in row)
+            parts = (max(compute, hbm, links), fixed, rest)
+            assert sum(parts) == pytest.approx(total, abs=0.002 + 0.005 * sum(parts))

@@ -242,3 +242,9 @@ def test_a_run_has_the_evidence_of_its_weaker_source() -> None:
     assert kinds["llama-3.1-405b"] == "paper"
     assert kinds["deepseek-v2"] == "assumed"
     assert kinds["llama-3-70b"] == "vendor"
+
+
+def test_flop_of_pre_training_are_six_per_parameter_and_token() -> None:
+    """Chinchilla: 70B parameters on 1.4T tokens (Hoffmann et al. 2022, table 3: 5.76e23 with their own count)."""
+    found = np.asarray(sc.train_flop(np.array([1.0, 70e9]), np.array([1.0, 1.4e12])))
+    np.testing.assert_allclose(found, [6.0, 6.0 * 70e9 * 1.4e12], rtol=1e-15)

@@ -8,13 +8,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from helpers import cluster, deploy, model, numbers, types
+from helpers import cluster, deploy, model, numbers, planned, system, types
 from rackline.api.compare_question import CompareQuestion
 from rackline.errors import InputError
 from rackline.parallel import Layout, Routing
 from rackline.passes import Batch
-from rackline.search import Choice, Constraints, PrefillPool, SearchSpace, plan
-from rackline.search.served import Site, group_of
+from rackline.search import Choice, PrefillPool, SearchSpace
+from rackline.search.served import Service, group_of
 from rackline.search.sustained_rate import MOST_LOAD, NoSustainedRate, sustained_rate
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import stack, stack_of
@@ -23,6 +23,7 @@ from rackline.simulation import Lengths, Requests, open_arrivals, pool_of, simul
 from rackline.simulation.clock import Chunk, TableClock
 from rackline.simulation.extremes import Extremes
 from rackline.simulation.open_loop import OpenLoop, latency, queue_grows
+from rackline.system import Constraints, Demand
 from rackline.units import parse_limit
 
 WORK = Workload(input_len=1000, output_len=200)
@@ -33,31 +34,22 @@ LIMITS = {
 }
 
 
-def site(limits: Constraints, name: str = "llama-3.1-70b", on: str = "dgx-h100") -> Site:
-    rack, numbers_ = cluster(on), numbers("auto", on)
-    return Site(
-        model=model(name),
-        cluster=rack,
-        calibration=numbers_,
-        routing=Routing(),
-        workload=WORK,
-        limits=limits,
-        prefill_cluster=rack,
-        prefill_calibration=numbers_,
-    )
+def site(limits: Constraints, name: str = "llama-3.1-70b", on: str = "dgx-h100") -> Service:
+    serves = system(name, on=on, label=None, calibration="auto", routing=Routing())
+    return Service(system=serves, prefill_system=serves, demand=Demand(workload=WORK, limits=limits))
 
 
 @cache
 def answer(which: str, *, pools: bool) -> Choice:
     """Llama 70B in fp8 on a DGX H100, one engine or pools."""
-    found = plan(
+    found = planned(
         model("llama-3.1-70b"),
         cluster("dgx-h100"),
         WORK,
+        precisions=[types("fp8", "llama-3.1-70b", "dgx-h100")],
         calibration=numbers("auto", "dgx-h100"),
         constraints=LIMITS[which],
         prefill=PrefillPool() if pools else None,
-        search_space=SearchSpace(precisions=[types("fp8", "llama-3.1-70b", "dgx-h100")]),
     )
     choice = found.best
     assert choice is not None
@@ -135,13 +127,13 @@ def test_a_percentile_costs_more_than_the_mean() -> None:
     rates: list[float] = []
     for percentile in (None, 90.0, 99.0):
         limits = Constraints(ttft_s=0.12, ttft_percentile=percentile)
-        found = plan(
+        found = planned(
             model("llama-3.1-8b"),
             cluster("dgx-h100").with_num_chips(1),
             WORK,
+            precisions=[types("bf16", "llama-3.1-8b", "dgx-h100")],
             calibration=numbers("auto", "dgx-h100"),
             constraints=limits,
-            search_space=SearchSpace(precisions=[types("bf16", "llama-3.1-8b", "dgx-h100")]),
         ).best
         assert found is not None
         rates.append(found.requests_per_s)
@@ -169,14 +161,15 @@ def test_a_group_of_pools_too_large_to_simulate_says_so(monkeypatch: pytest.Monk
 
 def test_limits_that_no_rate_keeps_are_an_answer() -> None:
     """Not even a request that is alone has its first token in 50 ms."""
-    found = plan(
+    found = planned(
         model("llama-3.1-70b"),
         cluster("dgx-h100"),
         WORK,
+        precisions=[types("fp8", "llama-3.1-70b", "dgx-h100")],
         calibration=numbers("auto", "dgx-h100"),
         constraints=Constraints(ttft_s=0.05, ttft_percentile=99.9),
         prefill=None,
-        search_space=SearchSpace(precisions=[types("fp8", "llama-3.1-70b", "dgx-h100")], layouts=[Layout(tp=8)]),
+        search_space=SearchSpace(layouts=[Layout(tp=8)]),
     )
     assert found.best is None
     assert "lowest ttft" in found.reason
@@ -200,6 +193,29 @@ def test_requests_that_have_begun_decode_at_once() -> None:
     assert found.blocks_left == 0
     fresh = simulate(replace(begun, computed=None), pool)
     assert found.finish_s.max() < fresh.finish_s.max()
+
+
+@pytest.mark.parametrize("policy", ["chunked", "prefill_first", "decode_first"])
+def test_a_request_whose_only_token_came_with_its_prompt_ends_at_once(policy: str) -> None:
+    pool = pool_of(deploy("llama-3.1-8b", Layout(), on="dgx-h100"), stack("vllm"), policy_name=policy, replicas=1)
+    whole = np.array([1000, 1000, 1000])
+    found = simulate(
+        Requests(arrival_s=np.array([0.0, 0.0, 5.0]), input_len=whole, output_len=np.array([1, 1, 2]), computed=whole),
+        pool,
+    )
+    assert found.finish_s[:2] == pytest.approx([0.0, 0.0])
+    assert 5.0 < found.finish_s[2] < 5.1
+    assert found.blocks_left == 0
+
+
+@pytest.mark.parametrize("output_len", [2, 3, 8, 1000])
+def test_what_decodes_at_the_start_has_a_token_to_come(output_len: int) -> None:
+    begun = 500
+    found = OpenLoop(input_len=100, output_len=output_len).requests(1.0, begun, 2.0)
+    assert found.computed is not None
+    left = found.output_len[:begun]
+    assert (left.min(), left.max()) == (2 if output_len <= begun else 3, output_len)
+    assert np.all(found.computed[:begun] + left == 100 + output_len)
 
 
 @pytest.mark.parametrize("computed", [[-1, 0], [0, 1001]])

@@ -5,16 +5,18 @@ import importlib
 import numpy as np
 import pytest
 
+from helpers import planned
 from rackline.arch import model
 from rackline.hardware import cluster
 from rackline.passes import calibration
 from rackline.passes.features import Array
 from rackline.plain import plain
-from rackline.search import Constraints, pareto_front, plan
+from rackline.search import pareto_front
 from rackline.search.points import Points
 from rackline.search.rejected import nearest_rejected
 from rackline.search.shortlist import Shortlist
 from rackline.serving.workload import Workload
+from rackline.system import Constraints
 
 engines, evaluate, shortlist = (
     importlib.import_module(f"rackline.search.{name}") for name in ("engines", "evaluate", "shortlist")
@@ -38,7 +40,7 @@ def test_a_search_in_small_parts_finds_the_same(
 
     def answer() -> dict[str, object]:
         return plain(
-            plan(
+            planned(
                 model(name),
                 place,
                 Workload(input_len=4000, output_len=1000),

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from helpers import deploy
+from rackline.serving.speculative import PLAIN, Speculation
+from rackline.serving.stack import stack
 from rackline.simulation.clock import TableClock
 
 
@@ -23,3 +25,37 @@ def test_more_context_below_the_window_takes_longer() -> None:
     clock = TableClock.of(deploy("gemma-3-27b", "tp=2", on="dgx-h100"))
     times = [clock.prompts(8, 8 * context, context, [], 8.0, 0.0) for context in (100.0, 500.0, 1000.0)]
     assert times[0] < times[1] < times[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "stack_name", "drafts"),
+    [("gemma-3-27b", "vllm", 0), ("deepseek-v3", "sglang", 2), ("llama-3.1-8b", "vllm", 0)],
+)
+def test_a_step_from_its_sums_is_the_step_from_every_context(name: str, stack_name: str, drafts: int) -> None:
+    """As scalars, as arrays, and as the line between two bends on both sides of each."""
+    speculation = Speculation(draft_tokens=drafts, tokens_per_step=1.7) if drafts else PLAIN
+    clock = TableClock.of(
+        deploy(name, "tp=8,ep=8" if name == "deepseek-v3" else "tp=8"), stack(stack_name), speculation
+    )
+    rng = np.random.default_rng(2)
+    for count in (1, 7, 200):
+        group = float(count * clock.verified)
+        bends = clock.bends(count, group)
+        means = [2000.0, 50_000.0, *((bend / count) * side for bend in bends or () for side in (0.9, 1.1))]
+        for mean in means:
+            contexts = np.maximum(mean * rng.uniform(0.9, 1.1, count), clock.straight_from).round()
+            kv, longest = float(contexts.sum()), float(contexts.max())
+            expected = clock.steps(contexts, np.arange(3.0), group)
+            found = [clock.straight(count, kv + count * more, longest + more, group) for more in range(3)]
+            assert found == pytest.approx(expected.tolist(), rel=1e-12)
+            gained = np.arange(3.0)
+            assert clock.straight(count, kv + count * gained, longest + gained, group) == pytest.approx(expected)
+            line = clock.line(count, group, kv)
+            if line is not None and line.to_kv >= kv + 2 * count:
+                assert line.from_kv <= kv
+                lines = [
+                    line.base_s + line.per_kv_s * (kv + count * k) + line.per_longest_s * (longest + k)
+                    for k in range(3)
+                ]
+                assert lines == pytest.approx(expected.tolist(), rel=1e-9)
+    assert clock.line(200, 200.0 * clock.verified) is not None or clock.engine.host_s(200, 200, prompts=False)

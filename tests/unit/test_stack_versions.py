@@ -15,21 +15,83 @@ from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.serving.steady import behind
 from rackline.simulation.clock import Chunk, TableClock
 
-OLD = stack("vllm", version="0.11.1", hbm_bytes=80e9)
-NEW = stack("vllm", version="0.18", hbm_bytes=80e9)
+OLD = stack("vllm", version="0.11.1", chip=rl.chip("h100-sxm"))
+NEW = stack("vllm", version="0.18", chip=rl.chip("h100-sxm"))
+
+
+# Engine, version, chip; tokens of a pass under its server and its offline class, and sequences. Read in the sources
+# that the stack's file names.
+DEFAULTS = [
+    ("vllm", "0.33.0", "a100-sxm-80gb", (2048, 8192, 256)),
+    ("vllm", "0.33.0", "h100-sxm", (8192, 16384, 1024)),
+    ("vllm", "0.33.0", "b200-sxm", (16384, 16384, 1024)),
+    ("vllm", "", "mi300x", (16384, 16384, 1024)),
+    ("vllm", "0.27.0", "b200-sxm", (8192, 16384, 1024)),
+    ("vllm", "0.11.0", "a100-sxm-80gb", (2048, 8192, 256)),
+    ("vllm", "0.11.0", "gh200", (8192, 16384, 1024)),
+    ("vllm", "0.11.0", "rtx-pro-6000", (8192, 16384, 1024)),
+    ("vllm", "0.11.0", "rtx-4090", (2048, 8192, 256)),
+    ("vllm", "0.9.0", "a100-sxm-80gb", (2048, 8192, 256)),
+    ("vllm", "0.8.5.post1", "a100-sxm-80gb", (8192, 16384, 1024)),
+    ("vllm", "0.8.4", "a100-sxm-80gb", (2048, 8192, 256)),
+    ("vllm", "0.8.4", "b200-sxm", (2048, 8192, 256)),
+    ("vllm", "0.8.4", "h200-sxm", (8192, 16384, 1024)),
+    ("vllm", "0.8.3", "a100-sxm-80gb", (2048, 8192, 1024)),
+    ("sglang", "0.5.23", "h100-sxm", (8192, 8192, 2048)),
+    ("sglang", "0.5.23", "b200-sxm", (16384, 16384, 2048)),
+    ("sglang", "0.5.23", "a100-sxm-40gb", (4096, 4096, 2048)),
+    ("sglang", "0.5.23", "rtx-5090", (4096, 4096, 2048)),
+    ("sglang", "0.5.19", "rtx-5090", (2048, 2048, 2048)),
+    ("sglang", "0.5.2", "a100-sxm-40gb", (8192, 8192, 2048)),
+    ("sglang", "0.5.23", "t4", (2048, 2048, 2048)),
+    ("sglang", "0.4.6.post1", "b200-sxm", (8192, 8192, 2048)),
+    ("sglang", "0.4.7", "b200-sxm", (16384, 16384, 2048)),
+    ("sglang", "0.4.7", "rtx-5090", (8192, 8192, 2048)),
+    ("sglang", "0.4.7", "rtx-4090", (2048, 2048, 2048)),
+    ("trtllm", "1.2.0", "a100-sxm-80gb", (8192, 8192, 2048)),
+]
+
+
+@pytest.mark.parametrize(("engine", "version", "chip", "expected"), DEFAULTS)
+def test_batches_are_the_defaults_of_the_version_on_the_chip(
+    engine: str, version: str, chip: str, expected: tuple[int, int, int]
+) -> None:
+    found = stack(engine, version=version, chip=rl.chip(chip))
+    assert (found.max_batched_tokens, found.offline().max_batched_tokens, found.max_num_seqs) == expected
+
+
+def test_vllm_takes_more_memory_and_counts_its_graphs_since_0_20() -> None:
+    before, after = (stack("vllm", version=version) for version in ("0.19.1", "0.20.0"))
+    assert (before.memory_fraction, after.memory_fraction) == (0.9, 0.92)
+    assert before.graph_bytes == 0.0 < after.graph_bytes
+
+
+def test_logits_are_what_the_sampler_holds_at_once() -> None:
+    """2 + 4 of bf16 and fp32 logits; 4 + 8 + 8 + 4 + 8 of a sort, or 4 + 4 without one."""
+    assert stack("vllm", version="0.16.0").logit_bytes == pytest.approx(2 + 4 + 4 + 8 + 8 + 4 + 8, rel=0.03)
+    assert stack("vllm", version="0.17.1").logit_bytes == 2 + 4 + 4 + 4
+
+
+def test_rules_for_chips_do_not_hold_without_one() -> None:
+    assert stack("vllm").max_batched_tokens == stack("vllm", chip=rl.chip("h100-sxm")).max_batched_tokens
 
 
 def test_only_the_versions_that_were_measured_change() -> None:
     assert OLD.graph_tokens == 512
     assert OLD.host_s_per_step > 0 < OLD.host_s_per_sequence
-    for other in (NEW, stack("vllm", version="0.6.3"), stack("vllm"), stack("sglang")):
-        assert (other.graph_tokens, other.host_s_per_step, other.host_s_per_sequence) == (0, 0.0, 0.0)
+    first, eager = stack("vllm", version="0.6.3"), stack("vllm", version="0.2.6")
+    assert first.host_s_per_step == pytest.approx(OLD.host_s_per_step, rel=0.15)
+    assert (eager.eager_decode, eager.host_s_per_step) == (True, 0.0), "launches are all of its host"
+    for other in (NEW, stack("vllm"), stack("sglang")):
+        assert other.host_s_per_step == 0.0
+    for other in (NEW, first, eager, stack("vllm"), stack("sglang")):
+        assert (other.graph_tokens, other.host_s_per_sequence) == (0, 0.0)
         assert not other.untuned_experts
 
 
 def test_prompts_in_graphs_are_as_fast_as_their_kernels() -> None:
     """TensorRT-LLM captures passes with prompts from 1.1 on: no launches, no slowdown; before and beyond, both."""
-    new, old = (stack("trtllm", version=version, hbm_bytes=80e9) for version in ("1.2.0rc2", "1.0.0rc3"))
+    new, old = (stack("trtllm", version=version, chip=rl.chip("h100-sxm")) for version in ("1.2.0rc2", "1.0.0rc3"))
     assert (new.prompt_graph_tokens, old.prompt_graph_tokens) == (new.max_batched_tokens, 0)
     engine = replace(engine_of(deploy("llama-3.1-8b", on="dgx-h100", label="fp8")), stack=new)
     assert float(engine.with_prompts_s(2e-3, 5e-3, tokens=8192.0, sequences=4.0)) == pytest.approx(5e-3)
@@ -72,10 +134,10 @@ def test_sampling_is_a_row_of_its_own() -> None:
 @pytest.mark.parametrize(
     "around",
     [
-        Stack(graph_tokens=64, eager_s_per_layer=1e-3, prefill_slowdown=1.3),
-        Stack(graph_tokens=512, eager_s_per_layer=1e-3, host_s_per_sequence=1e-4),
-        Stack(host_s_per_sequence=1e-4, eager_s_per_layer=0.5e-3),
-        Stack(eager_s_per_layer=1e-3, eager_decode=True),
+        replace(IDEAL, graph_tokens=64, eager_s_per_layer=1e-3, prefill_slowdown=1.3),
+        replace(IDEAL, graph_tokens=512, eager_s_per_layer=1e-3, host_s_per_sequence=1e-4),
+        replace(IDEAL, host_s_per_sequence=1e-4, eager_s_per_layer=0.5e-3),
+        replace(IDEAL, eager_s_per_layer=1e-3, eager_decode=True),
     ],
 )
 @pytest.mark.parametrize("sequences", [16, 100])

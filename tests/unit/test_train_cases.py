@@ -13,7 +13,7 @@ from rackline import arch
 from rackline.api.answer import Answer
 from rackline.api.validate_question import ValidateQuestion
 from rackline.api.validated import StacksWritten, status
-from rackline.catalog import names, training_stack_record
+from rackline.catalog import names
 from rackline.errors import InputError, LayoutError
 from rackline.plain import plain
 from rackline.training.stack import default_training_stack, training_stack
@@ -139,7 +139,7 @@ def test_fit_finds_the_numbers_that_made_the_cases(tmp_path: Path) -> None:
     ready, lost = prepare_training(Resolver(), read_cases([write(tmp_path, *shapes)]).cases)
     assert ready is not None
     assert lost == ()
-    truth = {number.name: number.prior for number in fitted_numbers()}
+    truth = {number.name: number.start for number in fitted_numbers()}
     truth["gemm_slowdown hopper bf16"] = 1.4
     base = base_stacks(ready)
     made = ready.predict(stacks_with(truth, base))
@@ -192,7 +192,7 @@ def test_a_written_stack_keeps_what_it_says_of_itself(tmp_path: Path) -> None:
     written, failed = write_stacks(stacks, tmp_path)
     assert (len(written), failed) == (len(stacks), [])
     for path in written:
-        before, after = training_stack_record(path.stem), training_stack_record(str(path))
+        before, after = training_stack(path.stem), training_stack(str(path))
         assert (after.is_default, after.stands_for, after.own) == (before.is_default, before.stands_for, before.own)
 
 
@@ -213,4 +213,4 @@ def test_a_stack_whose_file_fails_is_not_lost(tmp_path: Path) -> None:
 
 
 def test_one_stack_is_the_default() -> None:
-    assert [name for name in names("training_stacks") if training_stack_record(name).is_default] == ["megatron-bridge"]
+    assert [name for name in names("training_stacks") if training_stack(name).is_default] == ["megatron-bridge"]

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from rackline.errors import InputError
-from rackline.parallel import Layout
-from rackline.validation import Score
-from rackline.validation.bands import (
-    BEGIN,
+from rackline.bands.bands import (
+    ANY,
     COVERAGE,
-    END,
     Evidence,
     band,
     find_band,
-    held_out_coverage,
-    kind_of,
     layout_class,
-    make_bands,
     read_bands,
     shipped_bands,
     to_toml,
-    write_coverage_docs,
 )
+from rackline.errors import InputError, RacklineError
+from rackline.parallel import Layout
+from rackline.validation import Case, Score
+from rackline.validation.coverage import BEGIN, END, held_out_coverage, make_bands, write_coverage_docs
+from rackline.validation.scoreboard import blocks_of
 
 SERVED = ("tpot_s", "ttft_s", "request_s")
 
@@ -51,6 +49,7 @@ def score(
         "op": "",
         "layout": layout,
         "laboratory": "l",
+        "blocks": "dense",
     }
     return Score(case_id=f"case {number}", where="x", metric=metric, measured=2.0 * ratio, predicted=2.0, groups=groups)
 
@@ -181,9 +180,22 @@ def test_shipped_bands_answer_for_every_stack() -> None:
 
 
 def test_kinds_and_layouts() -> None:
-    assert kind_of("openai/gpt-oss-120b") == "mixture"
-    assert kind_of("meta-llama/Llama-3.1-70B") == "dense"
-    assert kind_of("a model of tomorrow") == "dense"
+    def blocks(**described: Any) -> str:
+        return blocks_of(Case(case_id="c", kind="serve", where="x", measured={}, **described))
+
+    assert blocks(model="openai/gpt-oss-120b") == "mixture"
+    assert blocks(model="meta-llama/Llama-3.1-70B") == "dense"
+    # nothing is known of its blocks, so it counts for all kinds, not for dense models
+    assert blocks(model="a model of tomorrow") == blocks() == ANY
+    mixtral = {
+        "model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 256, "num_local_experts": 8,
+        "num_experts_per_tok": 2, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+    }  # fmt: skip
+    assert blocks(model="no-such-mixture", config=mixtral) == "mixture"
+    with pytest.raises(RacklineError):  # a description that cannot be read is an error, not a dense model
+        blocks(model="x", config={"model_type": "mixtral"})
     assert [layout_class(one) for one in (Layout(), Layout(pp=2), Layout(attention_dp=8, ep=8))] == [
         "one",
         "tp",

@@ -1,11 +1,14 @@
 """Intervals of predicted numbers."""
 
+from typing import Any
+
 import pytest
 
+import rackline as rl
 from helpers import deploy
 from rackline.arch import model
-from rackline.validation.bands import Evidence, find_band, shipped_bands
-from rackline.validation.intervals import interval_line, intervals, of_deployment, of_training
+from rackline.bands.bands import Evidence, find_band, shipped_bands
+from rackline.bands.intervals import interval_line, intervals, of_deployment, of_training
 
 TRTLLM = Evidence(stack="trtllm", kind="dense", chip="h100-sxm", layout="tp")
 
@@ -49,6 +52,36 @@ def test_the_ideal_roofline_has_no_interval() -> None:
     assert of_deployment(deploy("llama-3.1-8b", calibration="unit"), {"tpot_s": 0.01}) == []
     (found,) = of_deployment(deploy("llama-3.1-8b", calibration="vllm", on="dgx-h100"), {"tpot_s": 0.01})
     assert "vllm dense" in found.group
+
+
+def test_every_cost_of_a_line_has_its_own_band() -> None:
+    """$0.57 all-in must not stand beside the band of the output's part alone."""
+    costs = {"usd_per_mtok_input": 0.10, "usd_per_mtok_output": 0.30, "usd_per_mtok_output_all_in": 0.57}
+    found = intervals(costs, TRTLLM)
+    assert all(one.low < costs[one.metric] < one.high for one in found)
+    line = interval_line(found)
+    for one, name in zip(found, ("input", "output", "output, all-in"), strict=True):
+        assert f"cost per M {name} {one.low:,.3g} to {one.high:,.3g}" in line
+
+
+def test_a_plan_at_its_limit_says_what_its_band_risks() -> None:
+    ask: dict[str, Any] = {
+        "on": "dgx-h100",
+        "chips": 1,
+        "layout": "tp=1",
+        "mode": "chunked=2048",
+        "serving": "aggregated",
+    }
+    near, far = (
+        rl.plan("llama-3.1-8b", **ask, input=1000, output=100, tpot=tpot, calibration="trtllm")
+        for tpot in ("20ms", "10s")
+    )
+    lines = [one.verb.interval(one) for one in (near, far)]
+    (risk,) = [line for line in lines[0].splitlines() if "band misses" in line]
+    assert "tpot (24." in risk
+    assert "16.1ms has room)" in risk
+    assert "ttft" not in risk
+    assert "band misses" not in lines[1]
 
 
 def test_a_line_says_which_measurements() -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from rackline.catalog.index import stack_name
 from rackline.errors import InputError, LayoutError, UnknownNameError
 from rackline.parallel import Layout
 from rackline.serving.median_step import median_step_s
-from rackline.serving.stack import Stack
+from rackline.serving.stack import IDEAL
 from rackline.validation import Case, validate
 from rackline.validation.cases import read_line
 from rackline.validation.predict import Predictor, request_s, workload_of
-from rackline.validation.resolve import Resolver, architecture_record, layouts_of, stack_name
+from rackline.validation.resolve import Resolver, architecture_record, layouts_of, version_of
 from rackline.validation.sources import known_sources, laboratory_of, source_of
 
 SHAPE: dict[str, Any] = {
@@ -66,6 +69,13 @@ def predict(**changes: Any) -> dict[str, float]:
 
 def test_hugging_face_id_resolves_by_the_alias_rules() -> None:
     assert Resolver().model(case()).name == "llama-3.1-8b"
+
+
+def test_a_lone_chip_has_no_link_to_wait_for() -> None:
+    """No cluster of the catalogue has this chip; alone it sends nothing, so no rate of a link is made up."""
+    found = Resolver().cluster_of(case(chip="l4", num_chips=1, layout={"tp": 1}))
+    assert found.levels[0].bytes_per_s_each_way == math.inf
+    assert all(math.isfinite(value) for value in predict(chip="l4", num_chips=1, layout={"tp": 1}).values())
 
 
 def test_unknown_names_say_the_nearest() -> None:
@@ -310,8 +320,8 @@ def test_unknown_calibration_is_an_error_of_the_caller(tmp_path: Path) -> None:
 
 
 def test_stacks_can_be_replaced_and_the_ideal_roofline_has_none_of_their_extras() -> None:
-    slow = Stack(name="vllm", first_token_s=1.0)
-    plain = Predictor(resolver=Resolver(stacks={"vllm": Stack(name="vllm")}))
+    slow = replace(IDEAL, name="vllm", first_token_s=1.0)
+    plain = Predictor(resolver=Resolver(stacks={"vllm": replace(IDEAL, name="vllm")}))
     late = Predictor(resolver=Resolver(stacks={"vllm": slow}))
     assert late.predict(case())["ttft_s"] > plain.predict(case())["ttft_s"] + 0.9
     ideal = Predictor(resolver=Resolver(calibration_name="unit", stacks={"vllm": slow}))
@@ -359,6 +369,42 @@ def test_a_pool_has_workers_and_a_layout(pool: object) -> None:
     assert not isinstance(found, Case)
     assert "decode" in found.reason
     assert found.metrics == ("tpot_s", "ttft_s")
+
+
+@pytest.mark.parametrize(
+    ("said", "stack", "found"),
+    [
+        ("0.11.0", "vllm", "0.11.0"),
+        ("rocm/vllm:rocm7.0.0_vllm_0.11.1_20251103", "vllm", "0.11.1"),
+        ("rocm/atom-dev:vllm-v0.19.0-nightly_20260522", "vllm", "0.19.0"),
+        ("lmsysorg/sglang:v0.5.12-rocm700-mi35x", "sglang", "0.5.12"),
+        ("nightly-dev-20260216-d3bae71e", "sglang", "nightly-dev-20260216-d3bae71e"),
+    ],
+)
+def test_the_version_of_an_image_is_in_its_tag(said: str, stack: str, found: str) -> None:
+    assert version_of(case(stack=stack, stack_version=said)) == found
+
+
+def test_a_case_without_a_version_runs_no_newer_one_than_its_source_can() -> None:
+    dated = case(source="aic:systems/silicon_sample.csv#source_file=2026-04-06.csv", chip="b200-sxm")
+    assert version_of(dated) == "0.18.0"
+    assert version_of(case(chip="b200-sxm")) == ""
+    assert Resolver().stack(dated).max_batched_tokens < Resolver().stack(case(chip="b200-sxm")).max_batched_tokens
+
+
+def test_the_offline_class_has_defaults_of_its_own() -> None:
+    burst = {"kind": "max-throughput", "concurrency": ..., "measured": {"output_tokens_per_s": 1.0}}
+    served, called = (
+        Resolver().stack(case(**burst, stack_version="0.11.0", chip="a100-sxm-80gb", **said))
+        for said in ({}, {"offline": True})
+    )
+    assert (served.max_batched_tokens, called.max_batched_tokens) == (2048, 8192)
+    own = case(**burst, offline=True, max_num_batched_tokens=4096)
+    assert Resolver().stack(own).max_batched_tokens == 4096
+    amd = {"source": "ROCm/vllm@8bd11e205:docs/dev-docker/README.md", "stack_version": "0.10.0", "chip": "mi300x"}
+    assert Resolver().stack(case(**burst, **amd)).max_batched_tokens == 131_072
+    streams = case(kind="static-batch", batch_size=1, concurrency=..., measured={"total_s": 1.0}, **amd)
+    assert Resolver().stack(streams).max_batched_tokens == 16384
 
 
 def test_numbers_of_dynamo_are_not_those_of_its_engine() -> None:

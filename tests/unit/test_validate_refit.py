@@ -16,6 +16,7 @@ from rackline.plain import plain
 from rackline.validation import Case, CaseSet
 from rackline.validation.ablation import BEGIN, EFFECTS, END, ablation, write_docs
 from rackline.validation.cases import case_from
+from rackline.validation.engine_fit import step_of
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
 from rackline.validation.pools_fit import fit_pools
 from rackline.validation.predict import Predictor
@@ -310,3 +311,16 @@ def test_candidates_and_mended_releases_are_left_out_together() -> None:
     versions = ("0.11.1", "0.11.1rc2", "0.11.2", "")
     found = [fold_name(replace(case, stack="vllm", stack_version=one), "version") for one in versions]
     assert found == ["vllm 0.11.1", "vllm 0.11.1", "vllm 0.11.2", "vllm unknown"]
+
+
+def test_preparing_a_step_leaves_the_stacks_of_the_resolver_alone() -> None:
+    """A stack that the caller chose stays, and the kernels are timed around the bare one."""
+    median = {**line("llama-3.1-8b", "vllm", 1, 8), "source": "ml-energy/leaderboard@2026-01-01"}
+    (case,) = cases_of([{**median, "stack_version": "0.11.1"}])
+    chosen = Resolver().stack(case)
+    assert chosen.host_s_per_step > 0.0
+    predictor = Predictor(resolver=Resolver(stacks={"vllm": chosen}))
+    step = step_of(predictor, case)
+    assert predictor.resolver.stacks == {"vllm": chosen}
+    assert step == step_of(Predictor(resolver=Resolver()), case)
+    assert predictor.resolver.deployments(case)[0].calibration.host_s_per_step > 0.0

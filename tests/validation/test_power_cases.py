@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rackline.arch import model
+from rackline.bands.bands import band
 from rackline.hardware import chip, cluster
 from rackline.parallel import Deployment, parse_layout, precision
 from rackline.passes import calibration
@@ -17,7 +18,6 @@ from rackline.serving.closed_loop import engine_of
 from rackline.serving.energy import power_at, request_joules
 from rackline.serving.stack import stack_of
 from rackline.serving.workload import Workload
-from rackline.validation.bands import band
 from rackline.validation.cases import Case
 from rackline.validation.power import FITTED, PowerCase, fit_power
 from rackline.validation.predict import Predictor
@@ -105,7 +105,7 @@ def machine_w(row: dict[str, str]) -> float:
         precision=precision(dtype, served, on.chip),
         calibration=calibration("trtllm", on.chip),
     )
-    engine = engine_of(deployment, stack_of(deployment.calibration, on.chip.hbm_bytes))
+    engine = engine_of(deployment, stack_of(deployment.calibration, on.chip))
     work = Workload(input_len=input_len, output_len=output_len)
     rate = float(row["tokens_per_s"]) / output_len
     found = power_at(on, request_joules(engine, deployment.layout, work, 512.0), rate, 8.0)

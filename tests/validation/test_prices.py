@@ -25,5 +25,13 @@ def test_what_the_page_says_of_active_parameters() -> None:
     active = [row for row in prices.rows() if row.quantity == "active_params"]
     assert all(row.certain == row.hosts for row in active)
     assert max(max(row.factor, 1 / row.factor) for row in active) < 4.5
-    spans = [row.cheapest.high / row.cheapest.low for row in prices.rows()]
-    assert 1e3 < min(spans) <= max(spans) < 1e5
+    spans = [row.cheapest.high / row.cheapest.low for row in active]
+    assert 1e3 < min(spans) <= max(spans) < 1e4
+
+
+def test_what_the_page_says_of_kv_bytes() -> None:
+    kv = [row for row in prices.rows() if row.quantity == "kv_bytes_per_token"]
+    assert all(row.certain == row.hosts for row in kv)
+    assert {row.model for row in kv if row.likely < row.hosts} == {"llama-3.1-8b"}
+    spans = [row.cheapest.high / row.cheapest.low for row in kv]
+    assert 1e5 < min(spans) <= max(spans) < 1e6

@@ -78,7 +78,7 @@ def test_adapters_over_full_fine_tuning_are_within_a_tenth(board: Scoreboard) ->
 
 
 def test_the_shipped_band_holds_the_steps(board: Scoreboard) -> None:
-    from rackline.validation.bands import band
+    from rackline.bands.bands import band
 
     low, high = band("tuning_step_s")
     inside = [low <= score.measured / score.predicted <= high for score in board.scores if score.metric == "step_s"]

@@ -103,3 +103,6 @@ def test_a_branch_on_a_traced_number_is_refused() -> None:
         function(["a"], lambda a: a if a > 1.0 else 0.0)
     with pytest.raises(TypeError):
         np.cumsum(Traced(Lines(), "a"))  # pyright: ignore
+    for unknown in (np.any, np.all):
+        with pytest.raises(TypeError):
+            unknown(Traced(Lines(), "a") > 1.0)

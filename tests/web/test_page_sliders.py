@@ -13,7 +13,7 @@ from rackline.api.budget import BudgetQuestion
 from rackline.api.infer_prices import InferPricesQuestion
 from rackline.api.selling import rent_of
 from rackline.api.tiers_question import TiersQuestion
-from rackline.pricing import TokenCosts, cheapest, envelope, keeping_lines, tier_by_drain
+from rackline.pricing import cheapest, envelope, keeping_lines, tier_by_drain
 from rackline.web.data import first_fields, views
 from rackline.web.slider_grids import GRIDS, WITHIN
 
@@ -45,7 +45,7 @@ def test_every_view_with_sliders_has_a_grid_and_says_how_far_it_is_off() -> None
 def test_tiers_between_the_stored_lengths_are_those_of_the_library(watched: Watched) -> None:
     points = _points("tiers", "prompt", "reuses", "hold_time")
     found: Any = answer(TiersQuestion.from_params(first_fields(views()["tiers"]))).result
-    costs, rent = TokenCosts.of(found.deployment), rent_of(found.deployment.cluster)
+    costs, rent = found.costs, rent_of(found.costs.deployment.cluster)
     near = 0
     for point, shown in zip(points, _moved(watched, "tiers", points), strict=True):
         lines = keeping_lines(costs, rent, point["prompt"])

@@ -135,7 +135,7 @@ def test_every_link_of_a_claim_leads_to_a_state_of_a_view() -> None:
 
 
 def test_bands_are_those_that_ship(watched: Watched) -> None:
-    from rackline.validation.bands import shipped_bands
+    from rackline.bands.bands import shipped_bands
 
     page = watched.open("accuracy?metric=ttft_s&by=cases")
     wanted = [band for (metric, _), band in shipped_bands().items() if metric == "ttft_s"]

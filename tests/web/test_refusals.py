@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from rackline.api.question import options
 from rackline.web.asked import asked_by_body, asked_by_params, read_json
+from rackline.web.endpoints import Endpoints
 from rackline.web.examples import EXAMPLES
 from rackline.web.offered import OFFERED, taken
 from rackline.web.problem import ProblemError
-from rackline.web.settings import Limits
+from rackline.web.settings import Limits, Settings
 
 EXPLAIN = {"model": "llama-3.1-8b", "on": "dgx-h100", "batch": 8, "context": "2k", "layout": "tp=1"}
 _NEW = '[[questions]]\nask = "new"\nkind = "chip"\nname = "mine"\n'
@@ -265,3 +268,36 @@ def test_the_sandbox_locks_files_network_and_programs() -> None:
     done = subprocess.run([sys.executable, "-c", SANDBOX], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
+
+
+class _Posted:
+    """A request whose body comes in parts."""
+
+    def __init__(self, parts: int) -> None:
+        self.headers = {"content-type": "application/json"}
+        self._parts = parts
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        for _ in range(self._parts):
+            yield b" " * 2**20
+
+
+def test_four_of_the_largest_bodies_are_read_at_a_time() -> None:
+    """A server keeps what it reads until it is answered: with the usual limits 64 MiB, then others have to wait."""
+    endpoints = Endpoints(Settings())
+
+    async def read(mebibytes: int) -> int:
+        return len(await endpoints._body(cast(Any, _Posted(mebibytes)), Settings().limits))
+
+    async def session() -> None:
+        for _ in range(4):
+            assert await read(16) == 16 * 2**20
+        for _ in range(2):  # what was refused is not counted
+            with pytest.raises(ProblemError, match="too many large requests"):
+                await read(1)
+        endpoints._bodies_bytes -= 2**20  # one of them is answered
+        assert await read(1) == 2**20
+        with pytest.raises(ProblemError, match="more than 16,777,216 bytes"):
+            await Endpoints(Settings())._body(cast(Any, _Posted(17)), Settings().limits)
+
+    asyncio.run(session())

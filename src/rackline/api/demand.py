@@ -114,7 +114,7 @@ def sold_to(one: PlanQuestion, sheet: Offered, ways: SearchedWays, steps: Sequen
     asked = plan_inputs(full, watch)
     with watch.moving("planning the fleet that serves the traffic"):
         found = searched(asked)
-    fleet, work, best = plan_fleet(asked.traffic, found, None, asked.users), asked.workload, found.best
+    fleet, work, best = plan_fleet(asked.traffic, found, None, asked.users), asked.demand.workload, found.best
     if fleet is None or fleet.usd_per_hour is None or best is None:
         watch.warn(f"no fleet serves this traffic, utilisation is assumed: {found.reason}")
         return sheet

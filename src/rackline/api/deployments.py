@@ -126,24 +126,26 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[Side], Use]:
     Raises:
         RacklineError: as `plan`.
     """
+    from rackline.bands.intervals import of_candidate
     from rackline.report.compare_report import deployment_side
     from rackline.report.deployments_report import Band
     from rackline.search.fleet import plan_fleet
-    from rackline.validation.intervals import of_candidate
 
     uses: list[Use] = []
     inputs: list[PlanInputs] = []
     for one in asked:
         full, use = with_use(one.question)
         uses.append(use)
-        inputs.append(plan_inputs(full if one.now is None else _as_it_runs(full, one.now), watch))
+        inputs.append(plan_inputs(full if one.now is None else _as_it_runs(full, one.now), watch, again=True))
     sides: list[Side] = []
     for one, given in zip(asked, inputs, strict=True):
         with watch.moving(f"planning {one.name}"):
             found = searched(given) if one.now is None else _running(given, one.now)
-        engine = one.engine or given.resolved.calibration.name
+        engine = one.engine or given.system.calibration.name
         known = (
-            of_candidate(found.best, found.model, found.cluster.chip.name, found.calibration.name) if found.best else []
+            of_candidate(found.best, found.system.model, found.system.cluster.chip.name, found.system.calibration.name)
+            if found.best
+            else []
         )
         bands = {each.metric: Band(low=each.low, high=each.high) for each in known}
         fleet = plan_fleet(given.traffic, found, given.prefill_cluster, given.users)
@@ -177,7 +179,7 @@ def _running(given: PlanInputs, now: Now) -> Plan:
     from rackline.parallel.layout import check
     from rackline.search import plan
 
-    model, cluster = given.resolved.model, given.resolved.cluster
+    model, cluster = given.system.model, given.system.cluster
     layout: Layout = parse_layout(now.layout, model)
     check(layout, model, cluster.num_chips)
     ranks = layout.attention_dp * layout.pp
@@ -189,16 +191,6 @@ def _running(given: PlanInputs, now: Now) -> Plan:
         given.space,
         layouts=[layout],
         batches=np.array([now.batch_size // ranks], dtype=float),
-        modes=given.space.modes or [given.resolved.stack.mode()],
+        modes=given.space.modes or [given.system.stack.mode()],
     )
-    return plan(
-        model,
-        cluster,
-        given.workload,
-        calibration=given.resolved.calibration,
-        constraints=given.limits,
-        search_space=space,
-        routing=given.resolved.routing,
-        prefill=None,
-        served=False,
-    )
+    return plan(given.system, given.demand, space, prefill=None, served=False)

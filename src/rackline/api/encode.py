@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
@@ -17,8 +17,9 @@ from rackline.errors import InputError
 if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, Settings
     from rackline.arch import MediaPart
-    from rackline.parallel import Deployment
+    from rackline.parallel import Layout
     from rackline.report.encode_report import Encoded, Encoding
+    from rackline.system import System
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +89,9 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
     media = media_of(question, watch)
     if media is None:
         raise InputError(what="images", given=0, allowed="at least one, or `audio`", nearest="1")
-    resolved = resolve(question, watch)
-    model = with_media(resolved.model, media)
-    cluster, stack = resolved.cluster, resolved.stack
+    system = resolve(question, watch)
+    model = with_media(system.model, media)
+    cluster = system.cluster
 
     from rackline.parallel import parse_layout
     from rackline.passes import Batch
@@ -102,16 +103,16 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
     if given is not None:
         layout = parse_layout(given, model)
     else:
-        server = stack.memory(max(float(stack.max_batched_tokens), float(prompt)), si(question.memory_fraction))
-        rows = capacity(model, cluster, resolved.precision, context_len=float(prompt), server=server).rows
+        server = system.server(max(float(system.stack.max_batched_tokens), float(prompt)))
+        rows = capacity(model, cluster, system.precision, context_len=float(prompt), server=server).rows
         fitting = [row for row in rows if row.max_concurrency >= 1]
         if not fitting:
             raise InputError(
                 what="on", given=cluster.name, allowed=f"a cluster that holds {model.name}; see rackline fit"
             )
         layout = min(fitting, key=lambda row: (row.layout.chips_per_replica, row.layout.pp)).layout
-    deployment = resolved.deployment(layout)
-    passes = tuple(_pass(part, deployment) for part in media.parts)
+    deployment = system.deployment(layout)
+    passes = tuple(_pass(part, system, layout) for part in media.parts)
 
     def prefill_s(new: float) -> float:
         batch = Batch(prefill_sequences=1.0, chunk_tokens=new, group_tokens=new * layout.attention_dp)
@@ -130,21 +131,18 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
     )
 
 
-def _pass(part: MediaPart, deployment: Deployment) -> Encoded:
+def _pass(part: MediaPart, system: System, beside: Layout) -> Encoded:
     """The pass of a tower on the chips of the language model; on one of them where its heads cannot be spread."""
-    from rackline.parallel import Deployment, Layout
+    from rackline.parallel import Layout
     from rackline.parallel import precision as find_precision
     from rackline.parallel.towers import TOWER_BYTES, tower_activation_bytes, tower_batch, tower_layout
     from rackline.report.encode_report import Encoded
 
     inner, view = part.tower.model, part.view
-    layout = tower_layout(inner, deployment.layout)
-    own = Deployment(
-        model=inner,
-        cluster=deployment.cluster,
-        layout=layout if isinstance(layout, Layout) else Layout(),
-        precision=find_precision("bf16", inner, deployment.cluster.chip),
-        calibration=deployment.calibration,
+    layout = tower_layout(inner, beside)
+    tower = replace(system, model=inner)
+    own = tower.deployment(
+        layout if isinstance(layout, Layout) else Layout(), find_precision("bf16", inner, system.cluster.chip)
     )
     time = own.table().time(tower_batch(part))
     return Encoded(

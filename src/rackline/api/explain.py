@@ -22,11 +22,12 @@ from rackline.files import write_text
 if TYPE_CHECKING:
     from rackline.api.fields import Sampling
     from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings
-    from rackline.parallel import Deployment, Layout, ServerMemory
+    from rackline.bands.intervals import Ends, Interval
+    from rackline.parallel import Layout, ServerMemory
     from rackline.passes import Batch, StepPolicy
     from rackline.report.explain_report import Explanation
     from rackline.report.figure import Figure
-    from rackline.validation.intervals import Ends, Interval
+    from rackline.system import System
 
 POLICIES: tuple[StepPolicy, ...] = ("blackboard", "serial", "overlap")
 
@@ -121,7 +122,7 @@ def _text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[An
         line = f"90 % of measured passes ({one.group}, {one.num_cases} cases) lay within {within}"
         yield Text(line, style="dim")
     if answer.result.joules is not None:
-        from rackline.validation.intervals import joules_line
+        from rackline.bands.intervals import joules_line
 
         yield Text(joules_line([answer.result.joules]), style="dim")
 
@@ -204,43 +205,41 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     context_len, new_tokens = si(question.context), si(question.prefill) or 0.0
     if not sequences and not new_tokens:
         raise InputError(what="batch", given=0, allowed="at least 1, or 0 together with `prefill`", nearest="1")
-    resolved, media = resolve(question, watch), media_of(question, watch)
+    system, media = resolve(question, watch), media_of(question, watch)
     context_len += media_tokens(media)
     new_tokens += media_tokens(media) if new_tokens else 0
-    model = with_adapter(with_media(resolved.model, media, new_tokens or None), question, watch)
-    resolved = replace(resolved, model=model)
-    check_context(resolved.model, max(context_len, new_tokens), watch)
+    model = with_adapter(with_media(system.model, media, new_tokens or None), question, watch)
+    system = replace(system, model=model)
+    check_context(model, max(context_len, new_tokens), watch)
 
     from rackline.arch import Model
-    from rackline.parallel import Layout, parse_layout
+    from rackline.parallel import parse_layout
     from rackline.report.explain_report import Explanation
 
-    stack, start = resolved.stack, resolved.deployment(Layout())
     asked = _Pass(sequences=sequences, context_len=context_len, new_tokens=new_tokens)
     given = layout_text(question.layout)
-    server = stack.memory(max(float(stack.max_batched_tokens), new_tokens), si(question.memory_fraction))
+    server = system.server(max(float(system.stack.max_batched_tokens), new_tokens))
     if given is not None:
-        layout, how = parse_layout(given, resolved.model), "given"
+        layout, how = parse_layout(given, model), "given"
     else:
         with watch.moving("searching for the smallest layout that fits"):
-            layout, how = asked.smallest(start, server)
-    deployment = _with_layout(start, layout)
+            layout, how = asked.smallest(system, server)
     batch = asked.batch(layout)
     if isinstance(model, Model) and model.adapter is not None:
         used = model.adapter.used_by(float(batch.decode_sequences) + float(batch.prefill_sequences))
-        deployment = replace(deployment, model=replace(model, adapter=used))
+        system = replace(system, model=replace(model, adapter=used))
     explanation = Explanation.of(
-        deployment,
+        system,
+        layout,
         batch,
         batch_size=sequences,
-        memory=deployment.memory(
+        memory=system.deployment(layout).memory(
             sequences=float(sequences),
             context_len=max(context_len, new_tokens),
             server=server,
         ),
         layout_choice=how,
         policy=question.policy,
-        stack=stack,
     )
     return Explained(
         explanation=explanation,
@@ -271,12 +270,12 @@ class _Pass:
             group_tokens=self.sequences / layout.pp + self.new_tokens * layout.attention_dp,
         )
 
-    def smallest(self, start: Deployment, server: ServerMemory) -> tuple[Layout, str]:
+    def smallest(self, system: System, server: ServerMemory) -> tuple[Layout, str]:
         """The layout of the fewest chips that holds the batch, the fastest of those; how it was chosen."""
         from rackline.serving.capacity import held
 
         context_len = max(self.context_len, self.new_tokens)
-        found = held(start.model, start.cluster, start.precision, context_len=context_len, server=server)
+        found = held(system.model, system.cluster, system.precision, context_len=context_len, server=server)
         holding = [one.layout for one in found if one.max_concurrency >= max(self.sequences, 1)]
         if not holding:
             roomiest = max(found, key=lambda one: (one.max_concurrency, one.kv_room_bytes))
@@ -285,20 +284,16 @@ class _Pass:
         equal = [layout for layout in holding if layout.chips_per_replica == chips]
 
         def seconds(layout: Layout) -> float:
-            return float(_with_layout(start, layout).table().seconds(self.batch(layout)))
+            return float(system.deployment(layout).table().seconds(self.batch(layout)))
 
         fastest = min(equal, key=seconds)
         which = f", the fastest of {len(equal)} such" if len(equal) > 1 else ""
         return fastest, f"the fewest chips that hold the batch{which}"
 
 
-def _with_layout(start: Deployment, layout: Layout) -> Deployment:
-    return replace(start, layout=layout)
-
-
 def _interval(found: Explanation, asked: _Pass) -> Interval | None:
     """The interval that held 90 % of measured passes of this kind; None for ideal ones."""
-    from rackline.validation.intervals import of_deployment
+    from rackline.bands.intervals import of_deployment
 
     deployment = found.deployment
     if deployment.calibration.name == "unit" or found.time.policy == "blackboard":
@@ -310,7 +305,7 @@ def _interval(found: Explanation, asked: _Pass) -> Interval | None:
 
 def _joules(found: Explanation) -> Interval | None:
     """The interval that held 90 % of the measured energies of an output token; None for ideal passes."""
-    from rackline.validation.intervals import joules_of
+    from rackline.bands.intervals import joules_of
 
     power, joules = found.deployment.cluster.chip.power, found.joules_per_token
     if joules is None or power is None or power.other_generation or found.time.policy == "blackboard":

@@ -22,9 +22,9 @@ PRECISION = option(
 )
 CALIBRATION = option(
     "object",
-    "calibration of kernel efficiency: auto (the stack with the most measurements on the chip), trtllm, vllm, sglang, "
-    "each also in a version (vllm=0.11.1), generic (all stacks), unit (ideal roofline) or a TOML file; a cluster from "
-    "`rackline measure` comes with its own",
+    "calibration of kernel efficiency: auto (of the stacks measured on the chip, the cheapest for the model), trtllm, "
+    "vllm, sglang, each also in a version (vllm=0.11.1), generic (all stacks), unit (ideal roofline) or a TOML file; a "
+    "cluster from `rackline measure` comes with its own",
 )
 ROUTING = option(
     "text",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api import fields as shared
@@ -105,24 +105,24 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
         >>> rl.fit("llama-3.1-70b", on="dgx-h100", context="32k").result.capacity.fitting[0].layout.chips_per_replica
         8
     """
-    resolved = resolve(question, watch)
-    media, cluster = media_of(question, watch), resolved.cluster
-    model = with_adapter(with_media(resolved.model, media), question, watch)
+    system = resolve(question, watch)
+    media, cluster = media_of(question, watch), system.cluster
+    model = with_adapter(with_media(system.model, media), question, watch)
+    system = replace(system, model=model)
 
     from rackline.parallel import matching_layouts
     from rackline.serving.capacity import capacity
 
     context_len = si(question.context) + media_tokens(media)
     check_context(model, context_len, watch)
-    memory_fraction = si(question.memory_fraction)
     with watch.moving("looking at layouts"):
         found = capacity(
             model,
             cluster,
-            resolved.precision,
+            system.precision,
             context_len=context_len,
             concurrency=count(question.concurrency),
-            server=resolved.stack.memory(memory_fraction=memory_fraction),
+            server=system.server(),
             layouts=matching_layouts(layout_text(question.layout), model, cluster.num_chips),
         )
     need = None
@@ -131,5 +131,5 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
         from rackline.serving.workload import Workload
 
         request = Workload(input_len=max(context_len - 2, 1), output_len=2)
-        need = nearest_cluster(model, cluster, request, memory_fraction, resolved.precisions)
+        need = nearest_cluster(system, request)
     return Fitting(capacity=found, num_chips=cluster.num_chips, hbm_bytes=cluster.chip.hbm_bytes, need=need)

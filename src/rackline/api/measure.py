@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.option import Quantity, count, option, whole
+from rackline.api.option import Quantity, count, latency, option, si, whole
 from rackline.api.question import Question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
@@ -52,8 +52,12 @@ class MeasureQuestion(Question):
         ),
     )
     quick: bool = field(default=False, metadata=option("switch", "a small model and few repeats, for a first look"))
-    anyway: bool = field(
-        default=False, metadata=option("switch", "continue where repeats spread by more than 10 %, and mark the result")
+    max_time: Quantity | None = field(
+        default=None,
+        metadata=latency(
+            "longest time of measuring passes until the repeats agree (medians known to 5 %); after it the result is "
+            "marked; 5min by default, 20s with --quick"
+        ),
     )
     seed: Quantity = field(
         default="0", metadata=whole("random seed of weights and requests", minimum=0, maximum=2**31 - 1)
@@ -133,7 +137,7 @@ def measure(question: MeasureQuestion, watch: Watch) -> MachineFile:
                 dtype="bf16" if dtype == "bf16" else "fp32",
                 device=question.device,
                 quick=question.quick,
-                anyway=question.anyway,
+                agreed_within_s=si(question.max_time),
                 seed=count(question.seed),
                 python=question.engine_python,
                 cpu_clock=question.clock == "cpu",
@@ -141,6 +145,9 @@ def measure(question: MeasureQuestion, watch: Watch) -> MachineFile:
             )
         )
     if found.is_busy:
-        watch.warn(f"the machine was busy: repeats spread by {found.spread:.0%}; measure again when it is quiet")
+        watch.warn(
+            f"the machine was busy: medians of passes are known to {found.uncertainty:.0%} (repeats spread by "
+            f"{found.spread:.0%}); measure again when it is quiet, or longer with --max-time"
+        )
     write_text(target, found.text, what="output")
     return MachineFile(measured=found, file=str(target))

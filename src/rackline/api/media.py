@@ -83,12 +83,13 @@ def with_media(model: AnyModel, media: Media | None, prompt_len: float | None = 
         InputError: an aggregate model.
     """
     from rackline.arch import Model
+    from rackline.arch import with_media as of_model
 
     if media is None:
         return model
     if not isinstance(model, Model):
         raise InputError(what="images", given=model.name, allowed="a model whose layers are known")
-    return replace(model, media=replace(media, prompt_len=prompt_len))
+    return of_model(model, replace(media, prompt_len=prompt_len))
 
 
 def media_tokens(media: Media | None) -> int:

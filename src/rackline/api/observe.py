@@ -298,10 +298,10 @@ def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any]
         parts = {name: getattr(layout, name) for name in ("tp", "pp", "ep", "moe_tp", "attention_dp", "cp")}
         found["layout"] = {name: size for name, size in parts.items() if size > 1}
     if question.stack is not None:
-        from rackline.catalog import stack_record
+        from rackline.serving.stack import stack as find_stack
 
         name, _, version = question.stack.partition("=")
-        found["stack"] = stack_record(name).name
+        found["stack"] = find_stack(name).name
         found |= {"stack_version": version} if version else {}
     found["precision"] = question.precision
     given = {"max_num_seqs": question.max_num_seqs, "max_num_batched_tokens": question.max_batched_tokens,

@@ -5,7 +5,6 @@ The command line, the keyword arguments, files of questions, JSON Schema and add
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +63,6 @@ _QUANTITIES: dict[str, tuple[Callable[..., float], str]] = {
     "usd_per_hour": (parse_usd_per_hour, ""),
     "watts": (parse_watts, "W"),
 }
-_BINARY_K = re.compile(r"^(\s*[\d._]+\s*)[kK]\s*$")
 _ESCAPED = {";": "\\;", "\\": "\\\\"}
 
 
@@ -85,7 +83,6 @@ class Option:
         positional: whether it is an argument, without a flag.
         minimum, maximum: bounds of a number [unit of the option].
         zero: whether zero is allowed.
-        binary: whether k means 1024 in its texts, as lengths of sequences are written.
         hidden: whether `--help` leaves it out.
         before_file: whether its value, one of the choices, stands before the name of a file.
         output: whether it names a file or folder that is written.
@@ -104,7 +101,6 @@ class Option:
     minimum: float | None = None
     maximum: float | None = None
     zero: bool = False
-    binary: bool = False
     hidden: bool = False
     before_file: bool = False
     output: bool = False
@@ -186,8 +182,6 @@ class Option:
 
     def _quantity(self, value: Any, name: str) -> float:
         bounds: Bounds = {"zero_allowed": self.zero}
-        if self.binary and isinstance(value, str):
-            value = _BINARY_K.sub(r"\1Ki", value)
         if self.minimum is not None:
             bounds["minimum"] = self.minimum
         if self.maximum is not None:

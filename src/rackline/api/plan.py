@@ -13,13 +13,14 @@ from rackline.api.option import si, texts
 from rackline.api.plan_parts import PlanInputs, plan_inputs
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.resolve import named
-from rackline.api.starting import KINDS, LAUNCH_AS, Starting, manifests_of
+from rackline.api.starting import KINDS, LAUNCH_AS, Starting, launch_options, manifests_of
 from rackline.api.uses import Use, use_lines, with_use
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
 
 if TYPE_CHECKING:
+    from rackline.bands.intervals import Ends, Interval
     from rackline.report.figure import Figure
     from rackline.search import Plan
     from rackline.search.attention_ffn import AttentionFfnSplit
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from rackline.search.speculation import SpeculationRow
     from rackline.search.what_if import WhatIfPoint
     from rackline.serving.fleet import Fleet
-    from rackline.validation.intervals import Ends, Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +68,22 @@ class WhatIf:
     Args:
         what_if: the quantity.
         points: its values, each with the plan there.
+        answers: the whole answer at each value.
     """
+
+    json_keys: ClassVar = ("what_if", "points=rows")
 
     what_if: str
     points: tuple[WhatIfPoint, ...]
+    answers: tuple[Planned, ...]
+
+    @property
+    def rows(self) -> tuple[AtValue, ...]:
+        """Each value with its whole answer, as they are written."""
+        return tuple(
+            AtValue(point=point, data=PlanData(answer=answer))
+            for point, answer in zip(self.points, self.answers, strict=True)
+        )
 
 
 if TYPE_CHECKING:
@@ -87,6 +99,11 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     found = answer.result
     if isinstance(found, WhatIf):
         yield what_if_report(found.what_if, found.points)
+        for point, planned in zip(found.points, found.answers, strict=True):
+            more = [*_prefixes_text(planned, full=answer.question.full), *_more_text(answer.question, planned)]
+            if more and point.plan.best is not None:
+                yield Prose(f"\n{found.what_if} = {point.value}", style="bold")
+                yield from more
         return
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
@@ -102,7 +119,7 @@ def _lengths_text(plan: Plan) -> Iterable[Any]:
     """Which lengths there are, where there are several."""
     from rackline.report.prose import Prose
 
-    mixture = plan.workload.mixture
+    mixture = plan.demand.workload.mixture
     if mixture is not None:
         longest = f"the longest request {mixture.longest_context:,.0f} tokens"
         yield Prose(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
@@ -113,24 +130,30 @@ def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
     if found.prefixes is not None:
         from rackline.report.kept_report import kept_report
 
-        yield kept_report(found.prefixes, found.plan.constraints, full=full)
+        yield kept_report(found.prefixes, found.plan.demand.limits, full=full)
+
+
+_PARTS = ("usd_per_mtok_input", "usd_per_mtok_output")
 
 
 def _interval(answer: Answered) -> str:
-    """What measured servers of the kind of the best deviate by, in time and in energy, a line each."""
-    from rackline.validation.intervals import interval_line, joules_line
+    """What measured servers of the kind of the best deviate by, in time and energy, and what that may break."""
+    from rackline.bands.intervals import interval_line, joules_line, risk_line
 
     found = answer.result
     if isinstance(found, WhatIf) or found.plan.best is None:
         return ""
-    known = _intervals(found.plan, found.plan.best)
-    return "\n".join(line for line in (interval_line(known), joules_line(known)) if line)
+    best = found.plan.best
+    known = _intervals(found.plan, best)
+    whole = [one for one in known if one.metric not in _PARTS]  # the parts follow from it
+    lines = (interval_line(whole), risk_line(known, best, found.plan.demand.limits), joules_line(known))
+    return "\n".join(line for line in lines if line)
 
 
 def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:
-    from rackline.validation.intervals import of_candidate
+    from rackline.bands.intervals import of_candidate
 
-    return of_candidate(one, plan.model, plan.cluster.chip.name, plan.calibration.name)
+    return of_candidate(one, plan.system.model, plan.system.cluster.chip.name, plan.system.calibration.name)
 
 
 def _caps_text(tried: tuple[Tried, ...]) -> Any:
@@ -157,7 +180,7 @@ def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
         from rackline.report.speculation_report import speculation_report
 
         yield ""
-        yield speculation_report(found.speculation, found.plan.constraints.tpot_s)
+        yield speculation_report(found.speculation, found.plan.demand.limits.tpot_s)
     if question.attention_ffn:
         from rackline.report.attention_ffn_report import attention_ffn_report
 
@@ -169,10 +192,11 @@ def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
         yield ""
         yield fleet_report(found.fleet)
     if found.launch:
-        from rackline.report.launch_report import launch_report
+        from rackline.api.answer import Verbatim
+        from rackline.report.launch_report import commands_text
 
         yield ""
-        yield launch_report(found.launch)
+        yield Verbatim(commands_text(found.launch) + "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +227,7 @@ class PlanData:
         "speculation=answer.speculation",
         "attention_ffn=answer.attention_ffn",
         "launch=answer.launch",
+        "launch_script",
         "power_caps=answer.power_caps",
         "prefixes=answer.prefixes",
     )
@@ -215,14 +240,42 @@ class PlanData:
         return self._banded(self.answer.plan.best) if self.answer.plan.best is not None else None
 
     @property
+    def launch_script(self) -> str | None:
+        """The launch commands as a script of bash; None where they were not asked for."""
+        from rackline.report.launch_report import commands_text
+
+        return commands_text(self.answer.launch) if self.answer.launch else None
+
+    @property
     def pareto(self) -> tuple[Banded, ...]:
         """The front."""
         return tuple(self._banded(one) for one in self.answer.plan.pareto)
 
     def _banded(self, one: Choice | Candidate) -> Banded:
-        from rackline.validation.intervals import ends_of
+        from rackline.bands.intervals import ends_of
 
         return Banded(found=one, intervals=ends_of(_intervals(self.answer.plan, one)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtValue:
+    """A value of a what-if as it is written: the best there, and everything else that was asked of it."""
+
+    json_keys: ClassVar = (
+        "value=point.value",
+        "setting=point.setting",
+        "best=data.best",
+        "reason=point.reason",
+        "fleet=data.answer.fleet",
+        "speculation=data.answer.speculation",
+        "attention_ffn=data.answer.attention_ffn",
+        "launch=data.answer.launch",
+        "power_caps=data.answer.power_caps",
+        "prefixes=data.answer.prefixes",
+    )
+
+    point: WhatIfPoint
+    data: PlanData
 
 
 def _data(answer: Answered) -> PlanData | WhatIf:
@@ -243,10 +296,21 @@ def _summary(answer: Answered) -> str:
     cost = f"{format_usd(best.usd_per_mtok_output_all_in)} per M output tokens, all-in, " if plan.priced else ""
     return (
         f"{cost}TPOT {format_seconds(best.tpot_s)}, TTFT {format_seconds(best.ttft_s)}, "
-        f"{best.output_tokens_per_s_per_chip:,.0f} output tokens/s per chip;\n  {plan.model.name} on "
-        f"{best.num_chips} chips of {plan.cluster.name}, {best.serving}, batch {best.batch_size:.4g} with "
-        f"{best.layout.label()}, {best.precision.short()}"
+        f"{best.output_tokens_per_s_per_chip:,.0f} output tokens/s per chip;\n  {plan.system.model.name} on "
+        f"{best.num_chips} chips of {plan.system.cluster.name}, {best.serving}, batch {best.batch_size:.4g} with "
+        f"{best.layout.label()}, {best.precision.short()}{_fleet_summary(found.fleet)}"
     )
+
+
+def _fleet_summary(fleet: Fleet | None) -> str:
+    """What the traffic needs; empty where none was asked for."""
+    if fleet is None:
+        return ""
+    from rackline.report.fleet_report import asked_of_fleet
+    from rackline.units import format_usd
+
+    rent = "" if fleet.usd_per_hour is None else f", {format_usd(fleet.usd_per_hour)} an hour"
+    return f";\n  {asked_of_fleet(fleet)}: {fleet.copies:,} copies, {fleet.billed_chips:,} chips paid{rent}"
 
 
 def _rows(answer: Answered) -> Iterable[Any]:
@@ -254,7 +318,7 @@ def _rows(answer: Answered) -> Iterable[Any]:
 
     found = answer.result
     if isinstance(found, WhatIf):
-        return [plain(point) for point in found.points]
+        return [plain(point) for point in found.rows]
     return found.plan.pareto
 
 
@@ -301,9 +365,11 @@ def _documents(answer: Answered) -> Mapping[str, str]:
     starting = answer.result.starting if isinstance(answer.result, Planned) else None
     if starting is None or starting.plan.best is None:
         return {}
-    found = {"launch command": commands_text(starting.commands(leftover=True))}
+    found: dict[str, str] = {}
+    with contextlib.suppress(InputError):  # what cannot be expressed is said where it is asked for
+        found["launch command"] = commands_text(starting.commands())
     for kind in KINDS:
-        with contextlib.suppress(InputError):  # what one of them cannot express is said where it is asked for
+        with contextlib.suppress(InputError):
             found[f"{kind} manifest"] = manifests_of(starting, kind)
     return found
 
@@ -340,29 +406,45 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     """
     question, use = with_use(question)
     if question.what_if is not None:
-        return _what_if(question, question.what_if, watch)
-    asked = plan_inputs(question, watch)
+        return _what_if(question, question.what_if, use, watch)
+    asked = plan_inputs(question, watch, again=True)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
-        found, caps, prefixes = _found(asked, question.objective, use, watch)
+        return _planned(question, asked, use, tell_estimate=lambda plan: watch.estimated(Planned(plan=plan, use=use)))
+
+
+def _planned(
+    question: PlanQuestion, asked: PlanInputs, use: Use, *, tell_estimate: Callable[[Plan], None] | None = None
+) -> Planned:
+    """The plan, and everything else that was asked of it.
+
+    Args:
+        asked: by the question.
+        tell_estimate: as `searched`.
+    """
+    if question.launch is not None:
+        from rackline.search.launch import check_stack
+
+        check_stack(asked.engine or asked.system.calibration.name)
+    found, caps, prefixes = _found(asked, question.objective, tell_estimate)
 
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
     from rackline.search.speculation import plan_speculation
 
+    rows = None if asked.drafts is None else tuple(plan_speculation(found, asked.drafts or None))
     starting = Starting(
         plan=found,
         checkpoints=asked.checkpoints,
-        stack=asked.engine or found.calibration.name,
-        version=asked.version,
-        prefill_cluster=asked.prefill_cluster,
+        options=launch_options(asked, found, rows, prefixes),
+        kept_prefixes=prefixes is not None,
     )
     return Planned(
         plan=found,
         use=use,
         fleet=plan_fleet(asked.traffic, found, asked.prefill_cluster, asked.users, pue=si(question.pue)),
-        speculation=None if asked.drafts is None else tuple(plan_speculation(found, asked.drafts or None)),
+        speculation=rows,
         attention_ffn=plan_split(found) if question.attention_ffn else None,
-        launch=None if question.launch is None else tuple(starting.commands(leftover=True)),
+        launch=None if question.launch is None else tuple(starting.commands()),
         starting=starting,
         power_caps=caps or None,
         prefixes=prefixes,
@@ -370,7 +452,7 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
 
 
 def _found(
-    asked: PlanInputs, objective: str, use: Use, watch: Watch
+    asked: PlanInputs, objective: str, tell_estimate: Callable[[Plan], None] | None
 ) -> tuple[Plan, tuple[Tried, ...], KeptPrefixes | None]:
     """The plan, the power caps that were tried, and the prefixes that the best keeps."""
     from rackline.search.least_energy import least_energy
@@ -380,17 +462,8 @@ def _found(
     def planned(at: PlanInputs) -> Plan:
         nonlocal caps
         if objective != "joules":
-            return searched(at, tell_estimate=lambda plan: watch.estimated(Planned(plan=plan, use=use)))
-        found, caps = least_energy(
-            at.resolved.model,
-            at.resolved.cluster,
-            at.workload,
-            calibration=at.resolved.calibration,
-            limits=at.limits,
-            among=at.space,
-            routing=at.resolved.routing,
-            prefill=at.prefill,
-        )
+            return searched(at, tell_estimate=tell_estimate)
+        found, caps = least_energy(at.system, at.demand, at.space, prefill=at.prefill)
         return found
 
     if asked.keeping is None:
@@ -417,43 +490,36 @@ def searched(asked: PlanInputs, *, served: bool = True, tell_estimate: Callable[
     from rackline.search import plan as search_plan
 
     return search_plan(
-        asked.resolved.model,
-        asked.resolved.cluster,
-        asked.workload,
-        calibration=asked.resolved.calibration,
-        constraints=asked.limits,
-        search_space=asked.space,
-        routing=asked.resolved.routing,
-        prefill=asked.prefill,
-        served=served,
-        tell_estimate=tell_estimate,
+        asked.system, asked.demand, asked.space, prefill=asked.prefill, served=served, tell_estimate=tell_estimate
     )
 
 
-def _what_if(question: PlanQuestion, text: str, watch: Watch) -> WhatIf:
+def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatIf:
     """The same question with one more setting at each value.
 
-    Raises:
-        InputError: a bad quantity, or options that belong to a single answer.
-    """
-    for name in ("traffic", "requests", "users", "launch"):
-        value = getattr(question, name)
-        if value is not None:
-            raise InputError(what=name, given=value, allowed="a single plan, without `what_if`")
+    The stack is that of the question without a value, and no value changes it: a faster link never brings another.
 
+    Raises:
+        InputError: a bad quantity.
+    """
     from rackline.api.what_if import leading_number, read_sweep, setting
     from rackline.search.what_if import WhatIfPoint
 
     model, _ = named(question, watch)
     sweep = read_sweep(text)
     settings = [setting(sweep.name, value, model) for value in sweep.values]
-    asked = [
-        plan_inputs(replace(question, what_if=None, set=(*texts(question.set), given)), watch) for given in settings
-    ]
+    asked = replace(question, what_if=None)
+    system = plan_inputs(asked, watch, again=True).system
+    if question.calibration == "auto" and not system.cluster.calibration:
+        asked = replace(asked, calibration=system.calibration.name)
+    questions = [replace(asked, set=(*texts(question.set), given)) for given in settings]
+    inputs = [plan_inputs(one, watch) for one in questions]  # refuses before anything is searched
     points: list[WhatIfPoint] = []
+    answers: list[Planned] = []
     with watch.counting("looking at the first value", "considered") as done:
-        for value, given, one in zip(sweep.values, settings, asked, strict=True):
-            found = searched(one)
-            points.append(WhatIfPoint(value=value, number=leading_number(value), setting=given, plan=found))
+        for value, given, one, parts in zip(sweep.values, settings, questions, inputs, strict=True):
+            found = _planned(one, parts, use)
+            answers.append(found)
+            points.append(WhatIfPoint(value=value, number=leading_number(value), setting=given, plan=found.plan))
             done(value, len(points), len(settings))
-    return WhatIf(what_if=sweep.name, points=tuple(points))
+    return WhatIf(what_if=sweep.name, points=tuple(points), answers=tuple(answers))

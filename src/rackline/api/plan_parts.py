@@ -15,12 +15,10 @@ from rackline.api.plan_question import PlanQuestion
 from rackline.api.planned_prefixes import keeping_of, sessions_repeating
 from rackline.api.question import Question, options
 from rackline.api.resolve import (
-    Resolved,
     check_context,
     cluster_of,
     lookup_of,
     named,
-    numbers_of,
     on_terms,
     resolve_on,
 )
@@ -33,14 +31,15 @@ if TYPE_CHECKING:
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
     from rackline.parallel import Layout
-    from rackline.search import Constraints, PrefillPool, SearchSpace
+    from rackline.search import PrefillPool, SearchSpace
     from rackline.search.kept_prefixes import Keeping
-    from rackline.search.launch import Checkpoints
+    from rackline.search.launch_plan import Checkpoints
     from rackline.serving.fleet import Traffic
     from rackline.serving.mixture import Mixture
     from rackline.serving.population import Population
     from rackline.serving.speculative import Speculation
     from rackline.serving.workload import Mode, Workload
+    from rackline.system import Demand, System
 
 
 def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
@@ -90,19 +89,20 @@ class PlanInputs:
     """Everything that a plan's question says, as objects.
 
     Args:
-        resolved: model, cluster, kernels, stack, precisions and routing.
+        system: what serves.
+        demand: the requests and their limits.
         prefill: pool of its own for prompts; None for single engines only.
         traffic: of a fleet; None without.
         users: whose traffic follows from the answer; None without.
         drafts: speculative decoding to look at; None without.
         keeping: prefixes that come again, and how long they are kept; None where a hit rate is given.
         checkpoints: of the model, that an engine can load.
+        draft_id: Hugging Face id or path of the draft model; empty without.
         engine, version: that is launched; empty where the calibration decides.
     """
 
-    resolved: Resolved
-    workload: Workload
-    limits: Constraints
+    system: System
+    demand: Demand
     space: SearchSpace
     prefill: PrefillPool | None
     traffic: Traffic | None
@@ -110,21 +110,27 @@ class PlanInputs:
     drafts: Sequence[Speculation] | None
     keeping: Keeping | None
     checkpoints: Checkpoints
+    draft_id: str
     engine: str
     version: str
 
     def with_hits(self, share: float) -> PlanInputs:
         """The same with a share of the prompts cached."""
-        return replace(self, workload=replace(self.workload, cache_hit=share))
+        work = replace(self.demand.workload, cache_hit=share)
+        return replace(self, demand=replace(self.demand, workload=work))
 
     @property
     def prefill_cluster(self) -> Cluster | None:
         """The cluster of the prefill pool where it is another one."""
-        return self.prefill.cluster if self.prefill is not None else None
+        system = None if self.prefill is None else self.prefill.system
+        return None if system is None else system.cluster
 
 
-def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
+def plan_inputs(question: PlanQuestion, watch: Watch, *, again: bool = False) -> PlanInputs:
     """Everything that a plan's question says, as objects.
+
+    Args:
+        again: whether the stack is chosen for the hardware as it is set, see `rackline.api.resolve.resolve_on`.
 
     Raises:
         RacklineError: as `rackline.api.resolve.resolve`; options that contradict each other.
@@ -143,30 +149,29 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     model = with_media(model, media, workload.input_len)
 
     from rackline.parallel import matching_layouts
-    from rackline.search import Constraints, PrefillPool, SearchSpace
+    from rackline.search import PrefillPool, SearchSpace
     from rackline.search.launch_rules import launch_rules
     from rackline.serving.workload import parse_mode
+    from rackline.system import Constraints, Demand
 
     modes = [parse_mode(text) for text in texts(question.mode)]
     layouts = matching_layouts(layout_text(question.layout), model, cluster.num_chips)
     pool_layouts = matching_layouts(layout_text(question.prefill_layout), model, (other or cluster).num_chips)
     _check_overlap(question, modes, layouts, model, cluster)
     model = with_adapter(model, question, watch)
-    resolved = resolve_on(question, model, cluster, watch, engine or "auto")
-    same = resolved.calibration.name if question.calibration == "auto" else question.calibration
-    other_numbers = None if other is None else numbers_of(same, model, other, watch)
+    system = resolve_on(question, model, cluster, watch, engine or "auto", again=again)
+    same = system.calibration.name if question.calibration == "auto" else question.calibration
+    ahead = None if other is None else resolve_on(question, model, other, watch, same)
     return PlanInputs(
-        resolved=resolved,
-        workload=workload,
-        limits=Constraints.of(question.tpot, question.ttft, si(question.memory_fraction)),
+        system=system,
+        demand=Demand(workload=workload, limits=Constraints.of(question.tpot, question.ttft)),
         space=SearchSpace(
-            precisions=resolved.precisions or None,
             modes=modes or None,
             layouts=layouts,
             rules=launch_rules(engine, version) if engine else None,
             any_layout=question.any_layout,
         ),
-        prefill=PrefillPool(cluster=other, layouts=pool_layouts, calibration=other_numbers)
+        prefill=PrefillPool(system=ahead, layouts=pool_layouts)
         if question.serving == "both" and keeping is None
         else None,
         traffic=traffic,
@@ -174,6 +179,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
         drafts=drafts,
         keeping=keeping,
         checkpoints=checkpoints,
+        draft_id="" if question.draft is None else checkpoints_of(question.draft, lookup_of(question, watch)).released,
         engine=engine,
         version=version,
     )
@@ -320,7 +326,7 @@ def checkpoints_of(model: ModelLike, lookup: Lookup) -> Checkpoints:
 
     An alias that ends in Instruct, it or Chat stands before the base model of the same name.
     """
-    from rackline.search.launch import Checkpoints
+    from rackline.search.launch_plan import Checkpoints
 
     if not isinstance(model, str):
         return Checkpoints(released=str(getattr(model, "name", model)))

@@ -65,9 +65,9 @@ def keeping_of(question: PlanQuestion, media_tokens: int, model: AnyModel) -> Ke
     if si(question.cache_hit):
         name = "turns" if question.turns is not None else given[0]
         raise InputError(what="cache_hit", given=question.cache_hit, allowed=f"only without `{name}`, which gives it")
-    for name in ("prefill_on", "prefill_chips", "prefill_layout", "what_if"):
+    for name in ("prefill_on", "prefill_chips", "prefill_layout"):
         if getattr(question, name) is not None:
-            allowed = "only without prompts that repeat, which are planned on single engines at one setting"
+            allowed = "only without prompts that repeat, which are planned on single engines"
             raise InputError(what=name, given=getattr(question, name), allowed=allowed)
     from rackline.arch import Model
     from rackline.search.kept_prefixes import Keeping

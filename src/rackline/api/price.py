@@ -55,7 +55,7 @@ def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
 
 def _interval(answer: Answer[PriceQuestion, Priced]) -> str:
     """What measured servers of this kind deviate by, of the first tier that is sold."""
-    from rackline.validation.intervals import interval_line, of_deployment
+    from rackline.bands.intervals import interval_line, of_deployment
 
     tiers = answer.result.offered.tiers
     sold = next((tier for tier in tiers if tier.deployment and not tier.reason), None)
@@ -119,10 +119,10 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         raise InputError(what="purchase", given=question.purchase, allowed="instead of `rent` or `price`")
     asked, use, mixture = requests_of(question)
     of_traffic = fleet_question(asked)
-    resolved = resolve(asked, watch)
-    resolved = replace(resolved, model=with_media(resolved.model, media_of(asked, watch)))
+    system = resolve(asked, watch)
+    system = replace(system, model=with_media(system.model, media_of(asked, watch)))
     rent = rent_of(
-        resolved.cluster,
+        system.cluster,
         purchase_usd=si(asked.purchase),
         years=si(asked.years),
         usd_per_kwh=si(asked.electricity_price),
@@ -132,12 +132,11 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
     from rackline.pricing import Terms, offer_prices
 
     steps, output_len = numbers(asked.contexts), si(asked.output) or USUAL_OUTPUT
-    check_context(resolved.model, max(steps) + output_len, watch)
-    model, cluster = resolved.model, resolved.cluster
+    check_context(system.model, max(steps) + output_len, watch)
+    model, cluster = system.model, system.cluster
     ways = SearchedWays(
-        resolved=replace(resolved, cluster=replace(cluster, usd_per_chip_hour=rent.usd_per_chip_hour)),
+        system=replace(system, cluster=replace(cluster, usd_per_chip_hour=rent.usd_per_chip_hour)),
         layouts=matching_layouts(layout_text(asked.layout), model, cluster.num_chips),
-        memory_fraction=si(asked.memory_fraction),
     )
     terms = Terms(
         margin=si(asked.margin),

@@ -12,7 +12,7 @@ from rackline.units import parse_per_second
 
 if TYPE_CHECKING:
     from rackline.api.tiers_question import TiersQuestion
-    from rackline.parallel import Deployment
+    from rackline.pricing import TokenCosts
     from rackline.pricing.prefixes import Repeats
     from rackline.simulation.reuse import Reuse
 
@@ -38,11 +38,11 @@ def repeats_of(question: TiersQuestion) -> tuple[str, Repeats] | None:
     return _sessions(question)
 
 
-def evicting(question: TiersQuestion, repeats: Repeats, deployment: Deployment) -> Repeats:
+def evicting(question: TiersQuestion, repeats: Repeats, costs: TokenCosts) -> Repeats:
     """The same in devices that another block leaves first than the least recently used.
 
     Args:
-        deployment: that recomputes a block.
+        costs: of the deployment that recomputes a block.
 
     Raises:
         UnknownNameError: an unknown eviction policy.
@@ -50,7 +50,6 @@ def evicting(question: TiersQuestion, repeats: Repeats, deployment: Deployment) 
     from dataclasses import replace
     from pathlib import Path
 
-    from rackline.serving.stack import stack_of
     from rackline.simulation import CacheConfig, CacheRules, pool_of, read_trace
     from rackline.simulation.evictions import eviction
     from rackline.simulation.hits_by_tier import MemoryRoom, Repeating, RepeatingSessions, RepeatingTrace, hits_within
@@ -67,9 +66,8 @@ def evicting(question: TiersQuestion, repeats: Repeats, deployment: Deployment) 
         )
         rate = parse_per_second(str(question.rate), name="rate", maximum=1e9) * traffic.requests_of_one
     policy = eviction(question.eviction)
-    stack = stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
     cache = CacheConfig(prefix_caching=True, hash_tokens=traffic.hash_tokens, cache_rules=CacheRules(eviction=policy))
-    rules = pool_of(deployment, stack, cache=cache).spec.cache_rules
+    rules = pool_of(costs.deployment, costs.system.stack, cache=cache).spec.cache_rules
 
     def looked_up(tokens: float) -> float:
         room = MemoryRoom(name="device", capacity_tokens=tokens)

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from rackline.api.watch import Watch
     from rackline.arch import AnyModel, FoundModel
     from rackline.hardware import Chip, Cluster
-    from rackline.parallel import Deployment, Layout, Precision, Routing
     from rackline.passes import Calibration
-    from rackline.serving.stack import Stack
+    from rackline.system import System
 
 
 ANY_PRECISION = "any"
@@ -273,50 +272,8 @@ def named(question: Names, watch: Watch) -> tuple[AnyModel, Cluster]:
     return model, rack if chips is None else rack.with_num_chips(int(chips))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
-    """What the names of a question stand for; everything below works with these objects.
-
-    Args:
-        model: with its settings.
-        cluster: with its settings, terms and number of chips.
-        calibration: numbers of the kernels on its chip.
-        stack: that runs them.
-        precisions: data types that were named; empty where all are considered.
-        routing: law that was named; None for that of the stack.
-        sample_bytes_per_logit: memory traffic of drawing a token [bytes].
-    """
-
-    model: AnyModel
-    cluster: Cluster
-    calibration: Calibration
-    stack: Stack
-    precisions: tuple[Precision, ...]
-    routing: Routing | None
-    sample_bytes_per_logit: float
-
-    @property
-    def precision(self) -> Precision:
-        """The data types of a question that has one precision."""
-        return self.precisions[0]
-
-    def deployment(self, layout: Layout) -> Deployment:
-        """The deployment under a layout, with the kernels of the stack's version."""
-        from rackline.parallel import Deployment
-
-        return Deployment(
-            model=self.model,
-            cluster=self.cluster,
-            layout=layout,
-            precision=self.precision,
-            calibration=self.stack.calibrated(self.calibration, self.cluster.chip.generation),
-            routing=self.routing or self.stack.routing,
-            sample_bytes_per_logit=self.sample_bytes_per_logit,
-        )
-
-
-def resolve(question: Names, watch: Watch) -> Resolved:
-    """Everything that a question names, as objects; what questions of its kind do not name is at its default.
+def resolve(question: Names, watch: Watch) -> System:
+    """The system that a question names; what questions of its kind do not name is at its default.
 
     Raises:
         RacklineError: as `named`; an unknown calibration, stack, precision or routing.
@@ -325,31 +282,45 @@ def resolve(question: Names, watch: Watch) -> Resolved:
 
 
 def resolve_on(
-    question: Names, model: AnyModel, cluster: Cluster, watch: Watch, calibration: CalibrationLike = "auto"
-) -> Resolved:
+    question: Names,
+    model: AnyModel,
+    cluster: Cluster,
+    watch: Watch,
+    calibration: CalibrationLike = "auto",
+    *,
+    again: bool = False,
+) -> System:
     """As `resolve`, for a model and a cluster that are known.
 
     Args:
         calibration: of a question that names none.
+        again: whether `auto` chooses the stack for the model and the cluster as they are set; else it keeps the one
+            that it takes for them as the catalogue has them, so that a better link never brings a slower stack.
     """
     from rackline.parallel import parse_routing, precision
-    from rackline.serving.stack import stack_named
+    from rackline.system import System
 
     chip = cluster.chip
     asked = getattr(question, "calibration", "auto")
     server: str | None = getattr(question, "stack", None)
-    numbers = in_version(numbers_of(calibration if asked == "auto" else asked, model, cluster, watch), server, chip)
-    stack = stack_named(server, numbers, chip.hbm_bytes)
+    taken = calibration if asked == "auto" else asked
+    if taken == "auto":
+        taken = cluster.calibration or _usual_stack(question, model, cluster, watch, again=again)
+        if cluster.calibration:
+            watch.takes(f"calibration {cluster.calibration}, which comes with {cluster.name} (--calibration)")
+    numbers = in_version(calibration_of(taken, chip), server, chip)
     labels = _labels(getattr(question, "precision", None) or "native")
     routing: str | None = getattr(question, "routing", None)
-    return Resolved(
-        model=model,
-        cluster=cluster,
+    fraction: float | None = getattr(question, "memory_fraction", None)
+    return System.of(
+        model,
+        cluster,
         calibration=numbers,
-        stack=stack,
-        precisions=tuple(precision(one, model, chip) for one in labels),
+        stack=server,
+        precisions=[precision(one, model, chip) for one in labels],
         routing=None if routing is None else parse_routing(routing),
-        sample_bytes_per_logit=stack.sample_bytes_per_logit if getattr(question, "sampling", None) == "top-p" else 0.0,
+        memory_fraction=fraction,
+        top_p=getattr(question, "sampling", None) == "top-p",
     )
 
 
@@ -359,22 +330,25 @@ def _labels(given: str | tuple[str, ...]) -> tuple[str, ...]:
     return () if ANY_PRECISION in found else found
 
 
-def numbers_of(given: CalibrationLike, model: AnyModel, cluster: Cluster, watch: Watch) -> Calibration:
-    """The numbers of a name or file on a chip; for "auto" those of the stack that serves the model best there."""
-    if given != "auto":
-        return calibration_of(given, cluster.chip)
-    if cluster.calibration:
-        watch.takes(f"calibration {cluster.calibration}, which comes with {cluster.name} (--calibration)")
-        return calibration_of(cluster.calibration, cluster.chip)
+def _usual_stack(question: Names, model: AnyModel, cluster: Cluster, watch: Watch, *, again: bool) -> str:
+    """The stack of "auto", with a note of it where there are several to choose from."""
+    from rackline.arch import found_model
     from rackline.search.stacks import usual_stack
 
-    choice = usual_stack(model, cluster)
+    plain, on = model, cluster
+    if isinstance(question.model, str):
+        plain = found_model(lookup_of(question, watch).find(question.model))
+    if isinstance(question.on, str):
+        on = cluster_of(question.on)
+    kept = choice = usual_stack(plain, on)
+    if again:
+        choice = usual_stack(*named(question, watch))
+    which = f"cheapest measured on {cluster.chip.name} for this model"
+    if choice.name != kept.name:
+        which = f"chosen again, the cheapest for what was set; without it {kept.name}, which `explain` keeps"
     if choice.second:
-        watch.takes(
-            f"stack {choice.name}: cheapest measured on {cluster.chip.name} for this model; {choice.second} "
-            f"{choice.ratio:.2f} times as much (--calibration)"
-        )
-    return calibration_of(choice.name, cluster.chip)
+        watch.takes(f"stack {choice.name}: {which}; {choice.second} {choice.ratio:.2f} times as much (--calibration)")
+    return choice.name
 
 
 def in_version(numbers: Calibration, server: str | None, chip: Chip) -> Calibration:

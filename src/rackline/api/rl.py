@@ -196,15 +196,11 @@ def rl(question: RlQuestion, watch: Watch) -> RlPlan:
     serving = resolve_on(question, policy, cluster, watch, question.calibration)
     stack = find_train_stack(question.train_stack)
     job = RlJob(
-        model=policy,
-        cluster=cluster,
         prompts=count(question.prompts),
         generations=count(question.generations),
         prompt_len=si(question.input),
         lengths=AnswerLengths(mean=si(question.output), spread=si(question.spread), longest=si(question.longest)),
-        stack=serving.stack,
-        calibration=serving.stack.calibrated(serving.calibration, cluster.chip.generation),
-        precision=serving.precision,
+        serving=serving,
         train_stack=stack,
         train_calibration=calibration(stack.kernels, cluster.chip),
         train_precision=train_precision(question.train_precision, cluster.chip, None, stack),
@@ -213,7 +209,6 @@ def rl(question: RlQuestion, watch: Watch) -> RlPlan:
         reward=None if question.reward is None else _reward(question, watch),
         train_batch=count(question.update),
         trained=count(question.trained),
-        memory_fraction=si(question.memory_fraction),
     )
     layout, fixed = layout_text(question.gen_layout), layout_text(question.train_layout)
     gen_chips = count(question.gen_chips)

@@ -10,13 +10,13 @@ from rackline.api.option import option
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
-    from rackline.api.resolve import Resolved
     from rackline.api.watch import Watch
     from rackline.hardware import Cluster
     from rackline.parallel import Layout
     from rackline.pricing import PromptLengths, Rent, TokenCosts, Way
     from rackline.search.candidate import Candidate
     from rackline.serving.workload import Workload
+    from rackline.system import System
 
 MOST_MARGIN = 1000.0
 CALIBRATION = option("object", "auto, trtllm, vllm, sglang, generic, unit (ideal roofline) or a TOML file")
@@ -70,7 +70,7 @@ def rent_of(
 
 
 def costs_of(
-    resolved: Resolved,
+    system: System,
     layout: str | None,
     request: Workload,
     watch: Watch,
@@ -80,7 +80,7 @@ def costs_of(
     A plan finds the cheapest of each kind of layout; of these the one with the least bare cost of the request counts.
 
     Args:
-        resolved: model, cluster, precision and kernels.
+        system: in one precision.
         layout: the parts of it that are fixed.
         request: lengths of the request.
 
@@ -90,25 +90,22 @@ def costs_of(
     from rackline.parallel import matching_layouts
     from rackline.pricing import TokenCosts
     from rackline.search import SearchSpace, plan
+    from rackline.system import Demand
 
-    model, cluster = resolved.model, resolved.cluster
+    model, cluster = system.model, system.cluster
     with watch.moving("searching for the cheapest deployment"):
         answer = plan(
-            model,
-            cluster,
-            request,
-            calibration=resolved.calibration,
+            system,
+            Demand(workload=request),
+            SearchSpace(layouts=matching_layouts(layout, model, cluster.num_chips)),
             prefill=None,
             served=False,
-            search_space=SearchSpace(
-                precisions=resolved.precisions, layouts=matching_layouts(layout, model, cluster.num_chips)
-            ),
         )
     if answer.best is None:
         raise InputError(
             what="deployment", given=f"{model.name} on {cluster.name}", allowed=f"one that fits: {answer.reason}"
         )
-    found = [TokenCosts.of(resolved.deployment(one.layout)) for one in answer.ranked]
+    found = [TokenCosts.of(system, one.layout) for one in answer.ranked]
     return min(found, key=lambda one: float(one.request_chip_s(request.input_len, request.output_len)[0]))
 
 
@@ -117,15 +114,13 @@ class SearchedWays:
     """The cheapest single engine of a plan, searched anew for each tier and limit, with every slot taken all the time.
 
     Args:
-        resolved: model, kernels and precision; its cluster at the price of a chip-hour that counts.
+        system: in one precision; its cluster at the price of a chip-hour that counts.
         layouts: that are left free; None for all.
-        memory_fraction: share of the memory that the server may use.
         found: what was searched before, by tier and limit.
     """
 
-    resolved: Resolved
+    system: System
     layouts: Sequence[Layout] | None
-    memory_fraction: float
     found: dict[tuple[float, float, float, float | None], Way | str] = field(
         default_factory=dict[tuple[float, float, float, float | None], "Way | str"], compare=False
     )
@@ -142,8 +137,9 @@ class SearchedWays:
         return self.found[key]
 
     def _searched(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
-        from rackline.search import Constraints, SearchSpace, plan
+        from rackline.search import SearchSpace, plan
         from rackline.serving.workload import Workload
+        from rackline.system import Constraints, Demand
 
         layouts = self._holding(lengths.until_len + output_len)
         if not layouts:
@@ -151,17 +147,17 @@ class SearchedWays:
         if lengths.earned_at == "mean":
             # micro-batches of unequal prompts wait for each other, which a plan for one length does not see
             layouts = [layout for layout in layouts if layout.pp == 1] or layouts
-        answer = plan(
-            self.resolved.model,
-            self.resolved.cluster,
+        lengths_asked = (
             Workload(input_len=lengths.mean, output_len=max(output_len, 2.0))
             if lengths.known is None
-            else Workload.of_mixture(lengths.known),
-            calibration=self.resolved.calibration,
-            constraints=Constraints(tpot_s=tpot_s, memory_fraction=self.memory_fraction),
+            else Workload.of_mixture(lengths.known)
+        )
+        answer = plan(
+            self.system,
+            Demand(workload=lengths_asked, limits=Constraints(tpot_s=tpot_s)),
+            SearchSpace(layouts=layouts),
             prefill=None,
             served=False,
-            search_space=SearchSpace(precisions=self.resolved.precisions, layouts=layouts),
         )
         from rackline.search.candidate import Candidate
 
@@ -176,14 +172,14 @@ class SearchedWays:
         from rackline.parallel import LayoutGrid, enumerate_layouts
         from rackline.parallel.memory import memory_use
 
-        model, cluster = self.resolved.model, self.resolved.cluster
+        model, cluster = self.system.model, self.system.cluster
         layouts = list(self.layouts) if self.layouts else enumerate_layouts(model, cluster.num_chips)
         use = memory_use(
             model,
             LayoutGrid.of(layouts),
-            self.resolved.precision,
+            self.system.precision,
             cluster.chip,
-            self.resolved.stack.memory(None, self.memory_fraction),
+            self.system.server(),
             sequences_per_rank=1.0,
             context_len=context_len,
         )
@@ -195,8 +191,8 @@ class SearchedWays:
         from rackline.pricing.ways import mean_prefill_chip_s, prefill_chip_s
         from rackline.search.candidate import price_per_chip_s
 
-        costs = TokenCosts.of(self.resolved.deployment(found.layout), found.mode, self.memory_fraction)
-        per_mtok = price_per_chip_s(self.resolved.cluster)[0] * 1e6
+        costs = TokenCosts.of(self.system, found.layout, found.mode)
+        per_mtok = price_per_chip_s(self.system.cluster)[0] * 1e6
         spread = 1.0  # of a mixture a plan counts the prompts as they are
         if lengths.known is None:
             spread = mean_prefill_chip_s(costs, lengths) / float(prefill_chip_s(costs, lengths.mean)[0])

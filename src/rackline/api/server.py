@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.option import MOST_CHIPS, count, layout_text, si, texts
 from rackline.api.question import options
-from rackline.api.resolve import Resolved, cluster_of, resolve_on
+from rackline.api.resolve import cluster_of, resolve_on
 from rackline.api.simulate_question import RESERVES, SimulateQuestion
 from rackline.api.traffic import cache_rules_of, tiers_of
 from rackline.errors import InputError, nearest_names
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from rackline.hardware import Cluster
     from rackline.parallel import Deployment, Layout
     from rackline.search.choice import Energy
+    from rackline.serving.capacity import Capacity
     from rackline.serving.speculative import Speculation
     from rackline.serving.stack import Stack
     from rackline.simulation import CacheConfig, Handover, Pool, Requests, Result
     from rackline.simulation.metrics import Costs
+    from rackline.system import System
 
 COMPARED = (
     "on", "chips", "policy", "layout", "replicas", "router", "max_batched_tokens", "max_num_seqs", "kv_tokens",
@@ -186,11 +188,11 @@ def server_of(
     from rackline.simulation.router import router as find_router
 
     find_router(question.router)
-    resolved = _with_numbers(question, resolve_on(question, model, cluster, watch))
-    stack = resolved.stack
+    system = _with_numbers(question, resolve_on(question, model, cluster, watch))
+    stack = system.stack
     given = layout_text(question.layout)
-    layout = parse_layout(given, model) if given else _smallest(resolved)
-    deployment = resolved.deployment(layout)
+    layout = parse_layout(given, model) if given else _smallest(system, longest, count(question.block_size), watch)
+    deployment = system.deployment(layout)
     front_given = layout_text(question.prefill_layout)
     front_layout = parse_layout(front_given, model) if front_given else layout
     replicas, front, used = _sizes(question, cluster, layout, front_layout)
@@ -217,15 +219,13 @@ def server_of(
     )
 
 
-def _with_numbers(question: SimulateQuestion, resolved: Resolved) -> Resolved:
+def _with_numbers(question: SimulateQuestion, system: System) -> System:
     """The same with the numbers of the stack that were given."""
     numbers: dict[str, Any] = {}
     for key in ("max_batched_tokens", "max_num_seqs"):
         if getattr(question, key) is not None:
             numbers[key] = count(getattr(question, key))
-    if question.memory_fraction is not None:
-        numbers["memory_fraction"] = si(question.memory_fraction)
-    return replace(resolved, stack=replace(resolved.stack, **numbers))
+    return replace(system, stack=replace(system.stack, **numbers))
 
 
 def _sizes(question: SimulateQuestion, cluster: Cluster, layout: Layout, front_layout: Layout) -> tuple[int, int, int]:
@@ -300,20 +300,45 @@ def _speculation(text: str | None) -> Speculation:
     return Speculation(draft_tokens=number, tokens_per_step=parse_count(yielded, name="speculate tokens"))
 
 
-def _smallest(resolved: Resolved) -> Layout:
-    """The fewest chips that hold a request, with the most room among those."""
+def _smallest(system: System, longest: int, block_size: int, watch: Watch) -> Layout:
+    """The fewest chips that hold a request of usual length, with the most room among those; more where a rank of them
+    has no room for the longest request.
+
+    Args:
+        longest: of the requests, prompt and answer [tokens].
+        block_size: of the KV cache, by which a request is rounded up, and may be decoded ahead [tokens].
+    """
     from rackline.serving.capacity import capacity
 
-    found = capacity(resolved.model, resolved.cluster, resolved.precision, server=resolved.stack.memory())
-    holding = [row for row in found.rows if row.max_concurrency >= 1]
-    if not holding:
+    server = system.server()
+    found = capacity(system.model, system.cluster, system.precision, server=server)
+    usual = _fewest_chips(found)
+    if usual is None:
         from rackline.report.capacity_report import nearest_reason
 
         raise InputError(
-            what=f"{resolved.model.name} on {resolved.cluster.name}",
+            what=f"{system.model.name} on {system.cluster.name}",
             given=nearest_reason(found),
             allowed="a cluster that holds weights and a request of 8k tokens (see rackline fit)",
         )
+    held = float(longest + 2 * block_size)
+    if system.deployment(usual).max_sequences(context_len=held, server=server) >= 1:
+        return usual
+    roomy = _fewest_chips(capacity(system.model, system.cluster, system.precision, context_len=held, server=server))
+    if roomy is None or roomy == usual:
+        return usual
+    watch.takes(
+        f"layout {roomy.label()}: the smallest that holds the longest request, of {longest:,} tokens, which "
+        f"{usual.label()} does not (--layout)"
+    )
+    return roomy
+
+
+def _fewest_chips(found: Capacity) -> Layout | None:
+    """Of the layouts that hold a request, the one on the fewest chips with the most room."""
+    holding = [row for row in found.rows if row.max_concurrency >= 1]
+    if not holding:
+        return None
     chips = min(row.layout.chips_per_replica for row in holding)
     return max(
         (row for row in holding if row.layout.chips_per_replica == chips),

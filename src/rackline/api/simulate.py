@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from math import ceil, isinf, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,7 +14,7 @@ from rackline.api.adapter import with_adapter
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.draft import with_draft
 from rackline.api.media import media_of, media_tokens, with_media
-from rackline.api.option import Option, count, texts
+from rackline.api.option import Option, count, si, texts
 from rackline.api.resolve import check_context, named
 from rackline.api.server import Server, other_server, server_of
 from rackline.api.simulate_question import SimulateQuestion
@@ -21,11 +23,17 @@ from rackline.api.uses import Use, use_lines, with_use
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
+from rackline.units import parse_per_second
+
+_FIRST_REQUESTS = 2000  # a p99 of independent latencies takes about 500
+_MOST_REQUESTS = 64_000  # seconds to a minute of work
+_REQUESTS_A_USER = 10  # so that leaving out the first and last of each leaves most
 
 _TIMES: tuple[tuple[Literal["ttft_s", "tpot_s"], str], ...] = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))
 
 if TYPE_CHECKING:
     from rackline.arch import AnyModel
+    from rackline.hardware import Cluster
     from rackline.report.figure import Figure
     from rackline.search.choice import Energy
     from rackline.search.rate_capacity import RateCapacity
@@ -133,7 +141,7 @@ def _energy_text(run: Run) -> Iterable[Any]:
     if energy is not None:
         yield Text(f"power: {energy_text(energy)}")
         if energy.power.basis == "kernels":
-            from rackline.validation.intervals import joules_line, joules_of
+            from rackline.bands.intervals import joules_line, joules_of
 
             band = joules_of(run.server.deployment, energy.joules_per_output_token)
             yield Text(joules_line([band]), style="dim")
@@ -141,7 +149,7 @@ def _energy_text(run: Run) -> Iterable[Any]:
 
 def _interval(answer: Answered) -> str:
     """What measured servers of this kind deviate by, of the means."""
-    from rackline.validation.intervals import interval_line, of_deployment
+    from rackline.bands.intervals import interval_line, of_deployment
 
     if isinstance(answer.result, Sustained):
         return ""
@@ -329,33 +337,123 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     asked = limits_of(question.capacity, "capacity") if question.capacity is not None else None
     model, cluster = named(question, watch)
     media = media_of(question, watch)
-    traffic = requests_of(question, media_tokens(media))
+    traffic = requests_of(question, media_tokens(media), _first_requests(question))
     model = with_media(model, media, encoded_over(question, traffic, media_tokens(media)))
     model = with_adapter(with_draft(model, question, question.speculate, watch), question, watch)
-    traffic = _with_adapters(question, traffic, model)
-    longest = int((traffic.input_len + traffic.output_len).max())
-    check_context(model, float(longest), watch)
     asked_for = {ASKED: (question, cluster)}
     for text in texts(question.compare):
         asked_for[text] = other_server(question, cluster, text)
+    if asked is not None and question.compare:
+        raise InputError(what="compare", given=texts(question.compare)[0], allowed="only without `capacity`")
+    desk = _Desk(question=question, model=model, media_tokens=media_tokens(media), watch=watch)
+    stage = desk.stage(traffic, asked_for)
     if asked is not None:
-        if question.compare:
-            raise InputError(what="compare", given=texts(question.compare)[0], allowed="only without `capacity`")
-        server = server_of(question, model, cluster, traffic.hash_tokens, longest, watch)
-        return _sustained(server, traffic, asked, question.skip_bad, watch)
-    servers = {
-        name: server_of(one, model, rack, traffic.hash_tokens, longest, watch)
-        for name, (one, rack) in asked_for.items()
-    }
-    runs: dict[str, Run] = {}
-    for name, server in servers.items():
-        what = f"serving {len(traffic):,} requests ({name})" if len(servers) > 1 else "serving"
-        with watch.serving(what) as progress:
-            result = server.serve(traffic, question.skip_bad, progress, keep_passes=question.keep_passes)
-        runs[name] = Run(server=server, result=result, slo=limits)
-        if result.interrupted:
+        return _sustained(desk, stage, asked)
+    runs = {ASKED: desk.run(stage, ASKED, limits)}
+    while desk.goes_on(runs[ASKED], stage):
+        longer = desk.longer(stage, asked_for, runs[ASKED].result.half_width(limits))
+        if longer is None:
             break
-    return Simulated(requests=traffic, runs=runs, use=use)
+        stage = longer
+        runs = {ASKED: desk.run(stage, ASKED, limits)}
+    desk.says_what_is_unknown(runs[ASKED])
+    for name in stage.servers:
+        if not any(run.result.interrupted for run in runs.values()) and name != ASKED:
+            runs[name] = desk.run(stage, name, limits)
+    return Simulated(requests=stage.requests, runs=runs, use=use)
+
+
+def _first_requests(question: SimulateQuestion) -> int:
+    """The synthetic requests of the first run: a day where there is a daily cycle."""
+    from rackline.simulation.arrivals import DAY_S
+
+    if si(question.diurnal_amplitude) and question.rate is not None and str(question.rate) != "inf":
+        return min(ceil(float(parse_per_second(str(question.rate), name="rate")) * DAY_S), _MOST_REQUESTS)
+    return min(max(_FIRST_REQUESTS, _REQUESTS_A_USER * (count(question.users) or 0)), _MOST_REQUESTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """Requests, and the servers that are to serve them, by name."""
+
+    requests: Requests
+    servers: Mapping[str, Server]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Desk:
+    """Runs of one question, of growing length until its percentiles are known."""
+
+    question: SimulateQuestion
+    model: AnyModel
+    media_tokens: int
+    watch: Watch
+
+    def stage(self, traffic: Requests, asked_for: Mapping[str, tuple[SimulateQuestion, Cluster]]) -> _Stage:
+        """Servers that hold the longest request, and the requests with their adapters."""
+        traffic = _with_adapters(self.question, traffic, self.model)
+        longest = int((traffic.input_len + traffic.output_len).max())
+        check_context(self.model, float(longest), self.watch)
+        servers = {
+            name: server_of(one, self.model, rack, traffic.hash_tokens, longest, self.watch)
+            for name, (one, rack) in asked_for.items()
+        }
+        return _Stage(requests=traffic, servers=servers)
+
+    def run(self, stage: _Stage, name: str, slo: Slo | None) -> Run:
+        """Serve the requests."""
+        what = f"serving {len(stage.requests):,} requests" + (f" ({name})" if len(stage.servers) > 1 else "")
+        server = stage.servers[name]
+        with self.watch.serving(what) as progress:
+            result = server.serve(
+                stage.requests, self.question.skip_bad, progress, keep_passes=self.question.keep_passes
+            )
+        return Run(server=server, result=result, slo=slo)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the number of requests is left open."""
+        return self.question.requests is None
+
+    def goes_on(self, run: Run, stage: _Stage) -> bool:
+        """Whether a run of twice the length is due."""
+        result = run.result
+        if not self.is_free or result.requests.process is None or result.interrupted:
+            return False
+        if result.overload() is not None:
+            return False
+        return result.half_width(run.slo) > si(self.question.percentile_precision)
+
+    def longer(
+        self, stage: _Stage, asked_for: Mapping[str, tuple[SimulateQuestion, Cluster]], half_width: float
+    ) -> _Stage | None:
+        """As many requests as are likely to do, as widths go with 1 / √n; None beyond the most, or where the longest of
+        them does not fit.
+
+        Args:
+            half_width: that these requests gave [1].
+        """
+        factor = 2.0 if isinf(half_width) else (half_width / si(self.question.percentile_precision)) ** 2
+        number = min(len(stage.requests) * 2 ** min(max(ceil(log2(factor)), 1), 3), _MOST_REQUESTS)
+        if number <= len(stage.requests):
+            return None
+        try:
+            return self.stage(requests_of(self.question, self.media_tokens, number), asked_for)
+        except InputError:
+            return None
+
+    def says_what_is_unknown(self, run: Run) -> None:
+        """Warn of percentiles that a run of free length did not settle."""
+        result = run.result
+        if not self.is_free or result.requests.process is None or result.interrupted:
+            return
+        width, asked = result.half_width(run.slo), si(self.question.percentile_precision)
+        if width > asked and result.overload() is None:
+            known = "cannot be bounded" if isinf(width) else f"are known to ±{100.0 * width:.0f} %"
+            self.watch.warn(
+                f"after {len(result.requests):,} requests the percentiles that were asked for {known}, not to "
+                f"±{100.0 * asked:g} %; see their intervals, or simulate more (`requests`)"
+            )
 
 
 def _with_adapters(question: SimulateQuestion, traffic: Requests, model: AnyModel) -> Requests:
@@ -373,10 +471,34 @@ def _with_adapters(question: SimulateQuestion, traffic: Requests, model: AnyMode
     return with_chosen_adapters(traffic, adapter, count(question.seed))
 
 
-def _sustained(server: Server, traffic: Requests, asked: Slo, skip_bad: bool, watch: Watch) -> Sustained:
+def _sustained(desk: _Desk, stage: _Stage, asked: Slo) -> Sustained:
     from rackline.search.rate_capacity import rate_capacity
 
-    with watch.serving("searching for the highest rate") as progress:
-        found = rate_capacity(traffic, lambda faster: server.serve(faster, skip_bad, progress), asked)
+    question, watch = desk.question, desk.watch
+    asked_for = {ASKED: (question, stage.servers[ASKED].deployment.cluster)}
+    found: RateCapacity | None = None
+    while True:
+        server, traffic = stage.servers[ASKED], stage.requests
+        with watch.serving(f"searching for the highest rate with {len(traffic):,} requests") as progress:
+            found = rate_capacity(
+                traffic,
+                partial(server.serve, skip_bad=question.skip_bad, progress=progress),
+                asked,
+                near_per_s=found.rate_per_s if found is not None else None,
+            )
+        width = found.half_width
+        wanted = si(question.percentile_precision)
+        bounded = found.rate_per_s > 0 and found.broken_per_s is not None  # more requests move no end that is none
+        if not (desk.is_free and bounded) or traffic.process is None or width <= wanted:
+            break
+        longer = desk.longer(stage, asked_for, width)
+        if longer is None:
+            known = "cannot be bounded" if isinf(width) else f"is known to ±{100.0 * width:.0f} %"
+            watch.warn(
+                f"with {len(traffic):,} requests the capacity {known}, not to ±{100.0 * wanted:g} %; see its interval, "
+                "or simulate more (`requests`)"
+            )
+            break
+        stage = longer
     run = None if found.result is None else Run(server=server, result=found.result, slo=asked)
     return Sustained(capacity=found, at_capacity=run, server=server, requests=traffic)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rackline.api.option import Option
-from rackline.errors import InputError
+from rackline.errors import InputError, RacklineError
 
 if TYPE_CHECKING:
-    from rackline.hardware import Cluster
+    from collections.abc import Sequence
+
+    from rackline.api.plan_parts import PlanInputs
     from rackline.search import Plan
-    from rackline.search.launch import Checkpoints, LaunchCommand
+    from rackline.search.kept_prefixes import KeptPrefixes
+    from rackline.search.launch import LaunchCommand
+    from rackline.search.launch_plan import Checkpoints, LaunchOptions
+    from rackline.search.speculation import SpeculationRow
 
 KINDS = ("kubernetes", "dynamo")
 LAUNCH_AS = Option(
@@ -30,34 +35,76 @@ class Starting:
     Args:
         plan: the plan.
         checkpoints: what can be loaded.
-        stack: engine that runs it.
-        version: of the engine; empty where it was not named.
-        prefill_cluster: of the prefill pool, where that is another one.
+        options: what the engines are told beside.
+        kept_prefixes: whether prompts repeat their prefixes.
     """
 
     plan: Plan
     checkpoints: Checkpoints
-    stack: str
-    version: str = ""
-    prefill_cluster: Cluster | None = None
+    options: LaunchOptions
+    kept_prefixes: bool = False
 
-    def commands(self, version: str = "", *, leftover: bool = False) -> list[LaunchCommand]:
-        """Command lines of one replica of each kind; none without an answer.
+    def commands(self) -> list[LaunchCommand]:
+        """Commands of all replicas and of the router in front of them; none without an answer.
 
-        Args:
-            version: of the engine, where none was named.
-            leftover: also of the engine on paid chips that the others leave free.
+        Raises:
+            InputError: an engine whose options were not read.
         """
-        from rackline.search.launch import plan_commands
+        from rackline.search.launch_plan import deployment_commands, plan_commands
 
-        return plan_commands(
-            self.plan,
-            self.checkpoints,
-            self.stack,
-            self.version or version,
-            self.prefill_cluster,
-            leftover=leftover,
-        )
+        commands = plan_commands(self.plan, self.checkpoints, self.options, leftover=True)
+        return deployment_commands(commands, kept_prefixes=self.kept_prefixes)
+
+
+def launch_options(
+    asked: PlanInputs, found: Plan, rows: Sequence[SpeculationRow] | None, prefixes: KeptPrefixes | None
+) -> LaunchOptions:
+    """What the engines of a plan's answer are told beside their layout: drafts that pay, memory of the host.
+
+    Args:
+        rows: of the plan's speculation; None where it was not asked for.
+        prefixes: that the answer keeps; None where prompts do not repeat.
+    """
+    from rackline.arch import Model
+    from rackline.search.launch import Drafts
+    from rackline.search.launch_plan import LaunchOptions
+    from rackline.search.speculation import paying_drafts
+
+    model, notes = found.system.model, list[str]()
+    drafts: Drafts | None = None
+    row = None if rows is None else paying_drafts(found, rows)
+    if row is not None and isinstance(model, Model):
+        count = row.speculation.draft_tokens
+        if model.draft is not None:
+            drafts = Drafts(tokens=count, model_id=asked.draft_id, is_head=model.draft.num_layers == 1)
+        elif model.mtp_layers:
+            drafts = Drafts(tokens=count)
+        else:
+            notes.append(f"{count} drafts a step would pay: name a head or a small model with --draft")
+    kept = 0.0
+    for tier in prefixes.tiers[1:] if prefixes is not None else ():
+        if _is_host_memory(tier.name):
+            kept += tier.capacity_bytes
+        else:
+            notes.append(f"prefixes in {tier.name}: its options were not read")
+    return LaunchOptions(
+        stack=asked.engine or found.system.calibration.name,
+        version=asked.version,
+        prefill_on=asked.prefill_cluster,
+        drafts=drafts,
+        host_cache_bytes=kept,
+        notes=tuple(notes),
+    )
+
+
+def _is_host_memory(name: str) -> bool:
+    """Whether a tier is the memory of the host: as the help of `--tier` calls it, or by its name in the catalogue."""
+    from rackline.hardware import memory_tier
+
+    try:
+        return name.lower() in ("host", "dram", "cpu") or memory_tier(name).name == "ddr5-host"
+    except RacklineError:  # a memory of the user's own
+        return False
 
 
 def manifests_of(starting: Starting, kind: str) -> str:
@@ -72,15 +119,19 @@ def manifests_of(starting: Starting, kind: str) -> str:
     from rackline.report.manifest_file import manifest_text
     from rackline.search.dynamo import dynamo_manifests, engine_version
     from rackline.search.kubernetes import kubernetes_manifests, routing_note
+    from rackline.search.launch_plan import plan_commands
 
     plan, best = starting.plan, starting.plan.best
     if best is None:
         raise InputError(what="launch_as", given=kind, allowed=f"a plan that has an answer; {plan.reason}")
     of_dynamo = kind == "dynamo"
-    commands = starting.commands(engine_version(starting.stack) if of_dynamo else "", leftover=not of_dynamo)
-    prefill = starting.prefill_cluster or plan.cluster
-    places = [prefill if command.role == "prefill" else plan.cluster for command in commands]
-    name = f"{plan.model.name}-{plan.cluster.name}"
+    options = starting.options
+    if of_dynamo and not options.version:
+        options = replace(options, version=engine_version(options.stack))
+    commands = plan_commands(plan, starting.checkpoints, options, leftover=not of_dynamo)
+    prefill = options.prefill_on or plan.system.cluster
+    places = [prefill if command.role == "prefill" else plan.system.cluster for command in commands]
+    name = f"{plan.system.model.name}-{plan.system.cluster.name}"
     make = dynamo_manifests if kind == "dynamo" else kubernetes_manifests
     documents = make(commands, places, name)
     beside = best.leftover
@@ -93,9 +144,9 @@ def manifests_of(starting: Starting, kind: str) -> str:
     replicas = ", ".join(f"{one.replicas} x {one.chips_per_replica} chips ({one.role})" for one in commands)
     rate = best.requests_per_s if of_dynamo else best.requests_per_s_with_leftover
     about = [
-        f"{plan.model.name} on {best.num_chips} chips of {plan.cluster.name}: {replicas}",
-        f"expected: {rate:.3g} requests/s of {plan.workload.input_len:.0f} + "
-        f"{plan.workload.output_len:.0f} tokens, time to first token {best.ttft_s:.3g} s, "
+        f"{plan.system.model.name} on {best.num_chips} chips of {plan.system.cluster.name}: {replicas}",
+        f"expected: {rate:.3g} requests/s of {plan.demand.workload.input_len:.0f} + "
+        f"{plan.demand.workload.output_len:.0f} tokens, time to first token {best.ttft_s:.3g} s, "
         f"{best.tpot_s * 1e3:.3g} ms per output token",
         "network devices (RDMA) and volumes that keep the weights are the cluster's own: add them to the pods",
     ]

@@ -17,8 +17,7 @@ from rackline.api.tiers_question import TiersQuestion
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
-    from rackline.parallel import Deployment
-    from rackline.pricing import CheapestSpan, KeepingCost
+    from rackline.pricing import CheapestSpan, KeepingCost, TokenCosts
     from rackline.pricing.cache import HeldPrice, KeptLine
     from rackline.pricing.prefixes import KeptPrefixes, Repeats
     from rackline.report.figure import Figure
@@ -32,7 +31,7 @@ class Kept:
     """What it costs to keep a prompt.
 
     Args:
-        deployment: that computes it.
+        costs: of the deployment that computes it.
         lines: of each tier, cost over the time that it is held.
         spans: the cheapest tier by time.
         hold_times_s: the times that were asked for [s].
@@ -44,7 +43,7 @@ class Kept:
     """
 
     json_keys: ClassVar = (
-        "deployment",
+        "deployment=costs.deployment",
         "prompt_len",
         "entry_bytes",
         "reuses",
@@ -55,7 +54,7 @@ class Kept:
         "traffic",
     )
 
-    deployment: Deployment
+    costs: TokenCosts
     lines: tuple[KeepingCost, ...]
     spans: tuple[CheapestSpan, ...]
     hold_times_s: tuple[float, ...]
@@ -92,7 +91,7 @@ class Kept:
     @property
     def title(self) -> str:
         """What computes the prompt."""
-        one = self.deployment
+        one = self.costs.deployment
         return f"{one.model.name} on {one.cluster.name}, {one.layout.label()}, {one.precision.short()}"
 
 
@@ -149,22 +148,22 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
         >>> rl.tiers("llama-3.1-70b", on="dgx-h100", hold_time=["5min", "1h"]).result.hold_times_s
         (300.0, 3600.0)
     """
-    resolved = resolve(question, watch)
-    rent = rent_of(resolved.cluster)
+    system = resolve(question, watch)
+    rent = rent_of(system.cluster)
     repeating = repeats_of(question)
     prompt_len = si(question.prompt) if repeating is None else repeating[1].input_len
-    check_context(resolved.model, prompt_len, watch)
+    check_context(system.model, prompt_len, watch)
     from rackline.pricing import Terms, envelope, keeping_lines
     from rackline.serving.workload import Workload
 
     request = Workload(input_len=prompt_len, output_len=_PLANNED_OUTPUT_LEN)
-    costs = costs_of(resolved, layout_text(question.layout), request, watch)
+    costs = costs_of(system, layout_text(question.layout), request, watch)
     if repeating is not None and question.eviction != "lru":
-        repeating = (repeating[0], evicting(question, repeating[1], costs.deployment))
+        repeating = (repeating[0], evicting(question, repeating[1], costs))
     lines = keeping_lines(costs, rent, prompt_len, fetch_s=si(question.max_load_time))
     holds_s = numbers(question.hold_time) or USUAL_HOLDS_S
     return Kept(
-        deployment=costs.deployment,
+        costs=costs,
         lines=tuple(lines),
         spans=envelope(lines, si(question.reuses)),
         hold_times_s=holds_s,

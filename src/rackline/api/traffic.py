@@ -82,17 +82,18 @@ class Traffic(Talks, Protocol):
     def prefix_caching(self) -> bool: ...
 
 
-def requests_of(question: Traffic, media_tokens: int = 0) -> Requests:
+def requests_of(question: Traffic, media_tokens: int = 0, usual: int = _USUAL_REQUESTS) -> Requests:
     """The requests of a question.
 
     Args:
         media_tokens: of images and sound, which come on top of each prompt, or of each message of a conversation
             [tokens].
+        usual: number of synthetic requests where the question names none [requests].
 
     Raises:
         InputError: options that contradict each other or miss each other.
     """
-    found = _recorded(question, question.trace) if question.trace is not None else _made(question, media_tokens)
+    found = _recorded(question, question.trace) if question.trace is not None else _made(question, media_tokens, usual)
     if question.turns is None and media_tokens:
         found = replace(found, input_len=found.input_len + media_tokens)
     if question.cache_hit:
@@ -143,7 +144,7 @@ def _recorded(question: Traffic, trace: str) -> Requests:
     return found if question.requests is None else found.first(count(question.requests))
 
 
-def _made(question: Traffic, media_tokens: int) -> Requests:
+def _made(question: Traffic, media_tokens: int, usual: int) -> Requests:
     import numpy as np
 
     from rackline.simulation import closed_loop_of, open_arrivals
@@ -153,7 +154,7 @@ def _made(question: Traffic, media_tokens: int) -> Requests:
         raise InputError(what="traffic", given=given, allowed="one of `trace`, `rate` and `users`")
     lengths = _lengths(question, media_tokens if question.turns is not None else 0)
     rng = np.random.default_rng(count(question.seed))
-    number = count(question.requests) or _USUAL_REQUESTS
+    number = count(question.requests) or usual
     think_s = si(question.think_time) or 0.0
     if question.users is not None:
         return closed_loop_of(rng, number, count(question.users), lengths, think_s=think_s)

@@ -23,6 +23,17 @@ RATE = option(
 )
 USERS = whole("closed loop: number of users, each with one request in flight", group=_TRAFFIC)
 REQUESTS = whole("number of requests; by default 1000, or the whole trace", maximum=1e8, group=_TRAFFIC)
+SIMULATED_REQUESTS = whole(
+    "number of requests; by default the whole trace, or as many as `percentile_precision` takes, 2,000 to 64,000",
+    maximum=1e8,
+    group=_TRAFFIC,
+)
+PERCENTILE_PRECISION = option(
+    "fraction",
+    "half of the 95 % confidence interval over the percentile, or capacity, at which a run without `requests` ends",
+    unit="1",
+    group=_TRAFFIC,
+)
 INPUT = tokens("mean prompt tokens; with `turns`, of each message", group=_TRAFFIC)
 OUTPUT = tokens("mean output tokens", group=_TRAFFIC)
 LENGTHS = option(

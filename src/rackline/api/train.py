@@ -19,6 +19,7 @@ from rackline.files import write_text
 
 if TYPE_CHECKING:
     from rackline.api.option import ClusterLike, ModelLike, Settings, Texts
+    from rackline.arch import Model
     from rackline.report.figure import Figure
     from rackline.search.train import TrainPlan
     from rackline.training.schedules.executor import Timeline
@@ -41,11 +42,14 @@ class TrainQuestion(ModelQuestion):
             unit="token",
             minimum=1.0,
             maximum=MOST_TOKENS,
-            binary=True,
         )
     )
-    seq: Quantity = field(
-        default="8k", metadata=whole("sequence length in tokens, such as 8k (k is 1024 here)", binary=True)
+    seq: Quantity | None = field(
+        default=None,
+        metadata=whole(
+            "sequence length in tokens, such as 4096 or 8Ki (k is 1000); by default 8192, at most the "
+            "context of the model"
+        ),
     )
     chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
     tokens: Quantity | None = field(
@@ -151,6 +155,22 @@ class TrainQuestion(ModelQuestion):
     set: Settings | None = field(default=None, metadata=shared.SET)
 
 
+DEFAULT_SEQ_LEN = 8192
+"""Tokens of a sequence where a question states none: that of Llama 3's pre-training before its context was lengthened
+(arXiv:2407.21783, section 3.4.1)."""
+
+
+def _seq_len(question: TrainQuestion, model: Model, watch: Watch) -> int:
+    """Length of a sequence [tokens]: as asked for; else the default, within the model's context."""
+    seq_len = count(question.seq)
+    if seq_len is None:
+        return min(DEFAULT_SEQ_LEN, model.max_context_len or DEFAULT_SEQ_LEN)
+    thousands = seq_len // 1000
+    if seq_len % 1000 == 0 and thousands.bit_count() == 1:
+        watch.takes(f"sequences of {seq_len:,} tokens: k is 1000; {thousands}Ki is {1024 * thousands:,} (--seq)")
+    return seq_len
+
+
 if TYPE_CHECKING:
     Answered = Answer[TrainQuestion, TrainPlan]
 
@@ -175,7 +195,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
 
 def _interval(answer: Answered) -> str:
     """What measured runs of this kind deviate by."""
-    from rackline.validation.intervals import interval_line, of_training
+    from rackline.bands.intervals import interval_line, of_training
 
     plan, job = answer.result, answer.result.job
     if not plan.best:
@@ -289,7 +309,7 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
         raise InputError(what="model", given=model.name, allowed="a model whose layers are known, not only its totals")
     stack = find_train_stack(question.stack)
     load = si(question.expert_load)
-    seq_len, asked = count(question.seq), si(question.global_batch)
+    seq_len, asked = _seq_len(question, model, watch), si(question.global_batch)
     rank = count(question.lora) or 0
     if not rank and (question.frozen is not None or question.lora_targets != "all"):
         given = question.frozen or question.lora_targets

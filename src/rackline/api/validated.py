@@ -211,7 +211,7 @@ def _write_docs(answer: Answered, path: Path) -> None:
     elif isinstance(found, Refit):
         write_refit_docs(found, path)
         if found.by == "model":
-            from rackline.validation.bands import write_coverage_docs
+            from rackline.validation.coverage import write_coverage_docs
 
             files = texts(answer.question.files)
             write_coverage_docs(held_out_scores(found, files, answer.question.calibration), path)
@@ -227,7 +227,8 @@ def _write_docs(answer: Answered, path: Path) -> None:
 
 def _write_bands(answer: Answered, path: Path) -> None:
     """Write the error bands of these values."""
-    from rackline.validation.bands import make_bands, to_toml
+    from rackline.bands.bands import to_toml
+    from rackline.validation.coverage import make_bands
     from rackline.validation.refit import Refit
 
     files, found = texts(answer.question.files), answer.result

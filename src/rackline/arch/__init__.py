@@ -17,7 +17,7 @@ from rackline.arch.lookup import FoundModel, find_model, find_towers, with_overr
 from rackline.arch.model import AggregateModel, AnyModel, LayerGroup, Model, ParameterCount
 from rackline.arch.origin import Origin
 from rackline.arch.shapes import Dim, Projection
-from rackline.arch.towers import Media, MediaPart, Tower, View
+from rackline.arch.towers import Media, MediaPart, MultimodalModel, Tower, View, media_of, with_media
 
 __all__ = [
     "ADAPTER_BYTES",
@@ -41,6 +41,7 @@ __all__ = [
     "Model",
     "MoeFfn",
     "MultiHeadLatentAttention",
+    "MultimodalModel",
     "NoAttention",
     "Origin",
     "ParameterCount",
@@ -55,9 +56,11 @@ __all__ = [
     "find_model",
     "find_towers",
     "found_model",
+    "media_of",
     "model",
     "read_hf_config",
     "record_from_hf",
     "windowed_pairs",
+    "with_media",
     "with_overrides",
 ]

@@ -12,7 +12,6 @@ from rackline.arch.shapes import FloatLike
 
 if TYPE_CHECKING:
     from rackline.arch.applied_adapter import AppliedAdapter
-    from rackline.arch.towers import Media
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,6 @@ class Model:
         other_params: parameters that belong to no product and no layer, such as hyper-connections [elements].
         mtp_layers: layers for multi-token prediction beside the stack, which no other count includes [count].
         max_context_len: positions that the model was made for; None: not known [tokens].
-        media: images and sound of each request; None for text alone. No count of parameters includes their towers.
         draft: model that drafts its tokens; None for its own layer for multi-token prediction or one like its last.
         adapter: low-rank adapter that all tokens go through; None for none. No count of parameters includes it.
         origin: what the description was read from; None for an object that a program has built.
@@ -84,7 +82,6 @@ class Model:
     other_params: int = 0
     mtp_layers: int = 0
     max_context_len: int | None = None
-    media: Media | None = None
     adapter: AppliedAdapter | None = None
     draft: Model | None = None
     origin: Origin | None = field(default=None, compare=False)

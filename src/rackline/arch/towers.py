@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, assert_never
 
 from rackline.arch.ffn import DenseFfn
-from rackline.arch.model import Model
+from rackline.arch.model import AnyModel, Model
 
 Resize = Literal["native", "tiles", "fit_tiles", "fixed"]
 
@@ -237,6 +237,33 @@ class Media:
     def tokens(self) -> int:
         """Tokens of the prompt for all of them [tokens]."""
         return sum(part.tokens for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultimodalModel(Model):
+    """A model with the images and sound of each request that it serves; no count of parameters includes their towers.
+
+    Args:
+        media: what each request brings.
+    """
+
+    media: Media
+
+
+def media_of(model: AnyModel) -> Media | None:
+    """Images and sound of each request; None for text alone."""
+    return model.media if isinstance(model, MultimodalModel) else None
+
+
+def with_media(model: AnyModel, media: Media | None) -> AnyModel:
+    """The model with these images and sound of each request, in place of those that it has; None for text alone.
+
+    A model of which only sizes are known has no towers and stays as it is.
+    """
+    if not isinstance(model, Model):
+        return model
+    plain = {part.name: getattr(model, part.name) for part in fields(Model)}
+    return Model(**plain) if media is None else MultimodalModel(**plain, media=media)
 
 
 def _splits(most: int) -> list[tuple[int, int]]:

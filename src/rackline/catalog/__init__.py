@@ -7,7 +7,6 @@ from rackline.catalog.load import (
     canonical_name,
     chip_record,
     cluster_record,
-    known_stack,
     launch_rules_record,
     law_record,
     measured_stacks,
@@ -19,8 +18,6 @@ from rackline.catalog.load import (
     resolve_beside,
     run_record,
     settable_keys,
-    stack_record,
-    training_stack_record,
     use_record,
 )
 from rackline.catalog.memory_tiers import MemoryRecord
@@ -52,8 +49,6 @@ from rackline.catalog.schema import (
     RentRecord,
     Source,
 )
-from rackline.catalog.stacks import StackRecord
-from rackline.catalog.training_stacks import TrainingStackRecord
 from rackline.catalog.uses import UseRecord
 from rackline.catalog.versions import apart, release, release_numbers, version_key
 
@@ -96,15 +91,12 @@ __all__ = [
     "RoutedRecord",
     "RunRecord",
     "Source",
-    "StackRecord",
-    "TrainingStackRecord",
     "UseRecord",
     "apart",
     "calibration_record",
     "canonical_name",
     "chip_record",
     "cluster_record",
-    "known_stack",
     "launch_rules_record",
     "law_record",
     "measured_stacks",
@@ -118,8 +110,6 @@ __all__ = [
     "resolve_beside",
     "run_record",
     "settable_keys",
-    "stack_record",
-    "training_stack_record",
     "use_record",
     "version_key",
 ]

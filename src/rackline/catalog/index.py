@@ -138,6 +138,11 @@ def canonical_name(kind: Kind, label: str) -> str | None:
     return form if form in names(kind) else _alias_index(kind).get(form)
 
 
+def stack_name(label: str) -> str:
+    """Catalogue name of a serving or training stack from any spelling; unknown ones in lower case."""
+    return canonical_name("stacks", label) or label.lower()
+
+
 def _exists(file: Path) -> bool:
     """Whether there is something of this name that is no folder; reading it says what is wrong with a device."""
     try:
@@ -196,6 +201,11 @@ def _alias_index(kind: Kind) -> dict[str, str]:
             for form in forms[1:]:
                 loose.setdefault(form, name)
     return loose | exact
+
+
+def shipped_head(kind: Kind, name: str) -> dict[str, object]:
+    """The keys of a shipped file before its first table, read without its record."""
+    return _head(folder(kind).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _head(text: str) -> dict[str, object]:

@@ -7,9 +7,11 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from rackline.catalog.base import Count, Record, SourcedRecord, Text
-from rackline.catalog.stacks import Admission
 
 Version = Text
+
+Admission = Literal["chunked", "prefill_first", "decode_first"]
+"""How prompts enter a server."""
 
 
 class LaunchRule(Record):

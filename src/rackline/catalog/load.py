@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rackline.catalog.base import SourcedRecord
-from rackline.catalog.index import SINGULAR, Kind, canonical_name, find, folder, names
+from rackline.catalog.index import SINGULAR, Kind, canonical_name, find, folder, names, shipped_head
 from rackline.catalog.launch_rules import LaunchRulesRecord
 from rackline.catalog.laws import LawRecord
 from rackline.catalog.lines import line_of
@@ -29,8 +29,6 @@ from rackline.catalog.overrides import apply_overrides, keys_of_table, settable_
 from rackline.catalog.prices import PriceSheetRecord
 from rackline.catalog.runs import RunRecord
 from rackline.catalog.schema import CalibrationRecord, ChipRecord, ClusterRecord, ModelRecord
-from rackline.catalog.stacks import StackRecord
-from rackline.catalog.training_stacks import TrainingStackRecord
 from rackline.catalog.uses import UseRecord
 from rackline.errors import CatalogError, nearest_names, shown
 from rackline.files import read_text
@@ -40,7 +38,6 @@ __all__ = [
     "canonical_name",
     "chip_record",
     "cluster_record",
-    "known_stack",
     "launch_rules_record",
     "law_record",
     "measured_stacks",
@@ -50,11 +47,10 @@ __all__ = [
     "orchestrator_record",
     "price_sheet_record",
     "record_from_mapping",
+    "record_of",
     "resolve_beside",
     "run_record",
     "settable_keys",
-    "stack_record",
-    "training_stack_record",
     "use_record",
 ]
 
@@ -79,12 +75,12 @@ def chip_record(name: str, overrides: Mapping[str, object] | None = None) -> Chi
         >>> chip_record("H100").name
         'h100-sxm'
     """
-    return _record("chips", ChipRecord, name, overrides)
+    return record_of("chips", ChipRecord, name, overrides)
 
 
 def cluster_record(name: str, overrides: Mapping[str, object] | None = None) -> ClusterRecord:
     """Read one cluster; arguments and errors as in `chip_record`."""
-    return _record("clusters", ClusterRecord, name, overrides)
+    return record_of("clusters", ClusterRecord, name, overrides)
 
 
 def memory_record(name: str, overrides: Mapping[str, object] | None = None) -> MemoryRecord:
@@ -94,17 +90,17 @@ def memory_record(name: str, overrides: Mapping[str, object] | None = None) -> M
         >>> memory_record("hdd-20tb").tier
         'disk'
     """
-    return _record("memory", MemoryRecord, name, overrides)
+    return record_of("memory", MemoryRecord, name, overrides)
 
 
 def model_record(name: str, overrides: Mapping[str, object] | None = None) -> ModelRecord:
     """Read one model; arguments and errors as in `chip_record`. Hugging Face ids are aliases."""
-    return _record("models", ModelRecord, name, overrides)
+    return record_of("models", ModelRecord, name, overrides)
 
 
 def calibration_record(name: str, overrides: Mapping[str, object] | None = None) -> CalibrationRecord:
     """Read one calibration; arguments and errors as in `chip_record`."""
-    return _record("calibrations", CalibrationRecord, name, overrides)
+    return record_of("calibrations", CalibrationRecord, name, overrides)
 
 
 def price_sheet_record(name: str, overrides: Mapping[str, object] | None = None) -> PriceSheetRecord:
@@ -114,37 +110,27 @@ def price_sheet_record(name: str, overrides: Mapping[str, object] | None = None)
         >>> price_sheet_record("anthropic-claude-opus-4.6").provider
         'anthropic'
     """
-    return _record("prices", PriceSheetRecord, name, overrides)
-
-
-def stack_record(name: str, overrides: Mapping[str, object] | None = None) -> StackRecord:
-    """Read one serving stack; arguments and errors as in `chip_record`."""
-    return _record("stacks", StackRecord, name, overrides)
+    return record_of("prices", PriceSheetRecord, name, overrides)
 
 
 def launch_rules_record(name: str, overrides: Mapping[str, object] | None = None) -> LaunchRulesRecord:
     """Read the launch rules of one serving stack; arguments and errors as in `chip_record`."""
-    return _record("launch_rules", LaunchRulesRecord, name, overrides)
+    return record_of("launch_rules", LaunchRulesRecord, name, overrides)
 
 
 def orchestrator_record(name: str, overrides: Mapping[str, object] | None = None) -> OrchestratorRecord:
     """Read one orchestrator; arguments and errors as in `chip_record`."""
-    return _record("orchestrators", OrchestratorRecord, name, overrides)
+    return record_of("orchestrators", OrchestratorRecord, name, overrides)
 
 
 def law_record(name: str, overrides: Mapping[str, object] | None = None) -> LawRecord:
     """Read one scaling law; arguments and errors as in `chip_record`."""
-    return _record("laws", LawRecord, name, overrides)
+    return record_of("laws", LawRecord, name, overrides)
 
 
 def run_record(name: str, overrides: Mapping[str, object] | None = None) -> RunRecord:
     """Read one training run; arguments and errors as in `chip_record`."""
-    return _record("runs", RunRecord, name, overrides)
-
-
-def training_stack_record(name: str, overrides: Mapping[str, object] | None = None) -> TrainingStackRecord:
-    """Read one training stack; arguments and errors as in `chip_record`."""
-    return _record("training_stacks", TrainingStackRecord, name, overrides)
+    return record_of("runs", RunRecord, name, overrides)
 
 
 def use_record(name: str, overrides: Mapping[str, object] | None = None) -> UseRecord:
@@ -154,7 +140,7 @@ def use_record(name: str, overrides: Mapping[str, object] | None = None) -> UseR
         >>> use_record("batch").ttft_s is None
         True
     """
-    return _record("uses", UseRecord, name, overrides)
+    return record_of("uses", UseRecord, name, overrides)
 
 
 def record_from_mapping(
@@ -200,7 +186,8 @@ def resolve_beside(reference: str, referrer: str) -> str:
     return reference
 
 
-def _record(kind: Kind, model: type[R], name: str, overrides: Mapping[str, object] | None) -> R:
+def record_of(kind: Kind, model: type[R], name: str, overrides: Mapping[str, object] | None = None) -> R:
+    """Read one record of a kind; arguments and errors as in `chip_record`."""
     path = find(kind, name)
     if overrides or not _is_shipped(kind, path):
         return _read(kind, model, path, name, overrides)
@@ -238,16 +225,11 @@ def _read(kind: Kind, model: type[R], path: Traversable, name: str, overrides: M
     return record_from_mapping(model, data, where=where, text=text, overrides=overrides)
 
 
-def known_stack(name: str) -> StackRecord | None:
-    """A stack of the catalogue; None for any other name, such as one in a table of measurements."""
-    return stack_record(name) if name in names("stacks") else None
-
-
 @functools.cache
 def measured_stacks() -> tuple[str, ...]:
     """Stacks whose kernels were measured, in the order in which they stand in for one another."""
-    ranked = [(record.fallback_rank, name) for name in names("stacks") if (record := stack_record(name)).fallback_rank]
-    return tuple(name for _, name in sorted(ranked))
+    ranks = {name: shipped_head("stacks", name).get("fallback_rank") for name in names("stacks")}
+    return tuple(name for _, name in sorted((rank, name) for name, rank in ranks.items() if isinstance(rank, int)))
 
 
 # ----------------------------------------------------------------------------------------------- errors

@@ -105,7 +105,7 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline train llama-3.1-405b --on dgx-h100 --chips 16384 \\
       --tokens 15.6T --global-batch 16M
     rackline train deepseek-v3 --on gb200-nvl72 --chips 2304 \\
-      --global-batch 63M --seq 4k --precision mxfp8 --plot pipeline.html --plot-kind pipeline
+      --global-batch 63M --seq 4Ki --precision mxfp8 --plot pipeline.html --plot-kind pipeline
     rackline train llama-3.1-70b --on dgx-h100 --chips 64 \\
       --global-batch 1M --layout tp=4,pp=4 --recompute full --json
 """,

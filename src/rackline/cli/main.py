@@ -15,6 +15,7 @@ from rackline.cli.glossary import help_text
 from rackline.cli.help import COMMANDS, EXAMPLES, GROUPS, USUAL, first_examples
 from rackline.cli.screen import FailedCheckError, drop_output, screen
 from rackline.errors import RacklineError, nearest_names
+from rackline.extras import missing_extra
 
 _LONGEST_LINE = 2000  # characters of an error
 
@@ -82,6 +83,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except RacklineError as error:
         return _refuse(str(error))
+    except ModuleNotFoundError as error:
+        refused = missing_extra(error, what=f"rackline {given[0]}" if given else "rackline")
+        if not isinstance(refused, RacklineError):
+            raise
+        return _refuse(str(refused))
     except FailedCheckError as failed:
         sys.stdout.flush()
         return int(failed.args[0])

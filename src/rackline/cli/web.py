@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rackline.errors import InputError
+from rackline.extras import load_optional, missing_extra
 
 _MOST_WORKERS = 64
 
@@ -41,11 +41,7 @@ def web(
         from rackline.web.serve import serve
         from rackline.web.settings import Settings
     except ModuleNotFoundError as error:
-        raise InputError(
-            what="rackline web",
-            given=f"no {error.name}",
-            allowed="with the extra web (pip install 'rackline[web]')",
-        ) from None
+        raise missing_extra(error, what="rackline web") from None
     num = max(usable_cores(), 2)
     settings = Settings(
         host=host,
@@ -67,6 +63,7 @@ def _export(folder: str) -> None:
     from rackline.cli.screen import counting, screen
     from rackline.web.export import export
 
+    load_optional("jinja2", what="rackline web --export")  # before a folder is made
     with counting("writing the page", "written") as tell:
         files = export(folder, tell)
     screen().print(f"{len(files)} files written; open {files[-1]}")

@@ -14,15 +14,15 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from rackline.catalog import known_stack
-from rackline.fitting.evaluate import Errors, random_half
-from rackline.fitting.fit import Values
-from rackline.fitting.line import robust_fit
+from rackline.fitting.evaluate import Errors, Mask, random_half
+from rackline.fitting.fit import MOST_STEPS, drawn_to
 from rackline.fitting.older import Older, OlderFit, older_fits
+from rackline.fitting.solver import Parameter, Values, fit, leave_out
 from rackline.fitting.tables import Array, Measurements
 from rackline.passes import collectives as c
 from rackline.passes.features import as_array
 from rackline.passes.line import fastest, line_seconds
+from rackline.serving.stack import known_stack
 
 RING_CLASSES = {
     "all_reduce": "all_reduce_ring",
@@ -170,20 +170,20 @@ def _fit_alike(
     models = [_model(table, links[table.chip], table.chip in in_network) for table in tables]
     everything = [np.ones(len(t.seconds), dtype=np.bool_) for t in tables]
 
-    def fit_all(masks: Sequence[np.ndarray[tuple[int], np.dtype[np.bool_]]]) -> list[Values]:
+    def fit_all(masks: Sequence[Mask]) -> list[Values]:
         loose = [_fit(m, t.seconds, mask, start, _WEAK_PULL) for m, t, mask in zip(models, tables, masks, strict=True)]
         usual = {name: float(np.exp(np.median([np.log(v[name]) for v in loose]))) for name in start}
         return [_fit(m, t.seconds, mask, usual, _PULL) for m, t, mask in zip(models, tables, masks, strict=True)]
 
-    errors: list[list[Array]] = [[] for _ in tables]
-    for seed in _SEEDS:
-        masks = [random_half(len(t.seconds), seed) for t in tables]
-        for place, (values, mask) in enumerate(zip(fit_all(masks), masks, strict=True)):
-            predicted = models[place](values)[~mask]
-            errors[place].append(np.abs(predicted / tables[place].seconds[~mask] - 1.0))
+    def errors(fits: Sequence[Values], masks: Sequence[Mask]) -> list[Array]:
+        of = zip(models, tables, fits, masks, strict=True)
+        return [np.abs(model(values)[~mask] / table.seconds[~mask] - 1.0) for model, table, values, mask in of]
+
+    halves = {str(seed): [random_half(len(t.seconds), seed) for t in tables] for seed in _SEEDS}
+    held = [fold.scored for fold in leave_out(halves, fit_all, errors)]
     fits: list[CollectiveFit] = []
     for place, (table, values) in enumerate(zip(tables, fit_all(everything), strict=True)):
-        unseen = np.concatenate(errors[place])
+        unseen = np.concatenate([fold[place] for fold in held])
         ideal = np.abs(models[place](_ideal(start)) / table.seconds - 1.0)
         own = [
             _older(one, values, links[table.chip], table.chip in in_network)
@@ -244,22 +244,20 @@ def _model(table: Measurements, link: float, in_network: bool) -> Callable[[Mapp
 def _fit(
     model: Callable[[Mapping[str, float]], Array],
     measured_s: Array,
-    mask: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    mask: Mask,
     parent: Mapping[str, float],
     pull: float,
 ) -> Values:
-    names = list(parent)
-    centre = np.log([parent[name] for name in names])
-    tops = np.array([np.log(_MOST_ETA) if name.startswith("eta") else 5.0 for name in names])
-    log_measured, root = np.log(measured_s[mask]), np.sqrt(pull)
+    terms = drawn_to(parent, pull, [Parameter(name=name, start=value) for name, value in parent.items()])
+    log_measured = np.log(measured_s[mask])
+    return _capped(
+        fit(terms, lambda values: np.log(model(_capped(values))[mask]) - log_measured, max_nfev=MOST_STEPS).values
+    )
 
-    def values_of(coded: Array) -> Values:
-        return dict(zip(names, np.exp(np.clip(np.minimum(coded, tops), -30.0, 5.0)).tolist(), strict=True))
 
-    def residuals(coded: Array) -> Array:
-        return np.concatenate([np.log(model(values_of(coded))[mask]) - log_measured, root * (coded - centre)])
-
-    return values_of(robust_fit(residuals, centre))
+def _capped(values: Values) -> Values:
+    """No link is faster than its peak."""
+    return {name: min(value, _MOST_ETA) if name.startswith("eta") else value for name, value in values.items()}
 
 
 def _is_fused(stack: str) -> bool:

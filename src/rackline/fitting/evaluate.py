@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rackline.fitting.fit import Group
+from rackline.fitting.solver import leave_out
 from rackline.fitting.tables import Array
 
 SEEDS = (0, 1)
+Mask = npt.NDArray[np.bool_]
 _FEWEST_TESTED = 4
 
 
@@ -63,22 +65,28 @@ def evaluate(groups: Sequence[Group], predictor: Callable[[list[Group]], Callabl
     Returns:
         One entry per group.
     """
-    found: dict[str, list[list[tuple[float, float]]]] = {}
-    for kind in ("random", "family"):
-        found[kind] = [[] for _ in groups]
-        for seed in SEEDS:
-            masks = [
-                random_half(len(g.measured_s), seed) if kind == "random" else half_of_families(g.families, seed)
-                for g in groups
-            ]
-            predict = predictor([g.take(mask) if mask.any() else g for g, mask in zip(groups, masks, strict=True)])
-            for place, (group, mask) in enumerate(zip(groups, masks, strict=True)):
-                if np.sum(~mask) >= _FEWEST_TESTED and np.sum(mask) >= _FEWEST_TESTED:
-                    unseen = group.take(~mask)
-                    found[kind][place].append(median_and_p90(predict(unseen), unseen.measured_s))
+    seen: dict[str, Callable[[Group, int], Mask]] = {
+        "random": lambda group, seed: random_half(len(group.measured_s), seed),
+        "family": lambda group, seed: half_of_families(group.families, seed),
+    }
+
+    def fitted(masks: list[Mask]) -> Callable[[Group], Array]:
+        return predictor([group.take(mask) if mask.any() else group for group, mask in zip(groups, masks, strict=True)])
+
+    def scored(predict: Callable[[Group], Array], masks: list[Mask]) -> list[tuple[float, float] | None]:
+        unseen = [group.take(~mask) for group, mask in zip(groups, masks, strict=True)]
+        return [
+            median_and_p90(predict(own), own.measured_s) if min(np.sum(mask), np.sum(~mask)) >= _FEWEST_TESTED else None
+            for own, mask in zip(unseen, masks, strict=True)
+        ]
+
+    errors: dict[str, list[list[tuple[float, float] | None]]] = {}
+    for kind, half in seen.items():
+        halves = {str(seed): [half(group, seed) for group in groups] for seed in SEEDS}
+        errors[kind] = [fold.scored for fold in leave_out(halves, fitted, scored)]
     out: list[Errors] = []
     for place, group in enumerate(groups):
-        random, family = _mean(found["random"][place]), _mean(found["family"][place])
+        random, family = (_mean([fold[place] for fold in errors[kind]]) for kind in seen)
         ideal = median_and_p90(group.work.ideal_s(), group.measured_s)
         out.append(
             Errors(
@@ -94,8 +102,9 @@ def evaluate(groups: Sequence[Group], predictor: Callable[[list[Group]], Callabl
     return out
 
 
-def _mean(found: list[tuple[float, float]]) -> tuple[float | None, float | None]:
-    if not found:
+def _mean(found: list[tuple[float, float] | None]) -> tuple[float | None, float | None]:
+    known = [one for one in found if one is not None]
+    if not known:
         return None, None
-    median, p90 = np.mean(np.array(found), axis=0)
+    median, p90 = np.mean(np.array(known), axis=0)
     return float(median), float(p90)

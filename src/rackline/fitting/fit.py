@@ -7,13 +7,14 @@ fast and outliers little, plus a pull towards the parent's parameters in transfo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from rackline.fitting.amounts import Amounts, joined
-from rackline.fitting.line import Term, decode, encode, robust_fit, seconds, terms_of
+from rackline.fitting.line import seconds, terms_of
+from rackline.fitting.solver import SOFT_L1_SCALE, Parameter, Values, fit
 from rackline.fitting.tables import Array
 
 # Pull towards the parent, per parameter, in rows of a size: (log-error scale)² units. Chosen by held-out error among
@@ -29,6 +30,7 @@ PULL = {
 _PARENT_PULL = 0.01
 FEWEST_ROWS = 10
 _MOST_POOLED = 2400
+MOST_STEPS = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +68,7 @@ class Group:
 
     def take(self, rows: npt.NDArray[np.bool_]) -> Group:
         """The chosen rows."""
-        from dataclasses import replace
-
         return replace(self, work=self.work.take(rows), measured_s=self.measured_s[rows], families=self.families[rows])
-
-
-Values = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +91,7 @@ class ClassFit:
 
 
 def fit_line(
-    terms: Sequence[Term],
+    terms: Sequence[Parameter],
     work: Amounts,
     measured_s: Array,
     parent: Mapping[str, float],
@@ -118,16 +115,20 @@ def fit_line(
         Values by name, the fixed ones included.
     """
     known = dict(fixed or {})
-    free = [term for term in terms if term.name not in known]
-    centre = encode(free, parent)
-    root = np.sqrt(pull)
+    free = drawn_to(parent, pull, [term for term in terms if term.name not in known])
     log_measured = np.log(measured_s)
+    return {
+        **known,
+        **fit(
+            free, lambda values: np.log(seconds({**known, **values}, work)) - log_measured, max_nfev=MOST_STEPS
+        ).values,
+    }
 
-    def residuals(coded: Array) -> Array:
-        values = {**known, **decode(free, np.clip(coded, -60.0, 30.0))}
-        return np.concatenate([np.log(seconds(values, work)) - log_measured, root * (coded - centre)])
 
-    return {**known, **decode(free, robust_fit(residuals, centre))}
+def drawn_to(parent: Mapping[str, float], pull: float, terms: Sequence[Parameter]) -> list[Parameter]:
+    """Parameters that begin at a parent's values and are drawn to them, with the weight of `pull` rows."""
+    spread = SOFT_L1_SCALE / np.sqrt(pull)
+    return [replace(term, start=parent.get(term.name, term.start), spread=spread) for term in terms]
 
 
 def fit_class(
@@ -172,7 +173,7 @@ def fit_class(
     return ClassFit(everywhere=everywhere, by_generation=by_generation, by_group=by_group)
 
 
-def _pooled(terms: Sequence[Term], groups: Sequence[Group], parent: Values, fixed: Values | None) -> Values:
+def _pooled(terms: Sequence[Parameter], groups: Sequence[Group], parent: Values, fixed: Values | None) -> Values:
     """One fit over several groups; each has the same number of rows at most, so that none dominates."""
     most = max(_MOST_POOLED // len(groups), 40)
     works: list[Amounts] = []

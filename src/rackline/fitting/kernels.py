@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from rackline.fitting.amounts import amounts
 from rackline.fitting.evaluate import Errors, evaluate
-from rackline.fitting.fit import FEWEST_ROWS, PULL, ClassFit, Group, Values, fit_class, fit_line
+from rackline.fitting.fit import FEWEST_ROWS, PULL, ClassFit, Group, fit_class, fit_line
 from rackline.fitting.line import seconds, terms_of
 from rackline.fitting.older import Older, OlderFit, older_fits
 from rackline.fitting.reject import gross_outliers
+from rackline.fitting.solver import Values
 from rackline.fitting.tables import Array, Measurements
 from rackline.hardware import Chip
 

@@ -11,16 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from rackline.fitting.evaluate import random_half
-from rackline.fitting.fit import Values
+from rackline.fitting.evaluate import Mask, random_half
+from rackline.fitting.solver import Values, leave_out
 from rackline.fitting.tables import Array
 
 WORTH = 0.05
 """Mean |log error| that numbers of its own must gain a version."""
 _SEEDS = (0, 1, 2, 3)
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +94,12 @@ def older_fits(newest: Values, newest_version: str, tables: Sequence[Older]) -> 
 
 def _errors(table: Older, known: Values) -> tuple[Array, Array]:
     """Ratios less one, of the slower to the faster of predicted and measured: own numbers, and known ones."""
-    own: list[Array] = []
-    newer: list[Array] = []
-    for seed in _SEEDS:
-        mask = random_half(len(table.target_s), seed)
-        values = table.fit(mask, known)
-        for found, numbers in ((own, values), (newer, known)):
-            logs = np.log(table.predict(numbers)[~mask] / table.target_s[~mask])
-            found.append(np.expm1(np.abs(logs)))
-    return np.concatenate(own), np.concatenate(newer)
+
+    def errors(values: Values, mask: Mask) -> list[Array]:
+        logs = (np.log(table.predict(numbers)[~mask] / table.target_s[~mask]) for numbers in (values, known))
+        return [np.expm1(np.abs(log)) for log in logs]
+
+    halves = {str(seed): random_half(len(table.target_s), seed) for seed in _SEEDS}
+    held = [fold.scored for fold in leave_out(halves, lambda mask: table.fit(mask, known), errors)]
+    own, newer = (np.concatenate([fold[place] for fold in held]) for place in (0, 1))
+    return own, newer

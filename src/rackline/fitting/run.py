@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +22,7 @@ from rackline.fitting.siblings import (
 )
 from rackline.fitting.tables import Array, Measurements
 from rackline.hardware import Chip
+from rackline.processes import mapped
 
 KERNEL_TABLES = ("moe", "gemm", "attention_decode", "attention_prefill", "mla_decode", "mla_prefill")  # longest first
 COLLECTIVE_TABLES = ("collective", "custom_all_reduce")
@@ -82,28 +80,9 @@ def calibrate(
         by_table.setdefault(table.table, []).append(table)
     work = [(name, by_table[name]) for name in KERNEL_TABLES if name in by_table]
     ring = [t for name in COLLECTIVE_TABLES for t in by_table.get(name, [])]
-    total = len(work) + bool(ring)
-    results: dict[str, ClassResult | list[CollectiveFit]] = {}
-
-    def finished(name: str, result: ClassResult | list[CollectiveFit] | None) -> None:
-        if result is not None:
-            results[name] = result
-        if done is not None:
-            done(name, len(results), total)
-
-    if processes > 1 and total > 1:
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:  # a fork copies locked threads
-            waiting: dict[Future[Any], str] = {pool.submit(_class, group, dict(chips)): name for name, group in work}
-            if ring:
-                waiting[pool.submit(calibrate_collectives, ring, dict(links), tuple(in_network))] = "collective"
-            for future in as_completed(waiting):
-                finished(waiting[future], future.result())
-    else:
-        for name, group in work:
-            finished(name, _class(group, dict(chips)))
-        if ring:
-            finished("collective", calibrate_collectives(ring, links, in_network))
-
+    tasks = [name for name, _ in work] + (["collective"] if ring else [])
+    shared = (dict(work), dict(chips), ring, dict(links), tuple(in_network))
+    results = dict(mapped(_fitter, shared, tasks, processes, done))
     classes = [r for name in KERNEL_TABLES if isinstance(r := results.get(name), ClassResult)]
     collectives = results.get("collective")
     rejected, times = _judge(classes, chips, layer_shapes(models))
@@ -119,9 +98,22 @@ def calibrate(
     )
 
 
-def _class(tables: Sequence[Measurements], chips: dict[str, Chip]) -> ClassResult | None:
-    groups = groups_of(tables, chips)
-    return calibrate_class(groups) if groups else None
+def _fitter(
+    by_table: Mapping[str, Sequence[Measurements]],
+    chips: dict[str, Chip],
+    ring: Sequence[Measurements],
+    links: Mapping[str, float],
+    in_network: Collection[str],
+) -> Callable[[str], ClassResult | list[CollectiveFit] | None]:
+    """What fits the tables of a class; None for one with too few rows."""
+
+    def fitted(name: str) -> ClassResult | list[CollectiveFit] | None:
+        if name == "collective":
+            return calibrate_collectives(ring, links, in_network)
+        groups = groups_of(by_table[name], chips)
+        return calibrate_class(groups) if groups else None
+
+    return fitted
 
 
 def _judge(

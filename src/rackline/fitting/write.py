@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from rackline.catalog import known_stack
 from rackline.errors import InputError
 from rackline.files import rounded, toml_text, write_text
 from rackline.fitting.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, CollectiveFit, two_shot_values
 from rackline.fitting.evaluate import Errors
-from rackline.fitting.fit import Values
 from rackline.fitting.kernels import KernelFit
 from rackline.fitting.older import OlderFit
 from rackline.fitting.reject import host_bound_chips
 from rackline.fitting.rocm_tables import VERSION as ROCM
 from rackline.fitting.run import CalibrationResult
+from rackline.fitting.solver import Values
+from rackline.serving.stack import known_stack
 
 GENERIC = "generic"
 _SOURCE = (

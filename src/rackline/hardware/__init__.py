@@ -7,7 +7,7 @@ from rackline.hardware.memory import MemoryTier, hbm_of, memory_tier, tier_from_
 from rackline.hardware.paths import FatTree, Path, fat_tree, path_between, scale_out_path, scale_up_path, torus_hops
 from rackline.hardware.power import ChipPower
 from rackline.hardware.racks import RackBill, rack_bill, scale_up_cables, scale_up_switches
-from rackline.hardware.renting import billed_chips, paid_share, replicas, taken_chips
+from rackline.hardware.renting import billed_chips, billing, paid_share, replicas, taken_chips
 from rackline.hardware.rents import Rent, parse_rent_kind, rent_of, rented
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "RackBill",
     "Rent",
     "billed_chips",
+    "billing",
     "checked_cap",
     "chip",
     "chip_from_record",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
+from typing import Any
 
 from rackline.catalog import ChipRecord, RentKind, Source, chip_record
 from rackline.errors import PrecisionError, nearest_names
@@ -142,25 +143,11 @@ def _rebuild(values: dict[str, object]) -> Chip:
 
 def chip_from_record(record: ChipRecord) -> Chip:
     """Build the chip that a catalogue record describes."""
-    return Chip(
-        name=record.name,
-        full_name=record.full_name,
-        vendor=record.vendor,
-        generation=record.generation,
-        released=record.released,
-        peak_flop_per_s=record.peak_flop_per_s.model_dump(exclude_none=True),
-        hbm_bytes=record.hbm_bytes,
-        hbm_bytes_per_s=record.hbm_bytes_per_s,
-        driver_bytes=record.driver_bytes,
-        cores=record.cores,
-        l2_bytes=record.l2_bytes,
-        power_w=record.power_w,
-        power=ChipPower.of_record(record),
-        inline_ecc=record.inline_ecc,
-        usd_per_chip_hour=record.usd_per_chip_hour,
-        rent_kind=record.rent_kind,
-        sources=record.sources,
-    )
+    keys = [one.name for one in fields(Chip) if one.name in type(record).model_fields]
+    values: dict[str, Any] = {key: getattr(record, key) for key in keys}
+    values["peak_flop_per_s"] = record.peak_flop_per_s.model_dump(exclude_none=True)
+    values["power"] = ChipPower.of_record(record)
+    return Chip(**values)
 
 
 def chip(name: str, overrides: Mapping[str, object] | None = None) -> Chip:

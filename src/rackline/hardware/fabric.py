@@ -141,21 +141,7 @@ def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:
         full_name=record.full_name,
         chip=of,
         num_chips=record.num_chips,
-        levels=tuple(
-            FabricLevel(
-                name=level.name,
-                size=level.size,
-                bytes_per_s_each_way=level.bytes_per_s_each_way,
-                latency_s=level.latency_s,
-                topology=level.topology,
-                torus_axes=level.torus_axes,
-                links_per_chip=level.links_per_chip,
-                switch_ports=level.switch_ports,
-                num_switches=level.num_switches,
-                in_network_reduction=level.in_network_reduction,
-            )
-            for level in record.levels
-        ),
+        levels=tuple(FabricLevel(**dict(level)) for level in record.levels),
         usd_per_chip_hour=usd,
         rent=RENT_KINDS[of.rent_kind] if known and of.rent_kind is not None else "",
         power_w_per_chip=record.power_w_per_chip,

@@ -44,7 +44,9 @@ def replicas(cluster: Cluster, chips_per_replica: Any) -> NDArray[np.int64]:
 
 
 def billed_chips(cluster: Cluster, taken: Any) -> NDArray[np.float64]:
-    """Chips that are paid for: whole rented units, no more than the cluster has.
+    """Chips that are paid for: whole rented units, no more than the cluster has; beyond it, whole clusters first.
+
+    A cluster that is set to fewer chips than a unit is a unit itself.
 
     Args:
         taken: chips of all replicas, as `taken_chips` counts them [chips].
@@ -53,10 +55,23 @@ def billed_chips(cluster: Cluster, taken: Any) -> NDArray[np.float64]:
         >>> from rackline.hardware import cluster
         >>> float(billed_chips(cluster("gb200-nvl72"), 13)), float(billed_chips(cluster("l40s-8"), 3))
         (16.0, 3.0)
+        >>> billed_chips(cluster("dgx-h100").with_num_chips(4), [2, 4, 6]).tolist()
+        [4.0, 4.0, 8.0]
     """
     chips, unit = np.asarray(taken, dtype=np.float64), cluster.rented_chips
-    whole = np.ceil(chips / unit - _CLOSE) * unit
-    return np.maximum(np.minimum(whole, cluster.num_chips), chips)
+    clusters = np.floor(chips / cluster.num_chips + _CLOSE) * cluster.num_chips
+    rest = np.ceil(np.maximum(chips - clusters, 0.0) / unit - _CLOSE) * unit
+    return np.maximum(clusters + np.minimum(rest, cluster.num_chips), chips)
+
+
+def billing(cluster: Cluster) -> str:
+    """What is paid for, in words; see `billed_chips`."""
+    unit = cluster.rented_chips
+    if unit == 1:
+        return "chips that no replica uses are not paid"
+    if cluster.num_chips < unit:
+        return f"all {cluster.num_chips} chips are paid, a part of a unit of {unit}"
+    return f"paid in whole units of {unit} chips"
 
 
 def paid_share(cluster: Cluster, chips_per_replica: Any) -> NDArray[np.float64]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from typing import Any
 
 from rackline.errors import InputError
+from rackline.extras import load_optional
 
 NUM_DEVICES = 8  # two racks of four, or the stages of a pipeline
 _FLAG = "--xla_force_host_platform_device_count"
-_HOW_TO_GET = "uv add 'rackline[lab]' or pip install 'rackline[lab]'"
 
 
 def start_jax(device: str = "cpu") -> Any:
@@ -28,12 +27,7 @@ def start_jax(device: str = "cpu") -> Any:
     """
     if "jax" not in sys.modules and _FLAG not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}={NUM_DEVICES}".strip()
-    try:
-        jax: Any = importlib.import_module("jax")
-    except ImportError as error:
-        raise InputError(
-            what="lab", given="no JAX in this environment", allowed=f"an install with it: {_HOW_TO_GET}"
-        ) from error
+    jax = load_optional("jax", what="lab")
     if len(jax.devices("cpu")) < NUM_DEVICES:
         raise InputError(
             what="lab",

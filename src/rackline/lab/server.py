@@ -11,7 +11,8 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar, assert_never
+from math import inf
+from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,9 +233,22 @@ class SlotClock:
     verified: int = 1
     tokens_per_step: float = 1.0
 
-    def line(self, sequences: int, group_tokens: float) -> Line | None:
+    @property
+    def straight_from(self) -> float:
+        """All of it is."""
+        return 0.0
+
+    def bends(self, sequences: int, group_tokens: float) -> Sequence[float] | None:
         """The same step at all contexts."""
-        return Line(self.step_s[sequences - 1], 0.0, 0.0, 0.0, 0.0)
+        return ()
+
+    def line(self, sequences: int, group_tokens: float, kv_tokens: float = inf) -> Line | None:
+        """The same step at all contexts."""
+        return Line(self.step_s[sequences - 1], 0.0, 0.0)
+
+    def straight(self, sequences: int, kv_tokens: Any, longest: Any, group_tokens: float) -> Any:
+        """The same step at all contexts."""
+        return self.step_s[sequences - 1] + 0.0 * kv_tokens
 
     def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
         """The same step at all contexts."""

@@ -12,6 +12,7 @@ from rackline.lab.transformer import Shape
 from rackline.parallel import Deployment, Layout
 from rackline.parallel.precision import PARTS, Precision
 from rackline.passes import UNIT
+from rackline.system import System
 
 _SOURCES = [{"fields": ["*"], "kind": "assumed", "citation": "a transformer of rackline.lab"}]
 
@@ -56,10 +57,6 @@ def deployment_of(shape: Shape) -> Deployment:
         hbm_bytes_per_s=1.0,
     )
     level = FabricLevel(name="scale_up", size=1, bytes_per_s_each_way=1.0, latency_s=0.0)
-    return Deployment(
-        model=model_of(shape),
-        cluster=Cluster(name="this-machine", chip=chip, num_chips=1, levels=(level,)),
-        layout=Layout(),
-        precision=Precision(label="fp32", **dict.fromkeys(PARTS, "fp32")),
-        calibration=UNIT,
-    )
+    alone = Cluster(name="this-machine", chip=chip, num_chips=1, levels=(level,))
+    types = Precision(label="fp32", **dict.fromkeys(PARTS, "fp32"))
+    return System.of(model_of(shape), alone, calibration=UNIT, precisions=[types]).deployment(Layout())

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rackline.arch import Model
-from rackline.errors import InputError
 from rackline.ledger.world import World
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
@@ -15,7 +13,7 @@ from rackline.posttraining.lengths import AnswerLengths
 from rackline.posttraining.plan import given_step, run_of
 from rackline.posttraining.step import Schedule
 from rackline.search.stacks import usual_stack
-from rackline.serving.stack import stack_named
+from rackline.system import System
 from rackline.training.precision import train_precision
 from rackline.training.runs import TrainLayout
 from rackline.training.stack import default_training_stack, training_stack
@@ -38,22 +36,14 @@ def grpo_job(world: World, name: str, answers: int) -> RlJob:
         InputError: a model whose layers are not known.
     """
     model, rack = world.model(name), world.cluster(CLUSTER).with_num_chips(CHIPS)
-    if not isinstance(model, Model):
-        raise InputError(what="model", given=name, allowed="a model whose layers are known")
     chip, stack = rack.chip, training_stack(default_training_stack())
-    usual = usual_stack(model, rack)
-    numbers = calibration(usual.name, chip)
-    engine = stack_named(usual.name, numbers, chip.hbm_bytes)
+    numbers = calibration(usual_stack(model, rack).name, chip)
     return RlJob(
-        model=model,
-        cluster=rack,
+        serving=System.of(model, rack, calibration=numbers, precisions=[precision("bf16", model, chip)]),
         prompts=answers // _GENERATIONS,
         generations=_GENERATIONS,
         prompt_len=_PROMPT_LEN,
         lengths=_LENGTHS,
-        stack=engine,
-        calibration=engine.calibrated(numbers, chip.generation),
-        precision=precision("bf16", model, chip),
         train_stack=stack,
         train_calibration=calibration(stack.kernels, chip),
         train_precision=train_precision("bf16", chip, None, stack),

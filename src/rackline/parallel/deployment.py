@@ -7,7 +7,7 @@ from typing import Any, ClassVar, assert_never
 
 import numpy as np
 
-from rackline.arch import AggregateModel, AnyModel, Model
+from rackline.arch import AggregateModel, AnyModel, Model, media_of
 from rackline.errors import InputError, nearest_names
 from rackline.hardware import Cluster
 from rackline.parallel.adapters import adapter_rows
@@ -198,7 +198,7 @@ def build_table(
             assumptions=("weights and KV cut evenly over the chips, no communication",),
         )
     rows = _rows(model, layout, precision, cluster, sample_bytes_per_logit)
-    media = model.media
+    media = media_of(model)
     if media is not None and media.prompt_len is not None:
         for part in media.parts:
             inner = part.tower.model

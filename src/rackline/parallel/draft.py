@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rackline.arch import Dim, Model, Projection
+from rackline.arch import Dim, Model, Projection, with_media
 from rackline.errors import InputError, LayoutError
 from rackline.parallel.blocks import Weights, gemm_row
 from rackline.parallel.deployment import Deployment
@@ -41,7 +41,7 @@ def draft_table(deployment: Deployment) -> PassTable:
     try:
         draft = replace(
             deployment,
-            model=replace(model, layer_groups=(last,), media=None, adapter=None, draft=None),
+            model=with_media(replace(model, layer_groups=(last,), adapter=None, draft=None), None),
             layout=layout,
             cluster=deployment.cluster.with_num_chips(chips),
         )

@@ -7,7 +7,7 @@ from typing import ClassVar, assert_never
 
 import numpy as np
 
-from rackline.arch import AggregateModel, AnyModel, DenseFfn, Model
+from rackline.arch import AggregateModel, AnyModel, DenseFfn, Model, media_of
 from rackline.arch.attention import STATE_BYTES
 from rackline.errors import InputError
 from rackline.hardware import Chip
@@ -16,7 +16,7 @@ from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
 from rackline.parallel.server_memory import SERVER, ServerMemory
 from rackline.parallel.towers import tower_activation_bytes, tower_bytes, tower_layout
-from rackline.passes.features import Array, FloatLike, as_array
+from rackline.passes.features import Array, FloatLike, as_array, is_unknown
 
 _FAR = float(1 << 22)  # a context at which windows are full and only unbounded caches grow
 _FOUR_BITS = 0.6  # bytes of an element with its share of a block's scale, and less
@@ -133,7 +133,7 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
     if model.draft is not None:
         own = tower_layout(model.draft, layout)
         held["draft"] = sum(weight_bytes(model.draft, own, _draft_precision(model.draft)).values(), 0.0)
-    return {**held, **tower_bytes(model.media, layout), **adapter_bytes(model, layout)}
+    return {**held, **tower_bytes(media_of(model), layout), **adapter_bytes(model, layout)}
 
 
 def _draft_precision(draft: Model) -> Precision:
@@ -251,7 +251,10 @@ def sampling_bytes(model: AnyModel, max_num_seqs: FloatLike, logit_bytes: float)
     Equation:
         max_num_seqs · vocab_size · logit_bytes
 
-    One rank of a tp group samples for all, so the vocabulary is not sharded.
+    Each rank of a tp group has all logits, so the vocabulary is not sharded.
+
+    Sources: vllm-project/vllm 0.11.0, v1/worker/gpu_model_runner.py:3183 and 3397: the profile run draws tokens of
+        max_num_seqs sequences; `logit_bytes` of a version counts the tensors that are alive at once (its stack's file).
     """
     vocabulary = 0.0 if isinstance(model, AggregateModel) else float(model.vocab_size)
     return as_array(max_num_seqs) * vocabulary * logit_bytes
@@ -340,8 +343,8 @@ def kv_room_bytes(
         activation_bytes(model, layout, server.batched_tokens),
         sampling_bytes(model, server.max_num_seqs, server.logit_bytes),
     )
-    if not isinstance(model, AggregateModel) and model.media is not None:
-        working = np.maximum(working, max(tower_activation_bytes(part) for part in model.media.parts))
+    if (media := media_of(model)) is not None:
+        working = np.maximum(working, max(tower_activation_bytes(part) for part in media.parts))
     around = runtime_bytes(layout, server) + allocator_bytes(model, layout, precision)
     given, fraction = chip.program_bytes, server.memory_fraction
     left = given - server.context_bytes - held - working - around
@@ -415,7 +418,7 @@ def fitting_sequences(
     size = kv_size(model, layout, precision, longest)
     unit, _ = size.in_tokens(server.block_size)
     each = size.blocks_of(longest, server.block_size)
-    if not np.all((unit > 0) & (each > 0)):
+    if not is_unknown(each) and not np.all((unit > 0) & (each > 0)):
         raise InputError(what=model.name, given="no KV cache", allowed="a model with a KV cache or state")
     blocks = np.floor(np.maximum(room, 0.0) / as_array(layout.pp) / (unit * server.block_size))
     return np.minimum(np.floor(blocks / each), np.floor(most_sequences(model)))

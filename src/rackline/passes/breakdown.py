@@ -61,6 +61,13 @@ class RowTime:
     evidence: str
     origin: str
 
+    @property
+    def rest_s(self) -> float:
+        """What its time has beyond the overhead and the longest resource: the exposed part of the shorter ones, and
+        the ramp of mid-size messages [s]."""
+        rest_s = self.seconds - self.overhead_s - max(self.resource_s.values(), default=0.0)
+        return rest_s if rest_s > 1e-12 * self.seconds else 0.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTime:

@@ -96,6 +96,16 @@ class BlockwiseLaw:
         return self.law.attention_pairs(chunk_tokens, prefix_tokens)
 
 
+def is_unknown(amount: FloatLike) -> bool:
+    """Whether an amount is only written down (`rackline.passes.trace`), so that nothing can depend on its value."""
+    return bool(getattr(amount, "is_unknown", False))
+
+
+def may_occur(amount: FloatLike) -> bool:
+    """Whether an amount may be other than 0; an unknown one may."""
+    return is_unknown(amount) or bool(np.any(amount))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """The work of one pass on one attention-dp rank; floats or arrays that broadcast together.
@@ -132,7 +142,7 @@ class Batch:
     @property
     def is_decode_only(self) -> bool:
         """Whether no prompt token is in the pass."""
-        return not np.any(self.prefill_tokens)
+        return not may_occur(self.prefill_tokens)
 
     def in_blocks(self, block: int) -> Batch:
         """The same with contexts as a kernel reads them that goes through the cache in blocks, the new token included.
@@ -163,7 +173,7 @@ class Batch:
         found[LOGIT_ROWS] = decoded + self.prefill_sequences
         found[DECODE_SEQUENCES] = self.decode_sequences
         found[DECODE_TOKENS] = decoded
-        if np.any(self.decode_sequences):
+        if may_occur(self.decode_sequences):
             found[HAS_DECODE] = np.minimum(self.decode_sequences, 1.0)
             for label, kind in kinds.items():
                 read = kind.kv_read_tokens(self.context_len)

@@ -3,7 +3,7 @@
 A traced number answers arithmetic, comparisons and NumPy's functions with another one and the line that computes it. So
 each formula stands once, in Python, and the page that needs it in a browser gets what that Python did. A formula can be
 traced if its only branches on a traced number are `np.where`, `np.minimum` and the like; `np.any` and `np.all` of one
-are taken to be true.
+are refused, since their value is not known yet. `features.may_occur` of one is true.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -70,6 +70,8 @@ class Traced:
         code: its name there.
     """
 
+    is_unknown: ClassVar[bool] = True
+
     lines: Lines
     code: str
 
@@ -83,8 +85,6 @@ class Traced:
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, options: Any) -> Any:
         match function.__name__:
-            case "any" | "all":
-                return True
             case "where":
                 return self.lines.number("{}?{}:{}".format(*(literal(value) for value in args)))
             case "clip":

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from rackline.arch import Model
 from rackline.errors import InputError
 from rackline.hardware import Cluster
-from rackline.parallel import Precision
 from rackline.passes import Calibration
 from rackline.posttraining.lengths import AnswerLengths
-from rackline.serving.stack import Stack
+from rackline.system import System
 from rackline.training.precision import TrainPrecision
 from rackline.training.stack import TrainingStack
 
@@ -48,8 +47,7 @@ class RlJob:
     """A step of reinforcement learning.
 
     Args:
-        model: the policy.
-        cluster: all chips, both sides.
+        serving: the policy on all chips of both sides, as the generating side runs it.
         prompts, generations: prompts of a step and answers per prompt [count].
         prompt_len: mean prompt [tokens].
         lengths: of answers.
@@ -58,22 +56,16 @@ class RlJob:
         reward: a reward model that reads every answer; None for rules.
         train_batch: answers of one update of the weights; all that are trained by default [count].
         trained: answers that are trained on, where others are generated and dropped; all by default [count].
-        stack, calibration, precision: of the generating side.
         train_stack, train_calibration, train_precision: of the training side.
         overheads: of the framework.
-        memory_fraction: share of a chip's memory that the engines may use [1].
         log_prob_batch: packed sequences of a micro-batch of log-probabilities [count].
     """
 
-    model: Model
-    cluster: Cluster
+    serving: System
     prompts: int
     generations: int
     prompt_len: float
     lengths: AnswerLengths
-    stack: Stack
-    calibration: Calibration
-    precision: Precision
     train_stack: TrainingStack
     train_calibration: Calibration
     train_precision: TrainPrecision
@@ -83,10 +75,11 @@ class RlJob:
     train_batch: int | None = None
     trained: int | None = None
     overheads: RlOverheads = RlOverheads()
-    memory_fraction: float = 0.9
     log_prob_batch: int = 1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.serving.model, Model):
+            raise InputError(what="model", given=self.serving.model.name, allowed="a model whose layers are known")
         if self.trained is not None and self.trained > self.answers:
             raise InputError(
                 what="--trained",
@@ -94,6 +87,16 @@ class RlJob:
                 allowed=f"at most the {self.answers} answers of a step",
                 nearest=str(self.answers),
             )
+
+    @property
+    def model(self) -> Model:
+        """The policy."""
+        return cast("Model", self.serving.model)
+
+    @property
+    def cluster(self) -> Cluster:
+        """All chips, both sides."""
+        return self.serving.cluster
 
     @property
     def answers(self) -> int:

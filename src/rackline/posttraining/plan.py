@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from rackline.errors import InputError, RacklineError
 from rackline.hardware import Cluster
-from rackline.parallel import Deployment, Layout, enumerate_layouts
+from rackline.parallel import Layout, enumerate_layouts
 from rackline.parallel.memory import weight_bytes
 from rackline.posttraining.job import RlJob
 from rackline.posttraining.rollout import RolloutEngine
@@ -182,15 +182,7 @@ def engines_of(job: RlJob, cluster: Cluster, layouts: Sequence[Layout] | None = 
     for layout in options:
         if chips % layout.chips_per_replica:
             continue
-        deployment = Deployment(
-            model=job.model,
-            cluster=cluster,
-            layout=replace(layout, dp=chips // layout.chips_per_replica),
-            precision=job.precision,
-            calibration=job.calibration,
-            routing=job.stack.routing,
-        )
-        engine = RolloutEngine.of(deployment, job)
+        engine = RolloutEngine.of(cluster, replace(layout, dp=chips // layout.chips_per_replica), job)
         try:
             engine.slots(job.lengths)
         except InputError as error:
@@ -216,8 +208,8 @@ def _usual_layouts(job: RlJob, chips: int) -> list[Layout]:
         for layout in enumerate_layouts(job.model, min(chips, MOST_PER_REPLICA), max_pp=1)
         if layout.tp <= most and chips % layout.chips_per_replica == 0 and layout.ep in (1, layout.chips_per_replica)
     ]
-    room = job.memory_fraction * job.cluster.chip.hbm_bytes
-    least = {id(layout): float(sum(weight_bytes(job.model, layout, job.precision).values())) for layout in able}
+    room = job.serving.stack.memory_fraction * job.cluster.chip.hbm_bytes
+    least = {id(layout): float(sum(weight_bytes(job.model, layout, job.serving.precision).values())) for layout in able}
     fits = [layout for layout in able if least[id(layout)] < room]
     if not fits:
         raise InputError(

@@ -13,20 +13,20 @@ running sequences is that of Little's law; with partial rollouts a step never wa
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.parallel import Deployment
+from rackline.hardware import Cluster
+from rackline.parallel import Deployment, Layout
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array
 from rackline.posttraining.job import RlJob
 from rackline.posttraining.lengths import AnswerLengths
-from rackline.serving.closed_loop import engine_of
-from rackline.serving.stack import Stack
 from rackline.serving.steady import Engine
+from rackline.system import System
 
 _SEED = 0
 
@@ -66,33 +66,35 @@ class RolloutEngine:
     """The generating side: one deployment under a serving stack.
 
     Args:
-        deployment: model, chips, layout, precision.
-        stack: limits and host work.
+        system: of the generating side, on its own chips.
+        deployment: of it under a layout.
         engine: its pass tables.
         prompt_len: mean prompt [tokens].
         shared: answers that share a prompt, whose prefix is cached [count].
-        memory_fraction: share of a chip's memory that the engine may use [1].
         beside_s: time of a decode step beside the engine's own [s].
     """
 
+    system: System
     deployment: Deployment
-    stack: Stack
     engine: Engine
     prompt_len: float
     shared: int
-    memory_fraction: float = 0.9
     beside_s: float = 0.0
 
     @classmethod
-    def of(cls, deployment: Deployment, job: RlJob) -> RolloutEngine:
-        """Build the pass tables of a deployment."""
+    def of(cls, cluster: Cluster, layout: Layout, job: RlJob) -> RolloutEngine:
+        """Build the pass tables of the policy on some of the chips.
+
+        Raises:
+            LayoutError: the layout is impossible there.
+        """
+        system = replace(job.serving, cluster=cluster)
         return cls(
-            deployment=deployment,
-            stack=job.stack,
-            engine=engine_of(deployment, job.stack),
+            system=system,
+            deployment=system.deployment(layout),
+            engine=system.engine(layout),
             prompt_len=job.prompt_len,
             shared=job.generations,
-            memory_fraction=job.memory_fraction,
             beside_s=job.overheads.decode_step_s,
         )
 
@@ -114,7 +116,7 @@ class RolloutEngine:
             layout,
             deployment.precision,
             deployment.cluster.chip,
-            self.stack.memory(None, self.memory_fraction),
+            self.system.server(),
             np.array([min(context, self.prompt_len + lengths.longest)]),
         )
         room = int(float(held[0]) * layout.pp)
@@ -124,7 +126,7 @@ class RolloutEngine:
                 given="no memory for one answer beside the weights",
                 allowed="more chips per replica, a narrower precision or a shorter answer",
             )
-        return max(1, min(room, self.stack.max_num_seqs * layout.pp))
+        return max(1, min(room, self.system.stack.max_num_seqs * layout.pp))
 
     def step_s(self, running: Array, context: Array) -> Array:
         """A decode step of a rank by running sequences and their mean context, (points,) [s]."""
@@ -134,7 +136,7 @@ class RolloutEngine:
     def prefill_s(self, sequences: float) -> float:
         """Prompts of a rank, in full passes [s]."""
         tokens = sequences * self.prompt_len / self.shared
-        full = max(1.0, self.stack.max_batched_tokens / self.prompt_len)
+        full = max(1.0, self.system.stack.max_batched_tokens / self.prompt_len)
         batch = Batch(prefill_sequences=np.array([full]), chunk_tokens=self.prompt_len)
         device = self.engine.seconds(batch, self.engine.time_table(False), two_batch_overlap=False)
         one = self.engine.with_prompts_s(0.0, device, tokens=full * self.prompt_len)

@@ -48,7 +48,7 @@ def transfer_s(job: RlJob, train: TrainLayout, *, colocated: bool) -> float:
         level = cluster.scale_out if cluster.scale_out is not None else cluster.scale_up
     if not colocated and _one_domain(cluster):
         level = cluster.scale_up
-    wire_s = model_bytes(job, job.precision) / level.bytes_per_s_each_way
+    wire_s = model_bytes(job, job.serving.precision) / level.bytes_per_s_each_way
     return wire_s + job.overheads.tensor_s * num_tensors(job.model)
 
 

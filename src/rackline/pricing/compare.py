@@ -12,7 +12,7 @@ from rackline.arch import AnyModel, model
 from rackline.pricing.reading import Inference, Reading
 from rackline.pricing.unknowns import Range
 
-_CONTEXT_LEN = 5657.0  # the middle of the range that readings suppose
+_CONTEXT_LEN = 4490.0  # the middle of the range that readings suppose
 # KV caches are kept at one or two bytes per element (fp8, bf16).
 _KV_ELEMENT_BYTES = (1.0, 2.0)
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.parallel import Deployment
+from rackline.parallel import Deployment, Layout
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.closed_loop import engine_of
-from rackline.serving.stack import stack_of
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode
+from rackline.system import System
 
 HOURS_PER_YEAR = 8766.0
 _MENU = np.unique(np.rint(np.geomspace(1, 8192, 105)))  # sequences on a rank, in steps of an eighth of an octave
@@ -91,23 +90,25 @@ class TokenCosts:
     Args:
         engine, deployment: the engine and its deployment.
         mode: of prefill, for the tokens of one pass.
-        memory_fraction: share of HBM that the server may use.
     """
 
+    system: System
     deployment: Deployment
     engine: Engine
     mode: Mode
-    memory_fraction: float = 0.9
 
     @classmethod
-    def of(cls, deployment: Deployment, mode: Mode | None = None, memory_fraction: float = 0.9) -> TokenCosts:
-        """Costs of a deployment with the engine of its calibration's stack."""
-        stack = stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
+    def of(cls, system: System, layout: Layout, mode: Mode | None = None) -> TokenCosts:
+        """Costs of a system under a layout.
+
+        Args:
+            mode: of prefill; the default of the stack where it is None.
+        """
         return cls(
-            deployment=deployment,
-            engine=engine_of(deployment, stack),
-            mode=mode or stack.mode(),
-            memory_fraction=memory_fraction,
+            system=system,
+            deployment=system.deployment(layout),
+            engine=system.engine(layout),
+            mode=mode or system.stack.mode(),
         )
 
     @property
@@ -119,7 +120,7 @@ class TokenCosts:
         """Sequences of a context that one rank and micro-batch holds, shape of the contexts [sequences]."""
         contexts = np.atleast_1d(as_array(context_len))
         d = self.deployment
-        server = self.engine.stack.memory(self.mode.max_batched_tokens, self.memory_fraction)
+        server = self.system.server(self.mode.max_batched_tokens)
         return fitting_sequences(d.model, d.layout, d.precision, d.cluster.chip, server, contexts)
 
     def decode_steps_s(self, context_len: FloatLike) -> Array:

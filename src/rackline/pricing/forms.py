@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from rackline.checked import Num, checked, plain
+from rackline.passes.features import Array, as_array
 
 
 def price_over_cost(margin: float, utilisation: float) -> float:
@@ -144,6 +145,31 @@ def active_params_from_input_price(
         price_over_cost=price_over_cost,
     )
     return plain(p * m * f / (2.0 * x * q))
+
+
+def output_cost_over_price(input_over_output_price: Num, input_over_output: Num) -> tuple[Array, Array]:
+    """Least and most that an output token may cost of what is charged for it, X apart: a request pays its own cost.
+
+    A request of r prompt tokens per output token pays p_out + r * p_in for c_out + r * c_in. Its prompt costs
+    something, and an output token costs no less than a prompt token:
+
+        (p_out + r * p_in) / (1 + r) <= X * c_out <= p_out + r * p_in
+
+    Args:
+        input_over_output_price: p_in / p_out; 0 where only output is priced [ratio], any shape.
+        input_over_output: r, uncached prompt tokens per output token [ratio], broadcasts.
+
+    Returns:
+        Both ends over p_out [ratio], broadcast shape.
+
+    >>> [round(float(end), 3) for end in output_cost_over_price(0.25, 15.0)]
+    [0.297, 4.75]
+    """
+    price, r = as_array(input_over_output_price), as_array(input_over_output)
+    if not np.any(price):
+        return np.ones_like(r), np.ones_like(r)
+    most = 1.0 + r * price
+    return most / (1.0 + r), most
 
 
 def bytes_from_output_price(

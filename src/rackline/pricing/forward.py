@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rackline.arch import Media, Model
+from rackline.arch import media_of, with_media
 from rackline.errors import InputError
 from rackline.hardware import MemoryTier, drawn_w
 from rackline.passes.features import FloatLike
@@ -104,23 +104,23 @@ def offer_prices(
         terms=terms,
         rent=rent,
         coincide=(*coinciding_modes(found, terms), *coinciding_contexts(found)),
-        media=tuple(_sold_media(tier, tier.way, rent, terms) for tier in standard if tier.way and _media(tier.way)),
+        media=tuple(
+            _sold_media(tier, tier.way, rent, terms)
+            for tier in standard
+            if tier.way and media_of(tier.way.costs.deployment.model)
+        ),
     )
-
-
-def _media(way: Way) -> Media | None:
-    model = way.costs.deployment.model
-    return model.media if isinstance(model, Model) else None
 
 
 def _sold_media(tier: SoldTier, way: Way, rent: Rent, terms: Terms) -> SoldMedia:
     """Images and sound of a request: what their encoders add to a prompt of their tokens, and these tokens as input."""
-    costs, media = way.costs, _media(way)
+    costs, model = way.costs, way.costs.deployment.model
+    media = media_of(model)
     tokens = media.tokens if media is not None else 0
 
     def prefill_chip_s(prompt_len: float | None) -> float:
-        spread = replace(costs.deployment.model, media=media and replace(media, prompt_len=prompt_len))
-        one = TokenCosts.of(replace(costs.deployment, model=spread), costs.mode, costs.memory_fraction)
+        spread = with_media(model, media and replace(media, prompt_len=prompt_len))
+        one = TokenCosts.of(replace(costs.system, model=spread), costs.deployment.layout, costs.mode)
         return tokens * float(one.prefill_chip_s(float(tokens))[0])
 
     encoder_chip_s = (prefill_chip_s(float(tokens)) - prefill_chip_s(None)) / way.used_share
@@ -167,7 +167,11 @@ def _modes_of(lengths: PromptLengths, ways: Ways, rent: Rent, terms: Terms) -> l
     for name in ("batch", "flex", "standard", *[name for name, mode, _ in asked if mode in ("priority", "fast")]):
         if name in sold:
             slower = sold[name] = sold[name].above(slower)
-    return [_sold(name, mode, way, sold.get(name), lengths, rent, terms) for name, mode, way in asked]
+    largest = max((way.batch_size for _, _, way in asked if isinstance(way, Way)), default=0.0)
+    return [
+        replace(_sold(name, mode, way, sold.get(name), lengths, rent, terms), larger_batch=largest)
+        for name, mode, way in asked
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from rackline.pricing.reader import Reader
 from rackline.pricing.reading import Bound, Reading
 from rackline.pricing.sheet import PriceSheet, PriceTier
 from rackline.pricing.unknowns import Draws, Unknowns, default_unknowns
+from rackline.pricing.verdict import verdict_of
 from rackline.serving import blackboard
 
 # What the lecture puts in: 100 billion active parameters and a ratio of 300 (claim C100).
@@ -58,6 +59,8 @@ def read_prices(
         sold_as=sheet.sold_as,
         date=sheet.date,
         model=sheet.model,
+        prices=sheet.tiers,
+        verdict=verdict_of(sheet, drawn),
         inferences=tuple(reader.inferences),
         missing=tuple(reader.missing),
         conflicts=conflicts(sheet, reader.unknowns, reader.inferences, reader.price_over_cost),
@@ -135,11 +138,16 @@ def _output_bytes(reader: Reader, standard: PriceTier) -> None:
         return
     u, x, (low_rent, high_rent) = reader.unknowns, reader.price_over_cost, reader.rents
     form, d = forms.bytes_from_output_price, reader.draws
+    ratio, requests = (given or 0.0) / made, u.input_over_output
+    least_paid, most_paid = forms.output_cost_over_price(ratio, np.array([requests.low, requests.high]))
     low, high = reader.ends(
-        form(made, u.hbm_bytes_per_s, u.hbm_share.low, high_rent, x.high),
-        form(made, u.hbm_bytes_per_s, u.hbm_share.high, low_rent, x.low),
+        form(made * min(1.0, least_paid.min()), u.hbm_bytes_per_s, u.hbm_share.low, high_rent, x.high),
+        form(made * most_paid.max(), u.hbm_bytes_per_s, u.hbm_share.high, low_rent, x.low),
     )
-    drawn = as_array(form(made, d.hbm_bytes_per_s, d.hbm_share, d.usd_per_chip_s, reader.drawn_x))
+    least_paid, most_paid = forms.output_cost_over_price(ratio, d.input_over_output)
+    # two ways of pricing: each token pays its own cost, or the request does
+    paid = made * np.stack([np.ones_like(d.output_split), least_paid * (most_paid / least_paid) ** d.output_split])
+    drawn = as_array(form(paid, d.hbm_bytes_per_s, d.hbm_share, d.usd_per_chip_s, reader.drawn_x))
     bound: Bound = "interval" if given is not None and made > given else "at most"
     reader.add(
         "bytes_per_output_token",
@@ -149,7 +157,8 @@ def _output_bytes(reader: Reader, standard: PriceTier) -> None:
         drawn,
         bound=bound,
         claim="C107",
-        note="weights over the batch and KV; an upper bound where decode is bound by compute",
+        note="weights over the batch and KV; an upper bound where decode is bound by compute; the request pays its "
+        f"cost, whose prompt has {requests.low:g} to {requests.high:g} tokens per output token",
     )
     least = low * u.kv_share.low / u.context_len.high
     most = high * u.kv_share.high / u.context_len.low

@@ -16,11 +16,16 @@ from rackline.pricing.ways import EarnedAt, PromptLengths, Way
 from rackline.serving.energy import Power
 from rackline.serving.fleet import Fleet
 from rackline.serving.mixture import Mixture
+from rackline.units import format_seconds
 
 LIFETIMES_S = (300.0, 3600.0, 86400.0)
 
 Mode = Literal["standard", "batch", "flex", "priority", "fast"]
 _LEFT_OVER: tuple[Mode, ...] = ("batch", "flex")
+
+# Below this a product of a decode pass does not fill one tile of the tensor cores (16 rows: PTX ISA, mma.m16n8k16), and
+# each sequence pays for a large part of a replica.
+SMALL_BATCH = 16.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,7 @@ class SoldTier:
         margin_at_longest: of a request with the longest prompt, None where no batch of them meets the limit [ratio].
         kwh_per_mtok_input, kwh_per_mtok_output: energy of the site, None without a power [kWh].
         reason: why the tier cannot be sold; empty when it can.
+        larger_batch: that serves the tier where nobody waits; 0 where none does [sequences].
     """
 
     json_keys: ClassVar = (
@@ -126,6 +132,7 @@ class SoldTier:
         "chip_w=power.chip_w",
         "power_basis=power.basis",
         "reason",
+        "small_batch",
     )
 
     name: str
@@ -142,6 +149,23 @@ class SoldTier:
     kwh_per_mtok_input: float | None = None
     kwh_per_mtok_output: float | None = None
     reason: str = ""
+    larger_batch: float = 0.0
+
+    @property
+    def small_batch(self) -> str:
+        """Why the price is that of an absurdly small batch, of which no host would make a tier; empty otherwise."""
+        if self.way is None or self.batch_size >= SMALL_BATCH:
+            return ""
+        layout = self.way.costs.deployment.layout
+        text = (
+            f"the price of a batch of {self.batch_size:,.0f} on {layout.chips_per_replica:,} chips, hardly one to sell "
+        )
+        if self.way.tpot_limit_s is None or self.larger_batch < SMALL_BATCH:
+            return f"{text}at: memory holds no more than {self.larger_batch:,.0f}"
+        return (
+            f"{text}at: the limit of {format_seconds(self.way.tpot_limit_s)} a token leaves one engine no more beside "
+            f"prompts of this length (without it {self.larger_batch:,.0f} sequences); allow more time, or plan pools"
+        )
 
     @property
     def power(self) -> Power | None:

@@ -57,7 +57,10 @@ class Reader:
         if not (low > 0 and np.isfinite(high)):
             self.miss(quantity, f"{method} gives no finite interval")
             return
-        likely = ends if drawn is None else tuple(float(v) for v in np.quantile(drawn, (0.1, 0.9)))
+        likely = ends
+        if drawn is not None:  # rows are ways of pricing, each of which is as likely as the others
+            lows, highs = np.quantile(drawn, (0.1, 0.9), axis=-1)
+            likely = float(np.min(lows)), float(np.max(highs))
         self.inferences.append(
             Inference(
                 quantity=quantity,

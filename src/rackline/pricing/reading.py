@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from rackline.pricing.sheet import PriceTier
 from rackline.pricing.unknowns import Range
+from rackline.pricing.verdict import Verdict
 
 Bound = Literal["interval", "at most", "at least"]
 
@@ -112,6 +114,8 @@ class Reading:
     Args:
         sheet, provider, sold_as, date: which sheet.
         model: catalogue name, None for a closed model.
+        prices: usable prices of the sheet, by mode and context.
+        verdict: whether the host earns money.
         inferences, missing, conflicts, kept_in, changes: see the classes.
         fitting_tiers: memory tiers whose cost the price of keeping a token likely pays.
         problems: prices that could not be used.
@@ -123,6 +127,8 @@ class Reading:
         "sold_as",
         "date",
         "model",
+        "prices",
+        "verdict",
         "inferences",
         "not_inferred=missing",
         "conflicts",
@@ -137,6 +143,8 @@ class Reading:
     sold_as: str
     date: str
     model: str | None
+    prices: tuple[PriceTier, ...]
+    verdict: Verdict
     inferences: tuple[Inference, ...]
     missing: tuple[Missing, ...]
     conflicts: tuple[Conflict, ...]

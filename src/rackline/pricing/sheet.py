@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from rackline.catalog import PriceSheetRecord, PriceTierRecord, names, price_sheet_record
 from rackline.errors import UnknownNameError, nearest_names
@@ -20,9 +21,16 @@ class CacheWrite:
         usd: of one token [USD].
     """
 
+    json_keys: ClassVar = ("name", "lifetime_s", "usd_per_mtok")
+
     name: str
     lifetime_s: float | None
     usd: float
+
+    @property
+    def usd_per_mtok(self) -> float:
+        """Price of a million tokens written [USD]."""
+        return self.usd / PER_MTOK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +47,18 @@ class PriceTier:
         cache_writes: by lifetime.
     """
 
+    json_keys: ClassVar = (
+        "name",
+        "mode",
+        "above_context_len",
+        "usd_per_mtok_input",
+        "usd_per_mtok_output",
+        "usd_per_mtok_cached_input",
+        "usd_per_mtok_hour_storage",
+        "speed_ratio",
+        "cache_writes",
+    )
+
     name: str
     mode: str
     above_context_len: float = 0.0
@@ -48,6 +68,30 @@ class PriceTier:
     storage_usd_per_s: float | None = None
     speed_ratio: float | None = None
     cache_writes: tuple[CacheWrite, ...] = ()
+
+    @property
+    def usd_per_mtok_input(self) -> float | None:
+        """Price of input [USD per million tokens]."""
+        return _per_mtok(self.input_usd)
+
+    @property
+    def usd_per_mtok_output(self) -> float | None:
+        """Price of output [USD per million tokens]."""
+        return _per_mtok(self.output_usd)
+
+    @property
+    def usd_per_mtok_cached_input(self) -> float | None:
+        """Price of cached input [USD per million tokens]."""
+        return _per_mtok(self.cached_input_usd)
+
+    @property
+    def usd_per_mtok_hour_storage(self) -> float | None:
+        """Price of keeping a cache [USD per million tokens and hour]."""
+        return _per_mtok(self.storage_usd_per_s, 3600.0)
+
+
+def _per_mtok(usd: float | None, times: float = 1.0) -> float | None:
+    return None if usd is None else usd * times / PER_MTOK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,8 +58,11 @@ class Draws:
         flop_per_s, hbm_bytes_per_s, hbm_bytes, ridge: of the chip and data type drawn.
         usd_per_chip_s: rent with its factor [USD/s].
         price_over_cost: (1 + margin) / utilisation [ratio].
-        mfu, hbm_share, kv_share: [fraction].
+        utilisation, mfu, hbm_share, kv_share: [fraction].
         context_len: [tokens].
+        input_over_output: uncached prompt tokens per output token [ratio].
+        output_split: where the cost of an output token lies between its least (that of a prompt token) and its most
+            (all that its request costs), 0 to 1 [fraction].
         step_over_crossover, total_over_active, kv_over_compute: [ratio].
         share: of a range that has no name here, 0 to 1 [fraction].
     """
@@ -70,10 +73,13 @@ class Draws:
     ridge: Array
     usd_per_chip_s: Array
     price_over_cost: Array
+    utilisation: Array
     mfu: Array
     hbm_share: Array
     kv_share: Array
     context_len: Array
+    input_over_output: Array
+    output_split: Array
     step_over_crossover: Array
     total_over_active: Array
     kv_over_compute: Array
@@ -89,7 +95,9 @@ class Unknowns:
     """Ranges of all that the price of a token depends on besides the model.
 
     The defaults are assumptions: rents are the catalogue's contract prices up to about the on-demand price; margins run
-    from none to three times the cost; utilisation and shares of the peaks are what servers are reported to reach.
+    from none to three times the cost; utilisation and shares of the peaks are what servers are reported to reach. The
+    shortest context and the fewest prompt tokens per output token are those of the use `chat`, measured by Azure (1,155
+    and 211 tokens); the most prompt tokens are those of `agents`, whose cached ones do not count (0.41 · 8,600 / 180).
 
     Args:
         offers: chips that may serve, with their rents.
@@ -101,6 +109,7 @@ class Unknowns:
         hbm_share: of the memory bandwidth that decode reaches [fraction].
         context_len: served, on average, where the sheet does not say [tokens].
         kv_share: of the bytes that an output token reads, what is KV cache [fraction].
+        input_over_output: uncached prompt tokens per output token of the requests [ratio].
         step_over_crossover: where a provider puts the context step, over the crossover [ratio].
         total_over_active: of mixtures of experts [ratio].
         kv_over_compute: KV slope over compute slope at the normal batch of a fast mode [ratio].
@@ -113,8 +122,9 @@ class Unknowns:
     utilisation: Range = field(default_factory=lambda: Range(low=0.3, high=0.9))
     mfu: Range = field(default_factory=lambda: Range(low=0.2, high=0.7))
     hbm_share: Range = field(default_factory=lambda: Range(low=0.4, high=0.9))
-    context_len: Range = field(default_factory=lambda: Range(low=2e3, high=16e3))
+    context_len: Range = field(default_factory=lambda: Range(low=1260.0, high=16e3))
     kv_share: Range = field(default_factory=lambda: Range(low=0.1, high=0.9))
+    input_over_output: Range = field(default_factory=lambda: Range(low=5.5, high=20.0))
     step_over_crossover: Range = field(default_factory=lambda: Range(low=0.5, high=2.0))
     total_over_active: Range = field(default_factory=lambda: Range(low=8.0, high=40.0))
     kv_over_compute: Range = field(default_factory=lambda: Range(low=0.01, high=0.9))
@@ -180,13 +190,15 @@ class Unknowns:
         held = np.array([offer.chip.hbm_bytes for offer, _ in self.points])
         low, high = self.margin
         margin = spread(Range(low=1.0 + low, high=1.0 + high))
+        rent, utilisation = self.usd_per_chip_s[pick] * spread(self.rent_factor), spread(self.utilisation)
         return Draws(
             flop_per_s=self.flop_per_s[pick],
             hbm_bytes_per_s=self.hbm_bytes_per_s[pick],
             hbm_bytes=held[pick],
             ridge=self.ridge[pick],
-            usd_per_chip_s=self.usd_per_chip_s[pick] * spread(self.rent_factor),
-            price_over_cost=margin / spread(self.utilisation),
+            usd_per_chip_s=rent,
+            price_over_cost=margin / utilisation,
+            utilisation=utilisation,
             mfu=spread(self.mfu),
             hbm_share=spread(self.hbm_share),
             kv_share=spread(self.kv_share),
@@ -195,6 +207,8 @@ class Unknowns:
             total_over_active=spread(self.total_over_active),
             kv_over_compute=spread(self.kv_over_compute),
             share=generator.random(count),
+            input_over_output=spread(self.input_over_output),
+            output_split=generator.random(count),
         )
 
 

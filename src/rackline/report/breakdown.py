@@ -13,6 +13,13 @@ from rackline.passes import PassTime, RowTime
 from rackline.report.wording import RESOURCE_STYLES, Unit, bar, flop, percent, resource_text, share, size
 from rackline.units import format_seconds
 
+_JOINT_FROM, _AMOUNTS_FROM = 110, 150
+"""Columns of the terminal from which a pass and its ideal stand in one table, and from which amounts do as well."""
+_SUM = (
+    "total = the longest of compute, HBM and link + fixed + rest: what the shorter ones leave exposed, and the ramp of "
+    "mid-size messages"
+)
+
 
 def spaced(parts: Sequence[RenderableType]) -> Group:
     """Parts of a report with an empty line between each two."""
@@ -54,18 +61,18 @@ def pass_table(time: PassTime, title: str, *, width: int, least_share: float = 0
     """Rows in use sorted by seconds, with their share and what binds.
 
     Args:
-        width: columns of the terminal; the amounts are left out below 110.
+        width: columns of the terminal; the amounts are left out below 150.
         least_share: rows below this share of the pass are added up in one line.
     """
-    wide = width >= 110
+    wide = width >= _AMOUNTS_FROM
     unit = Unit.of(time.seconds)
-    table = plain_table(f"{title} (times in {unit.name})")
+    table = plain_table(f"{title} (times in {unit.name})", caption=_SUM)
     table.add_column("operation", overflow="ellipsis", no_wrap=True, max_width=28 if wide else 20)
     if wide:
         for name in ("FLOP", "HBM bytes", "link bytes"):
             table.add_column(name, justify="right", no_wrap=True)
     _add_time_columns(table)
-    if width >= 80:
+    if width >= 90:
         table.add_column("", no_wrap=True)
     table.add_column("binds", no_wrap=True)
     total = sum(row.seconds for row in time.rows if row.used)
@@ -78,10 +85,10 @@ def pass_table(time: PassTime, title: str, *, width: int, least_share: float = 0
         bars = [_bar(share(row_s, most), 14 if wide else 4, binds)] if part is not None else [Text()]
         table.add_row(
             name,
-            *(cells or [""] * (7 if wide else 4)),
+            *(cells or [""] * (8 if wide else 5)),
             unit.text(row_s),
             percent(part) if part is not None else "",
-            *(bars if width >= 80 else []),
+            *(bars if width >= 90 else []),
             resource_text(binds),
         )
 
@@ -106,7 +113,8 @@ def _bar(fraction: float, cells: int, binds: str) -> Text:
 
 def _times(row: RowTime, unit: Unit) -> list[str]:
     times = row.resource_s
-    each = (times.get("compute", 0.0), times.get("hbm", 0.0), link(times), row.overhead_s)
+    links = max(times.get("scale_up", 0.0), times.get("scale_out", 0.0))
+    each = (times.get("compute", 0.0), times.get("hbm", 0.0), links, row.overhead_s, row.rest_s)
     return [unit.text(value) for value in each]
 
 
@@ -116,14 +124,15 @@ def comparison(time: PassTime, ideal: PassTime, *, width: int) -> Group:
     One table where the terminal is wide, else one table of the pass and one of the comparison.
     """
     title = f"{time.calibration} calibration, {time.policy} policy"
-    if width >= 110:
-        return Group(_layer_table(time, ideal, f"{title}, beside the blackboard", wide=True))
+    if width >= _JOINT_FROM:
+        wide = width >= _AMOUNTS_FROM
+        return Group(_layer_table(time, ideal, f"{title}, beside the blackboard", wide=wide))
     return Group(_layer_table(time, None, title, wide=False), Text(), _side_by_side(time, ideal))
 
 
 def _add_time_columns(table: Table) -> None:
     """Columns of the times of a row, their sum and its share."""
-    for name in ("compute", "HBM", "link", "fixed"):
+    for name in ("compute", "HBM", "link", "fixed", "rest"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("total", justify="right", style="bold", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
@@ -131,15 +140,15 @@ def _add_time_columns(table: Table) -> None:
 
 def _layer_table(time: PassTime, ideal: PassTime | None, title: str, *, wide: bool) -> Table:
     unit = Unit.of(time.seconds)
-    table = plain_table(f"{title} (times in {unit.name})")
+    table = plain_table(f"{title} (times in {unit.name})", caption=_SUM)
     table.add_column("operation", overflow="ellipsis", no_wrap=True, max_width=28 if wide else 22)
     if wide:
         table.add_column("type", no_wrap=True)
         for name in ("FLOP", "HBM bytes", "link bytes"):
             table.add_column(name, justify="right", no_wrap=True)
     _add_time_columns(table)
-    table.add_column("binds", no_wrap=True)
-    if ideal is not None:
+    if ideal is not None:  # else the table below says it
+        table.add_column("binds", no_wrap=True)
         table.add_column("blackboard", justify="right", style="cyan", no_wrap=True)
         table.add_column("binds", no_wrap=True)
     total = sum(row.seconds for row in time.rows if row.used)
@@ -150,16 +159,16 @@ def _layer_table(time: PassTime, ideal: PassTime | None, title: str, *, wide: bo
         cells: list[str | Text] = [row.dtype, *amounts] if wide else []
         cells += _times(row, unit)
         cells += [unit.text(row.seconds), percent(share(row.seconds, total))] if row.used else ["unused", ""]
-        cells.append(resource_text(row.binds) if row.used else "")
         if ideal is not None:
+            cells.append(resource_text(row.binds) if row.used else "")
             cells += [unit.text(other.seconds), resource_text(other.binds)] if other.used else ["unused", ""]
         table.add_row(row.name, *cells)
-    blank = [""] * (8 if wide else 4)
+    blank = [""] * (9 if wide else 5)
     if time.host_s:
         table.add_row("host", *blank, unit.text(time.host_s))
     table.add_section()
-    last = [unit.text(ideal.seconds), resource_text(ideal.binds)] if ideal is not None else []
-    table.add_row("pass", *blank, unit.text(time.seconds), "", resource_text(time.binds), *last)
+    last = [resource_text(time.binds), unit.text(ideal.seconds), resource_text(ideal.binds)] if ideal else []
+    table.add_row("pass", *blank, unit.text(time.seconds), "", *last)
     return table
 
 

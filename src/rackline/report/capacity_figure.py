@@ -6,7 +6,7 @@ from rackline.report.axes import Measure
 from rackline.report.bars import nothing_figure, stacked_bars
 from rackline.report.capacity_report import nearest_reason
 from rackline.report.figure import Figure
-from rackline.report.wording import percent, short_count
+from rackline.report.wording import memory_share, short_count
 from rackline.serving.capacity import Capacity
 from rackline.units import format_bytes
 
@@ -44,7 +44,7 @@ def capacity_figure(capacity: Capacity, *, hbm_bytes: float) -> Figure:
         Measure(field="held_bytes", title="memory of the fullest chip", kind="bytes"),
         title=title,
         subtitle=f"requests of {short_count(capacity.context_len)} tokens; {capacity.precision.short()}; "
-        f"{percent(capacity.memory_fraction)} of the memory may be used",
+        f"{memory_share(capacity.memory_fraction, capacity.fraction_of)}",
         description=f"Weights, cache and reserve of a chip for {len(bars)} layouts. {words}.",
         marks={f"chip: {format_bytes(hbm_bytes)}": hbm_bytes},
     )

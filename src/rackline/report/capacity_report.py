@@ -11,10 +11,10 @@ from rich.text import Text
 
 from rackline.report.breakdown import plain_table
 from rackline.report.choice_report import need_text
-from rackline.report.wording import short_count
+from rackline.report.wording import memory_share, short_count
 from rackline.search.fits import ClusterNeed
 from rackline.serving.capacity import Capacity, CapacityRow
-from rackline.units import format_bytes, format_count, format_percent
+from rackline.units import format_bytes, format_count
 
 _MOST_ROWS = 20
 
@@ -48,7 +48,7 @@ def capacity_report(capacity: Capacity, *, num_chips: int, need: ClusterNeed | N
             body,
             title=f"{capacity.model} on {capacity.cluster} ({num_chips} chips), {capacity.precision.short()}",
             title_align="left",
-            subtitle=f"{asked}, {format_percent(capacity.memory_fraction)} of HBM",
+            subtitle=f"{asked}, {memory_share(capacity.memory_fraction, capacity.fraction_of)}",
             subtitle_align="left",
             border_style="none" if fitting else "red",
         ),

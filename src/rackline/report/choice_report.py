@@ -32,37 +32,43 @@ BASIS_OF_ONE: dict[Basis, str] = {
 
 def request_text(plan: Plan) -> str:
     """The question as a sentence: lengths and limits; a limit without a percentile is one on the mean."""
-    work = plan.workload
+    work = plan.demand.workload
     text = f"{short_count(work.input_len)} tokens in, {short_count(work.output_len)} out"
     if work.mixture is not None:
         text += " (means)"
     if work.cache_hit:
         text += f", {percent(work.cache_hit)} of the prompt cached"
-    for name, limit, percentile in plan.constraints.latencies():
+    for name, limit, percentile in plan.demand.limits.latencies():
         of = "mean of " if percentile is None else f"p{percentile:g} of "
         text += f", {of}{name.removesuffix('_s')} ≤ {format_seconds(limit)}"
     return text
 
 
-def energy_text(energy: Energy) -> str:
-    """Watts of a chip and of all machines, and joules, in a sentence."""
+def energy_text(energy: Energy, nameplate_w: float | None = None) -> str:
+    """Watts of a chip and of all machines, and joules, in a sentence.
+
+    Args:
+        nameplate_w: that the cluster's record states for a chip at full load, with network and cooling [W].
+    """
     power, prefill = energy.power, energy.prefill_power
     if power.basis == "nameplate":
         return f"{format_count(energy.power_w)} W by the nameplate: nothing is known of what the chip draws"
-    chip = f"{power.chip_w:,.0f} W a chip"
+    chip = f"{power.chip_w:,.0f} W a chip drawn"
     if prefill is not None:
-        chip = f"{power.chip_w:,.0f} W a decode chip, {prefill.chip_w:,.0f} W a prefill chip"
+        chip = f"{power.chip_w:,.0f} W a decode chip, {prefill.chip_w:,.0f} W a prefill chip drawn"
     cap = "" if power.cap_w is None else f" (capped at {power.cap_w:g} W)"
     borrowed = "; power of other generations" if power.basis != "kernels" else ""
+    named = "" if nameplate_w is None else f"; nameplate {nameplate_w:,.0f} W a chip"
     return (
         f"{chip}{cap}, {energy.power_w / 1e3:,.3g} kW with machines; {energy.joules_per_output_token:.3g} J an output "
-        f"token, all-in{borrowed}"
+        f"token, all-in{borrowed}{named}"
     )
 
 
 def title(plan: Plan) -> str:
     """Model, cluster and its chips."""
-    return f"{plan.model.name} on {plan.cluster.name} ({plan.cluster.num_chips} × {plan.cluster.chip.name})"
+    cluster = plan.system.cluster
+    return f"{plan.system.model.name} on {cluster.name} ({cluster.num_chips} × {cluster.chip.name})"
 
 
 def _replicas(layout: Layout, on: str = "") -> str:
@@ -86,7 +92,7 @@ def choice_panel(plan: Plan, choice: Choice) -> Panel:
         body.append(f"{replace(layout, dp=1).label()}", style="bold green")
         body.append(f" · {choice.precision.short()} · {choice.mode.label()}, {_slots(choice)}\n")
         body.append(_replicas(layout), style="bold")
-        body.append(f", {choice.num_chips} of {plan.cluster.num_chips} chips")
+        body.append(f", {choice.num_chips} of {plan.system.cluster.num_chips} chips")
         notes = choice.precision.notes
     for note in notes:
         body.append(f"\n{note}", style="yellow")
@@ -109,7 +115,7 @@ def key_numbers(plan: Plan, choice: Choice, width: int) -> Table:
     """Rate, latencies and costs in two columns of pairs, or in one where it is narrow."""
     unit, limits = (
         money_name(plan.priced),
-        {name: (limit, place) for name, limit, place in plan.constraints.latencies()},
+        {name: (limit, place) for name, limit, place in plan.demand.limits.latencies()},
     )
     each, replicas = choice.batch_size, choice.layout.dp
     cells: list[tuple[str, Text]] = [
@@ -153,17 +159,16 @@ def against(choice: Choice, name: str, limit: tuple[float, float | None] | None)
     if percentile is None or choice.sustained is None:
         text.append(f"  ({percent(share(mean, most))} of the limit)", style="not bold dim")
         return text
-    served = choice.sustained.simulated
-    value = (served.tpot_s if name == "tpot_s" else served.ttft_s).at(percentile)
+    value = choice.latency_s(name, percentile)
     text.append(f"  (p{percentile:g} {percent(share(value, most))} of the limit)", style="not bold dim")
     return text
 
 
 def _price(plan: Plan) -> Text:
-    price = plan.cluster.usd_per_chip_hour
+    price = plan.system.cluster.usd_per_chip_hour
     if price is None:
         return Text("none: costs are chip-hours, see --price", style="yellow")
-    return Text(f"{money(price)} an hour" + (f", {plan.cluster.rent}" if plan.cluster.rent else ""))
+    return Text(f"{money(price)} an hour" + (f", {plan.system.cluster.rent}" if plan.system.cluster.rent else ""))
 
 
 def chips_text(plan: Plan, choice: Choice) -> str:
@@ -174,9 +179,9 @@ def chips_text(plan: Plan, choice: Choice) -> str:
     if choice.leftover is not None:
         paid += f", {choice.leftover.num_chips} of them used by a second kind of replica"
     if first is None or then is None:
-        return f"{choice.num_chips} of {plan.cluster.num_chips}{paid}"
+        return f"{choice.num_chips} of {plan.system.cluster.num_chips}{paid}"
     used = f"{then.num_chips} decode + {first.num_chips} prefill"
-    return (f"{used} of {plan.cluster.num_chips}" if then.cluster == first.cluster else used) + paid
+    return (f"{used} of {plan.system.cluster.num_chips}" if then.cluster == first.cluster else used) + paid
 
 
 def served_table(choice: Choice) -> RenderableType:
@@ -219,7 +224,9 @@ def other_kind(plan: Plan) -> list[RenderableType]:
     )
     text += f" output tokens, {written(ratio)} times as much"
     if other.sustained is None:
-        return [Prose(f"{text} by {BASIS[other.basis]}; not simulated: {other.not_simulated}", style="dim")]
+        return [
+            Prose(f"{text} by {BASIS[other.basis]}; not simulated at its own rate: {other.not_simulated}", style="dim")
+        ]
     found = other.sustained.simulated
     times = [
         f"{name} {format_seconds(one.mean)} (p99 {format_seconds(one.p99)})"
@@ -245,7 +252,7 @@ def nothing_panel(plan: Plan) -> Group:
     """Why there is no answer, and which cluster would hold it."""
     body = Text()
     body.append("Nothing fits. " if plan.need is not None else "No answer. ", style="bold red")
-    named = plan.reason.startswith(plan.model.name)  # a name keeps its letters
+    named = plan.reason.startswith(plan.system.model.name)  # a name keeps its letters
     body.append(plan.reason if named else f"{plan.reason[:1].upper()}{plan.reason[1:]}")
     panel = Panel(
         body,
@@ -260,7 +267,7 @@ def nothing_panel(plan: Plan) -> Group:
         [Prose(f"separate pools for prefill and decode: {apart}", style="dim")] if apart else []
     )
     if plan.need is not None:
-        lines.append(need_text(plan.need, plan.cluster.name))
+        lines.append(need_text(plan.need, plan.system.cluster.name))
     return Group(panel, *lines)
 
 

@@ -123,7 +123,7 @@ def deployment_side(
     keys = (*keys, "output_tokens_per_s_per_chip")
     costs = ("usd_per_mtok_input", "usd_per_mtok_output", "usd_per_mtok_output_all_in")
     values: dict[str, float | None] = {key: float(getattr(best, key)) if best else None for key in (*keys, *costs)}
-    usd = plan.cluster.usd_per_chip_hour
+    usd = plan.system.cluster.usd_per_chip_hour
     each = best.output_tokens_per_s_per_chip if best else None
     values["output_tokens_per_s"] = each * best.num_chips if best and each else None
     if best is not None and best.leftover is not None:  # the rent buys what serves on chips that are left free too

@@ -149,10 +149,8 @@ def deployments_report(
         prices: of which kind they are.
         width: columns of the terminal.
     """
-    caption = (
-        f"×: $ per M output, all-in, over {rows[0][0]}; kW: nameplate of the chips that are paid for; band: of nine "
-    )
-    caption += "of ten measured servers" + (f"; {prices}" if prices else "")
+    caption = f"×: $ per M output, all-in, over {rows[0][0]}; kW: drawn by the chips that are paid for, with machines; "
+    caption += "band: of 90 % of measured servers" + (f"; {prices}" if prices else "")
     said = [Text(caption, style="dim")]
     wide = _table(rows, whole=True)
     if _fits(wide, width):

@@ -14,13 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rackline.hardware import wall_w
-from rackline.parallel import Deployment, MemoryUse
+from rackline.parallel import Deployment, Layout, MemoryUse
 from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
 from rackline.passes.energy import PassEnergy, pass_energy
 from rackline.report.breakdown import comparison, plain_table, resources_line, spaced
 from rackline.report.wording import flop, percent, short_count, size, trust, written
-from rackline.serving.closed_loop import engine_of
-from rackline.serving.stack import Stack, stack_of
+from rackline.system import System
 from rackline.units import format_bytes, format_seconds
 
 _SHOWN = 0.01  # share of a pass from which on what a server adds to it is printed
@@ -141,26 +140,21 @@ class Explanation:
     @classmethod
     def of(
         cls,
-        deployment: Deployment,
+        system: System,
+        layout: Layout,
         batch: Batch,
         *,
         batch_size: int,
         memory: MemoryUse,
         layout_choice: str = "given",
         policy: StepPolicy | None = None,
-        stack: Stack | None = None,
     ) -> Explanation:
-        """Evaluate the pass both ways.
-
-        Args:
-            stack: whose host runs the pass; that of the calibration by default.
-        """
-        stack = stack or stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
-        engine = engine_of(deployment, stack)
+        """Evaluate the pass both ways."""
+        engine = system.engine(layout)
         table = engine.table
         time, server_s = table.time(batch, policy), float(engine.pass_s(batch, table.time_table(policy)))
         return cls(
-            deployment=deployment,
+            deployment=system.deployment(layout),
             layout_choice=layout_choice,
             batch_size=batch_size,
             batch=batch,

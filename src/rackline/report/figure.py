@@ -7,7 +7,6 @@ network; JupyterLab and VS Code draw the specification themselves.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from textwrap import wrap
 from typing import Any, Literal, cast
 
 from rackline.errors import InputError
+from rackline.extras import load_optional
 from rackline.files import write_bytes
 from rackline.report.theme import FONT, STILL_FONT, THEME_NAMES, ThemeName, theme
 
@@ -26,7 +26,6 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v{}.json"
 VEGA_LITE, NOTEBOOK_VEGA_LITE = 6, 5  # a specification here means the same in both; notebooks still know 5 best
 NOTEBOOK_TYPE = f"application/vnd.vegalite.v{NOTEBOOK_VEGA_LITE}+json"
 PNG_SCALE = 2.0
-_HOW_TO_GET = "uv add 'rackline[plot]' or pip install 'rackline[plot]'"
 
 _COORDINATES = re.compile(r' (?:d|transform|x|y|x1|x2|y1|y2|width|height)="[^"]*"')
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
@@ -245,15 +244,8 @@ def _rounded(attribute: re.Match[str]) -> str:
 
 def _drawing(given: str = "a figure", what: str = "--plot") -> Any:
     """vl-convert, loaded when somebody wants a file."""
-    try:
-        return importlib.import_module("vl_convert")
-    except ImportError:
-        raise InputError(
-            what=what,
-            given=given,
-            allowed=f"with vl-convert: {_HOW_TO_GET}; .json needs nothing",
-            nearest=str(Path(given).with_suffix(".json")) if given != "a figure" else None,
-        ) from None
+    nearest = str(Path(given).with_suffix(".json")) if given != "a figure" else None
+    return load_optional("vl_convert", what=f"{what} {given}", instead="a .json", nearest=nearest)
 
 
 _PAGE = """<!doctype html>

@@ -13,11 +13,16 @@ NAMES = {"F": "forward", "B": "backward", "W": "gradient of weights"}
 _STYLES = {"F": "blue", "B": "green", "W": "yellow"}
 
 
-def gantt_text(timeline: Timeline, width: int, most_devices: int = 16) -> Text:
+def gantt_text(
+    timeline: Timeline, width: int, most_devices: int = 16, *, bubble_fraction: float | None = None, note: str = ""
+) -> Text:
     """One line per stage: what it does when, a dot where it waits.
 
     Args:
         width: columns of the terminal.
+        bubble_fraction: share of the step in which a stage waits, where the timeline is only a part of the step; that
+            of the timeline by default.
+        note: how the timeline differs from the step; empty where it is the step.
         most_devices: stages that are shown; of more, evenly spread ones [count].
     """
     columns = max(width - 6, 20)
@@ -38,10 +43,8 @@ def gantt_text(timeline: Timeline, width: int, most_devices: int = 16) -> Text:
         for cell in cells:
             text.append(cell, style=_STYLES.get(cell, "dim"))
         text.append("\n")
-    text.append(
-        f"F forward, B backward, W gradient of weights; {format_percent(timeline.bubble_fraction)} of the step "
-    )
-    text.append("waits (bubble)")
+    waits = format_percent(timeline.bubble_fraction if bubble_fraction is None else bubble_fraction)
+    text.append(f"F forward, B backward, W gradient of weights; {waits} of the step waits (bubble){note}")
     return text
 
 

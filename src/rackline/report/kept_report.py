@@ -9,7 +9,7 @@ from rackline.report.breakdown import plain_table
 from rackline.report.prose import Prose
 from rackline.report.wording import percent, short_count, written
 from rackline.search.kept_prefixes import KeptIn, KeptPrefixes, ServedSessions
-from rackline.search.space import Constraints
+from rackline.system import Constraints
 from rackline.units import format_bytes, format_seconds, format_usd
 
 _RECENCY = "lru"

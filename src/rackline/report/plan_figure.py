@@ -23,7 +23,7 @@ _ONE, _TWO = "one engine", "separate pools"
 
 def pareto_figure(plan: Plan) -> Figure:
     """Speed for one user against cost: the fronts of one engine and of separate pools, the best, and the limits."""
-    limits = plan.constraints
+    limits = plan.demand.limits
     apart = plan.disaggregated.pareto if plan.disaggregated else ()
     rows = [_row(plan, candidate) for candidate in (*plan.pareto, *apart)]
     best = plan.best
@@ -61,9 +61,9 @@ def pareto_figure(plan: Plan) -> Figure:
         words = f"The cheapest that meets the limits: {row['layout']}, {text.removeprefix('best: ')} for each user."
     broken = any(not row["keeps_limits"] for row in rows)
     return Figure(
-        title=f"{plan.model.name} on {plan.cluster.name}: speed against cost",
+        title=f"{plan.system.model.name} on {plan.system.cluster.name}: speed against cost",
         subtitle=f"estimates, the best {'simulated' if best is not None and best.sustained else 'too'}; "
-        f"{plan.calibration.label} calibration" + ("; hollow: breaks a limit" if broken else ""),
+        f"{plan.system.calibration.label} calibration" + ("; hollow: breaks a limit" if broken else ""),
         description=f"Pareto front of tokens per second for one user against cost on log axes. {words}",
         spec={"data": {"values": rows}, "layer": layers},
     )
@@ -75,12 +75,12 @@ def rejected_figure(plan: Plan) -> Figure:
     rows: list[Row] = [
         {**_row(plan, one.candidate), "series": f"{one.reason} ({one.what})", "what": one.what} for one in plan.rejected
     ]
-    title = f"{plan.model.name} on {plan.cluster.name}: what was rejected by the least"
+    title = f"{plan.system.model.name} on {plan.system.cluster.name}: what was rejected by the least"
     best = _best_row(plan, plan.best) if plan.best else None
     if not rows:
         return nothing_figure(title, "Nothing was rejected.")
     points = [*rows, *([best] if best else [])]
-    tpot_s = plan.constraints.tpot_s
+    tpot_s = plan.demand.limits.tpot_s
     speeds = [row[_SPEED.field] for row in points] + ([] if tpot_s is None else [1.0 / tpot_s])
     x = log_axis(_SPEED, speeds, margin=0.12)
     y = log_axis(cost, [row[cost.field] for row in points], margin=0.15)
@@ -100,7 +100,7 @@ def rejected_figure(plan: Plan) -> Figure:
         layers += limit("x", x, 1.0 / tpot_s, f"limit: {format_seconds(tpot_s)} a token")
     return Figure(
         title=title,
-        subtitle=f"estimates; {plan.calibration.label} calibration",
+        subtitle=f"estimates; {plan.system.calibration.label} calibration",
         description="Candidates that break one limit alone, by the least, at their speed for one user and cost: "
         + "; ".join(f"{one.what} ({one.reason})" for one in plan.rejected)
         + ".",
@@ -111,11 +111,12 @@ def rejected_figure(plan: Plan) -> Figure:
 def step_figure(plan: Plan) -> Figure:
     """The decode step of the best, row by row, at the batch of its estimate."""
     best = plan.best
-    title = f"{plan.model.name} on {plan.cluster.name}: a decode step of the best"
+    title = f"{plan.system.model.name} on {plan.system.cluster.name}: a decode step of the best"
     if best is None:
         return nothing_figure(title, plan.reason)
     engine = best.estimate if isinstance(best.estimate, Candidate) else best.estimate.decode
-    what = f"{best.layout.label()}, {best.precision.short()}, batch {engine.batch_size:,.4g}, {plan.calibration.label}"
+    kernels = plan.system.calibration.label
+    what = f"{best.layout.label()}, {best.precision.short()}, batch {engine.batch_size:,.4g}, {kernels}"
     return pass_waterfall(best.inside.decode, title, what)
 
 
@@ -156,8 +157,8 @@ def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> Figure:
         )
         words = f"The least cost, {money(least[cost.field], first.priced)}, is at {least['given']}."
     return Figure(
-        title=f"{first.model.name} on {first.cluster.name}: what if {name} were another",
-        subtitle=f"the cheapest deployment at each value; {first.calibration.label} calibration",
+        title=f"{first.system.model.name} on {first.system.cluster.name}: what if {name} were another",
+        subtitle=f"the cheapest deployment at each value; {first.system.calibration.label} calibration",
         description=f"Cost of the cheapest deployment against {name} on log axes. {words}",
         spec={"data": {"values": rows}, "layer": layers},
     )
@@ -182,7 +183,7 @@ def _shown(plan: Plan) -> tuple[Measure, ...]:
 
 
 def _row(plan: Plan, candidate: Candidate | PoolPair) -> Row:
-    limits = plan.constraints
+    limits = plan.demand.limits
     keeps = (limits.tpot_s is None or candidate.tpot_s <= limits.tpot_s) and (
         limits.ttft_s is None or candidate.ttft_s <= limits.ttft_s
     )

@@ -91,10 +91,11 @@ def _passes(plan: Plan, best: Choice, width: int) -> list[RenderableType]:
     prompts = first.mode if first is not None else best.mode
     chunk = float(prompts.max_batched_tokens)
     if first is None:
-        chunk = min(plan.workload.new_tokens, chunk)
+        chunk = min(plan.demand.workload.new_tokens, chunk)
     modes = (best.mode, prompts)
+    context = short_count(plan.demand.workload.mean_context)
     titles = (
-        f"decode step: {best.sequences_per_rank:,} sequences/rank, context {short_count(plan.workload.mean_context)}",
+        f"decode step: {best.sequences_per_rank:,} sequences/rank, context {context}",
         f"prefill pass: {short_count(chunk)} new tokens per rank",
     )
     for time, mode, title in zip((best.inside.decode, best.inside.prefill), modes, titles, strict=True):
@@ -191,7 +192,7 @@ def _candidate_cells(plan: Plan, candidate: Candidate) -> list[str]:
 
 
 def _keeps(plan: Plan, candidate: Candidate) -> bool:
-    limits = plan.constraints
+    limits = plan.demand.limits
     return (limits.tpot_s is None or candidate.tpot_s <= limits.tpot_s) and (
         limits.ttft_s is None or candidate.ttft_s <= limits.ttft_s
     )
@@ -228,7 +229,7 @@ def front_plot(plan: Plan, width: int) -> Text:
                 mark="◆",
             )
         )
-    limit = plan.constraints.tpot_s
+    limit = plan.demand.limits.tpot_s
     return log_plot(
         series,
         width=min(width, 120),
@@ -270,4 +271,4 @@ def _footer(plan: Plan, elapsed_s: float) -> Group:
     assumed = Text("assumed: " + "; ".join(plan.assumptions[:-1]), style="dim")
     passes = [time for choice in plan.choices for time in (choice.inside.decode, choice.inside.prefill)]
     rows = [row for time in passes for row in time.rows]
-    return Group(looked, assumed, trust(plan.calibration, plan.cluster.chip, rows))
+    return Group(looked, assumed, trust(plan.system.calibration, plan.system.cluster.chip, rows))

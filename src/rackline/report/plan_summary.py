@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rackline.arch import Model
+from rackline.arch import media_of
 from rackline.passes import PassTime
 from rackline.passes.features import PREFILL_TOKENS
 from rackline.report.breakdown import plain_table
@@ -62,7 +62,7 @@ def plan_summary(plan: Plan, *, width: int, elapsed_s: float) -> Group:
 
 def _numbers(plan: Plan, best: Choice, width: int) -> Table:
     """Rate, latencies and costs in two columns of pairs where nothing is cut, else in one; then what is paid."""
-    limits = {name: (limit, place) for name, limit, place in plan.constraints.latencies()}
+    limits = {name: (limit, place) for name, limit, place in plan.demand.limits.latencies()}
     unit = money_name(plan.priced)
     cells = [
         ("requests/s", written(best.requests_per_s)),
@@ -90,7 +90,7 @@ def _numbers(plan: Plan, best: Choice, width: int) -> Table:
     paid.add_column()
     paid.add_row("paid", Prose(_paid(plan, best)))
     if best.energy is not None:
-        paid.add_row("power", energy_text(best.energy))
+        paid.add_row("power", Prose(energy_text(best.energy, plan.system.cluster.power_w_per_chip)))
     whole = Table.grid()
     whole.add_row(table)
     whole.add_row(paid)
@@ -104,12 +104,12 @@ def _rates(best: Choice) -> str:
 
 def _paid(plan: Plan, best: Choice) -> str:
     """Chips in use, chips that are paid for, and their price."""
-    price = plan.cluster.usd_per_chip_hour
+    price = plan.system.cluster.usd_per_chip_hour
     text = chips_text(plan, best)
     if price is None:
         return f"{text}; no price is known, costs are chip-hours: --price"
-    kind = f" ({plan.cluster.rent})" if plan.cluster.rent else ""
-    if best.prefill_pool is not None and best.prefill_pool.cluster != plan.cluster.name:
+    kind = f" ({plan.system.cluster.rent})" if plan.system.cluster.rent else ""
+    if best.prefill_pool is not None and best.prefill_pool.cluster != plan.system.cluster.name:
         return f"{text}; {money(price)} a decode chip-hour{kind}"
     return f"{text}; {money(price)} a chip-hour{kind}, {money(price * best.billed_chips)} an hour"
 
@@ -161,7 +161,7 @@ def _limits(plan: Plan, best: Choice) -> list[str]:
 
 def _encoding(plan: Plan, prefill: PassTime) -> list[str]:
     """What images and sound add to the passes of a prompt."""
-    media = plan.model.media if isinstance(plan.model, Model) else None
+    media = media_of(plan.system.model)
     if media is None or media.prompt_len is None:
         return []
     tokens = float(np.asarray(prefill.features[PREFILL_TOKENS]))
@@ -203,7 +203,7 @@ def _refused(plan: Plan) -> list[str]:
 def _next(plan: Plan, best: Choice) -> str:
     """What one may ask next."""
     asks = ["--full for rows, fronts and other layouts", "--launch auto for commands"]
-    if plan.constraints.tpot_s is None and plan.constraints.ttft_s is None:
+    if plan.demand.limits.tpot_s is None and plan.demand.limits.ttft_s is None:
         asks.insert(0, "--tpot 50ms --ttft 2s: no latency is limited")
     elif best.utilisation < 0.7:
         asks.append(f"looser limits, which take {percent(1.0 - best.utilisation)} of the rate")
@@ -220,5 +220,7 @@ def _looked(plan: Plan, elapsed_s: float) -> Prose:
     line.append("\n")
     passes = [time for choice in plan.choices for time in (choice.inside.decode, choice.inside.prefill)]
     return Prose(
-        line.append_text(trust(plan.calibration, plan.cluster.chip, [row for time in passes for row in time.rows]))
+        line.append_text(
+            trust(plan.system.calibration, plan.system.cluster.chip, [row for time in passes for row in time.rows])
+        )
     )

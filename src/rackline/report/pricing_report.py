@@ -17,8 +17,10 @@ from rackline.pricing import (
     Inference,
     KeepingCost,
     Offered,
+    PriceTier,
     Reading,
     SoldMedia,
+    SoldTier,
     Terms,
     tier_by_drain,
 )
@@ -35,6 +37,10 @@ def _usd(per_token: float) -> str:
     return format_usd(per_token * 1e6) if math.isfinite(per_token) else "-"
 
 
+def _label(tier: SoldTier) -> str:
+    return f"{tier.name.split(' above')[0]} to {short_count(tier.until_len)}"
+
+
 def offered_report(offered: Offered, *, width: int) -> Group:
     """Everything that `rackline price` prints."""
     d, terms, rent = offered.deployment, offered.terms, offered.rent
@@ -48,13 +54,14 @@ def offered_report(offered: Offered, *, width: int) -> Group:
     )
     head.append(f"\n{_energy(offered)}", style="not bold")
     parts: list[RenderableType] = [head, Text(""), _tiers_table(offered, width)]
-    parts += [
-        Text(f"{tier.name.split(' above')[0]} to {short_count(tier.until_len)}: {tier.reason}", style="yellow")
-        for tier in offered.tiers
-        if tier.reason
-    ]
+    parts += [Text(f"{_label(tier)}: {tier.reason}", style="yellow") for tier in offered.tiers if tier.reason]
+    small: dict[str, list[str]] = {}
+    for tier in offered.tiers:
+        if tier.small_batch:
+            small.setdefault(tier.small_batch, []).append(_label(tier))
+    parts += [Text(f"{', '.join(tiers)}: {why}", style="yellow") for why, tiers in small.items()]
     below = [
-        f"{tier.name.split(' above')[0]} to {short_count(tier.until_len)} by {percent(-tier.margin_at_longest)}"
+        f"{_label(tier)} by {percent(-tier.margin_at_longest)}"
         for tier in offered.tiers
         if tier.margin_at_longest is not None and tier.margin_at_longest < -0.0005
     ]
@@ -97,7 +104,7 @@ def _layouts_table(offered: Offered) -> Table:
     for tier in offered.tiers:
         if tier.layout and tier.precision:
             label = f"{replace(tier.layout, dp=1).label()} · {tier.precision.short()} · {tier.scheduler}"
-            served.setdefault(label, []).append(f"{tier.name.split(' above')[0]} to {short_count(tier.until_len)}")
+            served.setdefault(label, []).append(_label(tier))
     table = plain_table("served in the cheapest way")
     table.add_column("layout", overflow="fold")
     table.add_column("modes and tiers", overflow="fold")
@@ -334,12 +341,14 @@ def reading_report(reading: Reading, *, width: int) -> Group:
     head = Text(f"{reading.sheet}: {reading.sold_as} at {reading.provider}, {reading.date}", style="bold green")
     parts: list[RenderableType] = [head]
     parts += [Text(f"cannot be used: {problem}", style="yellow") for problem in reading.problems]
+    parts += [Text(""), _prices_table(reading.prices)]
+    parts += [Text(f"does the host earn money? {reading.verdict.text}", style="bold")]
     table = plain_table(
         "what the prices reveal",
-        caption="likely: eight of ten combinations of chip, precision, rent, margin, utilisation and efficiency; "
-        "certain: all of them",
+        caption="likely: eight of ten combinations of chip, precision, rent, margin, utilisation and efficiency, for a "
+        "host that earns money; certain: all of them. These are ranges of assumptions, no confidence intervals",
     )
-    table.add_column("quantity", no_wrap=True)
+    table.add_column("quantity", overflow="fold")
     table.add_column("likely", justify="right", no_wrap=True, style="bold")
     table.add_column("certain", justify="right", no_wrap=True, style="dim")
     if width >= 100:
@@ -370,20 +379,41 @@ def reading_report(reading: Reading, *, width: int) -> Group:
     return Group(*parts)
 
 
+def _prices_table(prices: Sequence[PriceTier]) -> Table:
+    """The sheet itself: prices of each mode and context tier."""
+    table = plain_table("prices, $ per million tokens")
+    table.add_column("tier", overflow="fold")
+    for name in ("prompts above", "input", "cached", "output"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("cache", overflow="fold")
+    for tier in prices:
+        cache = [f"write {write.name} {_usd(write.usd)}" for write in tier.cache_writes]
+        if tier.usd_per_mtok_hour_storage is not None:
+            cache.append(f"{format_usd(tier.usd_per_mtok_hour_storage)} an hour")
+        table.add_row(
+            tier.name,
+            short_count(tier.above_context_len),
+            *("-" if usd is None else _usd(usd) for usd in (tier.input_usd, tier.cached_input_usd, tier.output_usd)),
+            ", ".join(cache) or "-",
+        )
+    return table
+
+
 def compared_report(rows: Sequence[Compared]) -> Table:
     """Open models: what the prices say against what the models are."""
     table = plain_table(
         "against the open models",
-        caption="true KV at one to two bytes per element; the cheapest host is nearest to cost",
+        caption="true KV at one to two bytes per element; the cheapest host is nearest to cost; likely and certain: "
+        "hosts whose interval holds the truth",
     )
-    table.add_column("model", no_wrap=True)
-    for name in ("quantity", "true", "likely, cheapest host", "likely holds", "certain holds"):
-        table.add_column(name, justify="left" if name == "quantity" else "right", no_wrap=True)
+    table.add_column("model", overflow="fold")
+    for name in ("", "true", "cheapest host", "likely", "certain"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for row in rows:
         low, high = (_value(row.cheapest, end) for end in (row.truth.low, row.truth.high))
         table.add_row(
             row.model,
-            "active" if row.quantity == "active_params" else "KV a token",
+            "active" if row.quantity == "active_params" else "KV",
             low if low == high else f"{low} to {high}",
             _ends(row.cheapest, row.cheapest.likely_low, row.cheapest.likely_high),
             f"{row.likely} of {row.hosts}",
@@ -393,27 +423,37 @@ def compared_report(rows: Sequence[Compared]) -> Table:
 
 
 def readings_table(readings: Sequence[Reading], *, width: int) -> Table:
-    """All sheets, a row each: likely intervals of the main quantities."""
+    """All sheets, a row each: prices, whether the host earns money, likely intervals of the main quantities."""
     table = plain_table(
-        f"{len(readings)} price sheets: likely intervals",
-        caption="eight of ten combinations of the unknowns; conflicts are counted, show a sheet to read them",
+        f"{len(readings)} price sheets: $ per million tokens, likely intervals",
+        caption="eight of ten combinations of the unknowns; earns: share of them in which the host earns money; "
+        "show a sheet to read its conflicts",
     )
-    table.add_column("sheet", no_wrap=True, overflow="ellipsis", max_width=34)
-    for name in ("active parameters", "KV bytes per token", "out/in"):
+    table.add_column("sheet", no_wrap=True)
+    apart = ("active parameters", "KV bytes per token") if width >= 100 else ("active parameters\nKV bytes per token",)
+    for name in ("in", "out", "earns", *apart):
         table.add_column(name, justify="right", no_wrap=True)
-    if width >= 100:
+    if width >= 140:
         table.add_column("crossover", justify="right", no_wrap=True)
         table.add_column("normal batch", justify="right", no_wrap=True)
-    table.add_column("conflicts", justify="right", no_wrap=True)
+    if width >= 100:
+        table.add_column("conflicts", justify="right", no_wrap=True)
     for reading in readings:
+        first = next((tier for tier in reading.prices if tier.mode == "standard"), None)
+        usd = (first.input_usd, first.output_usd) if first else (None, None)
+        share = reading.verdict.earning_share
+        kv = reading.find("kv_bytes_per_token", "context step") or reading.find("kv_bytes_per_token")
+        intervals = [_cell(reading.find("active_params")), _cell(kv)]
         cells = [
-            _cell(reading.find("active_params")),
-            _cell(reading.find("kv_bytes_per_token", "context step") or reading.find("kv_bytes_per_token")),
-            _cell(reading.find("memory_over_compute")),
+            *("-" if price is None else _usd(price) for price in usd),
+            "-" if share is None else f"{100 * share:.0f} %",
+            *(intervals if width >= 100 else ["\n".join(intervals)]),
         ]
-        if width >= 100:
+        if width >= 140:
             cells += [_cell(reading.find("crossover_context")), _cell(reading.find("normal_batch"))]
-        table.add_row(reading.sheet, *cells, str(len(reading.conflicts)) if reading.conflicts else "-")
+        if width >= 100:
+            cells.append(str(len(reading.conflicts)) if reading.conflicts else "-")
+        table.add_row(reading.sheet, *cells)
     return table
 
 

@@ -45,7 +45,7 @@ def rack_table(cluster: Cluster) -> Table:
         ("scale-up cables", _count(bill.scale_up_cables)),
         ("network switches", _count(bill.network_switches)),
         ("network cables", _count(bill.network_cables)),
-        ("power of a full rack", "" if bill.rack_power_w is None else f"{format_count(bill.rack_power_w)} W"),
+        ("nameplate power of a full rack", "" if bill.rack_power_w is None else f"{format_count(bill.rack_power_w)} W"),
         ("rent of a full rack", "" if bill.rack_usd_per_hour is None else f"{money(bill.rack_usd_per_hour)} an hour"),
     ]
     for name, text in counts:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rackline.errors import InputError
+from rackline.extras import load_optional
 from rackline.files import replacing
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def check_series_path(text: str) -> Path:
             what="series", given=text, allowed="a file ending in .parquet or .csv, in a folder that exists"
         )
     if path.suffix.lower() == ".parquet":
-        _polars(text)
+        _polars(path)
     return path
 
 
@@ -49,7 +49,7 @@ def write_series(result: Result, path: Path) -> None:
     """One row per request, see `series_of`."""
     columns = series_of(result)
     if path.suffix.lower() == ".parquet":
-        polars = _polars(str(path))
+        polars = _polars(path)
         with replacing(path) as temporary:
             polars.DataFrame(columns).write_parquet(temporary)
         return
@@ -59,10 +59,5 @@ def write_series(result: Result, path: Path) -> None:
         writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
 
 
-def _polars(given: str) -> Any:
-    try:
-        return importlib.import_module("polars")
-    except ImportError:
-        nearest = str(Path(given).with_suffix(".csv"))
-        allowed = ".csv; .parquet needs polars (pip install 'rackline[sweep]')"
-        raise InputError(what="series", given=given, allowed=allowed, nearest=nearest) from None
+def _polars(path: Path) -> Any:
+    return load_optional("polars", what=f"series {path}", instead="a .csv", nearest=str(path.with_suffix(".csv")))

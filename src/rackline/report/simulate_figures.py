@@ -155,7 +155,7 @@ def _requests(results: Mapping[str, Result]) -> str:
 def _percentiles_text(name: str, result: Result) -> str:
     texts: list[str] = []
     for metric, label in METRICS.items():
-        known = getattr(result, metric)
+        known = getattr(result, metric)[result.window().places]
         known = known[np.isfinite(known)]
         if len(known):
             half, tail = (format_seconds(float(value)) for value in np.percentile(known, (50, 99)))

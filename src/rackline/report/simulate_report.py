@@ -64,14 +64,16 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         )
     _append_warnings(body, data)
     table = plain_table("latency")
-    for name in ("", "mean", "p50", "p90", "p99"):
+    for name in ("", "mean", "p50", "p90", "p99", "95 % interval"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for key, label in _LATENCIES.items():
-        table.add_row(label, *(_seconds(data[key][name]) for name in ("mean", "p50", "p90", "p99")))
+        spread = data[key]
+        table.add_row(label, *(_seconds(spread[name]) for name in ("mean", "p50", "p90", "p99")), _ends(spread))
     parts: list[RenderableType] = [
         Panel(body, title=title, title_align="left", subtitle_align="left", border_style="none"),
         Text(""),
         table,
+        Text(_measured(data["measured"]), style="dim"),
         *_by_priority(data),
         Text(""),
         _occupancy(data),
@@ -79,6 +81,24 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         Text(f"simulated in {format_seconds(elapsed_s)} ({data['steps']:,} steps)", style="dim"),
     ]
     return Group(*parts)
+
+
+def _ends(spread: Mapping[str, Any]) -> str:
+    """The interval of a p99; nothing where none is known of the latency."""
+    if "p99_interval" not in spread or not math.isfinite(spread["p99"]):
+        return ""
+    low, high = (spread["p99_interval"][name] for name in ("low", "high"))
+    return f"{_seconds(low)} to {_seconds(high) if math.isfinite(high) else '?'}"
+
+
+def _measured(measured: Mapping[str, Any]) -> str:
+    """Which requests the latencies are of."""
+    text = f"latencies of {measured['requests']:,} requests"
+    if measured["warm_up_requests"] or measured["last_requests"]:
+        text += f", without a warm-up of {measured['warm_up_requests']:,} and the last {measured['last_requests']:,}"
+    if measured["steady"] is False:
+        text += "; the run is too short for a steady state, or has none"
+    return text
 
 
 def _adapters(data: Mapping[str, Any]) -> list[RenderableType]:
@@ -125,8 +145,7 @@ def _append_warnings(body: Text, data: Mapping[str, Any]) -> None:
         body.append(
             f"\n{percent(steps['prompt_time_share'])} of the time are passes with prompts, and those have prompts on "
             f"{percent(steps['prompt_rank_share'])} of the ranks; the others wait, because ranks step together. "
-            "Servers for prompts (--prefill-replicas) avoid it, shorter chunks (--policy chunked with fewer "
-            "--max-batched-tokens) soften it.",
+            "--compare shows whether other chunks (max-batched-tokens) or servers for prompts (prefill-replicas) help.",
             style="yellow",
         )
 
@@ -183,7 +202,8 @@ def rate_capacity_report(found: RateCapacity) -> Group:
     body = Text()
     if found.rate_per_s > 0:
         body.append(f"{written(found.rate_per_s)} requests/s", style="bold green")
-        body.append(f" meet the limits at p{found.slo.percentile:g}")
+        low, high = ("?" if math.isnan(end) else written(end) for end in (found.rate_low, found.rate_high))
+        body.append(f" meet the limits at p{found.slo.percentile:g} (95 % interval {low} to {high})")
         if found.broken_per_s is not None:
             body.append(f"; {written(found.broken_per_s)} requests/s do not ({found.reason})", style="dim")
     else:

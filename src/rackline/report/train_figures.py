@@ -8,7 +8,7 @@ from rackline.report.bars import nothing_figure, stacked_bars
 from rackline.report.figure import Figure
 from rackline.report.gantt import NAMES
 from rackline.report.layers import Layer, Row, colour, hovered
-from rackline.report.train_report import layout_text
+from rackline.report.train_report import layout_text, shown_note
 from rackline.report.wording import percent
 from rackline.search.train import TrainCandidate, TrainPlan, shares
 from rackline.search.train_timeline import timeline_of
@@ -21,7 +21,7 @@ _MOST_PARTS = 7
 _OTHER = "other"
 
 
-def pipeline_figure(timeline: Timeline, *, title: str, note: str = "") -> Figure:
+def pipeline_figure(timeline: Timeline, *, title: str, bubble_fraction: float | None = None, note: str = "") -> Figure:
     """What each stage does when: one box a slot, a gap where it waits; darker and lighter chunks of one stage.
 
     Of a long step the first slots are shown.
@@ -29,6 +29,8 @@ def pipeline_figure(timeline: Timeline, *, title: str, note: str = "") -> Figure
     Args:
         timeline: of one step.
         title: above the figure.
+        bubble_fraction: share of the step in which a stage waits, where the timeline is only a part of the step; that
+            of the timeline by default.
         note: how the timeline differs from the step, empty where it is the step.
     """
     events = sorted(timeline.events, key=lambda event: event.start)[:MOST_SLOTS]
@@ -69,7 +71,8 @@ def pipeline_figure(timeline: Timeline, *, title: str, note: str = "") -> Figure
         start,
         end,
     ]
-    bubble = f"{format_percent(timeline.bubble_fraction)} of the step waits"
+    waits = format_percent(timeline.bubble_fraction if bubble_fraction is None else bubble_fraction)
+    bubble = f"{waits} of the step waits"
     cut = f"; the first {len(events):,} of {len(timeline.events):,} slots" if len(events) < len(timeline.events) else ""
     return Figure(
         title=title,
@@ -155,12 +158,12 @@ def pipeline_of_plan(plan: TrainPlan) -> Figure:
             nearest="step",
         )
     timeline = timeline_of(plan, best)
-    shown = len({event.slot.micro_batch for event in timeline.events})
-    count = plan.job.global_batch_sequences // (best.layout.dp * best.layout.micro_batch)
-    note = (
-        f"; the first {shown} of {count} micro-batches, in a whole step a smaller share waits" if shown < count else ""
+    return pipeline_figure(
+        timeline,
+        title=f"{_name(plan)}: {layout_text(best)}",
+        bubble_fraction=best.bubble_fraction,
+        note=shown_note(plan, best, timeline),
     )
-    return pipeline_figure(timeline, title=f"{_name(plan)}: {layout_text(best)}", note=note)
 
 
 def _shares(plan: TrainPlan, one: TrainCandidate) -> dict[str, float]:

@@ -30,7 +30,8 @@ def train_report(plan: TrainPlan, *, width: int, elapsed_s: float, timeline: Tim
         best = plan.best[0]
         parts += [_time(plan, best), _memory(plan, best)]
         if timeline is not None:
-            parts.append(gantt_text(timeline, width))
+            note = shown_note(plan, best, timeline)
+            parts.append(gantt_text(timeline, width, bubble_fraction=best.bubble_fraction, note=note))
         parts.append(_levels(best))
         if plan.tokens is not None:
             parts.append(_reliability(plan))
@@ -64,7 +65,7 @@ def _headline(plan: TrainPlan) -> Panel:
     job, asked = plan.job, plan.asked_batch_tokens
     body.append(layout_text(best), style="bold green")
     body.append(f"\n{format_seconds(best.step_s)} a step", style="bold")
-    body.append(f" · MFU {percent(best.mfu)} · HFU {percent(best.hfu)}")
+    body.append(f" · MFU {percent(best.mfu)} (causal {percent(best.mfu_causal)}) · HFU {percent(best.hfu)}")
     body.append(f" · {best.tokens_per_s_per_chip:,.0f} tokens/s per chip · {best.binds} takes most")
     if best.power is not None:
         how = "" if best.power.basis == "kernels" else f" ({best.power.basis})"
@@ -96,6 +97,13 @@ def layout_text(one: TrainCandidate) -> str:
     if one.layout.pp > 1:
         text += f" · {one.layout.schedule}"
     return text + ("" if one.layout.recompute == "none" else f" · {one.layout.recompute} recompute")
+
+
+def shown_note(plan: TrainPlan, one: TrainCandidate, timeline: Timeline) -> str:
+    """What a drawn timeline leaves out of the step; empty where it leaves out nothing."""
+    shown = len({event.slot.micro_batch for event in timeline.events})
+    count = plan.job.global_batch_sequences // (one.layout.dp * one.layout.micro_batch)
+    return f"; drawn: the first {shown} of {count} micro-batches" if shown < count else ""
 
 
 def _time(plan: TrainPlan, best: TrainCandidate) -> Table:
@@ -177,10 +185,9 @@ def _footer(plan: TrainPlan, elapsed_s: float) -> Text:
         f"Schedules: {', '.join(plan.schedules) or 'none, the stack has no pipeline'} (--schedule for others). "
     )
     each = 4 if plan.job.lora_rank else 6
-    text.append(f"MFU counts {each} FLOP per token and active parameter and the whole attention square, ")
-    text.append(
-        f"over the dense peak of the products' type ({plan.job.precision.compute}); HFU adds what is run again."
-    )
+    text.append(f"MFU counts {each} FLOP per token and active parameter and the whole attention square, as PaLM does, ")
+    text.append(f"over the dense peak of the products' type ({plan.job.precision.compute}); causal: the half of the ")
+    text.append("square that a causal mask leaves; HFU adds what is run again.")
     for note in plan.job.precision.notes:
         text.append(f" {note}.")
     return text

@@ -6,11 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from rich.text import Text
 
 from rackline.catalog import measured_stacks
 from rackline.hardware import Chip
+from rackline.parallel.server_memory import FractionOf
 from rackline.passes import UNIT, Calibration, RowTime
 from rackline.passes.fallback import GENERIC, best_stack
 from rackline.units import (
@@ -259,3 +261,20 @@ def interval_text(metric: str, low: float, high: float) -> str:
     if metric.endswith("_s") and not metric.endswith("_per_s"):
         return f"{format_seconds(low)} to {format_seconds(high)}"
     return f"{low:,.3g} to {high:,.3g}" if high < 1000 else f"{low:,.0f} to {high:,.0f}"
+
+
+def memory_share(fraction: float, of: FractionOf) -> str:
+    """What a server's memory fraction is a share of, in words.
+
+    >>> memory_share(0.9, "free")
+    '90 % of the free HBM for KV'
+    """
+    match of:
+        case "memory":
+            return f"{percent(fraction)} of HBM"
+        case "free":
+            return f"{percent(fraction)} of the free HBM for KV"
+        case "static":
+            return f"{percent(fraction)} of HBM for weights and KV"
+        case _:
+            assert_never(of)

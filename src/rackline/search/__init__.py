@@ -8,14 +8,13 @@ from rackline.search.plan import Plan, plan
 from rackline.search.pool_pair import Pool, PoolPair
 from rackline.search.pool_space import PrefillPool
 from rackline.search.rejected import Rejected
-from rackline.search.space import BATCH_GRID, Constraints, SearchSpace, default_modes, default_precisions
+from rackline.search.space import BATCH_GRID, SearchSpace, default_modes
 
 __all__ = [
     "BATCH_GRID",
     "Basis",
     "Candidate",
     "Choice",
-    "Constraints",
     "Disaggregated",
     "Inside",
     "Plan",
@@ -26,7 +25,6 @@ __all__ = [
     "SearchSpace",
     "Serving",
     "default_modes",
-    "default_precisions",
     "pareto_front",
     "plan",
 ]

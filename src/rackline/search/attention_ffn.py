@@ -16,12 +16,11 @@ import numpy as np
 
 from rackline.arch import Model, MoeFfn
 from rackline.errors import InputError
-from rackline.hardware import Cluster
-from rackline.parallel import Deployment, Layout, Precision, Routing, ServerMemory
+from rackline.parallel import Layout
 from rackline.parallel.layout import problem
 from rackline.parallel.memory import kv_bytes_per_sequence, runtime_bytes, weight_bytes
 from rackline.parallel.precision import storage_bytes
-from rackline.passes import Batch, Calibration
+from rackline.passes import Batch
 from rackline.passes.features import ONE, Array, as_array
 from rackline.passes.line import row_seconds
 from rackline.passes.numbers import row_numbers
@@ -30,8 +29,8 @@ from rackline.passes.row import Row
 from rackline.passes.table import PassTable
 from rackline.search.plan import Plan
 from rackline.search.space import BATCH_GRID
-from rackline.serving.stack import stack_of
 from rackline.serving.workload import Workload
+from rackline.system import System
 
 EXPERT_GROUPS = ("experts", "expert parallel")
 EXPERT_WEIGHTS = ("experts", "shared_experts", "router")
@@ -104,41 +103,31 @@ def layer_s(attention_s: Array, ffn_s: Array, dispatch_s: Array, combine_s: Arra
 
 
 def split_attention_ffn(
-    model: Model,
-    cluster: Cluster,
-    precision: Precision,
-    calibration: Calibration,
-    workload: Workload,
-    *,
-    tpot_limit_s: float | None = None,
-    memory_fraction: float = 0.9,
-    routing: Routing | None = None,
+    system: System, workload: Workload, *, tpot_limit_s: float | None = None
 ) -> AttentionFfnSplit | None:
     """The split with most tokens per second and chip that fits and meets the limit; None when there is none.
 
     Args:
-        routing: routing of tokens to experts; by default as fitted to servers of the calibration's stack.
+        system: in one precision.
+        tpot_limit_s: largest time per output token; None for no limit [s].
 
     Raises:
-        InputError: the model has no experts.
+        InputError: the model has no experts, or its layers are not known.
 
     Assumes: both pools in one domain when they fit; the links of a chip carry dispatch and combine in turn; leading
         dense layers and the head run in the attention pool.
     """
-    moe = model.moe()
-    if moe is None:
+    model, cluster = system.model, system.cluster
+    moe = model.moe() if isinstance(model, Model) else None
+    if not isinstance(model, Model) or moe is None:
         raise InputError(what="attention-ffn", given=model.name, allowed="a mixture of experts")
     sizes = [n for n in range(2, cluster.num_chips) if _usual(n) and moe.num_experts >= n]
-    stack = stack_of(calibration, cluster.chip.hbm_bytes)
-    law, server = routing or stack.routing, stack.memory()
     best: AttentionFfnSplit | None = None
     for tp in (1, 2, 4, 8):
         holder = Layout(tp=tp, ep=tp)
         if problem(holder, model) is not None or tp >= cluster.num_chips:
             continue
-        attention = _Attention.of(
-            model, cluster, precision, calibration, holder, law, workload, memory_fraction, server
-        )
+        attention = _Attention.of(system, model, holder, workload)
         if attention is None:
             continue
         for chips in sizes:
@@ -154,21 +143,17 @@ def plan_split(plan: Plan) -> AttentionFfnSplit | None:
     """The best split with the precision and limits of the plan's cheapest deployment.
 
     Raises:
-        InputError: the model has no experts, or its layers are not known.
+        InputError: as `split_attention_ffn`.
     """
-    if not isinstance(plan.model, Model):
-        raise InputError(what="attention-ffn", given=plan.model.name, allowed="a mixture of experts")
-    chosen = plan.best
+    chosen, model = plan.best, plan.system.model
+    if not isinstance(model, Model):
+        raise InputError(what="attention-ffn", given=model.name, allowed="a mixture of experts")
     if chosen is None:
         return None
     return split_attention_ffn(
-        plan.model,
-        plan.cluster,
-        chosen.precision,
-        plan.calibration,
-        plan.workload,
-        tpot_limit_s=plan.constraints.tpot_s,
-        memory_fraction=plan.constraints.memory_fraction,
+        replace(plan.system, precisions=(chosen.precision,)),
+        plan.demand.workload,
+        tpot_limit_s=plan.demand.limits.tpot_s,
     )
 
 
@@ -183,79 +168,51 @@ def _usual(chips: int) -> bool:
 class _Attention:
     """One attention rank, and the batches that fit in its memory."""
 
+    system: System
     model: Model
-    cluster: Cluster
-    precision: Precision
-    calibration: Calibration
-    routing: Routing
     workload: Workload
-    memory_fraction: float
-    server: ServerMemory
     tp: int
     table: PassTable
     batches: Array
 
     @classmethod
-    def of(
-        cls,
-        model: Model,
-        cluster: Cluster,
-        precision: Precision,
-        calibration: Calibration,
-        layout: Layout,
-        routing: Routing,
-        workload: Workload,
-        memory_fraction: float,
-        server: ServerMemory,
-    ) -> _Attention | None:
-        held = weight_bytes(model, layout, precision)
+    def of(cls, system: System, model: Model, layout: Layout, workload: Workload) -> _Attention | None:
+        held = weight_bytes(model, layout, system.precision)
         weights = sum(float(as_array(value)) for kind, value in held.items() if kind not in EXPERT_WEIGHTS)
-        each = float(as_array(kv_bytes_per_sequence(model, layout, precision, workload.final_context)))
-        kept = float(as_array(runtime_bytes(layout, server)))
-        room = cluster.chip.program_bytes * memory_fraction - weights - kept
+        each = float(as_array(kv_bytes_per_sequence(model, layout, system.precision, workload.final_context)))
+        kept = float(as_array(runtime_bytes(layout, system.server())))
+        room = _usable_bytes(system) - weights - kept
         if room < each:
             return None
-        deployment = Deployment(
-            model=model, cluster=cluster, layout=layout, precision=precision, calibration=calibration, routing=routing
-        )
-        table = deployment.table()
+        table = system.deployment(layout).table()
         batches = np.asarray(BATCH_GRID, dtype=float)
         return cls(
+            system=system,
             model=model,
-            cluster=cluster,
-            precision=precision,
-            calibration=calibration,
-            routing=routing,
             workload=workload,
-            memory_fraction=memory_fraction,
-            server=server,
             tp=layout.tp,
             table=replace(table, rows=tuple(row for row in table.rows if row.group not in EXPERT_GROUPS)),
             batches=batches[batches * each <= room],
         )
 
 
+def _usable_bytes(system: System) -> float:
+    return system.cluster.chip.program_bytes * system.stack.memory_fraction
+
+
 def _with_experts(
     attention: _Attention, moe: MoeFfn, chips: int, tpot_limit_s: float | None
 ) -> AttentionFfnSplit | None:
     """The best number of attention ranks, batch and micro-batches for a number of expert chips."""
-    model, cluster = attention.model, attention.cluster
+    system, model, cluster = attention.system, attention.model, attention.system.cluster
     layout = Layout(attention_dp=chips, ep=chips)
-    held = weight_bytes(model, layout, attention.precision)
+    held = weight_bytes(model, layout, system.precision)
     weights = sum(float(as_array(held.get(kind, 0.0))) for kind in EXPERT_WEIGHTS)
     most = (cluster.num_chips - chips) // attention.tp
-    kept = float(as_array(runtime_bytes(layout, attention.server)))
-    if most < 1 or weights + kept > cluster.chip.program_bytes * attention.memory_fraction:
+    kept = float(as_array(runtime_bytes(layout, system.server())))
+    if most < 1 or weights + kept > _usable_bytes(system):
         return None
-    deployment = Deployment(
-        model=model,
-        cluster=cluster,
-        layout=layout,
-        precision=attention.precision,
-        calibration=attention.calibration,
-        routing=attention.routing,
-    )
-    table = deployment.table()
+    table = system.deployment(layout).table()
     experts = replace(table, rows=tuple(row for row in table.rows if row.group == "experts"))
     ranks = np.arange(1, most + 1, dtype=float)[:, None]
     batches = attention.batches[None, :]
@@ -270,7 +227,7 @@ def _with_experts(
         tokens = ranks * b
         ffn_s = experts.seconds(Batch(decode_sequences=tokens / chips, group_tokens=tokens))
         one_a, one_f = attention_s / model.num_layers, ffn_s / moe_layers
-        sizes = (storage_bytes(attention.precision.expert_activations), 2.0)
+        sizes = (storage_bytes(system.precision.expert_activations), 2.0)
         busiest = np.maximum(b / attention.tp * copies, tokens * copies / chips)
         width = moe.expert_d_in(model.d_model)
         sent = [_exchange_s(attention, busiest * width * size, ranks * attention.tp + chips) for size in sizes]
@@ -300,7 +257,7 @@ def _with_experts(
 
 def _exchange_s(attention: _Attention, num_bytes: Array, chips: Array) -> Array:
     """One dispatch or combine between the pools, one message step [s]."""
-    cluster = attention.cluster
+    cluster = attention.system.cluster
     inside = 1.0 * (chips <= cluster.scale_up.size) if cluster.scale_out is not None else np.ones_like(chips)
     row = Row(
         name="pool_exchange",
@@ -314,4 +271,4 @@ def _exchange_s(attention: _Attention, num_bytes: Array, chips: Array) -> Array:
         scale_up_steps=inside,
         scale_out_steps=1.0 - inside,
     )
-    return as_array(row_seconds(row_numbers(row, attention.calibration, cluster.chip, cluster), {ONE: 1.0}))
+    return as_array(row_seconds(row_numbers(row, attention.system.calibration, cluster.chip, cluster), {ONE: 1.0}))

@@ -9,12 +9,11 @@ from typing import ClassVar, Literal, TypedDict
 import numpy as np
 
 from rackline.hardware import Cluster, billed_chips, replicas, taken_chips
-from rackline.parallel import Deployment, Layout, Precision, ServerMemory
+from rackline.parallel import Layout, Precision
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.closed_loop import engine_of
-from rackline.serving.stack import stack_of
 from rackline.serving.steady import steady_state
 from rackline.serving.workload import Mode, Workload
+from rackline.system import System
 
 Basis = Literal["closed_loop_estimate", "open_loop_estimate", "simulated"]
 """Basis of numbers: formulas with every slot taken, formulas with random arrivals, or a simulation."""
@@ -188,21 +187,25 @@ def output_rate(workload: Workload, batch_size: FloatLike, tpot_s: FloatLike, ho
 
 
 def plan_points(
-    deployment: Deployment,
+    system: System,
     like: Candidate,
     per_rank: Array,
     workload: Workload,
-    server: ServerMemory,
     usd_per_chip_s: float,
 ) -> list[Candidate]:
-    """Candidates of one deployment at other batch sizes."""
-    layout = deployment.layout
-    engine = engine_of(deployment, stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes))
+    """Candidates with the layout, precision and scheduler of another at other batch sizes.
+
+    Args:
+        per_rank: sequences of a rank and micro-batch, shape (batches,) [sequences].
+        usd_per_chip_s: price of a chip, chips that are paid and not used included [USD/s].
+    """
+    layout, deployment = like.layout, system.deployment(like.layout, like.precision)
+    engine = system.engine(like.layout, like.precision)
     state = steady_state(engine, workload, like.mode, per_rank)
     memory = deployment.memory(
         sequences=per_rank.astype(int) * layout.attention_dp * layout.pp,
         context_len=workload.final_context,
-        server=server,
+        server=system.server(float(like.mode.max_batched_tokens)),
     )
     free = np.broadcast_to(as_array(memory.free), per_rank.shape)
     found: list[Candidate] = []

@@ -95,7 +95,7 @@ class Choice:
         estimate: the estimate that found it; `basis` states its kind.
         inside: passes, memory and floors at the batch of the estimate.
         sustained: the rate at which the limits hold in simulation; None if it was not simulated.
-        not_simulated: why it was not simulated; the numbers are then those of the estimate.
+        not_simulated: why no rate was simulated at which its limits hold; the numbers are then those of the estimate.
         leftover: engines on paid chips that these replicas leave free; rate and costs here do not include them.
         energy: power and energy at its rate; None before it is known, or where nothing is known of the chips' power.
     """
@@ -168,6 +168,13 @@ class Choice:
     def usd_with_leftover(self) -> float:
         """All cost over the output tokens of both kinds of replicas [USD per million]."""
         return self.usd_per_mtok_output_all_in * self.requests_per_s / self.requests_per_s_with_leftover
+
+    def latency_s(self, name: str, percentile: float | None) -> float:
+        """Of a limited latency, tpot_s or ttft_s: the percentile where it was simulated, else the mean [s]."""
+        if percentile is None or self.sustained is None:
+            return self.tpot_s if name == "tpot_s" else self.ttft_s
+        served = self.sustained.simulated
+        return (served.tpot_s if name == "tpot_s" else served.ttft_s).at(percentile)
 
     @property
     def serving(self) -> Serving:

@@ -1,4 +1,4 @@
-"""Cost between the batch sizes of a grid, and the share of prefill in the cost of a simulated engine."""
+"""The share of prefill in the cost of a simulated engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rackline.passes.features import Array
 from rackline.serving.steady import steady_state
 from rackline.serving.workload import Admission, Mode, Workload
 from rackline.simulation import Pool, Result, TableClock
@@ -47,27 +46,3 @@ def prompt_cost_share(result: Result, pool: Pool) -> float:
         two_batch_overlap=clock.two_batch_overlap,
     )
     return float(steady_state(clock.engine, workload, mode, max(decoding, 1.0)).prefill_cost_share)
-
-
-def least_between(cost: Array, tpot_s: Array, batch: Array, after: Array, after_s: Array, limit_s: float) -> Array:
-    """Lower bound of the cost between a batch size of the grid and the next, within a limit on the time per output
-    token.
-
-    Cost is time over batch size, and time is nearly linear between two batch sizes; where the next batch does not fit
-    in memory, the time is taken as constant.
-
-    Args:
-        cost, tpot_s, batch: of points that meet the limit, (points,).
-        after: the next batch of each; the same where there is none [sequences].
-        after_s: its time per output token, infinite where memory does not hold it [s].
-        limit_s: infinite without a limit [s].
-
-    Returns:
-        (points,), in the unit of `cost`.
-    """
-    limit_s = min(limit_s, 1e12)
-    share = np.where(after_s > tpot_s, (limit_s - tpot_s) / np.where(after_s > tpot_s, after_s - tpot_s, 1.0), 1.0)
-    share = np.where(np.isfinite(after_s), np.clip(share, 0.0, 1.0), 1.0)
-    most = batch + share * (after - batch)
-    slower = np.where(np.isfinite(after_s), np.minimum(np.maximum(after_s, tpot_s), limit_s), tpot_s)
-    return cost * np.minimum((batch / tpot_s) * (slower / most), 1.0)

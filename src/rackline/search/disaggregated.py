@@ -14,7 +14,6 @@ from rackline.parallel import Deployment, Layout, LayoutGrid
 from rackline.passes.features import Array
 from rackline.search.candidate import price_per_chip_s
 from rackline.search.choice import Choice, Inside
-from rackline.search.cost import least_between
 from rackline.search.evaluate import Part, Space
 from rackline.search.finalists import CONTENDERS
 from rackline.search.floors import floors
@@ -24,9 +23,9 @@ from rackline.search.pool_pair import Pool, PoolPair
 from rackline.search.pool_pairs import Budget, Pairs, pair
 from rackline.search.pool_points import PoolPoints, best_loaded, undominated
 from rackline.search.pool_replicas import decode_modes, decode_points, prefill_modes, prefill_points
-from rackline.search.space import Constraints
 from rackline.serving.disaggregated import kv_transfer, shared_level
 from rackline.serving.workload import Mode, Workload
+from rackline.system import Constraints
 
 _MANY_RANKS = 8
 
@@ -39,8 +38,6 @@ class Disaggregated:
         best: cheapest pair that meets the limits, None when there is none, see `reason`.
         contenders: the cheapest pairs by their estimates, cheapest first.
         pareto: front of tokens/s/user against cost among the pairs that keep the time to first token.
-        usd_lower_bound: lower bound of the cost of any pair within the limit on the time per output token, with both
-            pools always full [USD per million output tokens].
         candidates_evaluated: points of both pools whose times were computed.
         pairs_compared: combinations of both pools that were compared.
     """
@@ -57,7 +54,6 @@ class Disaggregated:
     candidates_evaluated: int
     pairs_compared: int
     contenders: tuple[Choice, ...] = ()
-    usd_lower_bound: float = 0.0
     reason: str = ""
 
 
@@ -136,7 +132,6 @@ class PoolSearch:
     limits: Constraints
     _prefill_points: list[PoolPoints] = field(default_factory=list[PoolPoints], init=False, repr=False)
     _decode_points: list[PoolPoints] = field(default_factory=list[PoolPoints], init=False, repr=False)
-    _least: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float], init=False, repr=False)
 
     @classmethod
     def of(
@@ -152,9 +147,8 @@ class PoolSearch:
             InputError: the pools are on two clusters, one of which has no network.
         """
         first, first_options = own or (space, options)
-        ends = [
-            each.cluster.without_latency() if space.calibration.is_unit else each.cluster for each in (space, first)
-        ]
+        ideal = space.system.calibration.is_unit
+        ends = [each.cluster.without_latency() if ideal else each.cluster for each in (space, first)]
         links = pool_links(ends[0], None if first.cluster is space.cluster else ends[1])
         return cls(
             prefill=Side(
@@ -167,41 +161,13 @@ class PoolSearch:
     def look_at(self, part: Part) -> None:
         """Evaluate some layouts of the decode pool in one precision, and of the prefill pool where it has the same."""
         points = decode_points(part, self.decode.modes, self.decode.link)
-        self._bound("decode", part.label, self._least_decode(points))
         self._decode_points.append(undominated(points))
         if self.prefill.space is self.decode.space:
             self._prefill(part)
 
     def _prefill(self, part: Part) -> None:
         points = prefill_points(part, self.prefill.modes, self.prefill.link)
-        self._bound("prefill", part.label, points.chips / points.requests_per_s * self.budget.prefill_usd_per_chip_s)
         self._prefill_points.append(best_loaded(points, self.slack_s))
-
-    def _bound(self, pool: str, label: int, usd: Array) -> None:
-        """Record the lower bound of a request's cost in a pool of this precision [USD]."""
-        least = float(np.min(usd, initial=np.inf))
-        self._least[pool, label] = min(self._least.get((pool, label), np.inf), least)
-
-    def _least_decode(self, points: PoolPoints) -> Array:
-        """Lower bound of a request's cost in decode pools that are always full, (points,) [USD]."""
-        limit = np.inf if self.limits.tpot_s is None else self.limits.tpot_s
-        batches, usd = self.decode.space.batches, points.chips / points.requests_per_s
-        after = np.append(batches[1:], batches[-1])[np.searchsorted(batches, points.per_rank)]
-        # the points of one engine stand one behind the other, as far as memory holds them
-        same = np.ones(max(points.chips.size - 1, 0), dtype=bool)
-        for kind in (points.mode, points.row, points.cp):
-            same &= kind[1:] == kind[:-1]
-        after_s = np.append(np.where(same, points.seconds[1:], np.inf), np.inf)[: points.chips.size]
-        kept = points.seconds <= limit
-        least = least_between(usd[kept], points.seconds[kept], points.per_rank[kept], after[kept], after_s[kept], limit)
-        return least * self.budget.decode_usd_per_chip_s
-
-    @property
-    def usd_lower_bound(self) -> float:
-        """Cost with the cheapest of each pool always full, without a limit on ttft [USD per million]."""
-        labels = {label for _, label in self._least}
-        found = [self._least.get(("decode", one), np.inf) + self._least.get(("prefill", one), np.inf) for one in labels]
-        return min(found, default=np.inf) / self.decode.space.workload.output_len * 1e6
 
     def answer(self) -> Disaggregated:
         """Pair everything that was evaluated."""
@@ -238,7 +204,6 @@ class PoolSearch:
         return Disaggregated(
             best=contenders[0] if contenders else None,
             contenders=contenders,
-            usd_lower_bound=self.usd_lower_bound,
             pareto=tuple(shown[int(index)] for index in again),
             candidates_evaluated=evaluated,
             pairs_compared=pairs.evaluated,
@@ -262,15 +227,8 @@ class PoolSearch:
         )
 
     def _deployment(self, pool: Pool, side: Side) -> Deployment:
-        space = side.space
-        return Deployment(
-            model=space.model,
-            cluster=space.cluster,
-            layout=without_context(pool.layout, space.model),
-            precision=pool.precision,
-            calibration=space.calibration,
-            routing=space.routing,
-        )
+        system = side.space.system
+        return system.deployment(without_context(pool.layout, system.model), pool.precision)
 
     def _details(self, pool: Pool, side: Side) -> PoolDetails:
         space, deployment = side.space, self._deployment(pool, side)
@@ -283,7 +241,7 @@ class PoolSearch:
         """Part of the time to first token that is left for prompts [s]."""
         if self.limits.ttft_s is None:
             return None
-        constant = self.prefill.space.stack.prefill_pool().beyond_passes_s(self.decode.space.workload)
+        constant = self.prefill.space.system.stack.prefill_pool().beyond_passes_s(self.decode.space.workload)
         return self.limits.ttft_s - constant - max(self.prefill.link.latency_s, self.decode.link.latency_s)
 
     @property
@@ -310,9 +268,9 @@ class PoolSearch:
         row, label = int(then.row[index]), int(then.label[index])
         space = replace(
             self.decode.space,
+            system=replace(self.decode.space.system, precisions=(self.decode.space.precisions[label],)),
             grid=LayoutGrid.of([self.decode.options[row]]),
             batches=tries,
-            precisions=[self.decode.space.precisions[label]],
             threads=1,
         )
         (part,) = space.parts()
@@ -378,7 +336,7 @@ class PoolSearch:
             prefill_link=self.prefill.link,
             decode_link=self.decode.link,
         )
-        constant = self.prefill.space.stack.prefill_pool().beyond_passes_s(work)
+        constant = self.prefill.space.system.stack.prefill_pool().beyond_passes_s(work)
         prompt_s = float(first.passes(partner).prompt_s(prefill.load, n_first))
         one, other = budget.taken(
             np.array(float(prefill_layout.chips_per_replica)), np.array(float(decode_layout.chips_per_replica))

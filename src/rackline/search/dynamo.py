@@ -157,6 +157,4 @@ def trtllm_config(command: LaunchCommand) -> Mapping[str, Any]:
             for part in outer:
                 table = table.setdefault(part, {})
             table[key] = yaml.safe_load(value)
-    if command.role == "prefill":
-        found["disable_overlap_scheduler"] = True  # workers that only prefill do not have it
     return found

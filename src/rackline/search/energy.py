@@ -10,39 +10,37 @@ from rackline.hardware import Cluster, drawn_w
 from rackline.parallel import Deployment, Layout
 from rackline.search.choice import Choice, Energy
 from rackline.search.disaggregated import without_context
-from rackline.search.served import Site
-from rackline.serving.closed_loop import engine_of
+from rackline.search.served import Service
 from rackline.serving.energy import Power, output_joules, power_at, power_of, prompt_joules, request_joules
-from rackline.serving.stack import stack_of
-from rackline.serving.steady import Engine
 from rackline.serving.workload import Workload
 from rackline.simulation import Pool, Result, TableClock
 
 
-def energy_of(choice: Choice, site: Site) -> Energy | None:
+def energy_of(choice: Choice, service: Service) -> Energy | None:
     """Power and energy of a choice; None where neither chip nor cluster state any power.
 
     Args:
-        site: model, clusters and kernels.
+        service: what serves.
     """
     first, then = choice.prefill_pool, choice.decode_pool
     if first is None or then is None:
-        alone = site.deployment(choice.layout, choice.precision)
-        joules = request_joules(_engine(alone), choice.layout, choice.workload, _per_rank(choice, choice.layout))
-        decode = power_at(site.cluster, joules, choice.requests_per_s, choice.num_chips)
-        return _summed(choice, site.cluster, decode, None)
+        alone = service.system.engine(choice.layout, choice.precision)
+        joules = request_joules(alone, choice.layout, choice.workload, _per_rank(choice, choice.layout))
+        decode = power_at(service.system.cluster, joules, choice.requests_per_s, choice.num_chips)
+        return _summed(choice, service.system.cluster, decode, None)
     # ranks that share contexts take the energy of as many that each hold a part of the sequences
-    ranks = without_context(then.layout, site.model)
-    decoding = site.deployment(ranks, then.precision)
-    prompts = site.deployment(without_context(first.layout, site.model), first.precision, prefill=True)
+    system, ahead = service.system, service.prefill_system
+    ranks = without_context(then.layout, system.model)
+    decoding = system.engine(ranks, then.precision)
+    prompts = ahead.engine(without_context(first.layout, system.model), first.precision)
     share = max(_per_rank(choice, then.layout) / then.layout.cp, 1.0)
-    output = output_joules(_engine(decoding), ranks, choice.workload, share)
-    prompt = prompt_joules(_engine(prompts), first.layout, choice.workload, float(first.mode.max_batched_tokens))
+    output = output_joules(decoding, ranks, choice.workload, share)
+    prompt = prompt_joules(prompts, first.layout, choice.workload, float(first.mode.max_batched_tokens))
     return _summed(
         choice,
-        site.cluster,
-        power_at(site.cluster, output, choice.requests_per_s, then.num_chips),
-        power_at(site.prefill_cluster, prompt, choice.requests_per_s, first.num_chips),
+        system.cluster,
+        power_at(system.cluster, output, choice.requests_per_s, then.num_chips),
+        power_at(ahead.cluster, prompt, choice.requests_per_s, first.num_chips),
     )
 
 
@@ -63,10 +61,6 @@ def _summed(choice: Choice, cluster: Cluster, decode: Power | None, prefill: Pow
         joules_per_request=joules,
         joules_per_output_token=joules / choice.workload.output_len,
     )
-
-
-def _engine(deployment: Deployment) -> Engine:
-    return engine_of(deployment, stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes))
 
 
 def _per_rank(choice: Choice, layout: Layout) -> float:

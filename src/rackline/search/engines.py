@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.parallel import Deployment, Layout, Precision
+from rackline.parallel import Layout, MemoryUse, Precision
 from rackline.passes import Batch
 from rackline.passes.features import Array
 from rackline.search.candidate import Candidate, billed_of, placed_on, plan_points, price_per_chip_s, rate_and_costs
 from rackline.search.choice import Choice, Inside
-from rackline.search.cost import least_between
 from rackline.search.evaluate import Part, Space
 from rackline.search.finalists import CONTENDERS
 from rackline.search.fits import ClusterNeed, nearest_cluster
@@ -24,7 +23,7 @@ from rackline.search.pareto import pareto_front
 from rackline.search.points import Block, Numbering, Place, Points
 from rackline.search.rejected import Rejected, nearest_rejected
 from rackline.search.shortlist import MOST_RANKED, NEAR, Shortlist
-from rackline.search.space import Constraints
+from rackline.system import Constraints
 from rackline.units import format_bytes
 
 MOST_NEAR = 250  # engines near the closed-loop front that are evaluated in an open loop
@@ -39,8 +38,6 @@ class Engines:
 
     Args:
         contenders: the cheapest by their estimates that meet the limits, cheapest first.
-        usd_lower_bound: cost of the cheapest within the time per output token with every slot taken all the time
-            [USD per million output tokens]; infinite where there is none.
         pareto: front of tokens/s/user against cost, of all that fit, fastest first.
         ranked: cheapest of each tp, pp, moe_tp and precision that meets the limits, cheapest first.
         rejected: nearest candidate for each reason of rejection.
@@ -50,7 +47,6 @@ class Engines:
     """
 
     contenders: tuple[Choice, ...]
-    usd_lower_bound: float
     pareto: tuple[Candidate, ...]
     ranked: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
@@ -132,7 +128,6 @@ class EngineSearch:
         ]
         return Engines(
             contenders=tuple(contenders),
-            usd_lower_bound=self._usd_lower_bound(points),
             pareto=tuple(found.pareto),
             ranked=tuple(found.ranked),
             rejected=tuple(found.rejected),
@@ -175,27 +170,6 @@ class EngineSearch:
         kept = points.serves & (points.tpot_s <= (self.limits.tpot_s or np.inf))
         most_rate = float(np.max(points.rate[kept], initial=0.0))
         return least_cost(points.cost, points.rate, used, idle, most_rate)
-
-    def _usd_lower_bound(self, points: Points) -> float:
-        """Lower bound of the cost within the limit on the time per output token, all slots taken [USD per million]."""
-        limit = np.inf if self.limits.tpot_s is None else self.limits.tpot_s
-        batches, serves = self.space.batches, np.append(points.serves, False)
-        place = np.searchsorted(points.index, points.index + 1)
-        column = points.index % len(batches)
-        known = np.append(points.index, -1)[place] == points.index + 1
-        known &= serves[place] & (column + 1 < len(batches))
-        after_s = np.where(known, np.append(points.tpot_s, np.inf)[place], np.inf)
-        after = np.append(batches[1:], batches[-1])[column]
-        kept = points.serves & (points.tpot_s <= limit)
-        least = least_between(
-            self._least_costs(points)[kept],
-            points.tpot_s[kept],
-            batches[column[kept]],
-            after[kept],
-            after_s[kept],
-            limit,
-        )
-        return float(np.min(least, initial=np.inf))
 
     def _closed(self, points: Points) -> Found:
         """The best engines with every slot always taken."""
@@ -327,16 +301,6 @@ class EngineSearch:
                 break
         return list(found.values())
 
-    def _deployment(self, candidate: Candidate) -> Deployment:
-        return Deployment(
-            model=self.space.model,
-            cluster=self.space.cluster,
-            layout=candidate.layout,
-            precision=candidate.precision,
-            calibration=self.space.calibration,
-            routing=self.space.routing,
-        )
-
     def _refined(self, candidate: Candidate) -> Candidate:
         """The cheapest integer batch size between the neighbours of the grid point."""
         at = candidate.sequences_per_rank
@@ -344,11 +308,10 @@ class EngineSearch:
         stop = int(above[0]) if above.size else at + 1
         tries = np.unique(np.linspace(at, stop - 1, num=min(stop - at, 64)).astype(int)).astype(float)
         found = plan_points(
-            self._deployment(candidate),
+            self.space.system,
             candidate,
             tries,
             self.space.workload,
-            self.space.server(float(candidate.mode.max_batched_tokens)),
             self.usd_per_chip_s * candidate.billed_chips / candidate.num_chips,
         )
         good = [
@@ -362,7 +325,7 @@ class EngineSearch:
         return min(good, key=lambda option: option.usd_per_mtok_output_all_in, default=candidate)
 
     def _inside(self, best: Candidate) -> Inside:
-        deployment = self._deployment(best)
+        deployment = self.space.system.deployment(best.layout, best.precision)
         table = deployment.table()
         workload, layout = self.space.workload, best.layout
         decode = table.time(
@@ -381,30 +344,31 @@ class EngineSearch:
                 group_tokens=chunk * layout.attention_dp,
             )
         )
-        memory = deployment.memory(
-            sequences=float(best.batch_size),
-            context_len=workload.final_context,
-            server=self.space.server(float(best.mode.max_batched_tokens)),
-        )
         return Inside(
             decode=decode,
             prefill=prefill,
-            memory=memory,
+            memory=self._memory(best),
             floors=floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, self.usd_per_chip_s),
+        )
+
+    def _memory(self, of: Candidate) -> MemoryUse:
+        """Memory of the fullest chip by the rule of the stack."""
+        return self.space.system.deployment(of.layout, of.precision).memory(
+            sequences=float(of.batch_size),
+            context_len=self.space.workload.final_context,
+            server=self.space.system.server(float(of.mode.max_batched_tokens)),
         )
 
     def _why_nothing(self, points: Points, found: Found) -> tuple[str, ClusterNeed | None]:
         space = self.space
         if not np.any(points.free_bytes >= 0):
             candidate = self._candidate(points, int(np.argmax(points.free_bytes)))
-            has = space.cluster.chip.program_bytes * self.limits.memory_fraction
-            needs = has - candidate.free_bytes
-            need = nearest_cluster(
-                space.model, space.cluster, space.workload, self.limits.memory_fraction, space.precisions
-            )
+            memory = self._memory(candidate)
+            used, usable = format_bytes(float(memory.used)), format_bytes(float(memory.usable))
+            need = nearest_cluster(space.system, space.workload)
             return (
                 f"{space.model.name} fits nowhere on {space.cluster.name}: at best "
-                f"({_short(candidate)}) a chip needs {format_bytes(needs)}, has {format_bytes(has)}"
+                f"({_short(candidate)}) a chip needs {used}, has {usable}"
             ), need
         if found.fastest is None or found.soonest is None:
             return "no batch that fits can be kept full: prefill is slower than decoding frees slots", None

@@ -7,46 +7,54 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rackline.arch import AnyModel, Model
+from rackline.arch import AnyModel
 from rackline.hardware import Cluster, paid_share
 from rackline.parallel import (
     LayoutGrid,
     Precision,
-    Routing,
-    ServerMemory,
-    build_table,
     expert_law,
     memory_use,
-    stage_imbalance,
 )
 from rackline.parallel.deployment import ExpertLoads
-from rackline.passes import Batch, Calibration, ExpertLoad
+from rackline.passes import Batch, ExpertLoad
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import price_per_chip_s
 from rackline.search.launch_rules import Asked, LaunchRules, Role
-from rackline.serving.stack import Stack, stack_of
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode, Workload
+from rackline.system import System
 
 LAYOUTS_AT_ONCE = 2048  # bounds the memory of a search over thousands of chips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """A search space: layouts × precisions × modes × batches per rank."""
+    """A search space: layouts × precisions × modes × batches per rank.
 
-    model: AnyModel
-    cluster: Cluster
+    Args:
+        system: what serves; its precisions are those of the space.
+        rules: what the engine launches; None for every layout.
+    """
+
+    system: System
     workload: Workload
     grid: LayoutGrid
-    precisions: Sequence[Precision]
     modes: Sequence[Mode]
-    calibration: Calibration
-    routing: Routing
     batches: Array
-    memory_fraction: float
     threads: int = 2
     rules: LaunchRules | None = None
+
+    @property
+    def model(self) -> AnyModel:
+        return self.system.model
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.system.cluster
+
+    @property
+    def precisions(self) -> Sequence[Precision]:
+        return self.system.precisions
 
     @property
     def combinations(self) -> int:
@@ -79,15 +87,6 @@ class Space:
         """Cost of a chip in use, including unused chips that are paid for, shape (layouts,) [USD/s]."""
         return price_per_chip_s(self.cluster)[0] * paid_share(self.cluster, self.grid.chips_per_replica)
 
-    @property
-    def stack(self) -> Stack:
-        """The stack that the calibration belongs to, on this chip."""
-        return stack_of(self.calibration, self.cluster.chip.hbm_bytes)
-
-    def server(self, batched_tokens: float | None = None) -> ServerMemory:
-        """Memory of a chip that a server of the space needs besides weights and cache."""
-        return self.stack.memory(batched_tokens, self.memory_fraction)
-
     def free_bytes(self, precision: Precision, batched_tokens: float, cp: int = 1) -> Array:
         """Free bytes on the fullest chip at every (layout, batch); linear in the sequences.
 
@@ -102,7 +101,7 @@ class Space:
                     self.grid,
                     precision,
                     self.cluster.chip,
-                    self.server(batched_tokens),
+                    self.system.server(batched_tokens),
                     sequences_per_rank=count * pp,
                     context_len=self.workload.final_context,
                 ).free
@@ -127,7 +126,7 @@ class Space:
             self.grid,
             precision,
             self.cluster.chip,
-            self.server(batched_tokens),
+            self.system.server(batched_tokens),
             sequences_per_rank=1.0,
             context_len=longest / cp,
         ).free
@@ -139,20 +138,11 @@ class Space:
         Args:
             law: load of the busiest expert-parallel rank of each layout.
         """
-        stretch = as_array(stage_imbalance(self.model, self.grid.pp))
-        table = build_table(self.model, self.cluster, self.grid, precision, self.calibration, self.routing, experts=law)
-        return Engine(
-            table=table,
-            attention_dp=as_array(self.grid.attention_dp)[:, None],
-            micro_batches=as_array(self.grid.pp)[:, None],
-            stage_imbalance=stretch[:, None] if stretch.ndim else stretch,
-            num_layers=self.model.num_layers if isinstance(self.model, Model) else 0,
-            stack=self.stack,
-        )
+        return self.system.engines(self.system.table(self.grid, precision, law), self.grid)
 
     def parts(self) -> Iterator[Part]:
         """Parts of the layouts, each in every precision, so that memory holds the tables of one part at a time."""
-        law = expert_law(self.model, self.grid, self.routing)
+        law = expert_law(self.model, self.grid, self.system.routing)
         for start in range(0, len(self.grid), LAYOUTS_AT_ONCE):
             some = slice(start, start + LAYOUTS_AT_ONCE)
             space = replace(self, grid=self.grid.take(some))

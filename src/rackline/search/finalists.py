@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rackline.search.choice import Choice
-from rackline.search.served import Site
-from rackline.search.sustained_rate import SustainedRate, sustained_rate
+from rackline.search.served import Service
+from rackline.search.sustained_rate import NoSustainedRate, SustainedRate, most_rate, sustained_rate
 
 CONTENDERS = 3  # options of one kind that are simulated if the cheapest does not meet its limits
 OFF = 1.1  # times its estimate with a caveat: beyond it, the next options are simulated too
@@ -26,73 +26,75 @@ class Finalist:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """Single engines, or pools.
-
-    Args:
-        choices: the cheapest by their estimates, cheapest first; may be empty.
-        usd_lower_bound: lower bound of the cost of this kind [USD per million output tokens].
-    """
-
-    choices: Sequence[Choice]
-    usd_lower_bound: float
-
-
-def serve_kinds(site: Site, kinds: Sequence[Kind]) -> list[Finalist]:
+def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]]) -> list[Finalist]:
     """Simulate the cheapest of each kind, the cheapest kind first.
 
-    A kind is skipped only if it cannot win: if its lower bound, with every slot always taken and no limit on the time
-    to first token, is above the simulated cost of the other kind.
+    An option is simulated to the end unless it cannot be cheaper than what was: because its passes alone cost more
+    (`most_rate`), or because its limits break in simulation at the rate at which it would cost as much.
 
     Args:
-        site: what all of them share.
+        service: what all of them share.
+        kinds: of single engines and of pools, the cheapest by their estimates, cheapest first; may be empty.
     """
     found = [Finalist() for _ in kinds]
-    costs = [kind.choices[0].usd_with_leftover if kind.choices else float("inf") for kind in kinds]
+    costs = [kind[0].usd_with_leftover if kind else float("inf") for kind in kinds]
     least = float("inf")
     for index in sorted(range(len(kinds)), key=lambda place: costs[place]):
-        finalist = _first_that_holds(site, kinds[index], least)
+        finalist = _first_that_holds(service, kinds[index], least)
         found[index] = finalist
-        if finalist.choice is not None:
+        if finalist.choice is not None and finalist.choice.sustained is not None:
             least = min(least, finalist.choice.usd_with_leftover)
     return found
 
 
-def _first_that_holds(site: Site, kind: Kind, least: float) -> Finalist:
-    """The first that holds its limits; where its estimate was off, as its caveat says, the cheapest of the next too."""
+def _first_that_holds(service: Service, choices: Sequence[Choice], least: float) -> Finalist:
+    """The first that holds its limits; where its estimate was off, as its caveat says, the cheapest of the next too.
+
+    Args:
+        least: simulated cost of the other kind; infinite before it is known [USD per million output tokens].
+    """
     best: Choice | None = None
+    unserved: Choice | None = None
     reason = ""
-    for choice in kind.choices:
-        if best is not None and choice.usd_with_leftover >= best.usd_with_leftover:
+    for choice in choices:
+        if (best or unserved) and choice.usd_with_leftover >= least:
             break
-        if best is None and kind.usd_lower_bound >= least:
-            why = (
-                "it cannot be cheaper: even with every slot always taken and no limit to the first token "
-                f"it costs {kind.usd_lower_bound / least:.3g} times the answer"
-            )
-            return Finalist(choice=replace(choice, not_simulated=why))
-        found = sustained_rate(choice.estimate, site)
+        found = sustained_rate(choice.estimate, service, _rate_of(choice, least, service))
         if isinstance(found, SustainedRate):
-            served = _with_served_leftover(choice.with_sustained_rate(found), site)
+            served = _with_served_leftover(choice.with_sustained_rate(found), service)
             if best is None or served.usd_with_leftover < best.usd_with_leftover:
                 best = served
+            least = min(least, served.usd_with_leftover)
             if not choice.caveat or served.usd_with_leftover <= OFF * choice.usd_with_leftover:
                 break
-        elif not found.simulated:
-            best = best or replace(choice, not_simulated=found.reason)
-            break
-        elif best is None:
+        elif isinstance(found, NoSustainedRate) and found.simulated:
             reason = reason or found.reason
+        else:
+            unserved = unserved or replace(choice, not_simulated=found.reason)
+    best = best or unserved
     return Finalist(choice=best, reason="" if best is not None else reason)
 
 
-def _with_served_leftover(choice: Choice, site: Site) -> Choice:
+def _rate_of(choice: Choice, usd: float, service: Service) -> float:
+    """Rate from which a choice costs less, with the most that its leftover engine may add [requests/s].
+
+    Args:
+        usd: cost [USD per million output tokens]; infinite for any rate.
+    """
+    rate = choice.estimate.usd_per_mtok_output_all_in * choice.estimate.requests_per_s / usd
+    if not rate or choice.leftover is None:
+        return rate
+    engine = choice.leftover.choice
+    on = replace(service, system=service.system.with_chips(engine.num_chips))
+    return max(rate - choice.leftover.places * most_rate(engine.estimate, on), 0.0)
+
+
+def _with_served_leftover(choice: Choice, service: Service) -> Choice:
     """The choice with its leftover engine served at its own share of the traffic; without it where no rate holds."""
     if choice.leftover is None:
         return choice
     engine = choice.leftover.choice
-    on = replace(site, cluster=site.cluster.with_num_chips(engine.num_chips))
+    on = replace(service, system=service.system.with_chips(engine.num_chips))
     found = sustained_rate(engine.estimate, on)
     if not isinstance(found, SustainedRate):
         return replace(choice, leftover=None)

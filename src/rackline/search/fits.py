@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rackline.arch import AnyModel
 from rackline.catalog import names
 from rackline.hardware import Cluster, cluster
-from rackline.parallel import LayoutGrid, Precision, enumerate_layouts, memory_use, precision
-from rackline.passes import calibration_on
+from rackline.parallel import LayoutGrid, enumerate_layouts, memory_use
 from rackline.passes.features import as_array
-from rackline.search.space import default_precisions
-from rackline.serving.stack import stack_of
 from rackline.serving.workload import Workload
+from rackline.system import System, default_precisions
 from rackline.units import format_bytes
 
 _MULTIPLES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -37,33 +33,25 @@ class ClusterNeed:
     narrower: str = ""
 
 
-def best_free_bytes(
-    model: AnyModel,
-    on: Cluster,
-    workload: Workload,
-    memory_fraction: float,
-    precisions: Sequence[Precision] | None = None,
-) -> tuple[float, str]:
-    """Most bytes left on the fullest chip with one request a rank, over all layouts.
-
-    Args:
-        precisions: to consider; by default those of the model on the chip.
+def best_free_bytes(system: System, workload: Workload) -> tuple[float, str]:
+    """Most bytes left on the fullest chip with one request a rank, over all layouts and precisions.
 
     Returns:
         (bytes, "layout · precision"); -inf when no layout is possible.
     """
+    model, on = system.model, system.cluster
     layouts = enumerate_layouts(model, on.num_chips)
     if not layouts:
         return -np.inf, "no layout is possible"
     grid = LayoutGrid.of(layouts)
     best, label = -np.inf, ""
-    for types in precisions or default_precisions(model, on.chip):
+    for types in system.precisions:
         use = memory_use(
             model,
             grid,
             types,
             on.chip,
-            stack_of(calibration_on(on), on.chip.hbm_bytes).memory(memory_fraction=memory_fraction),
+            system.server(),
             sequences_per_rank=as_array(grid.pp),
             context_len=workload.final_context,
         )
@@ -74,27 +62,20 @@ def best_free_bytes(
     return best, label
 
 
-def nearest_cluster(
-    model: AnyModel,
-    on: Cluster,
-    workload: Workload,
-    memory_fraction: float = 0.9,
-    precisions: Sequence[Precision] | None = None,
-) -> ClusterNeed:
+def nearest_cluster(system: System, workload: Workload) -> ClusterNeed:
     """The nearest chips on which one request fits, where it does not on a cluster.
 
     More chips of the same cluster come first, then clusters of the same generation, of the same vendor and of others,
     those with the least memory first.
 
     Args:
-        precisions: to consider on `on`; other chips take the types of the same labels.
+        system: on which it does not fit; other chips run the same engine, with types of the same labels.
     """
-    narrower = "" if precisions is None else _narrower(model, on, workload, memory_fraction)
-    labels = None if precisions is None else [one.label for one in precisions]
+    on = system.cluster
+    narrower = _narrower(system, workload)
 
     def free_on(option: Cluster) -> tuple[float, str]:
-        types = None if labels is None else [precision(label, model, option.chip) for label in labels]
-        return best_free_bytes(model, option, workload, memory_fraction, types)
+        return best_free_bytes(system.on(option), workload)
 
     for count in _more(on):
         free, label = free_on(on.with_num_chips(count))
@@ -136,10 +117,10 @@ def _more(on: Cluster) -> list[int]:
     return [count for count in whole if count <= on.max_chips]
 
 
-def _narrower(model: AnyModel, on: Cluster, workload: Workload, memory_fraction: float) -> str:
+def _narrower(system: System, workload: Workload) -> str:
     """The widest of the default types in which one request fits on a cluster; empty where none does."""
-    for option in default_precisions(model, on.chip):
-        if best_free_bytes(model, on, workload, memory_fraction, [option])[0] >= 0:
+    for option in default_precisions(system.model, system.cluster.chip):
+        if best_free_bytes(replace(system, precisions=(option,)), workload)[0] >= 0:
             head = option.label.partition(",")[0]
             return option.label if head == "native" else head
     return ""

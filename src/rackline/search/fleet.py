@@ -33,7 +33,7 @@ def plan_fleet(
     best = answer.best
     if best is None or traffic is None:
         return None
-    parts, copies = _parts(best, answer.cluster, prefill_on)
+    parts, copies = _parts(best, answer.system.cluster, prefill_on)
     output_len = best.workload.output_len
     if users is not None:
         return fleet_of_users(users, traffic, output_len, _response(best, copies), parts, pue=pue)

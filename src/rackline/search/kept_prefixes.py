@@ -14,11 +14,9 @@ from typing import ClassVar
 
 from rackline.errors import RacklineError
 from rackline.hardware import memory_tier
-from rackline.parallel import Deployment, Routing
 from rackline.parallel.memory import kv_size
 from rackline.search.choice import Choice
 from rackline.search.plan import Plan
-from rackline.serving.stack import stack_of
 from rackline.simulation import CacheConfig, CacheRules, Pool, TierSpec, pool_of, simulate
 from rackline.simulation.hits_by_tier import HitsWithin, MemoryRoom, Repeating, RepeatingSessions, hits_within
 from rackline.simulation.open_loop import Latency, latency
@@ -39,13 +37,11 @@ class Keeping:
         traffic: that repeats.
         rules: expiry in HBM, and which block leaves a memory first.
         tiers: behind HBM, fastest first, in bytes of a chip where they say tokens [bytes, bytes/s].
-        routing: how tokens spread over experts; as fitted to servers of the calibration's stack by default.
     """
 
     traffic: Repeating
     rules: CacheRules
     tiers: tuple[TierSpec, ...] = ()
-    routing: Routing | None = None
 
     @property
     def most(self) -> float:
@@ -242,7 +238,7 @@ def kept_by(plan: Plan, choice: Choice, keeping: Keeping) -> KeptPrefixes:
         tiers.append(_kept_in(rooms[place], tier, within[place - 1], within[place], rate, keeping, size))
     return KeptPrefixes(
         name=keeping.traffic.name,
-        assumed_hit_share=plan.workload.cache_hit,
+        assumed_hit_share=plan.demand.workload.cache_hit,
         hit_share=min(within[-1].hit_share, _MOST_HIT),
         unlimited_share=keeping.traffic.unlimited_share,
         requests_per_s=rate,
@@ -304,34 +300,18 @@ def _usd_per_byte_hour(name: str) -> float | None:
     return None if tier.usd_per_hour is None else tier.usd_per_hour / tier.capacity_bytes
 
 
-def _deployment(plan: Plan, choice: Choice, routing: Routing | None) -> Deployment:
-    return Deployment(
-        model=plan.model,
-        cluster=plan.cluster,
-        layout=choice.layout,
-        precision=choice.precision,
-        calibration=plan.calibration,
-        routing=routing or stack_of(plan.calibration, plan.cluster.chip.hbm_bytes).routing,
-    )
-
-
 def _bytes_per_token(plan: Plan, choice: Choice) -> float:
     """Of the cache on a chip, with what windows and state take spread over the blocks [bytes]."""
-    return float(kv_size(plan.model, choice.layout, choice.precision).in_tokens(_BLOCK)[0])
+    return float(kv_size(plan.system.model, choice.layout, choice.precision).in_tokens(_BLOCK)[0])
 
 
 def _pool(plan: Plan, choice: Choice, keeping: Keeping) -> Pool:
     """One replica of a choice that keeps prefixes."""
     size = _bytes_per_token(plan, choice) * choice.layout.pp  # all micro-batches share the memory behind a chip
-    stack = stack_of(plan.calibration, plan.cluster.chip.hbm_bytes)
+    system = plan.system
     return pool_of(
-        _deployment(plan, choice, keeping.routing),
-        replace(
-            stack,
-            max_num_seqs=choice.max_num_seqs,
-            max_batched_tokens=choice.mode.max_batched_tokens,
-            memory_fraction=plan.constraints.memory_fraction,
-        ),
+        system.deployment(choice.layout, choice.precision),
+        replace(system.stack, max_num_seqs=choice.max_num_seqs, max_batched_tokens=choice.mode.max_batched_tokens),
         cache=CacheConfig(
             block_size=_BLOCK,
             prefix_caching=True,
@@ -365,13 +345,12 @@ def with_served_sessions(
         why = f"{number:,} requests would have to be served until as many sessions end as begin, {MOST_SERVED:,} are"
         return replace(kept, not_simulated=why)
     requests = traffic.draw(number, rate, seed)
-    stack = stack_of(plan.calibration, plan.cluster.chip.hbm_bytes)
     try:
         result = simulate(
             requests,
             _pool(plan, choice, keeping),
             router="prefix-aware",
-            beyond_s=stack.beyond_passes_s(choice.workload),
+            beyond_s=plan.system.stack.beyond_passes_s(choice.workload),
         )
     except RacklineError as error:
         return replace(kept, not_simulated=str(error))

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from rackline.catalog import orchestrator_record
 from rackline.errors import InputError
 from rackline.hardware import Cluster
-from rackline.search.launch import HOST, LaunchCommand
+from rackline.search.launch import HOST, RANK, LaunchCommand
+from rackline.search.launch_places import PORT, Start
+from rackline.search.launch_router import router_name
 from rackline.search.pods import (
-    PORT,
     Document,
     Workload,
     chips_asked,
@@ -31,7 +32,8 @@ from rackline.search.pods import (
 )
 
 _LEADER, _RANK = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
-_OPTIONS = "/etc/engine/options.yaml"
+_OPTIONS = "/etc/engine"
+_ADDRESS = Start(host=0)  # every pod has an address of its own
 
 
 def kubernetes_manifests(commands: Sequence[LaunchCommand], places: Sequence[Cluster], name: str) -> list[Document]:
@@ -64,8 +66,7 @@ def routing_note(commands: Sequence[LaunchCommand]) -> str:
         return (
             "requests are shared by the two services in the ratio of their rates; what shares them is not in this file"
         )
-    router = {"sglang": "sglang_router.launch_router --pd-disaggregation", "vllm": "vllm-router or llm-d"}
-    known = router.get(commands[0].stack, "trtllm-serve disaggregated")
+    known = router_name(commands[0].stack)
     return f"requests reach the two pools by a router ({known}), which is not part of this file; Dynamo brings one"
 
 
@@ -79,7 +80,12 @@ def _options(one: Workload) -> list[Document]:
         return []
     text = "\n".join(one.command.options_file) + "\n"
     return [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": one.name}, "data": {"options.yaml": text}},
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": one.name},
+            "data": {one.command.options_name: text},
+        },
     ]
 
 
@@ -90,9 +96,12 @@ def _pod(one: Workload) -> Document:
         {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory(one)}},
     ]
     if command.options_file:
-        mounts.append({"name": "options", "mountPath": _OPTIONS.rpartition("/")[0]})
+        mounts.append({"name": "options", "mountPath": _OPTIONS})
         volumes.append({"name": "options", "configMap": {"name": one.name}})
-    side = [pod_address("VLLM_NIXL_SIDE_CHANNEL_HOST")] if command.stack == "vllm" and command.role != "both" else []
+    side = [
+        pod_address(name) if not value else {"name": name, "value": value}
+        for name, value in (*command.env, *command.server_env(str(_ADDRESS.side_port), ""))
+    ]
     container: Document = {
         "name": "engine",
         "image": image_of(record, one),
@@ -117,21 +126,16 @@ def _started(command: LaunchCommand, *, leads: bool) -> Document:
         if command.num_hosts > 1:
             allowed = "replicas on one host: TensorRT-LLM starts over several by mpirun; Dynamo does that"
             raise InputError(what="launch_as", given="kubernetes", allowed=allowed)
-        words = [_OPTIONS if word == "options.yaml" else word for word in words]
-    serving = ["--host", "0.0.0.0", "--port", str(PORT)]
-    if command.num_hosts == 1:
-        return {"command": [*words, *serving]}
-    for index, word in enumerate(words):
-        words[index] = word.replace(HOST, _LEADER)
-        if word == "--node-rank":
-            words[index + 1] = _RANK
+        words = [f"{_OPTIONS}/{word}" if word == command.options_name else word for word in words]
+    serving = command.server_words(str(_ADDRESS.port), str(_ADDRESS.side_port))
+    if not leads:
+        words = list(command.other_words)
     if leads or command.stack == "sglang":
-        return {"command": [*words, *(serving if leads else [])]}
-    words.append("--headless")
-    if "--data-parallel-size-local" not in words:
+        words += serving
+    words = [word.replace(HOST, _LEADER).replace(RANK, _RANK) for word in words]
+    if not words[-1].startswith("$(("):
         return {"command": words}
-    local = words[words.index("--data-parallel-size-local") + 1]
-    first = f'exec "$@" --data-parallel-start-rank $((LWS_WORKER_INDEX * {local}))'
+    first = f'exec "$@" {words.pop().replace("RANK", "LWS_WORKER_INDEX")}'
     return {"command": ["/bin/sh", "-c", first, "--"], "args": words}
 
 

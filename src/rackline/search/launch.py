@@ -1,8 +1,11 @@
-"""The chosen deployment as command lines of vLLM, SGLang and TensorRT-LLM.
+"""One replica as a command line of vLLM, SGLang or TensorRT-LLM.
 
 Options of vLLM 0.12 to 0.33 and SGLang 0.5.6 to 0.5.23 as their own argument parsers take them (`bench/engine_flags.py`
 gives the commands to the parsers), and of TensorRT-LLM 1.2 as documented (trtllm-serve, LLM arguments), read on
 2026-11-22. What an engine cannot express is stated in a note with the command, never omitted silently.
+
+Words name what differs between hosts as variables of a shell: $HOST is the address of a replica's first host, $RANK the
+number of a host within its replica, $HOST_SLOTS the addresses of its hosts with the chips of each for mpirun.
 """
 
 from __future__ import annotations
@@ -10,67 +13,117 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, assert_never
+from dataclasses import dataclass, replace
+from typing import Any, Literal, assert_never
 
-from rackline.arch import AppliedAdapter, Model
-from rackline.hardware import Cluster
-from rackline.parallel import Layout, Precision, precision
-from rackline.search.choice import Choice
+from rackline.arch import AppliedAdapter
+from rackline.errors import InputError, nearest_names
+from rackline.parallel import Layout, Precision
 from rackline.search.launch_adapters import adapter_words
+from rackline.search.launch_places import Start
 from rackline.search.launch_rules import Role, launch_rules
-from rackline.search.plan import Plan
-from rackline.search.pool_pair import Pool
 from rackline.serving.workload import Mode, Workload
 
 STACKS = ("vllm", "sglang", "trtllm")
-_OPTIONS_FILE = ("--extra_llm_api_options", "options.yaml")
-HOST = "HOST"
-"""Placeholder for the address of a replica's first host."""
+HOST, RANK = "$HOST", "$RANK"
+# variables that name the chips of a process: CUDA programming guide, environment variables; ROCm, GPU isolation
+_CHIPS_OF = {"NVIDIA": "CUDA_VISIBLE_DEVICES", "AMD": "HIP_VISIBLE_DEVICES"}
 _ATTENTION_DP_OPTION = (0, 5, 23)  # first SGLang that was read with --attn-dp-size; --dp-size meant it before
 _FP4_WHILE_LOADING = {"vllm": ((0, 33), "nvfp4_per_token"), "sglang": ((0, 5, 23), "nvfp4_online")}  # first read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchCommand:
-    """One replica's command.
+    """The command of one replica, or of the router in front of several.
 
     Args:
         stack: "vllm", "sglang" or "trtllm".
-        role: what the replica does.
-        words: the command and its arguments.
+        role: what it does.
+        words: the command and its arguments; on the first host where a replica spans several. Without the address of
+            its server, see `server_words`.
+        other_words: the command on the other hosts of a replica; empty where they need none.
+        before: what starts the command on all hosts of a replica at once; empty for none.
+        env: names and values of environment variables.
+        chips_variable: environment variable that names the chips of a process; empty where none is known.
         version: of the stack, whose options these are.
-        options_file: lines of a YAML file that the command reads, empty for none.
-        notes: settings that differ in the stack, and commands for other hosts.
+        options_file: lines of a file that the command reads, empty for none.
+        options_name: of that file.
+        notes: settings that differ in the stack.
         lacks: parts of the plan that the stack cannot express.
         replicas: number of times that it is started [count].
         chips_per_replica: [count].
         num_hosts: hosts of one replica [count].
+        starts: where each replica runs; empty until that is chosen.
     """
 
     stack: str
-    role: Role
+    role: Role | Literal["router"]
     words: tuple[str, ...]
+    other_words: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    chips_variable: str = ""
     version: str = ""
     options_file: tuple[str, ...] = ()
+    options_name: str = ""
     notes: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     replicas: int = 1
     chips_per_replica: int = 1
     num_hosts: int = 1
+    starts: tuple[Start, ...] = ()
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether other replicas run the other phase."""
+        return self.role in ("prefill", "decode")
+
+    @property
+    def needs_side_port(self) -> bool:
+        """Whether its server listens on a second port, for the transfer of KV caches."""
+        return (self.stack == "vllm" and self.is_pool) or (self.stack == "sglang" and self.role == "prefill")
+
+    def server_words(self, port: str, side_port: str) -> tuple[str, ...]:
+        """Arguments for the address of its server.
+
+        Args:
+            port: of the server, as text or a shell expression.
+            side_port: of the transfer of KV caches, see `needs_side_port`.
+        """
+        side = ("--disaggregation-bootstrap-port", side_port)
+        return (
+            "--host",
+            "0.0.0.0",
+            "--port",
+            port,
+            *(side if self.stack == "sglang" and self.role == "prefill" else ()),
+        )
+
+    def server_env(self, side_port: str, address: str) -> tuple[tuple[str, str], ...]:
+        """Names and values of the environment variables for its address.
+
+        Args:
+            side_port: as of `server_words`.
+            address: of its host, for the replicas of the other pool.
+        """
+        if self.stack != "vllm" or not self.is_pool:
+            return ()
+        return (("VLLM_NIXL_SIDE_CHANNEL_HOST", address), ("VLLM_NIXL_SIDE_CHANNEL_PORT", side_port))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoints:
-    """Checkpoints that can be loaded.
+class Drafts:
+    """Speculative decoding of a replica.
 
     Args:
-        released: Hugging Face id or path of the checkpoint as released.
-        others: ids of checkpoints in other data types, by data type of the weights.
+        tokens: drafts of a step [tokens].
+        model_id: Hugging Face id or path of the draft model; empty for the model's own layer.
+        is_head: whether the draft model is a head of one layer (EAGLE), not a model of its own.
     """
 
-    released: str
-    others: Mapping[str, str] = field(default_factory=dict[str, str])
+    tokens: int
+    model_id: str = ""
+    is_head: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +137,11 @@ class Replica:
         chips_per_host: [count].
         num_experts: routed experts of a layer, 0 without [count].
         adapter: low-rank adapters that requests use; None without.
+        drafts: speculative decoding; None without.
+        max_tokens: prompt and answer of the longest request that it takes; that of the workload when 0 [tokens].
+        transfer: library that moves KV caches between the pools of SGLang: the same on both sides.
+        host_cache_bytes: memory of the host that keeps prefixes, for each chip [bytes].
+        vendor: of the chips.
     """
 
     model_id: str
@@ -98,6 +156,11 @@ class Replica:
     num_experts: int = 0
     quantise_to: str = ""
     adapter: AppliedAdapter | None = None
+    drafts: Drafts | None = None
+    max_tokens: int = 0
+    transfer: str = "nixl"
+    host_cache_bytes: float = 0.0
+    vendor: str = "NVIDIA"
 
     @property
     def prefills(self) -> bool:
@@ -115,9 +178,9 @@ class Replica:
         return not (self.prefills and self.decodes)
 
     @property
-    def max_tokens(self) -> int:
-        """Longest request [tokens]."""
-        return math.ceil(self.workload.longest_context)
+    def longest_request(self) -> int:
+        """Prompt and answer of the longest request that it takes [tokens]."""
+        return self.max_tokens or math.ceil(self.workload.longest_context)
 
     @property
     def num_hosts(self) -> int:
@@ -156,11 +219,14 @@ def launch_command(stack: str, replica: Replica, version: str = "") -> LaunchCom
     """The command line of a replica.
 
     Args:
-        stack: one of STACKS; any other name is taken as vLLM.
+        stack: one of STACKS.
         version: such as "0.5.6"; the newest that was read when it is empty.
+
+    Raises:
+        InputError: an engine whose options were not read.
     """
     layout = replica.layout
-    match stack:
+    match check_stack(stack):
         case "sglang":
             command = _sglang(replica, version)
         case "trtllm":
@@ -169,8 +235,13 @@ def launch_command(stack: str, replica: Replica, version: str = "") -> LaunchCom
             command = _vllm(replica, version)
     if replica.adapter is not None:
         command = _with_adapters(command, replica.adapter)
+    if command.options_file:
+        name = f"{replica.role}.yaml" if replica.is_pool else "options.yaml"
+        words = (*command.words, "--extra_llm_api_options", name)
+        command = replace(command, words=words, options_name=name)
     return replace(
         command,
+        chips_variable=_CHIPS_OF.get(replica.vendor, ""),
         version=version or launch_rules(command.stack).version,
         replicas=layout.dp,
         chips_per_replica=layout.chips_per_replica,
@@ -178,63 +249,49 @@ def launch_command(stack: str, replica: Replica, version: str = "") -> LaunchCom
     )
 
 
+def check_stack(stack: str) -> str:
+    """The name of an engine with launch commands.
+
+    Raises:
+        InputError: another name, such as that of a calibration that describes no engine.
+    """
+    if stack in STACKS:
+        return stack
+    near = nearest_names(stack, STACKS, 1)
+    allowed = f"{', '.join(STACKS)}: the options of others were not read"
+    raise InputError(what="launch", given=stack, allowed=allowed, nearest=near[0] if near else STACKS[0])
+
+
+def transfer_library(stages: int) -> str:
+    """The library that moves KV caches between the pools of SGLang, on both sides.
+
+    Mooncake alone moves those of a prefill pool with pipeline stages.
+
+    Args:
+        stages: of the pool with the most [count].
+    """
+    return "mooncake" if stages > 1 else "nixl"
+
+
+def drafts_refusal(stack: str, stages: int) -> str:
+    """Why an engine does not draft in a layout; empty where it does.
+
+    Args:
+        stages: of the replica with the most [count].
+    """
+    return "SGLang has no pipeline stages with them" if stack == "sglang" and stages > 1 else ""
+
+
 def _with_adapters(command: LaunchCommand, adapter: AppliedAdapter) -> LaunchCommand:
     more = adapter_words(command.stack, adapter)
-    words = command.words
-    if more.file and not command.options_file:
-        words = (*words, *_OPTIONS_FILE)
     return replace(
         command,
-        words=(*words, *more.words),
+        words=(*command.words, *more.words),
+        other_words=(*command.other_words, *more.words) if command.other_words else (),
         options_file=(*command.options_file, *more.file),
         notes=(*command.notes, *more.notes),
         lacks=(*command.lacks, *more.lacks),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """The checkpoint that an engine loads for a precision.
-
-    Args:
-        model_id: Hugging Face id or path.
-        quantise_to: data type to which the engine converts the weights while it loads them; empty for none.
-        note: remark; empty for none.
-        lack: what is missing; empty where the weights are those of the plan.
-    """
-
-    model_id: str
-    quantise_to: str = ""
-    note: str = ""
-    lack: str = ""
-
-
-def checkpoint(found: Checkpoints, chosen: Precision, native: Precision) -> Loaded:
-    """Find the checkpoint to load for a precision.
-
-    Args:
-        native: precision of the released checkpoint.
-    """
-    wanted = (chosen.linear_weights, chosen.expert_weights)
-    if wanted == (native.linear_weights, native.expert_weights):
-        return Loaded(model_id=found.released)
-    narrow = min(wanted, key=_width)
-    base = narrow.removesuffix("_block")
-    other = found.others.get(base)
-    if other is not None:
-        return Loaded(model_id=other)
-    if _width(narrow) > _width(native.expert_weights):
-        note = f"the engine must load the weights as {narrow}, wider than they were released"
-        return Loaded(model_id=found.released, note=note)
-    if base in ("fp8", "fp4") and native.linear_weights in ("bf16", "fp16"):
-        note = f"converted to {base} while loading: a checkpoint in {base} loads faster"
-        return Loaded(model_id=found.released, quantise_to=base, note=note)
-    lack = f"a checkpoint in {narrow} is needed, none is known: name its id or path instead"
-    return Loaded(model_id=found.released, lack=lack)
-
-
-def _width(dtype: str) -> int:
-    return {"fp32": 4, "bf16": 3, "fp16": 3}.get(dtype, 1 if dtype in ("fp4", "mxfp4", "int4", "q4_k_m") else 2)
 
 
 def _conversion(stack: str, replica: Replica, version: str, lacks: list[str]) -> list[str]:
@@ -249,7 +306,7 @@ def _conversion(stack: str, replica: Replica, version: str, lacks: list[str]) ->
 
 
 def _vllm(replica: Replica, version: str) -> LaunchCommand:
-    layout, notes, lacks = replica.layout, list[str](), list[str]()
+    layout, lacks = replica.layout, list[str]()
     words = ["vllm", "serve", replica.model_id, "--tensor-parallel-size", str(layout.tp)]
     if layout.pp > 1:
         words += ["--pipeline-parallel-size", str(layout.pp)]
@@ -271,31 +328,61 @@ def _vllm(replica: Replica, version: str) -> LaunchCommand:
     if replica.mode.two_batch_overlap:
         words.append("--enable-dbo")
     words += ["--max-num-seqs", str(replica.running), "--max-num-batched-tokens", str(replica.pass_tokens)]
-    words += ["--max-model-len", str(replica.max_tokens), "--gpu-memory-utilization", f"{replica.memory_fraction:g}"]
+    words += [
+        "--max-model-len",
+        str(replica.longest_request),
+        "--gpu-memory-utilization",
+        f"{replica.memory_fraction:g}",
+    ]
     words += _conversion("vllm", replica, version, lacks)
     if replica.precision.kv_cache == "fp8":
         words += ["--kv-cache-dtype", "fp8"]
     if replica.is_pool:
         words += ["--kv-transfer-config", _json({"kv_connector": "NixlConnector", "kv_role": "kv_both"})]
-    words += _vllm_hosts(replica, notes)
+    if replica.drafts is not None:
+        words += ["--speculative-config", _json(_vllm_drafts(replica.drafts))]
+    if replica.host_cache_bytes and replica.is_pool:
+        lacks.append("a connector for the other pool and one for the memory of the host")
+    elif replica.host_cache_bytes:
+        # counted over the tensor-parallel and pipeline ranks of an attention-dp rank, in GiB (vllm/config/cache.py)
+        size = replica.host_cache_bytes * layout.tp * layout.pp / 2**30
+        words += ["--kv-offloading-size", f"{size:.4g}", "--kv-offloading-backend", "native"]
     if replica.mode.admission != "chunked" and not replica.is_pool:
         lacks.append("prompts are mixed with decodes: vLLM has no passes of prompts alone")
-    return LaunchCommand(stack="vllm", role=replica.role, words=tuple(words), notes=tuple(notes), lacks=tuple(lacks))
+    first, others = _vllm_hosts(replica)
+    return LaunchCommand(
+        stack="vllm",
+        role=replica.role,
+        words=(*words, *first),
+        other_words=(*words, *others) if others else (),
+        lacks=tuple(lacks),
+    )
 
 
-def _vllm_hosts(replica: Replica, notes: list[str]) -> list[str]:
-    """Options of a replica on several hosts: its attention-dp ranks, or all its ranks, are spread over them."""
+def _vllm_drafts(drafts: Drafts) -> Mapping[str, Any]:
+    """The value of --speculative-config (vllm/config/speculative.py)."""
+    count = {"num_speculative_tokens": drafts.tokens}
+    if not drafts.model_id:
+        return {"method": "mtp", **count}
+    return {"method": _eagle(drafts) if drafts.is_head else "draft_model", "model": drafts.model_id, **count}
+
+
+def _eagle(drafts: Drafts) -> str:
+    """Which EAGLE a head is, by its name, as vLLM tells them apart."""
+    return "eagle3" if "eagle3" in drafts.model_id.lower().replace("-", "") else "eagle"
+
+
+def _vllm_hosts(replica: Replica) -> tuple[list[str], list[str]]:
+    """Options on the first host and on the others: they share the attention-dp ranks, or else all ranks."""
     if replica.num_hosts == 1:
-        return []
-    layout = replica.layout
-    ranks = layout.attention_dp
+        return [], []
+    ranks = replica.layout.attention_dp
     if ranks % replica.num_hosts == 0:
         local = ranks // replica.num_hosts
         start = ["--data-parallel-size-local", str(local), "--data-parallel-address", HOST]
-        notes.append(f"on host h of {replica.num_hosts}: --headless --data-parallel-start-rank h*{local}")
-        return start
-    notes.append(f"on the other hosts: --headless --node-rank 1 to {replica.num_hosts - 1}")
-    return ["--nnodes", str(replica.num_hosts), "--node-rank", "0", "--master-addr", HOST]
+        return start, [*start, "--headless", "--data-parallel-start-rank", f"$((RANK * {local}))"]
+    start = ["--nnodes", str(replica.num_hosts), "--master-addr", HOST, "--node-rank"]
+    return [*start, "0"], [*start, RANK, "--headless"]
 
 
 def _json(value: Mapping[str, Any]) -> str:
@@ -307,7 +394,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _sglang(replica: Replica, version: str) -> LaunchCommand:
-    layout, notes, lacks = replica.layout, list[str](), list[str]()
+    layout, lacks = replica.layout, list[str]()
     ranks = layout.attention_dp
     # --tp-size counts all chips of a pipeline stage; attention-dp groups among them hold other sequences
     words = ["python", "-m", "sglang.launch_server", "--model-path", replica.model_id]
@@ -334,17 +421,35 @@ def _sglang(replica: Replica, version: str) -> LaunchCommand:
         if replica.mode.admission == "chunked" and replica.decodes:
             words.append("--enable-mixed-chunk")
     words += ["--max-running-requests", str(replica.running * ranks)]
-    words += ["--context-length", str(replica.max_tokens), "--mem-fraction-static", f"{replica.memory_fraction:g}"]
+    words += ["--context-length", str(replica.longest_request), "--mem-fraction-static", f"{replica.memory_fraction:g}"]
     words += _conversion("sglang", replica, version, lacks)
     if replica.precision.kv_cache == "fp8":
         words += ["--kv-cache-dtype", "fp8_e4m3"]
     if replica.is_pool:
-        backend = "mooncake" if layout.pp > 1 else "nixl"  # stages of a prefill pool: mooncake only
-        words += ["--disaggregation-mode", replica.role, "--disaggregation-transfer-backend", backend]
+        words += ["--disaggregation-mode", replica.role, "--disaggregation-transfer-backend", replica.transfer]
+    if replica.drafts is not None:
+        words += _sglang_drafts(replica.drafts)
+    if replica.host_cache_bytes:
+        # a rank's share in GB (sglang/srt/mem_cache, HostKVCache)
+        size = max(int(replica.host_cache_bytes / 1e9), 1)
+        words += ["--enable-hierarchical-cache", "--hicache-size", str(size)]
+    others: list[str] = []
     if replica.num_hosts > 1:
-        words += ["--nnodes", str(replica.num_hosts), "--node-rank", "0", "--dist-init-addr", f"{HOST}:5000"]
-        notes.append(f"on the other hosts: --node-rank 1 to {replica.num_hosts - 1}")
-    return LaunchCommand(stack="sglang", role=replica.role, words=tuple(words), notes=tuple(notes), lacks=tuple(lacks))
+        words += ["--nnodes", str(replica.num_hosts), "--dist-init-addr", f"{HOST}:5000", "--node-rank", RANK]
+        others = words
+    return LaunchCommand(
+        stack="sglang", role=replica.role, words=tuple(words), other_words=tuple(others), lacks=tuple(lacks)
+    )
+
+
+def _sglang_drafts(drafts: Drafts) -> list[str]:
+    """Options of speculative decoding: one draft after another, without a tree (SGLang, speculative decoding)."""
+    chain = ["--speculative-num-steps", str(drafts.tokens), "--speculative-eagle-topk", "1"]
+    chain += ["--speculative-num-draft-tokens", str(drafts.tokens + 1)]
+    if not drafts.model_id:
+        return ["--speculative-algorithm", "EAGLE", *chain]  # the model's own layer, which NEXTN is another name of
+    kind = _eagle(drafts).upper() if drafts.is_head else "STANDALONE"
+    return ["--speculative-algorithm", kind, "--speculative-draft-model-path", drafts.model_id, *chain]
 
 
 def _trtllm(replica: Replica) -> LaunchCommand:
@@ -357,98 +462,47 @@ def _trtllm(replica: Replica) -> LaunchCommand:
     if layout.tp > 1 and layout.attention_dp > 1:
         lacks.append(f"attention is either cut over all chips or not at all: tp={layout.tp} a rank becomes 1")
     words += ["--max_batch_size", str(replica.running), "--max_num_tokens", str(replica.pass_tokens)]
-    words += ["--max_seq_len", str(replica.max_tokens)]
+    words += ["--max_seq_len", str(replica.longest_request)]
     words += ["--kv_cache_free_gpu_memory_fraction", f"{replica.memory_fraction:g}"]
     options: list[str] = []
     if layout.attention_dp > 1:
         options.append("enable_attention_dp: true")
-    if replica.mode.admission == "chunked" and not replica.is_pool:
-        options.append("enable_chunked_prefill: true")
+    if replica.prefills:
+        options.append("enable_chunked_prefill: true")  # else a prompt longer than a pass is refused
+    if replica.role == "prefill":
+        options.append("disable_overlap_scheduler: true")  # workers that only prefill do not have it
     if replica.redundant_experts:
         slots = replica.num_experts + replica.redundant_experts
         options += ["moe_config:", "  load_balancer:", f"    num_slots: {slots}"]
-    if replica.precision.kv_cache == "fp8":
-        options += ["kv_cache_config:", "  dtype: fp8"]
+    cache = ["  dtype: fp8"] if replica.precision.kv_cache == "fp8" else []
+    if replica.host_cache_bytes:
+        cache.append(f"  host_cache_size: {int(replica.host_cache_bytes)}")
+    if cache:
+        # the table of the file stands in place of the option
+        options += ["kv_cache_config:", *cache, f"  free_gpu_memory_fraction: {replica.memory_fraction:g}"]
     if replica.quantise_to:
         options += ["quant_config:", f"  quant_algo: {'FP8' if replica.quantise_to == 'fp8' else 'NVFP4'}"]
     if replica.is_pool:
         options += ["cache_transceiver_config:", "  backend: NIXL"]
-    if options:
-        words += _OPTIONS_FILE
+    if replica.drafts is not None:
+        options += _trtllm_drafts(replica.drafts)
     if replica.mode.two_batch_overlap:
         lacks.append("no option splits the batch to overlap the exchange of tokens")
+    before = ("mpirun", "-n", str(layout.chips_per_replica), "--host", "$HOST_SLOTS", "trtllm-llmapi-launch")
     return LaunchCommand(
-        stack="trtllm", role=replica.role, words=tuple(words), options_file=tuple(options), lacks=tuple(lacks)
+        stack="trtllm",
+        role=replica.role,
+        words=tuple(words),
+        before=before if replica.num_hosts > 1 else (),
+        options_file=tuple(options),
+        lacks=tuple(lacks),
     )
 
 
-def plan_commands(
-    plan: Plan,
-    found: Checkpoints,
-    stack: str,
-    version: str = "",
-    prefill_on: Cluster | None = None,
-    *,
-    leftover: bool = False,
-) -> list[LaunchCommand]:
-    """Commands of a plan's cheapest deployment: one for an engine that does both, two for pools; none without answer.
-
-    Args:
-        found: what can be loaded.
-        stack: "vllm", "sglang", "trtllm"; the calibration's own stack is the usual choice.
-        version: of the stack; the newest that was read when it is empty.
-        prefill_on: cluster of the prefill pool, where that is another one.
-        leftover: one more for the engine on paid chips that these leave free.
-    """
-    best = plan.best
-    if best is None:
-        return []
-    roles: list[tuple[Role, Choice | Pool]] = [("both", best)]
-    if best.prefill_pool is not None and best.decode_pool is not None:
-        roles = [("prefill", best.prefill_pool), ("decode", best.decode_pool)]
-    commands: list[LaunchCommand] = []
-    for role, what in roles:
-        on = prefill_on if role == "prefill" and prefill_on is not None else plan.cluster
-        commands.append(_role_command(plan, best, on, found, role, what, stack, version))
-    if leftover and best.leftover is not None:
-        beside = best.leftover.choice
-        commands.append(_role_command(plan, beside, plan.cluster, found, "both", beside, stack, version))
-    return commands
-
-
-def _role_command(
-    plan: Plan,
-    best: Choice,
-    on: Cluster,
-    found: Checkpoints,
-    role: Role,
-    what: Choice | Pool,
-    stack: str,
-    version: str,
-) -> LaunchCommand:
-    model = plan.model
-    moe = model.moe() if isinstance(model, Model) else None
-    loaded = checkpoint(found, what.precision, precision("native", model, on.chip))
-    command = launch_command(
-        stack,
-        Replica(
-            adapter=model.adapter if isinstance(model, Model) else None,
-            model_id=loaded.model_id,
-            quantise_to=loaded.quantise_to,
-            layout=what.layout,
-            precision=what.precision,
-            mode=what.mode,
-            sequences_per_rank=best.max_num_seqs * what.layout.pp,
-            workload=plan.workload,
-            memory_fraction=plan.constraints.memory_fraction,
-            role=role,
-            chips_per_host=on.host_chips,
-            num_experts=moe.num_experts if moe else 0,
-        ),
-        version,
-    )
-    return replace(
-        command,
-        notes=(*command.notes, *([loaded.note] if loaded.note else [])),
-        lacks=(*command.lacks, *([loaded.lack] if loaded.lack else [])),
-    )
+def _trtllm_drafts(drafts: Drafts) -> list[str]:
+    """Lines of speculative decoding (tensorrt_llm/llmapi/llm_args.py)."""
+    if not drafts.model_id:
+        return ["speculative_config:", "  decoding_type: MTP", f"  num_nextn_predict_layers: {drafts.tokens}"]
+    kind = "Eagle" if drafts.is_head else "DraftTarget"
+    where = f"  speculative_model_dir: {json.dumps(drafts.model_id)}"
+    return ["speculative_config:", f"  decoding_type: {kind}", f"  max_draft_len: {drafts.tokens}", where]

@@ -19,8 +19,8 @@ from rackline.search.launch_rules import Asked, LaunchRules, Role
 from rackline.search.pool_pair import Pool, PoolPair
 from rackline.search.pool_space import PrefillPool, prefill_space
 from rackline.search.rejected import Rejected
-from rackline.search.space import Constraints
 from rackline.serving.workload import Mode
+from rackline.system import Constraints
 
 
 def launchable(space: Space, options: list[Layout], *, pools: bool) -> tuple[Space, list[Layout]]:
@@ -91,7 +91,7 @@ def better_refused(
     if rules is None:
         return None
     if best is not None:
-        space = replace(space, precisions=[best.precision], modes=[best.mode])
+        space = replace(space, system=replace(space.system, precisions=(best.precision,)), modes=[best.mode])
     starts = np.array([space.launches(one, mode) for one in space.precisions for mode in space.modes]).any(axis=0)
     rows = np.flatnonzero(~starts)
     if not rows.size:
@@ -141,7 +141,7 @@ def better_refused_pair(
     rules = space.rules
     pairs = [one for one in choices if one.serving == "disaggregated"]
     if pairs:
-        space = replace(space, precisions=[pairs[0].precision])
+        space = replace(space, system=replace(space.system, precisions=(pairs[0].precision,)))
     if rules is None or _in_pools(space, every=True).all():
         return None
     free = replace(space, rules=None)
@@ -152,7 +152,7 @@ def better_refused_pair(
     for found in search.answer().contenders:
         if not isinstance(found.estimate, PoolPair) or not found.usd_per_mtok_output_all_in < least:
             continue
-        why = _pair_refusal(space, rules, found.estimate, prefill.cluster or space.cluster)
+        why = _pair_refusal(space, rules, found.estimate, (prefill.system or space.system).cluster)
         if why:
             return Rejected(
                 what=_pair_label(found.estimate),

@@ -12,20 +12,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rackline.arch import AnyModel
 from rackline.errors import InputError
 from rackline.hardware import Cluster, checked_cap, drawn_w, wall_w
-from rackline.parallel import Layout, Routing
-from rackline.passes import Calibration
+from rackline.parallel import Layout
 from rackline.passes.features import Array, as_array
 from rackline.search.choice import Choice
 from rackline.search.evaluate import Part, Space
 from rackline.search.plan import Plan, plan, space_of
 from rackline.search.points import Block, Numbering
 from rackline.search.pool_space import ANY_POOL, PrefillPool
-from rackline.search.space import Constraints, SearchSpace
+from rackline.search.space import SearchSpace
 from rackline.serving.energy import step_joules
-from rackline.serving.workload import Workload
+from rackline.system import Constraints, Demand, System
 
 MOST_RANKED = 4
 """Engines of the least energy that are compared with their idle chips, at each cap."""
@@ -72,68 +70,48 @@ def capped(cluster: Cluster, cap_w: float | None) -> Cluster:
 
 
 def least_energy(
-    model: AnyModel,
-    cluster: Cluster,
-    workload: Workload,
-    *,
-    calibration: Calibration,
-    limits: Constraints,
+    system: System,
+    demand: Demand,
     among: SearchSpace,
-    routing: Routing | None = None,
+    *,
     prefill: PrefillPool | None = ANY_POOL,
     served: bool = True,
 ) -> tuple[Plan, tuple[Tried, ...]]:
     """The plan with the least energy of an output token, and what was tried.
 
     Args:
-        model, workload, calibration, limits, routing, prefill: as `rackline.search.plan`.
-        cluster: with a power cap where only that one counts.
+        system: with a power cap where only that one counts.
+        demand, prefill: as `rackline.search.plan`.
         among: what the plan may choose from.
         served: whether the plan that is returned is simulated.
 
     Raises:
         InputError: nothing is known of what its chips draw.
     """
-
-    def search(on: Cluster, kept: SearchSpace, *, served: bool) -> Plan:
-        return plan(
-            model,
-            on,
-            workload,
-            calibration=calibration,
-            constraints=limits,
-            search_space=kept,
-            routing=routing,
-            prefill=prefill,
-            served=served,
-        )
-
-    found: list[tuple[float, Cluster, SearchSpace]] = []
+    found: list[tuple[float, System, SearchSpace]] = []
     tried: list[Tried] = []
-    for cap_w in caps_of(cluster):
-        on = capped(cluster, cap_w)
-        space, options = space_of(
-            model, on, workload, calibration=calibration, limits=limits, among=among, routing=routing
-        )
+    for cap_w in caps_of(system.cluster):
+        on = replace(system, cluster=capped(system.cluster, cap_w))
+        space, options = space_of(on, demand.workload, among)
         best = [
-            (joules, kept, choice.layout.label())
-            for kept in (among, *ranked_by_energy(space, options, limits, among))
-            for choice in search(on, kept, served=False).choices
+            (joules, (one, kept), choice.layout.label())
+            for one, kept in ((on, among), *ranked_by_energy(space, options, demand.limits, among))
+            for choice in plan(one, demand, kept, prefill=prefill, served=False).choices
             if (joules := _joules(choice)) is not None
         ]
-        joules, kept, layout = min(best, key=lambda one: one[0], default=(None, among, ""))
+        joules, chosen, layout = min(best, key=lambda one: one[0], default=(None, (on, among), ""))
         tried.append(Tried(cap_w=cap_w, joules_per_output_token=joules, layout=layout))
         if joules is not None:
-            found.append((joules, on, kept))
+            found.append((joules, *chosen))
     if not found:
-        return search(cluster, among, served=served), tuple(tried)
+        return plan(system, demand, among, prefill=prefill, served=served), tuple(tried)
     _, on, kept = min(found, key=lambda one: one[0])
-    return replace(search(on, kept, served=served), objective="joules"), tuple(tried)
+    return replace(plan(on, demand, kept, prefill=prefill, served=served), objective="joules"), tuple(tried)
 
 
 def ranked_by_energy(
     space: Space, options: list[Layout], limits: Constraints, among: SearchSpace, most: int = MOST_RANKED
-) -> list[SearchSpace]:
+) -> list[tuple[System, SearchSpace]]:
     """Engines that meet the limits with the least energy of an output token, all slots taken: the best of each layout
     and precision, the least first.
 
@@ -176,12 +154,14 @@ def ranked_by_energy(
                     best[key] = (float(joules[index]), place, int(at[index]) % len(space.batches))
     order = sorted(best, key=lambda key: best[key][0])[:most]
     return [
-        replace(
-            among,
-            layouts=[replace(options[row], dp=1)],
-            precisions=[space.precisions[label]],
-            modes=[space.modes[best[row, label][1]]],
-            batches=space.batches[: best[row, label][2] + 1],
+        (
+            replace(space.system, precisions=(space.precisions[label],)),
+            replace(
+                among,
+                layouts=[replace(options[row], dp=1)],
+                modes=[space.modes[best[row, label][1]]],
+                batches=space.batches[: best[row, label][2] + 1],
+            ),
         )
         for row, label in order
     ]

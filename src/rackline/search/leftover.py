@@ -11,7 +11,7 @@ from rackline.search.engines import EngineSearch
 from rackline.search.evaluate import Space
 from rackline.search.finalists import CONTENDERS
 from rackline.search.launchable import launchable, starts_nothing
-from rackline.search.space import Constraints
+from rackline.system import Constraints
 
 
 def free_places(space: Space, choice: Choice) -> tuple[int, int]:
@@ -62,9 +62,8 @@ def _cheapest_on(
     layouts = enumerate_layouts(space.model, chips)
     own = replace(
         space,
-        cluster=space.cluster.with_num_chips(chips),
+        system=replace(space.system.with_chips(chips), precisions=(precision,)),
         grid=LayoutGrid.of(layouts),
-        precisions=[precision],
     )
     own, layouts = launchable(own, layouts, pools=False)
     if starts_nothing(own):

@@ -23,11 +23,11 @@ from rackline.search.idle import BETWEEN, idle_chips, least_cost
 from rackline.search.pareto import pareto_front
 from rackline.search.points import Points
 from rackline.search.rejected import Rejected, nearest_rejected
-from rackline.search.space import Constraints
 from rackline.serving.open_loop import open_loop
 from rackline.serving.slots import slot_wait_s
 from rackline.serving.steady import Engine, SteadyState, steady_state
 from rackline.serving.workload import Mode
+from rackline.system import Constraints
 
 SLOTS_PER_SEQUENCE, MORE_SLOTS = 2, 8  # slots for bursts: twice the mean number in flight, and 8 more
 FEW = (0.125, 0.25, 0.5)  # mean sequences on a rank, where even one is too many for a limit
@@ -148,7 +148,7 @@ class OpenEngines:
         """Engines of one precision and kind of scheduler."""
         space, work, first = self.space, self.space.workload, picks[0]
         part = replace(space, grid=LayoutGrid.of([self.options[pick.row] for pick in picks]), threads=1)
-        law = expert_law(space.model, part.grid, space.routing)
+        law = expert_law(space.model, part.grid, space.system.routing)
         budgets = np.array([[float(pick.mode.max_batched_tokens)] for pick in picks])
         few = np.full((len(picks), 1), FEW[0])  # where no request waits
         engine = part.engine(first.precision, law)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
 from rackline.arch import AggregateModel, AnyModel
 from rackline.errors import InputError
-from rackline.hardware import Cluster
-from rackline.parallel import (
-    Layout,
-    LayoutGrid,
-    Routing,
-    enumerate_layouts,
-)
+from rackline.hardware import billing
+from rackline.parallel import Layout, LayoutGrid, enumerate_layouts
 from rackline.parallel.adapters import most_sequences
-from rackline.passes import Calibration
 from rackline.passes.features import Array
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
@@ -26,17 +20,17 @@ from rackline.search.disaggregated import Disaggregated, PoolSearch
 from rackline.search.energy import energy_of
 from rackline.search.engines import Engines, EngineSearch
 from rackline.search.evaluate import Space
-from rackline.search.finalists import Kind, serve_kinds
+from rackline.search.finalists import serve_kinds
 from rackline.search.fits import ClusterNeed
 from rackline.search.launch_rules import rules_of
 from rackline.search.launchable import better_refused, better_refused_pair, launchable, starts_nothing
 from rackline.search.leftover import with_leftover
 from rackline.search.pool_space import ANY_POOL, PrefillPool, prefill_space
 from rackline.search.rejected import Rejected
-from rackline.search.served import Site
-from rackline.search.space import BATCH_GRID, Constraints, SearchSpace, default_modes, default_precisions
-from rackline.serving.stack import stack_of
+from rackline.search.served import Service
+from rackline.search.space import BATCH_GRID, SearchSpace, default_modes
 from rackline.serving.workload import Workload
+from rackline.system import Constraints, Demand, Objective, System
 
 _NEXT = "that follows"  # why an estimate is not simulated yet
 
@@ -52,7 +46,6 @@ class Plan:
         rejected: nearest candidate for each reason of rejection.
         candidates_evaluated: points whose times were computed.
         combinations: distinct layout × precision × mode among them.
-        priced: False when costs are chip-hours, because the cluster has no price.
         rules_name: engine and version whose launch rules every layout keeps; empty without rules.
         reason: why no single engine meets the limits; empty when one does.
         disaggregated: the search over separate prefill and decode pools; None if not requested.
@@ -60,24 +53,24 @@ class Plan:
     """
 
     json_keys: ClassVar = (
-        "model=model.name",
-        "cluster=cluster.name",
-        "calibration=calibration.label",
-        "evidence=calibration.evidence",
-        "input_len=workload.input_len",
-        "output_len=workload.output_len",
-        "mix=workload.mixture",
-        "tpot_limit_s=constraints.tpot_s",
-        "ttft_limit_s=constraints.ttft_s",
-        "tpot_limit_percentile=constraints.tpot_percentile",
-        "ttft_limit_percentile=constraints.ttft_percentile",
+        "model=system.model.name",
+        "cluster=system.cluster.name",
+        "calibration=system.calibration.label",
+        "evidence=system.calibration.evidence",
+        "input_len=demand.workload.input_len",
+        "output_len=demand.workload.output_len",
+        "mix=demand.workload.mixture",
+        "tpot_limit_s=demand.limits.tpot_s",
+        "ttft_limit_s=demand.limits.ttft_s",
+        "tpot_limit_percentile=demand.limits.tpot_percentile",
+        "ttft_limit_percentile=demand.limits.ttft_percentile",
         "candidates_evaluated",
         "combinations",
         "launch_rules=rules_name",
         "priced",
         "objective",
-        "usd_per_chip_hour=cluster.usd_per_chip_hour",
-        "rent=cluster.rent",
+        "usd_per_chip_hour=system.cluster.usd_per_chip_hour",
+        "rent=system.cluster.rent",
         "best",
         "runner_up",
         "disaggregated",
@@ -89,24 +82,25 @@ class Plan:
         "assumptions",
     )
 
-    model: AnyModel
-    cluster: Cluster
-    workload: Workload
-    constraints: Constraints
-    calibration: Calibration
+    system: System
+    demand: Demand
     aggregated: Choice | None
     pareto: tuple[Candidate, ...]
     ranked: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
     candidates_evaluated: int
     combinations: int
-    priced: bool
     rules_name: str = ""
     reason: str = ""
     need: ClusterNeed | None = None
     assumptions: tuple[str, ...] = ()
     disaggregated: Disaggregated | None = None
-    objective: Literal["dollars", "joules"] = "dollars"
+    objective: Objective = "dollars"
+
+    @property
+    def priced(self) -> bool:
+        """False when costs are chip-hours, because the cluster has no price."""
+        return self.system.cluster.usd_per_chip_hour is not None
 
     @property
     def pools(self) -> Choice | None:
@@ -115,9 +109,12 @@ class Plan:
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """The cheapest of each kind that meets the limits, cheapest first, or that of the least energy."""
+        """The cheapest of each kind that meets the limits, cheapest first, or that of the least energy.
+
+        What was simulated stands before what was not.
+        """
         found = [choice for choice in (self.aggregated, self.pools) if choice is not None]
-        return tuple(sorted(found, key=self._cost))
+        return tuple(sorted(found, key=lambda choice: (choice.sustained is None, self._cost(choice))))
 
     def _cost(self, choice: Choice) -> float:
         """What the objective has least of, for an output token."""
@@ -135,14 +132,14 @@ class Plan:
         """The cheapest of the other kind; None when only one kind meets the limits."""
         return self.choices[1] if len(self.choices) > 1 else None
 
-    def with_energy(self, site: Site) -> Plan:
+    def with_energy(self, service: Service) -> Plan:
         """The same with power and energy of the cheapest of each kind."""
         alone, both = self.aggregated, self.disaggregated
         if both is not None and both.best is not None:
-            both = replace(both, best=replace(both.best, energy=energy_of(both.best, site)))
+            both = replace(both, best=replace(both.best, energy=energy_of(both.best, service)))
         return replace(
             self,
-            aggregated=None if alone is None else replace(alone, energy=energy_of(alone, site)),
+            aggregated=None if alone is None else replace(alone, energy=energy_of(alone, service)),
             disaggregated=both,
         )
 
@@ -153,20 +150,16 @@ class Plan:
             both = replace(both, best=replace(both.best, not_simulated=_NEXT))
         return replace(self, aggregated=alone and replace(alone, not_simulated=_NEXT), disaggregated=both)
 
-    def served(self, site: Site, engines: Engines) -> Plan:
+    def served(self, service: Service, engines: Engines) -> Plan:
         """The same with the cheapest of each kind served.
 
         Args:
-            site: what they share.
+            service: what they share.
             engines: what the search over single engines found.
         """
         both = self.disaggregated
         pairs = both.contenders if both else ()
-        kinds = (
-            Kind(choices=engines.contenders, usd_lower_bound=engines.usd_lower_bound),
-            Kind(choices=pairs, usd_lower_bound=_lower_bound(pairs, both.usd_lower_bound if both else 0.0)),
-        )
-        alone, apart = serve_kinds(site, kinds)
+        alone, apart = serve_kinds(service, (engines.contenders, pairs))
         if both is not None and pairs:
             both = replace(both, best=apart.choice, reason=apart.reason)
         return replace(
@@ -178,14 +171,10 @@ class Plan:
 
 
 def plan(
-    model: AnyModel,
-    cluster: Cluster,
-    workload: Workload,
+    system: System,
+    demand: Demand,
+    among: SearchSpace | None = None,
     *,
-    calibration: Calibration,
-    constraints: Constraints | None = None,
-    search_space: SearchSpace | None = None,
-    routing: Routing | None = None,
     prefill: PrefillPool | None = ANY_POOL,
     threads: int = 2,
     served: bool = True,
@@ -194,9 +183,9 @@ def plan(
     """Evaluate every layout × precision × mode × batch and return the cheapest that meets the limits.
 
     Args:
-        model, cluster, workload: the model, the cluster and the requests.
-        search_space: restricts the space, which is exhaustive by default.
-        routing: how tokens spread over experts; as fitted to servers of the calibration's stack by default.
+        system: model, cluster, kernels and engine.
+        demand: the requests and their limits.
+        among: restricts the space, which is exhaustive by default.
         prefill: of separate pools for prefill and decode; None to look at single engines only.
         served: whether to rank engines under random arrivals and simulate the cheapest to find the rate at which the
             limits hold; else engines are ranked in a closed loop, with every slot always taken.
@@ -205,98 +194,70 @@ def plan(
     Raises:
         InputError: the space is empty.
     """
-    limits, among = constraints or Constraints(), search_space or SearchSpace()
-    space, options = whole, everything = space_of(
-        model, cluster, workload, calibration=calibration, limits=limits, among=among, routing=routing, threads=threads
-    )
-    alone = cluster.num_chips == 1 and prefill is not None and prefill.cluster is None
-    if alone or isinstance(model, AggregateModel):
+    limits, workload, cluster = demand.limits, demand.workload, system.cluster
+    space, options = whole, everything = space_of(system, workload, among or SearchSpace(), threads=threads)
+    alone = cluster.num_chips == 1 and prefill is not None and prefill.system is None
+    if alone or isinstance(system.model, AggregateModel):
         prefill = None
     space, options = launchable(space, options, pools=prefill is not None)
     apart = None if prefill is None else PoolSearch.of(space, options, limits, prefill_space(space, prefill))
     engines = _looked_at(space, options, limits, apart, open_loop=served)
     pools = None if apart is None else apart.answer()
     engines = replace(engines, contenders=tuple(with_leftover(engines.contenders, space, limits, open_loop=served)))
-    if pools is not None and pools.contenders and (prefill is None or prefill.cluster is None):
+    if pools is not None and pools.contenders and (prefill is None or prefill.system is None):
         pairs = tuple(with_leftover(pools.contenders, space, limits, open_loop=served))
         pools = replace(pools, contenders=pairs, best=pairs[0])
+    calibration = system.calibration
     found = Plan(
-        model=model,
-        cluster=cluster,
-        workload=workload,
-        constraints=limits,
-        calibration=calibration,
+        system=system,
+        demand=demand,
         aggregated=engines.contenders[0] if engines.contenders else None,
         pareto=engines.pareto,
         ranked=engines.ranked,
         rejected=engines.rejected,
         candidates_evaluated=engines.candidates_evaluated,
         combinations=space.combinations,
-        priced=cluster.usd_per_chip_hour is not None,
         rules_name=f"{space.rules.engine} {space.rules.version}" if space.rules else "",
         reason=engines.reason,
         need=engines.need,
         assumptions=(
             f"{'one request length' if workload.mixture is None else 'several request lengths'}; random arrivals",
             "KV of every sequence reserved at its final context",
-            f"{_bill(cluster)}; experts chosen by {space.routing.label()}",
+            f"{billing(cluster)}; experts chosen by {system.routing.label()}",
             f"calibration {calibration.label} ({calibration.evidence})",
             *((calibration.of_versions,) if calibration.version else ()),
         ),
         disaggregated=pools,
     )
-    site = Site(
-        model=model,
-        cluster=cluster,
-        calibration=calibration,
-        routing=space.routing,
-        workload=workload,
-        limits=limits,
-        prefill_cluster=(prefill and prefill.cluster) or cluster,
-        prefill_calibration=(prefill and prefill.calibration) or calibration,
-    )
+    service = Service(system=system, prefill_system=(prefill and prefill.system) or system, demand=demand)
     if served and tell_estimate is not None:
-        tell_estimate(found.waiting().with_energy(site))
+        tell_estimate(found.waiting().with_energy(service))
     better = [better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)]
     if prefill is not None and pools is not None:
         launched = [*engines.contenders[:1], *pools.contenders[:1]]
         better.append(better_refused_pair(whole, everything, limits, prefill, launched))
     found = replace(found, rejected=(*(one for one in better if one is not None), *engines.rejected))
-    return (found.served(site, engines) if served else found).with_energy(site)
+    return (found.served(service, engines) if served else found).with_energy(service)
 
 
-def space_of(
-    model: AnyModel,
-    cluster: Cluster,
-    workload: Workload,
-    *,
-    calibration: Calibration,
-    limits: Constraints,
-    among: SearchSpace,
-    routing: Routing | None = None,
-    threads: int = 2,
-) -> tuple[Space, list[Layout]]:
+def space_of(system: System, workload: Workload, among: SearchSpace, *, threads: int = 2) -> tuple[Space, list[Layout]]:
     """The space of a search, with its layouts; those that the engine does not launch are in it.
 
     Raises:
         InputError: the space is empty.
     """
-    options = list(among.layouts) if among.layouts is not None else enumerate_layouts(model, cluster.num_chips)
+    model, num_chips = system.model, system.cluster.num_chips
+    options = list(among.layouts) if among.layouts is not None else enumerate_layouts(model, num_chips)
     if not options:
         raise InputError(what="layouts", given=0, allowed=f"at least one layout of {model.name}")
     space = Space(
-        model=model,
-        cluster=cluster,
+        system=system,
         workload=workload,
         grid=LayoutGrid.of(options),
-        precisions=list(among.precisions) if among.precisions else default_precisions(model, cluster.chip),
         modes=list(among.modes) if among.modes else default_modes(model),
-        calibration=calibration,
-        routing=routing or stack_of(calibration, cluster.chip.hbm_bytes).routing,
         batches=_batches(model, among),
-        memory_fraction=limits.memory_fraction,
         threads=threads,
-        rules=None if among.any_layout else among.rules or rules_of(calibration),
+        rules=None if among.any_layout else among.rules or rules_of(system.calibration),
     )
     return space, options
 
@@ -319,13 +280,3 @@ def _looked_at(
         if apart is not None:
             apart.look_at(part)
     return search.answer().without_answer(refused) if refused else search.answer()
-
-
-def _lower_bound(choices: Sequence[Choice], usd: float) -> float:
-    """What none of a kind can be below, also with engines on the chips that it leaves free [USD per million]."""
-    return usd * min((one.usd_with_leftover / one.usd_per_mtok_output_all_in for one in choices), default=1.0)
-
-
-def _bill(cluster: Cluster) -> str:
-    unit = cluster.rented_chips
-    return "chips that no replica uses are not paid" if unit == 1 else f"paid in whole units of {unit} chips"

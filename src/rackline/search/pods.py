@@ -15,17 +15,15 @@ from rackline.catalog import OrchestratorRecord, orchestrator_record
 from rackline.errors import InputError
 from rackline.hardware import Chip, Cluster
 from rackline.search.launch import LaunchCommand
-from rackline.search.launch_rules import Role
 
 Document = dict[str, Any]
 
-PORT = 8000
 _SHARED_GIB_PER_CHIP, _LEAST_SHARED_GIB = 2, 8  # 15 GiB for 8 chips in LeaderWorkerSet's example; 8 is Dynamo's default
 _STARTS_WITHIN_S = 7200  # loading weights and compiling; Dynamo's own start-up probe waits as long
 _PROBED_EVERY_S = 10
 _SECRET = "hf-token-secret"
 _LONGEST_NAME = 52  # a service has 63 letters, pods of a group add an index
-ROLE_NAMES: dict[Role, str] = {"both": "", "prefill": "prefill", "decode": "decode"}
+ROLE_NAMES: dict[str, str] = {"both": "", "prefill": "prefill", "decode": "decode"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

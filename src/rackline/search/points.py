@@ -10,9 +10,9 @@ import numpy as np
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.search.candidate import output_rate
 from rackline.search.evaluate import Part
-from rackline.search.space import Constraints
 from rackline.serving.steady import prompt_arrivals, steady_state
 from rackline.serving.workload import Mode
+from rackline.system import Constraints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ def decode_details(space: Space, deployment: Deployment, per_rank: int, cp: int 
         memory=deployment.memory(
             sequences=float(per_rank * layout.attention_dp * layout.pp),
             context_len=work.final_context / cp,
-            server=space.server(space.stack.max_num_seqs),
+            server=space.system.server(space.system.stack.max_num_seqs),
         ),
     )
 
@@ -62,6 +62,6 @@ def prefill_details(space: Space, deployment: Deployment, mode: Mode, cp: int = 
         memory=deployment.memory(
             sequences=prompts * layout.attention_dp * layout.pp,
             context_len=work.input_len / cp,
-            server=space.server(tokens),
+            server=space.system.server(tokens),
         ),
     )

@@ -91,7 +91,7 @@ def prefill_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoin
             grid,
             precision,
             space.cluster.chip,
-            space.server(float(mode.max_batched_tokens)),
+            space.system.server(float(mode.max_batched_tokens)),
             sequences_per_rank=prompts * WAITING_PROMPTS * pp,
             context_len=work.input_len,
         ).free
@@ -140,9 +140,9 @@ def decode_points(part: Part, modes: list[Mode], link: FabricLevel) -> PoolPoint
         shares, replicated = _context_rows(space, cp)
         if cp > 1 and overlap:
             continue  # the batch of a context group is small
-        free = np.broadcast_to(part.free_bytes(space.stack.max_num_seqs, cp), (len(grid), b.size))
+        free = np.broadcast_to(part.free_bytes(space.system.stack.max_num_seqs, cp), (len(grid), b.size))
         shares = shares & space.launches(precision, mode, "decode", cp)
-        fits = (free >= 0) & (shares & space.holds_longest(precision, space.stack.max_num_seqs, cp))[:, None]
+        fits = (free >= 0) & (shares & space.holds_longest(precision, space.system.stack.max_num_seqs, cp))[:, None]
         if cp > 1 and isinstance(space.model, Model):
             group = ContextGroup(cp=cp, tp=as_array(grid.tp))
             step = context_decode_s(engine, space.model, space.cluster, work, b, group, threads=space.threads)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rackline.hardware import Cluster
 from rackline.parallel import Layout, LayoutGrid, enumerate_layouts, precision
-from rackline.passes import Calibration
 from rackline.search.evaluate import Space
+from rackline.system import System
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,14 +15,12 @@ class PrefillPool:
     """The prefill pool of disaggregated serving.
 
     Args:
-        cluster: that it is on; chips of the decode pool's by default.
+        system: that prefills where it is another one; that of the decode pool by default.
         layouts: that it may have; all by default.
-        calibration: numbers of its chip; those of the decode pool by default.
     """
 
-    cluster: Cluster | None = None
+    system: System | None = None
     layouts: Sequence[Layout] | None = None
-    calibration: Calibration | None = None
 
 
 ANY_POOL = PrefillPool()
@@ -35,15 +32,9 @@ def prefill_space(space: Space, pool: PrefillPool) -> tuple[Space, list[Layout]]
     Args:
         space: of the decode pool.
     """
-    if pool.cluster is None and pool.layouts is None and len(space.grid) > 1:
+    if pool.system is None and pool.layouts is None and len(space.grid) > 1:
         return None
-    cluster = pool.cluster or space.cluster
-    options = list(pool.layouts) if pool.layouts else enumerate_layouts(space.model, cluster.num_chips)
-    own = replace(
-        space,
-        cluster=cluster,
-        grid=LayoutGrid.of(options),
-        precisions=[precision(each.label, space.model, cluster.chip) for each in space.precisions],
-        calibration=pool.calibration or space.calibration,
-    )
-    return own, options
+    system = pool.system or space.system
+    options = list(pool.layouts) if pool.layouts else enumerate_layouts(system.model, system.cluster.num_chips)
+    types = tuple(precision(each.label, system.model, system.cluster.chip) for each in space.precisions)
+    return replace(space, system=replace(system, precisions=types), grid=LayoutGrid.of(options)), options

@@ -11,7 +11,7 @@ from rackline.passes.features import Array
 from rackline.search.candidate import Candidate
 from rackline.search.points import Points
 from rackline.search.pool_pair import PoolPair
-from rackline.search.space import Constraints
+from rackline.system import Constraints
 from rackline.units import format_bytes
 
 

@@ -2,56 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch import AnyModel, AppliedAdapter, Model
-from rackline.hardware import Cluster
-from rackline.parallel import Deployment, Layout, Precision, Routing
-from rackline.passes import Calibration
+from rackline.arch import AppliedAdapter, Model
+from rackline.parallel import Deployment
 from rackline.search.candidate import Candidate
 from rackline.search.cost import prompt_cost_share
 from rackline.search.pool_pair import PoolPair
-from rackline.search.space import Constraints
-from rackline.serving.stack import Stack, stack_of
+from rackline.serving.stack import Stack
 from rackline.serving.workload import Mode, Workload
 from rackline.simulation import Handover, Pool, Result, pool_of, simulate
 from rackline.simulation.open_loop import Latency, OpenLoop, latency, queue_grows
 from rackline.simulation.resident_adapters import with_chosen_adapters
+from rackline.system import Constraints, Demand, System
 
 MEASURED = 4000  # measured requests of a run
+LEAST_MEASURED = 500  # of prompts that take many passes: their p99 rests on five requests, and its interval says so
+MOST_PASSES = 100_000  # with prompts in a run, about three seconds of work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Service:
     """What all serving options of one plan share.
 
     Args:
-        prefill_cluster, prefill_calibration: of the prefill pool.
+        system: of single engines, and of decode pools.
+        prefill_system: of prefill pools; the same where they have no chips of their own.
     """
 
-    model: AnyModel
-    cluster: Cluster
-    calibration: Calibration
-    routing: Routing
-    workload: Workload
-    limits: Constraints
-    prefill_cluster: Cluster
-    prefill_calibration: Calibration
-
-    def deployment(self, layout: Layout, precision: Precision, *, prefill: bool = False) -> Deployment:
-        """Of the prefill pool, or of what decodes."""
-        return Deployment(
-            model=self.model,
-            cluster=self.prefill_cluster if prefill else self.cluster,
-            layout=layout,
-            precision=precision,
-            calibration=self.prefill_calibration if prefill else self.calibration,
-            routing=self.routing,
-        )
+    system: System
+    prefill_system: System
+    demand: Demand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +69,24 @@ class Simulated:
     e2e_s: Latency
     queue_grows: bool
 
+    @classmethod
+    def joined(cls, runs: Sequence[Simulated]) -> Simulated:
+        """Several runs at one rate as a longer one."""
+
+        def together(values: Sequence[Latency]) -> Latency:
+            return latency(np.concatenate([one.values for one in values]), len(runs))
+
+        return replace(
+            runs[0],
+            requests=sum(run.requests for run in runs),
+            in_flight=float(np.mean([run.in_flight for run in runs])),
+            prompt_cost_share=float(np.mean([run.prompt_cost_share for run in runs])),
+            ttft_s=together([run.ttft_s for run in runs]),
+            tpot_s=together([run.tpot_s for run in runs]),
+            e2e_s=together([run.e2e_s for run in runs]),
+            queue_grows=any(run.queue_grows for run in runs),
+        )
+
     def over_limits(self, limits: Constraints) -> dict[str, float]:
         """Each limited latency, at its percentile, over its limit."""
         found = {"tpot_s": self.tpot_s, "ttft_s": self.ttft_s}
@@ -110,14 +114,14 @@ class Group:
     workload: Workload
     adapter: AppliedAdapter | None = None
 
-    def serve(self, requests_per_s: float, tpot_s: float, seed: int = 1, measured: int = MEASURED) -> Simulated:
+    def serve(self, requests_per_s: float, tpot_s: float, seed: int = 1, measured: int | None = None) -> Simulated:
         """Simulate the group at an arrival rate.
 
         Args:
             requests_per_s: arrival rate at the whole deployment [requests/s].
             tpot_s: approximate time per output token, for the sequences that are decoding at the start [s].
             seed: random seed of the arrivals.
-            measured: measured requests [requests].
+            measured: measured requests; by default as many as `MOST_PASSES` passes take [requests].
         """
         work = self.workload
         rate = requests_per_s / self.copies
@@ -126,7 +130,7 @@ class Group:
             output_len=round(work.output_len),
             cached_tokens=round(work.cached_tokens),
             lengths=work.mixture,
-            measured=measured,
+            measured=measured or self._usual_number(),
             servers=self.copies,
             seed=seed,
         )
@@ -145,6 +149,12 @@ class Group:
         )
         return self._measure(result, loop.measured_part(result), requests_per_s)
 
+    def _usual_number(self) -> int:
+        """Requests to measure: fewer where each prompt takes many passes."""
+        fills = self.pool if self.prefill is None else self.prefill.pool
+        passes = self.workload.mean_pieces(float(fills.spec.max_batched_tokens))
+        return int(min(max(MOST_PASSES / passes, LEAST_MEASURED), MEASURED))
+
     def _measure(self, result: Result, part: slice, requests_per_s: float) -> Simulated:
         rate = requests_per_s / self.copies / self.pool.replicas
         begins = result.admitted_s if self.prefill is None else result.first_s
@@ -161,7 +171,7 @@ class Group:
         )
 
 
-def group_of(estimate: Candidate | PoolPair, site: Site, max_num_seqs: int) -> Group:
+def group_of(estimate: Candidate | PoolPair, service: Service, max_num_seqs: int) -> Group:
     """Build the group of a candidate.
 
     Args:
@@ -170,12 +180,12 @@ def group_of(estimate: Candidate | PoolPair, site: Site, max_num_seqs: int) -> G
     Raises:
         InputError: the simulator cannot run it, for example because the model has no KV cache.
     """
-    work, limits = site.workload, site.limits
-    adapter = site.model.adapter if isinstance(site.model, Model) else None
-    base = replace(stack_of(site.calibration, site.cluster.chip.hbm_bytes), max_num_seqs=max_num_seqs)
+    system, ahead, work = service.system, service.prefill_system, service.demand.workload
+    adapter = system.model.adapter if isinstance(system.model, Model) else None
+    base = replace(system.stack, max_num_seqs=max_num_seqs)
     if isinstance(estimate, Candidate):
         return Group(
-            pool=_pool(site.deployment(estimate.layout, estimate.precision), base, estimate.mode, limits, 1),
+            pool=_pool(system.deployment(estimate.layout, estimate.precision), base, estimate.mode, 1),
             prefill=None,
             copies=estimate.layout.dp,
             prefill_chips_share=0.0,
@@ -185,21 +195,19 @@ def group_of(estimate: Candidate | PoolPair, site: Site, max_num_seqs: int) -> G
         )
     first, then = estimate.prefill, estimate.decode
     copies = gcd(first.layout.dp, then.layout.dp)
-    front = stack_of(site.prefill_calibration, site.prefill_cluster.chip.hbm_bytes).prefill_pool()
+    front = ahead.stack.prefill_pool()
     return Group(
         pool=_pool(
-            site.deployment(then.layout, then.precision),
+            system.deployment(then.layout, then.precision),
             base,
             replace(then.mode, max_batched_tokens=max(max_num_seqs, 1)),
-            limits,
             then.layout.dp // copies,
         ),
         prefill=Handover(
             pool=_pool(
-                site.deployment(first.layout, first.precision, prefill=True),
+                ahead.deployment(first.layout, first.precision),
                 front,
                 first.mode,
-                limits,
                 first.layout.dp // copies,
             ),
             tokens_per_s=work.input_len / estimate.transfer.seconds if estimate.transfer.seconds > 0 else float("inf"),
@@ -212,14 +220,10 @@ def group_of(estimate: Candidate | PoolPair, site: Site, max_num_seqs: int) -> G
     )
 
 
-def _pool(deployment: Deployment, stack: Stack, mode: Mode, limits: Constraints, replicas: int) -> Pool:
+def _pool(deployment: Deployment, stack: Stack, mode: Mode, replicas: int) -> Pool:
     return pool_of(
         deployment,
-        replace(
-            stack,
-            max_batched_tokens=mode.max_batched_tokens,
-            memory_fraction=limits.memory_fraction,
-        ),
+        replace(stack, max_batched_tokens=mode.max_batched_tokens),
         policy_name=mode.admission,
         two_batch_overlap=mode.two_batch_overlap,
         replicas=replicas,

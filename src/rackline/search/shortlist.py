@@ -9,7 +9,7 @@ import numpy as np
 from rackline.passes.features import Array
 from rackline.search.points import Points
 from rackline.search.rejected import excesses, violations
-from rackline.search.space import Constraints
+from rackline.system import Constraints
 
 MOST_WAITING = 2**18  # points that are held before they are sorted out
 NEAR = 1.1  # times a front: points up to there are kept where they are ranked by another estimate afterwards

@@ -10,15 +10,14 @@ import numpy as np
 
 from rackline.arch import Model
 from rackline.errors import InputError
-from rackline.parallel import Deployment
+from rackline.parallel import Layout, Precision
 from rackline.passes import Batch
 from rackline.passes.features import Array
 from rackline.search.disaggregated import without_context
 from rackline.search.plan import Plan
-from rackline.serving.closed_loop import engine_of
 from rackline.serving.speculative import PLAIN, Speculation, breakeven_tokens, usual_speculation
-from rackline.serving.stack import stack_of
 from rackline.serving.workload import Workload
+from rackline.system import System
 
 USUAL_DRAFTS = (1, 2, 3, 4)
 
@@ -58,7 +57,9 @@ class SpeculationRow:
 
 
 def speculation_rows(
-    deployment: Deployment,
+    system: System,
+    layout: Layout,
+    precision: Precision,
     workload: Workload,
     speculations: Sequence[Speculation],
     *,
@@ -74,13 +75,11 @@ def speculation_rows(
     Assumes: passes that only decode; the drafts' own weights and cache take no memory worth counting.
     """
     batches = np.unique(np.rint(np.geomspace(1, max(largest_batch, 1), 96)))
-    layout = deployment.layout
     chips_batches = layout.attention_dp * layout.pp / layout.chips_per_replica
-    stack = stack_of(deployment.calibration, deployment.cluster.chip.hbm_bytes)
     rows: list[SpeculationRow] = []
     plain: Array | None = None
     for speculation in (PLAIN, *speculations):
-        engine = engine_of(deployment, stack, speculation)
+        engine = system.engine(layout, precision, speculation)
         batch = Batch(
             decode_sequences=batches, decode_tokens=speculation.verified_tokens, context_len=workload.mean_context
         )
@@ -111,6 +110,25 @@ def speculation_rows(
     return rows
 
 
+def paying_drafts(plan: Plan, rows: Sequence[SpeculationRow]) -> SpeculationRow | None:
+    """The drafts with which a plan's answer is fastest at its most running sequences; None where none pays.
+
+    Engines draft with each of the model's own layers in turn, as often as all of them or a multiple of that.
+    """
+    best, model = plan.best, plan.system.model
+    if best is None or not isinstance(model, Model):
+        return None
+    own = 1 if model.draft is not None else max(model.mtp_layers, 1)
+    plain, *others = rows
+    able = [row for row in others if row.speculation.draft_tokens <= own or row.speculation.draft_tokens % own == 0]
+
+    def tpot_s(row: SpeculationRow) -> float:
+        return float(np.interp(best.max_num_seqs, row.sequences_per_rank, row.tpot_s))
+
+    found = min(able, key=tpot_s, default=plain)
+    return found if tpot_s(found) < tpot_s(plain) else None
+
+
 def plan_speculation(plan: Plan, speculations: Sequence[Speculation] | None = None) -> list[SpeculationRow]:
     """The decode replica of a plan's cheapest deployment with drafts; empty without an answer.
 
@@ -120,25 +138,22 @@ def plan_speculation(plan: Plan, speculations: Sequence[Speculation] | None = No
     Raises:
         InputError: a model without layers.
     """
-    if not isinstance(plan.model, Model):
-        raise InputError(what="speculation", given=plan.model.name, allowed="a model with layers")
+    system, workload = plan.system, plan.demand.workload
+    if not isinstance(system.model, Model):
+        raise InputError(what="speculation", given=system.model.name, allowed="a model with layers")
     best = plan.best
     if best is None:
         return []
-    layout, precision = without_context(best.layout, plan.model), best.precision
-    deployment = Deployment(
-        model=plan.model, cluster=plan.cluster, layout=layout, precision=precision, calibration=plan.calibration
-    )
-    fits = deployment.max_sequences(
-        context_len=plan.workload.final_context,
-        server=stack_of(plan.calibration, plan.cluster.chip.hbm_bytes).memory(
-            memory_fraction=plan.constraints.memory_fraction
-        ),
+    layout, precision = without_context(best.layout, system.model), best.precision
+    fits = system.deployment(layout, precision).max_sequences(
+        context_len=workload.final_context, server=system.server()
     )
     return speculation_rows(
-        deployment,
-        plan.workload,
+        system,
+        layout,
+        precision,
+        workload,
         list(speculations) if speculations else [usual_speculation(count) for count in USUAL_DRAFTS],
         largest_batch=fits // (layout.attention_dp * layout.pp),
-        tpot_limit_s=plan.constraints.tpot_s,
+        tpot_limit_s=plan.demand.limits.tpot_s,
     )

@@ -16,15 +16,15 @@ import numpy as np
 from rackline.arch import AnyModel, Model
 from rackline.catalog import calibration_record, measured_stacks, names
 from rackline.hardware import Chip, Cluster
-from rackline.parallel import Deployment, Layout, LayoutGrid, Precision, Routing, enumerate_layouts, precision
+from rackline.parallel import Layout, LayoutGrid, Precision, Routing, enumerate_layouts, precision
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, calibration
 from rackline.passes.fallback import best_stack
 from rackline.search.engines import EngineSearch
 from rackline.search.evaluate import Space
 from rackline.search.launch_rules import Asked, launch_rules
-from rackline.search.space import Constraints
 from rackline.serving.workload import Mode, Workload
+from rackline.system import Constraints, System
 
 _REQUEST = Workload(input_len=2048, output_len=512)
 _TPOT_S = 0.05
@@ -127,16 +127,21 @@ def _is_measured(trial: _Trial, stack: str) -> bool:
     """Whether the row that takes most of a decode step was measured under this stack, in the checkpoint's types."""
     if not trial.layouts:
         return False
-    deployment = Deployment(
-        model=trial.model,
-        cluster=trial.machine,
-        layout=trial.layouts[0],
-        precision=trial.types,
-        calibration=calibration(stack, trial.machine.chip),
-    )
+    deployment = _system(trial, stack).deployment(trial.layouts[0])
     batch = Batch(decode_sequences=float(_BATCHES[len(_BATCHES) // 2]), context_len=float(_REQUEST.input_len))
     rows = [row for row in deployment.table().time(batch).rows if row.used]
     return max(rows, key=lambda row: row.seconds).evidence == "measured"
+
+
+def _system(trial: _Trial, stack: str) -> System:
+    """A trial under a stack; experts chosen uniformly, which all stacks share."""
+    return System.of(
+        trial.model,
+        trial.machine,
+        calibration=calibration(stack, trial.machine.chip),
+        precisions=[trial.types],
+        routing=Routing(),
+    )
 
 
 def _cost(trial: _Trial, stack: str) -> float:
@@ -156,18 +161,12 @@ def _cost(trial: _Trial, stack: str) -> float:
         return math.inf
     limits = Constraints()
     space = Space(
-        model=model,
-        cluster=machine,
+        system=_system(trial, stack),
         workload=_REQUEST,
         grid=LayoutGrid.of(layouts),
-        precisions=[trial.types],
         modes=[_MODE],
-        calibration=calibration(stack, machine.chip),
-        routing=Routing(),
         batches=_BATCHES,
-        memory_fraction=limits.memory_fraction,
         threads=1,
-        rules=None,
     )
     search = EngineSearch.of(space, layouts, limits, open_loop=False)
     for part in space.parts():

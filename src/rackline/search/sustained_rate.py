@@ -8,30 +8,31 @@ limit is the next rate to try, above as below. All rates see the same inter-arri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rackline.errors import RacklineError
-from rackline.parallel import ServerMemory
 from rackline.parallel.adapters import most_sequences
 from rackline.passes import Batch
 from rackline.search.candidate import Candidate, plan_points
+from rackline.search.most_rate import most_requests_per_s
 from rackline.search.pool_pair import PoolPair
-from rackline.search.served import Group, Simulated, Site, group_of
-from rackline.search.space import Constraints
-from rackline.serving.closed_loop import engine_of
-from rackline.serving.stack import stack_of
+from rackline.search.served import Group, Service, Simulated, group_of
+from rackline.system import Constraints
 
 MOST_LOAD = 0.95  # of the saturation rate: beyond, waits grow without bound
+SEEDS = (1, 2, 3)  # random seeds of the arrivals; the first one decides where a mean is limited
 MOST_IN_GROUP = 100_000  # on all replicas of a group of two pools
 MOST_IN_FLIGHT = 10_000  # on a replica: beyond, chance hardly matters and a run would take many seconds
 _CLOSE = 0.02  # a rate this near to one that does not hold is not raised any more
 _SLACK = 0.02  # nor one that leaves a limit only so much
 _ROOM = 0.05  # share of a limit that is left: from there on a higher rate is tried
+_SURE = 0.8  # of a limit on a percentile, or of saturation: above, further random seeds are simulated
 _AIM = 0.98  # of a limit, where the rate is raised
 _MOST_RAISE = 2.0  # of the rate at a time
-_MOST_RUNS = 7
+_MOST_RUNS = 7  # where a rate holds; else until the least
+_FALLS = (1.0, 0.8, 0.5)  # share of a rate that breaks, at the most, for the first, second and each further time
 _LEAST_RATE = 0.02  # of the first one
 
 
@@ -89,45 +90,78 @@ class NoSustainedRate:
     simulated: bool
 
 
-def sustained_rate(estimate: Candidate | PoolPair, site: Site) -> SustainedRate | NoSustainedRate:
-    """Find the rate, or say why there is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooSlow:
+    """No rate above the one that was asked for.
+
+    Args:
+        reason: the bound of its passes, or what broke in simulation at that rate.
+    """
+
+    reason: str
+
+
+def sustained_rate(
+    estimate: Candidate | PoolPair, service: Service, above: float = 0.0
+) -> SustainedRate | NoSustainedRate | TooSlow:
+    """Find the rate, or say why there is none.
+
+    Args:
+        above: rate that it must exceed to be of use; 0 for any [requests/s].
+    """
+    found = _group_with_slots(estimate, service)
+    if isinstance(found, str):
+        return NoSustainedRate(reason=found, simulated=False)
+    group, span = found
+    most = most_requests_per_s(group, service.demand.limits)
+    if above > 0.0 and most <= above:
+        costs = f"cost at least {above / most:.3g} times as much" if most else "are too slow"
+        off = ", which its estimate is below" if estimate.requests_per_s > most > 0.0 else ""
+        return TooSlow(reason=f"it cannot be cheaper: its passes alone {costs}{off}")
+    saturation = min(span.saturation_requests_per_s, most_requests_per_s(group, Constraints()))
+    span = replace(span, saturation_requests_per_s=saturation)
+    return _Search(estimate=estimate, span=span, group=group, limits=service.demand.limits, above=above).answer()
+
+
+def most_rate(estimate: Candidate | PoolPair, service: Service) -> float:
+    """Upper bound of the rate within the limit on the time per output token; infinite where it cannot be simulated
+    [requests/s].
+    """
+    found = _group_with_slots(estimate, service)
+    return float("inf") if isinstance(found, str) else most_requests_per_s(found[0], service.demand.limits)
+
+
+def _group_with_slots(estimate: Candidate | PoolPair, service: Service) -> tuple[Group, Span] | str:
+    """What is simulated, or why it cannot be."""
     if isinstance(estimate, PoolPair) and (estimate.prefill.layout.cp > 1 or estimate.decode.layout.cp > 1):
-        return NoSustainedRate(reason="context parallelism is not simulated", simulated=False)
-    span = span_of(estimate, site)
+        return "context parallelism is not simulated"
     engine = estimate.decode if isinstance(estimate, PoolPair) else estimate
     if engine.batch_size > MOST_IN_FLIGHT:
-        reason = f"{engine.batch_size:,} requests are in flight on a replica, more than {MOST_IN_FLIGHT:,}"
-        return NoSustainedRate(reason=reason, simulated=False)
+        return f"{engine.batch_size:,} requests are in flight on a replica, more than {MOST_IN_FLIGHT:,}"
+    span = span_of(estimate, service)
     try:
-        group = group_of(estimate, site, span.max_num_seqs)
+        group = group_of(estimate, service, span.max_num_seqs)
     except RacklineError as error:
-        return NoSustainedRate(reason=str(error), simulated=False)
+        return str(error)
     in_group = engine.batch_size * group.pool.replicas
     if in_group > MOST_IN_GROUP:
-        reason = f"{in_group:,} requests are in flight on a group of both pools, more than {MOST_IN_GROUP:,}"
-        return NoSustainedRate(reason=reason, simulated=False)
-    return _Search(estimate=estimate, span=span, group=group, limits=site.limits).answer()
+        return f"{in_group:,} requests are in flight on a group of both pools, more than {MOST_IN_GROUP:,}"
+    return group, span
 
 
-def _server(site: Site, batched_tokens: float) -> ServerMemory:
-    """What a server that decodes keeps of a chip."""
-    stack = stack_of(site.calibration, site.cluster.chip.hbm_bytes)
-    return stack.memory(batched_tokens, site.limits.memory_fraction)
-
-
-def span_of(estimate: Candidate | PoolPair, site: Site) -> Span:
+def span_of(estimate: Candidate | PoolPair, service: Service) -> Span:
     """Slots for bursts, twice the mean batch and 8 more, as far as memory holds them; and what they reach."""
     engine = estimate.decode if isinstance(estimate, PoolPair) else estimate
+    system, work = service.system, service.demand.workload
     batch = engine.sequences_per_rank
-    most = int(min(2 * batch + 8, max(most_sequences(site.model), 1.0)))
+    most = int(min(2 * batch + 8, max(most_sequences(system.model), 1.0)))
     if isinstance(estimate, Candidate):
         tries = np.unique(np.geomspace(1.0, most, 24).astype(int))
         points = plan_points(
-            site.deployment(estimate.layout, estimate.precision),
+            system,
             estimate,
             np.array([1, *tries], dtype=float),
-            site.workload,
-            _server(site, float(estimate.mode.max_batched_tokens)),
+            work,
             1.0,
         )
         good = [
@@ -138,17 +172,16 @@ def span_of(estimate: Candidate | PoolPair, site: Site) -> Span:
         busy = [point.requests_per_s for point in good if point.prefill_utilisation < 1.0]
         slots = max((point.sequences_per_rank for point in good), default=batch)
         return Span(
-            max_num_seqs=max(1, int(site.workload.slots(slots))) if slots < most else slots,
+            max_num_seqs=max(1, int(work.slots(slots))) if slots < most else slots,
             saturation_requests_per_s=max(busy, default=estimate.requests_per_s),
             alone={"tpot_s": points[0].tpot_s, "ttft_s": points[0].ttft_s},
         )
-    deployment = site.deployment(engine.layout, engine.precision)
-    layout, work = engine.layout, site.workload
+    deployment, layout = system.deployment(engine.layout, engine.precision), engine.layout
     ranks = layout.attention_dp * layout.pp
-    fits = deployment.max_sequences(context_len=work.final_context, server=_server(site, float(most)))
+    fits = deployment.max_sequences(context_len=work.final_context, server=system.server(float(most)))
     room = int(work.slots(fits // ranks))
     most = max(min(most, room), min(batch, max(room, 1)))
-    tables = engine_of(deployment, stack_of(site.calibration))
+    tables = system.engine(engine.layout, engine.precision)
     overlap = engine.mode.two_batch_overlap
     step = tables.decode_s(
         Batch(decode_sequences=np.array([1.0, float(most)]), context_len=work.mean_context),
@@ -169,34 +202,63 @@ class _Search:
     span: Span
     group: Group
     limits: Constraints
+    above: float
 
-    def answer(self) -> SustainedRate | NoSustainedRate:
+    def answer(self) -> SustainedRate | NoSustainedRate | TooSlow:
         first = min(self.estimate.requests_per_s, MOST_LOAD * self.span.saturation_requests_per_s)
+        first = max(first, self.above)
         held: Simulated | None = None
         broken: Simulated | None = None
         tpot_s, rate = self.estimate.tpot_s, first
-        for run in range(1, _MOST_RUNS + 1):
+        run = 0
+        while True:
+            run += 1
             found = self.group.serve(rate, tpot_s)
             tpot_s = found.tpot_s.mean
             if self._excess(found) <= 1.0:
                 held = found
             else:
                 broken = found
-            if held is not None and broken is None:
-                more = self._raised(held)
-                if more <= held.requests_per_s * (1.0 + _CLOSE):
-                    return self._sustained(held, run)
+            if broken is None:
+                more = self._raised(found)
+                if run >= _MOST_RUNS or more <= rate * (1.0 + _CLOSE):
+                    return self._confirmed(found, run)
                 rate = more
                 continue
-            if held is not None and broken is not None and self._is_near(held, broken):
-                return self._sustained(held, run)
-            rate = self._next(held, broken) if broken is not None else rate
-            if rate < _LEAST_RATE * first:
-                break
-        if held is not None:
-            return self._sustained(held, _MOST_RUNS)
-        worst = "nothing ends" if broken is None else self._worst(broken)
-        return NoSustainedRate(reason=f"no request rate meets the limits: {worst}", simulated=True)
+            if held is not None and (run >= _MOST_RUNS or self._is_near(held, broken)):
+                return self._confirmed(held, run)
+            if broken.requests_per_s <= self.above:
+                return TooSlow(reason=self._worst(broken, ", where it would cost as much,"))
+            rate = max(self._next(held, broken, run), self.above)
+            if held is None and rate < _LEAST_RATE * first:
+                reason = f"no request rate meets the limits: {self._worst(broken)}"
+                return NoSustainedRate(reason=reason, simulated=True)
+
+    def _confirmed(self, held: Simulated, runs: int) -> SustainedRate | NoSustainedRate | TooSlow:
+        """That rate; where chance decides whether a percentile holds, the first from there on that several seeds do."""
+        if not self._is_chance(held):
+            return self._sustained(held, runs)
+        several, rate = [held], held.requests_per_s
+        while True:
+            others = SEEDS[len(several) :]
+            several += [self.group.serve(rate, held.tpot_s.mean, seed) for seed in others]
+            runs += len(others)
+            joined = Simulated.joined(several)
+            if self._excess(joined) <= 1.0:
+                return self._sustained(joined, runs)
+            rate, several = self._next(None, joined, 1), []
+            if rate <= self.above:
+                return TooSlow(reason=self._worst(joined, ", where it would cost as much,"))
+            if rate < _LEAST_RATE * held.requests_per_s:
+                reason = f"no request rate meets the limits: {self._worst(joined)}"
+                return NoSustainedRate(reason=reason, simulated=True)
+
+    def _is_chance(self, held: Simulated) -> bool:
+        """Whether another run may be beyond a limit: a percentile is near it, or only a growing queue would tell."""
+        if self.limits.ttft_s is None and held.requests_per_s > _SURE * self.span.saturation_requests_per_s:
+            return True
+        over = held.over_limits(self.limits)
+        return any(place is not None and over[name] > _SURE for name, _, place in self.limits.latencies())
 
     def _sustained(self, held: Simulated, runs: int) -> SustainedRate:
         return SustainedRate(
@@ -227,8 +289,8 @@ class _Search:
             most = min(most, held.requests_per_s * (1.0 / alone - 1.0 / _AIM) / (1.0 / alone - 1.0 / over[name]))
         return min(most, _MOST_RAISE * held.requests_per_s)
 
-    def _next(self, held: Simulated | None, broken: Simulated) -> float:
-        """The next rate to try."""
+    def _next(self, held: Simulated | None, broken: Simulated, runs: int) -> float:
+        """The next rate to try, after some runs."""
         high = broken.requests_per_s
         over = broken.over_limits(self.limits)
         if held is not None:
@@ -253,14 +315,15 @@ class _Search:
             # through the latency of a request alone and the one that was measured
             alone = min(self.span.alone[name], 0.9 * limit) / limit
             rate = min(rate, 0.995 * high * (1.0 - alone) / (1.0 - alone / ratio))
-        return max(rate, 0.3 * high)
+        return min(max(rate, 0.3 * high), _FALLS[min(runs, len(_FALLS)) - 1] * high)
 
-    def _worst(self, found: Simulated) -> str:
+    def _worst(self, found: Simulated, where: str = "") -> str:
         """Which limit is exceeded most, as text."""
+        at = f"at {found.requests_per_s:.3g} requests/s{where}"
         if found.queue_grows:
-            return f"at {found.requests_per_s:.3g} requests/s the queue still grows"
+            return f"{at} the queue still grows"
         over = found.over_limits(self.limits)
         name = max(over, key=lambda key: over[key])
         percentile = {key: place for key, _, place in self.limits.latencies()}[name]
         what = f"{name.removesuffix('_s')} {'mean' if percentile is None else f'p{percentile:g}'}"
-        return f"at {found.requests_per_s:.3g} requests/s {what} is {over[name]:.3g} times its limit"
+        return f"{at} {what} is {over[name]:.3g} times its limit"

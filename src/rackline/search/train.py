@@ -25,7 +25,9 @@ class TrainCandidate:
     Args:
         step: parts of a step [s], see `rackline.training.step.StepTime`.
         memory: bytes of the fullest chip, by kind.
-        mfu, hfu: model and hardware FLOP over the peak of the products' data type.
+        mfu, hfu: model and hardware FLOP over the peak of the products' data type, with the whole attention square.
+        mfu_causal: the same as `mfu` with the half of the square that a causal mask leaves, see
+            `rackline.training.flop.attention_flop`.
         days, usd, kwh: of the whole run, failures included; None where price or power is unknown.
         power: of a chip, on average over a step; None where nothing is known of it.
         binds: what takes most of the step.
@@ -39,6 +41,7 @@ class TrainCandidate:
         "breakdown=step",
         "memory",
         "mfu",
+        "mfu_causal",
         "hfu",
         "tokens_per_s_per_chip",
         "days",
@@ -57,6 +60,7 @@ class TrainCandidate:
     step: StepSeconds
     memory: Mapping[str, float]
     mfu: float
+    mfu_causal: float
     hfu: float
     tokens_per_s_per_chip: float
     days: float | None
@@ -65,6 +69,11 @@ class TrainCandidate:
     binds: str
     levels: tuple[Crossing, ...]
     power: Power | None = None
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Share of the step in which the stages of the pipeline wait for each other [1]."""
+        return self.step["bubble_s"] / self.step_s
 
     @property
     def joules_per_token(self) -> float | None:
@@ -225,7 +234,7 @@ def candidates(
     """
     step, memory = job.step(runs), job.memory(runs)
     watts = job.chip_w(runs, step)
-    mfu, hfu = job.utilisation(runs, step.step)
+    mfu, causal, hfu = job.utilisation(runs, step.step)
     found: list[TrainCandidate] = []
     for index in range(len(runs)):
         step_s = float(step.step[index])
@@ -246,6 +255,7 @@ def candidates(
                 step=parts,
                 memory=memory.at(index),
                 mfu=float(mfu[index]),
+                mfu_causal=float(causal[index]),
                 hfu=float(hfu[index]),
                 tokens_per_s_per_chip=job.global_batch_tokens / step_s / job.cluster.num_chips,
                 days=days,

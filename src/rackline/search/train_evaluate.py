@@ -102,18 +102,28 @@ class TrainJob:
             global_batch_sequences=self.global_batch_sequences,
         )
 
-    def utilisation(self, runs: Runs, step_s: Array) -> tuple[Array, Array]:
-        """(MFU, HFU) of steps of this time."""
-        flop = model_flop(
-            self.model,
-            self.seq_len,
-            float(self.global_batch_sequences),
-            frozen=self.lora_rank > 0,
-            packed_len=self.packed_len,
-        )
+    def utilisation(self, runs: Runs, step_s: Array) -> tuple[Array, Array, Array]:
+        """(MFU, MFU with causal attention, HFU) of steps of this time."""
         peak = self.cluster.chip.flop_per_s(self.precision.compute)
-        found = as_array(mfu(flop, step_s, as_array(runs.num_chips), peak))
-        return found, found * hardware_share(self.model, runs, self.seq_len)
+        whole, causal = (
+            as_array(
+                mfu(
+                    model_flop(
+                        self.model,
+                        self.seq_len,
+                        float(self.global_batch_sequences),
+                        causal=causal,
+                        frozen=self.lora_rank > 0,
+                        packed_len=self.packed_len,
+                    ),
+                    step_s,
+                    as_array(runs.num_chips),
+                    peak,
+                )
+            )
+            for causal in (False, True)
+        )
+        return whole, causal, whole * hardware_share(self.model, runs, self.seq_len)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,8 @@ def timeline_of(plan: TrainPlan, one: TrainCandidate) -> Timeline:
             forward=of(forward, 1 / 3),
             backward=of(backward, 1 / 3 if kind.splits_backward else 2 / 3),
             weight=of(weight, 1 / 3),
-            hop_s=float(hop[0]) if math.isfinite(float(hop[0])) else 0.0,
+            # the share of a send that the stack does not hide behind compute, as in the time of the step
+            hop_s=job.stack.pipeline_exposed * float(hop[0]) if math.isfinite(float(hop[0])) else 0.0,
         ),
         layout.virtual_pp,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rackline.search.plan import Plan
 
@@ -20,13 +19,6 @@ class WhatIfPoint:
         plan: the answer there.
     """
 
-    json_keys: ClassVar = (
-        "value",
-        "setting",
-        "best=plan.best",
-        "reason",
-    )
-
     value: str
     number: float
     setting: str
@@ -34,8 +26,13 @@ class WhatIfPoint:
 
     @property
     def cost(self) -> float:
-        """Cheapest cost [USD per million output tokens]; infinite without an answer."""
-        return self.plan.best.usd_per_mtok_output_all_in if self.plan.best is not None else math.inf
+        """What the plan's objective has least of [USD per million output tokens, or J a token]; infinite without."""
+        best = self.plan.best
+        if best is None:
+            return math.inf
+        if self.plan.objective == "joules" and best.energy is not None:
+            return best.energy.joules_per_output_token
+        return best.usd_per_mtok_output_all_in
 
     @property
     def reason(self) -> str:

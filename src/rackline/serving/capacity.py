@@ -13,6 +13,7 @@ from rackline.errors import InputError
 from rackline.hardware import Cluster
 from rackline.parallel import SERVER, Layout, LayoutGrid, Precision, ServerMemory, enumerate_layouts, memory_use
 from rackline.parallel.memory import fitting_sequences
+from rackline.parallel.server_memory import FractionOf
 from rackline.passes.features import Array, FloatLike, as_array
 
 LONGEST_CONTEXT = 2.0**33
@@ -51,6 +52,7 @@ class Capacity:
     Args:
         context_len: requested context [tokens].
         concurrency: requested number of requests on the cluster; None to only count them [requests].
+        memory_fraction, fraction_of: of the server, see `rackline.parallel.ServerMemory`.
         rows: one row for each layout that was considered.
     """
 
@@ -61,6 +63,7 @@ class Capacity:
         "context_len",
         "concurrency",
         "memory_fraction",
+        "fraction_of",
         "fits",
         "rows",
     )
@@ -71,6 +74,7 @@ class Capacity:
     context_len: float
     concurrency: int | None
     memory_fraction: float
+    fraction_of: FractionOf
     rows: tuple[CapacityRow, ...]
 
     @property
@@ -231,6 +235,7 @@ def capacity(
         context_len=context_len,
         concurrency=concurrency,
         memory_fraction=server.memory_fraction,
+        fraction_of=server.fraction_of,
         rows=tuple(rows),
     )
 

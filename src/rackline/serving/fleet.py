@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from rackline.errors import InputError
-from rackline.hardware import Cluster, rack_bill, taken_chips
-from rackline.serving.energy import Power
+from rackline.hardware import Cluster, billed_chips, drawn_w, rack_bill, taken_chips
+from rackline.serving.energy import Power, power_of
 from rackline.serving.population import Population, Response
-
-_CLOSE = 1e-9  # of a rented unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +121,8 @@ class Fleet:
         copy_tokens_per_s: output of one copy [tokens/s].
         num_chips, num_racks: chips and racks of all copies [count].
         billed_chips: chips that are paid for, in whole rented units [count].
-        power_w: power of the site at full traffic, or None [W].
+        power_w: power of the site at full traffic, or None; chips that are paid for and left over wait, but where the
+            nameplate is all that is known [W].
         tokens_per_joule: output at full traffic over that power, or None [tokens/J].
         racks_per_megawatt: racks that a megawatt of the site supplies, or None [count].
         power_basis: what the power rests on: "kernels", "other generations" or "nameplate"; empty without one.
@@ -224,6 +223,11 @@ def fleet(
         known_power &= whole_w is not None
         known_price &= bill.usd_per_hour is not None
         power += whole_w or 0.0
+    for on, chips in billed:
+        mine = [part for part in parts if part.cluster.name == on.name]
+        waiting = power_of(on, float(drawn_w(on.chip, 0.0, 1.0)))
+        if waiting is not None and all(part.power is not None for part in mine):
+            power += waiting.site_w(pue) * (chips - copies * sum(part.num_chips for part in mine))
     racks = sum(packed_racks(size, replicas) for size, replicas in held.values())
     provider = traffic.provider_tokens_per_s
     return Fleet(
@@ -252,11 +256,7 @@ def _billed(parts: tuple[Part, ...], copies: int) -> list[tuple[Cluster, int]]:
         name = part.cluster.name
         taken[name] = taken.get(name, 0.0) + copies * part.taken_chips
         used[name] = used.get(name, 0) + copies * part.num_chips
-    units = {name: on.rented_chips for name, on in clusters.items()}
-    return [
-        (on, max(math.ceil(taken[name] / units[name] - _CLOSE) * units[name], used[name]))
-        for name, on in clusters.items()
-    ]
+    return [(on, max(round(float(billed_chips(on, taken[name]))), used[name])) for name, on in clusters.items()]
 
 
 def fleet_of_users(

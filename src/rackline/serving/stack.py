@@ -1,12 +1,18 @@
-"""A serving stack: the work of an engine around its kernels, and the defaults of its scheduler."""
+"""Serving stacks: what an engine does around its kernels, and the defaults of its scheduler."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from math import inf
+from typing import Annotated, Literal
 
-from rackline.catalog import StackRecord, names, stack_record
+from pydantic import Field
+
+from rackline.catalog import names
+from rackline.catalog.base import Count, CountOrZero, Fraction, NonNegative, Positive, Record, Text
+from rackline.catalog.objects import CatalogueObject, changed_keys, not_in_files, read_object, stated, varying
+from rackline.hardware import Chip
 from rackline.parallel.deployment import Routing
 from rackline.parallel.server_memory import SERVER, FractionOf, ServerMemory
 from rackline.passes import Calibration
@@ -14,43 +20,147 @@ from rackline.passes.features import FloatLike
 from rackline.serving.workload import Admission, Mode, Workload, Workloads
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """Numbers of a serving stack besides its kernels; see `rackline.catalog.StackRecord` for their meaning."""
+class Variation(Record):
+    """Numbers of a stack that hold for some of its versions, or on some chips.
 
-    name: str = "ideal"
-    admission: Admission = "chunked"
-    max_batched_tokens: int = 8192
-    max_num_seqs: int = 2048
-    memory_fraction: float = 0.9
+    Args:
+        before: Versions below this one, such as "0.8"; all when it is missing.
+        since: This version and newer ones; all when it is missing.
+        hbm_from_bytes: Chips with at least so much memory [bytes].
+        hbm_below_bytes: Chips with less memory [bytes].
+        chip_names: Parts of the names of chips, of which one must occur, as engines look for "a100" in the name of the
+            device; all chips when it is missing.
+    """
+
+    before: str | None = Field(default=None, pattern=r"^\d+(\.\d+)*$")
+    since: str | None = Field(default=None, pattern=r"^\d+(\.\d+)*$")
+    hbm_from_bytes: Positive | None = None
+    hbm_below_bytes: Positive | None = None
+    chip_names: tuple[Text, ...] = ()
+
+    def holds(self, version: tuple[int, ...], chip: Chip | None) -> bool:
+        """Whether it is about this version, () for the newest, on a chip."""
+        if self.before is not None and not (version and version < version_numbers(self.before)):
+            return False
+        if self.since is not None and version and version < version_numbers(self.since):
+            return False
+        if self.hbm_from_bytes is None and self.hbm_below_bytes is None and not self.chip_names:
+            return True
+        if chip is None:
+            return False
+        least, below = self.hbm_from_bytes or 0.0, self.hbm_below_bytes or inf
+        named = not self.chip_names or any(part in chip.name for part in self.chip_names)
+        return least <= chip.hbm_bytes < below and named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack(CatalogueObject):
+    """A serving stack: what an engine does around its kernels, and the defaults of its scheduler.
+
+    Args:
+        admission: How prompts enter: "chunked", "prefill_first" or "decode_first".
+        max_batched_tokens: Tokens of a pass of one rank [tokens].
+        offline_batched_tokens: The same where the engine's class for offline use is called instead of its server;
+            max_batched_tokens if missing [tokens].
+        max_num_seqs: Sequences that one rank decodes at most [sequences].
+        memory_fraction: Share of HBM that the server uses [fraction].
+        fraction_of: What memory_fraction is of: "memory" (all that the server holds), "free" (the cache, of what the
+            rest leaves) or "static" (weights and cache).
+        reserve: Cache that must be free for a request to start: "chunk" (of its next pass) or "final" (of the whole
+            request, so that none is ever put back).
+        context_bytes: Memory of the process before weights are loaded (CUDA context), which the fraction of "free" and
+            "static" does not reach [bytes].
+        runtime_bytes: Loaded kernels and workspaces [bytes].
+        communication_bytes: Buffers of the collectives, for each chip of the group [bytes].
+        graph_bytes: Captured CUDA graphs, where the stack counts them before it sizes the cache [bytes].
+        logit_bytes: Memory of one logit while tokens of max_num_seqs sequences are drawn [bytes].
+        rank_skew_s: Time that ranks wait for each other at an all-reduce, per log2 of their number [s].
+        prefill_slowdown: Time of prompt work over that of the kernels alone [ratio].
+        eager_s_per_layer: Least time of a layer in a pass with prompts, which no CUDA graph covers [s].
+        eager_decode: Whether decode steps run without CUDA graphs as well, so that the same least time holds for them.
+        popular_experts: Whether some experts are chosen more often than others, as measured; files do not say.
+        rearranged_from_ep: Expert-parallel ranks from which the stack's published launch commands rearrange experts by
+            popularity; none where they do not [count].
+        redundant_experts: Copies of popular experts where they are rearranged [count].
+        graph_tokens: Tokens of the largest pass that CUDA graphs hold, with prompts or without; where it is 0, graphs
+            hold decode steps of any size and no pass with prompts [tokens].
+        prompt_graph_tokens: Tokens of the largest pass with prompts that CUDA graphs hold in pieces, where decode
+            steps have graphs of their own [tokens].
+        host_s_per_step: Time of the host in each step that the chip waits for [s].
+        host_s_per_sequence: Time of the host for each sequence in a step (sampling, detokenising, streaming), which
+            hides behind the chip as far as it is shorter [s].
+        sample_bytes_per_logit: Memory traffic of a logit while a token is drawn by top-p from all of them; greedy
+            decoding has none [bytes].
+        untuned_experts: Chip generation and data type of experts whose kernels have no tuned configuration.
+        untuned_slowdown: Time of such kernels over that of the tuned ones in the tables [ratio].
+        first_token_s: Time to first token beyond the passes: tokenizer, scheduling, network [s].
+        first_token_equal_s: The same where a benchmark's requests all have one length [s]; first_token_s if missing.
+        burst_share: Share of the other requests' prompts that a request waits for in a closed loop: a benchmark starts
+            all of them at once, and engines that prefill first keep them in step [fraction].
+        synchrony: Share of prompts that arrive together when their cohort has ended, not between decode steps
+            [fraction].
+        handover_s: Time to first token between a prefill and a decode worker beyond the transfer of the KV cache: two
+            more queues, the router, connections [s].
+        pool_burst_share: Share of the other requests' prompts that a request waits for in a closed loop of pools
+            [fraction].
+        neighbour_passes: Whether only sequences of neighbouring slots share a pass, as in llama.cpp with a cache for
+            each sequence; the simulator knows it, closed forms do not.
+        fallback_rank: Place among the stacks whose kernels were measured, which stand in for one another; none for a
+            stack without measured kernels.
+        graph_all_reduce: Implementation of the custom all-reduce that the stack captures in CUDA graphs, as the
+            tables name it; empty without one.
+        fused_all_reduce: Whether servers are launched with an all-reduce fused into the norm, so that tables of the
+            custom one of older versions do not describe them; the newest version's stands in.
+        separate_quantise: Data types of products whose activations the stack quantises in a kernel of its own; the
+            other stacks fuse it into the kernel before.
+        static_batch_version: Version that drove single batches step by step where a source states none; empty for the
+            newest.
+        defaults: What differs in some versions or on some chips; later entries win.
+    """
+
+    admission: Admission = stated("chunked")
+    max_batched_tokens: Count = stated(8192)
+    offline_batched_tokens: Count | None = None
+    max_num_seqs: Count = stated(2048)
+    memory_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = stated(0.9)
     fraction_of: FractionOf = "memory"
     reserve: Literal["chunk", "final"] = "chunk"
-    context_bytes: float = SERVER.context_bytes
-    runtime_bytes: float = SERVER.runtime_bytes
-    communication_bytes: float = SERVER.communication_bytes
-    graph_bytes: float = SERVER.graph_bytes
-    logit_bytes: float = SERVER.logit_bytes
-    rank_skew_s: float = 0.0
-    prefill_slowdown: float = 1.0
-    eager_s_per_layer: float = 0.0
+    context_bytes: NonNegative = 0.0
+    runtime_bytes: NonNegative = 0.0
+    communication_bytes: NonNegative = 0.0
+    graph_bytes: NonNegative = 0.0
+    logit_bytes: NonNegative = 0.0
+    rank_skew_s: NonNegative = 0.0
+    prefill_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
+    eager_s_per_layer: NonNegative = 0.0
     eager_decode: bool = False
-    popular_experts: bool = False
-    rearranged_from_ep: int | None = None
-    redundant_experts: int = 0
-    graph_tokens: int = 0
-    prompt_graph_tokens: int = 0
-    host_s_per_step: float = 0.0
-    host_s_per_sequence: float = 0.0
-    sample_bytes_per_logit: float = 0.0
-    untuned_experts: tuple[str, ...] = ()
-    untuned_slowdown: float = 1.0
-    first_token_s: float = 0.0
-    first_token_equal_s: float | None = None
-    burst_share: float = 0.0
-    synchrony: float = 0.0
-    handover_s: float = 0.0
-    pool_burst_share: float = 0.0
+    popular_experts: bool = not_in_files(True)
+    rearranged_from_ep: Count | None = None
+    redundant_experts: CountOrZero = 0
+    graph_tokens: CountOrZero = 0
+    prompt_graph_tokens: CountOrZero = 0
+    host_s_per_step: NonNegative = 0.0
+    host_s_per_sequence: NonNegative = 0.0
+    sample_bytes_per_logit: NonNegative = 0.0
+    untuned_experts: tuple[Text, ...] = ()
+    untuned_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
+    first_token_s: NonNegative = 0.0
+    first_token_equal_s: NonNegative | None = None
+    burst_share: Fraction = 0.0
+    synchrony: Fraction = 0.0
+    handover_s: NonNegative = 0.0
+    pool_burst_share: Fraction = 0.0
     neighbour_passes: bool = False
+    fallback_rank: Count | None = None
+    graph_all_reduce: str = ""
+    fused_all_reduce: bool = False
+    separate_quantise: tuple[Text, ...] = ()
+    static_batch_version: str = ""
+    defaults: tuple[Variation, ...] = varying(Variation)
+
+    def offline(self) -> Stack:
+        """The stack as its class for offline use starts it: a token budget of its own where it has one."""
+        return replace(self, max_batched_tokens=self.offline_batched_tokens or self.max_batched_tokens)
 
     @property
     def held_tokens(self) -> int:
@@ -92,6 +202,19 @@ class Stack:
                 )
         host_s = numbers.host_s_per_step + self.host_s_per_step
         return replace(numbers, host_s_per_step=host_s, operations=operations)
+
+    def on(self, version: str, chip: Chip | None) -> Stack:
+        """The stack in a version on a chip.
+
+        Args:
+            version: such as "0.6.3.post1"; the newest if empty or not a number.
+            chip: whose memory and name some defaults depend on.
+        """
+        numbers, found = version_numbers(version), self
+        for entry in self.defaults:
+            if entry.holds(numbers, chip):
+                found = replace(found, **changed_keys(entry, Variation))
+        return found
 
     def prefill_pool(self) -> Stack:
         """The stack of prefill-only workers: as fast as the kernels, with a handover to a decode worker."""
@@ -140,37 +263,33 @@ class Stack:
         return Mode(admission=self.admission, max_batched_tokens=self.max_batched_tokens)
 
 
-IDEAL = Stack()
-_BY_VERSION = (
-    "admission", "max_batched_tokens", "max_num_seqs", "eager_decode", "eager_s_per_layer", "prefill_slowdown",
-    "runtime_bytes", "graph_bytes", "logit_bytes", "graph_tokens", "prompt_graph_tokens", "host_s_per_step",
-    "host_s_per_sequence", "sample_bytes_per_logit", "untuned_experts", "untuned_slowdown",
-)  # fmt: skip
+IDEAL = Stack(
+    name="ideal",
+    popular_experts=False,
+    context_bytes=SERVER.context_bytes,
+    runtime_bytes=SERVER.runtime_bytes,
+    communication_bytes=SERVER.communication_bytes,
+    graph_bytes=SERVER.graph_bytes,
+    logit_bytes=SERVER.logit_bytes,
+)
 
 
-def stack(name: str, *, version: str = "", hbm_bytes: float | None = None) -> Stack:
+def stack(name: str, *, version: str = "", chip: Chip | None = None) -> Stack:
     """Load a stack by name or file, with the defaults of a version on a chip.
 
     Args:
         version: version such as "0.6.3.post1"; the newest if empty or not a number.
-        hbm_bytes: memory of the chip, which some defaults depend on [bytes].
+        chip: whose memory and name some defaults depend on.
 
     Raises:
         UnknownNameError, CatalogError: the stack is unknown, or its file is invalid.
     """
-    record = stack_record(name)
-    found = stack_from_record(record)
-    given = version_numbers(version)
-    for entry in record.defaults:
-        if entry.before is not None and not (given and given < version_numbers(entry.before)):
-            continue
-        if entry.hbm_from_bytes is not None and not (hbm_bytes is not None and hbm_bytes >= entry.hbm_from_bytes):
-            continue
-        if entry.hbm_below_bytes is not None and not (hbm_bytes is not None and hbm_bytes < entry.hbm_below_bytes):
-            continue
-        changes: dict[str, Any] = {key: value for key in _BY_VERSION if (value := getattr(entry, key)) is not None}
-        found = replace(found, **changes)
-    return found
+    return read_object("stacks", Stack, name).on(version, chip)
+
+
+def known_stack(name: str) -> Stack | None:
+    """A stack of the catalogue; None for any other name, such as one in a table of measurements."""
+    return stack(name) if name in names("stacks") else None
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
@@ -179,69 +298,30 @@ def version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
 
 
-def stack_of(calibration: Calibration, hbm_bytes: float | None = None) -> Stack:
+def stack_of(calibration: Calibration, chip: Chip | None = None) -> Stack:
     """The stack whose kernels a calibration describes: "generic" for an unknown name, no overheads for the blackboard.
 
     Args:
-        hbm_bytes: memory of the chip, which some defaults depend on [bytes].
+        chip: whose memory and name some defaults depend on.
     """
     if calibration.name == "unit":
         return IDEAL
     if calibration.serving:
-        return stack(calibration.serving, hbm_bytes=hbm_bytes)
+        return stack(calibration.serving, chip=chip)
     name = calibration.name if calibration.name in names("stacks") else "generic"
-    return stack(name, version=calibration.version, hbm_bytes=hbm_bytes)
+    return stack(name, version=calibration.version, chip=chip)
 
 
-def stack_named(text: str | None, calibration: Calibration, hbm_bytes: float) -> Stack:
+def stack_named(text: str | None, calibration: Calibration, chip: Chip) -> Stack:
     """A stack by NAME or NAME=VERSION, with its version's defaults on a chip; that of a calibration without a text.
 
     Args:
-        hbm_bytes: memory of the chip, on which some defaults depend [bytes].
+        chip: whose memory and name some defaults depend on.
 
     Raises:
         UnknownNameError, CatalogError: as the catalogue.
     """
     if text is None:
-        return stack_of(calibration, hbm_bytes)
+        return stack_of(calibration, chip)
     name, _, version = text.partition("=")
-    return stack(name, version=version, hbm_bytes=hbm_bytes)
-
-
-def stack_from_record(record: StackRecord) -> Stack:
-    """Build the object of a validated record."""
-    return Stack(
-        name=record.name,
-        admission=record.admission,
-        max_batched_tokens=record.max_batched_tokens,
-        max_num_seqs=record.max_num_seqs,
-        memory_fraction=record.memory_fraction,
-        fraction_of=record.fraction_of,
-        reserve=record.reserve,
-        context_bytes=record.context_bytes,
-        runtime_bytes=record.runtime_bytes,
-        communication_bytes=record.communication_bytes,
-        graph_bytes=record.graph_bytes,
-        logit_bytes=record.logit_bytes,
-        rank_skew_s=record.rank_skew_s,
-        prefill_slowdown=record.prefill_slowdown,
-        eager_s_per_layer=record.eager_s_per_layer,
-        eager_decode=record.eager_decode,
-        popular_experts=True,
-        rearranged_from_ep=record.rearranged_from_ep,
-        redundant_experts=record.redundant_experts,
-        graph_tokens=record.graph_tokens,
-        prompt_graph_tokens=record.prompt_graph_tokens,
-        host_s_per_step=record.host_s_per_step,
-        host_s_per_sequence=record.host_s_per_sequence,
-        sample_bytes_per_logit=record.sample_bytes_per_logit,
-        untuned_experts=record.untuned_experts,
-        untuned_slowdown=record.untuned_slowdown,
-        first_token_s=record.first_token_s,
-        first_token_equal_s=record.first_token_equal_s,
-        burst_share=record.burst_share,
-        synchrony=record.synchrony,
-        handover_s=record.handover_s,
-        pool_burst_share=record.pool_burst_share,
-        neighbour_passes=record.neighbour_passes,
-    )
+    return stack(name, version=version, chip=chip)

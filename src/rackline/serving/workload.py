@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, assert_never
+from typing import assert_never
 
 import numpy as np
 
+from rackline.catalog.launch_rules import Admission
 from rackline.errors import InputError, nearest_names
 from rackline.passes.features import Array
 from rackline.serving.mixture import Mixture
 from rackline.serving.prompt_queue import PromptSizes
 from rackline.units import parse_whole
-
-Admission = Literal["chunked", "prefill_first", "decode_first"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

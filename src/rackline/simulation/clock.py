@@ -7,8 +7,10 @@ that thousands of steps cost no more than one to evaluate; where the time is not
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,13 +26,14 @@ from rackline.simulation.pass_call import FAR, Table, compiled, read_at
 
 
 class Line(NamedTuple):
-    """A decode step as base_s + per_kv_s · kv_tokens + per_longest_s · longest, for kv_tokens of at least `from_kv`."""
+    """A decode step as base_s + per_kv_s · kv_tokens + per_longest_s · longest, for kv_tokens in a range."""
 
     base_s: float
     per_kv_s: float
     per_longest_s: float
-    from_kv: float
-    from_context: float
+    from_kv: float = 0.0
+    to_kv: float = inf
+    from_context: float = 0.0
 
 
 class Chunk(NamedTuple):
@@ -44,14 +47,28 @@ class Clock(Protocol):
     """Time of a pass of one rank.
 
     `group_tokens` are the tokens of all ranks that share experts. A step with k draft tokens verifies `verified` = k +
-    1 tokens.
+    1 tokens. From a context of `straight_from` tokens on, attention reads a linear function of the context.
     """
 
-    verified: int
-    tokens_per_step: float
+    @property
+    def verified(self) -> int: ...
 
-    def line(self, sequences: int, group_tokens: float) -> Line | None:
-        """The decode step as a linear function; None where it is not linear."""
+    @property
+    def tokens_per_step(self) -> float: ...
+
+    @property
+    def straight_from(self) -> float: ...
+
+    def bends(self, sequences: int, group_tokens: float) -> Sequence[float] | None:
+        """KV tokens at which a decode step changes its slope [tokens], ascending; None where it has none."""
+        ...
+
+    def line(self, sequences: int, group_tokens: float, kv_tokens: float = inf) -> Line | None:
+        """The decode step as a linear function around `kv_tokens`; None where it is not linear."""
+        ...
+
+    def straight(self, sequences: int, kv_tokens: Any, longest: Any, group_tokens: float) -> Any:
+        """A decode step where no context is below `straight_from` [s]; tokens are scalars, or arrays of one shape."""
         ...
 
     def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
@@ -82,9 +99,22 @@ class PlainClock:
     verified: int = 1
     tokens_per_step: float = 1.0
 
-    def line(self, sequences: int, group_tokens: float) -> Line | None:
+    @property
+    def straight_from(self) -> float:
+        """All of it is."""
+        return 0.0
+
+    def bends(self, sequences: int, group_tokens: float) -> Sequence[float] | None:
+        """It has none."""
+        return ()
+
+    def line(self, sequences: int, group_tokens: float, kv_tokens: float = inf) -> Line | None:
         """The linear model itself."""
-        return Line(self.base_s + self.per_sequence_s * sequences, self.per_kv_s, 0.0, 0.0, 0.0)
+        return Line(self.base_s + self.per_sequence_s * sequences, self.per_kv_s, 0.0)
+
+    def straight(self, sequences: int, kv_tokens: Any, longest: Any, group_tokens: float) -> Any:
+        """The linear model itself."""
+        return self.base_s + self.per_sequence_s * sequences + self.per_kv_s * kv_tokens
 
     def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
         """The linear model, step by step."""
@@ -116,9 +146,18 @@ class TableClock:
     drafts: int
     verified: int
     tokens_per_step: float
-    known: dict[tuple[int, float], Line | None] = field(default_factory=dict[tuple[int, float], "Line | None"])
+    lines: dict[tuple[int, float], dict[int, Line]] = field(default_factory=dict[tuple[int, float], dict[int, Line]])
+    bends_of: dict[tuple[int, float], tuple[float, ...] | None] = field(
+        default_factory=dict[tuple[int, float], "tuple[float, ...] | None"]
+    )
     floor_s: float = 0.0
     two_batch_overlap: bool = False
+    straight_from: float = field(init=False)
+    hosts: dict[int, float] = field(default_factory=dict[int, float])  # host time of a decode step by its sequences
+
+    def __post_init__(self) -> None:
+        tables = [self.table] if self.draft is None else [self.table, self.draft]
+        self.straight_from = max((kind.start for table in tables for kind in table.kinds), default=0.0)
 
     @classmethod
     def of(
@@ -154,26 +193,85 @@ class TableClock:
             two_batch_overlap=two_batch_overlap,
         )
 
-    def line(self, sequences: int, group_tokens: float) -> Line | None:
-        """The linear range of a decode step; None where kernel launches on the host make it nonlinear."""
+    def bends(self, sequences: int, group_tokens: float) -> Sequence[float] | None:
+        """Where a roof of some row becomes the higher one; None where the host launches kernels, or streams cross."""
+        if self.straight_from >= FAR or self._host_s(sequences):
+            return None
+        found = _bends(self.table, sequences, sequences * self.verified, group_tokens, self._adapters(sequences))
+        if self.draft is not None and found is not None:
+            per_rank = group_tokens / self.verified
+            also = _bends(self.draft, sequences, sequences, per_rank, self._adapters(sequences))
+            found = None if also is None else found + also
+        return None if found is None else sorted(found)
+
+    def line(self, sequences: int, group_tokens: float, kv_tokens: float = inf) -> Line | None:
+        """The decode step between two bends, or beyond the last one."""
         key = (sequences, group_tokens)
-        if key in self.known:
-            return self.known[key]
-        found = None
-        if not self.engine.host_s(sequences * self.verified, sequences, prompts=False):
-            found = self._line(self.table, sequences, self.verified, group_tokens)
-            if found is not None and self.draft is not None:
-                per_rank = group_tokens / self.verified
-                extra = self._line(self.draft, sequences, 1, per_rank)
-                found = None if extra is None else _added(found, extra, self.drafts)
-        self.known[key] = found
+        if key not in self.bends_of:
+            bends = self.bends(sequences, group_tokens)
+            self.bends_of[key] = None if bends is None else (0.0, *bends, inf)
+            self.lines[key] = {}
+        ends = self.bends_of[key]
+        if ends is None:
+            return None
+        place = 0 if len(ends) == 2 else min(bisect_right(ends, kv_tokens), len(ends) - 1) - 1
+        line = self.lines[key].get(place)
+        if line is None:
+            low, high = ends[place], ends[place + 1]
+            span = (high if high < inf else low + max(low, 1e6)) - low
+            first = self.straight(sequences, low, 0.0, group_tokens)
+            per_kv = (self.straight(sequences, low + span, 0.0, group_tokens) - first) / span
+            per_longest = (self.straight(sequences, low, 1e6, group_tokens) - first) / 1e6
+            line = Line(first - per_kv * low, per_kv, per_longest, low, high, self.straight_from)
+            self.lines[key][place] = line
+        return line
+
+    def straight(self, sequences: int, kv_tokens: Any, longest: Any, group_tokens: float) -> Any:
+        """A step from the sums over its sequences."""
+        seconds = self._straight(self.table, sequences, kv_tokens, longest, self.verified, group_tokens)
+        host_s = self._host_s(sequences)
+        if host_s:
+            seconds = (seconds**4 + host_s**4) ** 0.25
+        if self.draft is not None:
+            one = self._straight(self.draft, sequences, kv_tokens, longest, 1, group_tokens / self.verified)
+            seconds = seconds + self.drafts * one
+        return seconds
+
+    def _straight(
+        self, table: Table, sequences: int, kv_tokens: Any, longest: Any, verified: int, group_tokens: float
+    ) -> Any:
+        at = table.places
+        values: list[Any] = [0.0] * (len(table.order) + 1)
+        values[at.tokens] = values[at.logit_rows] = values[at.decode_tokens] = float(sequences * verified)
+        values[at.group_tokens] = float(group_tokens)
+        values[at.decode_sequences] = float(sequences)
+        values[at.has_decode] = 1.0
+        if at.adapters_touched < len(table.order):
+            values[at.adapters_touched] = self._adapters(sequences)
+        if not at.kinds:
+            values[at.kv_of_all] = kv_tokens
+        for kind, kv_at, pairs_at, longest_at, _ in at.kinds:
+            read = kind.a * sequences + kind.b * kv_tokens
+            values[kv_at] = read
+            values[pairs_at] = read * verified
+            values[longest_at] = kind.a + kind.b * longest
+        values.pop()
+        call = table.call_arrays if isinstance(kv_tokens, np.ndarray) else table.call
+        return (call(*values) + table.skew_s) * table.stage_imbalance
+
+    def _host_s(self, sequences: int) -> float:
+        """Host time of a decode step [s]."""
+        found = self.hosts.get(sequences)
+        if found is None:
+            found = self.hosts[sequences] = float(
+                self.engine.host_s(sequences * self.verified, sequences, prompts=False)
+            )
         return found
 
     def steps(self, contexts: Array, advance: Array, group_tokens: float) -> Array:
         """Each step by itself."""
         seconds = self._decode(self.table, contexts, advance, self.verified, group_tokens)
-        count = len(contexts)
-        seconds = behind(seconds, self.engine.host_s(count * self.verified, count, prompts=False))
+        seconds = behind(seconds, self._host_s(len(contexts)))
         if self.draft is not None:
             one = self._decode(self.draft, contexts, advance, 1, group_tokens / self.verified)
             seconds = seconds + self.drafts * one
@@ -234,12 +332,14 @@ class TableClock:
         if not tokens:
             return device
         stack = self.engine.stack
-        alone_s = float(self.engine.without_host_s(alone_s, sequences)) if sequences else 0.0
+        if sequences and (stack.graph_tokens or stack.host_s_per_sequence):
+            alone_s = float(self.engine.without_host_s(alone_s, sequences))
         slower = 1.0 if decoded + tokens <= stack.held_tokens else stack.prefill_slowdown
         stretched = max(device - alone_s, 0.0) * slower + alone_s
         host_s = self.floor_s
         if stack.held_tokens or stack.host_s_per_sequence:
-            host_s = float(self.engine.host_s(decoded + tokens, sequences, prompts=True))
+            launches_s = self.floor_s if decoded + tokens > stack.held_tokens else 0.0
+            host_s = launches_s + stack.host_s_per_sequence * sequences
         return (stretched**4 + host_s**4) ** 0.25 if host_s else stretched
 
     def _adapters(self, sequences: int) -> float:
@@ -269,55 +369,25 @@ class TableClock:
             values[f.max_context(kind.label)] = np.asarray(kind.law.kv_read_tokens(grown.max(axis=1)), dtype=float)
         return np.broadcast_to(np.asarray(table.seconds(values), dtype=float), advance.shape)
 
-    def _line(self, table: Table, sequences: int, verified: int, group: float) -> Line | None:
-        """Exact: the step changes slope only where an absolute value vanishes, and these points are known."""
-        start = max((kind.start for kind in table.kinds), default=0.0)
-        if start >= FAR:
+
+def _bends(table: Table, sequences: int, tokens: int, group_tokens: float, adapters: float) -> list[float] | None:
+    """KV tokens at which a row of a table changes from one roof to the other; None where contexts decide it."""
+    ones = {
+        f.ONE: 1.0,
+        f.TOKENS: tokens,
+        f.LOGIT_ROWS: tokens,
+        f.GROUP_TOKENS: group_tokens,
+        f.DECODE_SEQUENCES: sequences,
+        f.DECODE_TOKENS: tokens,
+        f.HAS_DECODE: 1.0,
+        f.ADAPTERS_TOUCHED: adapters,
+        "#per_sequence": sequences,
+    }
+    found: list[float] = []
+    for others, per_kv, per_longest in table.kv_rows:
+        if per_longest:
             return None
-        decoded = float(sequences * verified)
-        ones = {
-            f.ONE: 1.0,
-            f.TOKENS: decoded,
-            f.LOGIT_ROWS: decoded,
-            f.GROUP_TOKENS: group,
-            f.DECODE_SEQUENCES: float(sequences),
-            f.DECODE_TOKENS: decoded,
-            f.HAS_DECODE: 1.0,
-            f.ADAPTERS_TOUCHED: self._adapters(sequences),
-        }
-        bend = start * sequences
-        for others, per_kv, per_longest in table.kv_rows:
-            constant = sum(value * ones.get(name, 0.0) for name, value in others.items())
-            if per_longest:
-                return None
-            constant += others.get("#per_sequence", 0.0) * sequences
-            if per_kv:
-                bend = max(bend, -constant / per_kv)
-        bend = max(bend, 1.0)
-
-        def at(kv: float, longest: float) -> float:
-            values: dict[str, Any] = dict(ones)
-            if not table.kinds:
-                values[f.kv_tokens("all")] = kv
-            for kind in table.kinds:
-                read = kind.a * sequences + kind.b * kv
-                values[f.kv_tokens(kind.label)] = read
-                values[f.kv_pairs(kind.label)] = read * verified
-                values[f.max_context(kind.label)] = kind.a + kind.b * longest
-            return float(table.seconds(values))
-
-        low, span = bend, max(bend, 1e6)
-        first = at(low, 0.0)
-        per_kv = (at(low + span, 0.0) - first) / span
-        per_longest = (at(low, 1e6) - first) / 1e6
-        return Line(first - per_kv * low, per_kv, per_longest, bend, start)
-
-
-def _added(one: Line, other: Line, times: int) -> Line:
-    return Line(
-        one.base_s + times * other.base_s,
-        one.per_kv_s + times * other.per_kv_s,
-        one.per_longest_s + times * other.per_longest_s,
-        max(one.from_kv, other.from_kv),
-        max(one.from_context, other.from_context),
-    )
+        bend = -sum([value * ones.get(name, 0.0) for name, value in others.items()]) / per_kv
+        if bend > 0.0:
+            found.append(bend)
+    return found

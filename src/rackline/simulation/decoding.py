@@ -1,13 +1,15 @@
-"""The decoding sequences of a rank.
+"""The decoding sequences of the ranks of a replica.
 
-All sequences gain the same number of tokens in a step, so one clock serves all: a sequence stores `context - clock`,
-finishes when the clock reaches its end, and needs a new block whenever the clock passes its phase modulo the block
-size. A step is then one addition, for any number of sequences.
+All sequences gain the same number of tokens in a step, so one clock serves all ranks: a sequence stores `context -
+clock`, finishes when the clock reaches its end, and needs a new block whenever the clock passes its phase modulo the
+block size. A step is then one addition, for any number of sequences and ranks; what a rank looks like at that time
+(`Rank.settle`) is worked out when something happens to it.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from math import ceil
 
 import numpy as np
@@ -18,55 +20,132 @@ from rackline.simulation.rank_spec import token_clock
 from rackline.simulation.slots import Slots
 
 
-class DecodingBatch:
-    """Sequences that gain the same number of tokens in each step.
+class Lockstep:
+    """Token clock of the ranks of a replica, and sums over their decoding sequences.
 
     Args:
         block_size: tokens per KV block [tokens].
-        slots: of all requests, where only neighbours share a pass; None else.
+        tokens_per_step: tokens that a sequence gains per step on average [tokens].
     """
 
     __slots__ = (
-        "base", "block_size", "clock", "count", "end_at", "ends", "extremes", "longest", "phases", "shortest", "slots",
-        "steps", "sum_base",
+        "block_size", "changed", "clock", "count", "end_at", "ends", "phases", "steps", "tokens_per_step",
+        "unsettled",
     )  # fmt: skip
 
-    def __init__(self, block_size: int, slots: Slots | None = None) -> None:
-        self.block_size, self.slots = block_size, slots
-        self.clock = self.steps = self.count = self.sum_base = 0
+    def __init__(self, block_size: int, tokens_per_step: float = 1.0) -> None:
+        self.block_size, self.tokens_per_step = block_size, tokens_per_step
+        self.clock = self.steps = self.count = 0
+        self.end_at: dict[int, int] = {}
+        self.ends: list[tuple[int, int, int]] = []  # heap of (end, rank, request); stale unless `end_at` confirms it
+        self.phases = [0] * block_size  # sequences by the clock, modulo the block size, at which they need a new block
+        self.unsettled = 0  # KV blocks that ranks have not counted since they were settled
+        self.changed: set[int] = set()  # ranks to which something has happened
+
+    def new_blocks(self, tokens: int) -> int:
+        """New KV blocks of all ranks while every sequence gains `tokens` tokens [count]."""
+        return blocks_between(self.phases, self.count, self.clock, tokens)
+
+    def tokens_of(self, steps: int) -> int:
+        """Tokens that every sequence gains in the next steps [tokens]."""
+        if self.tokens_per_step == 1.0:
+            return steps
+        return token_clock(self.steps + steps, self.tokens_per_step) - self.clock
+
+    def gained(self, steps: Array) -> Array:
+        """Tokens that every sequence has gained before each of the next steps, counted from 0 [tokens]."""
+        if self.tokens_per_step == 1.0:
+            return steps
+        return np.floor((self.steps + steps) * self.tokens_per_step + 1e-9) - self.clock
+
+    def steps_within(self, tokens: int) -> int:
+        """Steps that yield at most this many tokens [count]."""
+        if self.tokens_per_step == 1.0:
+            return tokens
+        steps = max(int((self.clock + tokens) / self.tokens_per_step) - self.steps + 1, 0)
+        while steps and self.tokens_of(steps) > tokens:
+            steps -= 1
+        return steps
+
+    def steps_to_end(self) -> int:
+        """Steps until the next sequence finishes [count]; at least 1."""
+        ends = self.ends
+        while ends and self.end_at.get(ends[0][2]) != ends[0][0]:
+            heapq.heappop(ends)
+        if not ends:
+            return 1 << 60
+        end = ends[0][0]
+        if self.tokens_per_step == 1.0:
+            return end - self.clock
+        steps = max(ceil(end / self.tokens_per_step) - self.steps - 1, 1)
+        while token_clock(self.steps + steps, self.tokens_per_step) < end:
+            steps += 1
+        return steps
+
+    def advance(self, tokens: int, steps: int) -> None:
+        """Every sequence gains `tokens` tokens, over `steps` steps."""
+        self.clock += tokens
+        self.steps += steps
+
+    def ended(self) -> Sequence[tuple[int, int]]:
+        """(rank, request) of the sequences that have reached their end, rank by rank; they still have their blocks."""
+        ends, clock = self.ends, self.clock
+        found: list[tuple[int, int]] = []
+        while ends and ends[0][0] <= clock:
+            end, rank, request = heapq.heappop(ends)
+            if self.end_at.get(request) == end and (not found or found[-1] != (rank, request)):
+                found.append((rank, request))  # one that was preempted and ends as before has two entries
+        if len(found) > 1 and self.tokens_per_step != 1.0:  # with drafts, some ends have been passed
+            found.sort(key=_rank)
+        return found
+
+
+class DecodingBatch:
+    """The decoding sequences of one rank.
+
+    Args:
+        together: clock and sums that its ranks share.
+        index: of the rank.
+        slots: of all requests, where only neighbours share a pass; None else.
+    """
+
+    __slots__ = ("base", "count", "extremes", "index", "longest", "phases", "shortest", "slots", "sum_base", "together")
+
+    def __init__(self, together: Lockstep, index: int = 0, slots: Slots | None = None) -> None:
+        self.together, self.index, self.slots = together, index, slots
+        self.count = self.sum_base = 0
         self.base: dict[int, int] = {}  # request → context - clock
         self.extremes = Extremes(self.base)
         self.longest = self.shortest = 0  # largest and smallest base
-        self.end_at: dict[int, int] = {}
-        self.ends: list[tuple[int, int]] = []  # heap of end times; entries that `end_at` does not confirm are stale
-        self.phases = [0] * block_size  # sequences by the clock, modulo the block size, at which they need a new block
+        self.phases = [0] * together.block_size
+
+    @property
+    def clock(self) -> int:
+        """Tokens that a sequence has gained since the beginning [tokens]."""
+        return self.together.clock
 
     @property
     def kv_tokens(self) -> int:
         """Tokens that the sequences have cached [tokens]."""
-        return self.sum_base + self.count * self.clock
+        return self.sum_base + self.count * self.together.clock
 
     @property
     def longest_context(self) -> int:
         """Tokens that the longest sequence has cached [tokens]."""
-        return self.longest + self.clock
+        return self.longest + self.together.clock
 
     @property
     def shortest_context(self) -> int:
         """Tokens that the shortest sequence has cached [tokens]."""
-        return self.shortest + self.clock
+        return self.shortest + self.together.clock
 
     def contexts(self) -> Array:
         """Tokens that each sequence has cached [tokens]."""
-        return np.fromiter(self.base.values(), float, len(self.base)) + self.clock
-
-    def exceeds(self, other: DecodingBatch) -> bool:
-        """Whether this batch has at least as many sequences and cached tokens, and as long a sequence, as the other."""
-        return self.count >= other.count and self.kv_tokens >= other.kv_tokens and self.longest >= other.longest
+        return np.fromiter(self.base.values(), float, len(self.base)) + self.together.clock
 
     def remaining(self, request: int) -> int:
         """Tokens that a sequence has yet to generate [tokens]."""
-        return self.end_at[request] - self.clock
+        return self.together.end_at[request] - self.together.clock
 
     def add(self, request: int, context: int, remaining: int) -> None:
         """A sequence starts to decode.
@@ -75,71 +154,78 @@ class DecodingBatch:
             context: its cached tokens [tokens].
             remaining: tokens that it has yet to generate [tokens].
         """
-        base = context - self.clock
+        together = self.together
+        base = context - together.clock
         self.base[request] = base
         self.extremes.add(request, base)
-        end = self.clock + remaining
-        self.end_at[request] = end
-        heapq.heappush(self.ends, (end, request))
-        self.longest = max(self.longest, base) if self.count else base
-        self.shortest = min(self.shortest, base) if self.count else base
+        end = together.clock + remaining
+        together.end_at[request] = end
+        heapq.heappush(together.ends, (end, self.index, request))
+        if not self.count:
+            self.longest = self.shortest = base
+        elif base > self.longest:
+            self.longest = base
+        elif base < self.shortest:
+            self.shortest = base
         self.count += 1
         self.sum_base += base
-        self.phases[-base % self.block_size] += 1
+        phase = -base % together.block_size
+        self.phases[phase] += 1
+        together.phases[phase] += 1
+        together.count += 1
+        together.changed.add(self.index)
 
     def remove(self, request: int) -> int:
         """Remove a sequence; returns its cached tokens [tokens]."""
+        together = self.together
         base = self.base.pop(request)
-        del self.end_at[request]
+        del together.end_at[request]
         self.count -= 1
         self.sum_base -= base
-        self.phases[-base % self.block_size] -= 1
+        phase = -base % together.block_size
+        self.phases[phase] -= 1
+        together.phases[phase] -= 1
+        together.count -= 1
+        together.changed.add(self.index)
         if self.count and (base == self.longest or base == self.shortest):
             self.longest, self.shortest = self.extremes.most(), self.extremes.least()
-        return base + self.clock
+        return base + together.clock
 
-    def new_blocks(self, tokens: int) -> int:
-        """New KV blocks needed while every sequence gains `tokens` tokens [count]."""
-        if tokens == 1:
-            return self.phases[self.clock % self.block_size]
-        whole, part = divmod(tokens, self.block_size)
-        found = whole * self.count
-        if part:
-            first = self.clock % self.block_size
-            last = first + part
-            found += sum(self.phases[first:last])
-            if last > self.block_size:
-                found += sum(self.phases[: last - self.block_size])
-        return found
+    def new_blocks(self, tokens: int, since: int | None = None) -> int:
+        """New KV blocks while every sequence gains `tokens` tokens from now, or from `since` on the clock [count]."""
+        return blocks_between(self.phases, self.count, self.together.clock if since is None else since, tokens)
 
-    def tokens_of(self, steps: int, tokens_per_step: float) -> int:
-        """Tokens that every sequence gains in the next steps [tokens]."""
-        return steps if tokens_per_step == 1.0 else token_clock(self.steps + steps, tokens_per_step) - self.clock
+    def tokens_in(self, blocks: int) -> int:
+        """Tokens that every sequence can gain in this many new KV blocks [tokens]; the batch must not be empty."""
+        phases, size = self.phases, len(self.phases)
+        whole, left = divmod(blocks, self.count)  # each sequence needs one block for every `size` tokens
+        tokens, place = whole * size, self.together.clock % size
+        while (left := left - phases[place]) >= 0:
+            tokens += 1
+            place = place + 1 if place + 1 < size else 0
+        return tokens
 
-    def advance(self, tokens: int, steps: int) -> None:
-        """Every sequence gains `tokens` tokens, over `steps` steps."""
-        self.clock += tokens
-        self.steps += steps
 
-    def next_ended(self) -> int | None:
-        """The next sequence that has reached its end, in the order of ends; None when there is none left."""
-        ends = self.ends
-        while ends and ends[0][0] <= self.clock:
-            end, request = heapq.heappop(ends)
-            if self.end_at.get(request) == end:
-                return request
-        return None
+def blocks_between(phases: Sequence[int], count: int, clock: int, tokens: int) -> int:
+    """New KV blocks that `count` sequences need while the clock goes on by `tokens` [count].
 
-    def steps_to_end(self, tokens_per_step: float) -> int:
-        """Steps until the next sequence finishes [count]; at least 1."""
-        ends = self.ends
-        while ends and self.end_at.get(ends[0][1]) != ends[0][0]:
-            heapq.heappop(ends)
-        if not ends:
-            return 1 << 60
-        if tokens_per_step == 1.0:
-            return ends[0][0] - self.clock
-        steps = max(ceil(ends[0][0] / tokens_per_step) - self.steps - 1, 1)
-        while token_clock(self.steps + steps, tokens_per_step) < ends[0][0]:
-            steps += 1
-        return steps
+    Args:
+        phases: sequences by the clock, modulo the block size, at which they need a new block.
+        count: their sum.
+    """
+    size = len(phases)
+    if tokens == 1:
+        return phases[clock % size]
+    whole, part = divmod(tokens, size)
+    found = whole * count
+    if part:
+        first = clock % size
+        last = first + part
+        found += sum(phases[first:last])
+        if last > size:
+            found += sum(phases[: last - size])
+    return found
+
+
+def _rank(ended: tuple[int, int]) -> int:
+    return ended[0]

@@ -170,7 +170,7 @@ def _times(clock: TableClock, seqs: int) -> PassTimes:
     for n in range(1, seqs + 1):
         line = clock.line(n, n)
         if line is not None:
-            decode[n] = line[:3]
+            decode[n] = line.base_s, line.per_kv_s, line.per_longest_s
     of_pass = at(
         f.ONE, f.TOKENS, f.LOGIT_ROWS, f.GROUP_TOKENS, f.DECODE_SEQUENCES, f.DECODE_TOKENS, f.HAS_DECODE,
         f.HAS_PREFILL, f.CHUNK_TOKENS, f.PREFILL_TOKENS, f.CHUNK_PREFIX_TOKENS,

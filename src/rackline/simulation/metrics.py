@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NotRequired, TypedDict
 
@@ -15,6 +15,7 @@ from rackline.simulation.replica_statistics import GAPS_PER_E, PassRecord
 from rackline.simulation.request_log import RequestLog
 from rackline.simulation.requests import Requests
 from rackline.simulation.reuse import unlimited_hit_share
+from rackline.simulation.steady_state import UNKNOWN, Interval, percentile_interval, warm_up
 
 PERCENTILES = (50.0, 90.0, 99.0)
 
@@ -26,6 +27,33 @@ class Spread(TypedDict):
     p50: float
     p90: float
     p99: float
+
+
+class KnownSpread(Spread):
+    """Mean and percentiles, each percentile with its 95 % confidence interval."""
+
+    p50_interval: Interval
+    p90_interval: Interval
+    p99_interval: Interval
+
+
+class Measured(TypedDict):
+    """Which requests the latencies are of.
+
+    Args:
+        requests: that were measured [requests].
+        warm_up_requests: left out at the start, before the steady state [requests].
+        last_requests: left out at the end, whose service other requests no longer disturbed [requests].
+        steady: whether a steady state was found; None where none is looked for, as in a trace: every request counts.
+        half_width: half of the widest interval of a percentile that was asked for, over the percentile; infinite where
+            one is unbounded [1].
+    """
+
+    requests: int
+    warm_up_requests: int
+    last_requests: int
+    steady: bool | None
+    half_width: float
 
 
 class Overload(TypedDict):
@@ -71,10 +99,10 @@ class TierData(TypedDict):
     priority: int
     requests: int
     finished: int
-    ttft_s: Spread
-    tpot_s: Spread
-    e2e_s: Spread
-    queue_s: Spread
+    ttft_s: KnownSpread
+    tpot_s: KnownSpread
+    e2e_s: KnownSpread
+    queue_s: KnownSpread
     preemptions: int
     slo_attainment: NotRequired[float]
 
@@ -87,11 +115,12 @@ class RunData(TypedDict):
     unfinished: int
     skipped: int
     interrupted: bool
-    ttft_s: Spread
-    tpot_s: Spread
+    measured: Measured
+    ttft_s: KnownSpread
+    tpot_s: KnownSpread
     inter_token_s: Spread
-    e2e_s: Spread
-    queue_s: Spread
+    e2e_s: KnownSpread
+    queue_s: KnownSpread
     by_priority: list[TierData]
     makespan_s: float
     requests_per_s: float
@@ -119,6 +148,7 @@ class RunData(TypedDict):
 
 
 _UNKNOWN: Spread = {"mean": math.nan, "p50": math.nan, "p90": math.nan, "p99": math.nan}
+_LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 _LEAST_TO_JUDGE = 40  # requests needed to tell a growing queue from chance
 
 
@@ -154,6 +184,22 @@ class Slo:
         if self.e2e_s is not None:
             data["e2e_s"] = self.e2e_s
         return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Window:
+    """The requests of a run that are measured.
+
+    Args:
+        places: their indices in the order of arrival, (m,).
+        warm_up, last: requests left out before and behind them [requests].
+        steady: whether they are in steady state; None where every request counts.
+    """
+
+    places: Array
+    warm_up: int = 0
+    last: int = 0
+    steady: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -265,6 +311,55 @@ class Result:
         p50, p90, p99 = (float(values[np.searchsorted(share, q / 100.0)]) for q in PERCENTILES)
         return {"mean": float((values * counts).sum() / counts.sum()), "p50": p50, "p90": p90, "p99": p99}
 
+    def window(self) -> Window:
+        """The requests that are measured: all of a trace, those in steady state of a stationary process.
+
+        Left out are the warm-up and the requests that were served while no others came: those that arrived after the
+            oldest one that was unfinished when the last one arrived, or, in a closed loop, when the last one was taken.
+        """
+        requests = self.requests
+        places = np.argsort(self.arrival_s, kind="stable")
+        if requests.process is None or self.interrupted:
+            return Window(places=places)
+        free = np.ones(len(requests), dtype=bool) if requests.after is None else requests.after < 0
+        ends_s = float(self.arrival_s[free].max())
+        if requests.process == "closed":  # when a user took the last request: arrivals of those that follow are pauses
+            ends_s = float(self.arrival_s[-1] - requests.arrival_s[-1])
+        over = ~(self.finish_s[places] <= ends_s)
+        stop = int(np.argmax(over)) if over.any() else len(places)
+        if 2 * stop < len(places):  # nothing would be left: the run is about as long as a request
+            return Window(places=places, steady=False)
+        warm, steady = 0, True
+        for values in (self.ttft_s[places[:stop]], self.tpot_s[places[:stop]]):
+            known = np.isfinite(values)
+            if known.any():
+                start, settled = warm_up(np.where(known, values, values[known].mean()))
+                warm, steady = max(warm, start), steady and settled
+        return Window(places=places[warm:stop], warm_up=warm, last=len(places) - stop, steady=steady)
+
+    def half_width(self, slo: Slo | None = None) -> float:
+        """Half of the widest 95 % interval of an asked percentile, over that percentile; infinite for an unbounded one
+        and without a steady state [1].
+
+        Args:
+            slo: whose latencies and percentile are asked; without limits, the 99th of all.
+        """
+        window = self.window()
+        asked = tuple(slo.limits()) if slo is not None and slo.limits() else _LATENCIES
+        percentile = slo.percentile if slo is not None else 99.0
+        return math.inf if window.steady is False else self._half_width(window, asked, percentile)
+
+    def _half_width(self, window: Window, names: Iterable[str], percentile: float) -> float:
+        widest = 0.0
+        for name in names:
+            values = getattr(self, name)[window.places]
+            known = values[np.isfinite(values)]
+            if len(known) and known.max() > 0:
+                ends = percentile_interval(known, percentile)
+                width = 0.5 * (ends["high"] - ends["low"]) / float(np.percentile(known, percentile))
+                widest = max(widest, math.inf if math.isnan(width) else width)
+        return widest
+
     def good(self, slo: Slo) -> Array:
         """Mask of the requests that finished within all limits, (n,)."""
         found = self.finished.copy()
@@ -274,13 +369,25 @@ class Result:
         return found
 
     def holds(self, slo: Slo) -> bool:
-        """Whether each limit is met at its percentile, over all requests (an unfinished one counts as late)."""
-        for name, limit in slo.limits().items():
-            values = np.where(self.finished, getattr(self, name), np.inf)
-            values = values[~np.isnan(values)]
-            if len(values) and float(np.percentile(values, slo.percentile, method="higher")) > limit:
-                return False
-        return not self.interrupted
+        """Whether each limit is met at its percentile by the measured requests (an unfinished one counts as late), and
+        the queue of a stationary process does not keep growing."""
+        if self.interrupted or (self.requests.process is not None and self.overload() is not None):
+            return False
+        return all(self.at(name, slo.percentile)[0] <= limit for name, limit in slo.limits().items())
+
+    def at(self, name: str, percentile: float) -> tuple[float, Interval]:
+        """A percentile of the measured requests and its 95 % confidence interval; an unfinished request is late [s].
+
+        Args:
+            name: of the latency, such as ttft_s.
+            percentile: above 0, up to 100.
+        """
+        window = self.window()
+        values = np.where(self.finished, getattr(self, name), np.inf)[window.places]
+        values = values[~np.isnan(values)]
+        if not len(values):
+            return 0.0, UNKNOWN
+        return float(np.percentile(values, percentile, method="higher")), percentile_interval(values, percentile)
 
     def overload(self) -> Overload | None:
         """Rates at which requests arrived and started until the last arrival [requests/s], and how many were waiting
@@ -316,21 +423,23 @@ class Result:
         tiers = self.requests.priority
         if tiers is None:
             return []
+        places = self.window().places
         found: list[TierData] = []
         for tier in np.unique(tiers):
             mine = tiers == tier
+            here = places[mine[places]]
             data: TierData = {
                 "priority": int(tier),
                 "requests": int(mine.sum()),
                 "finished": int(self.finished[mine].sum()),
-                "ttft_s": percentiles(self.ttft_s[mine]),
-                "tpot_s": percentiles(self.tpot_s[mine]),
-                "e2e_s": percentiles(self.e2e_s[mine]),
-                "queue_s": percentiles(self.queue_s[mine]),
+                "ttft_s": known_percentiles(self.ttft_s[here]),
+                "tpot_s": known_percentiles(self.tpot_s[here]),
+                "e2e_s": known_percentiles(self.e2e_s[here]),
+                "queue_s": known_percentiles(self.queue_s[here]),
                 "preemptions": int(self.preempted[mine].sum()),
             }
             if slo is not None and slo.limits():
-                data["slo_attainment"] = float(self.good(slo)[mine].mean())
+                data["slo_attainment"] = float(self.good(slo)[here].mean())
             found.append(data)
         return found
 
@@ -372,6 +481,8 @@ class Result:
             costs: costs of the tokens from `usd_per_mtok`.
         """
         done = self.finished
+        window = self.window()
+        places = window.places
         prompt_tokens = float(self.requests.input_len[np.isfinite(self.first_s)].sum())
         busy, decoding, held = self.occupancy().values()
         data: RunData = {
@@ -380,11 +491,18 @@ class Result:
             "unfinished": int((~done).sum()),
             "skipped": self.skipped + self.requests.skipped,
             "interrupted": self.interrupted,
-            "ttft_s": percentiles(self.ttft_s),
-            "tpot_s": percentiles(self.tpot_s),
+            "measured": {
+                "requests": len(places),
+                "warm_up_requests": window.warm_up,
+                "last_requests": window.last,
+                "steady": window.steady,
+                "half_width": self.half_width(slo),
+            },
+            "ttft_s": known_percentiles(self.ttft_s[places]),
+            "tpot_s": known_percentiles(self.tpot_s[places]),
             "inter_token_s": self.inter_token_s(),
-            "e2e_s": percentiles(self.e2e_s),
-            "queue_s": percentiles(self.queue_s),
+            "e2e_s": known_percentiles(self.e2e_s[places]),
+            "queue_s": known_percentiles(self.queue_s[places]),
             "by_priority": self.by_priority(slo),
             "makespan_s": self.makespan_s,
             "requests_per_s": _per(float(done.sum()), self.makespan_s),
@@ -406,11 +524,11 @@ class Result:
             data["adapter_loads"] = self.adapter_loads
             data["adapter_hit_share"] = 1.0 - _per(float(self.adapter_loads), started)
         if slo is not None and slo.limits():
-            good = self.good(slo)
+            share = float(self.good(slo)[places].mean())
             data["slo"] = slo.data
             data["meets_slo"] = self.holds(slo)
-            data["slo_attainment"] = float(good.mean())
-            data["goodput_requests_per_s"] = _per(float(good.sum()), self.makespan_s)
+            data["slo_attainment"] = share
+            data["goodput_requests_per_s"] = share * _per(float(len(self.requests)), self.makespan_s)
         if costs is not None:
             data["usd_per_mtok_input"] = costs["usd_per_mtok_input"]
             data["usd_per_mtok_output"] = costs["usd_per_mtok_output"]
@@ -425,6 +543,17 @@ def percentiles(values: Array) -> Spread:
         return _UNKNOWN
     p50, p90, p99 = (float(value) for value in np.percentile(known, PERCENTILES))
     return {"mean": float(known.mean()), "p50": p50, "p90": p90, "p99": p99}
+
+
+def known_percentiles(values: Array) -> KnownSpread:
+    """Mean and percentiles of the values that are not NaN, with the interval of each percentile.
+
+    Args:
+        values: in the order of arrival, (n,).
+    """
+    known = values[np.isfinite(values)]
+    low, middle, high = (percentile_interval(known, percentile) for percentile in PERCENTILES)
+    return {**percentiles(known), "p50_interval": low, "p90_interval": middle, "p99_interval": high}
 
 
 def gather(

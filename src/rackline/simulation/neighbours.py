@@ -9,6 +9,7 @@ is two passes; a prompt beside a sequence that decodes is a pass with one token 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 import numpy as np
 
@@ -43,14 +44,16 @@ def equal_passes(slots: Sequence[int], tokens: Sequence[int]) -> Iterator[tuple[
 def line_of_runs(clock: Clock, batch: DecodingBatch, slots: Slots) -> Line | None:
     """The decode step as a linear function of the longest context, all runs together; None where it is not linear."""
     now_s = slope = 0.0
+    room = inf  # tokens by which contexts may grow before a run changes its slope
     for contexts in _runs(batch, slots):
         count, kv_tokens = len(contexts), sum(contexts)
-        line = clock.line(count, count * clock.verified)
+        line = clock.line(count, count * clock.verified, kv_tokens)
         if line is None or kv_tokens < line.from_kv or min(contexts) < line.from_context:
             return None
+        room = min(room, (line.to_kv - kv_tokens) / count)
         now_s += line.base_s + line.per_kv_s * kv_tokens + line.per_longest_s * max(contexts)
         slope += line.per_kv_s * count + line.per_longest_s
-    return Line(now_s - slope * batch.longest_context, 0.0, slope, 0.0, 0.0)
+    return Line(now_s - slope * batch.longest_context, 0.0, slope, to_kv=batch.kv_tokens + room * batch.count)
 
 
 def steps_of_runs(clock: Clock, batch: DecodingBatch, slots: Slots, grown: Array) -> Array:

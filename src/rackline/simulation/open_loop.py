@@ -13,9 +13,8 @@ from rackline.simulation.arrivals import gamma
 from rackline.simulation.metrics import Result
 from rackline.simulation.requests import Requests
 
-_BLOCKS = 12  # blocks that the bootstrap draws from: each long enough for a busy period to pass
-_DRAWS = 200
-_OUTSIDE = 5.0  # percent of the draws beyond either end of an interval
+_BLOCKS = 12  # of a run: each long enough for a busy period to pass
+_NORMAL = 1.645  # standard deviations of a normal variable, beyond which 5 % lie on either side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,6 +25,7 @@ class Latency:
         mean, p50, p90, p99: mean and percentiles [s].
         p99_low, p99_high: 90 % interval for the p99 of another run of this length [s].
         values: latency of each request, in the order of arrival [s], (n,).
+        runs: independent runs that they are from, equally many of each [count].
     """
 
     json_keys: ClassVar = (
@@ -44,10 +44,15 @@ class Latency:
     p99_low: float
     p99_high: float
     values: Array
+    runs: int = 1
 
     def at(self, percentile: float | None) -> float:
         """A percentile, or the mean for None [s]."""
         return self.mean if percentile is None else float(np.percentile(self.values, percentile))
+
+    def interval(self, percentile: float | None) -> tuple[float, float]:
+        """90 % interval for a percentile, or for the mean, of another run of one of their lengths [s]."""
+        return _interval(self.values, percentile, self.runs)
 
 
 class DrawnLengths(Protocol):
@@ -112,7 +117,8 @@ class OpenLoop:
             drawn = np.random.default_rng(self.seed + 2)
             prompts, answers = self.lengths.draw(drawn, count)
             begun_prompts, begun_answers = self.lengths.draw_decoding(drawn, begun)
-        written = 1 + (place * (begun_answers - 1) // max(begun, 1))
+        # cached tokens of an answer that has one more already, and at least one to come
+        written = place * (begun_answers - 1) // max(begun, 1)
         inputs = np.concatenate([begun_prompts + written, prompts])
         outputs = np.concatenate([begun_answers - written, answers])
         cached = prompts * self.cached_tokens // max(self.input_len, 1)
@@ -120,7 +126,7 @@ class OpenLoop:
         return Requests(
             arrival_s=np.concatenate([np.zeros(begun), gaps]),
             input_len=inputs,
-            output_len=np.maximum(outputs, 1),
+            output_len=outputs,
             computed=computed if begun or self.cached_tokens else None,
             name="random arrivals",
         )
@@ -145,31 +151,49 @@ def queue_grows(arrival_s: Array, finish_s: Array) -> bool:
     return took > 1.1 * came
 
 
-def latency(values: Array, seed: int = 0) -> Latency:
-    """Mean and percentiles of a latency, with an interval for the p99 from a block bootstrap.
+def latency(values: Array, runs: int = 1) -> Latency:
+    """Mean and percentiles of a latency, with an interval for the p99.
 
-    Blocks of consecutive requests are drawn with replacement, because requests of one busy period are not independent.
-    Another run has sampling noise of its own, so the interval is wider than that for the true value by a factor of √2.
+    Args:
+        values: latency of each request, in the order of arrival, one run after another [s], (n,).
+        runs: independent runs that they are from, equally many of each [count].
+    """
+    p50, p90, p99 = (float(value) for value in np.percentile(values, (50.0, 90.0, 99.0)))
+    low, high = _interval(values, 99.0, runs)
+    return Latency(
+        mean=float(values.mean()), p50=p50, p90=p90, p99=p99, p99_low=low, p99_high=high, values=values, runs=runs
+    )
+
+
+def _interval(values: Array, percentile: float | None, runs: int) -> tuple[float, float]:
+    """Interval for a statistic of another run, from the means of blocks.
+
+    Requests of one busy period are not independent, blocks of consecutive ones nearly are. Of a percentile, the share
+    of requests beyond it is the mean, and the ends are the percentiles that are so far from it. Another run has noise
+    of its own besides that of these.
 
     Args:
         values: latency of each request, in the order of arrival [s], (n,).
-        seed: random seed of the bootstrap.
+        percentile: the statistic; None for the mean.
+        runs: independent runs that they are from [count].
 
-    Sources: Künsch 1989, block bootstrap.
+    Sources: Woodruff 1952, percentiles by the share beyond them; Schmeiser 1982, batch means; Abramowitz and Stegun
+    1964, 26.7.5, Student's t.
     """
-    p50, p90, p99 = (float(value) for value in np.percentile(values, (50.0, 90.0, 99.0)))
-    size = max(len(values) // _BLOCKS, 1)
-    blocks = values[: size * (len(values) // size)].reshape(-1, size)
-    rng = np.random.default_rng(seed)
-    draws = blocks[rng.integers(0, len(blocks), (_DRAWS, len(blocks)))].reshape(_DRAWS, -1)
-    ends = np.percentile(np.percentile(draws, 99.0, axis=1), (_OUTSIDE, 100.0 - _OUTSIDE))
-    low, high = p99 + sqrt(2.0) * (ends - p99)
-    return Latency(
-        mean=float(values.mean()),
-        p50=p50,
-        p90=p90,
-        p99=p99,
-        p99_low=min(float(low), p99),
-        p99_high=max(float(high), p99),
-        values=values,
-    )
+    beyond = values if percentile is None else values > np.percentile(values, percentile)
+    pieces = np.array_split(np.arange(len(values)), min(_BLOCKS * runs, len(values)))
+    blocks = [float(beyond[piece].mean()) for piece in pieces]
+    freedom = max(len(blocks) - 1, 1)
+    student = _NORMAL * (1.0 + (_NORMAL**2 + 1.0) / (4.0 * freedom))
+    of_run = float(np.std(blocks)) * sqrt(len(blocks) / freedom) / sqrt(max(len(blocks) / runs, 1.0))
+    half = student * of_run * sqrt(1.0 + 1.0 / runs)
+    if percentile is None:
+        return float(values.mean()) - half, float(values.mean()) + half
+    ends = np.clip((percentile - 100.0 * half, percentile + 100.0 * half), 0.0, 100.0)
+    low, value, high = np.percentile(values, (ends[0], percentile, ends[1]))
+    # another run may lack the burst of a block, which may go on into its neighbours, or have more of the slowest
+    worst = int(np.argmax(blocks))
+    burst = np.concatenate(pieces[max(worst - 1, 0) : worst + 2])
+    without = np.percentile(np.delete(values, burst), percentile) if len(burst) < len(values) else value
+    reach = float(max(value - low, value - without, high - value))
+    return float(value) - reach, float(value) + reach

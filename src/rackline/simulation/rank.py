@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 from rackline.simulation.blocks import KvBlocks
-from rackline.simulation.decoding import DecodingBatch
+from rackline.simulation.decoding import DecodingBatch, Lockstep
 from rackline.simulation.policies import Policy, Reserve, reserved_tokens
 from rackline.simulation.prefix_cache import PrefixCache
 from rackline.simulation.rank_spec import RankSpec
@@ -29,7 +30,17 @@ class _Entry(NamedTuple):
 
 
 class Rank:
-    """State of a rank, advanced by `replica`."""
+    """State of a rank, advanced by `replica`.
+
+    Decoding goes on without it: before anything else happens to a rank, `settle` brings its KV blocks up to the clock.
+
+    Args:
+        spec: its limits.
+        policy: the scheduler.
+        log: log of the requests.
+        together: what the ranks of its replica share.
+        index: its place among them.
+    """
 
     __slots__ = (
         "adapters",
@@ -38,6 +49,7 @@ class Rank:
         "decoding",
         "final",
         "held",
+        "index",
         "is_open",
         "log",
         "policy",
@@ -45,27 +57,33 @@ class Rank:
         "prefilling",
         "reserve",
         "running",
+        "settled",
         "shared",
         "spec",
+        "stuck",
         "swap_s",
         "tier_s",
+        "together",
         "waiting",
         "yields",
     )  # fmt: skip
 
-    def __init__(self, spec: RankSpec, policy: Policy, log: RequestLog) -> None:
+    def __init__(self, spec: RankSpec, policy: Policy, log: RequestLog, together: Lockstep, index: int = 0) -> None:
         self.spec, self.policy, self.log = spec, policy, log
+        self.together, self.index = together, index
+        self.settled = together.clock
         self.reserve: Reserve = spec.reserve or policy.reserve
         self.final = self.reserve == "final"
         self.waiting: ArrivalOrder | KeyOrder = ArrivalOrder() if policy.order is None else KeyOrder(self._key)
         self.prefilling: dict[int, int] = {}  # request → prompt tokens that are cached
         slots = Slots(spec.max_num_seqs) if spec.neighbour_passes else None
-        self.decoding = DecodingBatch(spec.block_size, slots)
+        self.decoding = DecodingBatch(together, index, slots)
         self.running: dict[int, None] = {}  # requests in prefill or decode, in the order of admission
         self.held: dict[int, int] = {}  # blocks of prompts, and of whole requests where they are reserved
         self.shared: dict[int, Sequence[int]] = {}  # request → hashed blocks that it uses
         self.preemptions = 0
         self.is_open = True
+        self.stuck = False  # no waiting request can start before something happens to this rank
         self.yields = False  # a prompt did not fit: decode before another is admitted
         self.swap_s = self.tier_s = 0.0
         self.adapters = ResidentAdapters(spec.adapters) if spec.adapters and log.adapters is not None else None
@@ -88,14 +106,40 @@ class Rank:
 
     # blocks
 
+    def settle(self) -> None:
+        """Count the KV blocks that decoding has taken since the rank was last settled."""
+        together = self.together
+        together.changed.add(self.index)
+        if self.settled != together.clock:
+            if self.decoding.count and not self.final:
+                need = self.decoding.new_blocks(together.clock - self.settled, self.settled)
+                self.blocks.take(need)
+                together.unsettled -= need
+            self.settled = together.clock
+
+    @property
+    def used_blocks(self) -> int:
+        """KV blocks in use at present [count]."""
+        since = self.together.clock - self.settled
+        if not since or self.final:
+            return self.blocks.used
+        return self.blocks.used + self.decoding.new_blocks(since, self.settled)
+
+    def room(self) -> float:
+        """Tokens that every decoding sequence can gain before the free blocks run out [tokens]."""
+        if self.final or not self.decoding.count:
+            return inf
+        return self.decoding.tokens_in(self.blocks.free)
+
     def needed(self, tokens: int) -> int:
         """KV blocks that decoding needs while every sequence gains `tokens` tokens [count]."""
         return 0 if self.final or not tokens else self.decoding.new_blocks(tokens)
 
     def _private(self, request: int, tokens: int) -> int:
-        shared = self.shared.get(request)
         found = self.spec.blocks_of(tokens)
-        return found if shared is None or self.cache is None else found - len(shared) * self.cache.unit_blocks
+        if self.cache is None or (shared := self.shared.get(request)) is None:
+            return found
+        return found - len(shared) * self.cache.unit_blocks
 
     def free(self, request: int, now: float, owner: int = -1) -> None:
         """Free all blocks of a running request; request `owner` may find their content again (-1: no request)."""
@@ -106,13 +150,13 @@ class Rank:
             del self.prefilling[request]
             blocks = self.held.pop(request)
         self.blocks.give(owner, blocks)
+        self.stuck = False
         del self.running[request]
         if self.decoding.slots is not None:
             self.decoding.slots.give(request)
         if self.adapters is not None and self.log.adapters is not None:
             self.adapters.release(self.log.adapters[request])
-        shared = self.shared.pop(request, None)
-        if shared is not None and self.cache is not None:
+        if self.cache is not None and (shared := self.shared.pop(request, None)) is not None:
             self.blocks.used -= self.cache.release(shared, now) * self.cache.unit_blocks
 
     def known_prefix(self, request: int, now: float) -> int:
@@ -183,6 +227,9 @@ class Rank:
             chunks = [chunk for chunk in chunks if chunk[0] in self.prefilling]
         if admit and self.waiting:
             self._admit(chunks, budget, now)
+            # what is found in caches, in freed blocks, and which adapters are in memory may change with time
+            settled = self.cache is None and self.adapters is None and not chunks
+            self.stuck = settled and not (self.waiting and self.blocks.left_of(self.waiting.first()))
         if self.cache is not None:
             self._hash(chunks, now)
             self.cache.trim(self.blocks.free)
@@ -192,16 +239,23 @@ class Rank:
         """Tokens that must be cached before the next token is generated [tokens]."""
         return self.log.input_len[request] + self.log.generated.get(request, 0)
 
-    def join_ready(self, now: float) -> None:
-        """Requests whose prompt was computed elsewhere start to decode while there is room."""
+    def join_ready(self, now: float) -> list[int]:
+        """Requests whose prompt was computed elsewhere start to decode while there is room.
+
+        Returns:
+            Those that are finished by that: their only token came with the prompt.
+        """
         ready = self.log.ready
+        finished: list[int] = []
         while self.waiting and len(self.running) < self.spec.max_num_seqs and self.waiting.first() in ready:
             request = self.waiting.first()
             entry = self._entry(request, self.spec.max_batched_tokens, now)
             if entry.need > self.blocks.free or not self._has_adapter(request):
-                return
+                break
             self._start(request, entry, now)
-            self.prompt_done(request, now)
+            if self.prompt_done(request, now):
+                finished.append(request)
+        return finished
 
     def _entry(self, request: int, budget: int, now: float) -> _Entry:
         """What a waiting request needs to start."""
@@ -224,8 +278,10 @@ class Rank:
         elif left := self.blocks.left_of(request):
             done = min(left, (target - 1) // self.spec.block_size) * self.spec.block_size
         take = min(target - done, budget) if self.policy.chunked else target - done
-        whole = log.input_len[request] + log.output_len[request] - 1
-        holding = reserved_tokens(self.reserve, chunk=done + take, prompt=target, final=whole)
+        holding = done + take
+        if self.reserve != "chunk":
+            whole = log.input_len[request] + log.output_len[request] - 1
+            holding = reserved_tokens(self.reserve, chunk=holding, prompt=target, final=whole)
         need = self.spec.blocks_of(holding)
         if cache is not None:
             need -= (found - resting) * cache.unit_blocks
@@ -323,8 +379,7 @@ class Rank:
     def _share_answer(self, request: int, now: float) -> None:
         """Keep the blocks that the answer has filled: the next turn of a conversation begins with them."""
         log = self.log
-        mine = self.shared.get(request)
-        if self.cache is None or log.answer_hashes is None or mine is None:
+        if self.cache is None or log.answer_hashes is None or (mine := self.shared.get(request)) is None:
             return
         unit = self.cache.unit_tokens
         if len(mine) == log.input_len[request] // unit:  # not where another pool has computed the prompt
@@ -333,15 +388,10 @@ class Rank:
 
     # the end of a pass
 
-    def advance(self, tokens: int, steps: int, now: float) -> list[int]:
-        """Advance decoding by `tokens` (their blocks are counted already); returns the finished requests."""
-        self.decoding.advance(tokens, steps)
-        finished: list[int] = []
-        while (request := self.decoding.next_ended()) is not None:
-            self._share_answer(request, now)
-            self.free(request, now)
-            finished.append(request)
-        return finished
+    def finish(self, request: int, now: float) -> None:
+        """A decoding sequence has all its tokens."""
+        self._share_answer(request, now)
+        self.free(request, now)
 
     def prompt_done(self, request: int, now: float) -> bool:
         """The prompt is cached and a token was generated; whether that was the last one."""

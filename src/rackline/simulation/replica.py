@@ -2,8 +2,8 @@
 
 The state changes only when a request arrives that can start, when one finishes, or when the free blocks run out.
 Between such events all steps are decode steps of the same sequences. They are evaluated together: in closed form where
-the time of a pass is linear in the step number, else as one array. `stepwise` evaluates every step by itself, for
-comparison.
+one rank's time of a pass is linear in the step number, else from the ranks that may be the slowest. Ranks to which
+nothing happens are not touched (`Rank.settle`). `stepwise` evaluates every step by itself, for comparison.
 
 Attention-dp ranks share experts and step together. The micro-batches of a pipeline pass through its stages in turn; a
 round takes as long as its slowest pass (a slow pass delays all that follow it on the same stages), so they step
@@ -12,13 +12,18 @@ together too, each with its own load of experts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, inf
 from typing import assert_never
 
-import numpy as np
-
 from rackline.simulation.clock import Chunk, Clock
-from rackline.simulation.decode_steps import common_line, durations_of, step_s, steps_before, steps_with_room
+from rackline.simulation.decode_steps import (
+    is_straight,
+    may_be_slowest,
+    pace,
+    step_s,
+)
+from rackline.simulation.decoding import DecodingBatch, Lockstep
 from rackline.simulation.neighbours import prompts_of_runs
 from rackline.simulation.policies import Policy
 from rackline.simulation.prefix_match import matched
@@ -29,6 +34,8 @@ from rackline.simulation.request_log import RequestLog
 from rackline.simulation.waiting import ArrivalQueue
 
 _AHEAD = 1 << 16  # steps that are evaluated at a time
+
+_Chunks = dict[int, list[tuple[int, int, int]]]  # by rank: (request, new tokens, tokens before them)
 
 
 class Replica:
@@ -63,9 +70,16 @@ class Replica:
     ) -> None:
         self.follows_prefixes = follows_prefixes
         self.clock, self.spec, self.policy, self.log = clock, spec, policy, log
-        self.per_step = clock.tokens_per_step
-        self.groups = [[Rank(spec, policy, log) for _ in range(ranks)] for _ in range(micro_batches)]
-        self.ranks = [rank for group in self.groups for rank in group]
+        self.together = Lockstep(spec.block_size, clock.tokens_per_step)
+        self.ranks = [Rank(spec, policy, log, self.together, index) for index in range(ranks * micro_batches)]
+        self.group_size = ranks  # ranks that share experts
+        self.loads = [0] * len(self.ranks)  # waiting and running requests by rank
+        self.present = 0  # their sum
+        self.room: list[float] = [inf] * len(self.ranks)  # by rank, the clock until which decoding fits
+        self.slowest: list[tuple[DecodingBatch, float]] = []  # ranks that may be, with the tokens of their group
+        self.yields = False  # whether one of them yields to decoding
+        self.caches = self.ranks[0].cache is not None
+        self.swaps = bool(spec.swap_tokens_per_s) or self.ranks[0].adapters is not None or bool(spec.tiers)
         self.hands_over, self.stepwise = hands_over, stepwise
         self.now = 0.0
         self.arrivals = ArrivalQueue()
@@ -84,44 +98,69 @@ class Replica:
     @property
     def load(self) -> int:
         """Waiting and running requests of the replica [requests]."""
-        return sum(rank.load for rank in self.ranks) + len(self.arrivals)
+        return self.present + len(self.arrivals)
 
     def known_prefix(self, request: int) -> int:
         """Blocks of a prompt's prefix in the best-matching rank's memories [count]."""
         return max(rank.known_prefix(request, self.now) for rank in self.ranks)
 
+    @property
+    def used_blocks(self) -> int:
+        """KV blocks in use on all ranks [count]."""
+        return sum([rank.blocks.used for rank in self.ranks]) + self.together.unsettled
+
     def _take_arrivals(self) -> None:
-        while (arrival := self.arrivals.pop_until(self.now)) is not None:
+        arrivals, ranks, engine_s = self.arrivals, self.ranks, self.log.engine_s
+        used: dict[int, int] = {}  # KV blocks in use by rank, where they decide
+        while (arrival := arrivals.pop_until(self.now)) is not None:
             time_s, request = arrival
-            if self.log.engine_s[request] is None:
-                self.log.engine_s[request] = time_s
-            ranks = self.ranks
-            place = None
-            if self.follows_prefixes and len(ranks) > 1 and self.log.hashes is not None:
-                known = [rank.known_prefix(request, self.now) for rank in ranks]
-                place = matched(known, [rank.load for rank in ranks], len(self.log.hashes[request]))
-            if place is not None:
-                ranks = [ranks[place]]
-            elif len(ranks) > 1:
-                loads = [len(rank.waiting) + len(rank.running) for rank in ranks]
-                least = min(loads)
-                ranks = [rank for rank, load in zip(ranks, loads, strict=True) if load == least]
-            rank = ranks[0] if len(ranks) == 1 else min(ranks, key=lambda rank: rank.blocks.used)
-            rank.waiting.add(request, time_s)
+            if engine_s[request] is None:
+                engine_s[request] = time_s
+            index = 0
+            if len(ranks) > 1:
+                found = self._with_prefix(request) if self.follows_prefixes else None
+                index = self._least_loaded(used) if found is None else found
+            ranks[index].waiting.add(request, time_s)
+            if self.policy.order is not None:
+                ranks[index].stuck = False
+            self.loads[index] += 1
+            self.present += 1
+
+    def _least_loaded(self, used: dict[int, int]) -> int:
+        """The rank with the fewest requests, and among those the one with the fewest KV blocks in use."""
+        loads = self.loads
+        least = min(loads)
+        if loads.count(least) == 1:
+            return loads.index(least)
+        found, fewest = 0, inf
+        for index in [index for index, load in enumerate(loads) if load == least]:
+            blocks = used.get(index)
+            if blocks is None:
+                blocks = used[index] = self.ranks[index].used_blocks
+            if blocks < fewest:
+                found, fewest = index, blocks
+        return found
+
+    def _with_prefix(self, request: int) -> int | None:
+        """The rank that holds most of a request's prefix; None where others are to be preferred."""
+        hashes = self.log.hashes
+        if hashes is None:
+            return None
+        known = [rank.known_prefix(request, self.now) for rank in self.ranks]
+        return matched(known, self.loads, len(hashes[request]))
 
     # the loop
 
     @property
     def next_start(self) -> float:
         """When the next pass can start [s]; infinite when there is nothing to do."""
-        if any(rank.running or rank.waiting for rank in self.ranks):
+        if self.present:
             return self._departure(self.now)
         start = self.arrivals.next_s()
         return start if start == inf else self._departure(max(self.now, start))
 
     def advance(self, until: float = inf) -> None:
         """Run all passes that start before `until`; stop early when `done` has entries."""
-        ranks = self.ranks
         match self.policy.passes:
             case "mixed":
                 mixed = True
@@ -131,10 +170,7 @@ class Replica:
                 assert_never(self.policy.passes)
         while True:
             self._take_arrivals()
-            for rank in ranks:
-                if rank.running or rank.waiting:
-                    break
-            else:
+            if not self.present:
                 start = self.arrivals.next_s()
                 if start >= until or start == inf:
                     return
@@ -150,7 +186,8 @@ class Replica:
                     self._wait(start - self.now)
                     continue
             if self.now >= self.statistics.next_sample:
-                self.statistics.sample(self.ranks, self.now)
+                count = self.together.count
+                self.statistics.sample(self.now, count, self.present - count, self.used_blocks)
             if mixed:
                 self._mixed_or_decode(until)
             else:
@@ -165,124 +202,151 @@ class Replica:
 
     def _wait(self, seconds: float) -> None:
         self.now += seconds
-        if any(rank.decoding.count for rank in self.ranks):
+        if self.together.count:
             self.statistics.waited_s += seconds
 
     def _mixed_or_decode(self, until: float) -> None:
-        now, verified = self.now, self.clock.verified
-        prompts: list[list[tuple[int, int, int]]] = []
-        any_prompts = lost = False
-        for rank in self.ranks:
-            if self.log.ready:
-                rank.join_ready(now)
-            found: list[tuple[int, int, int]] = []
-            grown = 0
-            batch = rank.decoding
-            if batch.count:
-                grown = batch.tokens_of(1, self.per_step)
-                if batch.count * grown > rank.blocks.free:
-                    lost = rank.make_room(grown, now) or lost
-            if rank.prefilling or rank.waiting:
-                need = rank.needed(grown)  # reserved for the sequences that decode in this pass
-                rank.blocks.used += need
-                preempted = rank.preemptions
-                found = rank.take_prompts(self.spec.max_batched_tokens - batch.count * verified, now, not lost)
-                rank.blocks.used -= need
-                lost = lost or rank.preemptions != preempted
-            prompts.append(found)
-            any_prompts = any_prompts or bool(found)
-        if any_prompts:
+        now, verified, together = self.now, self.clock.verified, self.together
+        grown = together.tokens_of(1) if together.count else 0
+        finished = self.finished
+        self._refresh()
+        prompts: _Chunks = {}
+        lost = False
+        least = together.clock + grown
+        if self.present > together.count or min(self.room) < least:
+            for rank in self.ranks:
+                if not (rank.prefilling or (rank.waiting and not rank.stuck) or self.room[rank.index] < least):
+                    continue
+                rank.settle()
+                batch = rank.decoding
+                if self.log.ready:
+                    self._join(rank)
+                if batch.count:
+                    grown = together.tokens_of(1)
+                    if batch.count * grown > rank.blocks.free:
+                        lost = rank.make_room(grown, now) or lost
+                if rank.prefilling or rank.waiting:
+                    need = rank.needed(grown)  # reserved for the sequences that decode in this pass
+                    rank.blocks.used += need
+                    preempted = rank.preemptions
+                    chunks = rank.take_prompts(self.spec.max_batched_tokens - batch.count * verified, now, not lost)
+                    rank.blocks.used -= need
+                    lost = lost or rank.preemptions != preempted
+                    if chunks:
+                        prompts[rank.index] = chunks
+        if prompts:
             self._pass(prompts, decodes=True)
-        else:
+        elif together.count or self.finished == finished:
             self._decode(until, alone=lost)
 
     def _prompts_or_decode(self, until: float) -> None:
-        now = self.now
+        now, together = self.now, self.together
         batch = self.policy.passes == "batch"
-        prompts: list[list[tuple[int, int, int]]] = []
-        any_prompts = lost = yielding = False
-        for rank in self.ranks:
-            if self.log.ready:
-                rank.join_ready(now)
+        finished = self.finished
+        prompts: _Chunks = {}
+        lost = yielding = False
+        for rank in self.ranks if batch or self.present > together.count else ():
+            if not (rank.waiting or rank.prefilling or batch):
+                continue
+            if self.log.ready and rank.waiting:
+                rank.settle()
+                self._join(rank)
             if batch and not rank.running:
                 rank.is_open = True
             held_back = rank.yields and rank.decoding.count > 0
             yielding = yielding or held_back
             admit = (rank.is_open or not batch) and not held_back
-            found: list[tuple[int, int, int]] = []
-            if rank.prefilling or rank.waiting:
+            if rank.prefilling or (rank.waiting and not rank.stuck):
+                rank.settle()
                 preempted = rank.preemptions
-                found = rank.take_prompts(self.spec.max_batched_tokens, now, admit)
+                chunks = rank.take_prompts(self.spec.max_batched_tokens, now, admit)
                 if rank.preemptions != preempted:
-                    lost = rank.yields = True
-            prompts.append(found)
-            any_prompts = any_prompts or bool(found)
-        if any_prompts:
+                    lost = rank.yields = self.yields = True
+                if chunks:
+                    prompts[rank.index] = chunks
+        if prompts:
             self._pass(prompts, decodes=False)
             return
-        for rank in self.ranks:
-            rank.is_open = False
-            if rank.decoding.count:
-                lost = rank.make_room(rank.decoding.tokens_of(1, self.per_step), now) or lost
-        self._decode(until, alone=lost or yielding)
-        for rank in self.ranks:
-            rank.yields = False
+        if batch:
+            for rank in self.ranks:
+                rank.is_open = False
+        self._refresh()
+        grown = together.tokens_of(1)
+        if min(self.room) < together.clock + grown:
+            for rank in self.ranks:
+                if self.room[rank.index] < together.clock + grown:
+                    rank.settle()
+                    lost = rank.make_room(grown, now) or lost
+        if together.count or self.finished == finished:
+            self._decode(until, alone=lost or yielding)
+        if self.yields:
+            self.yields = False
+            for rank in self.ranks:
+                rank.yields = False
+
+    def _join(self, rank: Rank) -> None:
+        """Requests whose prompt was computed elsewhere start to decode."""
+        for request in rank.join_ready(self.now):
+            self._leave(rank)
+            self._finish(request, self.now)
+
+    def _refresh(self) -> None:
+        """Bring what is known of ranks up to date for those to which something has happened."""
+        together = self.together
+        if together.changed:
+            for index in together.changed:
+                rank = self.ranks[index]
+                if rank.settled != together.clock:
+                    rank.settle()
+                self.room[index] = together.clock + rank.room()
+            together.changed.clear()
+            self.slowest = []
 
     # one pass with prompts
 
-    def _pass(self, prompts: list[list[tuple[int, int, int]]], *, decodes: bool) -> None:
-        log, clock, verified = self.log, self.clock, self.clock.verified
+    def _pass(self, prompts: _Chunks, *, decodes: bool) -> None:
+        log, together = self.log, self.together
+        self._refresh()
         seconds = beside = 0.0
-        index = tokens = sequences = 0
-        for group in self.groups:
-            mine = prompts[index : index + len(group)]
-            index += len(group)
-            decoding = new = 0
-            for rank, chunks in zip(group, mine, strict=True):
-                decoding += rank.decoding.count * verified if decodes else 0
-                for chunk in chunks:
-                    new += chunk[1]
-            tokens += new
-            sequences += decoding // verified
-            for rank, chunks in zip(group, mine, strict=True):
-                batch = rank.decoding
-                n = batch.count if decodes else 0
-                swap_s, beside = rank.swap_s, max(beside, rank.tier_s)
+        size = self.group_size
+        for first in range(0, len(self.ranks), size):
+            group = self.ranks[first : first + size]
+            mine = (
+                prompts
+                if size == len(self.ranks)
+                else {i: prompts[i] for i in range(first, first + size) if i in prompts}
+            )
+            seconds = max(seconds, self._group_s(group, mine, decodes=decodes))
+        if self.swaps:
+            for rank in self.ranks:
+                beside = max(beside, rank.tier_s)
                 rank.tier_s = rank.swap_s = 0.0
-                if not chunks and (not n or self._dominated(rank, group, mine)) and not swap_s:
-                    continue
-                if not chunks and not n:
-                    seconds = max(seconds, swap_s)
-                    continue
-                if batch.slots is not None and chunks:
-                    split_s = prompts_of_runs(clock, batch, batch.slots, chunks, decodes=decodes)
-                    seconds = max(seconds, split_s + swap_s)
-                    continue
-                kv, longest = (batch.kv_tokens, batch.longest_context) if n else (0, 0)
-                alone = step_s(self.clock, batch, decoding) if n and chunks else 0.0
-                pieces = [Chunk(take, done) for _, take, done in chunks]
-                seconds = max(seconds, clock.prompts(n, kv, longest, pieces, decoding + new, alone) + swap_s)
         seconds = max(seconds, beside)  # layers are computed while the cache of later ones is loaded
         interval = self.policy.interval_s
         if interval:
             seconds = ceil(seconds / interval - 1e-9) * interval
         start, end = self.now, self.now + seconds
-        self.statistics.account(self.ranks, seconds, 1, 0.0)
+        self.statistics.account(seconds, 1, together.count, self.used_blocks)
         self.now = end
+        sequences = together.count if decodes else 0
         if self.records is not None:
+            tokens = sum(take for chunks in prompts.values() for _, take, _ in chunks)
             self.records.append(PassRecord(start, seconds, 1, sequences, tokens))
         if sequences:
             self.statistics.gap(sequences, seconds, end)
-        if len(prompts) > 1:
-            self.statistics.prompts(prompts, seconds)
+        if len(self.ranks) > 1:
+            self.statistics.prompts(seconds, len(prompts) / len(self.ranks))
+        ended: dict[int, list[int]] = {}
+        if sequences:
+            for index, request in self._advance(1):
+                ended.setdefault(index, []).append(request)
         joined = 0
-        for rank, chunks in zip(self.ranks, prompts, strict=True):
-            if decodes and rank.decoding.count:
-                grown = rank.decoding.tokens_of(1, self.per_step)
-                rank.blocks.take(rank.needed(grown))
-                for request in rank.advance(grown, 1, end):
-                    self._finish(request, end)
-            for request, take, done in chunks:
+        for index in sorted({*ended, *prompts}):
+            rank = self.ranks[index]
+            rank.settle()
+            for request in ended.get(index, ()):
+                self._end(rank, request, end)
+            for request, take, done in prompts.get(index, ()):
                 if request not in rank.prefilling:
                     continue
                 if done + take < rank.target(request):
@@ -296,8 +360,10 @@ class Replica:
                         self.statistics.gap_of(end - last, 1)
                 if self.hands_over:
                     rank.free(request, end)
+                    self._leave(rank)
                     self.done.append((request, end))
                 elif rank.prompt_done(request, end):
+                    self._leave(rank)
                     self._finish(request, end)
                 else:
                     joined += 1
@@ -306,83 +372,127 @@ class Replica:
             if joined:
                 self.statistics.joined.append((end, joined))
 
-    def _dominated(self, rank: Rank, group: list[Rank], prompts: list[list[tuple[int, int, int]]]) -> bool:
-        """Whether another rank of the group has at least as much of everything, so that it finishes later."""
-        return any(
-            chunks and other.decoding.exceeds(rank.decoding) for other, chunks in zip(group, prompts, strict=True)
-        )
+    def _group_s(self, group: list[Rank], prompts: _Chunks, *, decodes: bool) -> float:
+        """A pass of ranks that share experts, with prompts on some of them [s]."""
+        clock, verified = self.clock, self.clock.verified
+        decoding = sum([rank.decoding.count for rank in group]) * verified if decodes else 0
+        new = sum([take for chunks in prompts.values() for _, take, _ in chunks])
+        seconds = 0.0
+        alike: set[tuple[tuple[int, int], ...]] = set()  # prompts of ranks that do nothing else
+        for index, chunks in prompts.items():
+            rank = self.ranks[index]
+            batch = rank.decoding
+            if batch.slots is not None:
+                split_s = prompts_of_runs(clock, batch, batch.slots, chunks, decodes=decodes)
+                seconds = max(seconds, split_s + rank.swap_s)
+                continue
+            n = batch.count if decodes else 0
+            pieces = [Chunk(take, done) for _, take, done in chunks]
+            if not n and not rank.swap_s:
+                if (key := tuple(pieces)) in alike:
+                    continue
+                alike.add(key)
+            kv, longest = (batch.kv_tokens, batch.longest_context) if n else (0, 0)
+            alone = step_s(clock, batch, decoding) if n else 0.0
+            seconds = max(seconds, clock.prompts(n, kv, longest, pieces, decoding + new, alone) + rank.swap_s)
+        if decodes and len(prompts) < len(group) and decoding:
+            for batch in may_be_slowest([rank.decoding for rank in group if rank.index not in prompts]):
+                kv, longest = batch.kv_tokens, batch.longest_context
+                seconds = max(seconds, clock.prompts(batch.count, kv, longest, [], decoding + new, 0.0))
+        if self.swaps:  # beside or without decoding
+            for rank in group:
+                if rank.swap_s and rank.index not in prompts:
+                    batch, n = rank.decoding, rank.decoding.count if decodes else 0
+                    kv, longest = batch.kv_tokens, batch.longest_context
+                    also = clock.prompts(n, kv, longest, [], decoding + new, 0.0) if n else 0.0
+                    seconds = max(seconds, also + rank.swap_s)
+        return seconds
 
     # decode steps
 
     def _decode(self, until: float, *, alone: bool) -> None:
-        most = _AHEAD
-        per_step = self.per_step
-        blocked = False
-        for rank in self.ranks:
-            if rank.decoding.count:
-                most = min(most, rank.decoding.steps_to_end(per_step))
-            if rank.waiting and rank.adapters is None:  # with adapters, later requests overtake
-                blocked = True
-        for rank in self.ranks:
-            if rank.decoding.count:
-                most = min(most, steps_with_room(rank, most, per_step))
-        most = 1 if alone or self.stepwise else max(most, 1)
-        # requests that join the end of a blocked queue do not change it
-        if not (blocked and len(self.ranks) == 1 and self.policy.order is None):
-            until = min(until, self.arrivals.next_s())
-        for rank in self.ranks:  # what a waiting request finds in the cache changes when blocks expire
-            if rank.waiting and rank.cache is not None:
-                until = min(until, rank.cache.next_expiry_s)
-        interval = self.policy.interval_s
-        line = None if per_step != 1.0 or interval else common_line(self.clock, self.groups, most)
-        if line is not None:
-            first, slope = line
-            steps = most
-            if most > 1 and until < self.now + most * (first + slope * (most - 1)):
-                steps = steps_before(until - self.now, first, slope, most)
-            seconds = steps * first + slope * (0.5 * steps * (steps - 1))
-            durations = None
-        else:
-            most = min(most, 256)
-            durations = durations_of(self.clock, self.groups, most)
-            if interval:
-                durations = np.ceil(durations / interval - 1e-9) * interval
-            ends = np.cumsum(durations)
-            steps = most
-            if self.now + ends[-1] > until:
-                steps = min(most, int(np.searchsorted(ends, until - self.now, side="left")) + 1)
-            durations = durations[:steps]
-            seconds = float(ends[steps - 1])
-            first, slope = float(durations[0]), 0.0
-        sequences = 0
-        swapped = 0.0
-        for rank in self.ranks:
-            sequences += rank.decoding.count
-            swapped = max(swapped, rank.swap_s)
-            rank.swap_s = 0.0
-        seconds += swapped
-        if not sequences:
+        together, interval, alone_s = self.together, self.policy.interval_s, 0.0
+        if not together.count:
             raise RuntimeError("no request is running and none can start")
-        start = self.now
+        self._refresh()
+        one = len(self.ranks) == 1
+        most = 1
+        if not (alone or self.stepwise):
+            most = max(min(_AHEAD, together.steps_to_end()), 1)
+            room = min(self.room) - together.clock
+            if room < together.tokens_of(most):
+                most = max(together.steps_within(int(room)), 1)
+        # requests that join the end of a blocked queue do not change it; with adapters, later requests overtake
+        blocked = one and self.policy.order is None and bool(self.ranks[0].waiting) and self.ranks[0].adapters is None
+        if not blocked:
+            until = min(until, self.arrivals.next_s())
+        if self.caches:  # what a waiting request finds in the cache changes when blocks expire
+            for rank in self.ranks:
+                if rank.waiting and rank.cache is not None:
+                    until = min(until, rank.cache.next_expiry_s)
+        self.slowest = self.slowest or self._may_be_slowest()
+        steps, seconds, first, slope, durations = pace(self.clock, self.slowest, most, until - self.now, interval)
+        if self.swaps:
+            alone_s = max(rank.swap_s for rank in self.ranks)
+            for rank in self.ranks:
+                rank.swap_s = 0.0
+        seconds += alone_s
+        sequences, start = together.count, self.now
         self.now = end = start + seconds
         if self.records is not None:
             self.records.append(PassRecord(start, seconds, steps, sequences, 0))
-        self.statistics.gaps_of(sequences, start, first + swapped, slope, steps, durations)
-        grown_used = 0
-        for rank in self.ranks:
-            if rank.decoding.count:
-                grown = rank.decoding.tokens_of(steps, per_step)
-                need = rank.needed(grown)
-                rank.blocks.take(need)
-                grown_used += need
-        self.statistics.account(self.ranks, seconds, steps, -0.5 * grown_used)
-        for rank in self.ranks:
-            if rank.decoding.count:
-                grown = rank.decoding.tokens_of(steps, per_step)
-                if rank.cache is not None:
+        self.statistics.gaps_of(sequences, start, first + alone_s, slope, steps, durations)
+        used = self.used_blocks
+        before = together.unsettled
+        ended = self._advance(steps)
+        self.statistics.account(seconds, steps, sequences, used + 0.5 * (together.unsettled - before))
+        if self.caches:
+            for rank in self.ranks:
+                if rank.cache is not None and rank.decoding.count:
+                    rank.settle()
                     rank.cache.trim(rank.blocks.free)
-                for request in rank.advance(grown, steps, end):
-                    self._finish(request, end)
+        for index, request in ended:
+            rank = self.ranks[index]
+            rank.settle()
+            self._end(rank, request, end)
+
+    def _may_be_slowest(self) -> list[tuple[DecodingBatch, float]]:
+        """Batches that may take longest in the next steps, each with the tokens of the ranks that share its experts.
+
+        All of them where attention reads some contexts in part, so that cached tokens do not tell what is read.
+        """
+        clock, size = self.clock, self.group_size
+        if len(self.ranks) == 1:
+            return [(self.ranks[0].decoding, self.ranks[0].decoding.count * clock.verified)]
+        batches = [rank.decoding for rank in self.ranks]
+        found: list[tuple[DecodingBatch, float]] = []
+        for first in range(0, len(batches), size if size > 1 else len(batches)):
+            group = [batch for batch in batches[first : first + size if size > 1 else None] if batch.count]
+            tokens = sum([batch.count for batch in group]) * clock.verified
+            if not (clock.straight_from or self.spec.neighbour_passes) or all(is_straight(clock, one) for one in group):
+                group = may_be_slowest(group)
+            found += [(batch, tokens if size > 1 else batch.count * clock.verified) for batch in group]
+        return found
+
+    # the end of a pass
+
+    def _advance(self, steps: int) -> Sequence[tuple[int, int]]:
+        """All decoding sequences gain their tokens of some steps; (rank, request) of those that have all of them."""
+        together = self.together
+        grown = together.tokens_of(steps)
+        if grown and not self.ranks[0].final:
+            together.unsettled += together.new_blocks(grown)
+        together.advance(grown, steps)
+        return together.ended()
+
+    def _end(self, rank: Rank, request: int, end: float) -> None:
+        rank.finish(request, end)
+        self._leave(rank)
+        self._finish(request, end)
+
+    def _leave(self, rank: Rank) -> None:
+        self.loads[rank.index] -= 1
+        self.present -= 1
 
     def _finish(self, request: int, end: float) -> None:
         self.log.finish_s[request] = end

@@ -8,9 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rackline.passes.features import Array
-from rackline.simulation.rank import Rank
-
 GAPS_PER_E = 200.0  # bins of the histogram of inter-token times per factor of e: half a percent wide
 _SAMPLES = 4096
 
@@ -38,21 +35,22 @@ class ReplicaStatistics:
         self.samples: list[tuple[float, int, int, int]] = []
         self.next_sample = self.sample_s = 0.0
 
-    def account(self, ranks: Sequence[Rank], seconds: float, steps: int, used_more: float) -> None:
-        n = used = 0
-        for rank in ranks:
-            n += rank.decoding.count
-            used += rank.blocks.used
+    def account(self, seconds: float, steps: int, sequences: int, used: float) -> None:
+        """Count a pass, or steps without an event in between.
+
+        Args:
+            sequences, used: decoding sequences and KV blocks in use, meanwhile [count].
+        """
         self.steps += steps
         self.passes += 1
         self.busy_s += seconds
-        self.sequence_s += n * seconds
-        self.used_s += (used + used_more) * seconds
+        self.sequence_s += sequences * seconds
+        self.used_s += used * seconds
 
-    def prompts(self, by_rank: Sequence[Sequence[object]], seconds: float) -> None:
-        """Count a pass with prompts, and the share of ranks that had some."""
+    def prompts(self, seconds: float, share: float) -> None:
+        """Count a pass with prompts on a share of the ranks."""
         self.prompt_pass_s += seconds
-        self.prompt_rank_s += seconds * sum(1 for chunks in by_rank if chunks) / len(by_rank)
+        self.prompt_rank_s += seconds * share
 
     def gap_of(self, seconds: float, count: int) -> None:
         place = int(log(seconds) * GAPS_PER_E) if seconds > 0 else -10000
@@ -70,22 +68,24 @@ class ReplicaStatistics:
         if count:
             self.gap_of(seconds, count)
 
-    def gaps_of(self, n: int, start: float, first: float, slope: float, steps: int, durations: Array | None) -> None:
+    def gaps_of(self, n: int, start: float, first: float, slope: float, steps: int, durations: Sequence[float]) -> None:
+        """Count the inter-token times of decode steps, from their durations or, if there are none, from their slope."""
         self.gap(n, first, start + first)
-        if steps > 1:
-            if durations is None:
-                self.gap_of(first + 0.5 * slope * steps, n * (steps - 1))
-            else:
-                for value, count in zip(*np.unique(durations[1:], return_counts=True), strict=True):
-                    self.gap_of(float(value), n * int(count))
+        if steps == 1:
+            return
+        if not durations:
+            self.gap_of(first + 0.5 * slope * steps, n * (steps - 1))
+        elif steps < 8 or min(durations) <= 0.0:
+            for value in durations[1:]:
+                self.gap_of(value, n)
+        else:
+            places = (np.log(durations[1:]) * GAPS_PER_E).astype(int)
+            for place, count in zip(*np.unique(places, return_counts=True), strict=True):
+                self.gaps[int(place)] = self.gaps.get(int(place), 0) + n * int(count)
 
-    def sample(self, ranks: Sequence[Rank], now: float) -> None:
-        n = waiting = used = 0
-        for rank in ranks:
-            n += rank.decoding.count
-            waiting += len(rank.waiting) + len(rank.prefilling)
-            used += rank.blocks.used
-        self.samples.append((now, n, waiting, used))
+    def sample(self, now: float, sequences: int, waiting: int, used: int) -> None:
+        """Record how full the replica is; when there are too many samples, drop every second."""
+        self.samples.append((now, sequences, waiting, used))
         if len(self.samples) >= _SAMPLES:
             self.samples = self.samples[::2]
             span = self.samples[-1][0] - self.samples[0][0]

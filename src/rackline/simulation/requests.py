@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -31,6 +32,9 @@ class Requests:
         name: display name.
         skipped: malformed lines of the source that were left out [count].
         lines: line of the source by request, for messages, (n,).
+        process: stationary process that they are drawn from: arrivals at a constant mean rate (open), or a constant
+            number of users, of whom the first to be free sends the next request (closed). None where there is none, as
+            in a trace, a burst or a day: every request counts.
 
     Raises:
         InputError: columns differ in length, times decrease or are negative, or lengths are below 1.
@@ -49,6 +53,7 @@ class Requests:
     name: str = ""
     skipped: int = 0
     lines: Array | None = None
+    process: Literal["open", "closed"] | None = None
 
     def __post_init__(self) -> None:
         count = len(self.arrival_s)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf, nextafter
 
 import numpy as np
@@ -150,10 +152,15 @@ def simulate(
         )
     run = _Run(requests, log, replicas, front, router, prefill, beyond_s, progress)
     interrupted = False
+    collects = gc.isenabled()
+    gc.disable()  # a run makes no cycles, and each collection would look at all that the program has loaded
     try:
         run.go()
     except KeyboardInterrupt:
         interrupted = True
+    finally:
+        if collects:
+            gc.enable()
     return _finished(lambda: gather(requests, log, replicas, front, skipped=skipped, interrupted=interrupted))
 
 
@@ -284,6 +291,12 @@ class _Run:
             for index, before in enumerate(requests.after.tolist()):
                 if before >= 0:
                     self.followers.setdefault(before, []).append(index)
+        # a user who is free sends the next request of all, so that no user runs out of them before the others
+        self.rest = (
+            iter(sorted(one for some in self.followers.values() for one in some))
+            if requests.process == "closed"
+            else None
+        )
 
     def go(self) -> None:
         """Run until no work is left."""
@@ -310,6 +323,10 @@ class _Run:
             for replica in self.replicas:
                 replica.advance(stop)
             self.progress(sum(r.finished for r in self.replicas), len(times), self.replicas[0].now)
+
+    def _followers_of(self, request: int) -> list[int]:
+        """The requests that wait for this one."""
+        return self.followers.get(request, []) if self.rest is None else list(islice(self.rest, 1))
 
     def _together(self, times: list[float]) -> None:
         after = self.requests.after
@@ -355,7 +372,7 @@ class _Run:
                 if next_one.hands_over:
                     self.log.finish_s[request] = end
                     self.replicas[0].finished += 1
-                for follower in self.followers.get(request, ()):
+                for follower in self._followers_of(request):
                     serial += 1
                     self.log.arrival_s[follower] = end + times[follower]
                     heapq.heappush(events, (end + times[follower] + self.beyond_s, 1, serial, follower))

@@ -136,6 +136,7 @@ class Sessions:
             answer_hashes=answered,
             hash_tokens=self.hash_tokens,
             name=self.name,
+            process="open",
         )
 
     @property

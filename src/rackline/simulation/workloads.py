@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal, Protocol, assert_never
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
-from rackline.simulation.arrivals import diurnal, gamma
+from rackline.simulation.arrivals import DAY_S, diurnal, gamma
 from rackline.simulation.requests import Requests
 
 Spread = Literal["fixed", "uniform", "exponential", "lognormal"]
@@ -76,13 +77,18 @@ def open_arrivals(
     """Open-loop requests, which arrive independently of the server.
 
     Args:
-        count: number of requests [requests].
+        count: number of requests; with a daily cycle at most, as it covers whole days [requests].
         rate_per_s: mean arrival rate; infinite for all at once [requests/s].
         lengths: distribution of prompt and output lengths.
         arrival_cv: coefficient of variation of the inter-arrival times, 1 is Poisson; see `gamma` [1].
         diurnal_amplitude: relative amplitude of the daily cycle of the rate; see `diurnal` [1].
         high_priority_share: share of high-priority requests (tier 0; the others are tier 1) [1].
+
+    Raises:
+        InputError: too few requests for a day with a daily cycle, or a share outside [0, 1].
     """
+    if diurnal_amplitude and not np.isinf(rate_per_s):
+        count = _of_whole_days(count, rate_per_s)
     if np.isinf(rate_per_s):
         times = np.zeros(count)
     elif diurnal_amplitude:
@@ -95,7 +101,27 @@ def open_arrivals(
         if not 0.0 <= high_priority_share <= 1.0:
             raise InputError(what="high_priority_share", given=high_priority_share, allowed="0 to 1", nearest="0.1")
         priority = (rng.random(count) >= high_priority_share).astype(np.int64)
-    return Requests(arrival_s=times, input_len=inputs, output_len=outputs, priority=priority, name="synthetic requests")
+    return Requests(
+        arrival_s=times,
+        input_len=inputs,
+        output_len=outputs,
+        priority=priority,
+        name="synthetic requests",
+        process=None if np.isinf(rate_per_s) or diurnal_amplitude else "open",
+    )
+
+
+def _of_whole_days(count: int, rate_per_s: float) -> int:
+    """The requests of the whole days among `count`: a part of a day says nothing of the rest, and it begins quietly."""
+    a_day = rate_per_s * DAY_S
+    if count < round(a_day):
+        raise InputError(
+            what="requests",
+            given=count,
+            allowed=f"at least {ceil(a_day)}, a day of the daily cycle at {rate_per_s:g} requests/s",
+            nearest=str(ceil(a_day)),
+        )
+    return round(max(count // a_day, 1.0) * a_day)
 
 
 def closed_loop_of(
@@ -106,7 +132,9 @@ def closed_loop_of(
     Args:
         count: requests of all users together [requests].
         users: number of users, the most requests in flight [count].
-        think_s: mean think time before the next request, exponentially distributed; 0 for none [s].
+        think_s: mean think time before the next request, exponentially distributed; 0 for none [s]. Users start in the
+            middle of it, as they are found at any time of a long run: the rest of an exponential time is distributed
+            as all of it.
     """
     if not users >= 1:
         raise InputError(what="users", given=users, allowed="at least 1", nearest="1")
@@ -114,10 +142,12 @@ def closed_loop_of(
     index = np.arange(count)
     pause = rng.exponential(think_s, count) if think_s > 0 else np.zeros(count)
     first = index < users
+    pause[first] = np.sort(pause[first])
     return Requests(
-        arrival_s=np.where(first, 0.0, pause),
+        arrival_s=pause,
         input_len=inputs,
         output_len=outputs,
         after=np.where(first, -1, index - users),
         name=f"{users} users",
+        process="closed",
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from rackline.errors import InputError, RacklineError
+from rackline.extras import load_optional
 from rackline.sweeps.chunk import Done, Job, run_chunk
 from rackline.sweeps.space import Chunk
 from rackline.sweeps.store import store_of
@@ -17,7 +17,6 @@ from rackline.sweeps.workers import Task, Workers
 _AHEAD = 2  # chunks that wait for each core
 _RETRIES = 20  # times that Ray runs a chunk again after its worker or node has died
 _LOCAL = "local"
-_HOW_TO_GET = "uv add 'rackline[ray]' or pip install 'rackline[ray]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,7 @@ class Ray(Workers):
         Raises:
             InputError: Ray is not installed, or there is no cluster at the address.
         """
-        ray = _library()
+        ray = library()
         begun = not ray.is_initialized()
         if begun:
             self._begin(ray)
@@ -101,15 +100,12 @@ def _chunk(job: Job, store: str, name: str, chunk: Chunk) -> Done:
     return run_chunk(job, chunk, store_of(store), name)
 
 
-def _library() -> Any:
-    """Ray, where it is installed.
+def library() -> Any:
+    """Ray, loaded as its workers need it.
 
     Raises:
         InputError: with how to get it.
     """
     # workers have this version of rackline already; under `uv run` Ray would build an environment for each of them
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise InputError(what="ray", given="nothing installed", allowed=f"the extra ray: {_HOW_TO_GET}") from None
+    return load_optional("ray", what="--ray")

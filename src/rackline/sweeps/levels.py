@@ -21,13 +21,11 @@ from rackline.api.watch import Watch
 from rackline.api.what_if import DERIVED, KEYS, setting
 from rackline.errors import RacklineError
 from rackline.hardware import Cluster
-from rackline.parallel import Deployment, Layout, LayoutGrid, enumerate_layouts
-from rackline.parallel.deployment import build_table
-from rackline.passes import PassTable
-from rackline.serving.stack import Stack
+from rackline.parallel import enumerate_layouts
 from rackline.sweeps.file import Axis, SweepFile
 from rackline.sweeps.ranges import Draws
 from rackline.sweeps.space import Level
+from rackline.system import System
 
 POINTS = ("batch", "context", "prefill")
 """Options of a pass that are features of its batch."""
@@ -137,7 +135,7 @@ def _same_but(file: SweepFile, base: Mapping[str, Any], name: str, values: Seque
     except RacklineError:
         return None
     first = found[0]
-    clusters = [one.deployment.cluster for one in found]
+    clusters = [one.system.cluster for one in found]
     candidates = [
         rate
         for rate in _rates(clusters[0])
@@ -147,10 +145,10 @@ def _same_but(file: SweepFile, base: Mapping[str, Any], name: str, values: Seque
         here = rate.value(clusters[0])
         same = all(
             _bare(rate.put(one, here)) == _bare(clusters[0])
-            and other.stack == first.stack
-            and other.deployment.model == first.deployment.model
-            and repr(other.deployment.calibration) == repr(first.deployment.calibration)  # it holds NaN
-            and other.deployment.precision == first.deployment.precision
+            and other.system.stack == first.system.stack
+            and other.system.model == first.system.model
+            and repr(other.system.calibration) == repr(first.system.calibration)  # it holds NaN
+            and other.system.precision == first.system.precision
             for one, other in zip(clusters, found, strict=True)
         )
         if same and (rate.of == "price" or _same_rows(found)):
@@ -176,32 +174,29 @@ def _bare(cluster: Cluster) -> Cluster:
     return replace(cluster, chip=chip, sources=(), rent="")
 
 
-def _same_rows(found: Sequence[Resolved]) -> bool:
+def _same_rows(found: Sequence[Lane]) -> bool:
     """Whether operations are the same at all values, on the first and the last layout."""
-    options = enumerate_layouts(found[0].deployment.model, found[0].deployment.cluster.num_chips)
+    options = enumerate_layouts(found[0].system.model, found[0].system.cluster.num_chips)
     for layout in (options[0], options[-1]) if options else ():
-        tables = [pass_table(one.deployment, layout).rows for one in found]
+        tables = [one.system.table(layout).rows for one in found]
         if any(rows != tables[0] for rows in tables):
             return False
     return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class Lane:
     """What one table is made of.
 
     Args:
-        deployment: on one chip.
-        stack: that runs it.
         question: as `explain` reads it.
     """
 
-    deployment: Deployment
-    stack: Stack
+    system: System
     question: ExplainQuestion
 
 
-def resolve(file: SweepFile, values: Mapping[str, Any]) -> Resolved:
+def resolve(file: SweepFile, values: Mapping[str, Any]) -> Lane:
     """The records of a table.
 
     Args:
@@ -229,23 +224,10 @@ def resolve(file: SweepFile, values: Mapping[str, Any]) -> Resolved:
         texts += [setting(name, _written(value), model) for name, value in derived.items()]
         question = replace(question, set=tuple(texts))
     found = resolved(question, watch)
-    return Resolved(deployment=found.deployment(Layout()), stack=found.stack, question=question)
+    return Lane(system=found, question=question)
 
 
 def _written(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return repr(float(value)) if isinstance(value, float) else str(value)
-
-
-def pass_table(deployment: Deployment, layout: Layout | LayoutGrid) -> PassTable:
-    """The rows of a deployment under one layout or many."""
-    return build_table(
-        deployment.model,
-        deployment.cluster,
-        layout,
-        deployment.precision,
-        deployment.calibration,
-        deployment.routing,
-        sample_bytes_per_logit=deployment.sample_bytes_per_logit,
-    )

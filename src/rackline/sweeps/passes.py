@@ -14,14 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.api.explain import ExplainQuestion
-from rackline.api.option import si
 from rackline.api.question import written_defaults
 from rackline.arch import AnyModel
 from rackline.errors import InputError, RacklineError, nearest_names
 from rackline.hardware import Cluster
 from rackline.hardware.renting import paid_share
 from rackline.parallel import Layout, LayoutGrid, enumerate_layouts, parse_layout
-from rackline.parallel.deployment import stage_imbalance
 from rackline.parallel.layout import problem
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch, PassTable
@@ -30,11 +28,12 @@ from rackline.plain import plain
 from rackline.search.launch_rules import Asked, rules_of
 from rackline.serving.steady import Engine
 from rackline.sweeps.file import SweepFile
-from rackline.sweeps.levels import POINTS, Rate, Resolved, pass_table, resolve
+from rackline.sweeps.levels import POINTS, Lane, Rate, resolve
 from rackline.sweeps.space import Level, Part
+from rackline.system import System
 
 if TYPE_CHECKING:
-    from rackline.arch import Model
+    pass
 
 Rule = Literal["smallest", "cheapest", "fastest", "all"]
 RULES: tuple[Rule, ...] = ("smallest", "cheapest", "fastest", "all")
@@ -165,7 +164,7 @@ class PassSweep:
 
     def calibration(self, table: tuple[tuple[str, Any], ...]) -> tuple[str, str]:
         """Name of a table's calibration, and a hash of its numbers."""
-        numbers = self._kept(table, self._last).resolved.deployment.calibration
+        numbers = self._kept(table, self._last).lane.system.calibration
         return numbers.name, hashlib.sha256(json.dumps(plain(numbers), sort_keys=True).encode()).hexdigest()[:16]
 
     def _texts(self, lanes: Part) -> tuple[str, ...]:
@@ -178,22 +177,21 @@ class PassSweep:
         return (str(self.file.fixed["layout"]),) * lanes.num
 
     def _prepare(self, table: tuple[tuple[str, Any], ...], texts: tuple[str, ...]) -> _Prepared:
-        resolved = resolve(self.file, dict(table))
-        deployment = resolved.deployment
-        model, cluster = deployment.model, deployment.cluster
+        lane = resolve(self.file, dict(table))
+        model, cluster = lane.system.model, lane.system.cluster
         if self.rule is None:
             options, reasons = _given(texts, model, cluster)
         else:
-            options, reasons = _possible(resolved, self.rule), dict[str, str]()
+            options, reasons = _possible(lane.system, self.rule), dict[str, str]()
             if not options:
                 raise InputError(what="layout", given=self.rule, allowed=f"a layout of {model.name} on {cluster.name}")
         grid = LayoutGrid.of(list(options.values()) or [Layout()])
         return _Prepared(
-            resolved=resolved,
+            lane=lane,
             options=tuple(options),
             reasons=reasons,
             grid=grid,
-            table=pass_table(deployment, grid),
+            table=lane.system.table(grid),
         )
 
 
@@ -206,7 +204,7 @@ class _Prepared:
         reasons: why others are impossible, by text.
     """
 
-    resolved: Resolved
+    lane: Lane
     options: tuple[str, ...]
     reasons: Mapping[str, str]
     grid: LayoutGrid
@@ -230,20 +228,19 @@ def _given(texts: Iterable[str], model: AnyModel, cluster: Cluster) -> tuple[dic
     return options, reasons
 
 
-def _possible(resolved: Resolved, rule: Rule) -> dict[str, Layout]:
+def _possible(system: System, rule: Rule) -> dict[str, Layout]:
     """Layouts that a rule chooses among; but for the smallest, those that the serving engine launches."""
-    deployment = resolved.deployment
-    found = enumerate_layouts(deployment.model, deployment.cluster.num_chips)
-    rules = None if rule == "smallest" else rules_of(deployment.calibration)
+    found = enumerate_layouts(system.model, system.cluster.num_chips)
+    rules = None if rule == "smallest" else rules_of(system.calibration)
     if rules is not None and found:
         grid, kept = LayoutGrid.of(found), np.zeros(len(found), dtype=bool)
         for role in ("both", "decode"):
             asked = Asked(
-                model=deployment.model,
-                cluster=deployment.cluster,
+                model=system.model,
+                cluster=system.cluster,
                 sharding=grid,
-                precision=deployment.precision,
-                mode=resolved.stack.mode(),
+                precision=system.precision,
+                mode=system.stack.mode(),
                 role=role,
             )
             kept |= np.broadcast_to(rules.launches(asked), kept.shape)
@@ -284,11 +281,10 @@ class _Evaluator:
     @property
     def cluster(self) -> Cluster:
         """With the numbers of the table, not of the lanes."""
-        return self.prepared.resolved.deployment.cluster
+        return self.prepared.lane.system.cluster
 
     def _engine(self) -> tuple[Engine, Any]:
-        found = self.prepared.resolved
-        deployment, cluster = found.deployment, self.cluster
+        lane, cluster = self.prepared.lane, self.cluster
         for name, rate in self.sweep.rates.items():
             if name in self.lanes.columns:
                 cluster = rate.put(cluster, self.lanes.values(name)[self.lane_of])
@@ -297,16 +293,8 @@ class _Evaluator:
             table = replace(table.take(self.chosen), chip=cluster.chip, cluster=cluster)
         elif cluster is not self.cluster:
             table = replace(table, chip=cluster.chip, cluster=cluster)
-        model = deployment.model
-        engine = Engine(
-            table=table,
-            attention_dp=as_array(self.grid.attention_dp)[:, None],
-            micro_batches=as_array(self.grid.pp)[:, None],
-            stage_imbalance=as_array(stage_imbalance(model, as_array(self.grid.pp))).reshape(-1, 1),
-            num_layers=cast("Model", model).num_layers if hasattr(model, "num_layers") else 0,
-            stack=found.stack,
-        )
-        return engine, table.time_table(found.question.policy)
+        engine = lane.system.engines(table, self.grid)
+        return engine, table.time_table(lane.question.policy)
 
     def _of(self, name: str, points: Part) -> Array:
         """One quantity of the batch, (rows, 1) or (1, points) or (1, 1)."""
@@ -350,19 +338,16 @@ class _Evaluator:
 
     def _most(self, longest: Array, prefill: Array, points: Part) -> Array:
         """Sequences that each rank and micro-batch holds, (rows, points or 1): once for each distinct length."""
-        found = self.prepared.resolved
+        system = self.prepared.lane.system
         grid = _column(self.grid)
 
-        tokens = np.maximum(prefill, float(found.stack.max_batched_tokens))
-        server = found.stack.memory(float(tokens.max()), si(found.question.memory_fraction))
+        tokens = np.maximum(prefill, float(system.stack.max_batched_tokens))
+        server = system.server(float(tokens.max()))
         if np.any(tokens != tokens.max()):
             server = replace(server, batched_tokens=tokens)
 
         def fitting(context_len: Array) -> Array:
-            deployment = found.deployment
-            return fitting_sequences(
-                deployment.model, grid, deployment.precision, self.cluster.chip, server, context_len
-            )
+            return fitting_sequences(system.model, grid, system.precision, self.cluster.chip, server, context_len)
 
         distinct, index = points.columns.get("context", ((), np.zeros(0, dtype=np.int64)))
         if prefill.size == 1 and 0 < len(distinct) < points.num:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.errors import InputError, nearest_names
+from rackline.extras import load_optional
 from rackline.passes.features import Array
 from rackline.sweeps.file import Sense
 from rackline.sweeps.run import read_index
@@ -113,6 +114,7 @@ class Results:
         Raises:
             InputError: there is none, or it has no shard yet; a condition that is none.
         """
+        load_optional("polars", what="the results of a sweep")
         store = store_of(address)
         index = read_index(store)
         there = store.names()

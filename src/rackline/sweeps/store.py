@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from rackline.errors import InputError
+from rackline.extras import load_optional
 
 SHARDS = "shards"
 ENDING = ".parquet"
-_HOW_TO_GET = "uv add 'rackline[sweep]' or pip install 'rackline[sweep]'"
 
 
 class LostStoreError(InputError):
@@ -113,12 +113,7 @@ class RemoteStore(Store):
 
     def __init__(self, address: str) -> None:
         self.address = address
-        try:
-            import fsspec
-        except ImportError:
-            raise InputError(
-                what="out", given=address, allowed=f"a folder; addresses need fsspec: {_HOW_TO_GET}"
-            ) from None
+        fsspec = load_optional("fsspec", what=f"out {address}", instead="a folder")
         try:
             found = cast("tuple[Any, str]", fsspec.core.url_to_fs(address))  # pyright: ignore[reportUnknownMemberType]
         except (ImportError, ValueError) as error:

@@ -13,6 +13,7 @@ from rackline.api.option import Quantity, count, option, si, whole
 from rackline.api.question import Question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
+from rackline.extras import load_optional
 from rackline.sweeps.run import Forecast, Ran
 
 if TYPE_CHECKING:
@@ -135,6 +136,11 @@ def sweep(question: SweepQuestion, watch: Watch) -> Forecast | Ran | Example | O
         return _example(question.new)
     if question.file is None:
         raise InputError(what="file", given="nothing", allowed="a TOML file, or `new` FILE for an example")
+    load_optional("polars", what="rackline sweep")  # before anything is written
+    if question.ray is not None:
+        from rackline.sweeps.cluster import library
+
+        library()
     given = sweep_data(cast("str", question.file))
     if question.search:
         from rackline.sweeps.optimum import optimum

@@ -15,9 +15,16 @@ from rackline.training.work import from_latent
 def attention_flop(model: Model, seq_len: float, *, causal: bool = False) -> float:
     """FLOP of the attention products of one sequence, forward [FLOP].
 
+    A = 4 L H D s² (scores and values, 2 FLOP a multiply-add) over the whole square of query and key, with which most
+    published MFU are counted; a causal mask leaves s (s + 1) / 2 of the s² pairs, half of it.
+
     Args:
-        seq_len: sequence length [tokens].
-        causal: count only the pairs of a causal mask; else the full square, as PaLM and Megatron do.
+        seq_len: s, sequence length [tokens].
+        causal: count only the pairs of a causal mask; else the whole square.
+
+    Sources: Chowdhery et al. 2022 (PaLM, arXiv:2204.02311), appendix B: 12 L H D s per token, forward and backward;
+        Narayanan et al. 2021 (Megatron, arXiv:2104.04473), equation 3, likewise; Dao 2023 (FlashAttention-2,
+        arXiv:2307.08691), section 4.1: half of it with a causal mask.
     """
     total = 0.0
     for group in model.layer_groups:

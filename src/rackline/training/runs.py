@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.arch import DenseFfn, Model
-from rackline.catalog.training_stacks import ScheduleName
 from rackline.errors import LayoutError, nearest_names
 from rackline.hardware import Cluster
 
@@ -21,6 +20,7 @@ RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "modules", "full", "rev
 """Parts of the forward pass that the backward pass recomputes; a run stores the index. "selective" is the core of
 attention, "modules" are norms, activation functions and the up-projections of latents, each cheap for the bytes that it
 saves (DeepSeek-V3, arXiv:2412.19437, section 3.2.3; Megatron-Core's layernorm, moe_act and mla_up_proj)."""
+ScheduleName = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe"]
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe")
 """Pipeline schedules; a run stores the index. With virtual_pp above 1, "1f1b" means interleaved."""
 

@@ -2,58 +2,159 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
 
-from rackline.catalog import TrainingStackRecord, names, training_stack_record
+from pydantic import Field
+
+from rackline.catalog import names
+from rackline.catalog.base import Fraction, Name, NonNegative, Positive, Record, Text
+from rackline.catalog.objects import CatalogueObject, read_object, stated, written_as
 from rackline.hardware import Chip
 from rackline.hardware.host_link import has_grace
-from rackline.training.runs import SCHEDULES
+from rackline.training.runs import SCHEDULES, ScheduleName
 
 Key = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingStack:
-    """Numbers of a stack besides its kernels; see `rackline.catalog.TrainingStackRecord` for their meaning."""
+Slowdown = Annotated[float, Field(ge=0.5, le=10.0)]
 
-    name: str = "ideal"
-    kernels: str = "unit"
+
+class SlowdownRecord(Record):
+    """Time of products inside a training step over that of the same products measured alone.
+
+    Args:
+        generation: Generation of chips, or "*" for all.
+        dtype: Data type of the products, or "*".
+        ratio: Time over time [1].
+    """
+
+    generation: Text
+    dtype: Text
+    ratio: Slowdown
+
+
+class StandsForRecord(Record):
+    """Cases of a stack that this record describes in place of the record of that name.
+
+    Args:
+        stack: As cases name it.
+        before: Versions below this one, such as "26.6"; all, and those that are not stated, when it is missing.
+        generation: Chips of this generation; all when it is missing.
+    """
+
+    stack: Name
+    before: Text | None = None
+    generation: Text | None = None
+
+
+class OwnNumberRecord(Record):
+    """A number that is fitted for this stack by itself, where the others share one.
+
+    Args:
+        name: Field of the stack.
+        prior: Value that it is drawn to.
+        spread: How far it may lie from the prior before that costs as much as one misfit, in ln.
+        low, high: Bounds.
+    """
+
+    name: Text
+    prior: Positive
+    spread: Positive
+    low: Positive
+    high: Positive
+
+
+def by_key(table: Iterable[SlowdownRecord]) -> dict[Key, float]:
+    """(generation, data type) → time over time."""
+    return {(one.generation, one.dtype): one.ratio for one in table}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingStack(CatalogueObject):
+    """A training stack: its habits, and numbers fitted to published runs.
+
+    Args:
+        kernels: Calibration that its kernels start from.
+        flash_attention: Whether attention is one fused kernel.
+        gemm_slowdown: Products in a step over products alone, by generation and data type.
+        expert_slowdown: The same for grouped products of experts, beyond gemm_slowdown, by generation.
+        flash_forward: FlashAttention-2 in a step over the kernel of serving, forward: on chips before Hopper, and on
+            later ones where `flash_since_hopper` is above 1 [1].
+        flash_backward: The backward pass of fused attention over that, as its kernel reaches less of the peak [1].
+        flash_since_hopper: FlashAttention-2 over the newest kernels, from Hopper on, as it does not use the
+            asynchronous units; 1 for stacks that have the newest kernels [1].
+        sequence_parallel: Whether what lies between tensor-parallel blocks is spread over tp as well.
+        elementwise: Bytes of small kernels over those of perfectly fused ones [1].
+        quantise: Bytes of casts over those of one pass [1].
+        permute: Passes of routed tokens through memory [count].
+        unfused: Passes of expert activations through memory where experts have biases [count].
+        state: Time of recurrent layers over their products at the speed of a plain product [1].
+        tensor_exposed, context_exposed: Share of these collectives that does not hide behind compute [1].
+        expert_inside, expert_outside: Time of the expert exchange over its bytes at the speed of the link, within and
+            across scale-up domains [1].
+        pipeline_exposed: Share of the sends between stages that does not hide behind other micro-batches [1].
+        data_exposed: Share of the gradient exchange that shows [1].
+        shard_exposed: Share of gathers of sharded weights that shows [1].
+        host_dense_s, host_moe_s, host_expert_s, host_state_s: Host time to launch a dense layer, a mixture layer, one
+            local expert of it, a recurrent layer, forward and backward [s].
+        host_grace: The same on chips whose host is a Grace CPU with graphs captured [1].
+        fixed_s: Time of a step that nothing else explains: data loading, logging, synchronisation [s].
+        gradient_bytes: A gradient as it is exchanged [bytes].
+        zero: What data parallelism shards by default.
+        schedules: Pipeline schedules that it has.
+        forwards_tokens: Whether a token crosses to a scale-up domain once, however many of its experts live there.
+        optimizer: Optimiser by default, with the data type of its moments.
+        dispatch_bytes: An element of a token on its way to experts whose products run in 8 bits [bytes].
+        activation_input_bytes, attention_output_bytes: An element of what an activation function starts from, and of
+            what attention puts out, as it is kept where products run in 8 bits [bytes].
+        numbers_of: Stack whose own fitted numbers it takes, where too few steps of its own are published to fit.
+        stated: Names of numbers that its authors state, which no fit changes.
+        is_default: Whether it is taken where no stack is named; true for one.
+        stands_for: Cases of other names, versions or chips that it describes.
+        own: Numbers that are fitted for it alone.
+    """
+
+    kernels: Text = stated("unit")
     flash_attention: bool = True
-    gemm_slowdown: Mapping[Key, float] = field(default_factory=dict[Key, float])
-    expert_slowdown: Mapping[Key, float] = field(default_factory=dict[Key, float])
-    flash_forward: float = 1.0
-    flash_backward: float = 1.0
-    flash_since_hopper: float = 1.0
+    gemm_slowdown: Mapping[Key, float] = written_as(tuple[SlowdownRecord, ...], by_key, {}, needed=True)
+    expert_slowdown: Mapping[Key, float] = written_as(tuple[SlowdownRecord, ...], by_key, {})
+    flash_forward: Positive = 1.0
+    flash_backward: Positive = 1.0
+    flash_since_hopper: Positive = 1.0
     sequence_parallel: bool = True
-    elementwise: float = 1.0
-    quantise: float = 1.0
-    permute: float = 1.0
-    unfused: float = 1.0
-    state: float = 1.0
-    tensor_exposed: float = 1.0
-    context_exposed: float = 1.0
-    expert_inside: float = 1.0
-    expert_outside: float = 1.0
-    pipeline_exposed: float = 1.0
-    data_exposed: float = 1.0
-    shard_exposed: float = 1.0
-    host_dense_s: float = 0.0
-    host_moe_s: float = 0.0
-    host_expert_s: float = 0.0
-    host_state_s: float = 0.0
-    host_grace: float = 1.0
-    fixed_s: float = 0.0
-    gradient_bytes: float = 4.0
-    zero: int = 1
-    schedules: tuple[str, ...] = SCHEDULES
+    elementwise: NonNegative = 1.0
+    quantise: NonNegative = 1.0
+    permute: NonNegative = 1.0
+    unfused: NonNegative = 1.0
+    state: NonNegative = 1.0
+    tensor_exposed: Fraction = 1.0
+    context_exposed: Fraction = 1.0
+    expert_inside: NonNegative = 1.0
+    expert_outside: NonNegative = 1.0
+    pipeline_exposed: Fraction = 1.0
+    data_exposed: NonNegative = 1.0
+    shard_exposed: Fraction = 1.0
+    host_dense_s: NonNegative = 0.0
+    host_moe_s: NonNegative = 0.0
+    host_expert_s: NonNegative = 0.0
+    host_state_s: NonNegative = 0.0
+    host_grace: Positive = 1.0
+    fixed_s: NonNegative = 0.0
+    gradient_bytes: Positive = 4.0
+    zero: Annotated[int, Field(ge=0, le=3)] = 1
+    schedules: tuple[ScheduleName, ...] = stated(SCHEDULES)
     forwards_tokens: bool = True
-    optimizer: str = "adam"
-    dispatch_bytes: float = 2.0
-    activation_input_bytes: float = 2.0
-    attention_output_bytes: float = 2.0
+    optimizer: Text = "adam"
+    dispatch_bytes: Positive = 2.0
+    activation_input_bytes: Positive = 2.0
+    attention_output_bytes: Positive = 2.0
     numbers_of: str = ""
-    stated: tuple[str, ...] = ()
+    stated: tuple[Text, ...] = ()
+    is_default: bool = False
+    stands_for: tuple[StandsForRecord, ...] = ()
+    own: tuple[OwnNumberRecord, ...] = ()
 
     def gemm(self, chip: Chip, dtype: str) -> float:
         """Slowdown of products of a data type on a chip [1]."""
@@ -79,7 +180,7 @@ class TrainingStack:
 
 
 BEFORE_HOPPER = ("volta", "ampere", "ada")
-IDEAL = TrainingStack()
+IDEAL = TrainingStack(name="ideal")
 """Every kernel at its peak, everything exposed: the roofline of a training step."""
 
 
@@ -95,23 +196,9 @@ def lookup(table: Mapping[Key, float], generation: str, dtype: str) -> float:
 
 def training_stack(name: str) -> TrainingStack:
     """Load a stack by name or file. Raises UnknownNameError, CatalogError; "unit" is `IDEAL`."""
-    return IDEAL if name == "unit" else training_stack_from_record(training_stack_record(name))
+    return IDEAL if name == "unit" else read_object("training_stacks", TrainingStack, name)
 
 
 def default_training_stack() -> str:
     """Name of the default training stack."""
-    return next(name for name in names("training_stacks") if training_stack_record(name).is_default)
-
-
-def training_stack_from_record(record: TrainingStackRecord) -> TrainingStack:
-    """Build the object of a validated record."""
-    plain = {
-        f.name: getattr(record, f.name)
-        for f in fields(TrainingStack)
-        if f.name not in ("gemm_slowdown", "expert_slowdown")
-    }
-    return TrainingStack(
-        **plain,
-        gemm_slowdown={(one.generation, one.dtype): one.ratio for one in record.gemm_slowdown},
-        expert_slowdown={(one.generation, one.dtype): one.ratio for one in record.expert_slowdown},
-    )
+    return next(name for name in names("training_stacks") if training_stack(name).is_default)

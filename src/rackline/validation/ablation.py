@@ -10,13 +10,15 @@ from typing import ClassVar
 import numpy as np
 
 from rackline.errors import InputError
+from rackline.fitting.solver import Done
 from rackline.parallel import Deployment
 from rackline.passes.calibration import UNIT, Calibration, OperationCalibration
+from rackline.processes import mapped
 from rackline.serving.stack import Stack
-from rackline.validation.cases import CaseSet
+from rackline.validation.cases import Case, CaseSet
 from rackline.validation.fit_cases import FIRST_TOKEN, prepare, shipped_numbers
 from rackline.validation.page import fill_block
-from rackline.validation.refit import Done, Fold, in_processes, score_fold, shared_cases
+from rackline.validation.refit import Fold, score_fold
 from rackline.validation.scoreboard import Stats, statistics
 from rackline.validation.serving_fit import fit_numbers
 
@@ -153,23 +155,26 @@ def ablation(
     cases = tuple(case for case in found.cases if case.kind == "serve" and "tpot_s" in case.measured)
     if not cases:
         raise InputError(what="--ablation", given="no served case", allowed="cases of kind serve with tpot_s")
-    tasks = [(name,) for name in effects]
-    results = {task[0]: result for task, result in in_processes(_ablated, tasks, (cases, calibration), processes, done)}
+    results = dict(mapped(_ablating, (cases, calibration), effects, processes, done))
     return tuple(results[name] for name in effects)
 
 
-def _ablated(task: tuple[str]) -> Ablated:
-    effect = EFFECTS[task[0]]
-    cases, calibration = shared_cases()
-    ready = prepare(
-        cases,
-        calibration_name=effect.calibration_name or calibration,
-        change=effect.change,
-        scheduler=effect.scheduler,
-    )
-    everything = np.ones(len(ready.cases), dtype=bool)
-    numbers = fit_numbers(ready, shipped_numbers(ready), everything, fixed=effect.fixed)
-    return Ablated(name=effect.name, without=effect.without, fold=score_fold(ready, numbers, everything))
+def _ablating(cases: tuple[Case, ...], calibration: str) -> Callable[[str], Ablated]:
+    """What refits the cases without the effect of a name."""
+
+    def ablated(name: str) -> Ablated:
+        effect = EFFECTS[name]
+        ready = prepare(
+            cases,
+            calibration_name=effect.calibration_name or calibration,
+            change=effect.change,
+            scheduler=effect.scheduler,
+        )
+        everything = np.ones(len(ready.cases), dtype=bool)
+        numbers = fit_numbers(ready, shipped_numbers(ready), everything, fixed=effect.fixed)
+        return Ablated(name=effect.name, without=effect.without, fold=score_fold(ready, numbers, everything))
+
+    return ablated
 
 
 def markdown(rows: Sequence[Ablated]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
+from contextlib import suppress
 from pathlib import Path
 
+from rackline.errors import InputError
 from rackline.validation.cases import Case, Unsupported, case_from
-from rackline.validation.tables import has_columns
+from rackline.validation.tables import TableRow, has_columns, number, read_rows, table_rows, whole
 
 _COLUMNS = ("system", "setting", "lora_ranks", "num_adapters", "alpha", "req_rate", "cv", "throughput_req_s")
 _MODELS = {"llama-7b": "llama-2-7b", "llama-13b": "llama-2-13b"}
@@ -50,28 +51,28 @@ def read_adapters_table(path: Path, text: str, unknown_keys: dict[str, int]) -> 
         text: the content of the file.
         unknown_keys: ignored keys → number of cases that have them.
     """
-    rows = list(csv.DictReader(text.splitlines()))
-    fewest: dict[tuple[str, ...], dict[str, str]] = {}
+    rows = table_rows(text)
+    fewest: dict[tuple[str, ...], TableRow] = {}
     for row in rows:
-        if not _doubt(row) and int(row["num_adapters"]) >= 1:
-            best = fewest.get(_group(row))
-            if best is None or int(row["num_adapters"]) < int(best["num_adapters"]):
-                fewest[_group(row)] = row
-    found: list[Case | Unsupported] = []
-    for number, row in enumerate(rows, start=2):
-        where, doubt = f"{path.name}, line {number}", _doubt(row)
-        first = fewest.get(_group(row))
-        data = _data(row, f"{path.stem}:{number}", None if doubt or first is row else first)
-        case = case_from(data, where, unknown_keys)
-        found.append(Unsupported.of(case, doubt) if doubt and isinstance(case, Case) else case)
-    return found
+        with suppress(InputError):  # told with its row below
+            if not _doubt(row) and whole(row, "num_adapters") >= 1:
+                best = fewest.get(_group(row))
+                if best is None or whole(row, "num_adapters") < whole(best, "num_adapters"):
+                    fewest[_group(row)] = row
+
+    def read(row: TableRow, case_id: str, where: str) -> Case | Unsupported:
+        doubt, first = _doubt(row), fewest.get(_group(row))
+        case = case_from(_data(row, case_id, None if doubt or first is row else first), where, unknown_keys)
+        return Unsupported.of(case, doubt) if doubt and isinstance(case, Case) else case
+
+    return read_rows(path, rows, "adapters", read)
 
 
-def _group(row: dict[str, str]) -> tuple[str, ...]:
+def _group(row: TableRow) -> tuple[str, ...]:
     return tuple(row[name] for name in ("setting", "chip", "req_rate", "cv"))
 
 
-def _doubt(row: dict[str, str]) -> str:
+def _doubt(row: TableRow) -> str:
     """Why a row cannot be scored; empty if it can."""
     system = row["system"]
     if system in _OTHERS:
@@ -82,18 +83,18 @@ def _doubt(row: dict[str, str]) -> str:
         return "a run that the paper does not use"
     if (row["setting"], row["chip"]) not in _POOL_TOKENS:
         return "requests are those of a service that is not published"
-    return "requests choose adapters by another law" if float(row["alpha"]) != 1.0 else ""
+    return "requests choose adapters by another law" if number(row, "alpha") != 1.0 else ""
 
 
-def _ranks(row: dict[str, str]) -> float:
+def _ranks(row: TableRow) -> float:
     """Mean rank: the ranks of a setting in turn, from the first."""
     ranks = [int(rank) for rank in row["lora_ranks"].split(",") if rank.strip().isdigit()]
-    number = int(row["num_adapters"] or 0)
+    number = whole(row, "num_adapters", 0)
     return sum(ranks[index % len(ranks)] for index in range(number)) / number if ranks and number else 0.0
 
 
-def _data(row: dict[str, str], case_id: str, fewest: dict[str, str] | None) -> dict[str, object]:
-    measured = {"requests_per_s": float(row["throughput_req_s"])}
+def _data(row: TableRow, case_id: str, fewest: TableRow | None) -> dict[str, object]:
+    measured = {"requests_per_s": number(row, "throughput_req_s")}
     data: dict[str, object] = {
         "id": case_id,
         "kind": "adapters",
@@ -102,22 +103,22 @@ def _data(row: dict[str, str], case_id: str, fewest: dict[str, str] | None) -> d
         "num_chips": 1,
         "stack": row["system"],
         "precision": "bf16",
-        "request_rate": float(row["req_rate"] or 1.0),
-        "arrival_cv": float(row["cv"] or 1.0),
-        "duration_s": float(row["duration_s"] or 1.0),
+        "request_rate": number(row, "req_rate", 1.0),
+        "arrival_cv": number(row, "cv", 1.0),
+        "duration_s": number(row, "duration_s", 1.0),
         "shortest": 8,
         "longest": 512,
         "kv_tokens": _POOL_TOKENS.get((row["setting"], row["chip"]), 1),
         "source": row["source"],
         "measured": measured,
     }
-    if int(row["num_adapters"] or 0):
-        data |= {"adapters": int(row["num_adapters"]), "rank": _ranks(row)}
-    if fewest is not None and int(row["num_adapters"]) > 1:
+    if whole(row, "num_adapters", 0):
+        data |= {"adapters": whole(row, "num_adapters"), "rank": _ranks(row)}
+    if fewest is not None and whole(row, "num_adapters", 0) > 1:
         data["fewest"] = {
-            "adapters": int(fewest["num_adapters"]),
+            "adapters": whole(fewest, "num_adapters"),
             "rank": round(_ranks(fewest)),
-            "duration_s": int(fewest["duration_s"]),
+            "duration_s": int(number(fewest, "duration_s")),
         }
-        measured["over_fewest_adapters"] = measured["requests_per_s"] / float(fewest["throughput_req_s"])
+        measured["over_fewest_adapters"] = measured["requests_per_s"] / number(fewest, "throughput_req_s")
     return data

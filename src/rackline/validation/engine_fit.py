@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from rackline.arch import Model
 from rackline.errors import RacklineError
+from rackline.fitting.solver import Parameter, Values, fit
 from rackline.passes import Batch
 from rackline.passes.features import Array
 from rackline.serving.median_step import median_prompts
-from rackline.serving.stack import Stack
+from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.steady import behind
 from rackline.validation.cases import Case
 from rackline.validation.predict import Predictor, workload_of
-from rackline.validation.resolve import Resolver, stack_name
+from rackline.validation.resolve import Resolver
 from rackline.validation.sources import source_of
 
 NAMES = ("host_s_per_step", "host_s_per_sequence", "sample_bytes_per_logit", "untuned_slowdown")
@@ -81,16 +82,13 @@ def step_of(predictor: Predictor, case: Case) -> Step:
     Raises:
         RacklineError: it cannot be predicted.
     """
-    resolver, name = predictor.resolver, stack_name(case.stack)
-    around = resolver.stack(case)
-    bare = replace(around, host_s_per_step=0.0, host_s_per_sequence=0.0, untuned_slowdown=1.0)
-    resolver.stacks[name] = replace(bare, sample_bytes_per_logit=0.0)
-    try:
-        deployment = resolver.deployments(case)[0]
-    finally:
-        del resolver.stacks[name]
+    around = predictor.resolver.stack(case)
+    bare = replace(
+        around, host_s_per_step=0.0, host_s_per_sequence=0.0, untuned_slowdown=1.0, sample_bytes_per_logit=0.0
+    )
+    deployment = predictor.resolver.deployments(case, stack=bare)[0]
     model = cast("Model", deployment.model)
-    engine, work = predictor.engine(deployment, Stack()), workload_of(case)
+    engine, work = predictor.engine(deployment, IDEAL), workload_of(case)
     layout, chip = deployment.layout, deployment.cluster.chip
     b = case.number("concurrency") / (layout.attention_dp * layout.pp * layout.dp)
     batch = Batch(decode_sequences=b, context_len=work.mean_context)
@@ -122,15 +120,14 @@ def step_of(predictor: Predictor, case: Case) -> Step:
 
 def fit_engine(steps: Sequence[Step]) -> Array:
     """The numbers that minimise soft L1 of the log error, in the order of NAMES."""
-    from scipy import optimize
-
     measured = np.log(np.array([step.measured_s for step in steps]))
 
-    def errors(coded: Array) -> Array:
-        return np.log(np.array([step.seconds(np.exp(coded) * SCALE) for step in steps])) - measured
+    def errors(values: Values) -> Array:
+        numbers = np.array(list(values.values()))
+        return np.log(np.array([step.seconds(numbers) for step in steps])) - measured
 
-    found: Any = cast("Any", optimize).least_squares(errors, np.zeros(4), loss="soft_l1", f_scale=0.1, diff_step=0.03)
-    return np.exp(np.asarray(found.x, dtype=np.float64)) * SCALE
+    parameters = [Parameter(name=name, start=float(scale)) for name, scale in zip(NAMES, SCALE, strict=True)]
+    return np.array(list(fit(parameters, errors, around=0.0, diff_step=0.03).values.values()))
 
 
 def with_engine(numbers: Array) -> Callable[[Stack], Stack]:

@@ -21,7 +21,7 @@ from rackline.serving.closed_loop import closed_loops, engine_of
 from rackline.serving.stack import IDEAL, Stack
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.predict import request_s, workload_of
-from rackline.validation.resolve import Resolver, stack_name
+from rackline.validation.resolve import Resolver
 from rackline.validation.sources import source_of
 
 COMMON = {"rank_skew_s": 1e-6, "prefill_slowdown": 1.0, "eager_s_per_layer": 1e-3}
@@ -37,7 +37,7 @@ POOLS = ("handover_s", "pool_burst_share")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingNumbers:
-    """All fitted serving parameters; see `rackline.catalog.StackRecord` for their meaning.
+    """All fitted serving parameters; see `rackline.serving.stack.Stack` for their meaning.
 
     Args:
         burst_share: burst share of each fitted admission, "chunked" or "prefill_first".
@@ -217,8 +217,8 @@ class FitCases:
 
     def _engine(self, index: int) -> tuple[Deployment, KeptEngine]:
         if index not in self._deployments:
-            self._resolver.stacks[stack_name(self.cases[index].stack)] = self.schedulers[index]
-            self._deployments[index] = self._resolver.deployments(self.cases[index])[0]
+            found = self._resolver.deployments(self.cases[index], stack=self.schedulers[index])
+            self._deployments[index] = found[0]
         deployment = self._deployments[index]
         same = id(deployment)  # the resolver keeps it alive
         if same not in self._engines:

@@ -116,12 +116,17 @@ FORMS: dict[str, Form] = {
     ),
     "static-batch": Form(
         required={**_DEPLOYED, "batch_size": "count", "input_len": "prompt"},
-        optional={"output_len": "length", "partitioning": "text"},
+        optional={"output_len": "length", "partitioning": "text", "offline": "flag"},
         measured={"prefill_s": _DAY, "token_s": _SLOWEST_TOKEN, "total_s": _DAY},
     ),
     "max-throughput": Form(
         required={**_DEPLOYED, **_LENGTHS},
-        optional={"num_prompts": "count", "max_num_seqs": "count", "max_num_batched_tokens": "count"},
+        optional={
+            "num_prompts": "count",
+            "max_num_seqs": "count",
+            "max_num_batched_tokens": "count",
+            "offline": "flag",
+        },
         measured={"output_tokens_per_s": math.inf},
     ),
     "op": Form(
@@ -140,6 +145,7 @@ FORMS: dict[str, Form] = {
             "micro_batch": "count",
             "recompute": "text",
             "num_layers": "count",
+            "cluster": "text",
             "num_params": "number",
             "variant": "text",
             "fabric": "text",

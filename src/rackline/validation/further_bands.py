@@ -6,13 +6,19 @@ reinforcement learning are fewer than a band needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from rackline.bands.bands import Band, Key
 from rackline.errors import RacklineError
-from rackline.validation.bands import Band, Key, make_bands
+from rackline.fitting.solver import groups_of, leave_out
+from rackline.hardware import ChipPower
+from rackline.passes.features import Array
 from rackline.validation.cases import Case
+from rackline.validation.coverage import make_bands
 from rackline.validation.power import PowerCase, fit_power
 from rackline.validation.predict import Predictor
 from rackline.validation.read import read_cases
@@ -43,13 +49,20 @@ def joules_scores(path: Path) -> Iterator[Score]:
         one = None if isinstance(values, RacklineError) else predictor.power(case)
         if one is not None and not isinstance(values, RacklineError):
             prepared.append((one, values["output_tokens_per_s"]))
-    for left_out in sorted({shape_of(one.case.model) for one, _ in prepared}):
-        powers = fit_power(one for one, _ in prepared if shape_of(one.case.model) != left_out)
-        for one, rate in prepared:
-            if shape_of(one.case.model) == left_out:
-                yield _score(
-                    one.case, JOULES, one.values(powers[one.chip.name], rate)[JOULES], one.case.measured[JOULES]
-                )
+    groups = groups_of(shape_of(one.case.model) for one, _ in prepared)
+
+    def fitted(held: Array) -> Mapping[str, ChipPower]:
+        return fit_power(prepared[place][0] for place in np.flatnonzero(~held).tolist())
+
+    def scored(powers: Mapping[str, ChipPower], held: Array) -> list[Score]:
+        own = [prepared[place] for place in np.flatnonzero(held).tolist()]
+        return [
+            _score(one.case, JOULES, one.values(powers[one.chip.name], rate)[JOULES], one.case.measured[JOULES])
+            for one, rate in own
+        ]
+
+    for fold in leave_out(dict(sorted(groups.items())), fitted, scored):
+        yield from fold.scored
 
 
 def tuning_scores(path: Path) -> Iterator[Score]:

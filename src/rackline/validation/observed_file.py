@@ -5,11 +5,10 @@ It is read wherever a calibration is asked for; by its name where the file is in
 
 from __future__ import annotations
 
-from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from rackline.catalog import StackRecord
+from rackline.catalog.objects import schema_of
 from rackline.files import rounded, toml_text
 from rackline.serving.stack import Stack
 from rackline.validation.observed_fit import ObservedFit
@@ -71,7 +70,7 @@ def calibration_text(fit: ObservedFit, name: str) -> str:
 def _stack(stack: Stack, name: str, source: dict[str, Any]) -> dict[str, Any]:
     """The stack; what its version does to steps and experts stands in the calibration already."""
     done: dict[str, Any] = {"host_s_per_step": 0.0, "untuned_experts": [], "untuned_slowdown": 1.0}
-    known = {one.name for one in fields(Stack)} & set(StackRecord.model_fields) - {"name"}
+    known = set(schema_of(Stack).model_fields) - {"name", "full_name", "aliases", "sources", "defaults"}
     values: dict[str, Any] = {key: done.get(key, getattr(stack, key)) for key in sorted(known)}
     return {
         "name": name,

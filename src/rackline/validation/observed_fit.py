@@ -6,7 +6,7 @@ for a chip whose kernels were measured, wide for one that borrows its numbers. T
     Σ_requests w · ρ(ln predicted / measured) + Σ_numbers ρ(S · (x - x_shipped) / width)
 
 over the time to first token and the time per output token of each request, with the soft L1 loss ρ of the fits to
-published servings (`serving_fit.least_squares`, scale S). Requests of one run share their server and their queue, so
+published servings (`rackline.fitting.solver`, scale S). Requests of one run share their server and their queue, so
 that a run of n requests counts as n / (1 + c·(n - 1)) independent ones. What is left out of a fit and predicted by it
 is a run, or a quarter of the time of a run where there are fewer than three.
 
@@ -17,13 +17,14 @@ How far a number is determined is 1 - (posterior width / prior width)², from th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from rackline.errors import InputError
+from rackline.fitting.solver import Done, Fit, Parameter, Values, fit, leave_out, values_of
 from rackline.passes import Calibration
 from rackline.passes.fallback import best_stack
 from rackline.passes.features import Array
@@ -32,7 +33,6 @@ from rackline.validation.cases import Case
 from rackline.validation.observed import KIND, served_run
 from rackline.validation.requests import ServedRun
 from rackline.validation.resolve import Resolver
-from rackline.validation.serving_fit import SOFT_L1_SCALE, least_squares
 
 METRICS = ("ttft_s", "tpot_s")
 DETERMINED = 0.5
@@ -44,12 +44,10 @@ _SHIFT = 10.0  # of coded numbers in the solver, whose steps are shares of them
 _FEWEST = 8
 _MOST_STEPS = 8
 
-Done = Callable[[str, int, int], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """One number of the fit.
+class Observable:
+    """A number that observed runs may determine.
 
     Args:
         name, of: the number, and whether it is of the stack or the chip.
@@ -57,7 +55,6 @@ class Parameter:
         unit: "1" for factors on shipped numbers.
         own, borrowed: width of its prior on a chip whose kernels were measured, and on another one [natural logarithm
             for factors, else of the unit].
-        is_factor: whether it multiplies; else it is the number itself.
     """
 
     name: str
@@ -66,21 +63,32 @@ class Parameter:
     unit: str
     own: float
     borrowed: float
-    is_factor: bool = True
+
+    def parameter(self, shipped: float, has_table: bool) -> Parameter:
+        """As the fit knows it: none is below zero, no prompt is faster than its kernels."""
+        width = self.own if has_table else self.borrowed
+        if self.unit != "1":
+            low = -1e-9 * width
+        elif self.name == "prefill_slowdown":
+            low = min(shipped * math.exp(-1e-9 * width), math.exp(-1e-9 * width))
+        else:
+            low = shipped * math.exp(-6.0 * width)
+        return Parameter(
+            name=self.name, start=shipped, spread=1.0, low=low, form="log" if self.unit == "1" else "plain", unit=width
+        )
 
 
 PARAMETERS = (
-    Parameter(name="memory", of="chip", meaning="time of memory traffic", unit="1", own=0.05, borrowed=0.7),
-    Parameter(name="compute", of="chip", meaning="time of products", unit="1", own=0.05, borrowed=0.7),
-    Parameter(name="launches", of="chip", meaning="fixed time of kernels", unit="1", own=0.15, borrowed=1.0),
-    Parameter(name="prefill_slowdown", of="stack", meaning="prompts over their kernels", unit="1", own=0.2,
+    Observable(name="memory", of="chip", meaning="time of memory traffic", unit="1", own=0.05, borrowed=0.7),
+    Observable(name="compute", of="chip", meaning="time of products", unit="1", own=0.05, borrowed=0.7),
+    Observable(name="launches", of="chip", meaning="fixed time of kernels", unit="1", own=0.15, borrowed=1.0),
+    Observable(name="prefill_slowdown", of="stack", meaning="prompts over their kernels", unit="1", own=0.2,
               borrowed=0.2),
-    Parameter(name="host_s_per_step", of="stack", meaning="host in each step", unit="s", own=2e-3, borrowed=2e-3,
-              is_factor=False),
-    Parameter(name="host_s_per_sequence", of="stack", meaning="host for each sequence", unit="s", own=50e-6,
-              borrowed=50e-6, is_factor=False),
-    Parameter(name="first_token_s", of="stack", meaning="first token beyond passes", unit="s", own=0.05,
-              borrowed=0.05, is_factor=False),
+    Observable(name="host_s_per_step", of="stack", meaning="host in each step", unit="s", own=2e-3, borrowed=2e-3),
+    Observable(name="host_s_per_sequence", of="stack", meaning="host for each sequence", unit="s", own=50e-6,
+              borrowed=50e-6),
+    Observable(name="first_token_s", of="stack", meaning="first token beyond passes", unit="s", own=0.05,
+              borrowed=0.05),
 )  # fmt: skip
 
 
@@ -165,58 +173,19 @@ class ObservedFit:
         return tuple(one.name for one in self.estimates if one.determined < DETERMINED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Runs:
-    """Runs of one server.
-
-    Args:
-        runs: as recorded.
-        shipped: value of each number before, in the order of PARAMETERS.
-        widths: of the priors.
-    """
-
-    runs: tuple[ServedRun, ...]
-    shipped: Array
-    widths: Array
-
-    @property
-    def lengths(self) -> list[int]:
-        return [len(run.requests) for run in self.runs]
-
-    def at(self, coded: Array) -> tuple[Array, ...]:
-        """ln(predicted / measured) of each run under coded numbers, (metrics, requests); NaN where nothing was."""
-        return tuple(_log_errors(with_numbers(run, self.values(coded))) for run in self.runs)
-
-    def values(self, coded: Array) -> Array:
-        """Numbers from widths away from the shipped ones."""
-        factors = np.array([one.is_factor for one in PARAMETERS])
-        moved = coded * self.widths
-        return np.where(factors, self.shipped * np.exp(np.where(factors, moved, 0.0)), self.shipped + moved)
-
-    def least(self) -> Array:
-        """Lowest coded numbers: none is below zero, no prompt is faster than its kernels."""
-        lowest = np.full(len(PARAMETERS), -6.0)
-        for index, one in enumerate(PARAMETERS):
-            if not one.is_factor:
-                lowest[index] = -self.shipped[index] / self.widths[index] - 1e-9
-            elif one.name == "prefill_slowdown":
-                lowest[index] = min(-math.log(self.shipped[index]) / self.widths[index], 0.0) - 1e-9
-        return lowest
-
-
-def with_numbers(run: ServedRun, values: Array) -> ServedRun:
-    """A run whose server has these numbers, in the order of PARAMETERS."""
-    memory, compute, launches, slowdown, step_s, each_s, first_s = values.tolist()
+def with_numbers(run: ServedRun, values: Values) -> ServedRun:
+    """A run whose server has these numbers, by the names of PARAMETERS."""
+    first_s = values["first_token_s"]
     equal_s = run.stack.first_token_equal_s
     stack = replace(
         run.stack,
         first_token_equal_s=None if equal_s is None else max(equal_s + first_s - run.stack.first_token_s, 0.0),
-        prefill_slowdown=max(slowdown, 1.0),
-        host_s_per_sequence=max(each_s, 0.0),
+        prefill_slowdown=max(values["prefill_slowdown"], 1.0),
+        host_s_per_sequence=max(values["host_s_per_sequence"], 0.0),
         first_token_s=max(first_s, 0.0),
     )
-    numbers = scaled(run.deployment.calibration, memory, compute, launches)
-    numbers = replace(numbers, host_s_per_step=max(step_s, 0.0))
+    numbers = scaled(run.deployment.calibration, values["memory"], values["compute"], values["launches"])
+    numbers = replace(numbers, host_s_per_step=max(values["host_s_per_step"], 0.0))
     return replace(run, stack=stack, deployment=replace(run.deployment, calibration=numbers))
 
 
@@ -276,32 +245,52 @@ def fit_observed(cases: Sequence[Case], calibration: str = "auto", done: Done | 
     first = runs[0]
     chip = first.deployment.cluster.chip
     has_table = best_stack(chip) != "generic"
-    shipped = np.array([
-        1.0, 1.0, 1.0, first.stack.prefill_slowdown, first.deployment.calibration.host_s_per_step,
-        first.stack.host_s_per_sequence, first.stack.first_token_s,
-    ])  # fmt: skip
-    widths = np.array([one.own if has_table else one.borrowed for one in PARAMETERS])
-    ready = _Runs(runs=runs, shipped=shipped, widths=widths)
-    folds = _folds(ready.lengths)
-    everything = [np.ones(count, dtype=bool) for count in ready.lengths]
-    told = done or _ignore
-    coded = _fitted(ready, everything)
-    told("everything", 1, len(folds) + 1)
-    held = [np.full((len(METRICS), count), np.nan) for count in ready.lengths]
-    for number, left_out in enumerate(folds):
-        kept = [~mask for mask in left_out]
-        found = ready.at(_fitted(ready, kept))
-        for errors, mask, target in zip(found, left_out, held, strict=True):
-            target[:, mask] = errors[:, mask]
-        told(f"part {number + 1}", number + 2, len(folds) + 1)
-    before, after = ready.at(np.zeros(len(PARAMETERS))), ready.at(coded)
-    spread = _posterior(ready, everything, coded)
-    numbers = with_numbers(first, ready.values(coded))
+    shipped = {
+        "memory": 1.0,
+        "compute": 1.0,
+        "launches": 1.0,
+        "prefill_slowdown": first.stack.prefill_slowdown,
+        "host_s_per_step": first.deployment.calibration.host_s_per_step,
+        "host_s_per_sequence": first.stack.host_s_per_sequence,
+        "first_token_s": first.stack.first_token_s,
+    }
+    parameters = [one.parameter(shipped[one.name], has_table) for one in PARAMETERS]
+
+    def errors(values: Values) -> list[Array]:
+        """ln(predicted / measured) of each run, (metrics, requests); NaN where nothing was."""
+        return [_log_errors(with_numbers(run, values)) for run in runs]
+
+    def fitted(left_out: Sequence[Array]) -> Fit:
+        def kept(values: Values) -> Array:
+            parts = zip(errors(values), left_out, strict=True)
+            return np.concatenate([np.nan_to_num(own[:, ~mask]).ravel() * _weight(~mask) for own, mask in parts])
+
+        # simulated times jump where a request just misses a pass, so that the steps of slopes are large
+        return fit(
+            parameters,
+            kept,
+            around=_SHIFT,
+            diff_step=_STEP / _SHIFT,
+            xtol=1e-3,
+            ftol=1e-4,
+            max_nfev=_MOST_STEPS,
+        )
+
+    def scored(found: Fit, left_out: Sequence[Array]) -> list[Array]:
+        parts = zip(errors(found.values), left_out, strict=True)
+        return [np.where(mask, own, np.nan) for own, mask in parts]
+
+    lengths = [len(run.requests) for run in runs]
+    nothing, parts = [np.zeros(count, dtype=bool) for count in lengths], _folds(lengths)
+    whole, *folds = leave_out({"everything": nothing, **parts}, fitted, scored, done)
+    held = [np.fmax.reduce(own) for own in zip(*(fold.scored for fold in folds), strict=True)]
+    before, after = errors(shipped), errors(whole.fitted.values)
+    numbers = with_numbers(first, whole.fitted.values)
     clipped = sum(
         (one.eta_memory == 1.0) + (one.eta_compute == 1.0) for one in numbers.deployment.calibration.operations.values()
     )
     return ObservedFit(
-        estimates=tuple(_estimates(ready, coded, spread)),
+        estimates=tuple(_estimates(parameters, whole.fitted)),
         errors=tuple(
             _errors(name, *(np.concatenate([one[index] for one in each]) for each in (before, after, held)))
             for index, name in enumerate(METRICS)
@@ -317,71 +306,35 @@ def fit_observed(cases: Sequence[Case], calibration: str = "auto", done: Done | 
     )
 
 
-def _ignore(what: str, finished: int, total: int) -> None:
-    pass
-
-
-def _folds(lengths: Sequence[int]) -> list[list[Array]]:
+def _folds(lengths: Sequence[int]) -> dict[str, list[Array]]:
     """What is left out in turn: a run, or a quarter of the time of each where there are fewer than three."""
-    count = len(lengths)
-    if count >= 3:
-        return [[np.full(n, index == out) for index, n in enumerate(lengths)] for out in range(count)]
-    return [[np.arange(n) * _QUARTERS // n == out for n in lengths] for out in range(_QUARTERS)]
+    if (count := len(lengths)) >= 3:
+        return {f"part {out + 1}": [np.full(n, i == out) for i, n in enumerate(lengths)] for out in range(count)}
+    return {f"part {out + 1}": [np.arange(n) * _QUARTERS // n == out for n in lengths] for out in range(_QUARTERS)}
 
 
-def _weights(mask: Array) -> float:
+def _weight(mask: Array) -> float:
     """Root of the weight of a request of a run, whose requests are alike."""
     count = max(int(mask.sum()), 1)
     return math.sqrt(1.0 / (1.0 + _ALIKE * (count - 1)))
 
 
-def _residuals(ready: _Runs, kept: Sequence[Array], coded: Array) -> Array:
-    """Weighted log errors of the kept requests, then the numbers' distances from their priors."""
-    parts = [
-        np.nan_to_num(errors[:, mask]).ravel() * _weights(mask)
-        for errors, mask in zip(ready.at(coded), kept, strict=True)
-    ]
-    return np.concatenate([*parts, SOFT_L1_SCALE * coded])
-
-
-def _fitted(ready: _Runs, kept: Sequence[Array]) -> Array:
-    least = ready.least() + _SHIFT
-    _, coded = least_squares(
-        lambda coded: _residuals(ready, kept, np.asarray(coded) - _SHIFT),
-        np.maximum(np.full(len(PARAMETERS), _SHIFT), least + 1e-6),
-        (least, np.inf),
-        diff_step=_STEP / _SHIFT,
-        xtol=1e-3,
-        ftol=1e-4,
-        max_nfev=_MOST_STEPS,
-    )
-    return np.array(coded) - _SHIFT
-
-
-def _posterior(ready: _Runs, kept: Sequence[Array], coded: Array) -> Array:
-    """Width of each number given data and prior, over that of the prior alone."""
-    columns: list[Array] = []
-    for step in np.eye(len(coded)) * _STEP:
-        columns.append((_residuals(ready, kept, coded + step) - _residuals(ready, kept, coded - step)) / (2.0 * _STEP))
-    slopes = np.array(columns).T / SOFT_L1_SCALE  # the prior's rows are the unit matrix
-    return np.sqrt(np.diag(np.linalg.inv(slopes.T @ slopes)))
-
-
-def _estimates(ready: _Runs, coded: Array, spread: Array) -> list[Estimate]:
-    values, low, high = (ready.values(coded + shift * spread) for shift in (0.0, -1.0, 1.0))
+def _estimates(parameters: Sequence[Parameter], found: Fit) -> list[Estimate]:
+    spread = found.spreads(_STEP)
+    low, high = (values_of(parameters, found.x + shift * spread) for shift in (-1.0, 1.0))
     return [
         Estimate(
             name=one.name,
             of=one.of,
             meaning=one.meaning,
             unit=one.unit,
-            shipped=float(ready.shipped[index]),
-            value=max(float(values[index]), 0.0),
-            low=max(float(low[index]), 0.0),
-            high=float(high[index]),
-            determined=float(np.clip(1.0 - spread[index] ** 2, 0.0, 1.0)),
+            shipped=parameter.start,
+            value=max(found.values[one.name], 0.0),
+            low=max(low[one.name], 0.0),
+            high=high[one.name],
+            determined=float(np.clip(1.0 - width**2, 0.0, 1.0)),
         )
-        for index, one in enumerate(PARAMETERS)
+        for one, parameter, width in zip(PARAMETERS, parameters, spread.tolist(), strict=True)
     ]
 
 

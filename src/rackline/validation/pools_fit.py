@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
 
 import numpy as np
 
 from rackline.errors import RacklineError
+from rackline.fitting.solver import Parameter, Values, fit
 from rackline.passes.features import Array
 from rackline.serving.closed_pools import TwoPools
 from rackline.serving.workload import Workload
@@ -16,7 +16,7 @@ from rackline.validation.cases import Case
 from rackline.validation.fit_cases import POOLS, ServingNumbers
 from rackline.validation.predict import Predictor, workload_of
 from rackline.validation.resolve import Resolver
-from rackline.validation.serving_fit import FEWEST, SOFT_L1_SCALE
+from rackline.validation.serving_fit import FEWEST
 
 _SIZE = 0.1  # scale of both parameters
 _MOST_STEPS = 8
@@ -45,27 +45,18 @@ def fit_pools(cases: Sequence[Case], numbers: ServingNumbers, calibration: str) 
     if len(ready) < FEWEST:
         return numbers
 
-    def errors(coded: Array) -> Array:
-        handover_s, share = (float(value) * _SIZE for value in coded)
+    def errors(values: Values) -> Array:
         found: list[float] = []
         for pools, work, users, measured in ready:
-            stack = replace(pools.first.stack, handover_s=handover_s, pool_burst_share=share).prefill_pool()
+            stack = replace(pools.first.stack, **values).prefill_pool()
             # the copy shares the caches of the pools, which do not depend on these parameters
             loop = replace(pools, first=replace(pools.first, stack=stack)).closed_loop(work, users)
             found.append(float(np.log(loop.ttft_s / measured)))
         return np.array(found)
 
-    from scipy import optimize
-
-    found: Any = cast("Any", optimize).least_squares(
-        errors,
-        [max(numbers.get(name), 0.02) / _SIZE for name in POOLS],
-        bounds=(0.0, 10.0),
-        loss="soft_l1",
-        f_scale=SOFT_L1_SCALE,
-        diff_step=0.05,
-        xtol=1e-2,
-        ftol=1e-3,
-        max_nfev=_MOST_STEPS,
-    )
-    return numbers.changed({name: float(value) * _SIZE for name, value in zip(POOLS, found.x, strict=True)})
+    parameters = [
+        Parameter(name=name, start=max(numbers.get(name), 0.02), low=0.0, high=10.0 * _SIZE, form="plain", unit=_SIZE)
+        for name in POOLS
+    ]
+    found = fit(parameters, errors, diff_step=0.05, xtol=1e-2, ftol=1e-3, max_nfev=_MOST_STEPS)
+    return numbers.changed(found.values)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
+from rackline.fitting.solver import SOFT_L1_SCALE, Parameter, Values, fit
 from rackline.hardware import Chip, ChipPower
 from rackline.passes.features import Array
 from rackline.serving.energy import mean_step, step_joules
@@ -27,8 +28,6 @@ FITTED = ("busy_w", "converting_w", "joules_per_flop", "joules_per_hbm_byte")
 OF_TIME = ("busy_w", "converting_w")
 CAPPED = 0.97
 """Share of the limit from which a reading says only that the chip is at its limit."""
-SOFT_L1_SCALE = 0.1
-"""Log error beyond which the loss of a case is linear instead of quadratic."""
 PULL = 1.0
 """Weight of the squared differences between chips, in shares of limit and peak; 0.3 to 10 make no difference beyond
 half a point to any score."""
@@ -135,31 +134,31 @@ def fit_power(cases: Iterable[PowerCase]) -> dict[str, ChipPower]:
         return {name: _power(chip) for name, chip in chips.items()}
     measured = np.log([_watts_of(one) for one in below])
 
-    def numbers(coded: Array) -> dict[str, ChipPower]:
-        found = {name: _power(chip) for name, chip in chips.items()}
-        for (name, number), share in zip(free, coded.tolist(), strict=True):
-            found[name] = replace(found[name], **{number: share * units[name][number]})
-        return found
-
-    pairs = [
-        (place, other)
-        for place, (_, number) in enumerate(free)
-        for other, (_, same) in enumerate(free)
-        if place < other and number == same
+    parameters = [
+        Parameter(
+            name=f"{name}.{number}",
+            start=0.3 * units[name][number],
+            low=0.0,
+            form="plain",
+            unit=units[name][number],
+            alike=number,
+            spread=SOFT_L1_SCALE / PULL**0.5,
+        )
+        for name, number in free
     ]
 
-    def errors(coded: Array) -> Array:
-        found = numbers(coded)
+    def numbers(values: Values) -> dict[str, ChipPower]:
+        found = {name: _power(chip) for name, chip in chips.items()}
+        for name, number in free:
+            found[name] = replace(found[name], **{number: values[f"{name}.{number}"]})
+        return found
+
+    def errors(values: Values) -> Array:
+        found = numbers(values)
         steps = [one.watts(found[one.chip.name], one.step_s(one.case.measured["output_tokens_per_s"])) for one in below]
-        off = (np.log(steps) - measured) / SOFT_L1_SCALE
-        loss = SOFT_L1_SCALE * np.sign(off) * np.sqrt(2.0 * (np.sqrt(1.0 + off**2) - 1.0))
-        apart = [PULL**0.5 * (coded[place] - coded[other]) for place, other in pairs]
-        return np.concatenate([loss, np.array(apart, dtype=np.float64)])
+        return np.log(steps) - measured
 
-    from scipy import optimize
-
-    found: Any = cast("Any", optimize).least_squares(errors, np.full(len(free), 0.3), bounds=(0.0, np.inf))
-    return numbers(np.asarray(found.x, dtype=np.float64))
+    return numbers(fit(parameters, errors, loss="robust cases").values)
 
 
 def _power(chip: Chip) -> ChipPower:

@@ -5,19 +5,21 @@ Kernel calibrations are fitted to tables of single operations, not to served req
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
-from typing import Any, ClassVar, Literal, assert_never
+from typing import ClassVar, Literal, assert_never
 from zlib import crc32
 
 import numpy as np
 
 from rackline.catalog import release
+from rackline.catalog.index import stack_name
 from rackline.errors import InputError, RacklineError
+from rackline.fitting.solver import Done
 from rackline.passes.features import Array
+from rackline.processes import mapped
+from rackline.serving.stack import Stack
 from rackline.validation.cases import Case, CaseSet, Unsupported
 from rackline.validation.engine_fit import ELSEWHERE, NAMES, Step, fit_engine, is_of_older_engine, steps_of, with_engine
 from rackline.validation.engine_fit import FEWEST as OF_ENGINE
@@ -25,7 +27,7 @@ from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shi
 from rackline.validation.pools_fit import fit_pools
 from rackline.validation.power import PowerCase, fit_power, flat, has_power
 from rackline.validation.predict import Predictor
-from rackline.validation.resolve import Resolver, stack_name, version_of
+from rackline.validation.resolve import Resolver, version_of
 from rackline.validation.run import scores_of
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, Stats, statistics
 from rackline.validation.serving_fit import fit_numbers
@@ -39,7 +41,6 @@ EVERYTHING = ""
 """Name of the fold that leaves nothing out."""
 MANY = 15
 """Least number of cases of a group that is named as the worst [cases]."""
-Done = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,17 +230,18 @@ def refit(
         )
     sizes = {name: sum(fold_name(case, by) == name for case in cases) for name in names}
     names.sort(key=lambda name: (sizes[name], name))  # folds that hold out little take longest, so they come first
-    tasks = [(by, name) for name in (EVERYTHING, *names)]
-    folds = dict(in_processes(_fold, tasks, (cases, calibration), processes, done))
-    left_out = tuple(sorted((folds[by, name] for name in names), key=lambda fold: -fold.num_cases))
+    folds = dict(mapped(_Prepared.of, (cases, calibration, by), (EVERYTHING, *names), processes, done))
+    left_out = tuple(sorted((folds[name] for name in names), key=lambda fold: -fold.num_cases))
+    whole = folds[EVERYTHING]
+    pools = [case for case in cases if case.kind == "serve-disaggregated"]
     unsupported = (
         *prepare(_with_means(cases), calibration_name=calibration).unsupported,
-        *_predicted_pools(cases, folds[by, EVERYTHING].numbers, calibration)[1],
+        *_predicted(pools, predictor_of(calibration, whole.numbers.stack))[1],
     )
     return Refit(
         by=by,
         folds=left_out,
-        whole=folds[by, EVERYTHING],
+        whole=whole,
         board=Scoreboard(
             calibration=calibration,
             num_cases=len(cases),
@@ -249,146 +251,105 @@ def refit(
     )
 
 
-def in_processes(
-    work: Callable[[Any], Any],
-    tasks: Sequence[Any],
-    shared: tuple[tuple[Case, ...], str],
-    processes: int,
-    done: Done | None = None,
-) -> Iterator[tuple[Any, Any]]:
-    """(task, result) of each task, from processes that all share `shared`.
-
-    Args:
-        work: a module-level function, called with one task.
-        shared: cases, and the name of the calibration.
-        done: called with (what, finished, all) after each task.
-    """
-    finished = 0
-    if processes <= 1 or len(tasks) < 2:
-        _share(shared)
-        for task in tasks:
-            result = work(task)
-            finished += 1
-            if done is not None:
-                done(str(task[-1]), finished, len(tasks))
-            yield task, result
-        return
-    with ProcessPoolExecutor(
-        min(processes, len(tasks)), mp_context=get_context("spawn"), initializer=_share, initargs=(shared,)
-    ) as pool:
-        waiting: dict[Future[Any], Any] = {pool.submit(work, task): task for task in tasks}
-        for future in as_completed(waiting):
-            finished += 1
-            if done is not None:
-                done(str(waiting[future][-1]), finished, len(tasks))
-            yield waiting[future], future.result()
+def predictor_of(calibration: str, change: Callable[[Stack], Stack]) -> Predictor:
+    """Predicts cases with changed stacks."""
+    return Predictor(resolver=Resolver(calibration_name=calibration, change=change))
 
 
 def _with_means(cases: Iterable[Case]) -> list[Case]:
     return [case for case in cases if not is_of_older_engine(case)]
 
 
-_SHARED: list[tuple[tuple[Case, ...], str]] = []
-_PREPARED: dict[str, FitCases] = {}
-_STEPS: dict[str, list[Step]] = {}
-_PROMPTS: dict[str, list[Prompts]] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """Cases with the kernel times of their engines, which all folds of a process share.
 
+    Args:
+        cases: of all kinds.
+        calibration: as of `refit`.
+        by: what is left out in turn.
+        served: single engines whose means are known.
+        medians: single engines of an older version, whose medians are.
+        prompts: single batches before CUDA graphs.
+    """
 
-def _share(shared: tuple[tuple[Case, ...], str]) -> None:
-    _SHARED[:] = [shared]
-    _PREPARED.clear()
-    _STEPS.clear()
-    _PROMPTS.clear()
+    cases: tuple[Case, ...]
+    calibration: str
+    by: LeftOut
+    served: FitCases
+    medians: list[Step]
+    prompts: list[Prompts]
 
+    @classmethod
+    def of(cls, cases: tuple[Case, ...], calibration: str, by: LeftOut) -> Callable[[str], Fold]:
+        """What refits these cases without the group of a name."""
+        return cls(
+            cases=cases,
+            calibration=calibration,
+            by=by,
+            served=prepare(_with_means(cases), calibration_name=calibration),
+            medians=steps_of([case for case in cases if is_of_older_engine(case)], calibration),
+            prompts=prompts_of(cases, calibration),
+        ).fold
 
-def shared_cases() -> tuple[tuple[Case, ...], str]:
-    """Data of this process: cases, and the name of the calibration."""
-    return _SHARED[0]
+    def fold(self, name: str) -> Fold:
+        """Everything refitted without the group of a name, and that group scored."""
 
+        def seen(case: Case) -> bool:
+            return not name or fold_name(case, self.by) != name
 
-def _fold(task: tuple[LeftOut, str]) -> Fold:
-    by, name = task
-    cases, calibration = shared_cases()
-    if calibration not in _PREPARED:  # engines and kernel times serve all folds of this process
-        _PREPARED[calibration] = prepare(_with_means(cases), calibration_name=calibration)
-        _STEPS[calibration] = steps_of([case for case in cases if is_of_older_engine(case)], calibration)
-        _PROMPTS[calibration] = prompts_of(cases, calibration)
-    ready = _PREPARED[calibration]
-    held = np.array([fold_name(case, by) == name for case in ready.cases], dtype=bool)
-    scored = held if name else np.ones(len(ready.cases), dtype=bool)
-    start = shipped_numbers(ready, cases[0])
-    # a fold of pools only does not hold out any case of the fit
-    numbers = fit_numbers(ready, start, ~held) if held.any() or not name else start
-    pools = [case for case in cases if case.kind == "serve-disaggregated"]
-    numbers = fit_pools([case for case in pools if not name or fold_name(case, by) != name], numbers, calibration)
-    fold = score_fold(ready, numbers, scored, name)
-    scores, _ = _predicted_pools(
-        [case for case in pools if not name or fold_name(case, by) == name], numbers, calibration
-    )
-    medians = _STEPS[calibration]
-    seen = [step for step in medians if not name or fold_name(step.case, by) != name]
-    engine = fit_engine(seen) if len(seen) >= OF_ENGINE else ELSEWHERE
-    own = [step.case for step in medians if not name or fold_name(step.case, by) == name]
-    of_engine = with_engine(engine)
-    predictor = Predictor(
-        resolver=Resolver(calibration_name=calibration, change=lambda found: of_engine(numbers.stack(found)))
-    )
-    powers = fit_power(_with_power((case for case in cases if not name or fold_name(case, by) != name), predictor))
-    scores += _predicted(own, replace(predictor, powers=powers))
-    of_single, single = _single_batches(by, name)
-    scores += single
-    return replace(
-        fold,
-        num_cases=fold.num_cases + len({one.case_id for one in scores}),
-        scores=(*fold.scores, *scores),
-        engine={**(dict(zip(NAMES, engine.tolist(), strict=True)) if medians else {}), **of_single},
-        power=flat(powers),
-    )
+        def scored(case: Case) -> bool:
+            return not name or fold_name(case, self.by) == name
+
+        ready = self.served
+        fitted_to = np.array([seen(case) for case in ready.cases], dtype=bool)
+        start = shipped_numbers(ready, self.cases[0])
+        # a fold of pools only does not hold out any case of the fit
+        numbers = fit_numbers(ready, start, fitted_to) if not name or not fitted_to.all() else start
+        pools = [case for case in self.cases if case.kind == "serve-disaggregated"]
+        numbers = fit_pools([case for case in pools if seen(case)], numbers, self.calibration)
+        fold = score_fold(ready, numbers, np.array([scored(case) for case in ready.cases], dtype=bool), name)
+        scores = _predicted(filter(scored, pools), predictor_of(self.calibration, numbers.stack))[0]
+        # an older engine, with the power that its predictions leave to the chips
+        steps = [step for step in self.medians if seen(step.case)]
+        engine = fit_engine(steps) if len(steps) >= OF_ENGINE else ELSEWHERE
+        of_engine = with_engine(engine)
+        predictor = predictor_of(self.calibration, lambda found: of_engine(numbers.stack(found)))
+        powers = fit_power(_with_power(filter(seen, self.cases), predictor))
+        own = [step.case for step in self.medians if scored(step.case)]
+        scores += _predicted(own, replace(predictor, powers=powers))[0]
+        further: dict[str, float] = dict(zip(NAMES, engine.tolist(), strict=True)) if self.medians else {}
+        prompts = [one for one in self.prompts if seen(one.case)]
+        if len(prompts) >= OF_SINGLE:
+            further[SINGLE] = fit_prompts(prompts)
+            slower = with_slowdown(further[SINGLE], {one.stack for one in self.prompts})
+            own = [one.case for one in self.prompts if scored(one.case)]
+            scores += _predicted(own, predictor_of(self.calibration, slower))[0]
+        return replace(
+            fold,
+            num_cases=fold.num_cases + len({one.case_id for one in scores}),
+            scores=(*fold.scores, *scores),
+            engine=further,
+            power=flat(powers),
+        )
 
 
 def _with_power(cases: Iterable[Case], predictor: Predictor) -> list[PowerCase]:
     """The cases that state the power of their chips, prepared; those that cannot be predicted are left out."""
     found: list[PowerCase] = []
-    for case in cases:
-        if has_power(case):
-            with suppress(RacklineError):
-                one = predictor.power(case)
-                found += [] if one is None else [one]
+    for case in filter(has_power, cases):
+        with suppress(RacklineError):
+            one = predictor.power(case)
+            found += [] if one is None else [one]
     return found
 
 
-def _single_batches(by: LeftOut, name: str) -> tuple[dict[str, float], list[Score]]:
-    """The number of single batches, fitted to those that are not left out, and scores of the others."""
-    calibration = shared_cases()[1]
-    prompts = _PROMPTS[calibration]
-    own = [one for one in prompts if not name or fold_name(one.case, by) == name]
-    seen = [one for one in prompts if not name or fold_name(one.case, by) != name]
-    if len(seen) < OF_SINGLE:
-        return {}, []
-    slowdown = fit_prompts(seen)
-    change = with_slowdown(slowdown, {one.stack for one in prompts})
-    predictor = Predictor(resolver=Resolver(calibration_name=calibration, change=change))
-    return {SINGLE: slowdown}, _predicted([one.case for one in own], predictor)
-
-
-def _predicted(cases: Sequence[Case], predictor: Predictor) -> list[Score]:
-    """Scores of cases under fitted numbers, of those that can be predicted."""
-    scores: list[Score] = []
-    for case, values in zip(cases, predictor.predict_all(cases), strict=True):
-        if not isinstance(values, RacklineError):
-            scores += scores_of(case, values)
-    return scores
-
-
-def _predicted_pools(
-    cases: Iterable[Case], numbers: ServingNumbers, calibration: str
-) -> tuple[list[Score], list[Unsupported]]:
-    """Scores of the pools among these cases under fitted parameters, and those without a prediction."""
-    pools = [case for case in cases if case.kind == "serve-disaggregated"]
-    predictor = Predictor(resolver=Resolver(calibration_name=calibration, change=numbers.stack))
+def _predicted(cases: Iterable[Case], predictor: Predictor) -> tuple[list[Score], list[Unsupported]]:
+    """Scores of cases under fitted numbers, and those without a prediction."""
     scores: list[Score] = []
     unsupported: list[Unsupported] = []
-    for case, values in zip(pools, predictor.predict_all(pools), strict=True):
+    asked = list(cases)
+    for case, values in zip(asked, predictor.predict_all(asked), strict=True):
         if isinstance(values, RacklineError):
             unsupported.append(Unsupported.of(case, str(values), bad_input=True))
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -14,21 +15,21 @@ from rackline.catalog import (
     ChipRecord,
     ClusterRecord,
     ModelRecord,
-    canonical_name,
     chip_record,
     cluster_record,
     measured_stacks,
     names,
     release_numbers,
-    stack_record,
 )
+from rackline.catalog.index import stack_name
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import InputError, LayoutError, nearest_names
 from rackline.hardware import Chip, Cluster, FabricLevel, chip_from_record, cluster, cluster_from_record
 from rackline.parallel import Deployment, Layout, Precision, precision
 from rackline.parallel.layout import problem as layout_problem
 from rackline.passes import Calibration, calibration
-from rackline.serving.stack import IDEAL, Stack, stack
+from rackline.serving.stack import IDEAL, Stack, stack, version_numbers
+from rackline.system import System
 from rackline.validation.cases import Case
 from rackline.validation.sources import launched_of, source_of
 
@@ -47,11 +48,6 @@ _ARCHITECTURE_KEYS = (
     "ffn",
     "tied_embeddings",
 )
-
-
-def stack_name(label: str) -> str:
-    """Catalogue name of a stack from any spelling; unknown ones in lower case."""
-    return canonical_name("stacks", label) or label.lower()
 
 
 def _same(found: Stack) -> Stack:
@@ -79,7 +75,7 @@ class Resolver:
     _calibrations: dict[tuple[str, str, str], Calibration] = field(
         default_factory=dict[tuple[str, str, str], Calibration]
     )
-    _stacks: dict[tuple[str, str, float], Stack] = field(default_factory=dict[tuple[str, str, float], Stack])
+    _stacks: dict[tuple[str, str, str, float], Stack] = field(default_factory=dict[tuple[str, str, str, float], Stack])
     _deployments: dict[tuple[object, ...], Deployment] = field(default_factory=dict[tuple[object, ...], Deployment])
     _known: dict[tuple[object, ...], tuple[Deployment, ...]] = field(  # by the unresolved values of cases
         default_factory=dict[tuple[object, ...], tuple[Deployment, ...]]
@@ -91,23 +87,10 @@ class Resolver:
         Raises:
             RacklineError: the name is unknown, or the config or architecture cannot be read.
         """
-        inline = inline_of(case)
-        key = case.model if inline is None else json.dumps(inline, sort_keys=True)
+        key = model_key(case)
         if key not in self._models:
-            self._models[key] = self._build_model(case)
+            self._models[key] = model_of(case)
         return self._models[key]
-
-    def _build_model(self, case: Case) -> AnyModel:
-        name = case.model or case.case_id
-        if case.config is not None:
-            return arch.build_model(arch.record_from_hf(case.config, name, case.where))
-        if case.architecture is not None:
-            return arch.build_model(architecture_record(case.architecture, name, case.where))
-        if "model" in records_of(case):
-            return arch.build_model(record_from_mapping(ModelRecord, records_of(case)["model"], where=case.where))
-        if case.model.endswith((".json", ".toml")):
-            raise InputError(what="model", given=case.model, allowed="a catalogue name or Hugging Face id")
-        return arch.model(case.model, offline=True)  # cases do not depend on the network
 
     def chip(self, name: str) -> Chip:
         """A chip of the catalogue."""
@@ -128,8 +111,18 @@ class Resolver:
         return self._chips[key]
 
     def cluster_of(self, case: Case) -> Cluster:
-        """The cluster of a case: described in the case itself, or the smallest that has enough of its chips."""
-        given = records_of(case).get("cluster")
+        """The cluster of a case: described in the case itself or named there, else the smallest that has enough of
+        its chips.
+
+        Raises:
+            RacklineError: an unknown cluster or one of other chips, or too few chips.
+        """
+        named, given = case.text("cluster"), records_of(case).get("cluster")
+        if named:
+            chip = self.chip_of(case)
+            if named.endswith(".toml") or (found := cluster(named)).chip.name != chip.name:
+                raise InputError(what="cluster", given=named, allowed=f"a cluster of the catalogue with {chip.name}")
+            return found.with_num_chips(case.num_chips)
         if given is None:
             return self.cluster(self.chip_of(case), case.num_chips)
         found = cluster_from_record(record_from_mapping(ClusterRecord, given, where=case.where), self.chip_of(case))
@@ -157,7 +150,8 @@ class Resolver:
             best = min(fitting, key=lambda c: (c.num_chips < num_chips, abs(c.num_chips - num_chips), c.name))
             return best.with_num_chips(num_chips)
         if num_chips == 1:
-            alone = FabricLevel(name="scale_up", size=1, bytes_per_s_each_way=1.0, latency_s=0.0)
+            # alone it sends nothing: an infinite rate takes no time and makes up no number
+            alone = FabricLevel(name="scale_up", size=1, bytes_per_s_each_way=math.inf, latency_s=0.0)
             return Cluster(name=chip.name, chip=chip, num_chips=1, levels=(alone,), sources=chip.sources)
         most = max((option.max_chips for option in known), default=1)
         raise InputError(
@@ -201,9 +195,10 @@ class Resolver:
             found = serving
         elif name not in self.stacks:
             known = name if name in names("stacks") else "generic"
-            key = (known, version_of(case), self.chip_of(case).hbm_bytes)
+            chip = self.chip_of(case)
+            key = (known, version_of(case), chip.name, chip.hbm_bytes)
             if key not in self._stacks:
-                self._stacks[key] = self.change(stack(key[0], version=key[1], hbm_bytes=key[2]))
+                self._stacks[key] = self.change(stack(known, version=key[1], chip=chip))
             found = self._stacks[key]
         else:
             found = self.stacks[name]
@@ -219,11 +214,10 @@ class Resolver:
             return None
         chip = self.chip_of(case)
         numbers = self.calibration(case, chip)
-        return self.change(stack(numbers.serving, hbm_bytes=chip.hbm_bytes)) if numbers.serving else None
+        return self.change(stack(numbers.serving, chip=chip)) if numbers.serving else None
 
-    def _around(self, case: Case) -> tuple[object, ...]:
+    def _around(self, case: Case, found: Stack) -> tuple[object, ...]:
         """The part of the stack that belongs to a deployment: kernels and routing; the rest belongs to the engine."""
-        found = self.stack(case)
         return (
             found.name,
             found.routing,
@@ -258,76 +252,94 @@ class Resolver:
         whole = self.cluster(self.chip(case.chip), case.num_chips)
         return self.deployments(prefill, whole)[0], self.deployments(decode, whole)[0]
 
-    def deployments(self, case: Case, within: Cluster | None = None) -> tuple[Deployment, ...]:
+    def deployments(
+        self, case: Case, within: Cluster | None = None, stack: Stack | None = None
+    ) -> tuple[Deployment, ...]:
         """The deployment of a case; several if the source does not state the expert parallelism.
 
         Args:
             within: cluster that it is part of; by default the smallest that has enough chips.
+            stack: serving stack around its kernels; by default that of the case.
 
         Raises:
             RacklineError: names in the case are unknown or contradict each other.
         """
-        inline = inline_of(case)
+        around = self.stack(case) if stack is None else stack
         key = (
             case.kind == "max-throughput",  # the only kind with unstated layouts
-            case.model if inline is None else json.dumps(inline, sort_keys=True),
+            model_key(case),
             case.chip,
             case.num_chips,
             case.precision,
             case.precision_detail,
             case.stack,
             tuple(sorted(case.layout.items())),
-            self._around(case),
+            self._around(case, around),
             source_of(case),
             "" if within is None else within.name,
         )
         if key not in self._known:
-            self._known[key] = self._build_deployments(case, within)
+            self._known[key] = self._build_deployments(case, within, around)
         return self._known[key]
 
-    def _build_deployments(self, case: Case, within: Cluster | None) -> tuple[Deployment, ...]:
+    def _build_deployments(self, case: Case, within: Cluster | None, around: Stack) -> tuple[Deployment, ...]:
         chip = self.chip_of(case)
         model = self.model(case)
         on = self.cluster_of(case) if within is None else within.with_num_chips(case.num_chips)
         types = self.precision(case, model, chip)
-        around = self.stack(case)
-        numbers = around.calibrated(self.calibration(case, chip), chip.generation)
-        sample_bytes = around.sample_bytes_per_logit if source_of(case).sampling == "top_p" else 0.0
+        numbers, top_p = self.calibration(case, chip), source_of(case).sampling == "top_p"
         layouts = layouts_of(case, model)
         model = padded(model, layouts[0].tp)
         found: list[Deployment] = []
         for layout in layouts:
             key = (
-                id(self.model(case)),
+                model_key(case),
                 on.name,
                 case.num_chips,
                 layout,
                 types,
                 numbers.name,
-                self._around(case),
-                sample_bytes,
+                self._around(case, around),
+                top_p,
             )
             if key not in self._deployments:
-                self._deployments[key] = Deployment(
-                    model=model,
-                    cluster=on,
-                    layout=layout,
-                    precision=types,
-                    calibration=numbers,
-                    routing=around.routing,
-                    sample_bytes_per_logit=sample_bytes,
-                )
+                system = System.of(model, on, calibration=numbers, stack=around, precisions=[types], top_p=top_p)
+                self._deployments[key] = system.deployment(layout)
             found.append(self._deployments[key])
         return tuple(found)
+
+
+def model_key(case: Case) -> str:
+    """What says which model a case is about: its name, or what the case itself describes."""
+    inline = inline_of(case)
+    return case.model if inline is None else json.dumps(inline, sort_keys=True)
+
+
+def model_of(case: Case) -> AnyModel:
+    """The model of a case: described in the case itself, or by name; errors as `Resolver.model`."""
+    name = case.model or case.case_id
+    if case.config is not None:
+        return arch.build_model(arch.record_from_hf(case.config, name, case.where))
+    if case.architecture is not None:
+        return arch.build_model(architecture_record(case.architecture, name, case.where))
+    if "model" in records_of(case):
+        return arch.build_model(record_from_mapping(ModelRecord, records_of(case)["model"], where=case.where))
+    if case.model.endswith((".json", ".toml")):
+        raise InputError(what="model", given=case.model, allowed="a catalogue name or Hugging Face id")
+    return arch.model(case.model, offline=True)  # cases do not depend on the network
 
 
 def version_of(case: Case) -> str:
     """Version of a case's stack; empty where its source states none, of single batches the one that papers measured."""
     # Dynamo images carry its own release numbers, not those of the engine inside
     version = "" if "ai-dynamo" in case.text("image") else case.stack_version
+    if version and not version_numbers(version):
+        tagged = re.search(rf"{re.escape(case.stack.casefold())}[-_:]v?(\d+(\.\d+)+)", version.casefold())
+        version = tagged.group(1) if tagged else version
+    version = version or source_of(case).newest_versions.get(case.stack, "")
     if case.kind == "static-batch" and not version:
         name = stack_name(case.stack)
-        return stack_record(name if name in names("stacks") else "generic").static_batch_version
+        return stack(name if name in names("stacks") else "generic").static_batch_version
     return version
 
 
@@ -346,9 +358,14 @@ def inline_of(case: Case) -> Mapping[str, object] | None:
 def _as_started(found: Stack, case: Case) -> Stack:
     """The stack with what a case or its benchmark states: graphs, sequences and tokens of a pass, memory."""
     said = case.values
-    for launched in launched_of(case):
+    launch = launched_of(case)
+    if said.get("offline", any(launched.offline for launched in launch)):
+        found = found.offline()
+    for launched in launch:
         if launched.prompt_graph_tokens is not None:
             found = replace(found, prompt_graph_tokens=launched.prompt_graph_tokens)
+        if launched.max_batched_tokens is not None and case.kind == "max-throughput":
+            found = replace(found, max_batched_tokens=launched.max_batched_tokens)
     if said.get("max_num_seqs") is not None:
         found = replace(found, max_num_seqs=int(case.number("max_num_seqs")))
     if said.get("max_num_batched_tokens") is not None:

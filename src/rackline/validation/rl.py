@@ -15,7 +15,7 @@ from rackline.posttraining.lengths import AnswerLengths
 from rackline.posttraining.plan import given_step, rl_plan
 from rackline.posttraining.step import RlStep, Schedule
 from rackline.search.stacks import usual_stack
-from rackline.serving.stack import stack_named
+from rackline.system import System
 from rackline.training.precision import train_precision
 from rackline.training.runs import TrainLayout
 from rackline.training.stack import default_training_stack, training_stack
@@ -64,13 +64,19 @@ def rl_step_of(resolver: Resolver, case: Case, overheads: RlOverheads | None = N
     rack = resolver.cluster(chip, case.num_chips)
     name = case.text("engine") or usual_stack(model, rack).name
     numbers = calibration(name, chip)
-    engine, stack = stack_named(name, numbers, chip.hbm_bytes), training_stack(default_training_stack())
+    stack = training_stack(default_training_stack())
+    serving = System.of(
+        model,
+        rack,
+        calibration=numbers,
+        precisions=[precision(case.precision, model, chip)],
+        memory_fraction=case.number("memory_fraction") if case.values.get("memory_fraction") else None,
+    )
     gen_chips = int(case.number("gen_chips")) if case.values.get("gen_chips") else None
     learners = case.num_chips - (gen_chips or 0)
     lag = int(case.number("staleness")) if case.values.get("staleness") else 0
     job = RlJob(
-        model=model,
-        cluster=rack,
+        serving=serving,
         prompts=int(case.number("prompts")),
         generations=int(case.number("generations")),
         prompt_len=case.number("input_len"),
@@ -79,9 +85,6 @@ def rl_step_of(resolver: Resolver, case: Case, overheads: RlOverheads | None = N
             spread=case.number("output_spread") if case.values.get("output_spread") else 0.0,
             longest=case.number("longest"),
         ),
-        stack=engine,
-        calibration=engine.calibrated(numbers, chip.generation),
-        precision=precision(case.precision, model, chip),
         train_stack=stack,
         train_calibration=calibration(stack.kernels, chip),
         train_precision=train_precision(case.precision, chip, None, stack),
@@ -89,7 +92,6 @@ def rl_step_of(resolver: Resolver, case: Case, overheads: RlOverheads | None = N
         reference=case.text("algorithm", "grpo") != "dapo",
         train_batch=int(case.number("train_batch")) if case.values.get("train_batch") else None,
         trained=int(case.number("trained")) if case.values.get("trained") else None,
-        memory_fraction=case.number("memory_fraction") if case.values.get("memory_fraction") else 0.9,
         log_prob_batch=int(case.number("log_prob_batch")) if case.values.get("log_prob_batch") else 1,
     )
     if overheads is not None:

@@ -6,12 +6,11 @@ that is not published is assumed, and layouts that are not are searched.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from rackline.validation.cases import Case, Unsupported, case_from
 from rackline.validation.rl_table import MEMORY_FRACTION, PROMPT_LEN, SPREAD
-from rackline.validation.tables import has_columns
+from rackline.validation.tables import TableRow, has_columns, number, read_rows, table_rows, whole
 
 _COLUMNS = {"framework", "gen_s", "logprob_s", "ref_s", "train_s", "refit_s", "max_response_len", "colocated"}
 MEAN_SHARE = 0.25
@@ -44,21 +43,18 @@ def read_rl_parts_table(path: Path, text: str, unknown_keys: dict[str, int]) -> 
         text: the content of the file.
         unknown_keys: ignored keys → number of cases that have them.
     """
-    found: list[Case | Unsupported] = []
-    for index, row in enumerate(csv.DictReader(text.splitlines())):
-        case_id, where = f"{path.stem}:{index + 2}", f"{path.name}, line {index + 2}"
+
+    def read(row: TableRow, case_id: str, where: str) -> Case | Unsupported:
         recipe = _RECIPES.get((row["framework"], row["model"]), {}) if row["train_engine"] != "DTensor" else {}
         lacks = _lacking(row, recipe)
         if lacks:
-            found.append(
-                Unsupported(case_id=case_id, kind="rl-step", where=where, cause=lacks, metrics=tuple(_measured(row)))
-            )
-        else:
-            found.append(case_from(_data(row, case_id, recipe), where, unknown_keys))
-    return found
+            return Unsupported(case_id=case_id, kind="rl-step", where=where, cause=lacks, metrics=tuple(_measured(row)))
+        return case_from(_data(row, case_id, recipe), where, unknown_keys)
+
+    return read_rows(path, table_rows(text), "rl-step", read)
 
 
-def _lacking(row: dict[str, str], recipe: dict[str, object]) -> str:
+def _lacking(row: TableRow, recipe: dict[str, object]) -> str:
     """Why a row cannot be predicted; empty where it can."""
     if not row["chip"] or row["chip"].startswith("not stated") or row["model"] == "not stated":
         return "the source does not state model and chip"
@@ -73,29 +69,29 @@ def _lacking(row: dict[str, str], recipe: dict[str, object]) -> str:
     return ""
 
 
-def _measured(row: dict[str, str]) -> dict[str, float]:
-    found = {name: float(row[column]) for name, column in _PARTS.items() if row[column]}
+def _measured(row: TableRow) -> dict[str, float]:
+    found = {name: number(row, column) for name, column in _PARTS.items() if row[column]}
     if row["framework"].startswith("NeMo") and "old_log_probs_s" in found:  # policy and reference together
         found = {name.replace("old_log_probs_s", "log_probs_s"): value for name, value in found.items()}
     return found
 
 
-def _data(row: dict[str, str], case_id: str, recipe: dict[str, object]) -> dict[str, object]:
-    longest = float(row["max_response_len"] or 0)
+def _data(row: TableRow, case_id: str, recipe: dict[str, object]) -> dict[str, object]:
+    longest = number(row, "max_response_len", 0.0)
     alone = row["colocated"] == "no"
     data: dict[str, object] = {
         "id": case_id,
         "kind": "rl-step",
         "model": row["model"].removesuffix("-base"),
         "chip": row["chip"].split(" ")[0],
-        "num_chips": int(row["num_chips"]),
+        "num_chips": whole(row, "num_chips"),
         "stack": row["framework"].lower().split(" v")[0].replace(" ", "-"),
         "precision": "bf16",
         "engine": "vllm",
         "algorithm": row["algorithm"].lower().split(" ")[0],
         "mode": "async" if row["sync"] == "async" else "sync",
-        "input_len": float(row["mean_prompt_len"] or PROMPT_LEN),
-        "output_len": float(row["mean_response_len"] or MEAN_SHARE * longest),
+        "input_len": number(row, "mean_prompt_len", PROMPT_LEN),
+        "output_len": number(row, "mean_response_len", MEAN_SHARE * longest),
         "output_spread": SPREAD,
         "memory_fraction": MEMORY_FRACTION,
         "source": row["source"],
@@ -103,8 +99,8 @@ def _data(row: dict[str, str], case_id: str, recipe: dict[str, object]) -> dict[
     }
     if not recipe:
         data |= {
-            "prompts": int(row["prompts_per_step"]),
-            "generations": int(row["gens_per_prompt"]),
+            "prompts": whole(row, "prompts_per_step"),
+            "generations": whole(row, "gens_per_prompt"),
             "longest": longest,
         }
     if not row["mean_response_len"]:
@@ -112,5 +108,5 @@ def _data(row: dict[str, str], case_id: str, recipe: dict[str, object]) -> dict[
     if row["sync"] == "async":
         data |= {"staleness": 1, "partial": "partial" in row["mode"]}
     if alone:
-        data["gen_chips"] = int(row["gen_chips"])
+        data["gen_chips"] = whole(row, "gen_chips")
     return data | recipe

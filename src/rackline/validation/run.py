@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from rackline.validation.resolve import Resolver
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, group_of, metric_of
 from rackline.validation.speculation import both_ways
 from rackline.validation.worst import MOST, worst_cases
+
+Predict = Callable[[Sequence[Case]], Iterable[tuple[Case, dict[str, float] | Unsupported]]]
 
 _ELSEWHERE = ("op", "train", "rl-step", "adapters", "requests", "observed")  # kinds with predictions of their own
 
@@ -58,7 +60,7 @@ def score_cases(
 
             try:
                 scores += score_run(case, served_run(predictor.resolver, case))
-            except RacklineError as error:
+            except (RacklineError, ValueError) as error:
                 unsupported.append(Unsupported.of(case, str(error), bad_input=True))
     for case, values in _predicted(predictor, found.cases):
         if isinstance(values, Unsupported):
@@ -70,6 +72,7 @@ def score_cases(
         else:
             unsupported.append(Unsupported.of(case, "the prediction is not a finite number above 0"))
     by_place = {(case.case_id, case.where): case for case in found.cases}
+    lost = {(one.case_id, one.where) for one in unsupported}
     return Scoreboard(
         calibration=calibration,
         num_cases=len(found.cases) + len(found.unsupported),
@@ -77,37 +80,63 @@ def score_cases(
         unsupported=tuple(unsupported),
         unknown_keys=found.unknown_keys,
         worst=worst_cases(predictor, by_place, scores, num_worst),
-        both_ways=both_ways(found.cases, partial(predict_serve, predictor)),
+        both_ways=both_ways(
+            [case for at, case in by_place.items() if at not in lost], partial(predict_serve, predictor)
+        ),
     )
 
 
-def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterable[tuple[Case, dict[str, float] | Unsupported]]:
-    operations = [case for case in cases if case.kind == "op"]
-    if operations:
+def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterator[tuple[Case, dict[str, float] | Unsupported]]:
+    for of_kind, predict in _predictions(predictor, cases):
+        yield from _each(predict, of_kind)
+
+
+def _predictions(predictor: Predictor, cases: Sequence[Case]) -> Iterator[tuple[list[Case], Predict]]:
+    """Cases that are predicted together, and what predicts them."""
+    resolver = predictor.resolver
+
+    def of(kind: str) -> list[Case]:
+        return [case for case in cases if case.kind == kind]
+
+    if operations := of("op"):
         from rackline.validation.op import predict_operations
 
-        yield from predict_operations(predictor.resolver, operations)
-    training = [case for case in cases if case.kind == "train"]
-    if training:
+        yield operations, partial(predict_operations, resolver)
+    if training := of("train"):
         from rackline.validation.train import predict_training
 
-        yield from predict_training(predictor.resolver, training)
-    steps = [case for case in cases if case.kind == "rl-step"]
-    if steps:
+        yield training, partial(predict_training, resolver)
+    if steps := of("rl-step"):
         from rackline.validation.rl import predict_rl
 
-        yield from predict_rl(predictor.resolver, steps)
-    adapters = [case for case in cases if case.kind == "adapters"]
-    if adapters:
+        yield steps, partial(predict_rl, resolver)
+    if adapters := of("adapters"):
         from rackline.validation.adapters import predict_adapters
 
-        yield from predict_adapters(predictor.resolver, adapters)
-    others = [case for case in cases if case.kind not in _ELSEWHERE]
-    for case, values in zip(others, predictor.predict_all(others), strict=True):
+        yield adapters, partial(predict_adapters, resolver)
+    if others := [case for case in cases if case.kind not in _ELSEWHERE]:
+        yield others, partial(_predict_serving, predictor)
+
+
+def _predict_serving(
+    predictor: Predictor, cases: Sequence[Case]
+) -> Iterator[tuple[Case, dict[str, float] | Unsupported]]:
+    for case, values in zip(cases, predictor.predict_all(cases), strict=True):
         if isinstance(values, RacklineError):
             yield case, Unsupported.of(case, str(values), bad_input=True)
         else:
             yield case, values
+
+
+def _each(predict: Predict, cases: Sequence[Case]) -> Iterable[tuple[Case, dict[str, float] | Unsupported]]:
+    """Predict all cases together; where that fails, halves of them, so that one bad case never ends the others."""
+    try:
+        return list(predict(cases))
+    except (RacklineError, ValueError) as error:
+        if len(cases) == 1:
+            return [(cases[0], Unsupported.of(cases[0], str(error), bad_input=True))]
+        half = len(cases) // 2
+        return [*_each(predict, cases[:half]), *_each(predict, cases[half:])]
 
 
 def scores_of(case: Case, values: dict[str, float]) -> list[Score]:

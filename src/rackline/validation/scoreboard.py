@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import ClassVar, TypedDict
 
 import numpy as np
 
+from rackline.arch import model
+from rackline.bands.bands import ANY, kind_of_model
+from rackline.errors import UnknownNameError
 from rackline.validation.cases import Case, Unsupported
+from rackline.validation.resolve import inline_of, model_of
 from rackline.validation.sources import laboratory_of
 from rackline.validation.speculation import BothWays, Placed, by_group
 
@@ -26,7 +31,7 @@ class Score:
     Args:
         where: file and line of its case.
         metric: key of `measured`, or request_s.
-        groups: value of each of GROUPED_BY, and of "layout" and "laboratory".
+        groups: value of each of GROUPED_BY, and of "layout", "laboratory" and "blocks".
     """
 
     case_id: str
@@ -238,6 +243,7 @@ def group_of(case: Case | Unsupported) -> dict[str, str]:
             "op": case.text("op"),
             "layout": "",
             "laboratory": "",
+            "blocks": "",
         }
     return {
         "kind": case.kind,
@@ -249,7 +255,23 @@ def group_of(case: Case | Unsupported) -> dict[str, str]:
         "op": "",
         "layout": _layout_of(case) if isinstance(case, Case) else "",
         "laboratory": laboratory_of(case) if isinstance(case, Case) else "",
+        "blocks": blocks_of(case) if isinstance(case, Case) else "",
     }
+
+
+def blocks_of(case: Case) -> str:
+    """ "mixture" or "dense" by the model of a case; any where it names none, or one that nobody knows."""
+    if not case.model and inline_of(case) is None:
+        return ANY
+    try:
+        return kind_of_model(model_of(case)) if inline_of(case) is not None else _blocks_of_name(case.model)
+    except UnknownNameError:
+        return ANY
+
+
+@cache
+def _blocks_of_name(name: str) -> str:
+    return kind_of_model(model(name, offline=True))
 
 
 def _layout_of(case: Case) -> str:

@@ -9,17 +9,14 @@ L1 loss. No parameter belongs to a single model, stack or row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rackline.fitting.solver import Parameter, Values, fit
 from rackline.passes.features import Array
 from rackline.validation.fit_cases import BURST, COMMON, FIRST_TOKEN, FitCases, ServingNumbers
 
-SOFT_L1_SCALE = 0.1
-"""Log error beyond which the loss of a case is linear instead of quadratic."""
 FEWEST = 5
 """A parameter of the time to first token with fewer cases takes the value of similar ones [cases]."""
 _LEAST = {"rank_skew_s": 0.0, "prefill_slowdown": 1.0, "eager_s_per_layer": 0.0}
@@ -71,20 +68,24 @@ def _fit_common(cases: FitCases, start: ServingNumbers, rows: Array, fixed: Mapp
     """Fit to the time per output token."""
     free = [name for name in COMMON if name not in fixed]
     measured = cases.tpot_s[rows]
-
-    def numbers(coded: Sequence[float] | Array) -> ServingNumbers:
-        values = {name: float(x) * COMMON[name] for name, x in zip(free, coded, strict=True)}
-        return cast("ServingNumbers", replace(cast("Any", start), **values))
-
-    def errors(coded: Array) -> Array:
-        return np.log(cases.predict(numbers(coded), rows).tpot_s[rows] / measured)
-
     if not free:
         return start
-    least = np.array([_LEAST[name] / COMMON[name] for name in free])
-    at = np.maximum([getattr(start, name) / COMMON[name] for name in free], least + 0.02)
-    _, coded = least_squares(errors, at, (least, np.inf), diff_step=0.03, xtol=1e-3, ftol=1e-4, max_nfev=_MOST_STEPS)
-    return numbers(coded)
+    parameters = [
+        Parameter(
+            name=name,
+            start=max(start.get(name), _LEAST[name] + 0.02 * COMMON[name]),
+            low=_LEAST[name],
+            form="plain",
+            unit=COMMON[name],
+        )
+        for name in free
+    ]
+
+    def errors(values: Values) -> Array:
+        return np.log(cases.predict(start.changed(values), rows).tpot_s[rows] / measured)
+
+    found = fit(parameters, errors, diff_step=0.03, xtol=1e-3, ftol=1e-4, max_nfev=_MOST_STEPS)
+    return start.changed(found.values)
 
 
 def _fit_waits(cases: FitCases, here: ServingNumbers, felt: Sequence[str], used: Array) -> ServingNumbers:
@@ -106,34 +107,21 @@ def _fit_waits(cases: FitCases, here: ServingNumbers, felt: Sequence[str], used:
             slope[own] = (moved - base.ttft_s[own]) / step
             slopes.append(slope[keep])
             rest -= slope[keep] * value
-        here = here.changed(dict(zip(felt, _best_line(rest, slopes, cases.ttft_s[keep], felt), strict=True)))
+        here = here.changed(_best_line(rest, slopes, cases.ttft_s[keep], felt))
     return here
 
 
-def _best_line(rest: Array, slopes: list[Array], measured: Array, names: Sequence[str]) -> list[float]:
+def _best_line(rest: Array, slopes: list[Array], measured: Array, names: Sequence[str]) -> Values:
     """Values from 0 to 1 that minimise the log error of rest + values · slopes against the measurements."""
     lines = np.array(slopes)
 
-    def errors(values: Array) -> Array:
-        return np.log(np.maximum(rest + values @ lines, 1e-6) / measured)
+    def errors(values: Values) -> Array:
+        return np.log(np.maximum(rest + np.array([values[name] for name in names]) @ lines, 1e-6) / measured)
 
-    # all constants and all shares start with equal values
-    is_first = np.array([name in FIRST_TOKEN for name in names])
-    starts = [np.where(is_first, first, share) for first in _STARTS for share in _STARTS]
-    found = [least_squares(errors, start, (np.zeros(len(names)), 1.0)) for start in starts]
-    return min(found, key=lambda one: one[0])[1]
+    def begun(first: float, share: float) -> list[Parameter]:
+        """All constants and all shares start with equal values."""
+        starts = {name: first if name in FIRST_TOKEN else share for name in names}
+        return [Parameter(name=name, start=start, low=0.0, high=1.0, form="plain") for name, start in starts.items()]
 
-
-def least_squares(
-    errors: Callable[[Array], Array],
-    start: Sequence[float] | Array,
-    bounds: tuple[Sequence[float] | Array, float],
-    **options: float,
-) -> tuple[float, list[float]]:
-    """(cost, values) at the minimum of the soft L1 loss."""
-    from scipy import optimize
-
-    found: Any = cast("Any", optimize).least_squares(
-        errors, np.asarray(start), bounds=bounds, loss="soft_l1", f_scale=SOFT_L1_SCALE, **options
-    )
-    return float(found.cost), [float(value) for value in found.x]
+    found = [fit(begun(first, share), errors) for first in _STARTS for share in _STARTS]
+    return min(found, key=lambda one: one.cost).values

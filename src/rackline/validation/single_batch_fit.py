@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 import numpy as np
 
 from rackline.errors import RacklineError
-from rackline.passes.features import Array
+from rackline.fitting.solver import Parameter, fit
 from rackline.serving.closed_loop import static_batch
 from rackline.serving.stack import Stack
 from rackline.serving.steady import behind
 from rackline.validation.cases import Case
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver
-from rackline.validation.serving_fit import SOFT_L1_SCALE
 
 NAME = "single_batch_prefill_slowdown"
 FEWEST = 5
@@ -78,19 +76,13 @@ def prompts_of(cases: Sequence[Case], calibration: str = "auto") -> list[Prompts
 
 def fit_prompts(seen: Sequence[Prompts]) -> float:
     """The slowdown that minimises soft L1 of the log error [ratio]."""
-    from scipy import optimize
-
     kernels_s, launches_s, measured_s = (
         np.array([getattr(one, name) for one in seen]) for name in ("kernels_s", "launches_s", "measured_s")
     )
-
-    def errors(slowdown: Array) -> Array:
-        return np.log(behind(slowdown[0] * kernels_s, launches_s) / measured_s)
-
-    found: Any = cast("Any", optimize).least_squares(
-        errors, [1.3], bounds=(1.0, 10.0), loss="soft_l1", f_scale=SOFT_L1_SCALE
-    )
-    return float(found.x[0])
+    slowdown = Parameter(name=NAME, start=1.3, low=1.0, high=10.0, form="plain")
+    return fit([slowdown], lambda values: np.log(behind(values[NAME] * kernels_s, launches_s) / measured_s)).values[
+        NAME
+    ]
 
 
 def with_slowdown(slowdown: float, stacks: Collection[str]) -> Callable[[Stack], Stack]:

@@ -23,8 +23,10 @@ class Launched:
         stack: of the cases, as they write it.
         model: of the cases, as they write it; all where it is empty.
         chips: of the cases; all where it is empty.
-        prompt_graph_tokens: as of `rackline.catalog.StackRecord`; the stack's own where it is None [tokens].
+        prompt_graph_tokens: as of `rackline.serving.stack.Stack`; the stack's own where it is None [tokens].
         precision_detail: data types that they set, as in a case.
+        offline: whether they call the engine's class for offline use instead of its server.
+        max_batched_tokens: that commands at unlimited rate set; the stack's own where it is None [tokens].
     """
 
     stack: str
@@ -32,6 +34,8 @@ class Launched:
     chips: tuple[str, ...] = ()
     prompt_graph_tokens: int | None = None
     precision_detail: str = ""
+    offline: bool = False
+    max_batched_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,7 @@ class Source:
         attention_dp_of_mixtures: whether its tp means attention data parallelism for mixtures of experts.
         requests: number of requests by lengths, as "input/output" [requests].
         launched: settings of its launch commands.
+        newest_versions: newest version of a stack that its cases without one can have run, by its date.
         urls, accessed: sources of this information, and the date of access.
     """
 
@@ -64,6 +69,7 @@ class Source:
     attention_dp_of_mixtures: bool = False
     requests: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
     launched: tuple[Launched, ...] = ()
+    newest_versions: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     urls: tuple[str, ...] = ()
     accessed: str = ""
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from rackline.arch import Model
 from rackline.errors import InputError, RacklineError
+from rackline.hardware import Cluster
 from rackline.hardware.host_link import has_grace
 from rackline.passes import Calibration, calibration
 from rackline.passes.features import Array
@@ -169,6 +170,7 @@ _TUNED = ("lora_rank", "lora_targets", "frozen", "packed_len")
 class _Ready:
     case: Case
     model: Model
+    cluster: Cluster
     layout: TrainLayout
     precision: TrainPrecision
     stack: str
@@ -191,8 +193,7 @@ def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCa
         key = (
             case.model,
             one.model,
-            case.chip,
-            case.num_chips,
+            one.cluster,
             one.precision,
             case.number("seq_len"),
             case.number("global_batch"),
@@ -205,11 +206,11 @@ def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCa
         )
         groups.setdefault(key, []).append(one)
     numbers: dict[tuple[str, str], Calibration] = {}
-    all_parts = [_group_parts(resolver, group, stacks, numbers) for group in groups.values()]
+    all_parts = [_group_parts(group, stacks, numbers) for group in groups.values()]
     flat = [one for group in groups.values() for one in group]
     if not flat:
         return None, tuple(unsupported)
-    chips = [resolver.chip(one.case.chip) for one in flat]
+    chips = [one.cluster.chip for one in flat]
     found = TrainCases(
         cases=tuple(one.case for one in flat),
         stacks=tuple(one.stack for one in flat),
@@ -228,7 +229,8 @@ def _ready(resolver: Resolver, case: Case, stacks: dict[str, TrainingStack]) -> 
         raise InputError(what="model", given=case.model, allowed="a model whose layers are known")
     if case.values.get("num_layers"):
         model = truncated(model, int(case.number("num_layers")))
-    chip = resolver.chip(case.chip)
+    on = resolver.cluster_of(case)
+    chip = on.chip
     name = "unit" if resolver.calibration_name == "unit" else train_stack_name(case, chip.generation)
     if name not in stacks:
         stacks[name] = find_stack(name)
@@ -237,10 +239,11 @@ def _ready(resolver: Resolver, case: Case, stacks: dict[str, TrainingStack]) -> 
         precision = with_frozen(precision, case.text("frozen"))
     layout = train_layout(case, model)
     if case.text("recompute", "unknown").lower() == "unknown":
-        layout = replaced(layout, recompute=_unknown_recompute(resolver, case, model, layout, precision, stacks[name]))
+        layout = replaced(layout, recompute=_unknown_recompute(case, model, on, layout, precision, stacks[name]))
     return _Ready(
         case=case,
         model=model,
+        cluster=on,
         layout=layout,
         precision=precision,
         stack=name,
@@ -249,9 +252,9 @@ def _ready(resolver: Resolver, case: Case, stacks: dict[str, TrainingStack]) -> 
 
 
 def _micro_batch(
-    resolver: Resolver,
     case: Case,
     model: Model,
+    on: Cluster,
     layouts: Sequence[TrainLayout],
     precision: TrainPrecision,
     stack: TrainingStack,
@@ -259,7 +262,7 @@ def _micro_batch(
     return MicroBatch(
         model=model,
         runs=Runs.of(layouts),
-        cluster=resolver.cluster(resolver.chip(case.chip), case.num_chips),
+        cluster=on,
         precision=precision,
         seq_len=int(case.number("seq_len")),
         flash=stack.flash_attention,
@@ -281,10 +284,10 @@ def _targets(case: Case) -> LoraTargets:
 
 
 def _unknown_recompute(
-    resolver: Resolver, case: Case, model: Model, layout: TrainLayout, precision: TrainPrecision, stack: TrainingStack
+    case: Case, model: Model, on: Cluster, layout: TrainLayout, precision: TrainPrecision, stack: TrainingStack
 ) -> str:
     """The cheapest recomputation that fits by the memory model."""
-    batch = _micro_batch(resolver, case, model, [layout], precision, stack)
+    batch = _micro_batch(case, model, on, [layout], precision, stack)
     return cheapest_recompute(
         batch,
         global_batch_sequences=int(case.number("global_batch")),
@@ -303,20 +306,19 @@ def find_stack(name: str) -> TrainingStack:
 
 
 def _group_parts(
-    resolver: Resolver,
     group: Sequence[_Ready],
     stacks: Mapping[str, TrainingStack],
     numbers: dict[tuple[str, str], Calibration],
 ) -> StepParts:
     first = group[0]
-    chip = resolver.chip(first.case.chip)
+    chip = first.cluster.chip
     stack = stacks[first.stack]
     key = (stack.kernels, chip.name)
     if key not in numbers:
         numbers[key] = calibration(stack.kernels, chip)
     layouts = [one.layout for one in group]
     return step_parts(
-        _micro_batch(resolver, first.case, first.model, layouts, first.precision, stack),
+        _micro_batch(first.case, first.model, first.cluster, layouts, first.precision, stack),
         calibration=numbers[key],
         global_batch_sequences=int(first.case.number("global_batch")),
     )

@@ -3,54 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import Any, cast
 
 import numpy as np
 
-from rackline.catalog import names, training_stack_record
+from rackline.catalog import names
+from rackline.fitting.solver import Parameter, fit
 from rackline.passes.features import Array
-from rackline.training.stack import TrainingStack
+from rackline.training.stack import TrainingStack, training_stack
 from rackline.validation.train_cases import TrainCases, find_stack
 
 NOISE = 0.05
 """Spread of one configuration between releases, the scale of residuals (median of repeats 2 to 4 %)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
-    """One fitted parameter.
-
-    Args:
-        name: "field", "field generation dtype" for slowdowns, or "field stack" for parameters of one stack.
-        prior: value that it is shrunk to.
-        spread: standard deviation of the prior, in ln.
-        low, high: bounds.
-    """
-
-    name: str
-    prior: float
-    spread: float
-    low: float
-    high: float
-
-    @property
-    def field(self) -> str:
-        """Field of a training stack."""
-        return self.name.split(" ")[0]
-
-    @property
-    def of(self) -> tuple[str, ...]:
-        """What the parameter belongs to: (generation, dtype), (stack,) or ()."""
-        return tuple(self.name.split(" ")[1:])
+def _n(name: str, prior: float, spread: float, low: float, high: float) -> Parameter:
+    """A parameter; its name is "field", "field generation dtype" for slowdowns, or "field stack" for a single stack."""
+    return Parameter(name=name, start=prior, spread=spread, low=low, high=high)
 
 
-def _n(name: str, prior: float, spread: float, low: float, high: float) -> Number:
-    return Number(name=name, prior=prior, spread=spread, low=low, high=high)
-
-
-_COMMON: tuple[Number, ...] = (
+_COMMON: tuple[Parameter, ...] = (
     _n("gemm_slowdown ampere *", 1.15, 0.15, 0.8, 2.0),
     _n("gemm_slowdown hopper bf16", 1.15, 0.15, 0.8, 2.0),
     _n("gemm_slowdown hopper *", 1.15, 0.15, 0.8, 2.0),
@@ -81,12 +54,12 @@ _COMMON: tuple[Number, ...] = (
 
 
 @cache
-def fitted_numbers() -> tuple[Number, ...]:
+def fitted_numbers() -> tuple[Parameter, ...]:
     """All fitted parameters: those that stacks share, and those of single stacks of the catalogue."""
     own = (
         _n(f"{one.name} {stack}", one.prior, one.spread, one.low, one.high)
         for stack in names("training_stacks")
-        for one in training_stack_record(stack).own
+        for one in training_stack(stack).own
     )
     return (*_COMMON, *own)
 
@@ -99,11 +72,11 @@ def stacks_with(values: Mapping[str, float], base: Mapping[str, TrainingStack]) 
         plain: dict[str, float] = {}
         slow: dict[str, dict[tuple[str, str], float]] = {table: {} for table in tables}
         for number in fitted_numbers():
-            value = values[number.name]
-            if number.field in tables:
-                slow[number.field][number.of[0], number.of[1]] = value
-            elif number.of in ((), (stack.numbers_of or name,)):
-                plain[number.field] = value
+            field, *of = number.name.split(" ")
+            if field in tables:
+                slow[field][of[0], of[1]] = values[number.name]
+            elif not of or of == [stack.numbers_of or name]:
+                plain[field] = values[number.name]
         plain = {key: value for key, value in plain.items() if key not in stack.stated}
         found[name] = replace(stack, **plain, **slow)
     return found
@@ -127,24 +100,15 @@ def fit_numbers(
         base: stacks with everything that is not fitted.
         start: initial values.
     """
-    from scipy import optimize
-
     seen = cases.take(np.flatnonzero(rows) if rows.dtype == bool else rows)
-    prior = np.log([number.prior for number in fitted_numbers()])
-    spread = np.array([number.spread for number in fitted_numbers()])
-    low = np.log([number.low for number in fitted_numbers()])
-    high = np.log([number.high for number in fitted_numbers()])
     target = np.log(seen.measured_s)
-
-    def loss(x: Array) -> Array:
-        values = {number.name: float(v) for number, v in zip(fitted_numbers(), np.exp(x), strict=True)}
-        misfit = (np.log(seen.predict(stacks_with(values, base))) - target) / NOISE
-        # soft L1 loss of the residuals, squares for the priors
-        soft = np.sign(misfit) * np.sqrt(2.0 * (np.sqrt(1.0 + misfit**2) - 1.0))
-        return np.concatenate([soft, (x - prior) / spread])
-
-    first = prior if start is None else np.log([start[number.name] for number in fitted_numbers()])
-    found: Any = cast("Any", optimize).least_squares(
-        loss, np.clip(first, low + 1e-6, high - 1e-6), bounds=(low, high), max_nfev=40
-    )
-    return {number.name: float(v) for number, v in zip(fitted_numbers(), np.exp(found.x), strict=True)}
+    parameters = [
+        replace(one, start=one.start if start is None else start[one.name], prior=one.start) for one in fitted_numbers()
+    ]
+    return fit(
+        parameters,
+        lambda values: np.log(seen.predict(stacks_with(values, base))) - target,
+        noise=NOISE,
+        loss="robust cases",
+        max_nfev=40,
+    ).values

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rackline.arch import LayerGroup, Model
-from rackline.catalog import names, training_stack_record
+from rackline.catalog import names
 from rackline.errors import InputError, LayoutError, nearest_names
 from rackline.serving.stack import version_numbers
 from rackline.training.runs import RECOMPUTE, TrainLayout
+from rackline.training.stack import training_stack
 from rackline.validation.cases import Case
 
 _COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "moe_tp", "dp", "fsdp")
@@ -22,7 +23,7 @@ def train_stack_name(case: Case, generation: str) -> str:
     name = case.stack.lower().replace(" ", "-").replace("_", "-")
     given = version_numbers(case.stack_version)
     for known in names("training_stacks"):
-        for one in training_stack_record(known).stands_for:
+        for one in training_stack(known).stands_for:
             if one.stack != name or (one.generation is not None and one.generation != generation):
                 continue
             if one.before is None or (given and given < version_numbers(one.before)):

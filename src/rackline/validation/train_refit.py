@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypedDict
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from rackline.catalog import names
 from rackline.errors import InputError
+from rackline.fitting.solver import Done, groups_of, leave_out
 from rackline.passes.features import Array
 from rackline.training.stack import TrainingStack
 from rackline.validation.cases import Case, CaseSet
@@ -150,7 +151,7 @@ def refit_training(
     found: CaseSet,
     by: TrainLeftOut,
     *,
-    done: Callable[[str, int, int], None] | None = None,
+    done: Done | None = None,
 ) -> TrainRefit:
     """Refit without each source, model family or chip in turn and score the held-out cases.
 
@@ -162,39 +163,32 @@ def refit_training(
         InputError: there are fewer than two folds.
     """
     ready, unsupported = prepare_training(Resolver(), [case for case in found.cases if case.kind == "train"])
-    groups = sorted({fold_of(case, by) for case in ready.cases}) if ready is not None else []
+    groups = {} if ready is None else dict(sorted(groups_of(fold_of(case, by) for case in ready.cases).items()))
     if ready is None or len(groups) < 2:
         raise InputError(
             what=f"--refit {by}",
             given=f"{len(groups)} {by} with training cases",
             allowed="at least two to leave one out",
         )
-    keys = np.array([fold_of(case, by) for case in ready.cases])
     base = base_stacks(ready)
-    everything = np.ones(len(keys), dtype=bool)
-    numbers = fit_numbers(ready, everything, base)
-    whole = TrainFold(left_out="", numbers=numbers, scores=_scores(ready, stacked(ready, numbers), everything))
-    folds: list[TrainFold] = []
-    for index, name in enumerate(groups):
-        held = keys == name
-        own = fit_numbers(ready, ~held, base, numbers)
-        folds.append(TrainFold(left_out=name, numbers=own, scores=_scores(ready, stacked(ready, own), held)))
-        if done is not None:
-            done(name, index + 1, len(groups))
-    folds.sort(key=lambda fold: -len(fold.scores))
-    return TrainRefit(by=by, folds=tuple(folds), whole=whole, spread=repeat_spread(ready), unsupported=len(unsupported))
+    everything = np.ones(len(ready.cases), dtype=bool)
+    start = fit_numbers(ready, everything, base)
 
+    def scored(numbers: Mapping[str, float], rows: Array) -> tuple[Score, ...]:
+        predicted = ready.predict(stacks_with(numbers, base))
+        index = np.flatnonzero(rows).tolist()
+        return tuple(score for i in index for score in scores_of(ready.cases[i], {"step_s": float(predicted[i])}))
 
-def stacked(ready: TrainCases, numbers: Mapping[str, float]) -> Array:
-    """Predictions under fitted parameters [s]."""
-    return ready.predict(stacks_with(numbers, base_stacks(ready)))
-
-
-def _scores(ready: TrainCases, predicted: Array, rows: Array) -> tuple[Score, ...]:
-    return tuple(
-        score
-        for index in np.flatnonzero(rows)
-        for score in scores_of(ready.cases[int(index)], {"step_s": float(predicted[index])})
+    folds = [
+        TrainFold(left_out=fold.name, numbers=fold.fitted, scores=fold.scored)
+        for fold in leave_out(groups, lambda held: fit_numbers(ready, ~held, base, start), scored, done)
+    ]
+    return TrainRefit(
+        by=by,
+        folds=tuple(sorted(folds, key=lambda fold: -len(fold.scores))),
+        whole=TrainFold(left_out="", numbers=start, scores=scored(start, everything)),
+        spread=repeat_spread(ready),
+        unsupported=len(unsupported),
     )
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from rackline.catalog import training_stack_record
 from rackline.errors import InputError
 from rackline.files import rounded, toml_text, write_text
+from rackline.plain import plain
 from rackline.training.stack import IDEAL, TrainingStack
 
 _TABLES = ("gemm_slowdown", "expert_slowdown")
@@ -83,18 +83,17 @@ def write_stacks(stacks: Mapping[str, TrainingStack], folder: Path) -> tuple[lis
 
 def stack_toml(stack: TrainingStack) -> str:
     """The file of a stack."""
-    record = training_stack_record(stack.name)
     data: dict[str, Any] = {
         "name": stack.name,
-        "full_name": record.full_name,
-        "aliases": record.aliases,
+        "full_name": stack.full_name,
+        "aliases": stack.aliases,
         "kernels": stack.kernels,
     }
     for habit in _HABITS[2:]:
         if habit not in _RARE or getattr(stack, habit) != getattr(IDEAL, habit):
             data[habit] = getattr(stack, habit)
-    kept_as_they_are = record.model_dump(mode="json", include=set(_DESCRIBES), exclude_defaults=True, exclude_none=True)
-    data |= {key: kept_as_they_are[key] for key in _DESCRIBES if key in kept_as_they_are}
+    described = {key: plain(getattr(stack, key)) for key in _DESCRIBES}
+    data |= {key: value for key, value in described.items() if value}
     fitted = [f"{table}.*" for table in _TABLES]
     for table in _TABLES:
         entries: Mapping[tuple[str, str], float] = getattr(stack, table)
@@ -103,11 +102,11 @@ def stack_toml(stack: TrainingStack) -> str:
             for (generation, dtype), ratio in entries.items()
         ]
     for one in fields(TrainingStack):
-        if one.name not in (*_HABITS, *_TABLES):
+        if one.name not in data and one.name not in (*_HABITS, *_DESCRIBES, "sources"):
             data[one.name] = rounded(getattr(stack, one.name))
             if one.name not in stack.stated:
                 fitted.append(one.name)
-    kept = [source for source in record.sources if not set(source.fields) & set(fitted)]
+    kept = [source for source in stack.sources if not set(source.fields) & set(fitted)]
     data["sources"] = [source.model_dump(mode="json", exclude_none=True, exclude_defaults=True) for source in kept]
     data["sources"].append({"fields": fitted, "kind": "derived", "citation": _CITATION})
     comment = "Written by `rackline validate --write-stacks`; change the cases or the fit, not this file."

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
 from rackline.validation.cases import Case, Unsupported, case_from
-from rackline.validation.tables import has_columns
+from rackline.validation.tables import TableRow, has_columns, number, read_rows, table_rows, whole
 
 _COLUMNS = {"framework", "model", "task", "lora_rank", "chip", "num_chips", "precision", "seq_len", "step_s"}
 APART = 0.1
@@ -46,18 +45,17 @@ def read_tuning_table(path: Path, text: str, unknown_keys: dict[str, int]) -> li
         text: the content of the file.
         unknown_keys: ignored keys → number of cases that have them.
     """
-    found: list[Case | Unsupported] = []
-    for number, row in enumerate(csv.DictReader(text.splitlines()), start=2):
-        where = f"{path.name}, line {number}"
-        case = case_from(_data(row, f"{path.stem}:{number}"), where, unknown_keys)
-        doubt = _doubt(row)
-        found.append(Unsupported.of(case, doubt) if doubt and isinstance(case, Case) else case)
-    return found
+
+    def read(row: TableRow, case_id: str, where: str) -> Case | Unsupported:
+        case, doubt = case_from(_data(row, case_id), where, unknown_keys), _doubt(row)
+        return Unsupported.of(case, doubt) if doubt and isinstance(case, Case) else case
+
+    return read_rows(path, table_rows(text), "train", read)
 
 
-def _doubt(row: dict[str, str]) -> str:
+def _doubt(row: TableRow) -> str:
     """Why a row cannot be scored; empty if it can."""
-    if "per GPU or total" in row["note"] and int(row["num_chips"]) > 1:
+    if "per GPU or total" in row["note"] and whole(row, "num_chips") > 1:
         return "the source does not say whether its rate is that of one chip or of all"
     if "offload" in row["note"].lower() and not _is_lora(row):
         return "weights or states are offloaded to the host, which training does not know"
@@ -65,26 +63,26 @@ def _doubt(row: dict[str, str]) -> str:
         return "experts are exchanged by DeepEP, over a number of chips that is not stated"
     given = re.search(r"check seq\*mb\*gpus/step = (\d+)", row["note"])
     if given and row["tok_per_s_total"]:
-        ratio = float(row["tok_per_s_total"]) / float(given.group(1))
+        ratio = number(row, "tok_per_s_total") / float(given.group(1))
         if abs(ratio - 1.0) > APART:
             return "the published rate and the published step disagree by more than a tenth"
     return ""
 
 
-def _is_lora(row: dict[str, str]) -> bool:
+def _is_lora(row: TableRow) -> bool:
     return "lora" in row["task"].lower()
 
 
-def _data(row: dict[str, str], case_id: str) -> dict[str, object]:
+def _data(row: TableRow, case_id: str) -> dict[str, object]:
     label = row["framework"].lower()
-    stack = next((name for start, name in _STACKS.items() if label.startswith(start)), label.split()[0])
+    stack = next((name for start, name in _STACKS.items() if label.startswith(start)), label.partition(" ")[0])
     version = re.search(r"\d+\.\d+", row["framework"])
     if label.startswith("nemo2"):
         stack = "nemo"
-    chips, micro = int(row["num_chips"]), int(row["micro_batch"] or 1)
+    chips, micro = whole(row, "num_chips"), whole(row, "micro_batch", 1)
     parts = {key: int(row[name]) for key, name in _LAYOUT.items() if row[name].isdigit()}
     model_chips = parts.get("tp", 1) * parts.get("pp", 1) * parts.get("cp", 1)
-    batch = int(row["global_batch"] or 0) or micro * int(row["micro_batches"] or 1) * chips // model_chips
+    batch = whole(row, "global_batch", 0) or micro * whole(row, "micro_batches", 1) * chips // model_chips
     fsdp = stack in ("prime-rl", "automodel", "torchtune")
     data: dict[str, object] = {
         "id": case_id,
@@ -99,7 +97,7 @@ def _data(row: dict[str, str], case_id: str) -> dict[str, object]:
         "layout": {**parts, **({"sharding": "full-shard" if chips > 1 else "none"} if fsdp else {})},
         "global_batch": batch,
         "micro_batch": micro,
-        "seq_len": int(row["seq_len"]),
+        "seq_len": whole(row, "seq_len"),
         "recompute": _recompute(row, stack),
         "source": row["source"],
         "measured": _measured(row),
@@ -125,7 +123,7 @@ def _model(name: str) -> str:
     return found
 
 
-def _recompute(row: dict[str, str], stack: str) -> str:
+def _recompute(row: TableRow, stack: str) -> str:
     if row["act_ckpt"] in ("Recompute", "Offload"):
         return "full"
     if stack == "torchtune":
@@ -133,7 +131,9 @@ def _recompute(row: dict[str, str], stack: str) -> str:
     return "unknown"
 
 
-def _measured(row: dict[str, str]) -> dict[str, float]:
+def _measured(row: TableRow) -> dict[str, float]:
     if row["step_s"]:
-        return {"step_s": float(row["step_s"])}
-    return {"tokens_per_s_per_chip": float(row["tok_per_s_per_gpu"] or row["tok_per_s_total"])}
+        return {"step_s": number(row, "step_s")}
+    return {
+        "tokens_per_s_per_chip": number(row, "tok_per_s_per_gpu" if row["tok_per_s_per_gpu"] else "tok_per_s_total")
+    }

@@ -42,7 +42,7 @@ def _entry(predictor: Predictor, case: Case, score: Score) -> WorstCase:
     passes: dict[str, WorstPass] = {}
     try:
         found = predictor.passes(case)
-    except RacklineError:  # the prediction exists, only its breakdown is not available
+    except (RacklineError, ValueError):  # the prediction exists, only its breakdown is not available
         found = {}
     for name, time in found.items():
         passes[name] = {

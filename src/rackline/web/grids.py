@@ -107,7 +107,7 @@ def racks() -> dict[str, Any]:
 
 def accuracy() -> dict[str, Any]:
     """In which band 90 % of measured values lay, by what was measured on what."""
-    from rackline.validation.bands import shipped_bands
+    from rackline.bands.bands import shipped_bands
 
     rows = [
         {

@@ -46,11 +46,11 @@ def tiers_grid(view: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
     from rackline.api.answer import answer
     from rackline.api.selling import rent_of
     from rackline.api.tiers_question import TiersQuestion
-    from rackline.pricing import KeepingCost, TokenCosts, keeping_lines
+    from rackline.pricing import KeepingCost, keeping_lines
     from rackline.pricing.cache import drain_distance
 
     found: Any = answer(TiersQuestion.from_params(_asked(view))).result
-    costs, rent = TokenCosts.of(found.deployment), rent_of(found.deployment.cluster)
+    costs, rent = found.costs, rent_of(found.costs.deployment.cluster)
     lengths = axis_of(view["sliders"]["prompt"])
     by_length = [{one.name: one for one in keeping_lines(costs, rent, length)} for length in lengths]
     tiers = {

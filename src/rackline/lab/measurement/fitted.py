@@ -9,14 +9,13 @@ not determine all of them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares  # pyright: ignore[reportUnknownVariableType]
 
+from rackline.fitting.solver import Parameter, Values, fit
 from rackline.lab.measurement.engine import Work, batch_of
 from rackline.passes import Calibration, OperationCalibration, PassTable
 from rackline.passes.features import Array
@@ -25,36 +24,27 @@ _NOISE = 0.05  # relative error of a timing, which weighs the passes against the
 _FACTOR = 1e3  # by which a number may leave its start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
-    """One number of the fit.
-
-    Args:
-        start: where it is drawn to.
-        known: factor within which it is known, as a standard deviation of its logarithm [1].
-    """
-
-    start: float
-    known: float
+def _n(name: str, start: float, known: float) -> Parameter:
+    return Parameter(name=name, start=start, spread=known, low=start / _FACTOR, high=start * _FACTOR)
 
 
-def starts(launch_s: float) -> dict[str, Number]:
-    """The numbers and where they start.
+def starts(launch_s: float) -> list[Parameter]:
+    """The numbers, where they start, and the factor within which that is known.
 
     Args:
         launch_s: time of a call that does nothing [s].
     """
-    return {
-        "launch_s": Number(start=launch_s, known=2.0),
-        "product_compute": Number(start=0.7, known=1.0),
-        "product_memory": Number(start=0.8, known=0.7),
-        "product_exposed": Number(start=0.5, known=1.0),
-        "cache_memory": Number(start=0.5, known=1.0),
-        "sequence_s": Number(start=launch_s, known=2.0),
-        "context_s": Number(start=launch_s / 100.0, known=2.0),
-        "prompt_compute": Number(start=0.5, known=1.0),
-        "token_memory": Number(start=0.3, known=1.5),
-    }
+    return [
+        _n("launch_s", launch_s, 2.0),
+        _n("product_compute", 0.7, 1.0),
+        _n("product_memory", 0.8, 0.7),
+        _n("product_exposed", 0.5, 1.0),
+        _n("cache_memory", 0.5, 1.0),
+        _n("sequence_s", launch_s, 2.0),
+        _n("context_s", launch_s / 100.0, 2.0),
+        _n("prompt_compute", 0.5, 1.0),
+        _n("token_memory", 0.3, 1.5),
+    ]
 
 
 def calibration_of(values: Mapping[str, float], name: str, engine: str, context_block: int = 1) -> Calibration:
@@ -141,29 +131,20 @@ def fitted(
     numbers = starts(launch_s)
     batch = batch_of(list(works))
     wanted = np.asarray(seconds, dtype=float)
-    start = np.log([one.start for one in numbers.values()])
-    known = np.array([one.known for one in numbers.values()])
 
-    def values_of(logs: Array) -> dict[str, float]:
-        return dict(zip(numbers, np.exp(logs).tolist(), strict=True))
+    def predicted(values: Values) -> Array:
+        return table.with_calibration(calibration_of(values, name, name, context_block)).seconds(batch)
 
-    def predicted(logs: Array) -> Array:
-        return table.with_calibration(calibration_of(values_of(logs), name, name, context_block)).seconds(batch)
-
-    def residuals(logs: Array) -> Array:
-        return np.concatenate([np.log(predicted(logs) / wanted) / _NOISE, (logs - start) / known])
-
-    bound = math.log(_FACTOR)
-    found: Any = least_squares(residuals, start, bounds=(start - bound, start + bound), x_scale=known)
-    precision: Array = np.linalg.inv(found.jac.T @ found.jac)
-    after = np.sqrt(np.diag(precision))
-    calibration = calibration_of(values_of(found.x), name, name, context_block)
-    errors = predicted(found.x) / wanted - 1.0
+    known = np.array([one.spread for one in numbers], dtype=float)
+    found = fit(numbers, lambda values: np.log(predicted(values) / wanted), noise=_NOISE, loss="squares", x_scale=known)
+    after = found.spreads()
+    calibration = calibration_of(found.values, name, name, context_block)
+    errors = predicted(found.values) / wanted - 1.0
     spread = float(np.median(np.abs(errors)))
     operations = {key: replace(one, median_error=spread) for key, one in calibration.operations.items()}
     return Fit(
         calibration=replace(calibration, operations=operations),
-        values=values_of(found.x),
-        determined=dict(zip(numbers, (1.0 - np.minimum(after / known, 1.0)).tolist(), strict=True)),
+        values=found.values,
+        determined=dict(zip(found.values, (1.0 - np.minimum(after / known, 1.0)).tolist(), strict=True)),
         errors=errors,
     )

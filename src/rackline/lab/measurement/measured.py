@@ -26,16 +26,17 @@ from rackline.lab.measurement.held_out import Compared, Kind, Score, score, scor
 from rackline.lab.measurement.machine import Peaks, chip_name, machine_text, peaks_of, raised
 from rackline.lab.measurement.points import fitted_works, held_out_works
 from rackline.lab.measurement.rates import Rate, measured_rates
-from rackline.lab.measurement.repeats import SPREAD_ALLOWED, Repeated, in_turns
+from rackline.lab.measurement.repeats import AGREED, MEANINGLESS, Repeated, in_turns, uncertainty
 from rackline.lab.measurement.served import served
 from rackline.lab.measurement.setup import MeasureSetup
 from rackline.lab.measurement.workers.worker import Clock
 from rackline.lab.this_machine import model_of
 from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import UNIT, calibration_on
-from rackline.serving.stack import Stack, stack_of
+from rackline.system import System
 
 _REPEATS, _QUICK_REPEATS = 7, 3
+_AGREED_WITHIN_S, _QUICK_AGREED_WITHIN_S = 300.0, 20.0
 _ENOUGH_S = 1.0  # of short passes, that more repeats are taken
 _TRACE_S, _OWN_TRACE_S, _QUICK_TRACE_S = 4.0, 2.0, 0.3
 _OUTPUT_LEN, _QUICK_OUTPUT_LEN = 16, 6
@@ -54,14 +55,15 @@ class Measured:
         rows: passes and requests, predicted and measured.
         fit: share of each fitted number's uncertainty that the passes removed [1].
         spread: median over all passes of the distance of the repeats' quartiles [1].
-        is_busy: whether that is more than allowed; such a result is marked.
+        uncertainty: half width of the interval of the median, over it, that nine in ten passes keep to [1].
+        is_busy: whether that is more than 5 %, although the time for it was used; such a result is marked.
         seconds: that the measurement took [s].
         text: of the file.
     """
 
     json_keys: ClassVar[tuple[str, ...]] = (
         "device", "engine", "versions", "date", "rates", "fitted", "held_out", "rows", "determined", "spread",
-        "is_busy", "seconds",
+        "uncertainty", "is_busy", "seconds",
     )  # fmt: skip
 
     device: Device
@@ -72,6 +74,7 @@ class Measured:
     rows: tuple[Compared, ...]
     determined: dict[str, float]
     spread: float
+    uncertainty: float
     is_busy: bool
     seconds: float
     text: str
@@ -91,7 +94,7 @@ def measure_machine(setup: MeasureSetup) -> Measured:
     """Measure a machine and an engine on it.
 
     Raises:
-        InputError: the engine is not installed, or the repeats spread too much.
+        InputError: the engine is not installed, or the times say nothing.
     """
     began = time.perf_counter()
     setup.progress("starting the engine", 0, 5)
@@ -113,15 +116,18 @@ def _measured(setup: MeasureSetup, device: Device, engine: Engine, began: float)
     setup.progress("first passes", 2, 5)
     engine.prepare((*works, *unseen))
     setup.progress("passes", 3, 5)
-    everything = timed(engine, (*works, *unseen), repeats)
+    within_s = setup.agreed_within_s
+    if within_s is None:
+        within_s = _QUICK_AGREED_WITHIN_S if setup.quick else _AGREED_WITHIN_S
+    everything = timed(engine, (*works, *unseen), repeats, within_s)
     times, more = ({work: everything[work] for work in some} for some in (works, unseen))
     spread = float(np.median([one.spread for one in everything.values()]))
-    if spread > SPREAD_ALLOWED and not setup.anyway:
+    known = uncertainty(everything.values())
+    if known > MEANINGLESS:
         raise InputError(
             what="machine",
-            given=f"repeats of a pass that spread by {spread:.0%}",
-            allowed=f"at most {SPREAD_ALLOWED:.0%}: end other programs and measure again, or go on with --anyway, "
-            "which marks the result",
+            given=f"medians of passes that are known to {known:.0%} after {within_s:g} s",
+            allowed=f"at most {MEANINGLESS:.0%}: end other programs, or measure longer with --max-time",
         )
     fit = fit_of(engine, deployment_on(engine, device, peaks), times, launch_s)
     now = datetime.now(UTC)
@@ -133,19 +139,21 @@ def _measured(setup: MeasureSetup, device: Device, engine: Engine, began: float)
         "clock": "processor time of one core" if setup.cpu_clock else "wall",
         "fitted_passes": len(works),
         "spread": spread,
-        "busy": spread > SPREAD_ALLOWED,
+        "uncertainty": known,
+        "busy": known > AGREED,
         "device": {"cores": device.cores, **({"clock_hz": device.clock_hz} if device.clock_hz else {})},
         "rates": [_plain_rate(rate) for rate in rates],
     }
     best = raised(peaks, fit.calibration, engine.dtype)
     text = machine_text(device, rates, best, peaks, engine, fit.calibration, facts)
-    deployment, stack = resolved(text, engine)
+    system = resolved(text, engine)
+    deployment = system.deployment(Layout())
     rows = [*compared(deployment, times, is_fitted=True), *compared(deployment, more)]
     setup.progress("requests", 4, 5)
     rows += served(
         engine,
         deployment,
-        stack,
+        system.stack,
         seed=setup.seed,
         trace_s=_QUICK_TRACE_S if setup.quick else _OWN_TRACE_S if setup.engine == OWN else _TRACE_S,
         output_len=_QUICK_OUTPUT_LEN if setup.quick else _OUTPUT_LEN,
@@ -161,20 +169,31 @@ def _measured(setup: MeasureSetup, device: Device, engine: Engine, began: float)
         rows=tuple(rows),
         determined=fit.determined,
         spread=spread,
-        is_busy=spread > SPREAD_ALLOWED,
+        uncertainty=known,
+        is_busy=known > AGREED,
         seconds=time.perf_counter() - began,
         text=machine_text(device, rates, best, peaks, engine, fit.calibration, facts),
     )
 
 
-def timed(engine: Engine, works: Sequence[Work], repeats: int) -> dict[Work, Repeated]:
+def timed(engine: Engine, works: Sequence[Work], repeats: int, agreed_within_s: float = 0.0) -> dict[Work, Repeated]:
     """Passes of an engine, timed in turns: what disturbs the machine for a while meets all of them alike.
 
     Those that are fitted come twice in each round, since all predictions rest on them, unless their contexts take long.
+
+    Args:
+        repeats: of each, at least [count].
+        agreed_within_s: time within which more follow until they agree [s].
     """
     twice = [work for work in fitted_works(engine.limits) if work in works] if engine.in_a_row == 1 else []
     calls = [*((work, 0) for work in works), *((work, 1) for work in twice)]
-    found = in_turns({key: partial(engine.seconds, key[0]) for key in calls}, repeats, _ENOUGH_S, engine.in_a_row)
+    found = in_turns(
+        {key: partial(engine.seconds, key[0]) for key in calls},
+        repeats,
+        enough_s=_ENOUGH_S,
+        in_a_row=engine.in_a_row,
+        agreed_within_s=agreed_within_s,
+    )
     return {
         work: Repeated(seconds=(*found[work, 0].seconds, *(found[work, 1].seconds if work in twice else ())))
         for work in works
@@ -201,7 +220,7 @@ def deployment_on(engine: Engine, device: Device, peaks: Peaks) -> Deployment:
     alone = Cluster(name=chip.name, chip=chip, num_chips=1, levels=(level,))
     model = model_of(engine.shape)
     types = precision(engine.dtype, model, chip)
-    return Deployment(model=model, cluster=alone, layout=Layout(), precision=types, calibration=UNIT)
+    return System.of(model, alone, calibration=UNIT, precisions=[types]).deployment(Layout())
 
 
 def fit_of(engine: Engine, deployment: Deployment, times: dict[Work, Repeated], launch_s: float) -> Fit:
@@ -216,7 +235,7 @@ def fit_of(engine: Engine, deployment: Deployment, times: dict[Work, Repeated], 
     return fitted(deployment.table(), list(times), seconds, launch_s, engine.name, engine.context_block)
 
 
-def resolved(text: str, engine: Engine) -> tuple[Deployment, Stack]:
+def resolved(text: str, engine: Engine) -> System:
     """The engine's model on the machine of a file, as every command finds it, and the file's stack.
 
     Args:
@@ -227,12 +246,9 @@ def resolved(text: str, engine: Engine) -> tuple[Deployment, Stack]:
         path = Path(folder) / "machine.toml"
         write_text(path, text, what="machine")
         machine = cluster(str(path)).with_num_chips(1)
-        numbers = calibration_on(machine)
-        stack = stack_of(numbers, machine.chip.hbm_bytes)
-    model = model_of(engine.shape)
-    types = precision(engine.dtype, model, machine.chip)
-    found = Deployment(model=model, cluster=machine, layout=Layout(), precision=types, calibration=numbers)
-    return found, stack
+        model = model_of(engine.shape)
+        types = precision(engine.dtype, model, machine.chip)
+        return System.of(model, machine, calibration=calibration_on(machine), precisions=[types])
 
 
 def compared(deployment: Deployment, times: dict[Work, Repeated], *, is_fitted: bool = False) -> list[Compared]:

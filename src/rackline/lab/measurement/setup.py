@@ -21,7 +21,8 @@ class MeasureSetup:
         dtype: of weights and cache; the engine's usual one if None.
         device: name of the JAX platform, "cpu" or "gpu".
         quick: a small model and few repeats, for a first look.
-        anyway: continue where repeats spread too much, and mark the result.
+        agreed_within_s: longest time of the passes until their repeats agree, after which the result is marked; 300, or
+            20 for a first look, if None [s].
         seed: random seed of weights and requests.
         python: interpreter of the environment that has the engine; found by itself if None.
         cpu_clock: count the processor's time of one core, not the wall's, where other programs keep the machine busy.
@@ -32,7 +33,7 @@ class MeasureSetup:
     dtype: Dtype | None = None
     device: str = "cpu"
     quick: bool = False
-    anyway: bool = False
+    agreed_within_s: float | None = None
     seed: int = 0
     python: str | None = None
     cpu_clock: bool = False

@@ -33,7 +33,11 @@ def measured_report(found: Measured, width: int) -> Iterable[RenderableType]:
     yield _rows(found.rows)
     yield _scores(found)
     if found.is_busy:
-        yield Text(f"measured on a busy machine: repeats spread by {found.spread:.0%}", style="yellow")
+        yield Text(
+            f"measured on a busy machine: medians of passes are known to {found.uncertainty:.0%}, repeats spread by "
+            f"{found.spread:.0%}",
+            style="yellow",
+        )
 
 
 def _rates(rates: Iterable[Rate]) -> Table:

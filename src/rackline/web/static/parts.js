@@ -51,6 +51,7 @@
       { name: "HBM", kind: "seconds" },
       { name: "links", kind: "seconds" },
       { name: "fixed", kind: "seconds" },
+      { name: "rest", kind: "seconds" },
       { name: "total", kind: "seconds" },
       { name: "share", kind: "share" },
       { name: "binds" },
@@ -72,7 +73,7 @@
             const part = row.seconds / total;
             const share = el("span", { class: "bar" }, el("span", { text: part < 1e-3 ? "< 0.1 %" : `${text.round(100 * part, 2)} %` }));
             share.style.setProperty("--part", `${(100 * row.seconds) / most}%`);
-            return [el("span", { title: row.formula, text: row.name.replace(/_/g, " ") }), row.compute, row.hbm, row.up + row.out, row.fixed, row.seconds, share, row.binds];
+            return [el("span", { title: row.formula, text: row.name.replace(/_/g, " ") }), row.compute, row.hbm, Math.max(row.up, row.out), row.fixed, row.rest, row.seconds, share, row.binds];
           }),
         );
       },

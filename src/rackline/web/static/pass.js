@@ -6,7 +6,7 @@
   const RESOURCES = ["compute", "HBM", "scale-up", "scale-out", "overhead"];
 
   /** @typedef {{name: string, group: string, formula: string, compute: number, hbm: number, up: number, out: number,
-   *   fixed: number, seconds: number, binds: string, used: boolean}} PassRow */
+   *   fixed: number, rest: number, seconds: number, binds: string, used: boolean}} PassRow */
 
   /** How a scenario is timed: "measured" (its calibration) or "blackboard" (ideal roofline). */
   const timing = (/** @type {any} */ scenario, /** @type {string} */ basis) =>
@@ -36,6 +36,7 @@
         up: row.fabric ? first : 0,
         out: row.fabric ? second : 0,
         fixed,
+        rest: Math.max(0, whole - fixed - longest) > 1e-12 * whole ? whole - fixed - longest : 0,
         seconds: whole,
         binds: fixed > longest ? "overhead" : names[second > first ? 1 : 0],
         used: true,

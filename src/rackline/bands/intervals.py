@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from rackline.arch import AnyModel
-from rackline.parallel import Deployment
-from rackline.search.candidate import Candidate
-from rackline.search.choice import Choice
-from rackline.validation.bands import (
+from rackline.bands.bands import (
     Evidence,
     evidence_of,
     find_band,
@@ -19,7 +16,12 @@ from rackline.validation.bands import (
     layout_class,
     shipped_bands,
 )
-from rackline.validation.resolve import stack_name
+from rackline.catalog.index import stack_name
+from rackline.parallel import Deployment
+from rackline.search.candidate import Candidate
+from rackline.search.choice import Choice
+from rackline.system import Constraints
+from rackline.units import format_seconds
 
 JOULES = "joules_per_output_token"
 FOLLOWS: Mapping[str, tuple[str, int]] = {
@@ -148,7 +150,7 @@ def joules_line(found: Iterable[Interval | None]) -> str:
     if one is None:
         return ""
     return (
-        f"90 % of measured servings ({one.group}, {one.num_cases} cases, chips alone) lay within: "
+        f"90 % of measured servings ({one.num_cases} cases, chips alone) lay within: "
         f"{written(one.low)} to {written(one.high)} J an output token"
     )
 
@@ -160,8 +162,9 @@ NAMES: Mapping[str, str] = {
     "step_s": "step",
     "tuning_step_s": "step of fine-tuning",
     "output_tokens_per_s_per_chip": "output tokens/s/chip",
-    "usd_per_mtok_input": "USD per million input tokens",
-    "usd_per_mtok_output": "output tokens",
+    "usd_per_mtok_input": "cost per M input",
+    "usd_per_mtok_output": "cost per M output",
+    "usd_per_mtok_output_all_in": "cost per M output, all-in",
 }
 """Metric → its name in a line of intervals."""
 
@@ -178,6 +181,29 @@ def interval_line(found: Sequence[Interval], what: str = "servers") -> str:
     first = found[0]
     head = f"90 % of measured {what} ({first.group}, {first.num_cases} cases) lay within"
     return f"{head}: {'; '.join(parts)}"
+
+
+def risk_line(found: Iterable[Interval], choice: Choice, limits: Constraints) -> str:
+    """Which limits a server at the far end of the bands would miss, with the limits that have room for the band.
+
+    In one sentence; empty where all are kept.
+
+    Args:
+        found: of the choice.
+        limits: that the prediction itself keeps.
+    """
+    bands = {one.metric: one for one in found}
+    parts: list[str] = []
+    for name, limit_s, percentile in limits.latencies():
+        band, value_s = bands.get(name), choice.latency_s(name, percentile)
+        if band is None or not value_s * band.high > limit_s * band.predicted:
+            continue
+        most_s = value_s * band.high / band.predicted
+        place = "" if percentile is None else f"@p{percentile:g}"
+        room = format_seconds(limit_s * value_s / most_s).replace(" ", "") + place
+        says = "" if parts else " has room"
+        parts.append(f"{name.removesuffix('_s')} ({format_seconds(most_s)}; {room}{says})")
+    return f"at its slow end the band misses {', '.join(parts)}" if parts else ""
 
 
 class Ends(TypedDict):

@@ -1,4 +1,4 @@
-"""Error bands: deviation of measured from predicted values in 90 % of the cases of models that no fit has seen.
+"""Making error bands: what 90 % of the cases of models that no fit has seen deviate by from predictions.
 
 A band is an interval of measured / predicted of a group of cases: the same metric, stack, kind of model, chip and class
 of layout, or fewer of these. It is made from predictions with whole models left out. A group's own 5 % and 95 %
@@ -14,136 +14,36 @@ layout on a chip is never narrowed by that factor below its chip, since it has t
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
-from importlib import resources
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 from zlib import crc32
 
 import numpy as np
 
-from rackline.arch import AnyModel, Model
-from rackline.errors import InputError, RacklineError, nearest_names
-from rackline.files import rounded, toml_text
-from rackline.parallel import Deployment, Layout
+from rackline.bands.bands import ANY, COVERAGE, Band, Evidence, Key, find_band
+from rackline.catalog.index import stack_name
 from rackline.passes.features import Array
 from rackline.validation.page import fill_block
-from rackline.validation.resolve import stack_name
 from rackline.validation.scoreboard import Score
 from rackline.validation.sources import shape_of
 
 FEWEST = 20
 """Cases that a group needs [cases]."""
-COVERAGE = 0.9
-"""Share of measured values that a band holds."""
-ANY = "*"
 _MODELS = 2.0  # a group of as many models counts as much as the wider group around it
 _AIMED = 0.92  # of the cases; the factor itself is found on other models, which costs the rest
 _WIDEST = 4.0
 _CHANGE = 1.5  # of the factor from a group to a narrower one, at most: bands made of few models ask for any
-_DIGITS = 4
-_SHIPPED = ("bands.toml", "further_bands.toml")
-
-
-@dataclass(frozen=True, slots=True, order=True, kw_only=True)
-class Evidence:
-    """What a prediction is about, and so which measurements tell how far it may be off; ANY stands for all.
-
-    Args:
-        stack: name of the catalogue.
-        kind: of the model, "dense" or "mixture".
-        chip: name of the catalogue.
-        layout: "one" chip, "tp" (or pp), "attention_dp" (attention ranks with sequences of their own), "pools".
-    """
-
-    stack: str = ANY
-    kind: str = ANY
-    chip: str = ANY
-    layout: str = ANY
-
-    def wider(self) -> tuple[Evidence, ...]:
-        """This and all wider groups around it, the narrowest first."""
-        by_chip = replace(self, layout=ANY)
-        by_kind = replace(by_chip, chip=ANY)
-        by_stack = replace(by_kind, kind=ANY)
-        return self, by_chip, by_kind, by_stack, Evidence()
-
-    def text(self) -> str:
-        """ "vllm mixture h100-sxm tp", or "all stacks"."""
-        return " ".join(part for part in (self.stack, self.kind, self.chip, self.layout) if part != ANY) or "all stacks"
-
-
-Key = tuple[str, Evidence]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """An interval of measured / predicted.
-
-    Args:
-        metric: of these cases.
-        of: what they have in common.
-        low, high: predicted · low to predicted · high holds COVERAGE of the measured values.
-        num_cases: cases behind it [count].
-        num_models: models among them [count].
-    """
-
-    metric: str
-    of: Evidence
-    low: float
-    high: float
-    num_cases: int
-    num_models: int
-
-
-def layout_class(layout: Layout) -> str:
-    """Class of a layout of one engine.
-
-    >>> layout_class(Layout(tp=8)), layout_class(Layout(attention_dp=8, ep=8))
-    ('tp', 'attention_dp')
-    """
-    if layout.attention_dp > 1:
-        return "attention_dp"
-    return "tp" if layout.tp * layout.pp * layout.cp > 1 else "one"
-
-
-def evidence_of(deployment: Deployment, *, pools: bool = False) -> Evidence:
-    """What the prediction of a deployment is about."""
-    return Evidence(
-        stack=stack_name(deployment.calibration.name),
-        kind=kind_of_model(deployment.model),
-        chip=deployment.cluster.chip.name,
-        layout="pools" if pools else layout_class(deployment.layout),
-    )
 
 
 def evidence_of_score(score: Score) -> Evidence:
     """What a scored case is about."""
     return Evidence(
         stack=stack_name(score.groups["stack"]),
-        kind=kind_of(score.groups["model"]),
+        kind=score.groups["blocks"],
         chip=score.groups["chip"],
         layout=score.groups["layout"],
     )
-
-
-def kind_of_model(model: AnyModel) -> str:
-    """ "mixture" of experts or "dense"."""
-    return "mixture" if isinstance(model, Model) and model.is_moe else "dense"
-
-
-@lru_cache(maxsize=1024)
-def kind_of(model: str) -> str:
-    """Kind of a model by its name; those that are in no catalogue (spelled out in cases) are dense."""
-    from rackline import arch
-
-    try:
-        return kind_of_model(arch.model(model, offline=True))
-    except RacklineError:
-        return "dense"
 
 
 def make_bands(scores: Iterable[Score]) -> dict[Key, Band]:
@@ -251,7 +151,7 @@ def _needed(metric: str, values: Sequence[_Value]) -> Array:
             continue
         for index, value in enumerate(values):
             if value.model == model:
-                band = _narrowest(bands, metric, value.of)
+                band = find_band(bands, metric, value.of)
                 middle = 0.5 * (math.log(band.low) + math.log(band.high))
                 half = 0.5 * (math.log(band.high) - math.log(band.low))
                 found[index] = abs(value.log - middle) / max(half, 1e-9)
@@ -275,40 +175,6 @@ def _factors(metric: str, values: Sequence[_Value]) -> dict[Evidence, Array]:
         if of.layout != ANY:  # so few models that they may only widen
             found[of] = np.maximum(found[of], found.get(replace(of, layout=ANY), found[of]))
     return found or {Evidence(): np.ones(())}
-
-
-def _narrowest(bands: Mapping[Key, Band], metric: str, of: Evidence) -> Band:
-    return next(bands[metric, wide] for wide in of.wider() if (metric, wide) in bands)
-
-
-def find_band(bands: Mapping[Key, Band], metric: str, of: Evidence) -> Band:
-    """The band of the narrowest group that there is.
-
-    Raises:
-        InputError: no band for the metric.
-    """
-    for wide in of.wider():
-        if (metric, wide) in bands:
-            return bands[metric, wide]
-    known = sorted({key[0] for key in bands})
-    near = nearest_names(metric, known, 1)
-    raise InputError(
-        what="metric of an error band", given=metric, allowed=", ".join(known), nearest=near[0] if near else None
-    )
-
-
-def band(metric: str, of: Evidence | None = None) -> tuple[float, float]:
-    """(low, high): 90 % of measured values lay between low and high times the prediction.
-
-    Args:
-        metric: as in `measured` of a case, such as tpot_s, ttft_s, request_s or output_tokens_per_s.
-        of: what is predicted; everything by default.
-
-    Raises:
-        InputError: no band for the metric.
-    """
-    found = find_band(shipped_bands(), metric, of or Evidence())
-    return found.low, found.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,7 +231,7 @@ def held_out_coverage(scores: Iterable[Score], left_out: str = "model") -> list[
                 continue
             for index, (score, of) in enumerate(zip(own, names, strict=True)):
                 if of == name:
-                    near = _narrowest(bands, metric, evidence_of_score(score))
+                    near = find_band(bands, metric, evidence_of_score(score))
                     ratio = score.measured / score.predicted
                     inside[index], width[index] = near.low <= ratio <= near.high, near.high / near.low
         known = np.isfinite(width)
@@ -440,54 +306,3 @@ def coverage_markdown(found: Sequence[Coverage]) -> str:
 def write_coverage_docs(scores: Iterable[Score], page: Path) -> None:
     """Replace the table of a page; see `rackline.validation.page.fill_block`."""
     fill_block(page, BEGIN, END, coverage_markdown(held_out_coverage(scores)))
-
-
-# ------------------------------------------------------------------------------------------------- the shipped file
-
-
-def to_toml(bands: Mapping[Key, Band], files: Iterable[str]) -> str:
-    """The file that `read_bands` reads."""
-    names = ", ".join(sorted(Path(name).name for name in files))
-    comments = (
-        f"Written by `rackline validate --write-bands` from {names}.",
-        f"measured / predicted lies between low and high in {COVERAGE:.0%} of the cases of a group, of models that no",
-        "fit has seen.",
-    )
-    rows = [
-        {
-            "metric": one.metric,
-            **{part.name: getattr(one.of, part.name) for part in fields(Evidence)},
-            "low": float(one.low),
-            "high": float(one.high),
-            "cases": one.num_cases,
-            "models": one.num_models,
-        }
-        for one in bands.values()
-    ]
-    return toml_text({"band": rounded(rows, _DIGITS)}, comments)
-
-
-def read_bands(text: str) -> dict[Key, Band]:
-    """Bands of a file that `to_toml` wrote."""
-    rows = cast("list[dict[str, Any]]", tomllib.loads(text)["band"])
-    found = [
-        Band(
-            metric=row["metric"],
-            of=Evidence(**{part.name: row[part.name] for part in fields(Evidence)}),
-            low=float(row["low"]),
-            high=float(row["high"]),
-            num_cases=int(row["cases"]),
-            num_models=int(row["models"]),
-        )
-        for row in rows
-    ]
-    return {(one.metric, one.of): one for one in found}
-
-
-@lru_cache(maxsize=1)
-def shipped_bands() -> dict[Key, Band]:
-    """The bands that come with the library."""
-    folder = resources.files("rackline.validation")
-    return {
-        key: one for name in _SHIPPED for key, one in read_bands((folder / name).read_text(encoding="utf-8")).items()
-    }

@@ -1,0 +1,222 @@
+"""What serves, before its layout is chosen: model, machines, kernels, engine, data types and routing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rackline.arch import AggregateModel, AnyModel, Model
+from rackline.catalog import names
+from rackline.errors import InputError
+from rackline.hardware import Chip, Cluster
+from rackline.parallel import (
+    Deployment,
+    Layout,
+    LayoutGrid,
+    Precision,
+    Routing,
+    ServerMemory,
+    build_table,
+    precision,
+    stage_imbalance,
+)
+from rackline.passes import Calibration, PassTable, calibration
+from rackline.passes.features import ExpertLaw, as_array
+from rackline.serving.closed_loop import engine_of
+from rackline.serving.speculative import PLAIN, Speculation
+from rackline.serving.stack import Stack, stack_named
+from rackline.serving.steady import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """Everything about a deployment but its layout, put together once by `System.of`.
+
+    Code that needs a default of the engine, a memory rule, the kernels or a deployment asks the system.
+
+    Args:
+        model: with its draft, media and adapter.
+        cluster: with its price terms, power cap and number of chips.
+        calibration: numbers of the kernels, with what the stack's version adds.
+        stack: that runs them, with the defaults of its version on this chip and the memory it is allowed.
+        precisions: data types to consider, at least one.
+        routing: how tokens spread over experts.
+        sample_bytes_per_logit: memory traffic of a logit while a token is drawn; 0 for greedy decoding [bytes].
+    """
+
+    model: AnyModel
+    cluster: Cluster
+    calibration: Calibration
+    stack: Stack
+    precisions: tuple[Precision, ...]
+    routing: Routing
+    sample_bytes_per_logit: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        model: AnyModel,
+        cluster: Cluster,
+        *,
+        calibration: Calibration,
+        stack: Stack | str | None = None,
+        precisions: Sequence[Precision] | None = None,
+        routing: Routing | None = None,
+        memory_fraction: float | None = None,
+        top_p: bool = False,
+    ) -> System:
+        """Put a system together.
+
+        Args:
+            calibration: numbers of the kernels as measured.
+            stack: that runs them, also as NAME or NAME=VERSION; that of the calibration by default.
+            precisions: data types to consider; all that the chip supports by default, see `default_precisions`.
+            routing: how tokens spread over experts; as measured under the stack by default.
+            memory_fraction: share of a chip's memory that the server may use; the stack's own by default [1].
+            top_p: whether tokens are sampled from the nucleus, which sorts logits in some versions.
+
+        Raises:
+            InputError: a memory fraction outside (0, 1].
+            UnknownNameError, CatalogError: a stack that is not in the catalogue.
+        """
+        chip = cluster.chip
+        runs = stack if isinstance(stack, Stack) else stack_named(stack, calibration, chip)
+        if memory_fraction is not None:
+            if not 0.0 < memory_fraction <= 1.0:
+                raise InputError(what="memory_fraction", given=memory_fraction, allowed="above 0 to 1", nearest="0.9")
+            runs = replace(runs, memory_fraction=memory_fraction)
+        return cls(
+            model=model,
+            cluster=cluster,
+            calibration=runs.calibrated(calibration, chip.generation),
+            stack=runs,
+            precisions=tuple(precisions or default_precisions(model, chip)),
+            routing=routing or runs.routing,
+            sample_bytes_per_logit=runs.sample_bytes_per_logit if top_p else 0.0,
+        )
+
+    @property
+    def precision(self) -> Precision:
+        """The data types of a system that has one precision, the first of several."""
+        return self.precisions[0]
+
+    def deployment(self, layout: Layout, precision: Precision | None = None) -> Deployment:
+        """The deployment under a layout.
+
+        Args:
+            precision: its data types; the system's by default.
+
+        Raises:
+            LayoutError: the layout is impossible for the model or the cluster.
+        """
+        return Deployment(
+            model=self.model,
+            cluster=self.cluster,
+            layout=layout,
+            precision=precision or self.precision,
+            calibration=self.calibration,
+            routing=self.routing,
+            sample_bytes_per_logit=self.sample_bytes_per_logit,
+        )
+
+    def table(
+        self, layouts: Layout | LayoutGrid, precision: Precision | None = None, experts: ExpertLaw | None = None
+    ) -> PassTable:
+        """Pass table of a layout, or of all layouts of a grid at once.
+
+        Args:
+            precision: its data types; the system's by default.
+            experts: load of the busiest expert-parallel rank, where it is tabulated already.
+        """
+        return build_table(
+            self.model,
+            self.cluster,
+            layouts,
+            precision or self.precision,
+            self.calibration,
+            self.routing,
+            experts=experts,
+            sample_bytes_per_logit=self.sample_bytes_per_logit,
+        )
+
+    def engines(self, table: PassTable, grid: LayoutGrid) -> Engine:
+        """The engine of every layout of a grid under the stack, shape (layouts, 1).
+
+        Args:
+            table: of the layouts; see `table`.
+        """
+        stretch = as_array(stage_imbalance(self.model, grid.pp))  # a number where layers are not known
+        return Engine(
+            table=table,
+            attention_dp=as_array(grid.attention_dp)[:, None],
+            micro_batches=as_array(grid.pp)[:, None],
+            stage_imbalance=stretch[:, None] if stretch.ndim else stretch,
+            num_layers=self.model.num_layers if isinstance(self.model, Model) else 0,
+            stack=self.stack,
+        )
+
+    def engine(self, layout: Layout, precision: Precision | None = None, speculation: Speculation = PLAIN) -> Engine:
+        """Pass tables of a layout under the stack.
+
+        Raises:
+            LayoutError: as `deployment`.
+        """
+        return engine_of(self.deployment(layout, precision), self.stack, speculation)
+
+    def server(self, batched_tokens: float | None = None) -> ServerMemory:
+        """Memory of a chip that the server keeps besides weights and cache.
+
+        Args:
+            batched_tokens: token budget of a pass on one rank; the stack's by default [tokens].
+        """
+        return self.stack.memory(batched_tokens)
+
+    def on(self, cluster: Cluster) -> System:
+        """The same engine on another cluster: its kernels and defaults there, in types of the same labels."""
+        chip, numbers = cluster.chip, self.calibration
+        types = tuple(precision(one.label, self.model, chip) for one in self.precisions)
+        if numbers.name not in names("calibrations"):  # a file's own: they have the stack's host time already
+            return replace(self, cluster=cluster, precisions=types)
+        return System.of(
+            self.model,
+            cluster,
+            calibration=calibration(numbers.label, chip),
+            precisions=types,
+            routing=self.routing,
+            memory_fraction=self.stack.memory_fraction,
+        )
+
+    def with_chips(self, num_chips: int) -> System:
+        """The same on another number of chips of the cluster."""
+        return replace(self, cluster=self.cluster.with_num_chips(num_chips))
+
+
+def default_precisions(model: AnyModel, chip: Chip) -> list[Precision]:
+    """Precisions worth looking at: the released type and every narrower one that the chip multiplies.
+
+    Each with the KV cache in bf16 and in fp8.
+    """
+    widths = {
+        "fp32": 4,
+        "bf16": 3,
+        "fp16": 3,
+        "int8": 2,
+        "fp8": 2,
+        "mxfp8": 2,
+        "int4": 1,
+        "fp4": 1,
+        "mxfp4": 1,
+        "q4_k_m": 1,
+    }
+    native = widths.get(model.native_precision.partition(",")[0], 3)
+    labels = ["native"]
+    if native >= 3 and chip.supports("fp8"):
+        labels.append("fp8")
+    if native >= 3 and not chip.supports("fp8") and chip.supports("int8"):
+        labels.append("int8")
+    if native >= 2 and chip.supports("fp4"):
+        labels.append("fp4")
+    if isinstance(model, AggregateModel):
+        return [precision(label, model, chip) for label in labels]
+    kv_types = ("bf16", "fp8") if chip.supports("fp8") else ("bf16",)
+    return [precision(f"{label},kv={kv}", model, chip) for label in labels for kv in kv_types]

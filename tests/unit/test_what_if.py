@@ -1,0 +1,82 @@
+"""A what-if asks the plan's own question at each value: nothing that was asked is dropped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rackline as rl
+from rackline.cli.main import run
+
+SMALL: dict[str, Any] = {
+    "on": "dgx-h100",
+    "chips": 1,
+    "layout": "tp=1",
+    "serving": "aggregated",
+    "precision": "fp8",
+    "input": 1000,
+    "output": 100,
+    "tpot": "20ms",
+    "mode": "chunked=2048",
+}
+OWN = "hbm_bandwidth=3.35TB/s"
+CASES: dict[str, dict[str, Any]] = {
+    "turns": {"turns": 2, "think_time": "2s"},
+    "joules": {"objective": "joules", "power_cap": "600W"},
+    "of the best": {"speculate": "2=2.2", "users": 3000, "launch": "vllm", "set": "peak_flop_per_s.bf16=2e15"},
+}
+
+
+def _data(**more: Any) -> dict[str, Any]:
+    return rl.plan("llama-3.1-8b", **SMALL, **more).to_dict()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_value_it_already_has_changes_nothing(case: str) -> None:
+    plain = _data(**CASES[case])
+    (point,) = _data(**CASES[case], what_if=OWN)["points"]
+    assert plain["objective"] == CASES[case].get("objective", "dollars")
+    assert point["best"] is not None
+    for key in ("best", "fleet", "speculation", "attention_ffn", "power_caps", "prefixes", "launch"):
+        assert point[key] == plain[key], key
+
+
+def test_experts_apart_are_asked_at_each_value() -> None:
+    asked: dict[str, Any] = {
+        **SMALL,
+        "chips": 16,
+        "layout": "attention_dp=8,ep=8",
+        "tpot": "100ms",
+        "attention_ffn": True,
+    }
+    found = rl.plan("qwen3-235b-a22b", **asked).to_dict()["attention_ffn"]
+    data = rl.plan("qwen3-235b-a22b", **asked, what_if="hbm_bandwidth=3.35TB/s").to_dict()
+    assert found is not None
+    assert data["points"][0]["attention_ffn"] == found
+
+
+def test_the_terminal_shows_what_was_asked_at_each_value(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--on dgx-h100 --chips 1 --layout tp=1 --serving aggregated --precision fp8 --input 1000 --output 100"
+    more = ["--tpot", "20ms", "--speculate", "2=2.2", "--what-if", "hbm_bandwidth=3TB/s,4TB/s"]
+    assert run(["plan", "llama-3.1-8b", *words.split(), *more]) == 0
+    text = capsys.readouterr().out
+    for value in ("3TB/s", "4TB/s"):
+        assert f"hbm_bandwidth = {value}" in text
+    assert text.count("speculative decoding on the chosen") == 2
+
+
+def test_a_list_of_users_shows_what_differs(tmp_path: Path) -> None:
+    file = tmp_path / "questions.json"
+    asked = {"ask": "plan", "model": "llama-3.1-8b", **SMALL, "users": [3000, 6000]}
+    file.write_text(json.dumps([asked]), encoding="utf-8")
+    few, many = (one.answer for one in rl.ask(str(file)).result.answers)
+    assert few is not None
+    assert many is not None
+    lines = [one.verb.summary(one) for one in (few, many)]
+    assert lines[0] != lines[1]
+    assert [one.result.fleet.copies for one in (few, many)] == [
+        int(line.split(" copies")[0].split()[-1]) for line in lines
+    ]
