@@ -14,8 +14,7 @@ from typing import Any
 
 import nbformat
 
-from rackline.report.figure import Figure
-from rackline.report.theme import THEME_NAMES, ThemeName
+from rackline.report.figure import THEME_NAMES, Figure, ThemeName
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "docs" / "notebooks"
 SPECIFICATION = "application/vnd.vegalite"  # and its version

@@ -24,8 +24,7 @@ from pathlib import Path
 from stored_outputs import TOLERANCE  # a sibling in this folder
 
 from rackline.cli.main import run
-from rackline.report.figure import Figure
-from rackline.report.theme import THEME_NAMES, ThemeName
+from rackline.report.figure import THEME_NAMES, Figure, ThemeName
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"

@@ -13,7 +13,7 @@ from helpers import cluster, model, planned, system, token_costs
 from rackline.fitting import KindErrors
 from rackline.fitting.figure import errors_figure
 from rackline.ledger import Finding, ledger
-from rackline.ledger.figure import verdicts_figure
+from rackline.ledger.table import verdicts_figure
 from rackline.parallel import SERVER, Routing, parse_layout, precision
 from rackline.passes import Batch, StepPolicy, calibration
 from rackline.pricing import (
@@ -28,20 +28,24 @@ from rackline.pricing import (
     offer_prices,
     read_all,
 )
-from rackline.report.bars import nothing_figure
-from rackline.report.budget_figures import lifetime_figure, quality_figure
+from rackline.report.axes import nothing_figure
+from rackline.report.budget_report import lifetime_figure, quality_figure
 from rackline.report.capacity_figure import capacity_figure
 from rackline.report.compare_figure import compare_figure
 from rackline.report.compare_report import Side, cluster_side
 from rackline.report.explain_figures import curves_figure, memory_figure, roofline_figure, waterfall_figure
 from rackline.report.explain_report import Explanation
 from rackline.report.figure import Figure
-from rackline.report.percentiles_figure import percentiles_figure
 from rackline.report.plan_figure import pareto_figure, rejected_figure, what_if_figure
 from rackline.report.pricing_figures import modes_figure, offered_figure, readings_figure, tiers_figure
-from rackline.report.served_figure import served_figure
-from rackline.report.simulate_figures import occupancy_figure, tails_figure, timeline_figure
-from rackline.report.train_figures import pipeline_figure, pipeline_of_plan, step_figure, train_memory_figure
+from rackline.report.simulate_figures import (
+    occupancy_figure,
+    percentiles_figure,
+    served_figure,
+    tails_figure,
+    timeline_figure,
+)
+from rackline.report.train_report import pipeline_figure, pipeline_of_plan, step_figure, train_memory_figure
 from rackline.scaling import Budget, PhaseMfu, Usage, budget, loss_law
 from rackline.search import Plan
 from rackline.search.train import TrainPlan, train_plan

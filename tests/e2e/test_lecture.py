@@ -12,7 +12,7 @@ import pytest
 
 from rackline.cli.main import run
 from rackline.ledger import ledger
-from rackline.ledger.page import page
+from rackline.ledger.table import page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "lecture.md"
 

@@ -12,9 +12,8 @@ import pytest
 from rackline.cli.main import run
 from rackline.lab import EXPERIMENTS, Experiment, Reading, entry
 from rackline.lab.experiment import Curve, mean_interval
-from rackline.lab.figure import experiment_figure
-from rackline.lab.page import report_page
-from rackline.lab.stored import read_experiments, verdicts_by_claim
+from rackline.lab.experiments import read_experiments, verdicts_by_claim
+from rackline.lab.table import experiment_figure, report_page
 from rackline.plain import plain
 
 HOLDS = Reading(quantity="a", predicted=1.0, measured=1.04, tolerance=0.05, check="equal")

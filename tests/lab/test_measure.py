@@ -166,7 +166,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
     """Measure a machine whose passes take these times, up to their judgement."""
     from rackline.lab.measurement import MeasureSetup, measure_machine
     from rackline.lab.measurement.engine import Limits
-    from rackline.lab.measurement.repeats import Repeated
+    from rackline.lab.measurement.rates import Repeated
 
     place = "rackline.lab.measurement.measured"
     monkeypatch.setattr(f"{place}.measured_rates", _no_rates)
@@ -195,7 +195,7 @@ def test_only_what_says_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_repeats_go_on_until_they_agree_or_time_is_up() -> None:
     """On a machine whose timings spread by 13 %, as a quiet virtual one with two cores: no wall clock is read."""
-    from rackline.lab.measurement.repeats import AGREED, in_turns, uncertainty
+    from rackline.lab.measurement.rates import AGREED, in_turns, uncertainty
 
     def run_for(within_s: float, spread: float) -> tuple[int, float, float]:
         draws, clock = np.random.default_rng(7), [0.0]
@@ -227,7 +227,7 @@ def test_repeats_go_on_until_they_agree_or_time_is_up() -> None:
 
 def test_the_interval_of_a_median_holds_it() -> None:
     """In 94 to 100 % of samples of any size and shape, by the order of the repeats."""
-    from rackline.lab.measurement.repeats import Repeated
+    from rackline.lab.measurement.rates import Repeated
 
     draws = np.random.default_rng(1)
     for number in (6, 9, 20, 70, 71, 2000):
@@ -240,7 +240,7 @@ def test_the_interval_of_a_median_holds_it() -> None:
 
 
 def test_a_pass_that_takes_no_time_is_refused() -> None:
-    from rackline.lab.measurement.repeats import in_turns
+    from rackline.lab.measurement.rates import in_turns
 
     with pytest.raises(InputError, match="a clock that tells passes from nothing"):
         in_turns({"a": lambda: 0.0}, 3)
@@ -257,11 +257,10 @@ def _no_rates(device: Any, repeats: int, clock: Any, *, small: bool) -> Any:
 
 
 def test_a_fit_finds_the_numbers_that_made_its_passes() -> None:
+    from rackline.lab.jax_devices import deployment_of
     from rackline.lab.measurement.device import processor
     from rackline.lab.measurement.engine import Limits, batch_of
-    from rackline.lab.measurement.fitted import calibration_of, fitted, starts
-    from rackline.lab.measurement.points import fitted_works, held_out_works
-    from rackline.lab.this_machine import deployment_of
+    from rackline.lab.measurement.fitted import calibration_of, fitted, fitted_works, held_out_works, starts
     from rackline.lab.transformer import Shape
 
     assert processor().cores >= 1
@@ -308,8 +307,8 @@ def test_contexts_are_read_in_blocks() -> None:
 def test_the_simulator_reads_half_a_block_more() -> None:
     from dataclasses import replace
 
+    from rackline.lab.jax_devices import deployment_of
     from rackline.lab.measurement.fitted import calibration_of, starts
-    from rackline.lab.this_machine import deployment_of
     from rackline.lab.transformer import Shape
     from rackline.simulation import TableClock
 
@@ -394,7 +393,7 @@ def test_an_engine_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 def test_timings_are_taken_in_turns() -> None:
-    from rackline.lab.measurement.repeats import in_turns
+    from rackline.lab.measurement.rates import in_turns
 
     order: list[str] = []
 
@@ -412,7 +411,7 @@ def test_timings_are_taken_in_turns() -> None:
 
 def test_passes_that_are_not_fitted_stay_inside_of_those_that_are() -> None:
     from rackline.lab.measurement.engine import Limits
-    from rackline.lab.measurement.points import fitted_works, held_out_works
+    from rackline.lab.measurement.fitted import fitted_works, held_out_works
 
     limits = Limits(sequences=16, context_len=1024, prompt_tokens=256)
     fitted = fitted_works(limits)

@@ -18,9 +18,9 @@ start_jax()
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 
-from rackline.lab import cipher, decode, experts, moe, pipeline, reversible, sparse, texts, transformer  # noqa: E402
-from rackline.lab.compared import largest_difference  # noqa: E402
+from rackline.lab import cipher, decode, experts, moe, pipeline, reversible, sparse, transformer  # noqa: E402
 from rackline.lab.experiment import Reading  # noqa: E402
+from rackline.lab.transformer import largest_difference  # noqa: E402
 from rackline.passes.routing import distinct_ranks  # noqa: E402
 from rackline.training.schedules import SCHEDULE_OF  # noqa: E402
 
@@ -230,7 +230,7 @@ def test_a_query_reads_the_best_blocks() -> None:
 
 
 def test_recall_task_asks_for_what_was_shown() -> None:
-    tokens, answers = texts.recall_task(np.random.default_rng(0), 50, 6, 4, 10)
+    tokens, answers = transformer.recall_task(np.random.default_rng(0), 50, 6, 4, 10)
     assert tokens.shape == (50, 20)
     assert answers.sum(axis=1).tolist() == [4.0] * 50
     for row, counted in zip(tokens, answers, strict=True):
@@ -240,7 +240,7 @@ def test_recall_task_asks_for_what_was_shown() -> None:
 
 
 def test_prose_is_ascii_and_parted() -> None:
-    text, held_out = texts.prose_tokens()
+    text, held_out = transformer.prose_tokens()
     assert text.max() < 128
     assert text.size > 8 * held_out.size > 0
 

@@ -56,7 +56,7 @@ def test_answers_are_short_and_become_tables() -> None:
 
 def test_frame_without_a_library_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = rl.fit("llama-3.1-8b", on="dgx-h100")
-    monkeypatch.setattr("rackline.report.frame.find_spec", lambda name: None)
+    monkeypatch.setattr("rackline.report.exports.find_spec", lambda name: None)
     with pytest.raises(rl.RacklineError, match="pip install polars"):
         answer.to_frame()
 

@@ -23,8 +23,18 @@ from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.pricing import envelope
 from rackline.report.axes import Kind, Measure, linear_axis, linear_ticks, log_axis, log_ticks, text_of
-from rackline.report.figure import ENDINGS, NOTEBOOK_TYPE, Figure, check_plot_path
-from rackline.report.theme import DARK, LIGHT, STILL_FONT, THEME_NAMES, Theme, ThemeName
+from rackline.report.figure import (
+    DARK,
+    ENDINGS,
+    LIGHT,
+    NOTEBOOK_TYPE,
+    STILL_FONT,
+    THEME_NAMES,
+    Figure,
+    Theme,
+    ThemeName,
+    check_plot_path,
+)
 from rackline.report.train_report import layout_text
 from rackline.report.wording import short_count
 from scripts import load_script
@@ -182,10 +192,10 @@ def test_pipeline_has_a_box_for_every_slot() -> None:
 
 
 def test_a_long_step_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rackline.report import train_figures
+    from rackline.report import train_report
 
-    monkeypatch.setattr(train_figures, "MOST_SLOTS", 10)
-    figure = train_figures.pipeline_figure(made.timeline(), title="t")
+    monkeypatch.setattr(train_report, "MOST_SLOTS", 10)
+    figure = train_report.pipeline_figure(made.timeline(), title="t")
     assert len(rows(figure)) == 10
     assert "the first 10 of" in figure.subtitle
 

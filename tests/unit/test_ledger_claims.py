@@ -14,8 +14,17 @@ import pytest
 from rackline.errors import CatalogError, InputError
 from rackline.ledger import EXAMINATIONS, VERDICTS, Claim, Finding, Quoted, Work, World, claims, ledger
 from rackline.ledger.ledger import examine
-from rackline.ledger.work import BY_DEFINITION, FAILS, HOLDS, IN_UNITS, NO_NUMBER, NOT_COMPUTED, ONLY_IF, write
-from rackline.ledger.world import overrides_from_texts
+from rackline.ledger.work import (
+    BY_DEFINITION,
+    FAILS,
+    HOLDS,
+    IN_UNITS,
+    NO_NUMBER,
+    NOT_COMPUTED,
+    ONLY_IF,
+    overrides_from_texts,
+    write,
+)
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "rackline" / "ledger"
 

@@ -17,8 +17,7 @@ from rackline.catalog import names
 from rackline.errors import RacklineError
 from rackline.ledger import EXAMINATIONS, Claim, Finding, World, claims, ledger
 from rackline.ledger.ledger import examine
-from rackline.ledger.work import BY_DEFINITION, FAILS, HOLDS, IN_UNITS, ONLY_IF, UNITS
-from rackline.ledger.world import _RECORDS
+from rackline.ledger.work import _RECORDS, BY_DEFINITION, FAILS, HOLDS, IN_UNITS, ONLY_IF, UNITS
 
 FACTORS = (0.3, 4.0, 0.01, 100.0)
 QUOTED_FACTORS = (0.3, 3.0, 0.03, 30.0, 1e-4, 1e4)

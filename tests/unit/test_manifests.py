@@ -15,7 +15,7 @@ from rackline.catalog import names, orchestrator_record
 from rackline.errors import InputError
 from rackline.hardware import Cluster, cluster
 from rackline.parallel import Layout, precision
-from rackline.report.manifest_file import manifest_text
+from rackline.report.exports import manifest_text
 from rackline.search.dynamo import dynamo_manifests, engine_version, trtllm_config
 from rackline.search.kubernetes import kubernetes_manifests, routing_note
 from rackline.search.launch import LaunchCommand, Replica, launch_command

@@ -15,9 +15,9 @@ from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import Batch, PassTime, calibration
 from rackline.report import wording
 from rackline.report.breakdown import comparison, pass_table, resources_line
+from rackline.report.exports import chrome_trace
 from rackline.report.plan_report import front_with_best, plan_report
 from rackline.report.terminal_plot import LogAxis, Series, log_plot
-from rackline.report.trace import chrome_trace
 from rackline.search import Plan
 from rackline.serving.workload import Workload
 from rackline.system import Constraints

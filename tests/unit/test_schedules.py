@@ -7,7 +7,7 @@ import pytest
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
-from rackline.report.gantt import gantt_text, schedule_trace
+from rackline.report.train_report import gantt_text, schedule_trace
 from rackline.training.pipeline import bubble_seconds
 from rackline.training.runs import Runs, TrainLayout
 from rackline.training.schedules import (

@@ -11,10 +11,10 @@ import pytest
 
 import rackline as rl
 from rackline.errors import InputError
-from rackline.sweeps.cluster import Ray
 from rackline.sweeps.read import Results
 from rackline.sweeps.run import prepare
 from rackline.sweeps.store import SHARDS, LostStoreError, store_of
+from rackline.sweeps.workers import Ray
 
 SPACE: dict[str, Any] = {
     "options": {

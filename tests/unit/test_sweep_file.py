@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from rackline.errors import InputError
-from rackline.sweeps.example import EXAMPLE
-from rackline.sweeps.expression import read_expression
+from rackline.sweeps.expression import Draws, read_expression
 from rackline.sweeps.file import read_file
-from rackline.sweeps.ranges import Draws
 from rackline.sweeps.space import Chunk, draw, space_of
+from rackline.sweeps.sweep import EXAMPLE
 
 PASS: dict[str, Any] = {"model": "llama-3.1-8b", "on": "l40s-8", "layout": "tp=1", "batch": [1, 8], "context": "2k"}
 

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from rackline.api.answer import Answer
-from rackline.web.export import export
+from rackline.web.page import export
 from web_server import Server, running
 
 

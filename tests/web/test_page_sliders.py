@@ -15,7 +15,7 @@ from rackline.api.selling import rent_of
 from rackline.api.tiers_question import TiersQuestion
 from rackline.pricing import cheapest, envelope, keeping_lines, tier_by_drain
 from rackline.web.data import first_fields, views
-from rackline.web.slider_grids import GRIDS, WITHIN
+from rackline.web.grids import GRIDS, WITHIN
 
 POINTS = 24
 

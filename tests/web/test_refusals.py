@@ -232,7 +232,7 @@ inside = pathlib.Path(tempfile.mkdtemp())
 (inside / "link.toml").symlink_to(outside)
 os.chdir(inside)
 from rackline.errors import InputError
-from rackline.web.sandbox import Sandbox
+from rackline.web.worker import Sandbox
 Sandbox(inside).close()
 pathlib.Path("own.toml").write_text("mine")
 assert pathlib.Path("own.toml").read_text() == "mine"

@@ -262,7 +262,7 @@ def test_another_host_is_warned_of() -> None:
     assert done.stderr.startswith("warning: anyone who reaches 0.0.0.0")
 
 
-_NO_RUN = "import rackline.web.serve as s; s.serve = lambda settings, browser: None"
+_NO_RUN = "import rackline.web.app as s; s.serve = lambda settings, browser: None"
 
 
 def test_other_commands_do_not_load_the_web() -> None:

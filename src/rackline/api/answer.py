@@ -84,7 +84,7 @@ class Answer(Generic[Q, R]):
         Raises:
             InputError: neither is installed.
         """
-        from rackline.report.frame import frame
+        from rackline.report.exports import frame
 
         return frame(self.verb.rows(self))
 
@@ -94,7 +94,7 @@ class Answer(Generic[Q, R]):
         Args:
             width: of the lines [characters].
         """
-        from rackline.report.prose import Prose
+        from rackline.report.wording import Prose
 
         noted = (*self.origins, *self.media, *((self.adapter,) if self.adapter else ()))
         lines = [Prose(text, style="dim") for text in self.defaults]

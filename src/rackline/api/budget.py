@@ -214,14 +214,14 @@ def _rows(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Iterable[Any]
 
 
 def _lifetime(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Figure:
-    from rackline.report.budget_figures import lifetime_figure
+    from rackline.report.budget_report import lifetime_figure
 
     found = _drawable(answer)
     return lifetime_figure(found.budget, asked=found.asked)
 
 
 def _quality(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Figure:
-    from rackline.report.budget_figures import quality_figure
+    from rackline.report.budget_report import quality_figure
 
     found = _drawable(answer)
     return quality_figure(found.budget, asked=found.asked)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rackline.api.option import Settings
     from rackline.catalog import ClusterRecord
     from rackline.hardware import Cluster
-    from rackline.report.rack_report import Racks
+    from rackline.report.catalogue_report import Racks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,7 @@ class Clusters:
 
 
 def _text(answer: Answer[ClustersQuestion, Clusters], width: int) -> Iterable[Any]:
-    from rackline.report.catalogue_report import clusters_table, record_report
-    from rackline.report.rack_report import rack_table
+    from rackline.report.catalogue_report import clusters_table, rack_table, record_report
 
     found = answer.result
     if found.cluster is None:
@@ -71,7 +70,7 @@ class ClusterShown:
 
 
 def _data(answer: Answer[ClustersQuestion, Clusters]) -> ClusterShown | ClusterList:
-    from rackline.report.rack_report import racks
+    from rackline.report.catalogue_report import racks
 
     found = answer.result
     if found.cluster is None:

@@ -145,7 +145,7 @@ def _rows(answer: Answer[ExplainQuestion, Explained]) -> Iterable[Any]:
 
 
 def _write_trace(answer: Answer[ExplainQuestion, Explained], path: Path) -> None:
-    from rackline.report.trace import chrome_trace
+    from rackline.report.exports import chrome_trace
 
     found = answer.result.explanation
     title = f"{found.deployment.calibration.label} calibration, {found.time.policy}"

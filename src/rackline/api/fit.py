@@ -61,13 +61,13 @@ class Fitting:
     @property
     def reason(self) -> str:
         """Why nothing fits; empty where something does."""
-        from rackline.report.capacity_report import nearest_reason
+        from rackline.report.simulate_report import nearest_reason
 
         return "" if self.capacity.fitting else nearest_reason(self.capacity)
 
 
 def _text(answer: Answer[FitQuestion, Fitting], width: int) -> Iterable[Any]:
-    from rackline.report.capacity_report import capacity_report
+    from rackline.report.simulate_report import capacity_report
 
     found = answer.result
     yield capacity_report(found.capacity, num_chips=found.num_chips, need=found.need)

@@ -67,13 +67,13 @@ def _rows(answer: Answer[LabQuestion, Experiments]) -> Iterable[Any]:
 
 
 def _figure(answer: Answer[LabQuestion, Experiments]) -> Figure:
-    from rackline.lab.figure import experiment_figure
+    from rackline.lab.table import experiment_figure
 
     return experiment_figure(answer.result.experiments[0])
 
 
 def _write_report(answer: Answer[LabQuestion, Experiments], path: Path) -> None:
-    from rackline.lab.page import report_page
+    from rackline.lab.table import report_page
 
     write_text(path, report_page(answer.result.experiments), what="report")
 

@@ -88,7 +88,7 @@ def _rows(answer: Answer[LectureQuestion, Ledger]) -> Iterable[Any]:
 
 
 def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
-    from rackline.ledger.page import page
+    from rackline.ledger.table import page
 
     write_text(path, page(answer.result.claims), what="page")
 
@@ -97,7 +97,7 @@ _PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown t
 
 
 def _figure(answer: Answer[LectureQuestion, Ledger]) -> Figure:
-    from rackline.ledger.figure import verdicts_figure
+    from rackline.ledger.table import verdicts_figure
 
     return verdicts_figure(answer.result.claims)
 
@@ -121,7 +121,7 @@ def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
         >>> rl.lecture(claim="C99").result.claims[0].claim.segment
         6
     """
-    from rackline.lab.stored import read_experiments, verdicts_by_claim
+    from rackline.lab.experiments import read_experiments, verdicts_by_claim
     from rackline.ledger import World, ledger, overrides_from_texts
 
     experiments = verdicts_by_claim(read_experiments(question.measured)) if question.measured is not None else {}

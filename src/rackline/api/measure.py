@@ -102,7 +102,7 @@ def _rows(answer: Answer[MeasureQuestion, MachineFile]) -> Iterable[Any]:
 
 
 def _figure(answer: Answer[MeasureQuestion, MachineFile]) -> Figure:
-    from rackline.lab.measurement.figure import measured_figure
+    from rackline.lab.measurement.table import measured_figure
 
     return measured_figure(answer.result.measured)
 

@@ -93,8 +93,8 @@ if TYPE_CHECKING:
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rackline.report.plan_report import plan_report
     from rackline.report.plan_summary import plan_summary
-    from rackline.report.prose import Prose
     from rackline.report.what_if_report import what_if_report
+    from rackline.report.wording import Prose
 
     found = answer.result
     if isinstance(found, WhatIf):
@@ -117,7 +117,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
 
 def _lengths_text(plan: Plan) -> Iterable[Any]:
     """Which lengths there are, where there are several."""
-    from rackline.report.prose import Prose
+    from rackline.report.wording import Prose
 
     mixture = plan.demand.workload.mixture
     if mixture is not None:

@@ -158,13 +158,13 @@ def _rows(answer: Answer[RlQuestion, RlPlan]) -> Iterable[Any]:
 
 
 def _gantt(answer: Answer[RlQuestion, RlPlan]) -> Figure:
-    from rackline.report.rl_figures import rl_gantt
+    from rackline.report.rl_report import rl_gantt
 
     return rl_gantt(answer.result)
 
 
 def _running(answer: Answer[RlQuestion, RlPlan]) -> Figure:
-    from rackline.report.rl_figures import running_figure
+    from rackline.report.rl_report import running_figure
 
     return running_figure(answer.result)
 

@@ -314,7 +314,7 @@ def _smallest(system: System, longest: int, block_size: int, watch: Watch) -> La
     found = capacity(system.model, system.cluster, system.precision, server=server)
     usual = _fewest_chips(found)
     if usual is None:
-        from rackline.report.capacity_report import nearest_reason
+        from rackline.report.simulate_report import nearest_reason
 
         raise InputError(
             what=f"{system.model.name} on {system.cluster.name}",

@@ -219,7 +219,7 @@ def _summary(answer: Answered) -> str:
 
 
 def _rows(answer: Answered) -> Any:
-    from rackline.report.run_files import series_of
+    from rackline.report.exports import series_of
 
     found = answer.result
     return found.capacity.tried if isinstance(found, Sustained) else series_of(found.run.result)
@@ -250,13 +250,13 @@ def _occupancy(answer: Answered) -> Figure:
 
 
 def _percentiles(answer: Answered) -> Figure:
-    from rackline.report.percentiles_figure import percentiles_figure
+    from rackline.report.simulate_figures import percentiles_figure
 
     return percentiles_figure(_results(answer))
 
 
 def _served(answer: Answered) -> Figure:
-    from rackline.report.served_figure import served_figure
+    from rackline.report.simulate_figures import served_figure
 
     return served_figure(_results(answer))
 
@@ -268,13 +268,13 @@ def _write_passes(answer: Answered, path: Path) -> None:
 
 
 def _check_series(text: str, name: str) -> Path:
-    from rackline.report.run_files import check_series_path
+    from rackline.report.exports import check_series_path
 
     return check_series_path(text)
 
 
 def _write_series(answer: Answered, path: Path) -> None:
-    from rackline.report.run_files import write_series
+    from rackline.report.exports import write_series
 
     write_series(_results(answer)[ASKED], path)
 

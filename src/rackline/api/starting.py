@@ -116,7 +116,7 @@ def manifests_of(starting: Starting, kind: str) -> str:
     Raises:
         InputError: no answer, or one that cannot be expressed.
     """
-    from rackline.report.manifest_file import manifest_text
+    from rackline.report.exports import manifest_text
     from rackline.search.dynamo import dynamo_manifests, engine_version
     from rackline.search.kubernetes import kubernetes_manifests, routing_note
     from rackline.search.launch_plan import plan_commands

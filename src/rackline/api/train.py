@@ -240,25 +240,25 @@ def _rows(answer: Answered) -> Iterable[Any]:
 
 
 def _step(answer: Answered) -> Figure:
-    from rackline.report.train_figures import step_figure
+    from rackline.report.train_report import step_figure
 
     return step_figure(answer.result)
 
 
 def _pipeline(answer: Answered) -> Figure:
-    from rackline.report.train_figures import pipeline_of_plan
+    from rackline.report.train_report import pipeline_of_plan
 
     return pipeline_of_plan(answer.result)
 
 
 def _memory(answer: Answered) -> Figure:
-    from rackline.report.train_figures import train_memory_figure
+    from rackline.report.train_report import train_memory_figure
 
     return train_memory_figure(answer.result)
 
 
 def _write_trace(answer: Answered, path: Path) -> None:
-    from rackline.report.gantt import schedule_trace
+    from rackline.report.train_report import schedule_trace
 
     plan = answer.result
     timeline = _timeline(plan)

@@ -49,7 +49,7 @@ class Use:
 
 def use_lines(use: Use | None, *, full: bool = False) -> Iterable[Any]:
     """What a terminal shows of lengths and limits that nobody asked for; with their sources in full."""
-    from rackline.report.prose import Prose
+    from rackline.report.wording import Prose
 
     if use is None or not use.text:
         return

@@ -38,7 +38,7 @@ def web(
         if export is not None:
             _export(export)
             return
-        from rackline.web.serve import serve
+        from rackline.web.app import serve
         from rackline.web.settings import Settings
     except ModuleNotFoundError as error:
         raise missing_extra(error, what="rackline web") from None
@@ -61,7 +61,7 @@ def web(
 def _export(folder: str) -> None:
     """Write the page, with a bar for its data files."""
     from rackline.cli.screen import counting, screen
-    from rackline.web.export import export
+    from rackline.web.page import export
 
     load_optional("jinja2", what="rackline web --export")  # before a folder is made
     with counting("writing the page", "written") as tell:

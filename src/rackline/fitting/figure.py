@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 
 from rackline.fitting.summary import KindErrors
-from rackline.report.axes import Measure, log_axis
-from rackline.report.bars import BAR_HEIGHT, nothing_figure
+from rackline.report.axes import BAR_HEIGHT, Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
 from rackline.report.figure import Figure
-from rackline.report.layers import Layer, Row, colour, hovered
 from rackline.report.wording import percent
 
 _KIND = Measure(field="kind", title="operation")

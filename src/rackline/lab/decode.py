@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rackline.lab.compiled import Compiled, compiled_cost
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
+from rackline.lab.jax_devices import Compiled, compiled_cost, deployment_of, model_of
 from rackline.lab.measurement.engine import Limits, Scheduler, Work, batch_of
 from rackline.lab.measurement.fitted import fitted
 from rackline.lab.measurement.jax_engine import JaxEngine
@@ -25,7 +25,6 @@ from rackline.lab.measurement.machine import peaks_of
 from rackline.lab.measurement.measured import deployment_on, device_of, timed
 from rackline.lab.measurement.rates import measured_rates
 from rackline.lab.measurement.workers.worker import Clock
-from rackline.lab.this_machine import deployment_of, model_of
 from rackline.lab.transformer import Cache, Shape, decode_step, init, logits, prefill
 from rackline.passes import Batch
 

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rackline.lab.compared import largest_difference, shortest_s
-from rackline.lab.compiled import compiled_cost
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
+from rackline.lab.jax_devices import compiled_cost
+from rackline.lab.transformer import largest_difference, shortest_s
 from rackline.passes.routing import experts_touched_mean
 
 Weights = dict[str, jax.Array]

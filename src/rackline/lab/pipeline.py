@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rackline.lab.compared import largest_difference
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
+from rackline.lab.transformer import largest_difference
 from rackline.training.schedules import SCHEDULE_OF, Durations, Schedule, Slot, equal_stages, ring
 from rackline.training.schedules.executor import Op
 

@@ -19,12 +19,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rackline.lab.compared import largest_difference, shortest_s
-from rackline.lab.compiled import compiled_cost
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
-from rackline.lab.texts import Tokens, prose_tokens, windows
-from rackline.lab.training import fit
-from rackline.lab.transformer import Layer, Params, Shape, attention_block, ffn_block, init, next_token_loss, norm
+from rackline.lab.jax_devices import compiled_cost
+from rackline.lab.transformer import (
+    Layer,
+    Params,
+    Shape,
+    Tokens,
+    attention_block,
+    ffn_block,
+    fit,
+    init,
+    largest_difference,
+    next_token_loss,
+    norm,
+    prose_tokens,
+    shortest_s,
+    windows,
+)
 
 Halves = tuple[jax.Array, jax.Array]
 DEPTHS = (2, 4, 8, 16)

@@ -18,20 +18,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from rackline.arch.kinds.block_sparse import RootSparseAttention
-from rackline.lab.compared import shortest_s
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
-from rackline.lab.texts import Tokens, prose_tokens, recall_task, windows
-from rackline.lab.training import fit
 from rackline.lab.transformer import (
     Attend,
     Params,
     Shape,
+    Tokens,
     attention_block,
     causal_attention,
     ffn_block,
+    fit,
     init,
     next_token_loss,
     norm,
+    prose_tokens,
+    recall_task,
+    shortest_s,
+    windows,
 )
 
 HEAD_DIM, BLOCKS = 64, 4

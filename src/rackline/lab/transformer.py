@@ -1,21 +1,22 @@
-"""A small decoder transformer as plain functions over a tree of parameters: the ground of the experiments.
-
-RMS norm, rotary positions, grouped-query attention, SwiGLU; the vocabulary of Llama-like models. Without a cache
-`logits` computes all positions at once; with one, `prefill` and `decode_step` add new tokens to it.
-"""
+"""A small decoder transformer as plain functions over a tree of parameters, its training and its texts."""
 
 # JAX's own annotations are partial
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from numpy.typing import NDArray
 
 Layer = dict[str, jax.Array]
 Params = dict[str, Any]
@@ -206,3 +207,109 @@ def next_token_loss(logits_of: jax.Array, wanted: jax.Array, counted: jax.Array 
     """
     losses = -jnp.take_along_axis(jax.nn.log_softmax(logits_of), wanted[..., None], axis=-1)[..., 0]
     return jnp.mean(losses) if counted is None else jnp.sum(losses * counted) / jnp.sum(counted)
+
+
+Tree = TypeVar("Tree")
+
+
+def fit(
+    params: Tree,
+    loss: Callable[..., jax.Array],
+    batch: Callable[[int], tuple[Any, ...]],
+    steps: int,
+    learning_rate: float = 3e-3,
+) -> Tree:
+    """Parameters after some steps of Adam.
+
+    Args:
+        params: a tree of arrays.
+        loss: (params, *batch) -> scalar.
+        batch: number of the step -> what the loss takes beside the parameters.
+        steps: [count].
+        learning_rate: at the start; it falls to zero as a cosine.
+    """
+    optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
+    state = optimiser.init(cast(Any, params))
+
+    @jax.jit
+    def step(now: Any, state: Any, given: tuple[Any, ...]) -> tuple[Any, Any]:
+        updates, state = optimiser.update(jax.grad(loss)(now, *given), state, now)
+        return optax.apply_updates(now, updates), state
+
+    now: Any = params
+    for number in range(steps):
+        now, state = step(now, state, batch(number))
+    return now
+
+
+Tokens = NDArray[np.int32]
+
+
+@cache
+def prose_tokens() -> tuple[Tokens, Tokens]:
+    """The project's own documentation as characters: what is trained on, and the last tenth, which is not.
+
+    The text lies in `rackline/lab/prose.txt`, under the project's licence. Tokens are ASCII codes.
+
+    Returns:
+        Two arrays of one dimension.
+    """
+    data = files("rackline.lab").joinpath("prose.txt").read_bytes()
+    tokens = np.frombuffer(data, dtype=np.uint8).astype(np.int32)
+    cut = tokens.size * 9 // 10
+    return tokens[:cut], tokens[cut:]
+
+
+def windows(text: Tokens, random: np.random.Generator, number: int, length: int) -> Tokens:
+    """Pieces of a text from random places, (number, length)."""
+    starts = random.integers(0, text.size - length, number)
+    return text[starts[:, None] + np.arange(length)]
+
+
+def recall_task(
+    random: np.random.Generator, number: int, pairs: int, queries: int, symbols: int
+) -> tuple[Tokens, NDArray[np.float32]]:
+    """Associative recall: keys with values, then keys whose value is to be given.
+
+    A sequence is k1 v1 k2 v2 ... then q1 a1 q2 a2 ...; keys differ from each other, values are random.
+
+    Args:
+        number: of sequences [count].
+        pairs, queries: of a sequence [count].
+        symbols: keys, and as many values [count].
+
+    Returns:
+        Tokens, (number, 2 · (pairs + queries)), and the positions whose next token is an answer, one shorter.
+
+    Sources: Arora et al. 2023, arXiv:2312.04927 (multi-query associative recall).
+    """
+    keys = np.argsort(random.random((number, symbols)), axis=1)[:, :pairs]
+    values = random.integers(0, symbols, (number, pairs)) + symbols
+    asked = random.integers(0, pairs, (number, queries))
+    rows = np.arange(number)[:, None]
+    shown = np.stack([keys, values], axis=-1).reshape(number, -1)
+    wanted = np.stack([keys[rows, asked], values[rows, asked]], axis=-1).reshape(number, -1)
+    answers = np.zeros((number, 2 * (pairs + queries) - 1), dtype=np.float32)
+    answers[:, 2 * pairs :: 2] = 1.0
+    return np.concatenate([shown, wanted], axis=1).astype(np.int32), answers
+
+
+def largest_difference(one: Any, other: Any) -> float:
+    """Largest relative difference of the leaves of two trees, each by its norm; they may lie on different devices."""
+
+    def difference(a: Any, b: Any) -> float:
+        wanted = np.asarray(b)
+        return float(np.linalg.norm(np.asarray(a) - wanted) / max(float(np.linalg.norm(wanted)), 1e-30))
+
+    return max(jax.tree.leaves(jax.tree.map(difference, one, other)))
+
+
+def shortest_s(call: Callable[[], Any], repeats: int) -> float:
+    """Shortest time of a call after a first one that compiles: other programs on the machine only add to it [s]."""
+    jax.block_until_ready(call())
+    best = np.inf
+    for _ in range(repeats):
+        began = time.perf_counter()
+        jax.block_until_ready(call())
+        best = min(best, time.perf_counter() - began)
+    return float(best)

@@ -2,8 +2,7 @@
 
 from rackline.ledger.ledger import EXAMINATIONS, ledger
 from rackline.ledger.said import SEGMENTS, Claim, Quoted, claims
-from rackline.ledger.work import VERDICTS, Computed, Finding, Work
-from rackline.ledger.world import World, overrides_from_texts
+from rackline.ledger.work import VERDICTS, Computed, Finding, Work, World, overrides_from_texts
 
 __all__ = [
     "EXAMINATIONS",

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.arch import Model
-from rackline.ledger.parts import FRONTIER, RACK
 from rackline.ledger.segment_7 import exclusive_or, rounds_of
-from rackline.ledger.work import Finding, Work
+from rackline.ledger.work import FRONTIER, RACK, Finding, Work
 from rackline.serving import blackboard as bb
 from rackline.units import format_count, format_percent, format_seconds
 

@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 
 from rackline.arch import Model
-from rackline.ledger.parts import FRONTIER, HBM_CHIPS, HOPPER, RACK, attention_slope
 from rackline.ledger.segment_2 import MODEL, mixture, ranks_in_use
 from rackline.ledger.segment_6 import GEMINI, OPUS, output_over_input
 from rackline.ledger.segment_6_tiers import DISK, FLASH
-from rackline.ledger.work import Finding, Work
+from rackline.ledger.work import FRONTIER, HBM_CHIPS, HOPPER, RACK, Finding, Work, attention_slope
 from rackline.scaling import equal_cost_ratio, overtraining_factor
 from rackline.serving import blackboard as bb
 from rackline.units import format_bytes, format_count, format_percent, format_seconds

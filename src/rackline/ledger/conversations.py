@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rackline.ledger.world import World
+from rackline.ledger.work import World
 from rackline.pricing.cache import KeepingCost, keeping_cost, recompute_cost
 from rackline.pricing.prefixes import Repeats
 from rackline.serving import blackboard as bb

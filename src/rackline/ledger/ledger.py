@@ -20,8 +20,7 @@ from rackline.ledger import (
     summaries,
 )
 from rackline.ledger.said import SEGMENTS, Claim, claims
-from rackline.ledger.work import Finding, Work, without_number
-from rackline.ledger.world import World
+from rackline.ledger.work import Finding, Work, World, without_number
 
 Examination = Callable[[Work], Finding]
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 from rackline.arch import Model
 from rackline.ledger import segment_1_balance, segment_1_trains
-from rackline.ledger.parts import FRONTIER, RACK, attention_slope, ridge
-from rackline.ledger.work import Finding, Work
+from rackline.ledger.work import FRONTIER, RACK, Finding, Work, attention_slope, ridge
 from rackline.passes.routing import experts_touched_mean
 from rackline.serving import blackboard as bb
 from rackline.units import format_count, format_percent, format_seconds, format_usd

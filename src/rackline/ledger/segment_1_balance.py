@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rackline.arch import Model
-from rackline.ledger.parts import FRONTIER, ridge, ridges
-from rackline.ledger.work import Finding, Work
+from rackline.ledger.work import FRONTIER, Finding, Work, ridge, ridges
 from rackline.serving import blackboard as bb
 from rackline.units import format_count
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rackline.ledger.parts import FRONTIER, HBM_CHIPS, RACK, ridge
-from rackline.ledger.work import Finding, Work
+from rackline.ledger.work import FRONTIER, HBM_CHIPS, RACK, Finding, Work, ridge
 from rackline.scaling import dense_equivalent_params, routed_total_params
 from rackline.serving import blackboard as bb
 from rackline.serving.trains import TrainLine, arrivals_to_fill_per_s, share_of_fleet

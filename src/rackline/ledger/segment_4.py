@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 
 from rackline.arch import Model
 from rackline.hardware import scale_out_path
-from rackline.ledger.parts import HOPPER, RACK
 from rackline.ledger.segment_2 import MODEL
-from rackline.ledger.work import Finding, Work
+from rackline.ledger.work import HOPPER, RACK, Finding, Work
 from rackline.serving import blackboard as bb
 from rackline.serving.blackboard import ChipMemory
 from rackline.units import format_bytes, format_count, format_seconds

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 from rackline.arch import Model
 from rackline.arch.kinds.gqa import GroupedQueryAttention
-from rackline.ledger.parts import FRONTIER, RACK, attention_slope
-from rackline.ledger.work import Finding, Work
+from rackline.ledger.work import FRONTIER, RACK, Finding, Work, attention_slope
 from rackline.pricing import PriceSheet
 from rackline.serving import blackboard as bb
 from rackline.units import format_bytes, format_count, format_percent

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 
 from rackline.hardware import MemoryTier, hbm_of
 from rackline.ledger.conversations import talk_lines, talks_repeat
-from rackline.ledger.parts import RACK
 from rackline.ledger.segment_6 import OPUS
-from rackline.ledger.work import Finding, Work
+from rackline.ledger.work import RACK, Finding, Work
 from rackline.pricing.cache import KeepingCost, envelope, keeping_cost, recompute_cost, tier_by_drain
 from rackline.pricing.forms import storage_usd_per_token_s
 from rackline.pricing.prefixes import bought_lifetimes, lifetime_cost

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from rackline.ledger.parts import FRONTIER, HOPPER, RACK, ridge
 from rackline.ledger.segment_2 import MODEL, mixture
 from rackline.ledger.segment_6 import GEMINI, OPUS, output_over_input
 from rackline.ledger.segment_6_tiers import DDR, DISK, FLASH, hbm
-from rackline.ledger.work import Finding, Work
+from rackline.ledger.work import FRONTIER, HOPPER, RACK, Finding, Work, ridge
 from rackline.pricing.cache import keeping_cost, tier_by_drain
 from rackline.scaling import chinchilla_tokens, equal_cost_ratio, train_flop
 from rackline.serving import blackboard as bb

@@ -1,14 +1,29 @@
-"""How a claim is examined: numbers computed by the library, compared with those that were quoted, and a verdict."""
+"""How a claim is examined: numbers computed by the library from the catalogue, against those quoted, and a verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
+from rackline.arch import AnyModel, build_model
+from rackline.catalog import (
+    chip_record,
+    cluster_record,
+    law_record,
+    memory_record,
+    model_record,
+    names,
+    price_sheet_record,
+    settable_keys,
+)
+from rackline.errors import CatalogError, nearest_names
+from rackline.hardware import Chip, Cluster, MemoryTier, chip_from_record, cluster, tier_from_record
 from rackline.ledger.said import Claim
-from rackline.ledger.world import World
+from rackline.pricing import PriceSheet, sheet_from_record
+from rackline.scaling import LossLaw, RoutedLaw, loss_law, routed_law
 from rackline.scaling.law import Numbers
+from rackline.serving import blackboard as bb
 from rackline.units import (
     format_bytes,
     format_count,
@@ -18,6 +33,117 @@ from rackline.units import (
     format_seconds,
     format_usd,
 )
+
+if TYPE_CHECKING:
+    from rackline.catalog.base import SourcedRecord
+
+
+T = TypeVar("T")
+
+_RECORDS: Mapping[str, Callable[..., SourcedRecord]] = {
+    "chips": chip_record,
+    "clusters": cluster_record,
+    "models": model_record,
+    "memory": memory_record,
+    "prices": price_sheet_record,
+    "laws": law_record,
+}
+
+
+class World:
+    """Catalogue objects, each read once, with a record of those that were used.
+
+    Args:
+        overrides: dotted keys and values that replace those of the catalogue, by name of the object.
+
+    >>> World({"h100-sxm": {"hbm_bytes_per_s": 6.7e12}}).chip("h100-sxm").hbm_bytes_per_s
+    6700000000000.0
+    """
+
+    def __init__(self, overrides: Mapping[str, Mapping[str, object]] | None = None) -> None:
+        self._overrides = {name: dict(values) for name, values in (overrides or {}).items()}
+        self._known: dict[tuple[str, str], Any] = {}
+        self.asked: list[str] = []
+
+    def _of(self, name: str) -> dict[str, object] | None:
+        return self._overrides.get(name)
+
+    def _get(self, kind: str, name: str, read: Callable[[], T]) -> T:
+        if name not in self.asked:
+            self.asked.append(name)
+        if (kind, name) not in self._known:
+            self._known[kind, name] = read()
+        return cast("T", self._known[kind, name])
+
+    def chip(self, name: str) -> Chip:
+        """A chip of the catalogue."""
+        return self._get("chips", name, lambda: chip_from_record(chip_record(name, self._of(name))))
+
+    def cluster(self, name: str) -> Cluster:
+        """A cluster of the catalogue; overrides of its chip apply to it too."""
+
+        def read() -> Cluster:
+            of_chip = self._of(cluster_record(name).chip) or {}
+            replaced = {f"chip.{key}": value for key, value in of_chip.items()}
+            return cluster(name, {**(self._of(name) or {}), **replaced} or None)
+
+        found = self._get("clusters", name, read)
+        if found.chip.name not in self.asked:
+            self.asked.append(found.chip.name)
+        return found
+
+    def model(self, name: str) -> AnyModel:
+        """A model of the catalogue."""
+        return self._get("models", name, lambda: build_model(model_record(name, self._of(name))))
+
+    def tier(self, name: str) -> MemoryTier:
+        """A memory tier of the catalogue."""
+        return self._get("memory", name, lambda: tier_from_record(memory_record(name, self._of(name))))
+
+    def sheet(self, name: str) -> PriceSheet:
+        """A price sheet of the catalogue."""
+        return self._get("prices", name, lambda: sheet_from_record(price_sheet_record(name, self._of(name))))
+
+    def law(self, name: str) -> LossLaw:
+        """A loss law of the catalogue."""
+        return self._get("laws", name, lambda: loss_law(name, self._of(name)))
+
+    def routed(self, name: str) -> RoutedLaw:
+        """A law of routed models of the catalogue."""
+        return self._get("laws", name, lambda: routed_law(name, self._of(name)))
+
+
+def overrides_from_texts(texts: Mapping[str, str]) -> dict[str, dict[str, object]]:
+    """Parse pairs of NAME:KEY and a value, such as "gb200:hbm_bytes_per_s" and "16TB/s".
+
+    Raises:
+        CatalogError: there is no such object or key; the message names the nearest.
+    """
+    found: dict[str, dict[str, object]] = {}
+    for text, value in texts.items():
+        name, colon, key = text.partition(":")
+        kinds = [kind for kind in _RECORDS if name in names(cast("Any", kind))]
+        if not (colon and key) or not kinds:
+            known = [known for kind in _RECORDS for known in names(cast("Any", kind))]
+            near = nearest_names(name, known, 1)
+            raise CatalogError(
+                what="--set",
+                given=f"{text}={value}",
+                allowed="NAME:KEY=VALUE with a name of the catalogue, such as gb200:hbm_bytes_per_s=16TB/s",
+                nearest=f"{near[0]}:{key or 'KEY'}={value}" if near else None,
+            )
+        keys = [key for kind in kinds for key in settable_keys(_RECORDS[kind](name))]
+        if key not in keys:
+            near = nearest_names(key, keys, 1)
+            raise CatalogError(
+                what="--set",
+                given=f"{text}={value}",
+                allowed=f"a key of {name}",
+                nearest=f"{name}:{near[0]}={value}" if near else None,
+            )
+        found.setdefault(name, {})[key] = value
+    return found
+
 
 HOLDS = "holds"
 BY_DEFINITION = "by definition"
@@ -301,3 +427,39 @@ def without_number(claim: Claim) -> Finding:
 def counts(findings: tuple[Finding, ...]) -> Mapping[str, int]:
     """Number of findings by verdict."""
     return {verdict: sum(one.verdict == verdict for one in findings) for verdict in VERDICTS}
+
+
+RACK = "gb200-nvl72"  # the lecture's "Blackwell rack"
+HOPPER = "dgx-h100"
+FRONTIER = "lecture-frontier"
+HBM_CHIPS = (
+    "a100-sxm-40gb",
+    "a100-sxm-80gb",
+    "h100-sxm",
+    "h200-sxm",
+    "b200-sxm",
+    "gb300",
+    "tpu-v5e",
+    "tpu-v5p",
+    "tpu-v6e",
+    "tpu-v7",
+)
+ELEMENT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
+
+
+def ridge(chip: Chip, dtype: str) -> float:
+    """Multiplies per weight read of a chip at a data type."""
+    return bb.dimensionless_ridge(chip.flop_per_s(dtype), chip.hbm_bytes_per_s, ELEMENT_BYTES[dtype])
+
+
+def ridges(world: World, names: Iterable[str]) -> Iterator[tuple[str, float]]:
+    """Label and ridge of each CHIP:DTYPE."""
+    for name in names:
+        chip, _, dtype = name.partition(":")
+        yield f"{chip} {dtype.upper()}", ridge(world.chip(chip), dtype)
+
+
+def attention_slope(model: AnyModel) -> float:
+    """FLOP that one token spends on each token of its context."""
+    far = 1e5
+    return (float(model.flop_per_token(far)) - float(model.flop_per_token(0.0))) / far

@@ -1,11 +1,13 @@
-"""Axes of figures: ranges and ticks chosen from the data, numbers in short notation."""
+"""Parts that figures share: axes with round ticks, series, limits and notes, stacked bars."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
+
+from rackline.report.figure import Figure
 
 Kind = Literal["seconds", "usd", "count", "bytes", "bytes_per_s", "flop", "flop_per_s", "share", "power", "number"]
 MINUTE, HOUR, DAY, YEAR = 60.0, 3600.0, 86400.0, 365.25 * 86400.0
@@ -202,3 +204,218 @@ def _channel(measure: Measure, scale: dict[str, Any], ticks: Any, low: float, hi
             "labelExpr": text_of(kind, "datum.value"),
         },
     }
+
+
+Row = dict[str, Any]
+Layer = dict[str, Any]
+SERIES = Measure(field="series", title="series")
+
+
+def colour(
+    names: Sequence[str],
+    field: str = SERIES.field,
+    *,
+    width: int = 640,
+    title: str | None = None,
+    used: Sequence[str] | None = None,
+) -> Layer:
+    """The colour channel of named series, in the order of the palette; its legend takes rows where it is long.
+
+    Args:
+        names: series in their order.
+        field: column of the names.
+        width: of the figure [pixels].
+        title: of the legend, None for none.
+        used: names that are there, where the others keep their colours.
+    """
+    shown = names if used is None else used
+    widest = max((len(name) for name in shown), default=1) * 6.6 + 34.0
+    columns = max(1, min(len(shown), int(width // widest)))
+    legend: Layer | None = {"title": title, "columns": columns} if len(names) > 1 or title else None
+    if legend is not None and used is not None:
+        legend["values"] = list(used)
+    return {"field": field, "type": "nominal", "scale": {"domain": list(names)}, "legend": legend}
+
+
+def dashes(names: Sequence[str], field: str = SERIES.field) -> Layer:
+    """Dashes of named series, for readers who do not see the colours."""
+    patterns = [[1, 0], [7, 3], [2, 3], [9, 3, 2, 3], [4, 2], [12, 3], [1, 2], [5, 2, 1, 2]]
+    chosen = [patterns[index % len(patterns)] for index in range(len(names))]
+    return {
+        "field": field,
+        "type": "nominal",
+        "scale": {"domain": list(names), "range": chosen},
+        "legend": None,
+    }
+
+
+def hovered(mark: Layer, encoding: Layer, measures: Sequence[Measure], **more: Any) -> Layer:
+    """A layer whose marks show the measures on hover."""
+    transforms, tooltip = hover(measures)
+    given = more.pop("transform", [])
+    return {**more, "transform": [*given, *transforms], "mark": mark, "encoding": {**encoding, "tooltip": tooltip}}
+
+
+def at(channel: Layer, value: float) -> Layer:
+    """A fixed position on the axis of a channel."""
+    return {"datum": value, "type": "quantitative", "scale": channel["scale"]}
+
+
+def place(channel: Layer, value: float) -> float:
+    """Where a value lies on an axis, 0 at its low end and 1 at its high end."""
+    low, high = channel["scale"]["domain"]
+    if channel["scale"].get("type") == "log":
+        return math.log(value / low) / math.log(high / low)
+    return (value - low) / (high - low)
+
+
+def limit(axis: Literal["x", "y"], channel: Layer, value: float, text: str, style: str = "limit") -> list[Layer]:
+    """A line across the figure at a value, and what it says.
+
+    Args:
+        axis: the axis that the value is on.
+        channel: of that axis.
+        text: beside the line, on the side where there is more room.
+        style: "limit" or "reference".
+    """
+    far = place(channel, value) > 0.6
+    words: Layer = {"type": "text", "style": "note" if style == "limit" else "muted-text"}
+    if axis == "x":
+        words |= {"align": "right" if far else "left", "baseline": "top", "dx": -6 if far else 6}
+        other = {"y": {"value": 3}}
+    else:
+        words |= {"align": "left", "baseline": "top" if far else "bottom", "dy": 5 if far else -5}
+        other = {"x": {"value": 4}}
+    position = {axis: at(channel, value)}
+    return [
+        {"data": {"values": [{}]}, "mark": {"type": "rule", "style": style}, "encoding": position},
+        *_words(words, {**position, **other}, text),
+    ]
+
+
+def note(
+    x: Layer, y: Layer, point: tuple[float, float], text: str, *, style: str = "note", below: bool | None = None
+) -> list[Layer]:
+    """Words beside a point, on the side where there is more room.
+
+    Args:
+        x, y: channels of the axes.
+        point: where it lies on them.
+        text: what is said.
+        style: "note" or "muted-text".
+        below: under the point; None for where there is more room.
+    """
+    right = place(x, point[0]) < 0.6
+    under = place(y, point[1]) > 0.85 if below is None else below
+    words: Layer = {
+        "type": "text",
+        "style": style,
+        "align": "left" if right else "right",
+        "baseline": "top" if under else "bottom",
+        "dx": 9 if right else -9,
+        "dy": 8 if under else -8,
+    }
+    return _words(words, {"x": at(x, point[0]), "y": at(y, point[1])}, text)
+
+
+def _words(mark: Layer, encoding: Layer, text: str) -> list[Layer]:
+    """Words with a halo, so that lines behind them do not disturb."""
+    halo = {**mark, "style": ["halo"]}
+    return [
+        {"data": {"values": [{}]}, "mark": each, "encoding": {**encoding, "text": {"value": text}}}
+        for each in (halo, mark)
+    ]
+
+
+def thinned(count: int, most: int) -> list[int]:
+    """Evenly spread indices, the first and the last among them.
+
+    Args:
+        count: of things [count].
+        most: indices at most [count].
+    """
+    if count <= most:
+        return list(range(count))
+    return sorted({round(index * (count - 1) / (most - 1)) for index in range(most)})
+
+
+BAR_HEIGHT = 26
+LONGEST_LABEL = 420
+
+
+def stacked_bars(
+    bars: Mapping[str, Mapping[str, float]],
+    parts: Sequence[str],
+    measure: Measure,
+    *,
+    title: str,
+    description: str,
+    subtitle: str = "",
+    marks: Mapping[str, float] | None = None,
+    width: int = 560,
+) -> Figure:
+    """One horizontal bar a thing, from parts that follow each other.
+
+    Args:
+        bars: name → part → amount; a part that is missing or 0 is left out.
+        parts: all parts in their order.
+        measure: of an amount.
+        title, description, subtitle: of the figure.
+        marks: what a line at an amount says → the amount.
+        width: of the area between the axes [pixels].
+    """
+    name, part = Measure(field="name", title=""), Measure(field="part", title="part")
+    share = Measure(field="share", title="share", kind="share")
+    rows: list[Row] = []
+    for label, amounts in bars.items():
+        whole = sum(amounts.values())
+        for index, key in enumerate(parts):
+            amount = amounts.get(key, 0.0)
+            if amount > 0.0 and math.isfinite(amount):
+                shares = {"share": amount / whole, "order": index}
+                rows.append({"name": label, "part": key, measure.field: amount, **shares})
+    used = [key for key in parts if any(row["part"] == key for row in rows)]
+    lines = dict(marks or {})
+    longest = [sum(amounts.values()) for amounts in bars.values()]
+    x = linear_axis(measure, [*longest, *lines.values()])
+    y: Layer = {"field": "name", "type": "nominal", "sort": list(bars), "title": None}
+    y |= {
+        "axis": {"labelLimit": LONGEST_LABEL, "ticks": False, "domain": False},
+        "scale": {"paddingInner": 0.25, "paddingOuter": 0.8 if marks else 0.1},
+    }
+    encoding: dict[str, Any] = {
+        "x": {**x, "stack": "zero"},
+        "y": y,
+        "color": colour(used, "part", width=width + 120),
+        "order": {"field": "order", "type": "quantitative"},
+    }
+    layers = [hovered({"type": "bar"}, encoding, [name, part, measure, share])]
+    for text, value in lines.items():
+        layers += limit("x", x, value, text)  # above the first bar, in its padding
+    return Figure(
+        title=title,
+        subtitle=subtitle,
+        description=description,
+        spec={"data": {"values": rows}, "layer": layers},
+        width=width,
+        height=max(BAR_HEIGHT * len(bars), 2 * BAR_HEIGHT) + (2 * BAR_HEIGHT if lines else 0),
+    )
+
+
+def nothing_figure(title: str, reason: str) -> Figure:
+    """A figure that says why there is nothing to see.
+
+    Args:
+        title: what was asked.
+        reason: why there is no answer.
+    """
+    return Figure(
+        title=title,
+        description=f"There is nothing to show: {reason}",
+        spec={
+            "data": {"values": [{"reason": reason}]},
+            "mark": {"type": "text", "style": "note", "limit": 620},
+            "encoding": {"text": {"field": "reason"}},
+        },
+        height=80,
+    )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from rackline.report.axes import Measure
-from rackline.report.bars import nothing_figure, stacked_bars
-from rackline.report.capacity_report import nearest_reason
+from rackline.report.axes import Measure, nothing_figure, stacked_bars
 from rackline.report.figure import Figure
+from rackline.report.simulate_report import nearest_reason
 from rackline.report.wording import memory_share, short_count
 from rackline.serving.capacity import Capacity
 from rackline.units import format_bytes

@@ -1,5 +1,4 @@
-"""The catalogue on the terminal: lists of chips, clusters and models, and one of them with the sources of its
-numbers."""
+"""Tables of the catalogue: models, chips, clusters with the links of a rack, calibrations."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from rich.text import Text
 from rackline.arch import AnyModel, CountCheck, Model
 from rackline.catalog import ChipRecord, ClusterRecord, ModelRecord
 from rackline.catalog.base import SourcedRecord
-from rackline.hardware import Chip
+from rackline.hardware import Chip, Cluster, Path, RackBill, rack_bill, scale_out_path, scale_up_path
 from rackline.hardware.chip_check import ChipFinding
 from rackline.parallel.precision import storage_bytes
 from rackline.report.breakdown import plain_table
 from rackline.report.checkpoint_types import checkpoint_types, types_table
-from rackline.report.wording import bar, flop, of_key, percent, share, short_count, tera
-from rackline.units import format_bytes, format_count, format_rate, format_usd
+from rackline.report.wording import bar, flop, money, of_key, percent, share, short_count, tera
+from rackline.units import format_bytes, format_count, format_rate, format_seconds, format_usd
 
 CONTEXTS = (1000, 8000, 32000, 128000)
 KV_TYPES = ("bf16", "fp8", "fp4")
@@ -378,3 +377,50 @@ def _kv(model: AnyModel) -> Table:
         table.add_section()
         table.add_row("all", *(format_bytes(sum(of.values())) for of in kinds), style="bold")
     return table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Racks:
+    """What the chips of a cluster need around them, and how messages travel between them."""
+
+    json_keys: ClassVar = ("*bill", "paths")
+
+    bill: RackBill
+    paths: tuple[Path, ...]
+
+
+def racks(cluster: Cluster) -> Racks:
+    """The same as data."""
+    return Racks(bill=rack_bill(cluster), paths=tuple(_paths(cluster)))
+
+
+def _paths(cluster: Cluster) -> list[Path]:
+    inside = [scale_up_path(cluster.scale_up)]
+    return inside if cluster.scale_out is None else [*inside, scale_out_path(cluster.scale_out)]
+
+
+def rack_table(cluster: Cluster) -> Table:
+    """What the chips of the cluster need around them; what the catalogue does not say is left out."""
+    bill = rack_bill(cluster)
+    table = plain_table("racks, switches, cables and paths")
+    table.add_column("", no_wrap=True)
+    table.add_column("")
+    counts = [
+        ("racks", f"{bill.num_racks} of {bill.chips_per_rack} chips"),
+        ("scale-up switches", _count(bill.scale_up_switches)),
+        ("scale-up cables", _count(bill.scale_up_cables)),
+        ("network switches", _count(bill.network_switches)),
+        ("network cables", _count(bill.network_cables)),
+        ("nameplate power of a full rack", "" if bill.rack_power_w is None else f"{format_count(bill.rack_power_w)} W"),
+        ("rent of a full rack", "" if bill.rack_usd_per_hour is None else f"{money(bill.rack_usd_per_hour)} an hour"),
+    ]
+    for name, text in counts:
+        if text:
+            table.add_row(name, text)
+    for path in _paths(cluster):
+        table.add_row(f"{path.hops} hops", f"{' → '.join(path.stops)}: {format_seconds(path.latency_s)}")
+    return table
+
+
+def _count(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from rackline.parallel import Layout
 from rackline.report.breakdown import plain_table
-from rackline.report.prose import Prose
-from rackline.report.wording import money, money_name, percent, share, short_count, written
+from rackline.report.wording import Prose, money, money_name, percent, share, short_count, written
 from rackline.search import Basis, Choice, Plan, Pool
 from rackline.search.choice import Energy
 from rackline.search.fits import ClusterNeed

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rackline.report.axes import Measure, log_axis
-from rackline.report.bars import BAR_HEIGHT, LONGEST_LABEL
+from rackline.report.axes import BAR_HEIGHT, LONGEST_LABEL, Layer, Measure, Row, colour, hovered, limit, log_axis
 from rackline.report.compare_report import Side, ratio, written
 from rackline.report.figure import Figure
-from rackline.report.layers import Layer, Row, colour, hovered, limit
 
 _RATIO = Measure(field="ratio", title="over the first", kind="number")
 

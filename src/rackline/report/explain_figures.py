@@ -12,11 +12,24 @@ from rackline.parallel.memory import fitting_sequences
 from rackline.parallel.precision import compute_dtype
 from rackline.passes import Batch, PassTime, RowTime
 from rackline.passes.features import Array, as_array
-from rackline.report.axes import Measure, linear_axis, log_axis
-from rackline.report.bars import BAR_HEIGHT, LONGEST_LABEL, nothing_figure, stacked_bars
+from rackline.report.axes import (
+    BAR_HEIGHT,
+    LONGEST_LABEL,
+    SERIES,
+    Layer,
+    Measure,
+    Row,
+    colour,
+    dashes,
+    hovered,
+    limit,
+    linear_axis,
+    log_axis,
+    nothing_figure,
+    stacked_bars,
+)
 from rackline.report.explain_report import Explanation
 from rackline.report.figure import Figure
-from rackline.report.layers import SERIES, Layer, Row, colour, dashes, hovered, limit
 from rackline.report.wording import RESOURCE_NAMES, percent, share, short_count
 from rackline.units import format_bytes, format_seconds
 

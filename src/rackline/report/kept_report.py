@@ -6,8 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.report.breakdown import plain_table
-from rackline.report.prose import Prose
-from rackline.report.wording import percent, short_count, written
+from rackline.report.wording import Prose, percent, short_count, written
 from rackline.search.kept_prefixes import KeptIn, KeptPrefixes, ServedSessions
 from rackline.system import Constraints
 from rackline.units import format_bytes, format_seconds, format_usd

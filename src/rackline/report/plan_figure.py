@@ -7,11 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rackline.report.axes import Measure, log_axis
-from rackline.report.bars import nothing_figure
+from rackline.report.axes import Layer, Measure, Row, colour, hovered, limit, log_axis, note, nothing_figure
 from rackline.report.explain_figures import pass_waterfall
 from rackline.report.figure import Figure
-from rackline.report.layers import Layer, Row, colour, hovered, limit, note
 from rackline.report.wording import money, money_name
 from rackline.search import Candidate, Choice, Plan, PoolPair
 from rackline.search.what_if import WhatIfPoint

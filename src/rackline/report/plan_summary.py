@@ -22,8 +22,7 @@ from rackline.report.choice_report import (
     nothing_panel,
     other_kind,
 )
-from rackline.report.prose import Prose
-from rackline.report.wording import money, money_name, percent, share, trust, written
+from rackline.report.wording import Prose, money, money_name, percent, share, trust, written
 from rackline.search import Candidate, Choice, Plan
 from rackline.units import format_bytes, format_count, format_seconds
 

@@ -10,10 +10,8 @@ from rackline.arch import model
 from rackline.pricing import CheapestSpan, KeepingCost, Offered, Reading
 from rackline.pricing.compare import Truth
 from rackline.pricing.ways import SHORTEST
-from rackline.report.axes import Measure, log_axis
-from rackline.report.bars import BAR_HEIGHT
+from rackline.report.axes import BAR_HEIGHT, Layer, Measure, Row, colour, hovered, limit, log_axis
 from rackline.report.figure import Figure
-from rackline.report.layers import Layer, Row, colour, hovered, limit
 from rackline.report.wording import percent
 from rackline.units import format_count, format_seconds
 

@@ -6,14 +6,26 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rackline.report.axes import Kind, Measure, linear_axis, log_axis
-from rackline.report.bars import BAR_HEIGHT, LONGEST_LABEL, nothing_figure
+from rackline.report.axes import (
+    BAR_HEIGHT,
+    LONGEST_LABEL,
+    Kind,
+    Layer,
+    Measure,
+    Row,
+    colour,
+    dashes,
+    hovered,
+    limit,
+    linear_axis,
+    log_axis,
+    nothing_figure,
+)
 from rackline.report.figure import Figure
-from rackline.report.layers import Layer, Row, colour, dashes, hovered, limit
 from rackline.sweeps.show_report import value_text
 
 if TYPE_CHECKING:
-    from rackline.sweeps.shown import Shown
+    from rackline.sweeps.show_report import Shown
 
 _MOST_POINTS = 2000
 _MOST_SERIES = 8

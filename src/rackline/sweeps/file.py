@@ -14,8 +14,7 @@ from rackline.api.option import Option
 from rackline.api.question import options, written_defaults
 from rackline.errors import InputError, UnitError, nearest_names
 from rackline.files import parse_json, read_text
-from rackline.sweeps.expression import Expression, read_expression
-from rackline.sweeps.ranges import Draws, Values, is_range, read_range
+from rackline.sweeps.expression import Draws, Expression, Values, is_range, read_expression, read_range
 from rackline.units import parse_number_for_key
 
 Place = Literal["option", "set", "input"]

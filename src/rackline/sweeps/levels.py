@@ -22,8 +22,8 @@ from rackline.api.what_if import DERIVED, KEYS, setting
 from rackline.errors import RacklineError
 from rackline.hardware import Cluster
 from rackline.parallel import enumerate_layouts
+from rackline.sweeps.expression import Draws
 from rackline.sweeps.file import Axis, SweepFile
-from rackline.sweeps.ranges import Draws
 from rackline.sweeps.space import Level
 from rackline.system import System
 

@@ -15,8 +15,8 @@ from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.sweeps.chunk import Job, job_of, rows_of
+from rackline.sweeps.expression import Draws
 from rackline.sweeps.file import Sense, read_file
-from rackline.sweeps.ranges import Draws
 from rackline.sweeps.space import DRAW, LEVELS, Level, Part
 
 if TYPE_CHECKING:

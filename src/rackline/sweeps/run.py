@@ -146,7 +146,7 @@ def workers_of(prepared: Prepared, out: str, workers: int | None, ray: str | Non
     """
     job = prepared.job
     if ray is not None:
-        from rackline.sweeps.cluster import Ray
+        from rackline.sweeps.workers import Ray
 
         return Ray(job=job, store=out, num=workers or 0, address=ray)
     num = min(workers or usable_cores(), max(tasks, 1))

@@ -14,7 +14,7 @@ from rackline.errors import InputError, nearest_names
 from rackline.sweeps.file import Sense
 from rackline.sweeps.read import Results
 from rackline.sweeps.sensitivity import Sensitivity, sensitivities, tornado
-from rackline.sweeps.shown import Queried, Reason, Shown
+from rackline.sweeps.show_report import Queried, Reason, Shown
 
 if TYPE_CHECKING:
     from rackline.api.option import Texts

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.passes.features import Array
+from rackline.sweeps.expression import Draws
 from rackline.sweeps.file import Axis, Sample
-from rackline.sweeps.ranges import Draws
 
 Level = Literal["table", "lane", "point", "after"]
 LEVELS: tuple[Level, ...] = ("table", "lane", "point", "after")

@@ -1,4 +1,4 @@
-"""`sweep`: a design space as one file, run in chunks that survive interruptions."""
+"""`sweep`: a design space as one file, run in chunks that survive interruptions, and what is printed of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
+
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from rackline.api.answer import Answer, asks
 from rackline.api.option import Quantity, count, option, si, whole
@@ -14,11 +17,11 @@ from rackline.api.question import Question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.extras import load_optional
+from rackline.report.breakdown import plain_table
+from rackline.sweeps.optimum import Optimum
 from rackline.sweeps.run import Forecast, Ran
-
-if TYPE_CHECKING:
-    from rackline.sweeps.example import Example
-    from rackline.sweeps.optimum import Optimum
+from rackline.sweeps.show_report import value_text
+from rackline.units import format_bytes, format_seconds, format_usd
 
 _MOST_WORKERS = 100_000
 _CORE_PRICE = "0.05"  # USD per core and hour, an assumption that `core_price` replaces
@@ -89,13 +92,11 @@ class SweepQuestion(Question):
 
 
 def _text(answer: Answer[SweepQuestion, Any], width: int) -> Iterable[Any]:
-    from rackline.sweeps.report import sweep_report
 
     yield sweep_report(answer.result)
 
 
 def _summary(answer: Answer[SweepQuestion, Any]) -> str:
-    from rackline.sweeps.report import sweep_line
 
     return sweep_line(answer.result)
 
@@ -138,7 +139,7 @@ def sweep(question: SweepQuestion, watch: Watch) -> Forecast | Ran | Example | O
         raise InputError(what="file", given="nothing", allowed="a TOML file, or `new` FILE for an example")
     load_optional("polars", what="rackline sweep")  # before anything is written
     if question.ray is not None:
-        from rackline.sweeps.cluster import library
+        from rackline.sweeps.workers import library
 
         library()
     given = sweep_data(cast("str", question.file))
@@ -181,7 +182,6 @@ def _folder(given: str | Mapping[str, Any]) -> str:
 
 def _example(name: str) -> Example:
     from rackline.files import check_outputs, write_text
-    from rackline.sweeps.example import EXAMPLE, Example
 
     target = Path(name)
     if target.suffix != ".toml":
@@ -191,3 +191,168 @@ def _example(name: str) -> Example:
     check_outputs({"new": target})
     write_text(target, EXAMPLE, what="new")
     return Example(file=str(target))
+
+
+EXAMPLE = """\
+# A sweep of rackline. Run it:    rackline sweep FILE --out FOLDER      (first: --dry-run says what it takes)
+# Read it:                        rackline sweep show FOLDER
+
+title = "Llama 3.1 70B on three clusters: what does a token cost at which speed?"
+
+# The question that is asked at every point. `explain` (one pass) is compiled: millions of points per second.
+# plan, train, simulate, price, fit, tiers, budget and encode are asked once per combination.
+ask = "explain"
+
+# Options of that question, as on the command line. One value, or a range:
+#   [A, B, C]                                a list
+#   { linear = [FROM, TO], num = N }         equal steps
+#   { log = [FROM, TO], num = N }            equal ratios
+#   { uniform = [FROM, TO] }                 drawn, see [sample]; also log_uniform, normal, log_normal
+[options]
+model = "llama-3.1-70b"
+on = ["dgx-h100", "dgx-h200", "dgx-b200"]
+precision = "fp8"
+batch = { log = [1, 512], num = 40 }
+context = ["2k", "8k", "32k"]
+# parts such as "tp=8", a list of them, or a rule: smallest (layout that holds the batch), cheapest, fastest, all
+layout = "cheapest"
+
+# Numbers of the model, the cluster or the chip, as --set KEY=VALUE; ranges too.
+[set]
+"levels.scale_up.bytes_per_s_each_way" = ["450GB/s", "900GB/s"]
+
+# Numbers for the expressions below alone; ranges too.
+[inputs]
+utilisation = 0.6
+
+# How quantities that are drawn are drawn, all together:
+# method = "sobol" (or latin-hypercube, random, saltelli for Sobol' indices), num = 1024, seed = 0
+# [sample]
+
+# New columns from columns, in SI units: + - * / ** %, comparisons, min, max, sqrt, exp, log, where(test, a, b) ...
+[derived]
+usd_per_mtok = "usd_per_mtok_output / utilisation"
+
+# What a point must keep; points that do not stay in the tables, with feasible = false.
+[constraints]
+fast_enough = "server_s <= 0.05"
+
+# What is better, the most important first.
+[objectives]
+usd_per_mtok = "min"
+server_s = "min"
+
+# Columns of results (of explain: server_s, seconds, output_tokens_per_s_per_chip, input_tokens_per_s_per_chip,
+# usd_per_mtok_output, usd_per_mtok_input, max_sequences, chips_per_replica), and how they are stored.
+[output]
+results = ["server_s", "output_tokens_per_s_per_chip", "usd_per_mtok_output", "max_sequences"]
+float_bits = 32
+rows_per_shard = 1048576
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """An example that was written.
+
+    Args:
+        file: its path.
+    """
+
+    file: str
+
+
+def sweep_line(found: Any) -> str:
+    """The numbers that matter, in a line."""
+    match found:
+        case Forecast():
+            return (
+                f"{found.points:,} points, {found.shards:,} shards, {found.missing:,} of them missing; about "
+                f"{format_bytes(found.bytes)}, {format_seconds(found.seconds)}, {format_usd(found.usd)}"
+            )
+        case Ran():
+            ending = "; stopped before the end" if found.interrupted else ""
+            shards = f"{found.new_shards:,} of {found.shards:,} shards"
+            return f"{found.new_rows:,} new points in {shards} in {found.out}{ending}"
+        case Optimum():
+            if found.best is None:
+                return f"nothing feasible among {found.evaluations:,} points evaluated"
+            return f"{found.objective} {value_text(found.value)}, the best of {found.evaluations:,} points evaluated"
+        case Example():
+            return f"{found.file}: run it with rackline sweep {found.file}"
+        case _:
+            return str(found)
+
+
+def sweep_report(found: Any) -> RenderableType:
+    """Everything that `rackline sweep` prints."""
+    match found:
+        case Forecast():
+            return _forecast(found)
+        case Ran():
+            return _ran(found)
+        case Optimum():
+            return _optimum(found)
+        case _:
+            return Text(sweep_line(found))
+
+
+def _forecast(found: Forecast) -> RenderableType:
+    table = plain_table()
+    table.add_column("")
+    table.add_column("")
+    each = "questions, each asked by itself" if found.asks_each else "tables"
+    rows = f", {found.rows:,} rows" if found.rows != found.points else ""
+    table.add_row("points", f"{found.points:,}{rows}")
+    table.add_row(each, f"{found.tables:,}")
+    table.add_row("shards", f"{found.shards:,}, {found.missing:,} not there yet")
+    table.add_row("on disk", f"about {format_bytes(found.bytes)}")
+    table.add_row("time", f"about {format_seconds(found.seconds)} ({format_seconds(found.core_s)} of one core)")
+    table.add_row("cost", f"about {format_usd(found.usd)}")
+    words = {
+        "table": "question" if found.asks_each else "table (about 10 ms each)",
+        "lane": "coefficients of the table",
+        "point": "batch",
+        "after": "arithmetic of the results",
+    }
+    for name, level in found.levels.items():
+        table.add_row(name, f"another {words[level]}" if level == "table" else words[level])
+    return table
+
+
+def _ran(found: Ran) -> RenderableType:
+    lines = Text()
+    rate = found.new_rows / found.run_s if found.run_s > 0 else 0.0
+    if found.new_shards:
+        lines.append(
+            f"{found.new_rows:,} points in {format_seconds(found.run_s)} ({rate:,.3g} a second), "
+            f"{format_bytes(float(found.bytes))} in {found.new_shards:,} shards"
+        )
+        if found.failed:
+            lines.append(f"; {found.failed:,} without a result or with one that does not fit, each with its reason")
+    else:
+        lines.append(f"nothing new: all {found.shards:,} shards are in {found.out}")
+    if found.interrupted:
+        left = found.shards - found.new_shards
+        lines.append(
+            f"\nstopped: about {left:,} of {found.shards:,} shards are left; the same command goes on", "yellow"
+        )
+    return Group(lines, Text(f"rackline sweep show {found.out}", style="dim"))
+
+
+def _optimum(found: Optimum) -> RenderableType:
+    space = f"{found.points:,} points" if found.points else "a continuous space"
+    if found.how == "all points":
+        how = "all of them were evaluated"
+    else:
+        how = f"{found.evaluations:,} of them were evaluated; a better one may exist"
+    head = Text(f"{sweep_line(found)}\n{space}, {how}")
+    if found.best is None:
+        return head
+    table = plain_table()
+    table.add_column("")
+    table.add_column("")
+    for name, value in found.best.items():
+        if name not in ("reason", "feasible"):
+            table.add_row(name, value_text(value))
+    return Group(head, table)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from rackline.report.axes import Kind, Measure, log_axis
+from rackline.report.axes import Kind, Layer, Measure, colour, hovered, log_axis, thinned
 from rackline.report.figure import Figure
-from rackline.report.layers import Layer, colour, hovered, thinned
 from rackline.report.wording import percent
 from rackline.validation.scoreboard import Score, Scoreboard
 

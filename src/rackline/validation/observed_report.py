@@ -10,10 +10,9 @@ from rich.console import Group
 from rich.text import Text
 
 from rackline.passes.features import Array
-from rackline.report.axes import Measure, linear_axis, log_axis
+from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_axis, log_axis, thinned
 from rackline.report.breakdown import plain_table
 from rackline.report.figure import Figure
-from rackline.report.layers import Layer, Row, colour, hovered, thinned
 from rackline.report.wording import percent, written
 from rackline.units import format_count, format_seconds
 from rackline.validation.observed import ObservedRun

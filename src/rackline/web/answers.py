@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from rackline.web.messages import Estimate, News, Progress, Tell
+from rackline.web.worker import Estimate, News, Progress, Tell
 from rackline.web.workers import Workers
 
 

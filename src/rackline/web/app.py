@@ -1,17 +1,102 @@
-"""The application: the HTTP API and the pages behind one door."""
+"""The application: the HTTP API and the pages behind one door that says which hosts may ask; started and stopped."""
 
 from __future__ import annotations
 
+import ipaddress
+import socket
+import sys
+import threading
+import webbrowser
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
 from fastapi import FastAPI, Request, Response
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rackline.web.door import Door
+from rackline.errors import InputError
 from rackline.web.endpoints import add_endpoints
+from rackline.web.page import add_views
 from rackline.web.problem import ProblemError, problem
-from rackline.web.settings import Settings
-from rackline.web.views import add_views
+from rackline.web.settings import LOOPBACK, Settings
+
+# nothing from elsewhere, nothing inline
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data: blob:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Door:
+    """Refuses requests for other hosts and from other sites, and sets the headers of every response.
+
+    A page elsewhere may point a name of its own to this machine (DNS rebinding) and then read what it likes: its
+    requests carry that name in `Host`, which is refused. An address in numbers cannot be such a name.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._names = {*LOOPBACK, settings.host.lower(), *(name.lower() for name in settings.names)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As an ASGI application."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        headers = Headers(scope=scope)
+        host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site")
+        if not self._is_ours(host):
+            refused = problem("bad-host", "Host names no address of this server", given=host[:240])
+            await refused.response()(scope, receive, with_headers)
+        elif scope["method"] not in ("GET", "HEAD") and (
+            (origin is not None and urlsplit(origin).netloc != host) or site in ("cross-site", "same-site")
+        ):
+            refused = problem("other-site", "only pages of this server may ask", given=(origin or site or "")[:240])
+            await refused.response()(scope, receive, with_headers)
+        else:
+            await self._app(scope, receive, with_headers)
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            return False
+        if name in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -41,3 +126,87 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         return Response(status_code=400)
 
     return app
+
+
+_BACKLOG = 1024
+_KEPT_ALIVE_S = 30
+_FINISHED_WITHIN_S = 2
+
+
+def serve(settings: Settings, *, browser: bool) -> None:
+    """Serve until interrupted.
+
+    Args:
+        settings: of the server.
+        browser: whether to open the page in the browser.
+
+    Raises:
+        InputError: the address cannot be listened on.
+        KeyboardInterrupt: Ctrl-C, when all is stopped.
+    """
+    listening = _listen(settings)
+    config = uvicorn.Config(
+        create_app(settings),
+        log_level="warning",
+        lifespan="on",
+        server_header=False,
+        timeout_keep_alive=_KEPT_ALIVE_S,
+        timeout_graceful_shutdown=_FINISHED_WITHIN_S,
+    )
+    with listening:
+        _Server(config, _address(settings.host, listening.getsockname()[1]), browser=browser).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Says where it is as soon as it listens."""
+
+    def __init__(self, config: uvicorn.Config, address: str, *, browser: bool) -> None:
+        super().__init__(config)
+        self._address = address
+        self._browser = browser
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        print(f"rackline web: {self._address} (Ctrl-C stops it)", file=sys.stderr, flush=True)
+        if self._browser:
+            threading.Thread(target=_open, args=(self._address,), daemon=True).start()
+
+
+def _open(address: str) -> Any:
+    return webbrowser.open(address)
+
+
+def _address(host: str, port: int) -> str:
+    name = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::", "::1") else host
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}/"
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """A socket on the address.
+
+    Raises:
+        InputError: another program has it, it is none of this machine's, or it is not allowed.
+    """
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a name"
+        raise InputError(
+            what="--host", given=settings.host, allowed=f"an address of this machine ({reason})", nearest="127.0.0.1"
+        ) from None
+    found = socket.socket(family, kind, protocol)  # asyncio sends at once (TCP_NODELAY) where it knows that it is TCP
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(place)
+        found.listen(_BACKLOG)
+    except OSError as error:
+        found.close()
+        raise InputError(
+            what="--host, --port",
+            given=f"{settings.host}:{settings.port}",
+            allowed=f"an address that is free ({error.strerror})",
+            nearest="--port 0 takes any that is free",
+        ) from None
+    return found

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rackline.errors import InputError, nearest_names
-from rackline.web.grids import accuracy, pipelines, racks
-from rackline.web.measured import asked_prices, parity
+from rackline.web.forms import asked_prices, parity
+from rackline.web.grids import GRIDS, WITHIN, accuracy, pipelines, racks
 from rackline.web.scenario import scenario_script, scenarios
-from rackline.web.slider_grids import GRIDS, WITHIN
 
 if TYPE_CHECKING:
     from rackline.report.axes import Kind
@@ -37,7 +36,7 @@ def views() -> dict[str, dict[str, Any]]:
 
 def site() -> dict[str, Any]:
     """What every view needs: the views, the scenarios, the themes and the figures that the page fills."""
-    from rackline.report.theme import THEME_NAMES, theme
+    from rackline.report.figure import THEME_NAMES, theme
 
     return {
         "views": {name: {**view, **_options(view)} for name, view in views().items()},

@@ -1,4 +1,4 @@
-"""A process that answers questions, one at a time."""
+"""A process that answers questions, one at a time: its messages, and the little of the machine that it may touch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import os
 import shutil
 import signal
 import sys
+import sysconfig
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -19,9 +21,160 @@ from typing import Any
 
 from rackline.api.watch import Computed, Counted, Served, Watch
 from rackline.errors import HubError, InputError, RacklineError
-from rackline.web.messages import Estimate, News, Progress, Reply, Task
 from rackline.web.problem import ProblemError, problem, problem_of
-from rackline.web.sandbox import Sandbox
+
+EVENTS = "text/event-stream"
+"""Media type of an answer with progress ahead of it."""
+
+JSON, SCRIPT = "application/json", "text/javascript; charset=utf-8"
+"""Media types of an answer, and of a script of the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a worker is asked.
+
+    Args:
+        number: of the task, which each message about it carries.
+        form: answer (the JSON of `--json`), view (with rows, figures and texts), script (of the page) or openapi.
+        question: with its name under "ask".
+        uploads: files that it names: name and text.
+        figures: kinds that a view has; the first by default.
+    """
+
+    number: int
+    form: str
+    question: Mapping[str, Any]
+    uploads: Mapping[str, str] = field(default_factory=dict[str, str])
+    figures: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an answer is.
+
+    Args:
+        number: of the task.
+        what: is done.
+        done, total: parts [count]; None for work of unknown length.
+    """
+
+    number: int
+    what: str
+    done: int | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The answer by estimates, ahead of one that is simulated.
+
+    Args:
+        number: of the task.
+        body: its JSON.
+    """
+
+    number: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The end of a task.
+
+    Args:
+        number: of the task.
+        body: the JSON of the answer; empty where there is none.
+        problem: why there is none.
+        cancelled: whether it was asked to stop.
+        resident_bytes: memory of the worker [bytes].
+    """
+
+    number: int
+    body: bytes = b""
+    problem: ProblemError | None = None
+    cancelled: bool = False
+    resident_bytes: float = 0.0
+
+
+News = Progress | Estimate
+Tell = Callable[[News], None]
+"""Takes how far an answer is, and what it is by estimates."""
+
+
+_SYSTEM = ("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system", "/usr/share/zoneinfo", "/dev/null",
+           "/dev/urandom", "/etc/localtime")  # fmt: skip
+_LISTED = ("os.listdir", "os.scandir")
+_CHANGED = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.chown",
+            "os.truncate", "os.utime")  # fmt: skip
+_NEVER = (
+    "socket.connect", "socket.bind", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "socket.sendmsg",
+    "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "pty.spawn",
+)  # fmt: skip
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+class Sandbox:
+    """Locks the process that it is closed in.
+
+    Args:
+        folder: the only one that may be written to, and whose files questions may name.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = os.path.realpath(folder)
+        paths = sysconfig.get_paths()
+        program = [str(Path(__file__).resolve().parents[1]), sys.prefix, sys.base_prefix]
+        program += [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+        program += [one for one in sys.path if one]
+        self._read = (self._folder, *(os.path.realpath(one) for one in program), *_SYSTEM)
+
+    def close(self) -> None:
+        """Lock the process, for as long as it lives."""
+        sys.dont_write_bytecode = True
+        sys.addaudithook(self.check)
+
+    def check(self, event: str, given: tuple[Any, ...]) -> None:
+        """Refuse what the process may not do.
+
+        Args:
+            event: of Python's audit.
+            given: its arguments.
+
+        Raises:
+            InputError: a file is read that came neither with the question nor with the program.
+            PermissionError: anything else that is locked.
+        """
+        if event == "open":
+            path, mode, flags = given
+            if isinstance(path, int):
+                return
+            writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else bool(flags & _WRITING)
+            if writes:
+                self._check_written(path, event)
+            elif not self._is_in(path, self._read):
+                raise InputError(
+                    what="file",
+                    given=os.fsdecode(path),
+                    allowed="a name of the catalogue, or a file that comes with the question (`uploads`)",
+                )
+        elif event in _LISTED:
+            if given[0] is not None and not isinstance(given[0], int) and not self._is_in(given[0], self._read):
+                raise PermissionError(13, "folders of the server are not listed", os.fsdecode(given[0]))
+        elif event in _CHANGED:
+            self._check_written(given[0], event)
+        elif event in _NEVER:
+            raise PermissionError(13, f"{event} is locked while questions are answered")
+
+    def _check_written(self, path: Any, event: str) -> None:
+        if not isinstance(path, int) and not self._is_in(path, (self._folder, "/dev/null")):
+            raise PermissionError(13, f"{event} is locked outside of the folder of the question", os.fsdecode(path))
+
+    @staticmethod
+    def _is_in(path: Any, roots: tuple[str, ...]) -> bool:
+        real = os.path.realpath(os.fsdecode(path))
+        return any(real == root or real.startswith(f"{root}{os.sep}") for root in roots)
+
 
 _TOLD_EVERY_S = 0.1
 

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from rackline.processes import bare_main, single_threads
-from rackline.web.messages import Estimate, News, Progress, Reply, Task, Tell
 from rackline.web.problem import problem
 from rackline.web.settings import Limits, Settings
-from rackline.web.worker import run
+from rackline.web.worker import Estimate, News, Progress, Reply, Task, Tell, run
 
 _FIRST_WAIT_S = 90.0  # longest wait while no worker has started yet
 _RECYCLED = 0.5  # share of the memory limit above which a worker is replaced

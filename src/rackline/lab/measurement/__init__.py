@@ -2,6 +2,6 @@
 
 from rackline.lab.measurement.engine import Engine, Work
 from rackline.lab.measurement.measured import Measured, measure_machine
-from rackline.lab.measurement.setup import MeasureSetup
+from rackline.lab.measurement.process_engine import MeasureSetup
 
 __all__ = ["Engine", "MeasureSetup", "Measured", "Work", "measure_machine"]

@@ -1,22 +1,18 @@
-"""A calibration fitted to a few passes of an engine, near to what the device reached without it.
-
-The pass table of the engine's model is timed by the library's line; its numbers are moved until the passes agree, by
-the squares of relative errors. Each number is drawn to where it starts, as strongly as that is known: a few passes do
-not determine all of them.
-"""
+"""A calibration fitted to a few passes of an engine, and predictions of the passes that only judge the fit."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from rackline.fitting.solver import Parameter, Values, fit
-from rackline.lab.measurement.engine import Work, batch_of
+from rackline.lab.measurement.engine import WORK_KINDS, Limits, Work, batch_of
 from rackline.passes import Calibration, OperationCalibration, PassTable
 from rackline.passes.features import Array
 
@@ -148,3 +144,147 @@ def fitted(
         determined=dict(zip(found.values, (1.0 - np.minimum(after / known, 1.0)).tolist(), strict=True)),
         errors=errors,
     )
+
+
+_SHORT = 64
+_MANY, _FEW = (16, 4, 4), (6, 1, 1)  # decode, prefill and mixed passes that are not fitted
+_BATCHES = 6
+
+
+def fitted_works(limits: Limits) -> tuple[Work, ...]:
+    """The corners of batch and context, two prompts, and a prompt beside a batch."""
+    few, most = 1, limits.sequences
+    short, longest, prompt = _contexts(limits)
+    some = max(most // 4, 1)
+    return (
+        _decode(few, short),
+        _decode(few, longest),
+        _decode(most, short),
+        _decode(most, longest),
+        _decode(some, (short + longest) // 4),
+        Work(prompt_tokens=prompt // 8),
+        Work(prompt_tokens=prompt),
+        Work(sequences=max(most // 2, 1), context_len=longest // 2, prompt_tokens=prompt // 4),
+    )
+
+
+def held_out_works(limits: Limits, seed: int, *, few: bool = False) -> tuple[Work, ...]:
+    """Passes drawn at random inside the range of the fitted ones; none of them is fitted.
+
+    Batches, contexts and prompts are uniform in their logarithms; there are a few different batches, since an engine
+    that compiles its passes does so for each.
+
+    Args:
+        limits: largest passes of the engine.
+        seed: of the draws; another seed gives other passes.
+        few: for a first look.
+    """
+    random = np.random.default_rng(seed)
+    short, longest, prompt = _contexts(limits)
+
+    def between(low: int, high: int) -> int:
+        return round(math.exp(random.uniform(math.log(low), math.log(high))))
+
+    batches = [between(1, limits.sequences) for _ in range(_BATCHES)]
+
+    def decode() -> Work:
+        return _decode(int(random.choice(batches)), between(short, longest))
+
+    def prefill() -> Work:
+        return Work(prompt_tokens=between(prompt // 8, prompt))
+
+    def mixed() -> Work:
+        return replace(decode(), prompt_tokens=prefill().prompt_tokens)
+
+    found: list[Work] = []
+    decodes, prompts, mixtures = _FEW if few else _MANY
+    for count, draw in ((decodes, decode), (prompts, prefill), (mixtures, mixed)):
+        wanted = len(found) + count
+        while len(found) < wanted:
+            work = draw()
+            if work not in found and work not in fitted_works(limits):
+                found.append(work)
+    return tuple(found)
+
+
+def _contexts(limits: Limits) -> tuple[int, int, int]:
+    """(short, longest, longest prompt) [tokens]."""
+    return min(_SHORT, limits.context_len // 2), limits.context_len - 16, limits.prompt_tokens
+
+
+def _decode(sequences: int, context_len: int) -> Work:
+    return Work(sequences=sequences, context_len=context_len)
+
+
+Kind = Literal["decode", "prefill", "mixed", "served", "saturation"]
+KINDS: tuple[Kind, ...] = (*WORK_KINDS, "served", "saturation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One time, predicted and measured.
+
+    Args:
+        kind: decode, prefill, mixed, served, or saturation: requests of which some always wait.
+        sequences: that decode; 0 for none [sequences].
+        context_len: that each has cached [tokens].
+        prompt_tokens: of the prompt in the pass, or of the request [tokens].
+        rate_per_s: of the arrivals of a served request, over the highest that the engine is predicted to hold [1].
+        predicted_s, measured_s: time of the pass, or of the request from arrival to last token; at saturation, time
+            that the engine takes for each request [s].
+        spread: of the repeats, distance of the quartiles over the lower one; 0 for a request [1].
+        is_fitted: whether the fit has seen it.
+    """
+
+    json_keys: ClassVar[tuple[str, ...]] = (
+        "kind", "sequences", "context_len", "prompt_tokens", "load", "predicted_s", "measured_s", "error", "spread",
+        "is_fitted",
+    )  # fmt: skip
+
+    kind: Kind
+    sequences: int = 0
+    context_len: int = 0
+    prompt_tokens: int = 0
+    load: float = 0.0
+    predicted_s: float
+    measured_s: float
+    spread: float = 0.0
+    is_fitted: bool = False
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted_s / self.measured_s - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Errors of one kind.
+
+    Args:
+        n: times that were compared [count].
+        median_abs_error, p90_abs_error: of the absolute relative errors; None without any [1].
+    """
+
+    n: int
+    median_abs_error: float | None
+    p90_abs_error: float | None
+
+
+def score(rows: Sequence[Compared]) -> Score:
+    """Errors of some rows.
+
+    >>> one = Compared(kind="decode", predicted_s=1.1, measured_s=1.0)
+    >>> round(score([one]).median_abs_error, 3), score([]).n
+    (0.1, 0)
+    """
+    if not rows:
+        return Score(n=0, median_abs_error=None, p90_abs_error=None)
+    errors = np.abs([row.error for row in rows])
+    return Score(n=len(rows), median_abs_error=float(np.median(errors)), p90_abs_error=float(np.quantile(errors, 0.9)))
+
+
+def scores(rows: Iterable[Compared]) -> dict[Kind, Score]:
+    """Errors by kind, of what was not fitted."""
+    unseen = [row for row in rows if not row.is_fitted]
+    return {kind: score([row for row in unseen if row.kind == kind]) for kind in KINDS}

@@ -18,19 +18,25 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.files import write_text
 from rackline.hardware import Chip, Cluster, FabricLevel, cluster
+from rackline.lab.jax_devices import model_of
 from rackline.lab.measurement.device import Device, accelerator, one_core, processor
 from rackline.lab.measurement.engine import Engine, Work
-from rackline.lab.measurement.engines import OWN, start_engine
-from rackline.lab.measurement.fitted import Fit, fitted
-from rackline.lab.measurement.held_out import Compared, Kind, Score, score, scores
+from rackline.lab.measurement.fitted import (
+    Compared,
+    Fit,
+    Kind,
+    Score,
+    fitted,
+    fitted_works,
+    held_out_works,
+    score,
+    scores,
+)
 from rackline.lab.measurement.machine import Peaks, chip_name, machine_text, peaks_of, raised
-from rackline.lab.measurement.points import fitted_works, held_out_works
-from rackline.lab.measurement.rates import Rate, measured_rates
-from rackline.lab.measurement.repeats import AGREED, MEANINGLESS, Repeated, in_turns, uncertainty
+from rackline.lab.measurement.process_engine import OWN, MeasureSetup, start_engine
+from rackline.lab.measurement.rates import AGREED, MEANINGLESS, Rate, Repeated, in_turns, measured_rates, uncertainty
 from rackline.lab.measurement.served import served
-from rackline.lab.measurement.setup import MeasureSetup
 from rackline.lab.measurement.workers.worker import Clock
-from rackline.lab.this_machine import model_of
 from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import UNIT, calibration_on
 from rackline.system import System

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, under the Python of its environment."""
+"""How a machine is measured, and an engine by name: the lab's own, or one in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,19 +7,52 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, cast
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import InputError, nearest_names
 from rackline.lab.measurement.device import available_cores
-from rackline.lab.measurement.engine import Dtype, Limits, Scheduler, ServedTimes, Work
-from rackline.lab.measurement.setup import MeasureSetup
+from rackline.lab.measurement.engine import Dtype, Engine, Limits, Scheduler, ServedTimes, Work
+from rackline.lab.measurement.workers.worker import Clock
 from rackline.lab.transformer import Shape
 from rackline.simulation import Requests
+
+
+def no_steps(text: str, finished: int, total: int) -> None:
+    """Reports nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureSetup:
+    """How a machine is measured.
+
+    Args:
+        engine: whose passes are measured.
+        dtype: of weights and cache; the engine's usual one if None.
+        device: name of the JAX platform, "cpu" or "gpu".
+        quick: a small model and few repeats, for a first look.
+        agreed_within_s: longest time of the passes until their repeats agree, after which the result is marked; 300, or
+            20 for a first look, if None [s].
+        seed: random seed of weights and requests.
+        python: interpreter of the environment that has the engine; found by itself if None.
+        cpu_clock: count the processor's time of one core, not the wall's, where other programs keep the machine busy.
+        progress: is told (what is done, parts finished, parts in all).
+    """
+
+    engine: str = "jax"
+    dtype: Dtype | None = None
+    device: str = "cpu"
+    quick: bool = False
+    agreed_within_s: float | None = None
+    seed: int = 0
+    python: str | None = None
+    cpu_clock: bool = False
+    progress: Callable[[str, int, int], None] = no_steps
+
 
 _HERE = Path(__file__).parent
 _SHAPE = Shape(
@@ -215,3 +248,24 @@ def _check(name: str, how: Installed, python: str) -> None:
             given=f"{name}, which {python} does not have",
             allowed=f"an environment with it ({how.install}), whose Python is named by --engine-python",
         )
+
+
+OWN = "jax"
+
+
+def start_engine(setup: MeasureSetup) -> Engine:
+    """The engine with a random-weight model, ready to run passes.
+
+    Raises:
+        InputError: it is unknown or not installed; the message says how to get it.
+    """
+    if setup.engine == OWN:
+        from rackline.lab.measurement.jax_engine import jax_engine
+
+        clock = Clock(cpu=setup.cpu_clock)
+        return jax_engine(setup.dtype or "fp32", setup.seed, quick=setup.quick, clock=clock)
+    known = [OWN, *installable()]
+    if setup.engine not in known:
+        near = nearest_names(setup.engine, known, 1)
+        raise InputError(what="engine", given=setup.engine, allowed=", ".join(known), nearest=near[0] if near else None)
+    return process_engine(setup)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from rackline.lab.measurement.engine import Engine
-from rackline.lab.measurement.held_out import Compared
+from rackline.lab.measurement.fitted import Compared
 from rackline.parallel import Deployment
 from rackline.serving.stack import Stack
 from rackline.simulation import CacheConfig, Requests, poisson, pool_of, simulate

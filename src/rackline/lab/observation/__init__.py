@@ -3,9 +3,7 @@
 Nothing here needs JAX. The HTTP client is the one that huggingface_hub brings, on asyncio.
 """
 
-from rackline.lab.observation.bounds import Bounds
-from rackline.lab.observation.generator import observe_load
-from rackline.lab.observation.prompts import Prompts
-from rackline.lab.observation.target import Target, target
+from rackline.lab.observation.generator import Prompts, observe_load
+from rackline.lab.observation.target import Bounds, Target, target
 
 __all__ = ["Bounds", "Prompts", "Target", "observe_load", "target"]

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import httpx2
 
-from rackline.lab.observation.bounds import Bounds
-from rackline.lab.observation.target import Target
+from rackline.lab.observation.target import Bounds, Target
 from rackline.validation.observed import ObservedRequest, Outcome
 
 _AGAIN = (429, 503)

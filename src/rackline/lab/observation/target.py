@@ -1,10 +1,13 @@
-"""The server that is observed: its address, what it serves, and the key that is sent to it."""
+"""The server that is observed: its address and key, what it serves, connections to it, and how long to wait."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import httpx2
 
 from rackline.errors import InputError, nearest_names
 
@@ -140,3 +143,82 @@ def _listed(response: Any) -> list[str]:
         return [str(row["id"]) for row in rows]
     except (ValueError, KeyError, TypeError):
         return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Limits of a run and of its requests.
+
+    Args:
+        max_s: of the run; what is not sent by then is not, what is in flight is cut [s].
+        timeout_s: of one request, from sending it to the end of its stream [s].
+        stall_s: of a pause within a stream, and before it [s].
+        connect_s: of opening a connection [s].
+        retries: retries of a request after HTTP status 429 or 503 [count].
+        longest_wait_s: longest Retry-After that is waited for [s].
+        line_bytes: longest line of a stream; more is garbage [bytes].
+    """
+
+    max_s: float = 600.0
+    timeout_s: float = 120.0
+    stall_s: float = 60.0
+    connect_s: float = 10.0
+    retries: int = 3
+    longest_wait_s: float = 60.0
+    line_bytes: int = 2**20
+
+
+class Connections(httpx2.AsyncBaseTransport):
+    """One transport with one connection for each request in flight, kept for the next request."""
+
+    def __init__(self) -> None:
+        self._context = httpx2.create_ssl_context()
+        self._free: list[httpx2.AsyncHTTPTransport] = []
+        self._all: list[httpx2.AsyncHTTPTransport] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request on a free connection."""
+        if self._free:
+            one = self._free.pop()
+        else:
+            one = httpx2.AsyncHTTPTransport(verify=self._context, limits=httpx2.Limits(max_connections=1))
+            self._all.append(one)
+        try:
+            found = await one.handle_async_request(request)
+        except BaseException:
+            self._free.append(one)
+            raise
+        stream = found.stream
+        if isinstance(stream, httpx2.AsyncByteStream):
+            found.stream = _Returned(stream, one, self._free)
+        return found
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        for one in self._all:
+            await one.aclose()
+        self._all.clear()
+        self._free.clear()
+
+
+class _Returned(httpx2.AsyncByteStream):
+    """The body of a response, whose connection is free again once it is closed."""
+
+    def __init__(
+        self, stream: httpx2.AsyncByteStream, one: httpx2.AsyncHTTPTransport, free: list[httpx2.AsyncHTTPTransport]
+    ) -> None:
+        self._stream, self._one, self._free = stream, one, free
+        self._closed = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The pieces of the body as they come."""
+        return self._stream.__aiter__()
+
+    async def aclose(self) -> None:
+        """End the response."""
+        try:
+            await self._stream.aclose()
+        finally:
+            if not self._closed:
+                self._closed = True
+                self._free.append(self._one)
