@@ -13,12 +13,15 @@ interface Control {
   get: () => any;
   set: (value: any) => void;
   write: () => string;
+  full: () => string;
+  takes: (given: string) => string;
   initial: (value: any) => void;
   limits?: (low: number, high: number) => void;
 }
 
 interface Mounted {
   update: (state: any) => void;
+  full?: () => State;
   leave?: () => void;
 }
 
@@ -68,13 +71,15 @@ interface Rackline {
   give: (name: string, value: any) => void;
   scenario: (facts: any, make: (helpers: any) => any) => void;
   load: (name: string, address?: string) => Promise<any>;
-  address: () => { id: string; state: State };
+  address: () => { id: string; state: State; unknown: string; made: string };
   hash: (id: string, state: State) => string;
   remember: (state: State, keep: boolean) => void;
   el: (tag: string, attributes?: Record<string, any>, ...children: any[]) => any;
   look: () => "light" | "dark";
   repaints: Set<() => any>;
   answer: (text: string) => void;
+  ignored: (parts: string[]) => void;
+  lasting: () => string;
   copied: (button: Element, text: string) => Promise<void>;
   show: () => Promise<void>;
   start: () => void;
@@ -97,6 +102,9 @@ interface Rackline {
     form: (controls: Control[], options?: { text: string }) => HTMLElement;
     frames: (controls: () => Control[], draw: () => void) => Changed;
     board: (list: Control[], figures: DrawnFigure[], draw: () => void) => Mounted;
+    heed: (list: Control[], state: State, also?: string[]) => void;
+    full: (list: Control[]) => State;
+    mark: (list: Control[], key?: string, reason?: string) => boolean;
   };
   later: (act: () => void) => void;
   frames: number[];

@@ -35,7 +35,7 @@ from rackline.report.figure import (
     ThemeName,
     check_plot_path,
 )
-from rackline.report.train_report import layout_text
+from rackline.report.train_report import differences, layout_text
 from rackline.report.wording import short_count
 from scripts import load_script
 
@@ -305,8 +305,9 @@ def test_bars_of_what_fits_fill_the_chip() -> None:
 
 
 def test_bars_of_a_step_add_up_to_it() -> None:
-    best = made.a_train_plan().best[0]
-    found = [row for row in rows(made.figure("step")) if row["name"].startswith(layout_text(best))]
+    all_best = made.a_train_plan().best
+    best, (name, *_) = all_best[0], differences([layout_text(one) for one in all_best])[0]
+    found = [row for row in rows(made.figure("step")) if row["name"].startswith(f"{name}, MFU")]
     assert sum(row["seconds"] for row in found) == pytest.approx(best.step_s, rel=0.02)
     held = [row for row in rows(made.figure("memory of training")) if row["name"] == layout_text(best)]
     assert sum(row["held_bytes"] for row in held) == pytest.approx(best.memory["total_bytes"])
@@ -563,3 +564,10 @@ def test_colours_are_seen_and_told_apart_whatever_the_vision(look: Theme) -> Non
 def test_contrast_of_black_on_white_is_21() -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+def test_layouts_are_named_by_what_tells_them_apart() -> None:
+    own, shared = differences(["tp=4,pp=2,dp=8 · 1f1b", "tp=4,pp=4,dp=4 · 1f1b", "tp=4,pp=2,cp=2,dp=4 · 1f1b"])
+    assert own == ["pp=2,dp=8", "pp=4,dp=4", "pp=2,cp=2,dp=4"]
+    assert shared == "tp=4,1f1b"
+    assert differences(["tp=4,pp=2"]) == (["tp=4,pp=2"], "")

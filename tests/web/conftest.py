@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from rackline.api.answer import Answer
 from rackline.web.page import export
@@ -45,6 +45,7 @@ SHOWN = """() => {
 
 
 PATIENCE_MS = 240_000  # the machine may be busy with other work
+expect.set_options(timeout=PATIENCE_MS)
 
 
 class Watched:

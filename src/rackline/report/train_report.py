@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -177,6 +178,22 @@ def layout_text(one: TrainCandidate) -> str:
     return text + ("" if one.layout.recompute == "none" else f" · {one.layout.recompute} recompute")
 
 
+def differences(texts: Sequence[str]) -> tuple[list[str], str]:
+    """What tells layouts apart, a text for each, and what all of them share.
+
+    Args:
+        texts: layouts in words, such as "tp=4,pp=2,dp=8 · 1f1b".
+    """
+    parts = [text.replace(" · ", ",").split(",") for text in texts]
+    shared = [part for part in parts[0] if len(parts) > 1 and all(part in other for other in parts)]
+    own = [",".join(part for part in each if part not in shared) for each in parts]
+    return own, ",".join(shared)
+
+
+def _of_all(shared: str) -> str:
+    return f"; all {shared}" if shared else ""
+
+
 def shown_note(plan: TrainPlan, one: TrainCandidate, timeline: Timeline) -> str:
     """What a drawn timeline leaves out of the step; empty where it leaves out nothing."""
     shown = len({event.slot.micro_batch for event in timeline.events})
@@ -349,7 +366,8 @@ def step_figure(plan: TrainPlan) -> Figure:
     title = f"{_name(plan)}: where the time of a step goes"
     if not plan.best:
         return nothing_figure(title, plan.reason)
-    bars = {f"{layout_text(one)}: MFU {percent(one.mfu)}": _shares(plan, one) for one in plan.best}
+    texts, shared = differences([layout_text(one) for one in plan.best])
+    bars = {f"{text}, MFU {percent(one.mfu)}": _shares(plan, one) for text, one in zip(texts, plan.best, strict=True)}
     first = _shares(plan, plan.best[0])
     names = dict.fromkeys(part for each in bars.values() for part in each)
     order = sorted(names, key=lambda part: -first.get(part, 0.0))
@@ -365,7 +383,7 @@ def step_figure(plan: TrainPlan) -> Figure:
         parts,
         Measure(field="seconds", title="time of a step", kind="seconds"),
         title=title,
-        subtitle=f"the fastest, one of each tp, pp, cp, ep; stack {plan.job.stack.name}",
+        subtitle=f"the fastest, one of each tp, pp, cp, ep{_of_all(shared)}; stack {plan.job.stack.name}",
         description=f"The fastest step takes {format_seconds(best.step_s)} with {layout_text(best)}: {words}.",
     )
 
@@ -376,13 +394,14 @@ def train_memory_figure(plan: TrainPlan) -> Figure:
     title = f"{_name(plan)}: memory of the fullest chip"
     if not plan.best:
         return nothing_figure(title, plan.reason)
+    texts, shared = differences([layout_text(one) for one in plan.best])
     bars = {
-        layout_text(one): {
+        text: {
             kind.removesuffix("_bytes").replace("_", " "): float(value)
             for kind, value in one.memory.items()
             if kind.endswith("_bytes") and kind != "total_bytes" and value > 0
         }
-        for one in plan.best
+        for text, one in zip(texts, plan.best, strict=True)
     }
     parts = list(dict.fromkeys(part for bar in bars.values() for part in bar))
     best = plan.best[0]
@@ -391,7 +410,7 @@ def train_memory_figure(plan: TrainPlan) -> Figure:
         parts,
         Measure(field="held_bytes", title="memory of the fullest chip", kind="bytes"),
         title=title,
-        subtitle="the fastest, one of each tp, pp, cp, ep",
+        subtitle=f"the fastest, one of each tp, pp, cp, ep{_of_all(shared)}",
         description=f"The fastest, {layout_text(best)}, holds {format_bytes(best.memory['total_bytes'])} of "
         f"{format_bytes(has)}.",
         marks={f"chip: {format_bytes(has)}": has},

@@ -11,6 +11,7 @@ import importlib.resources
 import json
 import tomllib
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from rackline.errors import InputError, nearest_names
@@ -39,6 +40,7 @@ def site() -> dict[str, Any]:
     from rackline.report.figure import THEME_NAMES, theme
 
     return {
+        "version": version("rackline"),
         "views": {name: {**view, **_options(view)} for name, view in views().items()},
         "links": _described()["links"],
         "scenarios": [{"name": one.name, "title": one.title} for one in scenarios()],

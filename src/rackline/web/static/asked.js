@@ -7,6 +7,8 @@
   const { el, text, parts, controls } = rackline;
   const AGAIN = 2; // times that a question is asked again when its worker was lost
   const REST_MS = 40; // a slider's question is asked when it has rested this long
+  const NAMED = /** @type {Record<string, string>} */ ({ cluster: "on" }); // fields that an error calls by another name
+  const WAITS = "Estimated. The best is being simulated with requests that arrive at random; its numbers will replace these.";
   const SLOW_MS = 250; // an answer that takes longer shows how far it is
 
   const alone = () => document.body.dataset.mode === "static";
@@ -116,7 +118,7 @@
         } else form.append(el("div", { class: "asking" }, button, stop), bar, told);
         const figures = el("div", { class: "figures" });
         const data = el("div");
-        const waits = el("p", { class: "note estimate", role: "status", hidden: true, text: "Estimated. The best is being simulated with requests that arrive at random; its numbers will replace these." });
+        const waits = el("p", { class: "note estimate", role: "status", hidden: true });
         const texts = el("div");
         const printed = el("pre", { tabindex: 0, role: "region", "aria-label": "Answer as text" });
         const commands = parts.commands();
@@ -229,6 +231,7 @@
         /** @param {any} found @param {boolean=} estimated  whether numbers will follow that replace these */
         function shown(found, estimated) {
           waits.hidden = !estimated;
+          waits.textContent = WAITS;
           draw(found.figures);
           describe(found, estimated);
           if (model) measured.update(model.get());
@@ -259,6 +262,8 @@
           if (running) running.abort();
           const mine = (running = new AbortController());
           place.removeAttribute("data-ready");
+          place.removeAttribute("data-stale");
+          controls.mark(made);
           place.setAttribute("aria-busy", "true");
           const slow = window.setTimeout(() => (stop.hidden = bar.hidden = false), SLOW_MS); // nothing flickers at short answers
           bar.removeAttribute("value");
@@ -278,11 +283,18 @@
           } catch (error) {
             if (mine !== running) return;
             asked = "";
-            if (mine.signal.aborted) told.textContent = "Stopped.";
-            else {
+            if (mine.signal.aborted) {
+              told.textContent = "Stopped.";
+              waits.textContent = "Estimated. Stopped before the best was simulated: Ask goes on.";
+            } else {
               const { problem } = /** @type {any} */ (error);
-              rackline.answer("");
-              told.replaceChildren(el("span", { class: "problem", role: "alert", text: problem ? parts.refusal(problem) : String(/** @type {any} */ (error).message) }));
+              const why = problem ? parts.refusal(problem) : String(/** @type {any} */ (error).message);
+              rackline.answer(`Refused. ${why}`);
+              controls.mark(made, problem && (made.some((one) => one.key === problem.what) ? problem.what : NAMED[problem.what]), why);
+              const seen = place.querySelector('[aria-invalid="true"]') || document.querySelector("#answer");
+              if (seen) seen.scrollIntoView({ block: "nearest" });
+              waits.hidden = true;
+              place.setAttribute("data-stale", ""); // what is still drawn answers another question
               place.setAttribute("data-ready", "");
             }
           } finally {
@@ -302,10 +314,12 @@
             made.forEach((one) => one.set(state[one.key]));
             settle();
             replays.forEach((one) => one.set(state.t));
+            controls.heed(alone() ? made.filter((one) => one.key === view.stop || one.key === "known" || sliders[one.key]) : made, state, ["t"]);
             if (!alone()) go(false);
             else if (view.sliders) moved();
             else shown(rackline.data.get(`answer-${id}-${stopOf(view, state)}`));
           },
+          full: () => controls.full(made),
           leave() {
             clearTimeout(timer);
             if (running) running.abort();

@@ -106,13 +106,17 @@
     }
   }
 
-  /** The scenario of a state; where it was refused, why, and the one before stays. @param {HTMLElement} place @param {any} state @param {any} before */
-  function chosen(place, state, before) {
+  /** The scenario of a state; where it was refused, why, and the one before stays. @param {HTMLElement} place @param {any} state @param {any} before @param {any[]} list */
+  function chosen(place, state, before, list) {
     const found = rackline.data.get(scenarioOf(state));
     const { problem } = found;
     place.toggleAttribute("data-refused", Boolean(problem));
+    controls.mark(list);
     if (!problem) return found;
-    rackline.answer(parts.refusal(problem));
+    const why = parts.refusal(problem);
+    rackline.answer(`Refused. ${why}`);
+    const options = { cluster: "on", ...Object.fromEntries(Object.values(ENTRIES).map((one) => [one.option, one.option])) };
+    controls.mark(list, Object.keys(ENTRIES).find((key) => ENTRIES[key].option === options[/** @type {"cluster"} */ (problem.what)]), why);
     place.setAttribute("data-ready", "");
     return before;
   }
@@ -258,10 +262,12 @@
 
       return {
         update(state) {
-          scenario = chosen(place, state, scenario);
+          scenario = chosen(place, state, scenario, list);
           settle(made, scenario, state);
+          controls.heed(list, state, Object.keys(ENTRIES));
           if (!place.hasAttribute("data-refused")) draw();
         },
+        full: () => controls.full(list),
         leave() {
           step.leave();
           cost.leave();

@@ -126,12 +126,14 @@
 
       return {
         update(state) {
-          scenario = chosen(place, state, scenario);
+          scenario = chosen(place, state, scenario, list);
           settle(made, scenario, state);
           made.v.set(state.v);
+          controls.heed(list, state, ["m", "k", "l", "q", "e"]);
           other = made.v.get() ? rackline.data.get(scenarioOf({ s: made.v.get() })) : null;
           if (!place.hasAttribute("data-refused")) draw();
         },
+        full: () => controls.full(list),
         leave() {
           step.leave();
           fits.leave();

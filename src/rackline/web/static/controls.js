@@ -7,8 +7,11 @@
   const STEPS = 480;
   let number = 0;
 
-  /** @typedef {{key: string, get: () => any, set: (value: any) => void, write: () => string, element: HTMLElement,
-   *   initial: (value: any) => void, limits?: (low: number, high: number) => void}} Control */
+  /** `takes` says what is allowed where a text of an address is not, and nothing where it is; `full` is the value as
+   * a text, also where it is the one at first.
+   * @typedef {{key: string, get: () => any, set: (value: any) => void, write: () => string, full: () => string,
+   *   takes: (given: string) => string, element: HTMLElement, initial: (value: any) => void,
+   *   limits?: (low: number, high: number) => void}} Control */
 
   /** A slider, logarithmic unless said otherwise.
    * @param {{key: string, label: string, low: number, high: number, value: number, kind?: string, whole?: boolean,
@@ -98,7 +101,12 @@
         value = Math.min(Math.max(value, low), high);
         shown();
       },
+      full: () => String(Number(value.toPrecision(9))),
       write: () => (value === first ? "" : String(Number(value.toPrecision(9)))),
+      takes(given) {
+        const found = text.parse(given, spec.binary);
+        return stops ? (stops.includes(found) ? "" : stops.join(", ")) : found >= low && found <= high ? "" : `${text.of(kind, low)} to ${text.of(kind, high)}`;
+      },
     };
   }
 
@@ -124,7 +132,9 @@
       initial(given) {
         first = given;
       },
+      full: () => box.value,
       write: () => (box.value === first ? "" : box.value),
+      takes: (given) => allowed(given, [...box.options].map((one) => one.value)),
     };
   }
 
@@ -154,7 +164,9 @@
       initial(given) {
         first = given;
       },
+      full: get,
       write: () => (get() === first ? "" : get()),
+      takes: (given) => allowed(given, spec.options.map((one) => one.value)),
     };
   }
 
@@ -176,8 +188,48 @@
       initial(given) {
         first = given;
       },
+      full: () => box.value.trim(),
       write: () => (box.value.trim() === first ? "" : box.value.trim()),
+      takes: () => "",
     };
+  }
+
+  /** What is allowed where a text is none of some. @param {string} given @param {string[]} values */
+  const allowed = (given, values) => (values.includes(given) ? "" : values.filter(Boolean).join(", "));
+
+  /** Say which parts of an address nothing was made of. @param {Control[]} list @param {State} state @param {string[]=} also  keys beside those of controls */
+  function heed(list, state, also) {
+    const known = new Map(list.map((one) => [one.key, one]));
+    rackline.ignored(
+      Object.entries(state).flatMap(([key, given]) => {
+        const one = known.get(key);
+        if (!one) return (also || []).includes(key) ? [] : [`${key}=${given} (known here: ${[...known.keys()].join(", ")})`];
+        const fits = one.takes(given);
+        return fits ? [`${key}=${given} (allowed: ${fits})`] : [];
+      }),
+    );
+  }
+
+  /** The values of all controls that are shown, for an address that means the same when defaults change. @param {Control[]} list */
+  const full = (list) => Object.fromEntries(list.filter((one) => !one.element.hidden).map((one) => [one.key, one.full()]));
+
+  /** Mark the control whose value was refused, and say why beside it; without a reason the mark goes.
+   * @param {Control[]} list @param {string=} key @param {string=} reason */
+  function mark(list, key, reason) {
+    for (const one of list) {
+      const wrong = Boolean(reason) && one.key === key;
+      const old = one.element.querySelector(".problem");
+      if (old) old.remove();
+      if (wrong) one.element.append(el("p", { class: "problem", id: `wrong-${one.key}`, text: reason }));
+      for (const box of one.element.querySelectorAll("input, select")) {
+        box.toggleAttribute("aria-invalid", wrong);
+        if (wrong) {
+          box.setAttribute("aria-invalid", "true");
+          box.setAttribute("aria-describedby", `wrong-${one.key}`);
+        } else box.removeAttribute("aria-describedby");
+      }
+    }
+    return list.some((one) => one.key === key);
   }
 
   /** Controls as a form whose state is the address. Moves redraw at the next frame; letting go is a step of Back.
@@ -213,8 +265,10 @@
     return {
       update(/** @type {Record<string, string>} */ state) {
         list.forEach((one) => one.set(state[one.key]));
+        heed(list, state);
         draw();
       },
+      full: () => full(list),
       leave: () => figures.forEach((one) => one.leave()),
     };
   }
@@ -227,5 +281,5 @@
     timer = window.setTimeout(act, 90);
   }
 
-  Object.assign(rackline, { later, controls: { slider, select, toggle, entry, form, frames, board }, frames: /** @type {number[]} */ ([]) });
+  Object.assign(rackline, { later, controls: { slider, select, toggle, entry, form, frames, board, heed, full, mark }, frames: /** @type {number[]} */ ([]) });
 })();

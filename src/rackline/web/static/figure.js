@@ -10,6 +10,7 @@
   const NARROW = 420; // pixels
   const BESIDE = 260; // labels of rows take up to this much of the width of a legend [pixels]
   const ENTRY = 250; // pixels
+  const LABEL = 0.42; // of a narrow figure's width that labels of an axis take at most
 
   /** The same with so many entries of a legend beside each other at most. @param {any} node @param {number} most @returns {any} */
   function stacked(node, most) {
@@ -19,17 +20,31 @@
     return Object.fromEntries(Object.entries(node).map(([key, value]) => [key, key === "values" ? value : key === "legend" && value ? legend(value) : stacked(value, most)]));
   }
 
+  const LINES = "split(datum.label, ', ')"; // the name of a row in lines, such as "time to first token, p50"
+
+  /** The same with names of rows in lines, none of them longer than this. @param {any} node @param {number} most [pixels] @returns {any} */
+  function shortened(node, most) {
+    if (Array.isArray(node)) return node.map((one) => shortened(one, most));
+    if (!node || typeof node !== "object") return node;
+    const lined = (/** @type {string} */ key, /** @type {any} */ value) =>
+      key === "y" && value && ["nominal", "ordinal"].includes(value.type) && value.axis !== null ? { ...value, axis: { labelExpr: LINES, ...value.axis } } : value;
+    return Object.fromEntries(Object.entries(node).map(([key, value]) => [key, key === "values" ? value : key === "labelLimit" ? Math.min(value, most) : shortened(lined(key, value), most)]));
+  }
+
   /** Bring a figure's specification to what the page draws: its title stands in HTML, its width follows the page. */
   function dressed(/** @type {any} */ spec, /** @type {string} */ look, /** @type {number} */ width, /** @type {number} */ height) {
     const { title, description, config, $schema, ...rest } = spec;
     const single = !["hconcat", "vconcat", "concat", "facet", "repeat"].some((key) => key in rest);
     const narrow = width < NARROW;
     const theme = rackline.data.get("site").themes[look];
-    const legend = narrow ? { ...theme.legend, layout: { top: { direction: "vertical", anchor: "start" } } } : theme.legend;
+    const legend = narrow ? { ...theme.legend, layout: { top: { direction: "vertical", anchor: "start" } }, labelLimit: width - 40 } : theme.legend;
+    const axis = narrow ? { ...theme.axis, labelLimit: LABEL * width } : theme.axis;
+    const fitted = stacked(rest, Math.max(Math.floor((width - BESIDE) / ENTRY), 1));
     return {
-      ...stacked(rest, Math.max(Math.floor((width - BESIDE) / ENTRY), 1)),
-      ...(single ? { width, height, autosize: { type: "fit", contains: "padding" } } : {}),
-      config: { ...theme, legend, padding: { left: 2, right: 14, top: 6, bottom: 2 }, background: null, aria: false },
+      ...(narrow ? shortened(fitted, LABEL * width) : fitted),
+      // where it is narrow, legends and labels take what height they need, and the marks keep theirs
+      ...(single ? { width, height, autosize: { type: narrow ? "fit-x" : "fit", contains: "padding" } } : {}),
+      config: { ...theme, axis, legend, padding: { left: 2, right: 14, top: 6, bottom: 2 }, background: null, aria: false },
     };
   }
 
@@ -105,8 +120,9 @@
       if (this.table.open) this.fillTable();
     }
 
-    push() {
-      const view = /** @type {any} */ (this.view);
+    /** @param {any=} into  another view than the one on the page */
+    push(into) {
+      const view = into || /** @type {any} */ (this.view);
       for (const [name, value] of Object.entries(this.signals)) view.signal(name, value);
       for (const [name, rows] of Object.entries(this.rows))
         view.change(name, vega.changeset().remove(() => true).insert(rows.map((/** @type {Row} */ row) => ({ ...row }))));
@@ -121,6 +137,7 @@
     embed() {
       if (!this.place.isConnected) return requestAnimationFrame(() => this.place.isConnected && this.embed());
       const [width, height] = this.size();
+      if (!this.options.fixed) this.place.style.height = width < NARROW ? "auto" : `${height}px`;
       const spec = dressed(this.options.spec, rackline.look(), width, height);
       const compiled = vegaLite.compile(spec, { logger: quiet }).spec;
       if (this.view) this.view.finalize();
@@ -237,16 +254,33 @@
       };
       fill(spec);
       for (const one of spec.params || []) if (one.name in this.signals) one.value = this.signals[one.name];
-      return JSON.stringify({ ...spec, config: rackline.data.get("site").themes[rackline.look()] }, null, 1);
+      const { question, origin } = this.origin();
+      return JSON.stringify({ ...spec, title: this.titled(), usermeta: { question, origin }, config: rackline.data.get("site").themes[rackline.look()] }, null, 1);
+    }
+
+    /** The question that the figure belongs to, and what drew it when and from which address. */
+    origin() {
+      const heading = document.querySelector("#view h1");
+      const day = new Date().toISOString().slice(0, 10);
+      return { question: heading ? heading.textContent : "", origin: `rackline ${rackline.data.get("site").version}, ${day}, ${decodeURIComponent(rackline.address().id + location.hash.replace(/^[^?]*/, ""))}` };
+    }
+
+    /** The title of a saved figure. */
+    titled() {
+      const { question, origin } = this.origin();
+      const series = [...this.legend.children].map((one) => one.textContent).join(", ");
+      return { text: this.options.title, subtitle: [question, ...(series ? [series] : []), origin], anchor: "start" };
     }
 
     /** @param {"png" | "svg"} kind */
     async image(kind) {
       if (!this.view) return;
-      const view = this.view.background(rackline.data.get("site").themes[rackline.look()].background);
-      const address = await view.toImageURL(kind, 2);
-      view.background(null).run();
-      link(`${this.options.name}.${kind}`, address);
+      const [width, height] = this.size();
+      const spec = { ...dressed(this.options.spec, rackline.look(), width, height), title: this.titled(), background: rackline.data.get("site").themes[rackline.look()].background };
+      const view = new vega.View(vega.parse(vegaLite.compile(spec, { logger: quiet }).spec, undefined, { ast: true }), { renderer: "none", expr: vega.expressionInterpreter, logger: quiet });
+      this.push(view);
+      link(`${this.options.name}.${kind}`, await view.toImageURL(kind, 2));
+      view.finalize();
     }
 
     leave() {

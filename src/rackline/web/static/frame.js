@@ -68,10 +68,18 @@ var rackline = /** @type {Rackline} */ (/** @type {unknown} */ ((() => {
 
   // ---- the address -------------------------------------------------------------------------------------------------
 
-  /** @returns {{id: string, state: State}} */
+  /** @returns {{id: string, state: State, unknown: string, made: string}} made: version of rackline that wrote the address */
   function address() {
     const [id, query] = location.hash.replace(/^#\/?/, "").split("?");
-    return { id: views.has(id) ? id : "batch", state: Object.fromEntries(new URLSearchParams(query || "")) };
+    const { rackline: made, ...state } = Object.fromEntries(new URLSearchParams(query || ""));
+    return { id: views.has(id) ? id : "batch", state, unknown: views.has(id) ? "" : id, made: made || "" };
+  }
+
+  /** The address with all values that matter and the version, so that it means the same when defaults change. */
+  function lasting() {
+    const { id, state } = address();
+    const values = shown && shown.view.full ? shown.view.full() : {};
+    return new URL(hash(id, { ...state, ...values, rackline: data.get("site").version }), location.href).href;
   }
 
   /** @param {string} id @param {State} state */
@@ -143,7 +151,7 @@ var rackline = /** @type {Rackline} */ (/** @type {unknown} */ ((() => {
   let turn = 0;
 
   async function show() {
-    const { id, state } = address();
+    const { id, state, unknown, made } = address();
     const view = /** @type {View} */ (views.get(id));
     const mine = ++turn;
     const place = /** @type {HTMLElement} */ (document.querySelector("#view"));
@@ -160,7 +168,7 @@ var rackline = /** @type {Rackline} */ (/** @type {unknown} */ ((() => {
       shown = null;
       document.title = `${view.title} · rackline`;
       document.querySelectorAll("nav a").forEach((link) => {
-        const here = link.getAttribute("href") === `#/${id}`;
+        const here = viewOf(link) === id;
         if (here) link.setAttribute("aria-current", "page");
         else link.removeAttribute("aria-current");
         if (here && link.scrollIntoView && window.innerWidth < 900) link.scrollIntoView({ block: "nearest", inline: "center" });
@@ -172,6 +180,7 @@ var rackline = /** @type {Rackline} */ (/** @type {unknown} */ ((() => {
           { class: "head" },
           el("h1", { tabindex: "-1", text: view.question }),
           el("p", { class: "answer", id: "answer", "aria-live": "polite" }),
+          el("p", { class: "ignored", id: "ignored", role: "status", hidden: true }),
         ),
         body,
       );
@@ -183,8 +192,30 @@ var rackline = /** @type {Rackline} */ (/** @type {unknown} */ ((() => {
         heading.focus({ preventScroll: true });
       }
     }
+    odd = [];
+    if (unknown) odd.push(`no view is called “${unknown}” (${[...views.keys()].join(", ")})`);
+    if (made && made !== data.get("site").version) odd.push(`it was written by rackline ${made}; this is ${data.get("site").version}, whose numbers may differ`);
+    ignored([]);
     shown.view.update(state);
+    if (SHARING.includes(id))
+      for (const link of document.querySelectorAll("nav a"))
+        if (SHARING.includes(viewOf(link))) link.setAttribute("href", hash(viewOf(link), Object.fromEntries(SHARED.filter((key) => key in state).map((key) => [key, state[key]]))));
     place.setAttribute("data-shown", hash(id, state));
+  }
+
+  const SHARING = ["batch", "context"]; // views of one pass: a link from one to the other keeps the deployment
+  const SHARED = ["s", "m", "k", "l", "q", "e", "b", "c", "on"];
+  const viewOf = (/** @type {Element} */ link) => (link.getAttribute("href") || "").replace(/^#\/?/, "").split("?")[0];
+
+  /** @type {string[]} */
+  let odd = [];
+  /** Name the parts of the address that nothing was made of. @param {string[]} parts */
+  function ignored(parts) {
+    const place = /** @type {HTMLElement | null} */ (document.querySelector("#ignored"));
+    const all = [...odd, ...parts];
+    if (!place) return;
+    place.hidden = !all.length;
+    place.textContent = all.length ? `Not used of this address: ${all.join("; ")}.` : "";
   }
 
   /** The sentence that answers the question of the view. @param {string} text */
@@ -204,7 +235,7 @@ var rackline = /** @type {Rackline} */ (/** @type {unknown} */ ((() => {
     const button = document.querySelector("#theme");
     if (button) button.addEventListener("click", toggleTheme);
     const copy = document.querySelector("#copy-link");
-    if (copy) copy.addEventListener("click", () => copied(copy, location.href));
+    if (copy) copy.addEventListener("click", () => copied(copy, lasting()));
     repaint();
     show();
   }
@@ -240,6 +271,8 @@ var rackline = /** @type {Rackline} */ (/** @type {unknown} */ ((() => {
     look,
     repaints,
     answer,
+    ignored,
+    lasting,
     copied,
     show,
     start,

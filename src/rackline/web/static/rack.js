@@ -53,7 +53,7 @@
         );
         if (matrix.view) rackline.later(() => place.isConnected && drawMatrix()); // a thousand cells, once the hand rests
         else drawMatrix();
-        matrix.note.textContent = `Each pair exchanges ${text.bytes(here.pair * count)}; dark pairs need the slow links.`;
+        matrix.note.textContent = `Each pair exchanges ${text.bytes(here.pair * count)}; pairs of different domains, which are coloured, need the slow links.`;
         table.fill(found.cases.map((/** @type {any} */ one) => [String(one.size), one.crossing, one.inside * count, one.outside * count, one.seconds * count, one.switches, one.cables]));
         const whole = found.cases[found.cases.length - 1];
         rackline.answer(
