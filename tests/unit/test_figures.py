@@ -309,7 +309,7 @@ def test_bars_of_a_step_add_up_to_it() -> None:
     best, (name, *_) = all_best[0], differences([layout_text(one) for one in all_best])[0]
     found = [row for row in rows(made.figure("step")) if row["name"].startswith(f"{name}, MFU")]
     assert sum(row["seconds"] for row in found) == pytest.approx(best.step_s, rel=0.02)
-    held = [row for row in rows(made.figure("memory of training")) if row["name"] == layout_text(best)]
+    held = [row for row in rows(made.figure("memory of training")) if row["name"] == name]
     assert sum(row["held_bytes"] for row in held) == pytest.approx(best.memory["total_bytes"])
 
 
