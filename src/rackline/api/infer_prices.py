@@ -100,7 +100,8 @@ def _summary(answer: Answer[InferPricesQuestion, Inferred]) -> str:
     parts: list[str] = []
     for reading in answer.result.sheets[:3]:
         active = next((one for one in reading.inferences if one.quantity == "active_params"), None)
-        known = f" {format_count(active.low)} to {format_count(active.high)} active parameters" if active else ""
+        ends = "" if active is None else f"{format_count(active.likely_low)} to {format_count(active.likely_high)}"
+        known = f" likely {ends} active parameters" if ends else ""
         earns = "" if reading.verdict.earns == "unknown" else f", earns money: {reading.verdict.earns}"
         parts.append(f"{reading.sheet}{known}{earns}")
     more = len(answer.result.sheets) - len(parts)

@@ -316,6 +316,7 @@ _UNITS = {
     "fraction": format_percent,
     "sequences": format_count,
     "USD": format_usd,
+    "s": format_seconds,
 }
 
 

@@ -122,14 +122,14 @@
     }
     const seen = sheet.known.map((/** @type {any} */ one) => ({ ...one, text: `${one.model}: ${text.count(one.active_params)} active parameters, ${text.bytes(one.kv_bytes_per_token)} of a token` }));
     const given = known ? `At a margin of ${text.share(asked.margin)} and a utilisation of ${text.share(asked.utilisation)}` : "With margin and utilisation unknown";
-    const said = (/** @type {any} */ one, /** @type {string} */ what) => (one ? `${what} between ${written(one, one.low)} and ${written(one, one.high)}, likely ${written(one, one.likely_low)} to ${written(one, one.likely_high)}` : "");
+    const said = (/** @type {any} */ one, /** @type {string} */ what) => (one ? `${what} of likely ${written(one, one.likely_low)} to ${written(one, one.likely_high)} (${written(one, one.low)} to ${written(one, one.high)} for sure)` : "");
     return {
       figures: {
         map: {
           rows: { rows, marks, regions: [], measured: seen },
           signals: ranged([...rows, ...seen].map((row) => row.active_params), [...rows, ...seen].map((row) => row.kv_bytes_per_token)),
           series: [{ name: "likely", place: 0 }, { name: "possible", place: 0, dashed: true }],
-          description: `Active parameters against the cache of a token that the prices allow, on log axes. ${said(active, "Active parameters lie")}.`,
+          description: `Active parameters against the cache of a token that the prices allow, on log axes. ${said(active, "Active parameters")}.`,
           note: `Diamond: the middle of what is likely. Chip, precision, rent and shares of the peaks stay unknown.${seen.length ? ` Triangles: what is known of ${seen[0].model}, with one byte or two for each element of its cache.` : ""}`,
         },
       },

@@ -103,7 +103,7 @@
         claim.condition ? el("p", { text: `Holds if ${claim.condition}.` }) : null,
         claim.reason ? el("p", { text: claim.reason }) : null,
         el("p", { class: "quiet", text: [claim.at ? `at ${claim.at}` : "", claim.speaker ? `said by ${{ RP: "Reiner Pope", DP: "Dwarkesh Patel", both: "both" }[/** @type {string} */ (claim.speaker)] || claim.speaker}` : ""].filter(Boolean).join(", ") }),
-        to ? el("p", {}, el("a", { href: to, text: "See it move" })) : null,
+        to ? el("p", {}, el("a", { href: to, text: "See it move, with the values that it speaks of" })) : null,
       ),
     );
   }
@@ -113,7 +113,7 @@
     const place = el("div", { class: "claims" });
     const element = section("What the lecture says", place);
     rackline.load("ledger").then(
-      (ledger) => place.replaceChildren(...ids.filter((id) => ledger.claims[id]).map((id) => claimCard(ledger.claims[id]))),
+      (ledger) => place.replaceChildren(...ids.filter((id) => ledger.claims[id]).map((id) => claimCard(ledger.claims[id], true))),
       () => place.replaceChildren(el("p", { text: "The ledger did not load." })),
     );
     return element;
