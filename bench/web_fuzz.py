@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 from web_started import started
 
-_HANGS_AFTER_S = 120.0
+_HANGS_AFTER_S = 900.0  # beyond the server's own limit, also on a busy machine
 # questions whose random answers take minutes are asked less often
 _HEAVY = ("plan", "simulate", "train", "price", "compare", "validate", "calibrate", "ask")
 
@@ -37,7 +37,7 @@ def fuzz(address: str, cases: int, seed: int) -> dict[str, Any]:
     from schemathesis import GenerationMode
     from schemathesis.checks import CHECKS
 
-    schema = schemathesis.openapi.from_url(f"{address}api/v1/openapi.json", wait_for_schema=60)
+    schema = schemathesis.openapi.from_url(f"{address}api/v1/openapi.json", wait_for_schema=600)
     seen: Counter[str] = Counter()
     failures: list[dict[str, Any]] = []
     slowest = 0.0

@@ -8,13 +8,27 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
 _ADDRESS = re.compile(r"rackline web: (http://\S+/)")
+
+
+PATIENCE_S = 240.0  # the machine may be busy with other work
+PATIENT = "quick_wait_s=240.0, long_wait_s=240.0, answer_s=3000.0"
+"""Limits under which no answer depends on how busy the machine is."""
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 @dataclass
@@ -32,7 +46,7 @@ class Server:
     client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
-        self.client = httpx.Client(base_url=self.address, timeout=300)
+        self.client = httpx.Client(base_url=self.address, timeout=1200)
 
     def workers(self) -> list[int]:
         """Worker processes: children of the process that its workers are copies of."""
@@ -92,7 +106,7 @@ def running(*options: str, limits: str = "") -> Iterator[Server]:
     finally:
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(20)
+            process.wait(120)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

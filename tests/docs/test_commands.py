@@ -31,7 +31,7 @@ ANY = re.compile(r"(?=\S)")
 MOST_WORDS_OF_README = 650
 NEEDS_A_SHELL = re.compile(r"[|&;<>`$~]|\w\*")  # others run in this process, where all is loaded already
 EXITS = re.compile(r"#\s*exits (\d+)\s*$")
-TIME_LIMIT_S = 120
+TIME_LIMIT_S = 1200
 # (page, language of its fences) -> why its commands are not run here
 ELSEWHERE = {
     ("docs/measure.md", "console"): "measures for a minute and asks for other engines: tests/lab/test_measure.py",

@@ -56,7 +56,7 @@ def test_addresses_are_found_without_what_stands_around_them(tmp_path: Path) -> 
 
 def test_what_becomes_of_an_address(address: str) -> None:
     script = load_script("links")
-    with httpx2.Client(timeout=30) as client:
+    with httpx2.Client(timeout=1200) as client:
         found = {path: script.ask(address + path, client) for path in (*ANSWERS, "/get-only")}
         assert script.ask("http://127.0.0.1:1/", client).startswith("broken (")
     assert found == {"/well": "well", "/gone": "broken (404)", "/shy": "refused (403)", "/get-only": "well"}

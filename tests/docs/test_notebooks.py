@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 MOST_BYTES = 400_000
-LIMIT_S = 600
+LIMIT_S = 1200
 
 
 def cells(path: Path, kind: str) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ WORD = re.compile(r"(?<![\w@./-])[a-z]+(?:'[a-z]+)?(?![\w/])")  # capitals begin
 
 def spelled(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "codespell_lib", "--ignore-words", str(WORDS), "--skip", SKIP, *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
 
 
 def test_words_are_spelled_right() -> None:

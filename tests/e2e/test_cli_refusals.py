@@ -158,7 +158,7 @@ def test_image_without_its_extra_names_it(capsys: pytest.CaptureFixture[str], mo
 
 def test_the_installed_command_exits_2() -> None:
     command = Path(sys.executable).with_name("rackline")
-    result = subprocess.run([command, *PLAN, "--tpot", "fast"], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([command, *PLAN, "--tpot", "fast"], capture_output=True, text=True, timeout=1200)
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.startswith("error: --tpot: got 'fast'")
@@ -179,7 +179,7 @@ def started(*words: str, redirect: str = "", **environment: str) -> subprocess.C
     """Run the program itself in a shell, with its output redirected."""
     line = shlex.join([sys.executable, "-m", "rackline", *words]) + redirect
     return subprocess.run(
-        ["sh", "-c", line], capture_output=True, text=True, encoding="utf-8", env=os.environ | environment, timeout=120
+        ["sh", "-c", line], capture_output=True, text=True, encoding="utf-8", env=os.environ | environment, timeout=1200
     )
 
 

@@ -147,7 +147,7 @@ def test_pressed_in_the_middle_of_the_work(words: list[str], hook: str, tmp_path
     (tmp_path / "plot.json").write_text("old")
     program = _PROGRAM.format(module=words[0], hook=hook)
     done = subprocess.run(
-        [sys.executable, "-c", program, *words, *plot], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program, *words, *plot], cwd=tmp_path, capture_output=True, text=True, timeout=1200
     )
     assert done.returncode == 130, done.stderr
     assert done.stdout == done.stderr == ""

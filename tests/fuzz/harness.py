@@ -30,7 +30,7 @@ KINDS: dict[str, Callable[[Random, Path], list[str]]] = {
     "configs": description,
     "questions": question_file,
 }
-SECONDS = 30
+SECONDS = 60  # of the processor
 _LONGEST, _MOST_LINES = 2100, 25
 
 
@@ -71,13 +71,13 @@ def _within(seconds: int) -> Generator[None]:
     def stop(*_: object) -> None:
         raise TooLongError
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def fuzz(kind: str, count: int, seed: int, folder: Path, slow_s: float = 5.0) -> list[tuple[list[str], str]]:
@@ -88,12 +88,12 @@ def fuzz(kind: str, count: int, seed: int, folder: Path, slow_s: float = 5.0) ->
         here = folder / f"{kind}-{seed}-{number}"
         here.mkdir()
         words = KINDS[kind](rng, here)
-        start = time.perf_counter()
+        start = time.process_time()
         wrong = problem(words)
         if wrong is not None:
             found.append((words, wrong))
-        elif time.perf_counter() - start > slow_s:
-            print(f"slow, {time.perf_counter() - start:.1f} s: {words}"[:300], file=sys.stderr)
+        elif time.process_time() - start > slow_s:
+            print(f"slow, {time.process_time() - start:.1f} s: {words}"[:300], file=sys.stderr)
         if wrong is None:
             for file in here.iterdir():
                 file.unlink()

@@ -95,11 +95,13 @@ def test_an_endless_line_is_cut_before_it_has_come_whole(hostile: Server) -> Non
 
 def test_the_end_of_the_time_is_the_end(hostile: Server) -> None:
     slow = next(length for length, what in BEHAVIOURS.items() if what == "never answers")
-    bounds = replace(PATIENT, max_s=3.0)
     load = Requests(
-        arrival_s=np.array([0.0, 0.0, 30.0]), input_len=np.array([WELL, slow, WELL]), output_len=np.full(3, 4), name="t"
+        arrival_s=np.array([0.0, 0.0, 1e3]), input_len=np.array([WELL, slow, WELL]), output_len=np.full(3, 4), name="t"
     )
-    found = observe_load(load, prompts_to(hostile), bounds)
+    for max_s in (1.0, 8.0, 64.0):  # until the first is answered in time, however slow this machine is
+        found = observe_load(load, prompts_to(hostile), replace(PATIENT, max_s=max_s))
+        if found.requests[0].outcome == "finished":
+            break
     assert [one.outcome for one in found.requests] == ["finished", "unfinished", "not_sent"]
     assert found.requests[2].sent_s is None
     assert not found.interrupted

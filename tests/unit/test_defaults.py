@@ -67,9 +67,9 @@ def test_a_stack_is_one_with_kernels_measured_on_the_chip_and_rules_of_its_own()
 def test_the_stack_costs_little_to_find() -> None:
     of, on = model("deepseek-v3"), cluster("dgx-h200")
     usual_stack(of, on)
-    start = time.process_time()
+    start = time.thread_time()
     usual_stack(of, on)
-    assert time.process_time() - start < 0.3  # 0.03 s on a quiet core
+    assert time.thread_time() - start < 0.5  # 0.03 s on a quiet core
 
 
 class Asked:

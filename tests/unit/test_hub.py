@@ -363,6 +363,6 @@ def test_two_processes_at_once(hub: Hub, tmp_path: Path) -> None:
     readers = [context.Process(target=_read, args=(hub.address, str(tmp_path / "both"), results)) for _ in range(2)]
     for reader in readers:
         reader.start()
-    assert [results.get(timeout=60) for _ in readers] == [PARAMS, PARAMS]
+    assert [results.get(timeout=1200) for _ in readers] == [PARAMS, PARAMS]
     for reader in readers:
         reader.join()

@@ -85,7 +85,7 @@ def run(script: str, programs: Path, folder: Path, node: int = 0, hosts: int = 1
     env = {"PATH": f"{programs}:{os.environ['PATH']}", "NOTES": str(notes), "NODE": str(node)}
     env["HOSTS"] = " ".join(f"10.0.0.{number + 1}" for number in range(hosts))
     for words in (["bash", "-n", str(file)], ["bash", str(file)]):
-        done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=1200)
         assert (done.returncode, done.stderr) == (0, ""), script
     files = {path.name: path.read_text() for path in folder.iterdir() if path.suffix in (".yaml", ".conf")}
     found: list[Process] = []

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from rackline.api.answer import Answer
 from rackline.web.page import export
-from web_server import Server, running
+from web_server import PATIENT, Server, running
 
 
 @pytest.fixture(scope="session")
@@ -96,8 +96,8 @@ def watched(desk: Watched) -> Iterator[Watched]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """A server as `rackline web` starts it."""
-    with running("--workers", "2") as found:
+    """A server as `rackline web` starts it, but for its patience."""
+    with running("--workers", "2", limits=PATIENT) as found:
         yield found
 
 

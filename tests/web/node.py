@@ -25,4 +25,4 @@ def run(script: str, points: Any, folder: Path) -> Any:
         f"process.stdout.write(JSON.stringify((points=>{{{script}}})(points)))",
         encoding="utf-8",
     )
-    return json.loads(subprocess.run([NODE, file], check=True, capture_output=True, timeout=60).stdout)
+    return json.loads(subprocess.run([NODE, file], check=True, capture_output=True, timeout=1200).stdout)

@@ -15,7 +15,7 @@ from conftest import Watched, spoken
 from rackline.api.answer import answer, find_verb
 from rackline.cli.main import run
 from rackline.web.data import first_fields, views
-from web_server import Server
+from web_server import Server, wait_for
 
 # On a busy machine both answers may come at once: what is shown is noted when it is set, not when one looks.
 NOTE_ANSWERS = """() => {
@@ -27,6 +27,12 @@ NOTE_ANSWERS = """() => {
         shown(text);
     };
 }"""
+NOTE_STATUS = """() => {
+    window.said = [];
+    const place = document.querySelector("#view");
+    const note = (records) => records.forEach((one) => one.addedNodes.forEach((node) => said.push(node.textContent)));
+    new MutationObserver(note).observe(place, { childList: true, subtree: true });
+}"""
 SMALL = "model=llama-3.1-8b&chips=2&input=1k&output=200&tpot=20ms&ttft=1s"
 
 
@@ -35,7 +41,8 @@ def live(browser: Browser, server: Server) -> Iterator[Watched]:
     """A page of the usual server."""
     found = Watched(browser, server.address)
     yield found
-    assert found.faults == []
+    refused = "Failed to load resource: the server responded with a status of 422"  # the browser's note may come late
+    assert [one for one in found.faults if not one.startswith(refused)] == []
     assert all(url.startswith((server.address, "data:", "blob:")) for url in found.requests)
     found.context.close()
 
@@ -68,20 +75,27 @@ def test_a_plan_is_shown_by_estimates_first_then_as_the_command_answers(
     launched = page.locator("details[open] .code code").inner_text()
     assert "Llama-3.1-8B" in launched
     measured = page.get_by_role("region", name="Published measurements of this model").locator("tbody tr")
+    measured.nth(2).wait_for()  # they are fetched once the answer is there
     assert all("trtllm" in row or "sglang" in row for row in measured.all_inner_texts())
-    assert measured.count() >= 3
     page.locator("summary", has_text="Kubernetes manifest").click()
     assert "apiVersion" in page.locator("details[open] .code code").last.inner_text()
 
 
 def test_a_worker_that_is_killed_in_mid_plan_is_said_and_asked_again(live: Watched, server: Server) -> None:
     page = live.page
-    page.goto(f"{live.root}#/plan?input=2001")  # seconds of simulation, so that it is not over when they are killed
-    page.wait_for_selector(".body[data-estimated]")
-    for worker in server.workers():
+    page.evaluate(NOTE_STATUS)
+    asked = f"plan?{SMALL.replace('1k', '1001')}"
+    wait_for(lambda: len(server.workers()) == 2)
+    assert server.client.post("/api/v1/chips", json={"name": "h200"}).is_success  # one is free, at least
+    workers = server.workers()
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)  # so that it is not over when they are killed
+    with page.expect_response("**/api/v1/plan/view"):  # begins when the server says that there is work on it
+        page.goto(f"{live.root}#/{asked}")
+    for worker in workers:
         os.kill(worker, signal.SIGKILL)
-    page.get_by_text("was lost; asked again").wait_for(timeout=90_000)
-    page.wait_for_selector(".body[data-ready]:not([data-estimated])")
+    page.wait_for_selector('#view[data-shown*="input=1001"] .body[data-ready]:not([data-estimated])')
+    assert any("was lost; asked again" in one for one in page.evaluate("said"))
     assert "M output tokens" in live.answer()
 
 
@@ -114,8 +128,6 @@ def test_any_deployment_is_written_out_and_its_address_holds_it(live: Watched) -
     page.get_by_label("Model", exact=True).press("Enter")
     page.wait_for_selector(".body[data-refused]")
     assert "nearest: " in live.answer()
-    assert live.faults.count("Failed to load resource: the server responded with a status of 400 (Bad Request)") <= 1
-    live.faults.clear()  # the browser's own note of the refusal
     page.go_back()
     page.wait_for_selector(".body:not([data-refused])")
     assert "A step with 96 sequences" in live.answer()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from conftest import Watched, spoken
 from rackline.api.answer import Answer, answer, find_verb
@@ -23,7 +23,7 @@ from rackline.validation.published import published
 from rackline.web.data import first_fields, views
 
 ASKING = {name: view for name, view in views().items() if "verb" in view}
-ALONE = tuple(name for name in views() if name not in ASKING)
+FITS = "width => innerWidth === width && document.documentElement.scrollWidth <= width"
 
 
 def _value(watched: Watched) -> float:
@@ -159,7 +159,7 @@ def test_every_published_case_stands_beside_its_prediction(watched: Watched) -> 
     assert furthest.groups["chip"] in worst.first.inner_text()
     page.get_by_label("Version", exact=True).select_option("vllm 0.18.0")
     page.wait_for_function("rackline.drawn.get('parity-seconds').all().length === 1")
-    assert worst.count() == 1
+    expect(worst).to_have_count(1)
 
 
 def _same(found: Answer[Any, Any], asked: Any) -> Answer[Any, Any]:
@@ -178,7 +178,7 @@ def test_a_stored_answer_is_that_of_the_command(
     found = answer(question)
     monkeypatch.setattr(command_line, "answer_of", lambda asked, solve, watch: _same(found, asked))
     assert watched.answer() == spoken(found)
-    assert page.locator(".drawing svg").count() == len(view["figures"])
+    expect(page.locator(".drawing svg")).to_have_count(len(view["figures"]))
     command = page.locator(".code code").nth(-2).inner_text()
     assert run([*shlex.split(command)[1:], "--json"]) == 0
     assert capsys.readouterr().out.startswith("{")
@@ -205,7 +205,7 @@ def test_all_views_fit_and_are_accessible(browser: Browser, site: Path, look: An
         page = watched.open(name)
         for width in (390, 1280, 2560):
             page.set_viewport_size({"width": width, "height": 844})
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+            page.wait_for_function(FITS, arg=width)  # figures follow the width a frame later
             if width == 390 or (width == 1280 and look == "light"):
                 rules = {} if width == 390 else {"rules": {"color-contrast": {"enabled": False}}}
                 found = axe.run(page, options={"preload": False, **rules})

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +18,12 @@ from typing import Any
 import httpx
 import pytest
 
-from web_server import Server, children, running
+from web_server import PATIENCE_S, PATIENT, Server, children, running, wait_for
 
 EXPLAIN = {"model": "llama-3.1-8b", "on": "dgx-h100", "batch": 8, "context": "2k", "layout": "tp=1"}
 # minutes of work, with progress in parts; nothing that is compiled first
 LONG = {"model": "llama-3.1-8b", "on": "dgx-h100", "chips": 1, "rate": "5", "input": "1k", "output": "200",
         "requests": 900_000, "prefix_caching": True}  # fmt: skip
-PATIENCE_S = 240.0  # the machine may be busy with other work
 
 
 def events(response: httpx.Response) -> Iterator[tuple[str, Any]]:
@@ -34,13 +33,6 @@ def events(response: httpx.Response) -> Iterator[tuple[str, Any]]:
             kind = line.removeprefix("event: ")
         elif line.startswith("data: "):
             yield kind, json.loads(line.removeprefix("data: "))
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +51,9 @@ def test_a_connection_that_stays_open_does_not_wait_for_acknowledgements(server:
     """Head and body of an answer are two packets: with Nagle's algorithm the second waits for 40 ms."""
     with httpx.Client(base_url=server.client.base_url) as client:
         took: list[float] = []
-        for _ in range(40):
+        while len(took) < 20 or (
+            min(took[20:], default=1.0) >= 0.035 and len(took) < 1000
+        ):  # the first are fast anyway
             start = time.perf_counter()
             client.get("/health").raise_for_status()
             took.append(time.perf_counter() - start)
@@ -117,14 +111,17 @@ def test_who_leaves_frees_the_worker_which_lives_on(single: Server) -> None:
 def test_two_who_ask_the_same_share_the_work(server: Server) -> None:
     body = {**LONG, "requests": 30_001}
     with ThreadPoolExecutor(2) as pool:
-        start = time.monotonic()
         both = list(pool.map(lambda _: server.client.post("/api/v1/simulate", json=body), range(2)))
-        took_s = time.monotonic() - start
     assert both[0].status_code == both[1].status_code == 200
     assert both[0].content == both[1].content
-    start = time.monotonic()
-    assert server.client.post("/api/v1/simulate", json=body).content == both[0].content
-    assert time.monotonic() - start < took_s / 2  # kept
+    workers = server.workers()
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    try:
+        assert server.client.post("/api/v1/simulate", json=body).content == both[0].content  # kept
+    finally:
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
 
 
 def test_a_killed_worker_is_said_and_the_next_answer_comes_from_another(server: Server) -> None:
@@ -138,10 +135,11 @@ def test_a_killed_worker_is_said_and_the_next_answer_comes_from_another(server: 
 
     asking = threading.Thread(target=ask)
     asking.start()
-    wait_for(lambda: bool(said))
+    wait_for(lambda: any(kind == "progress" and data["what"] != "waiting for a worker" for kind, data in said))
     for worker in server.workers():
         os.kill(worker, signal.SIGKILL)
     asking.join(PATIENCE_S)
+    assert not asking.is_alive()
     kind, problem = said[-1]
     assert kind == "problem"
     assert problem["type"] == "/problems/worker-lost"
@@ -151,7 +149,7 @@ def test_a_killed_worker_is_said_and_the_next_answer_comes_from_another(server: 
 
 
 def test_an_answer_that_takes_too_long_is_stopped() -> None:
-    with running("--workers", "1", limits="answer_s=1.0") as server:
+    with running("--workers", "1", limits="answer_s=1.0, quick_wait_s=240.0, long_wait_s=240.0") as server:
         found = server.client.post("/api/v1/simulate", json=LONG)
         assert found.status_code == 503
         assert found.json()["type"] == "/problems/too-long"
@@ -190,7 +188,7 @@ def test_a_body_may_be_as_large_as_the_limit_says(single: Server) -> None:
 
 def test_an_interrupted_server_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with running("--workers", "1") as server:
+    with running("--workers", "1", limits=PATIENT) as server:
         assert server.client.post("/api/v1/chips", json={"name": "h200"}).status_code == 200
         assert list(tmp_path.glob("rackline-web-*"))
         family = [*children(server.process.pid), *server.workers()]
@@ -203,7 +201,7 @@ def test_an_interrupted_server_leaves_nothing_behind(tmp_path: Path, monkeypatch
 
 def test_workers_of_a_killed_server_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with running("--workers", "1") as server:
+    with running("--workers", "1", limits=PATIENT) as server:
         assert server.client.post("/api/v1/chips", json={"name": "h200"}).status_code == 200
         workers = server.workers()
         server.process.kill()
@@ -219,7 +217,7 @@ def alive(pid: int) -> bool:
 
 def command(*words: str, before: str = "") -> subprocess.CompletedProcess[str]:
     code = f"{before}\nfrom rackline.cli.main import run; import sys; sys.exit(run(sys.argv[1:]))"
-    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=1200)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +265,7 @@ _NO_RUN = "import rackline.web.app as s; s.serve = lambda settings, browser: Non
 
 def test_other_commands_do_not_load_the_web() -> None:
     code = "import sys; from rackline.cli.main import run; run(['chips', 'h100-sxm']); sys.exit(' '.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1200)
     loaded = set(done.stderr.split())
     assert "rackline.api.chips" in loaded
     assert not loaded & {"fastapi", "starlette", "uvicorn", "jinja2", "rackline.web"}

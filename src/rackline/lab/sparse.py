@@ -9,8 +9,8 @@ what is read. What is not chosen is not seen: a task that has to find something 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -138,32 +138,48 @@ def make_params(seed: int, shape: Shape) -> Params:
     return {**init(key, shape), "shift": shift}
 
 
+@lru_cache(maxsize=4)
+def _recall(attend: Attend) -> tuple[Callable[..., jax.Array], Callable[..., jax.Array]]:
+    """Logits and loss of the recall task, the same functions for all seeds."""
+    logits = jax.vmap(partial(shifted_logits, shape=RECALL, attend=attend), (None, 0))
+
+    def loss(params: Params, tokens: jax.Array, answers: jax.Array) -> jax.Array:
+        return next_token_loss(logits(params, tokens)[:, :-1], tokens[:, 1:], answers)
+
+    return jax.jit(logits), loss
+
+
 def recall_accuracy(attend: Attend, seed: int, steps: int) -> float:
     """Share of right answers in associative recall, after training."""
     random = np.random.default_rng(seed)
-
-    def loss(params: Params, tokens: jax.Array, answers: jax.Array) -> jax.Array:
-        found = jax.vmap(partial(shifted_logits, shape=RECALL, attend=attend), (None, 0))(params, tokens)
-        return next_token_loss(found[:, :-1], tokens[:, 1:], answers)
+    logits, loss = _recall(attend)
 
     def batch(number: int) -> tuple[Any, ...]:
         return recall_task(random, 32, PAIRS, QUERIES, SYMBOLS)
 
     params = fit(make_params(seed, RECALL), loss, batch, steps)
     tokens, answers = recall_task(np.random.default_rng(10**6 + seed), 256, PAIRS, QUERIES, SYMBOLS)
-    found = jax.jit(jax.vmap(partial(shifted_logits, shape=RECALL, attend=attend), (None, 0)))(params, tokens)
+    found = logits(params, tokens)
     right = np.argmax(np.asarray(found[:, :-1]), axis=-1) == tokens[:, 1:]
     return float((right * answers).sum() / answers.sum())
+
+
+@lru_cache(maxsize=4)
+def _text(attend: Attend) -> Callable[..., jax.Array]:
+    """Loss on text, the same function for all seeds."""
+
+    def loss(params: Params, tokens: jax.Array) -> jax.Array:
+        found = jax.vmap(partial(shifted_logits, shape=TEXT, attend=attend), (None, 0))(params, tokens[:, :-1])
+        return next_token_loss(found, tokens[:, 1:])
+
+    return loss
 
 
 def text_loss(attend: Attend, seed: int, steps: int, length: int = 128) -> float:
     """Loss on prose that was not seen, after training [nats per token]."""
     text, held_out = prose_tokens()
     random = np.random.default_rng(seed)
-
-    def loss(params: Params, tokens: jax.Array) -> jax.Array:
-        found = jax.vmap(partial(shifted_logits, shape=TEXT, attend=attend), (None, 0))(params, tokens[:, :-1])
-        return next_token_loss(found, tokens[:, 1:])
+    loss = _text(attend)
 
     def batch(number: int) -> tuple[Tokens]:
         return (windows(text, random, 16, length + 1),)

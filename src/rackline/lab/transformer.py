@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, TypeVar, cast
 
@@ -219,7 +219,7 @@ def fit(
     steps: int,
     learning_rate: float = 3e-3,
 ) -> Tree:
-    """Parameters after some steps of Adam.
+    """Parameters after some steps of Adam; what is trained again with the same function is compiled once.
 
     Args:
         params: a tree of arrays.
@@ -228,18 +228,25 @@ def fit(
         steps: [count].
         learning_rate: at the start; it falls to zero as a cosine.
     """
-    optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
+    optimiser, step = _compiled(loss, steps, learning_rate)
     state = optimiser.init(cast(Any, params))
+    now: Any = params
+    for number in range(steps):
+        now, state = step(now, state, batch(number))
+    return now
+
+
+@lru_cache(maxsize=4)
+def _compiled(loss: Callable[..., jax.Array], steps: int, learning_rate: float) -> tuple[Any, Callable[..., Any]]:
+    """Adam and a step of it."""
+    optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
 
     @jax.jit
     def step(now: Any, state: Any, given: tuple[Any, ...]) -> tuple[Any, Any]:
         updates, state = optimiser.update(jax.grad(loss)(now, *given), state, now)
         return optax.apply_updates(now, updates), state
 
-    now: Any = params
-    for number in range(steps):
-        now, state = step(now, state, batch(number))
-    return now
+    return optimiser, step
 
 
 Tokens = NDArray[np.int32]
