@@ -2,68 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rackline.api.media import MediaQuestion
-from rackline.api.option import Quantity, count, option, si, whole
+from rackline.api.option import option, whole
+from rackline.api.question import question
 from rackline.errors import ConfigError, HubError, InputError
 
 if TYPE_CHECKING:
+    from rackline.api.option import MaybeNumber, MaybeWhole, Number, Whole
     from rackline.api.watch import Watch
     from rackline.arch import AnyModel
     from rackline.hub import Adapter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class AdapterQuestion(MediaQuestion):
     """A question whose tokens may all go through a low-rank adapter."""
 
-    adapter: str | None = field(
+    adapter: str | None = option(
+        "text",
+        "low-rank adapter (LoRA) that every token goes through: its folder, adapter_config.json or Hugging Face id",
         default=None,
-        metadata=option(
-            "text",
-            "low-rank adapter (LoRA) that every token goes through: its folder, adapter_config.json or Hugging Face id",
-            group="Model by name",
-        ),
+        group="Model by name",
     )
-    adapters: Quantity = field(
+    adapters: Whole = whole(
+        "number of adapters of this shape, of which each request uses one; all are in memory unless "
+        "`resident_adapters` says how many",
         default="1",
-        metadata=whole(
-            "number of adapters of this shape, of which each request uses one; all are in memory unless "
-            "`resident_adapters` says how many",
-            group="Model by name",
-        ),
+        group="Model by name",
     )
-    resident_adapters: Quantity | None = field(
+    resident_adapters: MaybeWhole = whole(
+        "adapters that memory holds at a time; the others are transferred from the host when a request needs them, "
+        "in place of the least recently used",
         default=None,
-        metadata=whole(
-            "adapters that memory holds at a time; the others are transferred from the host when a request needs them, "
-            "in place of the least recently used",
-            group="Model by name",
-        ),
+        group="Model by name",
     )
-    adapter_popularity: Quantity = field(
+    adapter_popularity: Number = option(
+        "count",
+        "how requests choose adapters: exponent of Zipf's law, 0 for all alike, 1 for shares of 1, 1/2, 1/3, ...",
         default="0",
-        metadata=option(
-            "count",
-            "how requests choose adapters: exponent of Zipf's law, 0 for all alike, 1 for shares of 1, 1/2, 1/3, ...",
-            unit="1",
-            zero=True,
-            maximum=5.0,
-            group="Model by name",
-        ),
+        unit="1",
+        zero=True,
+        maximum=5.0,
+        group="Model by name",
     )
-    adapter_link: Quantity | None = field(
+    adapter_link: MaybeNumber = option(
+        "rate",
+        "bandwidth of an adapter's transfer from the host, per chip; by default that of the chip's PCIe or "
+        "superchip link",
         default=None,
-        metadata=option(
-            "rate",
-            "bandwidth of an adapter's transfer from the host, per chip; by default that of the chip's PCIe or "
-            "superchip link",
-            unit="B/s",
-            group="Model by name",
-        ),
+        unit="B/s",
+        group="Model by name",
     )
 
 
@@ -77,7 +69,7 @@ def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> An
         InputError: an aggregate model.
         ConfigError, HubError: the adapter cannot be read, or changes modules that the model does not have.
     """
-    number, resident = count(question.adapters) or 1, count(question.resident_adapters)
+    number, resident = question.adapters or 1, question.resident_adapters
     changed = question.changed()
     if question.adapter is None:
         for name in ("adapters", *_OF_SEVERAL):
@@ -107,8 +99,8 @@ def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> An
             built.adapter,
             number=number,
             resident=resident or number,
-            popularity=si(question.adapter_popularity),
-            link_bytes_per_s=si(question.adapter_link),
+            popularity=question.adapter_popularity,
+            link_bytes_per_s=question.adapter_link,
         )
         built = replace(built, adapter=several)
     watch.adapter = built.adapter

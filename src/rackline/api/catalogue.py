@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rackline.api.option import Option, option
 from rackline.api.resolve import Owner, assignments, share_out
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
-    from rackline.api.option import Settings
+    from collections.abc import Sequence
+
     from rackline.catalog.base import SourcedRecord
 
 
-def name_option(of: str = "catalogue name or TOML file") -> dict[str, Option]:
-    """The name of one object; all are listed without it."""
-    return option("text", f"{of}; without it, all are listed", positional=True)
+NAME = Option(kind="text", help="catalogue name or TOML file; without it, all are listed")
 
 
-def set_option(example: str) -> dict[str, Option]:
+def set_option(example: str) -> Any:
     """Settings of one object."""
-    return option("settings", f"KEY=VALUE replaces a number, such as {example}; may be repeated")
+    return option("settings", f"KEY=VALUE replaces a number, such as {example}; may be repeated", default=None)
 
 
-def overrides_of(record: SourcedRecord, kind: str, settings: Settings | None) -> dict[str, object]:
+def overrides_of(record: SourcedRecord, kind: str, settings: Sequence[str]) -> dict[str, object]:
     """Settings as overrides of a record.
 
     Raises:
@@ -34,7 +33,7 @@ def overrides_of(record: SourcedRecord, kind: str, settings: Settings | None) ->
     return share_out(assignments(settings), [Owner(name=kind, keys=tuple(settable_keys(record)))])[0]
 
 
-def refuse_settings(settings: Settings | None) -> None:
+def refuse_settings(settings: Sequence[str]) -> None:
     """Settings belong to one object.
 
     Raises:

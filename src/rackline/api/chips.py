@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from rackline.api.answer import Answer, asks
-from rackline.api.catalogue import name_option, overrides_of, refuse_settings, set_option
-from rackline.api.option import option
-from rackline.api.question import Question
+from rackline.api.catalogue import NAME, overrides_of, refuse_settings, set_option
+from rackline.api.option import option, shared
+from rackline.api.question import Question, question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -20,22 +20,18 @@ if TYPE_CHECKING:
     from rackline.serving.crossover import Ridge
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class ChipsQuestion(Question):
     """Which chips are known, and where do their numbers come from?"""
 
     ask: ClassVar[str] = "chips"
 
-    name: str | None = field(default=None, kw_only=False, metadata=name_option())
-    ridge: bool = field(
-        default=False,
-        metadata=option("switch", "ridge points by data type, and the time to read all of memory once"),
+    name: str | None = shared(NAME, default=None, kw_only=False)
+    ridge: bool = option("switch", "ridge points by data type, and the time to read all of memory once", default=False)
+    check: bool = option(
+        "switch", "all that is missing or doubtful in the record, and what it does to answers", default=False
     )
-    check: bool = field(
-        default=False,
-        metadata=option("switch", "all that is missing or doubtful in the record, and what it does to answers"),
-    )
-    set: Settings | None = field(default=None, metadata=set_option("hbm_bytes_per_s=20TB/s"))
+    set: Settings = set_option("hbm_bytes_per_s=20TB/s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from rackline.api.answer import Answer, asks
-from rackline.api.catalogue import name_option, overrides_of, refuse_settings, set_option
-from rackline.api.question import Question
+from rackline.api.catalogue import NAME, overrides_of, refuse_settings, set_option
+from rackline.api.option import shared
+from rackline.api.question import Question, question
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
     from rackline.report.rack_report import Racks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class ClustersQuestion(Question):
     """Which clusters are known, and where do their numbers come from?"""
 
     ask: ClassVar[str] = "clusters"
 
-    name: str | None = field(default=None, kw_only=False, metadata=name_option())
-    set: Settings | None = field(default=None, metadata=set_option("usd_per_chip_hour=2.5"))
+    name: str | None = shared(NAME, default=None, kw_only=False)
+    set: Settings = set_option("usd_per_chip_hour=2.5")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

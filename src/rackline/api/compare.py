@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from rackline.api.answer import Answer, asks
 from rackline.api.compare_question import CompareQuestion
-from rackline.api.option import texts
 from rackline.api.resolve import Lookup, lookup_of
 from rackline.api.uses import Use, use_lines
 from rackline.api.watch import Watch
@@ -95,16 +94,15 @@ def compare(question: CompareQuestion, watch: Watch) -> Compared:
     """
     from rackline.api.deployments import engines_of
 
-    names = texts(question.names)
+    names = question.names
     deployments = any("@" in name for name in names)
     if len(names) < 2 and not (deployments and (question.now is not None or len(engines_of(question)) > 1)):
         allowed = "two or more of one kind; one MODEL@CLUSTER with `stack` vllm,sglang or with `now`"
         raise InputError(what="names", given=" ".join(names), allowed=allowed)
     if deployments:
         return _deployments(question, watch)
-    for name in ("stack", "now", "use", "mix", "trace", "traffic", "requests", "users"):
-        if getattr(question, name) is not None:
-            raise InputError(what=name, given=getattr(question, name), allowed="only with deployments, MODEL@CLUSTER")
+    of_deployments = ("stack", "now", "use", "mix", "trace", "traffic", "requests", "users")
+    question.refuse(*of_deployments, allowed="only with deployments, MODEL@CLUSTER")
     return _of_the_catalogue(names, question.rent, lookup_of(question, watch))
 
 

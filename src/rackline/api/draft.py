@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rackline.api.adapter import AdapterQuestion
 from rackline.api.option import option
+from rackline.api.question import question
 from rackline.api.resolve import lookup_of
 from rackline.errors import InputError
 
@@ -17,18 +18,16 @@ if TYPE_CHECKING:
 _LIKE = 0.02  # relative difference of vocabularies that are one tokenizer's, padded in unlike ways
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class DraftQuestion(AdapterQuestion):
     """A question whose tokens may be drafted by another model."""
 
-    draft: str | None = field(
+    draft: str | None = option(
+        "text",
+        "draft model of speculative decoding: catalogue name, Hugging Face id, file or folder, of a small model or "
+        "of an EAGLE head; by default the model's own layer for multi-token prediction, or one like its last",
         default=None,
-        metadata=option(
-            "text",
-            "draft model of speculative decoding: catalogue name, Hugging Face id, file or folder, of a small model or "
-            "of an EAGLE head; by default the model's own layer for multi-token prediction, or one like its last",
-            group="Model by name",
-        ),
+        group="Model by name",
     )
 
 

@@ -12,11 +12,28 @@ from rackline.files import read_text
 from rackline.units import parse_count
 
 if TYPE_CHECKING:
+    from rackline.api.groups import Served
     from rackline.serving.mixture import Mixture
 
 _KEYS = ("share", "input", "output")
 _FORM = "CSV with the columns share, input, output, or TOML with [[requests]] of these keys"
 _MOST = 100_000
+
+
+def mixture_of(question: Served, *alone: str) -> Mixture | None:
+    """The lengths of a question's file or trace; None without one.
+
+    Args:
+        alone: options that say the same, which no file stands beside.
+
+    Raises:
+        InputError: lengths that are given in two ways, or as `mixture_of_file` and `mixture_of_trace`.
+    """
+    first, *more = [*question.given("mix", "trace"), ""]
+    if not first:
+        return None
+    question.refuse(*filter(None, more), *alone, allowed=f"only without `{first}`")
+    return mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
 
 
 def mixture_of_file(path: str) -> Mixture:

@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, assert_never
+from dataclasses import replace
+from typing import TYPE_CHECKING, assert_never
 
-from rackline.api.model_question import ModelQuestion
-from rackline.api.option import Quantity, count, option, si, whole
+from rackline.api.groups import OnCluster
+from rackline.api.option import Option, option, shared
+from rackline.api.question import question
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
+    from rackline.api.option import MaybeNumber, Whole
     from rackline.api.watch import Watch
     from rackline.arch import AnyModel, Media, MediaPart
 
 MOST_PIXELS = 100_000
 _GROUP = "Images and audio"
-IMAGES = whole("images per request; their tokens are added to the prompt length", minimum=0, maximum=1000, group=_GROUP)
+IMAGES = Option(
+    kind="whole",
+    help="images per request; their tokens are added to the prompt length",
+    unit="count",
+    minimum=0,
+    maximum=1000,
+    zero=True,
+    group=_GROUP,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MediaQuestion(ModelQuestion):
+@question
+class MediaQuestion(OnCluster):
     """A question whose requests may bring images and sound."""
 
-    images: Quantity = field(default="0", metadata=IMAGES)
-    image_size: str = field(
-        default="1024x1024", metadata=option("text", "size of each image in pixels, WIDTHxHEIGHT", group=_GROUP)
-    )
-    audio: Quantity | None = field(
+    images: Whole = shared(IMAGES, default="0")
+    image_size: str = option("text", "size of each image in pixels, WIDTHxHEIGHT", default="1024x1024", group=_GROUP)
+    audio: MaybeNumber = option(
+        "seconds",
+        "length of the audio clip of each request, such as 30s",
         default=None,
-        metadata=option(
-            "seconds", "length of the audio clip of each request, such as 30s", unit="s", maximum=86400.0, group=_GROUP
-        ),
+        unit="s",
+        maximum=86400.0,
+        group=_GROUP,
     )
 
 
@@ -42,15 +52,15 @@ def media_of(question: MediaQuestion, watch: Watch) -> Media | None:
         InputError: a model without a tower for them, or one that was not given by name.
         HubError, ConfigError, UnknownNameError: its configuration cannot be read.
     """
-    images, audio_s = count(question.images), si(question.audio)
+    images, audio_s = question.images, question.audio
     if not images and audio_s is None:
         return None
     from rackline.arch import Media, MediaPart, find_towers
 
-    name: Any = getattr(question, "model")  # noqa: B009 - every such question has one
+    name = question.model
     if not isinstance(name, str):
         allowed = "a config.json, its folder, or a Hugging Face id"
-        raise InputError(what="images", given=f"a model object {name.name}", allowed=allowed)
+        raise InputError(what="images", given=f"a model object {getattr(name, 'name', name)}", allowed=allowed)
     wide, high = _size(question.image_size)
     towers = find_towers(name, offline=question.offline)
     parts: list[MediaPart] = []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.catalogue import name_option, overrides_of, refuse_settings, set_option
-from rackline.api.question import Question
+from rackline.api.catalogue import NAME, overrides_of, refuse_settings, set_option
+from rackline.api.option import shared
+from rackline.api.question import Question, question
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
     from rackline.catalog import MemoryRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class MemoryQuestion(Question):
     """Which memory tiers are known, and where do their numbers come from?"""
 
     ask: ClassVar[str] = "memory"
 
-    name: str | None = field(default=None, kw_only=False, metadata=name_option())
-    set: Settings | None = field(default=None, metadata=set_option("usd_per_byte=5e-9"))
+    name: str | None = shared(NAME, default=None, kw_only=False)
+    set: Settings = set_option("usd_per_byte=5e-9")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

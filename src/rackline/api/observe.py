@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.observe_question import ObserveQuestion
-from rackline.api.option import Option, count, layout_text, si
+from rackline.api.option import Option
 from rackline.api.resolve import lookup_of
 from rackline.api.traffic import requests_of
 from rackline.api.watch import Watch
@@ -182,7 +182,7 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
     from rackline.lab.observation import Bounds, Prompts, target
 
     check_outputs({"save": question.save})
-    traffic = requests_of(question).first(count(question.requests))
+    traffic = requests_of(question).first(question.requests)
     deployment, vocabulary = _deployment(question, watch)
     ahead = _ahead(question, traffic)
     to = target(
@@ -197,15 +197,15 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
     prompts = Prompts(
         target=to,
         form="words" if question.prompts == "words" else "tokens",
-        vocab_size=count(question.vocabulary) or vocabulary,
+        vocab_size=question.vocabulary or vocabulary,
         natural_ends=question.natural_ends,
-        seed=count(question.seed),
+        seed=question.seed,
     )
     bounds = Bounds(
-        max_s=si(question.max_time),
-        timeout_s=si(question.timeout),
-        stall_s=si(question.stall),
-        retries=count(question.retries),
+        max_s=question.max_time,
+        timeout_s=question.timeout,
+        stall_s=question.stall,
+        retries=question.retries,
     )
     if question.yes:
         watch.announces(announced)
@@ -262,7 +262,7 @@ _LOAD = (
 def _ahead(question: ObserveQuestion, traffic: Requests) -> Ahead:
     inputs, outputs = int(traffic.input_len.sum()), int(traffic.output_len.sum())
     free = traffic.arrival_s if traffic.after is None else traffic.arrival_s[traffic.after < 0]
-    usd_input, usd_output = si(question.usd_per_mtok_input), si(question.usd_per_mtok_output)
+    usd_input, usd_output = question.usd_per_mtok_input, question.usd_per_mtok_output
     known = usd_input is not None or usd_output is not None
     usd = (inputs * (usd_input or 0.0) + outputs * (usd_output or 0.0)) / 1e6
     return Ahead(
@@ -294,7 +294,7 @@ def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any]
     if question.layout is not None:
         from rackline.parallel import parse_layout
 
-        layout = parse_layout(cast("str", layout_text(question.layout)))
+        layout = parse_layout(question.layout)
         parts = {name: getattr(layout, name) for name in ("tp", "pp", "ep", "moe_tp", "attention_dp", "cp")}
         found["layout"] = {name: size for name, size in parts.items() if size > 1}
     if question.stack is not None:
@@ -306,7 +306,7 @@ def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any]
     found["precision"] = question.precision
     given = {"max_num_seqs": question.max_num_seqs, "max_num_batched_tokens": question.max_batched_tokens,
              "kv_tokens": question.kv_tokens}  # fmt: skip
-    found |= {name: count(value) for name, value in given.items() if value is not None}
+    found |= {name: value for name, value in given.items() if value is not None}
     if records:
         found["records"] = records
     return found, vocabulary
@@ -329,7 +329,7 @@ def _cluster(question: ObserveQuestion, records: dict[str, Any]) -> dict[str, An
         chip = chip_record(resolve_beside(plain.chip, question.on))
         records["chip"] = chip.model_dump(mode="json", by_alias=True, exclude_unset=True)
         records["cluster"] = {**plain.model_dump(mode="json", by_alias=True, exclude_unset=True), "chip": chip.name}
-    return {"chip": on.chip.name, "num_chips": count(question.chips) or on.num_chips}
+    return {"chip": on.chip.name, "num_chips": question.chips or on.num_chips}
 
 
 def _remark(run: ObservedRun, watch: Watch) -> None:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from rackline.api.adapter import with_adapter
 from rackline.api.draft import with_draft
-from rackline.api.lengths import mixture_of_file, mixture_of_trace
+from rackline.api.lengths import mixture_of
 from rackline.api.media import media_of, media_tokens, with_media
-from rackline.api.option import count, layout_text, si, texts
 from rackline.api.plan_question import PlanQuestion
 from rackline.api.planned_prefixes import keeping_of, sessions_repeating
-from rackline.api.question import Question, options
+from rackline.api.question import options
 from rackline.api.resolve import (
     check_context,
     cluster_of,
@@ -26,6 +25,7 @@ from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
     from rackline.api.option import ModelLike
+    from rackline.api.question import Question
     from rackline.api.resolve import Lookup
     from rackline.api.watch import Watch
     from rackline.arch import AnyModel
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from rackline.search.kept_prefixes import Keeping
     from rackline.search.launch_plan import Checkpoints
     from rackline.serving.fleet import Traffic
-    from rackline.serving.mixture import Mixture
     from rackline.serving.population import Population
     from rackline.serving.speculative import Speculation
     from rackline.serving.workload import Mode, Workload
@@ -53,24 +52,17 @@ def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
     """
     from rackline.serving.workload import Workload
 
-    files = [name for name in ("mix", "trace") if getattr(question, name) is not None]
-    given = [*files, *(name for name in ("input", "output") if getattr(question, name) is not None)]
-    if files and len(given) > 1:
-        raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
-    for name in () if files else ("input", "output"):
-        if name not in given:
-            raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
-    mixture: Mixture | None = None
-    if files:
-        mixture = mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
-        mixture = replace(mixture, input_len=mixture.input_len + media_tokens)
-    hit = si(question.cache_hit)
+    mixture = mixture_of(question, "input", "output")
     if mixture is not None:
-        return Workload.of_mixture(mixture, hit)
-    input_len = (si(question.input) or 1.0) + media_tokens
+        mixture = replace(mixture, input_len=mixture.input_len + media_tokens)
+        return Workload.of_mixture(mixture, question.cache_hit)
+    if question.input is None or question.output is None:
+        name = "input" if question.input is None else "output"
+        raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
+    input_len = question.input + media_tokens
     if question.turns is not None:
         input_len = sessions_repeating(question, media_tokens).input_len
-    return Workload(input_len=input_len, output_len=si(question.output) or 2.0, cache_hit=hit)
+    return Workload(input_len=input_len, output_len=question.output, cache_hit=question.cache_hit)
 
 
 def plan_question_of(question: Question, **more: Any) -> PlanQuestion:
@@ -80,8 +72,7 @@ def plan_question_of(question: Question, **more: Any) -> PlanQuestion:
         more: options of the plan in place of those.
     """
     both = options(PlanQuestion).keys() & options(type(question)).keys()
-    values: dict[str, Any] = {name: getattr(question, name) for name in both}
-    return PlanQuestion(**{**values, **more})
+    return PlanQuestion(**{**{name: value for name, value in vars(question).items() if name in both}, **more})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +145,9 @@ def plan_inputs(question: PlanQuestion, watch: Watch, *, again: bool = False) ->
     from rackline.serving.workload import parse_mode
     from rackline.system import Constraints, Demand
 
-    modes = [parse_mode(text) for text in texts(question.mode)]
-    layouts = matching_layouts(layout_text(question.layout), model, cluster.num_chips)
-    pool_layouts = matching_layouts(layout_text(question.prefill_layout), model, (other or cluster).num_chips)
+    modes = [parse_mode(text) for text in question.mode]
+    layouts = matching_layouts(question.layout, model, cluster.num_chips)
+    pool_layouts = matching_layouts(question.prefill_layout, model, (other or cluster).num_chips)
     _check_overlap(question, modes, layouts, model, cluster)
     model = with_adapter(model, question, watch)
     system = resolve_on(question, model, cluster, watch, engine or "auto", again=again)
@@ -192,16 +183,11 @@ def _prefill_pool(question: PlanQuestion) -> Cluster | None:
         InputError: options of a pool that is not considered, or not on another cluster.
     """
     if question.serving == "aggregated":
-        for name in ("prefill_on", "prefill_chips", "prefill_layout"):
-            value = getattr(question, name)
-            if value is not None:
-                raise InputError(what=name, given=value, allowed="only with `serving` both")
+        question.refuse("prefill_on", "prefill_chips", "prefill_layout", allowed="only with `serving` both")
     if question.prefill_on is None:
-        if question.prefill_chips is not None:
-            allowed = "together with `prefill_on` CLUSTER"
-            raise InputError(what="prefill_chips", given=question.prefill_chips, allowed=allowed)
+        question.refuse("prefill_chips", allowed="together with `prefill_on` CLUSTER")
         return None
-    other, chips = on_terms(question, cluster_of(question.prefill_on)), count(question.prefill_chips)
+    other, chips = on_terms(question, cluster_of(question.prefill_on)), question.prefill_chips
     return other if chips is None else other.with_num_chips(chips)
 
 
@@ -213,7 +199,7 @@ def _check_overlap(
     Raises:
         InputError: a model without experts, or only overlapping modes where no layout has several ranks.
     """
-    overlapping = [text for text, mode in zip(texts(question.mode), modes, strict=True) if mode.two_batch_overlap]
+    overlapping = [text for text, mode in zip(question.mode, modes, strict=True) if mode.two_batch_overlap]
     if not overlapping:
         return
     from rackline.arch import Model
@@ -238,17 +224,12 @@ def traffic_of(question: PlanQuestion, workload: Workload) -> tuple[Traffic | No
     Raises:
         InputError: two kinds of traffic, or an option that belongs to traffic without it.
     """
-    given = [name for name in _TRAFFIC if getattr(question, name) is not None]
-    if len(given) > 1:
-        raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
-    stated = {*given, *(["turns"] if question.turns is not None else [])}
+    given = question.either(*_TRAFFIC)
     pauses = ("users", "turns")
     needs = {"peak_over_mean": _TRAFFIC, "offline_share": _TRAFFIC[:2], "provider": _TRAFFIC, "think_time": pauses}
     for name, of in needs.items():
-        value = getattr(question, name)
-        if value is not None and not stated & set(of):
-            known = " or ".join(f"`{one}`" for one in of)
-            raise InputError(what=name, given=value, allowed=f"together with {known}")
+        if not question.given(*of):
+            question.refuse(name, allowed=f"together with {' or '.join(f'`{one}`' for one in of)}")
     if not given:
         return None, None
 
@@ -256,14 +237,14 @@ def traffic_of(question: PlanQuestion, workload: Workload) -> tuple[Traffic | No
     from rackline.serving.population import Population
 
     traffic = Traffic(
-        tokens_per_s=si(question.traffic) or (si(question.requests) or 1.0) * workload.output_len,
-        peak_over_mean=si(question.peak_over_mean) or 1.0,
-        offline_share=si(question.offline_share) or 0.0,
-        provider_tokens_per_s=si(question.provider),
+        tokens_per_s=question.traffic or (question.requests or 1.0) * workload.output_len,
+        peak_over_mean=question.peak_over_mean or 1.0,
+        offline_share=question.offline_share or 0.0,
+        provider_tokens_per_s=question.provider,
     )
     if question.users is None:
         return traffic, None
-    return traffic, Population(users=count(question.users), think_s=si(question.think_time) or 0.0)
+    return traffic, Population(users=question.users, think_s=question.think_time or 0.0)
 
 
 def speculations_of(text: str | None) -> list[Speculation] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from rackline.api.option import si
 from rackline.api.traffic import sessions_of
 from rackline.errors import InputError
 from rackline.units import parse_per_second
@@ -25,15 +24,11 @@ def repeats_of(question: TiersQuestion) -> tuple[str, Repeats] | None:
     Raises:
         InputError: a trace without hashes, options of conversations without `turns`, or the other way round.
     """
-    given = [name for name in _OF_SESSIONS if getattr(question, name) is not None]
     if question.trace is not None:
-        if question.turns is not None or given:
-            name = "turns" if question.turns is not None else given[0]
-            raise InputError(what=name, given=getattr(question, name), allowed="only without `trace`")
+        question.refuse("turns", *_OF_SESSIONS, allowed="only without `trace`")
         return _recorded(question.trace)
     if question.turns is None:
-        if given:
-            raise InputError(what=given[0], given=getattr(question, given[0]), allowed="only with `turns`")
+        question.refuse(*_OF_SESSIONS, allowed="only with `turns`")
         return None
     return _sessions(question)
 
@@ -61,8 +56,8 @@ def evicting(question: TiersQuestion, repeats: Repeats, costs: TokenCosts) -> Re
     else:
         traffic = RepeatingSessions(
             sessions=sessions_of(question),
-            message_tokens=si(question.input) or 1.0,
-            answer_tokens=si(question.output) or 1.0,
+            message_tokens=question.input or 1.0,
+            answer_tokens=question.output or 1.0,
         )
         rate = parse_per_second(str(question.rate), name="rate", maximum=1e9) * traffic.requests_of_one
     policy = eviction(question.eviction)
@@ -120,12 +115,13 @@ def _sessions(question: TiersQuestion) -> tuple[str, Repeats]:
     from rackline.pricing.prefixes import Repeats
     from rackline.simulation.characteristic_time import SessionHits, session_hits
 
-    for name in ("rate", "input", "output"):
-        if getattr(question, name) is None:
+    given = question.given(*_SUCH_AS)
+    for name in _SUCH_AS:
+        if name not in given:
             raise InputError(what=name, given="nothing", allowed=f"with `turns`, such as `{name}` {_SUCH_AS[name]}")
     sessions = sessions_of(question)
     rate = parse_per_second(str(question.rate), name="rate", maximum=1e9)
-    message, answer = si(question.input) or 1.0, si(question.output) or 1.0
+    message, answer = question.input or 1.0, question.output or 1.0
 
     def hits(*, ttl_s: float = math.inf, capacity_tokens: float = math.inf) -> SessionHits:
         return session_hits(

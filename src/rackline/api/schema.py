@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, assert_never
+from typing import Any, ClassVar
 
 from rackline.api.answer import SCHEMA_VERSION, Answer, Verbatim, asks, find_verb
 from rackline.api.answer_schema import Schemas, answer_type, hints
 from rackline.api.option import Option, option
-from rackline.api.question import Question, defaults, options
+from rackline.api.question import Question, defaults, options, question, written_defaults
 from rackline.api.verbs import MODULES
 from rackline.api.watch import Watch
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class SchemaQuestion(Question):
     """What do questions and answers look like as JSON?"""
 
     ask: ClassVar[str] = "schema"
 
-    name: str | None = field(
-        default=None,
-        kw_only=False,
-        metadata=option("text", "a question, such as plan; all by default", positional=True),
-    )
-    answers: bool = field(
-        default=False, metadata=option("switch", "the schema of answers instead of that of questions")
-    )
+    name: str | None = option("text", "a question, such as plan; all by default", default=None, kw_only=False)
+    answers: bool = option("switch", "the schema of answers instead of that of questions", default=False)
 
 
 def _text(answer: Answer[SchemaQuestion, dict[str, Any]], width: int) -> Iterable[Any]:
@@ -104,56 +97,35 @@ def answer_schemas(names: Iterable[str]) -> dict[str, Any]:
 
 def question_schema(kind: type[Question]) -> dict[str, Any]:
     """The JSON Schema of a question."""
-    usual = defaults(kind)
-    known = options(kind)
+    written, usual, known = written_defaults(kind), defaults(kind), options(kind)
     properties: dict[str, Any] = {"ask": {"const": kind.ask}}
     for name, one in known.items():
-        properties[name] = _option_schema(one, nullable=name in usual and usual[name] is None)
-        if usual.get(name) is not None:
+        properties[name] = _option_schema(one, nullable=name in written and written[name] is None)
+        if written.get(name) is not None:
             value = usual[name]
             properties[name]["default"] = list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType]
     return {
         "title": (kind.__doc__ or "").partition("\n")[0],
         "type": "object",
         "properties": properties,
-        "required": ["ask", *(name for name in known if name not in usual)],
+        "required": ["ask", *(name for name in known if name not in written)],
         "additionalProperties": False,
     }
 
 
 def _option_schema(one: Option, *, nullable: bool) -> dict[str, Any]:
     """The JSON Schema of one option: numbers are SI, texts carry their units."""
-    number: dict[str, Any] = {"type": "number"}
-    most = one.maximum
-    match one.kind:
-        case "switch":
-            return {"type": "boolean", "description": one.help}
-        case "settings":
-            texts = {"type": "array", "items": {"type": "string"}}
-            return {"anyOf": [texts, {"type": "object"}, {"type": "string"}], "description": one.help}
-        case "whole":
-            number["type"] = "integer"
-        case "fraction":
-            most = 1.0 if most is None else most
-        case (
-            "text"
-            | "object"
-            | "limit"
-            | "seconds"
-            | "count"
-            | "rate"
-            | "per_second"
-            | "bytes"
-            | "usd_per_hour"
-            | "watts"
-        ):
-            pass
-        case _:
-            assert_never(one.kind)
+    if one.kind == "switch":
+        return {"type": "boolean", "description": one.help}
+    if one.kind == "settings":
+        texts = {"type": "array", "items": {"type": "string"}}
+        return {"anyOf": [texts, {"type": "object"}, {"type": "string"}], "description": one.help}
+    number: dict[str, Any] = {"type": "integer" if one.kind == "whole" else "number"}
     if one.minimum is not None:
         number["minimum"] = one.minimum
     elif one.is_quantity:
         number["minimum" if one.zero else "exclusiveMinimum"] = 0
+    most = 1.0 if one.kind == "fraction" and one.maximum is None else one.maximum
     if most is not None:
         number["maximum"] = most
     forms: list[dict[str, Any]] = [number, {"type": "string"}] if one.is_quantity else [{"type": "string"}]

@@ -9,7 +9,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.option import layout_text, numbers, si
 from rackline.api.repeats import evicting, repeats_of
 from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import costs_of, rent_of
@@ -151,26 +150,26 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
     system = resolve(question, watch)
     rent = rent_of(system.cluster)
     repeating = repeats_of(question)
-    prompt_len = si(question.prompt) if repeating is None else repeating[1].input_len
+    prompt_len = question.prompt if repeating is None else repeating[1].input_len
     check_context(system.model, prompt_len, watch)
     from rackline.pricing import Terms, envelope, keeping_lines
     from rackline.serving.workload import Workload
 
     request = Workload(input_len=prompt_len, output_len=_PLANNED_OUTPUT_LEN)
-    costs = costs_of(system, layout_text(question.layout), request, watch)
+    costs = costs_of(system, question.layout, request, watch)
     if repeating is not None and question.eviction != "lru":
         repeating = (repeating[0], evicting(question, repeating[1], costs))
-    lines = keeping_lines(costs, rent, prompt_len, fetch_s=si(question.max_load_time))
-    holds_s = numbers(question.hold_time) or USUAL_HOLDS_S
+    lines = keeping_lines(costs, rent, prompt_len, fetch_s=question.max_load_time)
+    holds_s = question.hold_time or USUAL_HOLDS_S
     return Kept(
         costs=costs,
         lines=tuple(lines),
-        spans=envelope(lines, si(question.reuses)),
+        spans=envelope(lines, question.reuses),
         hold_times_s=holds_s,
         prompt_len=prompt_len,
         entry_bytes=float(costs.kv_bytes(prompt_len)),
-        reuses=si(question.reuses),
-        price_over_cost=Terms(margin=si(question.margin), utilisation=si(question.utilisation)).price_over_cost,
+        reuses=question.reuses,
+        price_over_cost=Terms(margin=question.margin, utilisation=question.utilisation).price_over_cost,
         traffic=None if repeating is None else _kept_traffic(question, *repeating, lines, holds_s, prompt_len),
     )
 

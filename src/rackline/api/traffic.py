@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from rackline.api.groups import SPREADS, TIME_UNITS
 from rackline.api.lengths import mixture_of_file
-from rackline.api.option import count, si
-from rackline.api.traffic_fields import SPREADS, TIME_UNITS
 from rackline.errors import InputError, nearest_names
 from rackline.units import parse_bytes, parse_count, parse_per_second, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rackline.api.option import Quantity
+    from rackline.api import groups as asked
     from rackline.simulation import CacheRules, Requests, Sessions, Slo, TierSpec
     from rackline.simulation.traces import TimeUnit
     from rackline.simulation.workloads import AnyLengths, Spread
@@ -24,65 +23,7 @@ _LIMITS = ("ttft", "tpot", "e2e")
 _USUAL_REQUESTS = 1000
 
 
-class Talks(Protocol):
-    """The options of a question on conversations and agents."""
-
-    @property
-    def turns(self) -> Quantity | None: ...
-    @property
-    def think_time(self) -> Quantity | None: ...
-    @property
-    def system_prompt(self) -> Quantity: ...
-    @property
-    def tool_calls(self) -> Quantity | None: ...
-    @property
-    def tool_time(self) -> Quantity: ...
-    @property
-    def tool_output(self) -> Quantity | None: ...
-    @property
-    def session_lengths(self) -> str: ...
-
-
-class Traffic(Talks, Protocol):
-    """The options of traffic, in a question that has them."""
-
-    @property
-    def trace(self) -> str | None: ...
-    @property
-    def rate(self) -> Quantity | None: ...
-    @property
-    def users(self) -> Quantity | None: ...
-    @property
-    def requests(self) -> Quantity | None: ...
-    @property
-    def input(self) -> Quantity | None: ...
-    @property
-    def output(self) -> Quantity | None: ...
-    @property
-    def lengths(self) -> str: ...
-    @property
-    def mix(self) -> str | None: ...
-    @property
-    def arrival_cv(self) -> Quantity: ...
-    @property
-    def rate_scale(self) -> Quantity: ...
-    @property
-    def seed(self) -> Quantity: ...
-    @property
-    def time_unit(self) -> str | None: ...
-    @property
-    def skip_bad(self) -> bool: ...
-    @property
-    def diurnal_amplitude(self) -> Quantity: ...
-    @property
-    def high_priority_share(self) -> Quantity: ...
-    @property
-    def cache_hit(self) -> Quantity: ...
-    @property
-    def prefix_caching(self) -> bool: ...
-
-
-def requests_of(question: Traffic, media_tokens: int = 0, usual: int = _USUAL_REQUESTS) -> Requests:
+def requests_of(question: asked.Traffic, media_tokens: int = 0, usual: int = _USUAL_REQUESTS) -> Requests:
     """The requests of a question.
 
     Args:
@@ -98,11 +39,11 @@ def requests_of(question: Traffic, media_tokens: int = 0, usual: int = _USUAL_RE
         found = replace(found, input_len=found.input_len + media_tokens)
     if question.cache_hit:
         found = _with_hits(question, found)
-    rate_scale = si(question.rate_scale)
+    rate_scale = question.rate_scale
     return found.scaled(rate_scale) if rate_scale != 1.0 else found
 
 
-def _with_hits(question: Traffic, requests: Requests) -> Requests:
+def _with_hits(question: asked.Traffic, requests: Requests) -> Requests:
     """The same requests with a share of each prompt in the cache when they arrive.
 
     Raises:
@@ -110,17 +51,13 @@ def _with_hits(question: Traffic, requests: Requests) -> Requests:
     """
     import numpy as np
 
-    for name in ("turns", "prefix_caching"):
-        value = getattr(question, name)
-        if value:
-            raise InputError(
-                what="cache_hit", given=question.cache_hit, allowed=f"only without `{name}`, which finds it"
-            )
-    cached = np.rint(requests.input_len * si(question.cache_hit)).astype(np.int64)
+    for name in question.given("turns", "prefix_caching"):
+        question.refuse("cache_hit", allowed=f"only without `{name}`, which finds it")
+    cached = np.rint(requests.input_len * question.cache_hit).astype(np.int64)
     return replace(requests, computed=np.minimum(cached, requests.input_len - 1))
 
 
-def encoded_over(question: Traffic, requests: Requests, media_tokens: int) -> float:
+def encoded_over(question: asked.Traffic, requests: Requests, media_tokens: int) -> float:
     """Tokens of a prompt over which the encoding of images and sound is spread: those of the mean prompt or message.
 
     Args:
@@ -128,23 +65,21 @@ def encoded_over(question: Traffic, requests: Requests, media_tokens: int) -> fl
         media_tokens: as in `requests_of` [tokens].
     """
     if question.turns is not None:
-        return si(question.input) + media_tokens if question.input is not None else float(media_tokens)
+        return question.input + media_tokens if question.input is not None else float(media_tokens)
     return float(requests.input_len.mean())
 
 
-def _recorded(question: Traffic, trace: str) -> Requests:
+def _recorded(question: asked.Traffic, trace: str) -> Requests:
     from rackline.simulation import read_trace
 
-    for name in ("rate", "users", "input", "output", "mix", "turns"):
-        value = getattr(question, name)
-        if value is not None:
-            raise InputError(what=name, given=value, allowed="only without `trace` (`rate_scale` scales its rate)")
+    allowed = "only without `trace` (`rate_scale` scales its rate)"
+    question.refuse("rate", "users", "input", "output", "mix", "turns", allowed=allowed)
     unit: TimeUnit | None = next((known for known in TIME_UNITS if known == question.time_unit), None)
     found = read_trace(trace, skip_bad=question.skip_bad, time_unit=unit)
-    return found if question.requests is None else found.first(count(question.requests))
+    return found if question.requests is None else found.first(question.requests)
 
 
-def _made(question: Traffic, media_tokens: int, usual: int) -> Requests:
+def _made(question: asked.Traffic, media_tokens: int, usual: int) -> Requests:
     import numpy as np
 
     from rackline.simulation import closed_loop_of, open_arrivals
@@ -153,11 +88,11 @@ def _made(question: Traffic, media_tokens: int, usual: int) -> Requests:
         given = "neither" if question.rate is None else "both"
         raise InputError(what="traffic", given=given, allowed="one of `trace`, `rate` and `users`")
     lengths = _lengths(question, media_tokens if question.turns is not None else 0)
-    rng = np.random.default_rng(count(question.seed))
-    number = count(question.requests) or usual
-    think_s = si(question.think_time) or 0.0
+    rng = np.random.default_rng(question.seed)
+    number = question.requests or usual
+    think_s = question.think_time or 0.0
     if question.users is not None:
-        return closed_loop_of(rng, number, count(question.users), lengths, think_s=think_s)
+        return closed_loop_of(rng, number, question.users, lengths, think_s=think_s)
     rate = _rate(str(question.rate))
     if question.turns is not None or question.tool_calls is not None or question.tool_output is not None:
         return sessions_of(question).draw(rng, number, rate, lengths)
@@ -166,13 +101,13 @@ def _made(question: Traffic, media_tokens: int, usual: int) -> Requests:
         number,
         rate,
         lengths,
-        arrival_cv=si(question.arrival_cv),
-        diurnal_amplitude=si(question.diurnal_amplitude),
-        high_priority_share=si(question.high_priority_share),
+        arrival_cv=question.arrival_cv,
+        diurnal_amplitude=question.diurnal_amplitude,
+        high_priority_share=question.high_priority_share,
     )
 
 
-def sessions_of(question: Talks) -> Sessions:
+def sessions_of(question: asked.Sessions) -> Sessions:
     """How conversations and agents go on.
 
     Raises:
@@ -181,38 +116,34 @@ def sessions_of(question: Talks) -> Sessions:
     from rackline.simulation import Sessions
 
     if question.turns is None:
-        name = "tool_calls" if question.tool_calls is not None else "tool_output"
-        raise InputError(what=name, given=getattr(question, name), allowed="only with `turns`")
+        question.refuse("tool_calls", "tool_output", allowed="only with `turns`")
     if (question.tool_calls is None) != (question.tool_output is None):
         missing = "tool_calls" if question.tool_calls is None else "tool_output"
         raise InputError(what=missing, given="nothing", allowed="both `tool_calls` and `tool_output`, or neither")
     return Sessions(
-        turns=si(question.turns) or 1.0,
-        tool_calls=si(question.tool_calls) or 0.0,
-        think_s=si(question.think_time) or 0.0,
-        tool_s=si(question.tool_time),
-        tool_tokens=si(question.tool_output) or 0.0,
-        system_tokens=int(si(question.system_prompt)),
+        turns=question.turns or 1.0,
+        tool_calls=question.tool_calls or 0.0,
+        think_s=question.think_time or 0.0,
+        tool_s=question.tool_time,
+        tool_tokens=question.tool_output or 0.0,
+        system_tokens=int(question.system_prompt),
         same_length=question.session_lengths == "fixed",
     )
 
 
-def _lengths(question: Traffic, more_tokens: int) -> AnyLengths:
+def _lengths(question: asked.Traffic, more_tokens: int) -> AnyLengths:
     """What prompts, with some tokens more, and answers are drawn from."""
     from rackline.simulation import Lengths
 
     if question.mix is not None:
-        for name in ("input", "output", "turns"):
-            value = getattr(question, name)
-            if value is not None:
-                raise InputError(what=name, given=value, allowed="only without `mix`")
+        question.refuse("input", "output", "turns", allowed="only without `mix`")
         return mixture_of_file(question.mix)
     if question.input is None or question.output is None:
         name = "input" if question.input is None else "output"
         allowed = "mean tokens per request, such as 2k, or those of a use, such as `use` chat"
         raise InputError(what=name, given="nothing", allowed=allowed)
     spread: Spread = next(known for known in SPREADS if known == question.lengths)
-    return Lengths(input_len=si(question.input) + more_tokens, output_len=si(question.output), spread=spread)
+    return Lengths(input_len=question.input + more_tokens, output_len=question.output, spread=spread)
 
 
 def _rate(text: str) -> float:
@@ -274,18 +205,7 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ..
     return tuple(found)
 
 
-class Lifetimes(Protocol):
-    """The options of a question on what leaves a cache of prefixes."""
-
-    @property
-    def eviction(self) -> str: ...
-    @property
-    def cache_ttl(self) -> Quantity | None: ...
-    @property
-    def cache_ttl_from(self) -> str: ...
-
-
-def cache_rules_of(question: Lifetimes) -> CacheRules:
+def cache_rules_of(question: asked.Lifetimes) -> CacheRules:
     """Eviction and expiry of the prefix cache.
 
     Raises:
@@ -296,6 +216,6 @@ def cache_rules_of(question: Lifetimes) -> CacheRules:
 
     return CacheRules(
         eviction=eviction(question.eviction),
-        ttl_s=math.inf if question.cache_ttl is None else si(question.cache_ttl),
+        ttl_s=math.inf if question.cache_ttl is None else question.cache_ttl,
         ttl_from_use=question.cache_ttl_from == "use",
     )

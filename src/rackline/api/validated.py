@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from rackline.api.answer import Answer, SideFile, Verbatim
-from rackline.api.option import Option, texts
+from rackline.api.option import Option
 from rackline.api.validate_question import ValidateQuestion
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -141,7 +141,7 @@ def summary_of(answer: Answered) -> str:
         return f"median |error|: {medians or 'none'}; {supported:,} of {found.board.num_cases:,} cases predicted"
     if isinstance(found, Imported):
         return f"{found.lines.count(chr(10))} cases"
-    return f"{type(found).__name__} of {', '.join(texts(answer.question.files))}"
+    return f"{type(found).__name__} of {', '.join(answer.question.files)}"
 
 
 def rows_of(answer: Answered) -> Iterable[Any]:
@@ -192,7 +192,7 @@ def _write_stored(answer: Answered, path: Path) -> None:
     from rackline.validation.stored import write_stored
 
     if isinstance(answer.result, Validated):
-        write_stored(answer.result.board, texts(answer.question.files), path)
+        write_stored(answer.result.board, answer.question.files, path)
 
 
 def _write_docs(answer: Answered, path: Path) -> None:
@@ -213,7 +213,7 @@ def _write_docs(answer: Answered, path: Path) -> None:
         if found.by == "model":
             from rackline.validation.coverage import write_coverage_docs
 
-            files = texts(answer.question.files)
+            files = answer.question.files
             write_coverage_docs(held_out_scores(found, files, answer.question.calibration), path)
     elif isinstance(found, TrainRefit):
         write_train_refit_docs(found, path)
@@ -222,7 +222,7 @@ def _write_docs(answer: Answered, path: Path) -> None:
     elif found.board.both_ways and len(found.board.both_ways) == found.board.num_cases:
         write_speculation(found.board.both_ways, path)
     else:
-        write_scoreboard(stored_form(found.board, texts(answer.question.files)), path)
+        write_scoreboard(stored_form(found.board, answer.question.files), path)
 
 
 def _write_bands(answer: Answered, path: Path) -> None:
@@ -231,7 +231,7 @@ def _write_bands(answer: Answered, path: Path) -> None:
     from rackline.validation.coverage import make_bands
     from rackline.validation.refit import Refit
 
-    files, found = texts(answer.question.files), answer.result
+    files, found = answer.question.files, answer.result
     if not isinstance(found, Validated | Refit):
         raise InputError(what="write_bands", given=str(path), allowed="only for served cases")
     scores = (

@@ -244,8 +244,7 @@ def _paths(verb: Verb[Any, Any], question: Question, wanted: Mapping[str, Any]) 
 def files_read(question: Question) -> dict[str, str]:
     """The files that a question names, by option."""
     found: dict[str, str] = {}
-    for key in options(type(question)):
-        value = getattr(question, key)
+    for key, value in question.given(*options(type(question))).items():
         for one in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
             if isinstance(one, str) and len(one) < _LONGEST_NAME and Path(one).is_file():
                 found[f"{key} {one}"] = one
