@@ -38,7 +38,7 @@ class Question:
         usual = written_defaults(type(self))
         for name, one in options(type(self)).items():
             given = getattr(self, name)
-            if given is None:
+            if given is None or (given == () and usual.get(name, given) is None):  # as `replace` gives back several that are none
                 given = usual.get(name)
             object.__setattr__(self, name, one.empty if given is None else one.read(given, name))
 
