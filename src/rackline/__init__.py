@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from rackline.api.ask import ask as ask
     from rackline.api.budget import budget as budget
     from rackline.api.calibrate import calibrate as calibrate
-    from rackline.api.chips import chips as chips
-    from rackline.api.clusters import clusters as clusters
+    from rackline.api.catalogue import chips as chips
+    from rackline.api.catalogue import clusters as clusters
+    from rackline.api.catalogue import memory as memory
     from rackline.api.compare import compare as compare
     from rackline.api.encode import encode as encode
     from rackline.api.explain import explain as explain
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from rackline.api.lab import experiment as experiment
     from rackline.api.lecture import lecture as lecture
     from rackline.api.measure import measure as measure
-    from rackline.api.memory import memory as memory
     from rackline.api.models import models as models
     from rackline.api.new import new as new
     from rackline.api.observe import observe as observe
@@ -84,9 +84,9 @@ _WHERE = {
     "calibration": "rackline.passes",
     "capacity": "rackline.serving",
     "chip": "rackline.hardware",
-    "chips": "rackline.api.chips",
+    "chips": "rackline.api.catalogue",
     "cluster": "rackline.hardware",
-    "clusters": "rackline.api.clusters",
+    "clusters": "rackline.api.catalogue",
     "compare": "rackline.api.compare",
     "encode": "rackline.api.encode",
     "experiment": "rackline.api.lab",
@@ -95,7 +95,7 @@ _WHERE = {
     "infer_prices": "rackline.api.infer_prices",
     "lecture": "rackline.api.lecture",
     "measure": "rackline.api.measure",
-    "memory": "rackline.api.memory",
+    "memory": "rackline.api.catalogue",
     "new": "rackline.api.new",
     "memory_tier": "rackline.hardware",
     "model": "rackline.arch",

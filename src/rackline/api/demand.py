@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rackline.api.lengths import mixture_of
 from rackline.api.plan import searched
 from rackline.api.plan_parts import plan_inputs, plan_question_of, traffic_of
 from rackline.api.question import defaults
+from rackline.api.traffic import mixture_of
 from rackline.api.uses import Use, record_of, with_use
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rackline.api.plan_question import PlanQuestion
+    from rackline.api.plan_parts import PlanQuestion
     from rackline.api.price_question import PriceQuestion
     from rackline.api.selling import SearchedWays
     from rackline.api.watch import Watch

@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rackline.api.plan import searched
-from rackline.api.plan_parts import PlanInputs, plan_inputs, plan_question_of
-from rackline.api.plan_question import PlanQuestion
+from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs, plan_question_of
 from rackline.api.uses import with_use
 from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 from rackline.units import parse_whole
 
 if TYPE_CHECKING:
-    from rackline.api.compare_question import CompareQuestion
+    from rackline.api.compare import CompareQuestion
     from rackline.api.uses import Use
     from rackline.parallel import Layout
     from rackline.report.compare_report import Side

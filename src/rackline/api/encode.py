@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.groups import CALIBRATION, FREE_LAYOUT, MEMORY_FRACTION
-from rackline.api.media import IMAGES, MediaQuestion, media_of, with_media
+from rackline.api.model_options import IMAGES, MediaQuestion, media_of, with_media
 from rackline.api.option import option, shared, tokens
 from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.adapter import AdapterQuestion, with_adapter
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.groups import CALIBRATION, MEMORY_FRACTION, POWER_CAP, ROUTING, SAMPLING
-from rackline.api.media import media_of, media_tokens, with_media
+from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, with_adapter, with_media
 from rackline.api.option import Option, option, shared, tokens, whole
 from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve

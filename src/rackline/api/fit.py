@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.adapter import AdapterQuestion, with_adapter
 from rackline.api.answer import Answer, asks
 from rackline.api.groups import CHIPS, FREE_LAYOUT, MEMORY_FRACTION
-from rackline.api.media import media_of, media_tokens, with_media
+from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, with_adapter, with_media
 from rackline.api.option import shared, tokens, whole
 from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve

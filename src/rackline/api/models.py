@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
-from rackline.api.adapter import adapter_of_folder, adapter_of_repository
 from rackline.api.answer import Answer, asks
 from rackline.api.catalogue import overrides_of, refuse_settings, set_option
 from rackline.api.groups import ModelQuestion
+from rackline.api.model_options import adapter_of_folder, adapter_of_repository
 from rackline.api.option import option
 from rackline.api.question import question
 from rackline.api.resolve import lookup_of

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.plan_parts import PlanInputs, plan_inputs
-from rackline.api.plan_question import PlanQuestion
+from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs
 from rackline.api.resolve import named
 from rackline.api.starting import KINDS, LAUNCH_AS, Starting, launch_options, manifests_of
 from rackline.api.uses import Use, use_lines, with_use

@@ -1,30 +1,22 @@
-"""A plan's question → what is searched: the space, the limits, the prefill pool, the traffic, what is launched."""
+"""The question of `plan`, and what is searched for it: the space, limits, pools, traffic, what is launched."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.adapter import with_adapter
-from rackline.api.draft import with_draft
-from rackline.api.lengths import mixture_of
-from rackline.api.media import media_of, media_tokens, with_media
-from rackline.api.plan_question import PlanQuestion
-from rackline.api.planned_prefixes import keeping_of, sessions_repeating
-from rackline.api.question import options
-from rackline.api.resolve import (
-    check_context,
-    cluster_of,
-    lookup_of,
-    named,
-    on_terms,
-    resolve_on,
-)
+from rackline.api.groups import FLEET, PUE, Lifetimes, Planned, Sessions
+from rackline.api.model_options import DraftQuestion, media_of, media_tokens, with_adapter, with_draft, with_media
+from rackline.api.option import MOST_SECONDS, option, shared
+from rackline.api.question import options, question
+from rackline.api.resolve import check_context, cluster_of, lookup_of, named, on_terms, resolve_on
+from rackline.api.traffic import cache_rules_of, mixture_of, sessions_of, tiers_of
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
-    from rackline.api.option import ModelLike
+    from rackline.api.option import ClusterLike, MaybeLayout, MaybeNumber, MaybeWhole, ModelLike, Number, Texts
     from rackline.api.question import Question
     from rackline.api.resolve import Lookup
     from rackline.api.watch import Watch
@@ -38,7 +30,116 @@ if TYPE_CHECKING:
     from rackline.serving.population import Population
     from rackline.serving.speculative import Speculation
     from rackline.serving.workload import Mode, Workload
+    from rackline.simulation.hits_by_tier import Repeating, RepeatingSessions
     from rackline.system import Demand, System
+
+SERVING = ("both", "aggregated")
+_POOLS, _REPEATS, _MORE = "Prefill pool", "Prompts that repeat", "Further output"
+
+
+@question
+class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion):
+    """What is the cheapest way to serve a model on a cluster under latency limits?"""
+
+    ask: ClassVar[str] = "plan"
+    headings = dict.fromkeys([*options(Sessions), *options(Lifetimes)], _REPEATS)
+
+    objective: str = option(
+        "text",
+        "what is least within the limits: dollars, or joules of an output token, for which power caps and layouts "
+        "are compared by energy",
+        default="dollars",
+        choices=("dollars", "joules"),
+    )
+    prefill_on: ClusterLike | None = option(
+        "object",
+        "another cluster for the prefill pool, such as h100-96; by default chips of the same cluster",
+        default=None,
+        group=_POOLS,
+    )
+    prefill_chips: MaybeWhole = option(
+        "whole",
+        "number of chips of that cluster; all by default",
+        default=None,
+        unit="count",
+        minimum=1.0,
+        group=_POOLS,
+    )
+    prefill_layout: MaybeLayout = option(
+        "text",
+        "parallel degrees to fix in the prefill pool, such as attention_dp=32,ep=32",
+        default=None,
+        group=_POOLS,
+    )
+    pue: Number = shared(PUE, default="1", group=FLEET)
+    offline_share: MaybeNumber = option(
+        "fraction",
+        "offline share: traffic that may wait for off-peak hours, such as 30%",
+        default=None,
+        unit="1",
+        zero=True,
+        group=FLEET,
+    )
+    provider: MaybeNumber = option(
+        "count",
+        "output tokens/s of a whole provider, for comparison, such as 400M",
+        default=None,
+        unit="token/s",
+        maximum=1e15,
+        group=FLEET,
+    )
+    cache_ttl: MaybeNumber = option(
+        "seconds",
+        "with `turns` or `trace`: time after its last use at which a prefix expires in HBM, such as 5min; by "
+        "default it stays until its memory is needed",
+        default=None,
+        unit="s",
+        maximum=MOST_SECONDS,
+        group=_REPEATS,
+    )
+    tier: Texts = option(
+        "text",
+        "with `turns` or `trace`: memory behind HBM that keeps prefixes, for each chip: "
+        "NAME=BYTES@RATE[@LATENCY][,ttl=TIME], fastest first, with an expiry of its own; may be repeated",
+        default=None,
+        several=True,
+        repeated=True,
+        group=_REPEATS,
+    )
+    full: bool = option(
+        "switch",
+        "print the full report: rows of the passes, memory, Pareto fronts, other layouts",
+        default=False,
+        group=_MORE,
+    )
+    launch: str | None = option(
+        "text",
+        "print launch commands of the answer for auto (the calibration's stack), vllm, sglang or trtllm, each also "
+        "in a version, such as sglang=0.5.6; its launch rules apply",
+        default=None,
+        group=_MORE,
+    )
+    speculate: str | None = option(
+        "text",
+        "when speculative decoding pays on the chosen decode replica: usual (1 to 4 draft tokens at typical "
+        "acceptance) or draft tokens with the tokens that a step yields, such as 1,3=2.9",
+        default=None,
+        group=_MORE,
+    )
+    attention_ffn: bool = option(
+        "switch",
+        "attention/FFN disaggregation: decode with attention and experts on separate chips",
+        default=False,
+        group=_MORE,
+    )
+    what_if: str | None = option(
+        "text",
+        "vary one quantity and show the optimum at each value, such as scale_up_size=8,72,144 or "
+        "hbm_bandwidth=4TB/s:20TB/s:5; also scale_up_bandwidth, scale_out_bandwidth, hbm_capacity, "
+        "total_over_active, kv_bytes_per_token, or any key of `set`",
+        default=None,
+        group=_MORE,
+    )
 
 
 def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
@@ -337,3 +438,69 @@ def _plain_name(name: str) -> str:
     for ending in (*_STORED, *_TUNED):
         found = found.removesuffix(ending)
     return found
+
+
+def sessions_repeating(question: PlanQuestion, media_tokens: int) -> RepeatingSessions:
+    """Conversations or agents of a question.
+
+    Args:
+        media_tokens: that images and sound add to a message [tokens].
+
+    Raises:
+        InputError: lengths or results of tools that are missing.
+    """
+    from rackline.simulation.hits_by_tier import RepeatingSessions
+
+    if question.input is None:
+        raise InputError(what="input", given="nothing", allowed="with `turns`, mean tokens such as 300")
+    if question.output is None:
+        raise InputError(what="output", given="nothing", allowed="with `turns`, mean tokens such as 400")
+    return RepeatingSessions(
+        sessions=sessions_of(question),
+        message_tokens=question.input + media_tokens,
+        answer_tokens=question.output,
+    )
+
+
+def keeping_of(question: PlanQuestion, media_tokens: int, model: AnyModel) -> Keeping | None:
+    """Prefixes that come again, and how long they are kept; None where nothing says so.
+
+    Args:
+        media_tokens: as above [tokens].
+        model: that is served.
+
+    Raises:
+        InputError: options that contradict or miss each other.
+    """
+    given = question.given("turns", "cache_ttl", "tier", "eviction", "cache_ttl_from")
+    if question.turns is None:
+        question.refuse("tool_calls", "tool_output", allowed="only with `turns`")
+        if not given:
+            return None
+        if question.trace is None:
+            question.refuse(*given, allowed="only with `turns` or `trace`, whose prefixes are kept")
+    question.refuse("cache_hit", allowed=f"only without `{next(iter(given))}`, which gives it")
+    allowed = "only without prompts that repeat, which are planned on single engines"
+    question.refuse("prefill_on", "prefill_chips", "prefill_layout", allowed=allowed)
+    from rackline.arch import Model
+    from rackline.search.kept_prefixes import Keeping
+    from rackline.simulation.prefix_cache import PrefixCache
+
+    adapter = model.adapter if isinstance(model, Model) else None
+    if adapter is not None and adapter.number > 1:
+        raise InputError(what="adapters", given=adapter.number, allowed="1 with a cache of prefixes")
+    rules, tiers = cache_rules_of(question), tiers_of(question.tier, 1.0)
+    PrefixCache(1, 1, tiers, rules)  # refuses a tier that expires before a faster one
+    return Keeping(traffic=_traffic(question, media_tokens), rules=rules, tiers=tiers)
+
+
+def _traffic(question: PlanQuestion, media_tokens: int) -> Repeating:
+    if question.turns is not None:
+        question.refuse("trace", "mix", allowed="only without `turns`")
+        return sessions_repeating(question, media_tokens)
+    from rackline.api.tiers import reuse_in
+    from rackline.simulation import read_trace
+    from rackline.simulation.hits_by_tier import RepeatingTrace
+
+    trace = question.trace or ""
+    return RepeatingTrace.of(Path(trace).name, read_trace(trace), reuse_in(trace))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.demand import USUAL_OUTPUT, fleet_question, requests_of, sold_to
-from rackline.api.media import media_of, with_media
+from rackline.api.model_options import media_of, with_media
 from rackline.api.price_question import PriceQuestion
 from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import SearchedWays, rent_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from rackline.api.groups import PUE, Served
-from rackline.api.media import MediaQuestion
+from rackline.api.model_options import MediaQuestion
 from rackline.api.option import MOST_SECONDS, MOST_USD, option, shared, tokens
 from rackline.api.question import question
 from rackline.api.selling import CALIBRATION, MOST_MARGIN

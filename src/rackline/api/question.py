@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 from rackline.api.option import Option, absent, limit, option, shared, tokens, whole
+from rackline.api.verbs import function_name
 from rackline.errors import InputError, nearest_names
 
 Kind = TypeVar("Kind")
@@ -38,7 +40,7 @@ class Question:
         usual = written_defaults(type(self))
         for name, one in options(type(self)).items():
             given = getattr(self, name)
-            if given is None or (given == () and usual.get(name, given) is None):  # as `replace` gives back several that are none
+            if given is None or (given == () and usual.get(name, given) is None):  # so that `replace` reads it again
                 given = usual.get(name)
             object.__setattr__(self, name, one.empty if given is None else one.read(given, name))
 
@@ -160,3 +162,57 @@ def check_names(kind: type[Question], values: dict[str, Any]) -> dict[str, Any]:
         if one.kind == "switch" and name in values and values[name] is None:
             raise InputError(what=name, given="nothing", allowed="true or false")
     return values
+
+
+def flag_of(name: str, option: Option) -> str:
+    """The long flag of an option; an argument has none."""
+    return "" if option.positional else option.flag or f"--{name.replace('_', '-')}"
+
+
+def command_of(question: Question) -> str:
+    """The command that asks the same.
+
+    Example:
+        >>> from rackline.api.fit import FitQuestion
+        >>> command_of(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
+        'rackline fit llama-3.1-8b --on dgx-h100 --context 32000'
+    """
+    known = options(type(question))
+    words = ["rackline", question.ask]
+    for name, value in question.changed().items():
+        one = known[name]
+        flag = flag_of(name, one)
+        if one.kind == "switch":
+            words.append(flag)
+            continue
+        if isinstance(value, tuple) and not one.is_quantity:
+            for part in cast("tuple[Any, ...]", value):
+                words += [*([flag] if flag else []), str(part)]
+        elif value is not None:
+            words += [*([flag] if flag else []), one.write(value)]
+    return shlex.join(words)
+
+
+def python_of(question: Question) -> str:
+    """The call that asks the same, where `rl` is `rackline`.
+
+    Example:
+        >>> from rackline.api.fit import FitQuestion
+        >>> python_of(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
+        "rl.fit('llama-3.1-8b', on='dgx-h100', context=32000)"
+    """
+    known = options(type(question))
+    words: list[str] = []
+    for name, value in question.changed().items():
+        words.append(_python(value) if known[name].positional else f"{name}={_python(value)}")
+    return f"rl.{function_name(question.ask)}({', '.join(words)})"
+
+
+def _python(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(_python(one) for one in cast('tuple[Any, ...]', value))}]"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return repr(int(value))
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    return repr(getattr(value, "name", value))

@@ -10,10 +10,8 @@ from math import ceil, isinf, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rackline.api.adapter import with_adapter
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.draft import with_draft
-from rackline.api.media import media_of, media_tokens, with_media
+from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
 from rackline.api.option import Option
 from rackline.api.resolve import check_context, named
 from rackline.api.server import Server, other_server, server_of

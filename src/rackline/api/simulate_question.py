@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from rackline.api.draft import DraftQuestion
 from rackline.api.groups import (
     CACHE,
     CACHE_HIT,
@@ -19,6 +18,7 @@ from rackline.api.groups import (
     Lifetimes,
     Traffic,
 )
+from rackline.api.model_options import DraftQuestion
 from rackline.api.option import MOST_CHIPS, MOST_SECONDS, MOST_TOKENS, option, shared, whole
 from rackline.api.question import question
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from rackline.api import validated
 from rackline.api.answer import asks
-from rackline.api.validate_question import Format, LeftOut, ValidateQuestion
-from rackline.api.validated import Ablation, Imported, StacksWritten, Validated
+from rackline.api.validated import Ablation, Format, Imported, LeftOut, StacksWritten, Validated, ValidateQuestion
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text

@@ -15,8 +15,7 @@ from cyclopts import Group, Parameter
 
 from rackline.api.answer import Answer, SideFile, Verb, Verbatim, answer_of, find_verb
 from rackline.api.option import Option
-from rackline.api.question import Question, options, written_defaults
-from rackline.api.spelling import flag_of
+from rackline.api.question import Question, flag_of, options, written_defaults
 from rackline.api.watch import Computed, Counted, Served, Watch
 from rackline.cli.help import USUAL
 from rackline.cli.screen import (
