@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rackline.api.verbs import MODULES, function_name
+
 if TYPE_CHECKING:
     from rackline.api.answer import Answer as Answer
     from rackline.api.answer import answer as answer
     from rackline.api.ask import ask as ask
     from rackline.api.budget import budget as budget
     from rackline.api.calibrate import calibrate as calibrate
-    from rackline.api.chips import chips as chips
-    from rackline.api.clusters import clusters as clusters
+    from rackline.api.catalogue import chips as chips
+    from rackline.api.catalogue import clusters as clusters
+    from rackline.api.catalogue import memory as memory
     from rackline.api.compare import compare as compare
     from rackline.api.encode import encode as encode
     from rackline.api.explain import explain as explain
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
     from rackline.api.lab import experiment as experiment
     from rackline.api.lecture import lecture as lecture
     from rackline.api.measure import measure as measure
-    from rackline.api.memory import memory as memory
     from rackline.api.models import models as models
     from rackline.api.new import new as new
     from rackline.api.observe import observe as observe
@@ -78,44 +80,18 @@ _WHERE = {
     "System": "rackline.system",
     "Workload": "rackline.serving",
     "answer": "rackline.api.answer",
-    "ask": "rackline.api.ask",
-    "budget": "rackline.api.budget",
-    "calibrate": "rackline.api.calibrate",
     "calibration": "rackline.passes",
     "capacity": "rackline.serving",
     "chip": "rackline.hardware",
-    "chips": "rackline.api.chips",
     "cluster": "rackline.hardware",
-    "clusters": "rackline.api.clusters",
-    "compare": "rackline.api.compare",
-    "encode": "rackline.api.encode",
-    "experiment": "rackline.api.lab",
-    "explain": "rackline.api.explain",
-    "fit": "rackline.api.fit",
-    "infer_prices": "rackline.api.infer_prices",
-    "lecture": "rackline.api.lecture",
-    "measure": "rackline.api.measure",
-    "memory": "rackline.api.memory",
-    "new": "rackline.api.new",
     "memory_tier": "rackline.hardware",
     "model": "rackline.arch",
-    "models": "rackline.api.models",
-    "observe": "rackline.api.observe",
     "offer_prices": "rackline.pricing",
     "parse_layout": "rackline.parallel",
-    "plan": "rackline.api.plan",
     "precision": "rackline.parallel",
-    "price": "rackline.api.price",
     "price_sheet": "rackline.pricing",
     "read_prices": "rackline.pricing",
-    "schema": "rackline.api.schema",
-    "simulate": "rackline.api.simulate",
-    "sweep": "rackline.sweeps.sweep",
-    "sweep_show": "rackline.sweeps.show",
-    "tiers": "rackline.api.tiers",
-    "rl": "rackline.api.rl",
-    "train": "rackline.api.train",
-    "validate": "rackline.api.validate",
+    **{function_name(name): f"rackline.{module}" for name, module in MODULES.items()},
 }
 __all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -10,8 +10,7 @@ from mutate import ODD_TEXTS
 
 from rackline.api.answer import find_verb
 from rackline.api.option import Option
-from rackline.api.question import options
-from rackline.api.spelling import flag_of
+from rackline.api.question import flag_of, options
 
 _BASES = [
     shlex.split(line)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import rackline as rl
-from rackline.api.plan_parts import plan_inputs
-from rackline.api.plan_question import PlanQuestion
+from rackline.api.plan_parts import PlanQuestion, plan_inputs
 from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
 from rackline.search.kept_prefixes import KeptPrefixes, agreeing

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from helpers import cluster, deploy, model, numbers, planned, system, types
-from rackline.api.compare_question import CompareQuestion
+from rackline.api.compare import CompareQuestion
 from rackline.errors import InputError
 from rackline.parallel import Layout, Routing
 from rackline.passes import Batch

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import rackline as rl
-from rackline.api.compare_question import CompareQuestion
-from rackline.api.plan_question import PlanQuestion
+from rackline.api.compare import CompareQuestion
+from rackline.api.plan_parts import PlanQuestion
 from rackline.api.price_question import PriceQuestion
 from rackline.api.question import options
 from rackline.api.simulate_question import SimulateQuestion

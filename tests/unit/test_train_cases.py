@@ -11,8 +11,7 @@ import pytest
 
 from rackline import arch
 from rackline.api.answer import Answer
-from rackline.api.validate_question import ValidateQuestion
-from rackline.api.validated import StacksWritten, status
+from rackline.api.validated import StacksWritten, ValidateQuestion, status
 from rackline.catalog import names
 from rackline.errors import InputError, LayoutError
 from rackline.plain import plain

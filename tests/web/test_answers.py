@@ -15,8 +15,7 @@ import jsonschema
 import pytest
 
 from rackline.api.answer import answer_of, find_verb
-from rackline.api.question import options
-from rackline.api.spelling import command_of, python_of
+from rackline.api.question import command_of, options, python_of
 from rackline.api.verbs import MODULES
 from rackline.cli.main import run
 from rackline.web.examples import EXAMPLES

@@ -12,7 +12,7 @@ from rackline.api.answer import answer
 from rackline.api.budget import BudgetQuestion
 from rackline.api.infer_prices import InferPricesQuestion
 from rackline.api.selling import rent_of
-from rackline.api.tiers_question import TiersQuestion
+from rackline.api.tiers import TiersQuestion
 from rackline.pricing import cheapest, envelope, keeping_lines, tier_by_drain
 from rackline.web.data import first_fields, views
 from rackline.web.grids import GRIDS, WITHIN

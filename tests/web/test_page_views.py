@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from conftest import Watched, spoken
 from rackline.api.answer import Answer, answer, find_verb
-from rackline.api.spelling import command_of
+from rackline.api.question import command_of
 from rackline.cli import command as command_line
 from rackline.cli.main import run
 from rackline.hardware import cluster

@@ -267,5 +267,5 @@ def test_other_commands_do_not_load_the_web() -> None:
     code = "import sys; from rackline.cli.main import run; run(['chips', 'h100-sxm']); sys.exit(' '.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1200)
     loaded = set(done.stderr.split())
-    assert "rackline.api.chips" in loaded
+    assert "rackline.api.catalogue" in loaded
     assert not loaded & {"fastapi", "starlette", "uvicorn", "jinja2", "rackline.web"}

@@ -12,13 +12,13 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
-from rackline.api.option import Option
 from rackline.api.question import Question, check_names, options
 from rackline.api.verbs import MODULES, function_name
 from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
+    from rackline.api.option import Option
     from rackline.arch import AppliedAdapter, MediaPart, Origin
     from rackline.report.figure import Figure
 

@@ -6,12 +6,12 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NotRequired, TypedDict, cast
 
 from rackline.api.answer import Answer, answer_of, asks, find_verb
 from rackline.api.option import option
-from rackline.api.question import Question, options
+from rackline.api.question import Question, options, question
 from rackline.api.watch import Watch
 from rackline.errors import InputError, RacklineError
 from rackline.files import parse_json, read_text
@@ -20,21 +20,18 @@ MOST_QUESTIONS = 10_000
 _JSON = re.compile(r"\s*(\{|\[\s*\{)")  # how JSON begins and TOML does not
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class AskQuestion(Question):
     """What are the answers to a file of questions?"""
 
     ask: ClassVar[str] = "ask"
 
-    file: str = field(
+    file: str = option(
+        "text",
+        'TOML with [[questions]] such as ask = "plan", model = "llama-3.1-70b", on = ["dgx-h100", "dgx-h200"], or '
+        "JSON with a list of the same; a list of values asks one question per value, several lists ask every "
+        "combination",
         kw_only=False,
-        metadata=option(
-            "text",
-            'TOML with [[questions]] such as ask = "plan", model = "llama-3.1-70b", on = ["dgx-h100", "dgx-h200"], or '
-            "JSON with a list of the same; a list of values asks one question per value, several lists ask every "
-            "combination",
-            positional=True,
-        ),
     )
 
 

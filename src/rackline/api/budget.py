@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.fields import PRICE
-from rackline.api.option import Quantity, option, si
+from rackline.api.groups import PRICE
+from rackline.api.option import option, shared
 from rackline.api.quality import Quality, laws_of, quality_of
-from rackline.api.question import Question
+from rackline.api.question import Question, question
 from rackline.api.resolve import assignments, cluster_of
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
-    from rackline.api.option import ClusterLike, Settings
+    from rackline.api.option import ClusterLike, MaybeNumber, Number, Settings
     from rackline.report.figure import Figure
     from rackline.scaling import Budget, KnownRun, LossLaw, PhaseMfu, Usage
 
@@ -26,117 +26,95 @@ MOST_TOKENS = 1e21
 USE_OVER_PRETRAIN_MFU = 0.3  # the lecture's estimate, C86
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class BudgetQuestion(Question):
     """How large a model to train, on how many tokens, when it is going to be used?"""
 
     ask: ClassVar[str] = "budget"
 
-    quality_of: str | None = field(
+    quality_of: str | None = option(
+        "text",
+        "model whose loss is the target: SIZE@TOKENS such as 70b@15T, TOTAL-aACTIVE@TOKENS for a mixture of "
+        "experts such as 671b-a37b@14.8T, or NAME@TOKENS with a catalogue name",
         default=None,
-        metadata=option(
-            "text",
-            "model whose loss is the target: SIZE@TOKENS such as 70b@15T, TOTAL-aACTIVE@TOKENS for a mixture of "
-            "experts such as 671b-a37b@14.8T, or NAME@TOKENS with a catalogue name",
-        ),
     )
-    loss: Quantity | None = field(
+    loss: MaybeNumber = option(
+        "count",
+        "target loss in nats per token, instead of `quality_of`",
         default=None,
-        metadata=option(
-            "count",
-            "target loss in nats per token, instead of `quality_of`",
-            unit="nat/token",
-            maximum=100.0,
-        ),
+        unit="nat/token",
+        maximum=100.0,
     )
-    traffic: Quantity = field(
+    traffic: Number = option(
+        "count",
+        "tokens per second that the deployed model generates, such as 50M",
         default="0",
-        metadata=option(
-            "count",
-            "tokens per second that the deployed model generates, such as 50M",
-            unit="token/s",
-            zero=True,
-            maximum=1e15,
-        ),
+        unit="token/s",
+        zero=True,
+        maximum=1e15,
     )
-    months: Quantity = field(
-        default="2",
-        metadata=option("count", "lifetime in deployment, in months of 30 days", unit="month", maximum=1200.0),
+    months: Number = option(
+        "count", "lifetime in deployment, in months of 30 days", default="2", unit="month", maximum=1200.0
     )
-    input_over_output: Quantity = field(
+    input_over_output: Number = option(
+        "count", "prompt tokens per generated token", default="0", unit="1", zero=True, maximum=1e6
+    )
+    rl: Number = option(
+        "count",
+        "reinforcement learning tokens, such as 10T",
         default="0",
-        metadata=option("count", "prompt tokens per generated token", unit="1", zero=True, maximum=1e6),
+        unit="token",
+        zero=True,
+        maximum=MOST_TOKENS,
     )
-    rl: Quantity = field(
-        default="0",
-        metadata=option(
-            "count", "reinforcement learning tokens, such as 10T", unit="token", zero=True, maximum=MOST_TOKENS
-        ),
-    )
-    rl_flop: Quantity = field(
+    rl_flop: Number = option(
+        "count",
+        "FLOP per parameter and reinforcement learning token: 2 if no rollout is trained on, 6 if all are",
         default="3",
-        metadata=option(
-            "count",
-            "FLOP per parameter and reinforcement learning token: 2 if no rollout is trained on, 6 if all are",
-            unit="FLOP",
-            minimum=2.0,
-            maximum=6.0,
-        ),
+        unit="FLOP",
+        minimum=2.0,
+        maximum=6.0,
     )
-    moe: Quantity | None = field(
+    moe: MaybeNumber = option(
+        "count",
+        "train a mixture of experts with this ratio of total to active experts (256 experts, 8 active: 32)",
         default=None,
-        metadata=option(
-            "count",
-            "train a mixture of experts with this ratio of total to active experts (256 experts, 8 active: 32)",
-            unit="count",
-            minimum=1.0,
-            maximum=1e5,
-        ),
+        unit="count",
+        minimum=1.0,
+        maximum=1e5,
     )
-    unique_tokens: Quantity | None = field(
+    unique_tokens: MaybeNumber = option(
+        "count",
+        "unique training tokens available; beyond these, data is repeated",
         default=None,
-        metadata=option(
-            "count", "unique training tokens available; beyond these, data is repeated", unit="token", minimum=1.0
-        ),
+        unit="token",
+        minimum=1.0,
     )
-    ship_probability: Quantity = field(
-        default="1", metadata=option("fraction", "probability that the model is deployed", unit="1")
+    ship_probability: Number = option("fraction", "probability that the model is deployed", default="1", unit="1")
+    mfu: Number = option("fraction", "model FLOP utilisation (MFU) of pre-training", default="40%", unit="1")
+    rl_mfu: MaybeNumber = option(
+        "fraction", "MFU of reinforcement learning; 0.3 × `mfu` by default", default=None, unit="1"
     )
-    mfu: Quantity = field(
-        default="40%", metadata=option("fraction", "model FLOP utilisation (MFU) of pre-training", unit="1")
-    )
-    rl_mfu: Quantity | None = field(
+    serve_mfu: MaybeNumber = option("fraction", "MFU of generation; 0.3 × `mfu` by default", default=None, unit="1")
+    law: str | None = option(
+        "text",
+        "scaling law: besiroglu, chinchilla, chinchilla-unrounded, muennighoff, sardana, a TOML file, or a "
+        "CSV file of measured losses (columns params, tokens, loss) to fit; ludziejewski for mixtures of "
+        "experts",
         default=None,
-        metadata=option("fraction", "MFU of reinforcement learning; 0.3 × `mfu` by default", unit="1"),
     )
-    serve_mfu: Quantity | None = field(
-        default=None,
-        metadata=option("fraction", "MFU of generation; 0.3 × `mfu` by default", unit="1"),
+    on: ClusterLike = option(
+        "object", "cluster that sets chip peak and price: catalogue name or TOML file", default="dgx-h100"
     )
-    law: str | None = field(
-        default=None,
-        metadata=option(
-            "text",
-            "scaling law: besiroglu, chinchilla, chinchilla-unrounded, muennighoff, sardana, a TOML file, or a "
-            "CSV file of measured losses (columns params, tokens, loss) to fit; ludziejewski for mixtures of "
-            "experts",
-        ),
+    precision: str = option("text", "data type of the peak FLOP rate", default="bf16")
+    price: MaybeNumber = shared(PRICE, default=None)
+    set: Settings = option(
+        "settings", "KEY=VALUE replaces a number of the cluster or chip; may be repeated", default=None
     )
-    on: ClusterLike = field(
-        default="dgx-h100",
-        metadata=option("object", "cluster that sets chip peak and price: catalogue name or TOML file"),
-    )
-    precision: str = field(default="bf16", metadata=option("text", "data type of the peak FLOP rate"))
-    price: Quantity | None = field(default=None, metadata=PRICE)
-    set: Settings | None = field(
-        default=None,
-        metadata=option("settings", "KEY=VALUE replaces a number of the cluster or chip; may be repeated"),
-    )
-    runs: bool = field(
+    runs: bool = option(
+        "switch",
+        "list known training runs instead: over-training, the inference that justifies it, goodput",
         default=False,
-        metadata=option(
-            "switch", "list known training runs instead: over-training, the inference that justifies it, goodput"
-        ),
     )
 
 
@@ -271,9 +249,9 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
 
     overrides: dict[str, object] = dict(assignments(question.set))
     if question.price is not None:
-        overrides["usd_per_chip_hour"] = si(question.price)
+        overrides["usd_per_chip_hour"] = question.price
     cluster = cluster_of(question.on, overrides)
-    experts = si(question.moe) or 1.0
+    experts = question.moe or 1.0
     wanted = quality_of(question.quality_of) if question.quality_of is not None else None
     usage = _usage(question)
     peak = cluster.chip.flop_per_s(question.precision)
@@ -287,7 +265,7 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
         peak_flop_per_s=peak,
         usd_per_chip_hour=cluster.usd_per_chip_hour,
         num_experts=experts,
-        unique_tokens=si(question.unique_tokens),
+        unique_tokens=question.unique_tokens,
     )
     asked = question.quality_of or f"loss {question.loss:g}"
     return Budgeted(budget=answer, asked=asked, chip=cluster.chip.full_name)
@@ -296,25 +274,25 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
 def _mfu(question: BudgetQuestion) -> PhaseMfu:
     from rackline.scaling import PhaseMfu
 
-    pretrain = si(question.mfu)
+    pretrain = question.mfu
     usual = USE_OVER_PRETRAIN_MFU * pretrain
     return PhaseMfu(
         pretrain=pretrain,
-        rl=si(question.rl_mfu) if question.rl_mfu is not None else usual,
-        inference=si(question.serve_mfu) if question.serve_mfu is not None else usual,
+        rl=question.rl_mfu if question.rl_mfu is not None else usual,
+        inference=question.serve_mfu if question.serve_mfu is not None else usual,
     )
 
 
 def _usage(question: BudgetQuestion) -> Usage:
     from rackline.scaling import Usage, lifetime_tokens
 
-    rate, time_s = si(question.traffic), si(question.months) * DAYS_PER_MONTH * DAY_S
-    generated = lifetime_tokens(rate, time_s, si(question.ship_probability)) if rate > 0.0 else 0.0
+    rate, time_s = question.traffic, question.months * DAYS_PER_MONTH * DAY_S
+    generated = lifetime_tokens(rate, time_s, question.ship_probability) if rate > 0.0 else 0.0
     return Usage(
         inference_tokens=generated,
-        prompt_tokens=generated * si(question.input_over_output),
-        rl_tokens=si(question.rl),
-        rl_flop_per_param_token=si(question.rl_flop),
+        prompt_tokens=generated * question.input_over_output,
+        rl_tokens=question.rl,
+        rl_flop_per_param_token=question.rl_flop,
     )
 
 
@@ -324,7 +302,7 @@ def _target(law: LossLaw, wanted: Quality | None, question: BudgetQuestion) -> f
 
     if wanted is not None:
         return float(loss(law, wanted.active_params, wanted.tokens))
-    return si(question.loss) or 0.0
+    return question.loss or 0.0
 
 
 def _known_runs(law: str | None, inference_relative_mfu: float) -> KnownRuns:

@@ -4,62 +4,60 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.option import Quantity, count, option, texts, whole
-from rackline.api.question import Question
+from rackline.api.option import option, whole
+from rackline.api.question import Question, question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
 
 if TYPE_CHECKING:
-    from rackline.api.option import Texts
+    from rackline.api.option import Texts, Whole
     from rackline.arch import Model
     from rackline.fitting import CalibrationResult, Summary
     from rackline.report.figure import Figure
     from rackline.validation.observed_fit import ObservedFit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class CalibrateQuestion(Question):
     """What are the numbers of each chip, stack, operation and data type in measurements?"""
 
     ask: ClassVar[str] = "calibrate"
 
-    tables: Texts | None = field(
+    tables: Texts = option(
+        "text",
+        "CSV files of measured operations, recognised by their columns",
         default=None,
+        several=True,
         kw_only=False,
-        metadata=option(
-            "text", "CSV files of measured operations, recognised by their columns", positional=True, several=True
-        ),
     )
-    observed: Texts | None = field(
+    observed: Texts = option(
+        "text",
+        "runs of one live server instead, as observe writes them: fits the few numbers of its stack and chip that "
+        "they determine; may be repeated",
         default=None,
-        metadata=option(
-            "text",
-            "runs of one live server instead, as observe writes them: fits the few numbers of its stack and chip that "
-            "they determine; may be repeated",
-            flag="--from",
-            several=True,
-            repeated=True,
-        ),
+        flag="--from",
+        several=True,
+        repeated=True,
     )
-    calibration: str = field(
+    calibration: str = option(
+        "text",
+        "with `observed`: the calibration to start from: auto (that of the runs' stack), a name or a file",
         default="auto",
-        metadata=option(
-            "text", "with `observed`: the calibration to start from: auto (that of the runs' stack), a name or a file"
-        ),
     )
-    output: str | None = field(
+    output: str | None = option(
+        "text",
+        "TOML file to write; a folder gets one file per stack and generic.toml",
         default=None,
-        metadata=option(
-            "text", "TOML file to write; a folder gets one file per stack and generic.toml", short="o", output=True
-        ),
+        short="o",
+        output=True,
     )
-    processes: Quantity = field(default="2", metadata=whole("number of processes", maximum=256))
+    processes: Whole = whole("number of processes", default="2", maximum=256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +176,9 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
         rackline.errors.InputError: ...
     """
     target = _target(question.output) if question.output is not None else None
-    if question.observed is not None:
+    if question.observed:
         return _of_server(question, target, watch)
-    if question.tables is None:
+    if not question.tables:
         raise InputError(what="tables", given="nothing", allowed="CSV files of measured operations, or `observed`")
     if question.calibration != "auto":
         raise InputError(what="calibration", given=question.calibration, allowed="only with `observed`")
@@ -205,12 +203,12 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
     chips = {chip_name: find_chip(chip_name) for chip_name in names("chips")}
     with watch.counting("reading tables", "fitted") as done:
         result = calibrate_tables(
-            list(texts(question.tables)),
+            list(question.tables),
             chips=chips,
             links={name: level.bytes_per_s_each_way for name, level in levels.items()},
             in_network=[name for name, level in levels.items() if level.in_network_reduction],
             models=_models(),
-            processes=count(question.processes),
+            processes=question.processes,
             done=done,
         )
     if target is None:
@@ -233,11 +231,11 @@ def _of_server(question: CalibrateQuestion, target: Path | None, watch: Watch) -
     from rackline.validation.observed_file import calibration_text
     from rackline.validation.observed_fit import fit_observed
 
-    if question.tables is not None:
-        raise InputError(what="tables", given=texts(question.tables)[0], allowed="only without `observed`")
+    if question.tables:
+        raise InputError(what="tables", given=question.tables[0], allowed="only without `observed`")
     if target is not None and target.is_dir():
         raise InputError(what="output", given=str(target), allowed="a file, such as mine.toml")
-    found = read_cases(texts(question.observed))
+    found = read_cases(question.observed)
     for one in found.unsupported:
         watch.warn(f"{one.case_id} is left out: {one.reason}")
     with watch.counting("fitting", "fitted") as done:

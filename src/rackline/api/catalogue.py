@@ -1,29 +1,38 @@
-"""What the questions about the catalogue share: settings of one record, and its plain form."""
+"""The questions about the catalogue: chips, clusters and memory tiers, with the sources of their numbers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
-from rackline.api.option import Option, option
+from rackline.api.answer import Answer, asks
+from rackline.api.option import Option, option, shared
+from rackline.api.question import Question, question
 from rackline.api.resolve import Owner, assignments, share_out
+from rackline.api.watch import Watch
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rackline.api.option import Settings
+    from rackline.catalog import ChipRecord, ClusterRecord, MemoryRecord
     from rackline.catalog.base import SourcedRecord
+    from rackline.hardware import Cluster
+    from rackline.hardware.chip_check import ChipFinding
+    from rackline.report.catalogue_report import Racks
+    from rackline.serving.crossover import Ridge
+
+NAME = Option(kind="text", help="catalogue name or TOML file; without it, all are listed")
 
 
-def name_option(of: str = "catalogue name or TOML file") -> dict[str, Option]:
-    """The name of one object; all are listed without it."""
-    return option("text", f"{of}; without it, all are listed", positional=True)
-
-
-def set_option(example: str) -> dict[str, Option]:
+def set_option(example: str) -> Any:
     """Settings of one object."""
-    return option("settings", f"KEY=VALUE replaces a number, such as {example}; may be repeated")
+    return option("settings", f"KEY=VALUE replaces a number, such as {example}; may be repeated", default=None)
 
 
-def overrides_of(record: SourcedRecord, kind: str, settings: Settings | None) -> dict[str, object]:
+def overrides_of(record: SourcedRecord, kind: str, settings: Sequence[str]) -> dict[str, object]:
     """Settings as overrides of a record.
 
     Raises:
@@ -34,7 +43,7 @@ def overrides_of(record: SourcedRecord, kind: str, settings: Settings | None) ->
     return share_out(assignments(settings), [Owner(name=kind, keys=tuple(settable_keys(record)))])[0]
 
 
-def refuse_settings(settings: Settings | None) -> None:
+def refuse_settings(settings: Sequence[str]) -> None:
     """Settings belong to one object.
 
     Raises:
@@ -44,3 +53,274 @@ def refuse_settings(settings: Settings | None) -> None:
     if given:
         key, value = next(iter(given.items()))
         raise InputError(what="set", given=f"{key}={value}", allowed="only together with the name of one object")
+
+
+@question
+class ChipsQuestion(Question):
+    """Which chips are known, and where do their numbers come from?"""
+
+    ask: ClassVar[str] = "chips"
+
+    name: str | None = shared(NAME, default=None, kw_only=False)
+    ridge: bool = option("switch", "ridge points by data type, and the time to read all of memory once", default=False)
+    check: bool = option(
+        "switch", "all that is missing or doubtful in the record, and what it does to answers", default=False
+    )
+    set: Settings = set_option("hbm_bytes_per_s=20TB/s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chips:
+    """Chips of the catalogue.
+
+    Args:
+        chips: their records.
+        ridges: their ridge points, where these were asked for.
+        findings: what one of them lacks or leaves in doubt, where that was asked for.
+    """
+
+    chips: tuple[ChipRecord, ...] = ()
+    ridges: tuple[Ridge, ...] = ()
+    findings: tuple[ChipFinding, ...] = ()
+
+
+def _chips_text(answer: Answer[ChipsQuestion, Chips], width: int) -> Iterable[Any]:
+    from rackline.hardware.chip import chip_from_record
+    from rackline.report.catalogue_report import chips_table, findings_report, record_report
+    from rackline.report.lecture_tables import ridge_table
+
+    found = answer.result
+    if answer.question.ridge:
+        yield ridge_table(found.ridges)
+    elif answer.question.check:
+        yield findings_report(found.chips[0], found.findings)
+    elif answer.question.name is not None:
+        yield record_report(found.chips[0])
+    else:
+        yield chips_table([chip_from_record(record) for record in found.chips], width=width)
+
+
+class ChipList(TypedDict):
+    """All chips."""
+
+    chips: tuple[ChipRecord, ...]
+
+
+class RidgeList(TypedDict):
+    """Ridge points."""
+
+    ridges: tuple[Ridge, ...]
+
+
+class ChipChecked(TypedDict):
+    """One chip with what its record lacks or leaves in doubt."""
+
+    chip: str
+    findings: tuple[ChipFinding, ...]
+
+
+def _chips_data(answer: Answer[ChipsQuestion, Chips]) -> ChipRecord | ChipList | RidgeList | ChipChecked:
+    found = answer.result
+    if answer.question.check:
+        return {"chip": found.chips[0].name, "findings": found.findings}
+    if answer.question.ridge:
+        return {"ridges": found.ridges}
+    return found.chips[0] if answer.question.name is not None else {"chips": found.chips}
+
+
+def _chips_summary(answer: Answer[ChipsQuestion, Chips]) -> str:
+    found = answer.result
+    names = [one.name for one in found.chips] or [one.chip for one in found.ridges]
+    return names[0] if len(names) == 1 else f"{len(names)} chips"
+
+
+def _chips_rows(answer: Answer[ChipsQuestion, Chips]) -> Iterable[Any]:
+    return answer.result.findings or answer.result.ridges or answer.result.chips
+
+
+@asks(ChipsQuestion, text=_chips_text, summary=_chips_summary, rows=_chips_rows, data=_chips_data)
+def chips(question: ChipsQuestion, watch: Watch) -> Chips:
+    """List the chips, or show one with the sources of its numbers.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.chips("h100").result.chips[0].name
+        'h100-sxm'
+        >>> [finding.key for finding in rl.chips("rtx-4090", check=True).result.findings][:2]
+        ['power', 'usd_per_chip_hour']
+    """
+    from rackline.catalog import chip_record, names
+
+    name = question.name
+    if question.check and (name is None or question.ridge):
+        raise InputError(
+            what="check",
+            given="with --ridge" if question.ridge else "no name",
+            allowed="with the name of one chip alone",
+        )
+    if question.ridge:
+        from rackline.hardware import chip
+        from rackline.serving.crossover import ridges
+
+        refuse_settings(question.set)
+        return Chips(ridges=tuple(ridges([chip(each) for each in (names("chips") if name is None else (name,))])))
+    if name is not None:
+        record = chip_record(name, overrides=overrides_of(chip_record(name), "chip", question.set))
+        if question.check:
+            from rackline.hardware.chip_check import check_chip
+
+            return Chips(chips=(record,), findings=check_chip(record))
+        return Chips(chips=(record,))
+    refuse_settings(question.set)
+    return Chips(chips=tuple(chip_record(each) for each in names("chips")))
+
+
+@question
+class ClustersQuestion(Question):
+    """Which clusters are known, and where do their numbers come from?"""
+
+    ask: ClassVar[str] = "clusters"
+
+    name: str | None = shared(NAME, default=None, kw_only=False)
+    set: Settings = set_option("usd_per_chip_hour=2.5")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clusters:
+    """Clusters of the catalogue.
+
+    Args:
+        clusters: their records.
+        cluster: the one that was asked for by name.
+    """
+
+    clusters: tuple[ClusterRecord, ...]
+    cluster: Cluster | None = None
+
+
+def _clusters_text(answer: Answer[ClustersQuestion, Clusters], width: int) -> Iterable[Any]:
+    from rackline.report.catalogue_report import clusters_table, rack_table, record_report
+
+    found = answer.result
+    if found.cluster is None:
+        yield clusters_table(found.clusters, width=width)
+    else:
+        yield record_report(found.clusters[0])
+        yield ""
+        yield rack_table(found.cluster)
+
+
+class ClusterList(TypedDict):
+    """All clusters."""
+
+    clusters: tuple[ClusterRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterShown:
+    """One cluster with its racks, switches, cables and paths."""
+
+    json_keys: ClassVar = ("*record", "rack")
+
+    record: ClusterRecord
+    rack: Racks
+
+
+def _clusters_data(answer: Answer[ClustersQuestion, Clusters]) -> ClusterShown | ClusterList:
+    from rackline.report.catalogue_report import racks
+
+    found = answer.result
+    if found.cluster is None:
+        return {"clusters": found.clusters}
+    return ClusterShown(record=found.clusters[0], rack=racks(found.cluster))
+
+
+def _clusters_summary(answer: Answer[ClustersQuestion, Clusters]) -> str:
+    found = answer.result
+    return found.clusters[0].name if found.cluster is not None else f"{len(found.clusters)} clusters"
+
+
+def _clusters_rows(answer: Answer[ClustersQuestion, Clusters]) -> Iterable[Any]:
+    return answer.result.clusters
+
+
+@asks(ClustersQuestion, text=_clusters_text, summary=_clusters_summary, rows=_clusters_rows, data=_clusters_data)
+def clusters(question: ClustersQuestion, watch: Watch) -> Clusters:
+    """List the clusters, or show one with the sources of its numbers, its racks, switches, cables and paths.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.clusters("gb200-nvl72")
+        <clusters: gb200-nvl72>
+    """
+    from rackline.catalog import cluster_record, names
+
+    if question.name is None:
+        refuse_settings(question.set)
+        return Clusters(clusters=tuple(cluster_record(each) for each in names("clusters")))
+    from rackline.hardware import cluster
+
+    given = overrides_of(cluster_record(question.name), "cluster", question.set)
+    record = cluster_record(question.name, overrides=given)
+    return Clusters(clusters=(record,), cluster=cluster(question.name, given or None))
+
+
+@question
+class MemoryQuestion(Question):
+    """Which memory tiers are known, and where do their numbers come from?"""
+
+    ask: ClassVar[str] = "memory"
+
+    name: str | None = shared(NAME, default=None, kw_only=False)
+    set: Settings = set_option("usd_per_byte=5e-9")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTiers:
+    """Memory tiers of the catalogue.
+
+    Args:
+        memory: their records.
+    """
+
+    memory: tuple[MemoryRecord, ...]
+
+
+def _memory_text(answer: Answer[MemoryQuestion, MemoryTiers], width: int) -> Iterable[Any]:
+    from rackline.report.catalogue_report import record_report
+    from rackline.report.lecture_tables import memory_table
+
+    found = answer.result.memory
+    yield memory_table(found, width=width) if answer.question.name is None else record_report(found[0])
+
+
+def _memory_data(answer: Answer[MemoryQuestion, MemoryTiers]) -> MemoryTiers | MemoryRecord:
+    return answer.result if answer.question.name is None else answer.result.memory[0]
+
+
+def _memory_summary(answer: Answer[MemoryQuestion, MemoryTiers]) -> str:
+    found = answer.result.memory
+    return found[0].name if len(found) == 1 else f"{len(found)} memory tiers"
+
+
+def _memory_rows(answer: Answer[MemoryQuestion, MemoryTiers]) -> Iterable[Any]:
+    return answer.result.memory
+
+
+@asks(MemoryQuestion, text=_memory_text, summary=_memory_summary, rows=_memory_rows, data=_memory_data)
+def memory(question: MemoryQuestion, watch: Watch) -> MemoryTiers:
+    """List the memory tiers, or show one with the sources of its numbers.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.memory("nvme-gen5")
+        <memory: nvme-gen5>
+    """
+    from rackline.catalog import memory_record, names
+
+    name = question.name
+    if name is None:
+        refuse_settings(question.set)
+        return MemoryTiers(memory=tuple(memory_record(each) for each in names("memory")))
+    given = overrides_of(memory_record(name), "memory tier", question.set)
+    return MemoryTiers(memory=(memory_record(name, overrides=given),))

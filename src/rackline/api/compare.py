@@ -4,22 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.compare_question import CompareQuestion
-from rackline.api.option import texts
+from rackline.api.groups import SET, ModelQuestion, Planned
+from rackline.api.option import limit, option, shared
+from rackline.api.question import question
 from rackline.api.resolve import Lookup, lookup_of
 from rackline.api.uses import Use, use_lines
 from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from rackline.api.option import Limit, Settings, Texts
     from rackline.catalog import RentKind
     from rackline.hardware import Chip, Cluster
     from rackline.report.compare_report import Comparison, Side
     from rackline.report.deployments_report import Change
     from rackline.report.figure import Figure
+
+
+@question
+class CompareQuestion(Planned, ModelQuestion):
+    """How do chips, clusters, models or deployments compare, each number relative to the first?"""
+
+    ask: ClassVar[str] = "compare"
+
+    names: Texts = option(
+        "text",
+        "two or more of one kind: chips, clusters, models, or deployments as MODEL@CLUSTER",
+        several=True,
+        kw_only=False,
+    )
+    stack: Texts = option(
+        "text",
+        "serving engines of the deployments, such as vllm,sglang=0.5.6: each deployment under each of them, with "
+        "its kernels and its launch rules",
+        default=None,
+        several=True,
+    )
+    now: str | None = option(
+        "text",
+        "today's deployment on the first MODEL@CLUSTER, to compare its plan with: layout and sequences in flight "
+        "on a replica, such as tp=8,batch=64; also precision= and mode=",
+        default=None,
+    )
+    tpot: Limit = limit("time per output token of deployments", "30ms", default=None)
+    ttft: Limit = limit("time to first token of deployments", "2s", default=None)
+    set: Settings = shared(SET, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,16 +127,15 @@ def compare(question: CompareQuestion, watch: Watch) -> Compared:
     """
     from rackline.api.deployments import engines_of
 
-    names = texts(question.names)
+    names = question.names
     deployments = any("@" in name for name in names)
     if len(names) < 2 and not (deployments and (question.now is not None or len(engines_of(question)) > 1)):
         allowed = "two or more of one kind; one MODEL@CLUSTER with `stack` vllm,sglang or with `now`"
         raise InputError(what="names", given=" ".join(names), allowed=allowed)
     if deployments:
         return _deployments(question, watch)
-    for name in ("stack", "now", "use", "mix", "trace", "traffic", "requests", "users"):
-        if getattr(question, name) is not None:
-            raise InputError(what=name, given=getattr(question, name), allowed="only with deployments, MODEL@CLUSTER")
+    of_deployments = ("stack", "now", "use", "mix", "trace", "traffic", "requests", "users")
+    question.refuse(*of_deployments, allowed="only with deployments, MODEL@CLUSTER")
     return _of_the_catalogue(names, question.rent, lookup_of(question, watch))
 
 

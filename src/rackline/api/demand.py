@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rackline.api.lengths import mixture_of_file, mixture_of_trace
-from rackline.api.option import numbers, si
 from rackline.api.plan import searched
 from rackline.api.plan_parts import plan_inputs, plan_question_of, traffic_of
 from rackline.api.question import defaults
+from rackline.api.traffic import mixture_of
 from rackline.api.uses import Use, record_of, with_use
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rackline.api.plan_question import PlanQuestion
+    from rackline.api.plan_parts import PlanQuestion
     from rackline.api.price_question import PriceQuestion
     from rackline.api.selling import SearchedWays
     from rackline.api.watch import Watch
@@ -38,17 +37,12 @@ def requests_of(question: PriceQuestion) -> tuple[PriceQuestion, Use | None, Mix
     """
     from rackline.serving.mixture import Mixture
 
-    files = [name for name in ("mix", "trace") if getattr(question, name) is not None]
-    given = [*files, *(("output",) if question.output is not None else ())]
-    if files and len(given) > 1:
-        raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
-    use, mixture = None, None
-    if files:
-        mixture = mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
+    use, mixture = None, mixture_of(question, "output")
+    if mixture is not None:
         question = replace(question, output=mixture.mean(mixture.output_len))
     if question.use is not None:
         question, use = with_use(question)
-        output_len = si(question.output) or USUAL_OUTPUT
+        output_len = question.output or USUAL_OUTPUT
         prompts = np.array([record_of(question.use).input_len])
         mixture = mixture or Mixture.of(1.0, prompts, np.array([output_len]), name=use.name)
     elif question.tpot is None:
@@ -56,9 +50,9 @@ def requests_of(question: PriceQuestion) -> tuple[PriceQuestion, Use | None, Mix
     if question.output is None:
         question = replace(question, output=USUAL_OUTPUT)
     longest = float(mixture.input_len.max()) if mixture is not None else 0.0
-    last = max(numbers(question.contexts))
+    last = max(question.contexts)
     if longest > last:
-        tiers = ",".join(f"{step:.0f}" for step in (*numbers(question.contexts), longest))
+        tiers = ",".join(f"{step:.0f}" for step in (*question.contexts, longest))
         allowed = f"tiers that hold every prompt, up to {longest:,.0f} tokens"
         raise InputError(what="contexts", given=f"{last:.0f}", allowed=allowed, nearest=tiers)
     return question, use, mixture
@@ -71,7 +65,7 @@ def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
         InputError: two kinds of traffic, an option of traffic without it, a utilisation beside it.
     """
     files = question.mix is not None or question.trace is not None
-    first = min(numbers(question.contexts))
+    first = min(question.contexts)
     plain = question.use is None and not files
     one = plan_question_of(
         question,
@@ -81,11 +75,11 @@ def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
     )
     from rackline.serving.workload import Workload
 
-    traffic, _ = traffic_of(one, Workload(input_len=1.0, output_len=max(si(question.output) or 2.0, 2.0)))
+    traffic, _ = traffic_of(one, Workload(input_len=1.0, output_len=max(question.output or 2.0, 2.0)))
     if traffic is None:
         return None
     if question.utilisation != defaults(type(question))["utilisation"]:
-        name = next(name for name in _TRAFFIC if getattr(question, name) is not None)
+        (name,) = question.given(*_TRAFFIC)
         allowed = f"either a utilisation or `{name}`, from which it follows"
         raise InputError(what="utilisation", given=question.utilisation, allowed=allowed)
     return one

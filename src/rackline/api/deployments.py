@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rackline.api.option import texts
 from rackline.api.plan import searched
-from rackline.api.plan_parts import PlanInputs, plan_inputs, plan_question_of
-from rackline.api.plan_question import PlanQuestion
+from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs, plan_question_of
 from rackline.api.uses import with_use
 from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 from rackline.units import parse_whole
 
 if TYPE_CHECKING:
-    from rackline.api.compare_question import CompareQuestion
+    from rackline.api.compare import CompareQuestion
     from rackline.api.uses import Use
     from rackline.parallel import Layout
     from rackline.report.compare_report import Side
@@ -87,7 +85,7 @@ class Asked:
 
 def engines_of(question: CompareQuestion) -> list[str]:
     """Engines that are named, one by one."""
-    return [one.strip() for text in texts(question.stack) for one in text.split(",") if one.strip()]
+    return [one.strip() for text in question.stack for one in text.split(",") if one.strip()]
 
 
 def asked_of(question: CompareQuestion, rent: str | None) -> list[Asked]:
@@ -101,7 +99,7 @@ def asked_of(question: CompareQuestion, rent: str | None) -> list[Asked]:
         raise InputError(what="stack", given=engines[0], allowed="either engines or `calibration`")
     now = None if question.now is None else parse_now(question.now)
     found: list[Asked] = []
-    for name in texts(question.names):
+    for name in question.names:
         model, separator, on = name.rpartition("@")
         if not (separator and model and on):
             raise InputError(what="deployment", given=name, allowed="MODEL@CLUSTER, for all names")

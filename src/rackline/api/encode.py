@@ -3,47 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
-from rackline.api.media import IMAGES, MediaQuestion, media_of, with_media
-from rackline.api.option import Quantity, layout_text, option, si, tokens
+from rackline.api.groups import CALIBRATION, FREE_LAYOUT, MEMORY_FRACTION
+from rackline.api.model_options import IMAGES, MediaQuestion, media_of, with_media
+from rackline.api.option import option, shared, tokens
+from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, Settings
+    from rackline.api.option import CalibrationLike, MaybeLayout, Number, Whole
     from rackline.arch import MediaPart
     from rackline.parallel import Layout
     from rackline.report.encode_report import Encoded, Encoding
     from rackline.system import System
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class EncodeQuestion(MediaQuestion):
     """What do the images and sound of a request cost until its first token?"""
 
     ask: ClassVar[str] = "encode"
 
-    model: str = field(
+    model: str = option(
+        "text",
+        "config.json, its folder, or a Hugging Face id, of a model with an encoder for images or audio",
         kw_only=False,
-        metadata=option(
-            "text",
-            "config.json, its folder, or a Hugging Face id, of a model with an encoder for images or audio",
-            positional=True,
-        ),
     )
-    on: ClusterLike = field(metadata=shared.ON)
-    images: Quantity = field(default="1", metadata=IMAGES)
-    prompt: Quantity = field(default="100", metadata=tokens("text tokens of the prompt"))
-    precision: str = field(default="native", metadata=shared.PRECISION)
-    layout: LayoutLike | None = field(default=None, metadata=shared.FREE_LAYOUT)
-    calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
-    memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
-    set: Settings | None = field(default=None, metadata=shared.SET)
+    images: Whole = shared(IMAGES, default="1")
+    prompt: Number = tokens("text tokens of the prompt", default="100")
+    layout: MaybeLayout = shared(FREE_LAYOUT, default=None)
+    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
+    memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
 
 
 def _text(answer: Answer[EncodeQuestion, Encoding], width: int) -> Iterable[Any]:
@@ -97,9 +92,9 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
     from rackline.passes import Batch
     from rackline.serving.capacity import capacity
 
-    prompt = round(si(question.prompt)) + media.tokens
+    prompt = round(question.prompt) + media.tokens
     check_context(model, prompt, watch)
-    given = layout_text(question.layout)
+    given = question.layout
     if given is not None:
         layout = parse_layout(given, model)
     else:
@@ -127,7 +122,7 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
         prompt_tokens=prompt,
         prefill_s=seconds,
         ttft_s=seconds + sum(one.seconds for one in passes),
-        text_ttft_s=prefill_s(si(question.prompt)),
+        text_ttft_s=prefill_s(question.prompt),
     )
 
 

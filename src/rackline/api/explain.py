@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api import fields as shared
-from rackline.api.adapter import AdapterQuestion, with_adapter
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.media import media_of, media_tokens, with_media
-from rackline.api.option import Option, Quantity, count, layout_text, option, si, tokens, whole
+from rackline.api.groups import CALIBRATION, MEMORY_FRACTION, POWER_CAP, ROUTING, SAMPLING
+from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, with_adapter, with_media
+from rackline.api.option import Option, option, shared, tokens, whole
+from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
 
 if TYPE_CHECKING:
-    from rackline.api.fields import Sampling
-    from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings
+    from rackline.api.groups import Sampling
+    from rackline.api.option import CalibrationLike, MaybeLayout, MaybeNumber, Number, Whole
     from rackline.bands.intervals import Ends, Interval
     from rackline.parallel import Layout, ServerMemory
     from rackline.passes import Batch, StepPolicy
@@ -32,52 +32,37 @@ if TYPE_CHECKING:
 POLICIES: tuple[StepPolicy, ...] = ("blackboard", "serial", "overlap")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class ExplainQuestion(AdapterQuestion):
     """What does one pass take, row by row: formula, coefficients, numbers put in, seconds, share, what binds?"""
 
     ask: ClassVar[str] = "explain"
 
-    model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
-    on: ClusterLike = field(metadata=shared.ON)
-    batch: Quantity = field(
-        metadata=whole("batch size: decoding sequences per replica; 0 for a prefill-only pass", minimum=0)
-    )
-    context: Quantity = field(metadata=tokens("context length: tokens each sequence has in the KV cache, such as 8k"))
-    layout: LayoutLike | None = field(
+    batch: Whole = whole("batch size: decoding sequences per replica; 0 for a prefill-only pass", minimum=0)
+    context: Number = tokens("context length: tokens each sequence has in the KV cache, such as 8k")
+    layout: MaybeLayout = option(
+        "text",
+        "parallel layout such as tp=8,ep=8; unset degrees are 1 (moe_tp follows); by default the smallest that fits",
         default=None,
-        metadata=option(
-            "text",
-            "parallel layout such as tp=8,ep=8; unset degrees are 1 (moe_tp follows); by default the smallest that "
-            "fits",
-        ),
     )
-    prefill: Quantity | None = field(
-        default=None, metadata=tokens("prefill tokens per rank in the same pass, all of one prompt")
-    )
-    precision: str = field(default="native", metadata=shared.PRECISION)
-    calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
-    policy: StepPolicy | None = field(
+    prefill: MaybeNumber = tokens("prefill tokens per rank in the same pass, all of one prompt", default=None)
+    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
+    policy: StepPolicy | None = option(
+        "text",
+        "how the times of rows combine: blackboard, serial or overlap; the calibration's own by default",
         default=None,
-        metadata=option(
-            "text",
-            "how the times of rows combine: blackboard, serial or overlap; the calibration's own by default",
-            choices=POLICIES,
-        ),
+        choices=POLICIES,
     )
-    routing: str | None = field(default=None, metadata=shared.ROUTING)
-    stack: str | None = field(
+    routing: str | None = shared(ROUTING, default=None)
+    stack: str | None = option(
+        "text",
+        "serving stack whose host and kernels run the pass, such as vllm or vllm=0.11.1; that of the calibration "
+        "by default",
         default=None,
-        metadata=option(
-            "text",
-            "serving stack whose host and kernels run the pass, such as vllm or vllm=0.11.1; that of the calibration "
-            "by default",
-        ),
     )
-    sampling: Sampling = field(default="greedy", metadata=shared.SAMPLING)
-    memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
-    power_cap: Quantity | None = field(default=None, metadata=shared.POWER_CAP)
-    set: Settings | None = field(default=None, metadata=shared.SET)
+    sampling: Sampling = shared(SAMPLING, default="greedy")
+    memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
+    power_cap: MaybeNumber = shared(POWER_CAP, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +186,8 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
         >>> found.result.explanation.time.binds
         'hbm'
     """
-    sequences = count(question.batch)
-    context_len, new_tokens = si(question.context), si(question.prefill) or 0.0
+    sequences = question.batch
+    context_len, new_tokens = question.context, question.prefill or 0.0
     if not sequences and not new_tokens:
         raise InputError(what="batch", given=0, allowed="at least 1, or 0 together with `prefill`", nearest="1")
     system, media = resolve(question, watch), media_of(question, watch)
@@ -217,7 +202,7 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     from rackline.report.explain_report import Explanation
 
     asked = _Pass(sequences=sequences, context_len=context_len, new_tokens=new_tokens)
-    given = layout_text(question.layout)
+    given = question.layout
     server = system.server(max(float(system.stack.max_batched_tokens), new_tokens))
     if given is not None:
         layout, how = parse_layout(given, model), "given"

@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api import fields as shared
-from rackline.api.adapter import AdapterQuestion, with_adapter
 from rackline.api.answer import Answer, asks
-from rackline.api.media import media_of, media_tokens, with_media
-from rackline.api.option import Quantity, count, layout_text, si, tokens, whole
+from rackline.api.groups import CHIPS, FREE_LAYOUT, MEMORY_FRACTION
+from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, with_adapter, with_media
+from rackline.api.option import shared, tokens, whole
+from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
-    from rackline.api.option import ClusterLike, LayoutLike, ModelLike, Settings
+    from rackline.api.option import MaybeLayout, MaybeWhole, Number
     from rackline.report.figure import Figure
     from rackline.search.fits import ClusterNeed
     from rackline.serving.capacity import Capacity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class FitQuestion(AdapterQuestion):
     """What fits on a cluster: weights per chip, room for KV, largest context and concurrency, layout by layout?"""
 
     ask: ClassVar[str] = "fit"
 
-    model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
-    on: ClusterLike = field(metadata=shared.ON)
-    context: Quantity = field(default="8k", metadata=tokens("context length of each request, such as 32k"))
-    concurrency: Quantity | None = field(
-        default=None, metadata=whole("concurrent requests that must fit on the cluster")
-    )
-    chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
-    precision: str = field(default="native", metadata=shared.PRECISION)
-    layout: LayoutLike | None = field(default=None, metadata=shared.FREE_LAYOUT)
-    memory_fraction: Quantity = field(default="0.9", metadata=shared.MEMORY_FRACTION)
-    set: Settings | None = field(default=None, metadata=shared.SET)
+    context: Number = tokens("context length of each request, such as 32k", default="8k")
+    concurrency: MaybeWhole = whole("concurrent requests that must fit on the cluster", default=None)
+    chips: MaybeWhole = shared(CHIPS, default=None)
+    layout: MaybeLayout = shared(FREE_LAYOUT, default=None)
+    memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +107,7 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
     from rackline.parallel import matching_layouts
     from rackline.serving.capacity import capacity
 
-    context_len = si(question.context) + media_tokens(media)
+    context_len = question.context + media_tokens(media)
     check_context(model, context_len, watch)
     with watch.moving("looking at layouts"):
         found = capacity(
@@ -121,9 +115,9 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
             cluster,
             system.precision,
             context_len=context_len,
-            concurrency=count(question.concurrency),
+            concurrency=question.concurrency,
             server=system.server(),
-            layouts=matching_layouts(layout_text(question.layout), model, cluster.num_chips),
+            layouts=matching_layouts(question.layout, model, cluster.num_chips),
         )
     need = None
     if not found.fitting:

@@ -3,65 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.option import Quantity, option, si, texts
-from rackline.api.question import Question
+from rackline.api.option import option
+from rackline.api.question import Question, question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.units import parse_fraction
 
 if TYPE_CHECKING:
-    from rackline.api.option import Texts
+    from rackline.api.option import MaybeNumber, Texts
     from rackline.pricing import Compared, Reading, Unknowns
     from rackline.report.figure import Figure
 
 _MOST_MARGIN = 1000.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class InferPricesQuestion(Question):
     """What do public prices reveal: active parameters, KV bytes per token, decode MFU, batches, memory tiers?"""
 
     ask: ClassVar[str] = "infer-prices"
 
-    sheets: Texts | None = field(
+    sheets: Texts = option(
+        "text",
+        "price sheets (catalogue name or TOML file), or models, which stand for all their hosts",
         default=None,
+        several=True,
         kw_only=False,
-        metadata=option(
-            "text",
-            "price sheets (catalogue name or TOML file), or models, which stand for all their hosts",
-            positional=True,
-            several=True,
-        ),
     )
-    all: bool = field(default=False, metadata=option("switch", "all sheets of the catalogue"))
-    chip: Texts | None = field(
+    all: bool = option("switch", "all sheets of the catalogue", default=False)
+    chip: Texts = option(
+        "text",
+        "chip the provider may use; may be repeated; by default every chip with a rent and at least 80 GB",
         default=None,
-        metadata=option(
-            "text",
-            "chip the provider may use; may be repeated; by default every chip with a rent and at least 80 GB",
-            several=True,
-            repeated=True,
-        ),
+        several=True,
+        repeated=True,
     )
-    precision: Texts | None = field(
+    precision: Texts = option(
+        "text",
+        "serving precision: bf16, fp8 or fp4; may be repeated; all by default",
         default=None,
-        metadata=option(
-            "text", "serving precision: bf16, fp8 or fp4; may be repeated; all by default", several=True, repeated=True
-        ),
+        several=True,
+        repeated=True,
     )
-    margin: str | None = field(
-        default=None, metadata=option("text", "margin over cost (price / cost − 1), such as 20%..80%", unit="1")
+    margin: str | None = option("text", "margin over cost (price / cost − 1), such as 20%..80%", default=None, unit="1")
+    utilisation: str | None = option(
+        "text", "utilisation: share of chip-hours sold, such as 40%..70%", default=None, unit="1"
     )
-    utilisation: str | None = field(
-        default=None, metadata=option("text", "utilisation: share of chip-hours sold, such as 40%..70%", unit="1")
-    )
-    active: Quantity | None = field(
-        default=None,
-        metadata=option("count", "active parameters, if known, such as 100B", unit="count", maximum=1e15),
+    active: MaybeNumber = option(
+        "count", "active parameters, if known, such as 100B", default=None, unit="count", maximum=1e15
     )
 
 
@@ -132,7 +125,7 @@ def infer_prices(question: InferPricesQuestion, watch: Watch) -> Inferred:
         >>> [reading.sheet for reading in rl.infer_prices("gemini-3.1-pro").result.sheets]
         ['google-gemini-3.1-pro']
     """
-    sheets = texts(question.sheets)
+    sheets = question.sheets
     if question.all == bool(sheets):
         raise InputError(
             what="infer-prices", given=", ".join(sheets) or "nothing", allowed="names of sheets or models, or `all`"
@@ -142,15 +135,15 @@ def infer_prices(question: InferPricesQuestion, watch: Watch) -> Inferred:
 
     unknowns = _unknowns(question)
     chosen = all_sheets() if question.all else [sheet for name in sheets for sheet in find_sheets(name)]
-    readings = read_all(chosen, unknowns, si(question.active))
+    readings = read_all(chosen, unknowns, question.active)
     return Inferred(sheets=tuple(readings), compared=tuple(compare(readings)))
 
 
 def _unknowns(question: InferPricesQuestion) -> Unknowns:
     from rackline.pricing import Range, default_unknowns
 
-    unknowns = default_unknowns(texts(question.chip) or None)
-    dtypes = texts(question.precision)
+    unknowns = default_unknowns(question.chip or None)
+    dtypes = question.precision
     if dtypes:
         allowed = unknowns.dtypes
         for dtype in dtypes:

@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.option import Option, Quantity, count, option, whole
-from rackline.api.question import Question
+from rackline.api.option import Option, option, whole
+from rackline.api.question import Question, question
 from rackline.api.watch import Watch
 from rackline.files import write_text
 
 if TYPE_CHECKING:
+    from rackline.api.option import Whole
     from rackline.lab import Experiment
     from rackline.report.figure import Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class LabQuestion(Question):
     """Does a mechanism of the lecture do what the theory says, when it is built and run?"""
 
     ask: ClassVar[str] = "lab"
 
-    name: str = field(
-        kw_only=False,
-        metadata=option(
-            "text",
-            "decode, sparse, moe, experts, pipeline, reversible, cipher, serve, or all",
-            positional=True,
-        ),
+    name: str = option(
+        "text", "decode, sparse, moe, experts, pipeline, reversible, cipher, serve, or all", kw_only=False
     )
-    quick: bool = field(
-        default=False, metadata=option("switch", "fewer random seeds and shorter training, for a first look")
-    )
-    seed: Quantity = field(default="0", metadata=whole("random seed of weights and data", minimum=0, maximum=2**31 - 1))
-    device: str = field(default="cpu", metadata=option("text", "JAX platform: cpu or gpu", choices=("cpu", "gpu")))
+    quick: bool = option("switch", "fewer random seeds and shorter training, for a first look", default=False)
+    seed: Whole = whole("random seed of weights and data", default="0", minimum=0, maximum=2**31 - 1)
+    device: str = option("text", "JAX platform: cpu or gpu", default="cpu", choices=("cpu", "gpu"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +104,7 @@ def experiment(question: LabQuestion, watch: Watch) -> Experiments:
         for number, name in enumerate(names):
             setup = Setup(
                 quick=question.quick,
-                seed=count(question.seed),
+                seed=question.seed,
                 device=question.device,
                 progress=lambda text, name=name, number=number: counted(f"{name}: {text}", number, len(names)),
             )

@@ -9,46 +9,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.option import Option, Quantity, count, option, whole
-from rackline.api.question import Question
+from rackline.api.option import Option, option, whole
+from rackline.api.question import Question, question
 from rackline.api.resolve import assignments
 from rackline.api.watch import Watch
 from rackline.files import write_text
 
 if TYPE_CHECKING:
-    from rackline.api.option import Settings
+    from rackline.api.option import MaybeWhole, Settings
     from rackline.ledger import Finding
     from rackline.report.figure import Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class LectureQuestion(Question):
     """Is what the lecture says true, and where does it stop being true?"""
 
     ask: ClassVar[str] = "lecture"
 
-    segment: Quantity | None = field(
+    segment: MaybeWhole = whole(
+        "1 batch size, 2 experts on racks, 3 pipelines, 4 memory wall, 5 over-training, 6 prices, 7 cryptography, "
+        "8 inconsistencies, 9 golden values, 10 summaries, 11 flash cards; all by default",
         default=None,
-        metadata=whole(
-            "1 batch size, 2 experts on racks, 3 pipelines, 4 memory wall, 5 over-training, 6 prices, 7 cryptography, "
-            "8 inconsistencies, 9 golden values, 10 summaries, 11 flash cards; all by default",
-            maximum=11,
-        ),
+        maximum=11,
     )
-    claim: str | None = field(
-        default=None,
-        metadata=option("text", "one claim in full, such as C99, N01 (a summary) or Q4 (a flash card)"),
+    claim: str | None = option(
+        "text", "one claim in full, such as C99, N01 (a summary) or Q4 (a flash card)", default=None
     )
-    measured: str | None = field(
-        default=None,
-        metadata=option("text", "results of `rackline lab all --json`: what experiments say of each claim"),
+    measured: str | None = option(
+        "text", "results of `rackline lab all --json`: what experiments say of each claim", default=None
     )
-    set: Settings | None = field(
+    set: Settings = option(
+        "settings",
+        "NAME:KEY=VALUE overrides a number of the catalogue, such as gb200:hbm_bytes_per_s=16TB/s; may be repeated",
         default=None,
-        metadata=option(
-            "settings",
-            "NAME:KEY=VALUE overrides a number of the catalogue, such as gb200:hbm_bytes_per_s=16TB/s; may be repeated",
-        ),
     )
 
 
@@ -127,5 +121,5 @@ def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
     experiments = verdicts_by_claim(read_experiments(question.measured)) if question.measured is not None else {}
     with watch.moving("examining the claims"):
         world = World(overrides_from_texts(assignments(question.set)))
-        found = ledger(world, segment=count(question.segment), claim=question.claim)
+        found = ledger(world, segment=question.segment, claim=question.claim)
     return Ledger(claims=tuple(found), experiments=experiments)

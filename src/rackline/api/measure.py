@@ -3,65 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.option import Quantity, count, latency, option, si, whole
-from rackline.api.question import Question
+from rackline.api.option import MOST_SECONDS, option, whole
+from rackline.api.question import Question, question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
+    from rackline.api.option import MaybeNumber, Whole
     from rackline.lab.measurement import Measured
     from rackline.report.figure import Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class MeasureQuestion(Question):
     """How fast is this machine, and does the theory hold here?"""
 
     ask: ClassVar[str] = "measure"
 
-    engine: str = field(
+    engine: str = option(
+        "text",
+        "whose passes are measured: jax (the lab's own transformer), llama.cpp, vllm or sglang, which are "
+        "installed beside rackline",
         default="jax",
-        metadata=option(
-            "text",
-            "whose passes are measured: jax (the lab's own transformer), llama.cpp, vllm or sglang, which are "
-            "installed beside rackline",
-        ),
     )
-    device: str = field(default="cpu", metadata=option("text", "cpu or gpu", choices=("cpu", "gpu")))
-    dtype: str | None = field(
+    device: str = option("text", "cpu or gpu", default="cpu", choices=("cpu", "gpu"))
+    dtype: str | None = option(
+        "text",
+        "type of weights and cache: fp32 or bf16; by default fp32 on a cpu, bf16 on a gpu",
         default=None,
-        metadata=option("text", "type of weights and cache: fp32 or bf16; by default fp32 on a cpu, bf16 on a gpu",
-                        choices=("fp32", "bf16")),
-    )  # fmt: skip
-    output: str = field(default="my-machine.toml", metadata=option("text", "file to write", short="o"))
-    engine_python: str | None = field(
-        default=None,
-        metadata=option("text", "Python of the environment that has the engine; by default the one that runs rackline"),
+        choices=("fp32", "bf16"),
     )
-    clock: str = field(
+    output: str = option("text", "file to write", default="my-machine.toml", short="o")
+    engine_python: str | None = option(
+        "text",
+        "Python of the environment that has the engine; by default the one that runs rackline",
+        default=None,
+    )
+    clock: str = option(
+        "text",
+        "wall, or cpu: processor time of one core, where other programs keep the machine busy",
         default="wall",
-        metadata=option(
-            "text",
-            "wall, or cpu: processor time of one core, where other programs keep the machine busy",
-            choices=("wall", "cpu"),
-        ),
+        choices=("wall", "cpu"),
     )
-    quick: bool = field(default=False, metadata=option("switch", "a small model and few repeats, for a first look"))
-    max_time: Quantity | None = field(
+    quick: bool = option("switch", "a small model and few repeats, for a first look", default=False)
+    max_time: MaybeNumber = option(
+        "seconds",
+        "longest time of measuring passes until the repeats agree (medians known to 5 %); after it the result is "
+        "marked; 5min by default, 20s with --quick",
         default=None,
-        metadata=latency(
-            "longest time of measuring passes until the repeats agree (medians known to 5 %); after it the result is "
-            "marked; 5min by default, 20s with --quick"
-        ),
+        unit="s",
+        maximum=MOST_SECONDS,
     )
-    seed: Quantity = field(
-        default="0", metadata=whole("random seed of weights and requests", minimum=0, maximum=2**31 - 1)
-    )
+    seed: Whole = whole("random seed of weights and requests", default="0", minimum=0, maximum=2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +135,8 @@ def measure(question: MeasureQuestion, watch: Watch) -> MachineFile:
                 dtype="bf16" if dtype == "bf16" else "fp32",
                 device=question.device,
                 quick=question.quick,
-                agreed_within_s=si(question.max_time),
-                seed=count(question.seed),
+                agreed_within_s=question.max_time,
+                seed=question.seed,
                 python=question.engine_python,
                 cpu_clock=question.clock == "cpu",
                 progress=counted,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
-from rackline.api.adapter import adapter_of_folder, adapter_of_repository
 from rackline.api.answer import Answer, asks
-from rackline.api.catalogue import name_option, overrides_of, refuse_settings, set_option
-from rackline.api.model_question import ModelQuestion
+from rackline.api.catalogue import overrides_of, refuse_settings, set_option
+from rackline.api.groups import ModelQuestion
+from rackline.api.model_options import adapter_of_folder, adapter_of_repository
 from rackline.api.option import option
+from rackline.api.question import question
 from rackline.api.resolve import lookup_of
 from rackline.api.watch import Watch
 from rackline.errors import HubError, InputError
@@ -29,36 +30,32 @@ DTYPES = ("bf16", "fp16", "fp8", "fp4", "int8")
 CONTEXTS = (32_000, 128_000)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class ModelsQuestion(ModelQuestion):
     """Which models are known: parameters by kind, FLOP of a token against context, KV cache of a token?"""
 
     ask: ClassVar[str] = "models"
 
-    name: str | None = field(
+    name: str | None = option(
+        "text",
+        "catalogue name, Hugging Face id (org/name or org/name@revision), TOML file or config.json; a low-rank "
+        "adapter is shown on its base model; without it, all are listed",
         default=None,
         kw_only=False,
-        metadata=name_option(
-            "catalogue name, Hugging Face id (org/name or org/name@revision), TOML file or config.json; a low-rank "
-            "adapter is shown on its base model"
-        ),
     )
-    kv: bool = field(
+    kv: bool = option(
+        "switch",
+        "KV cache per token and of long contexts, crossover context length and balance batch size",
         default=False,
-        metadata=option(
-            "switch", "KV cache per token and of long contexts, crossover context length and balance batch size"
-        ),
     )
-    types: bool = field(
-        default=False,
-        metadata=option("switch", "data types of each part of the released checkpoints, and what says so"),
+    types: bool = option(
+        "switch", "data types of each part of the released checkpoints, and what says so", default=False
     )
-    on: str = field(default="h100-sxm", metadata=option("text", "chip for the crossover and balance batch, with `kv`"))
-    dtype: str = field(
-        default="fp8",
-        metadata=option("text", "data type of weights and matrix products on it, with `kv`", choices=DTYPES),
+    on: str = option("text", "chip for the crossover and balance batch, with `kv`", default="h100-sxm")
+    dtype: str = option(
+        "text", "data type of weights and matrix products on it, with `kv`", default="fp8", choices=DTYPES
     )
-    set: Settings | None = field(default=None, metadata=set_option("num_layers=40"))
+    set: Settings = set_option("num_layers=40")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.option import option
-from rackline.api.question import Question
+from rackline.api.question import Question, question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -19,21 +19,25 @@ if TYPE_CHECKING:
 THINGS = ("chip", "cluster", "model", "memory", "prices")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class NewQuestion(Question):
     """Where do I begin with an own chip, cluster, model, memory tier or price sheet?"""
 
     ask: ClassVar[str] = "new"
 
-    kind: str = field(kw_only=False, metadata=option("text", ", ".join(THINGS), positional=True, choices=THINGS))
-    name: str = field(kw_only=False, metadata=option("text", "name of the new entry, such as my-chip", positional=True))
-    like: str | None = field(
+    kind: str = option("text", ", ".join(THINGS), choices=THINGS, kw_only=False)
+    name: str = option("text", "name of the new entry, such as my-chip", kw_only=False)
+    like: str | None = option(
+        "text",
+        "catalogue entry to copy the numbers from; by default that with the nearest name",
         default=None,
-        metadata=option("text", "catalogue entry to copy the numbers from; by default that with the nearest name"),
     )
-    output: str | None = field(
+    output: str | None = option(
+        "text",
+        "file to write; NAME.toml in the current folder by default",
         default=None,
-        metadata=option("text", "file to write; NAME.toml in the current folder by default", short="o", output=True),
+        short="o",
+        output=True,
     )
 
 

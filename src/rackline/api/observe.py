@@ -1,4 +1,4 @@
-"""`observe`: a stated load on a live server, recorded request by request and token by token."""
+"""`observe`: send a load to a live server and record what comes back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.observe_question import ObserveQuestion
-from rackline.api.option import Option, count, layout_text, si
+from rackline.api.groups import CHIPS, ON, PRECISION, ModelQuestion, Traffic
+from rackline.api.option import MOST_TOKENS, Option, option, shared, whole
+from rackline.api.question import question
 from rackline.api.resolve import lookup_of
 from rackline.api.traffic import requests_of
 from rackline.api.watch import Watch
@@ -17,12 +18,132 @@ from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
 
 if TYPE_CHECKING:
+    from rackline.api.option import ClusterLike, MaybeLayout, MaybeNumber, MaybeWhole, ModelLike, Number, Whole
     from rackline.arch import AnyModel
     from rackline.lab.observation import Prompts, Target
     from rackline.report.figure import Figure
     from rackline.simulation import Requests
     from rackline.validation.observed import ObservedRun
     from rackline.validation.observed_report import ObservedSummary
+
+MOST_REQUESTS = 20_000
+_SENT, _BOUNDS, _SERVER = "How requests are sent", "Bounds", "What the server runs on"
+_DAY_S = 86400.0
+_MOST_USD = 1e6
+
+
+def _seconds(help_text: str, *, default: str) -> Any:
+    return option("seconds", help_text, default=default, unit="s", maximum=_DAY_S, group=_BOUNDS)
+
+
+@question
+class ObserveQuestion(Traffic, ModelQuestion):
+    """What does a live server do under a stated load, request by request and token by token?"""
+
+    ask: ClassVar[str] = "observe"
+
+    url: str = option("text", "address of an OpenAI-compatible server, such as http://localhost:8000", kw_only=False)
+    requests: Whole = whole(
+        f"largest number of requests sent, up to {MOST_REQUESTS:,}",
+        default="100",
+        maximum=MOST_REQUESTS,
+        group="Traffic",
+    )
+    served_name: str | None = option(
+        "text",
+        "model as the server names it; by default the only one that it lists",
+        default=None,
+        group=_SENT,
+    )
+    endpoint: str = option(
+        "text",
+        "where requests go: completions or chat",
+        default="completions",
+        choices=("completions", "chat"),
+        group=_SENT,
+    )
+    prompts: str = option(
+        "text",
+        "how synthetic prompts are sent: tokens (ids, exact in length; completions only) or words (about one token "
+        "each)",
+        default="tokens",
+        choices=("tokens", "words"),
+        group=_SENT,
+    )
+    vocabulary: MaybeWhole = whole(
+        "random token ids are drawn below this number; by default 10,000, or the vocabulary of `model`",
+        default=None,
+        minimum=2,
+        maximum=MOST_TOKENS,
+        group=_SENT,
+    )
+    natural_ends: bool = option(
+        "switch",
+        "let answers end where the model ends them; by default ignore_eos and min_tokens ask for the whole length, "
+        "which vLLM, SGLang and llama.cpp know and OpenAI refuses",
+        default=False,
+        group=_SENT,
+    )
+    key_env: str | None = option(
+        "text",
+        "environment variable that holds the API key; without it no key is sent. Keys are never stored or printed",
+        default=None,
+        group=_SENT,
+    )
+    yes: bool = option("switch", "send the load without asking; its tokens and cost are printed first", default=False)
+    save: str | None = option(
+        "text",
+        "file for the observed run, such as observed.jsonl, which validate reads",
+        default=None,
+        short="o",
+    )
+    usd_per_mtok_input: MaybeNumber = option(
+        "count",
+        "price of prompt tokens, for the cost estimate",
+        default=None,
+        unit="USD/Mtok",
+        maximum=_MOST_USD,
+        zero=True,
+        group=_BOUNDS,
+    )
+    usd_per_mtok_output: MaybeNumber = option(
+        "count",
+        "price of output tokens, for the cost estimate",
+        default=None,
+        unit="USD/Mtok",
+        maximum=_MOST_USD,
+        zero=True,
+        group=_BOUNDS,
+    )
+    max_time: Number = _seconds(
+        "longest time of the whole run; what is not sent by then is not, what is in flight is cut",
+        default="10min",
+    )
+    timeout: Number = _seconds("longest time of one request", default="2min")
+    stall: Number = _seconds("longest pause without a byte", default="60s")
+    retries: Whole = whole(
+        "retries of a request after HTTP status 429 or 503", default="3", minimum=0, maximum=100, group=_BOUNDS
+    )
+    model: ModelLike | None = option(
+        "object",
+        "the model as rackline knows it: catalogue name, Hugging Face id, TOML file or config.json; validate and "
+        "calibrate need it",
+        default=None,
+        group=_SERVER,
+    )
+    on: ClusterLike | None = shared(ON, default=None, group=_SERVER)
+    chips: MaybeWhole = shared(CHIPS, default=None, group=_SERVER)
+    layout: MaybeLayout = option("text", "parallel layout, such as tp=8", default=None, group=_SERVER)
+    precision: str = shared(PRECISION, default="native", group=_SERVER)
+    stack: str | None = option("text", "serving stack, such as vllm or vllm=0.11.1", default=None, group=_SERVER)
+    max_num_seqs: MaybeWhole = whole(
+        "running sequences per rank, if not the stack's default", default=None, group=_SERVER
+    )
+    max_batched_tokens: MaybeWhole = whole(
+        "token budget of a pass, if not the stack's default", default=None, group=_SERVER
+    )
+    kv_tokens: MaybeWhole = whole("KV cache capacity per rank in tokens, if it is known", default=None, group=_SERVER)
+
 
 _TELLING = 0.05  # prompts that the server counts so much longer or shorter are worth a word
 _SMALLEST_VOCABULARY = 10_000
@@ -182,7 +303,7 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
     from rackline.lab.observation import Bounds, Prompts, target
 
     check_outputs({"save": question.save})
-    traffic = requests_of(question).first(count(question.requests))
+    traffic = requests_of(question).first(question.requests)
     deployment, vocabulary = _deployment(question, watch)
     ahead = _ahead(question, traffic)
     to = target(
@@ -197,15 +318,15 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
     prompts = Prompts(
         target=to,
         form="words" if question.prompts == "words" else "tokens",
-        vocab_size=count(question.vocabulary) or vocabulary,
+        vocab_size=question.vocabulary or vocabulary,
         natural_ends=question.natural_ends,
-        seed=count(question.seed),
+        seed=question.seed,
     )
     bounds = Bounds(
-        max_s=si(question.max_time),
-        timeout_s=si(question.timeout),
-        stall_s=si(question.stall),
-        retries=count(question.retries),
+        max_s=question.max_time,
+        timeout_s=question.timeout,
+        stall_s=question.stall,
+        retries=question.retries,
     )
     if question.yes:
         watch.announces(announced)
@@ -262,7 +383,7 @@ _LOAD = (
 def _ahead(question: ObserveQuestion, traffic: Requests) -> Ahead:
     inputs, outputs = int(traffic.input_len.sum()), int(traffic.output_len.sum())
     free = traffic.arrival_s if traffic.after is None else traffic.arrival_s[traffic.after < 0]
-    usd_input, usd_output = si(question.usd_per_mtok_input), si(question.usd_per_mtok_output)
+    usd_input, usd_output = question.usd_per_mtok_input, question.usd_per_mtok_output
     known = usd_input is not None or usd_output is not None
     usd = (inputs * (usd_input or 0.0) + outputs * (usd_output or 0.0)) / 1e6
     return Ahead(
@@ -294,7 +415,7 @@ def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any]
     if question.layout is not None:
         from rackline.parallel import parse_layout
 
-        layout = parse_layout(cast("str", layout_text(question.layout)))
+        layout = parse_layout(question.layout)
         parts = {name: getattr(layout, name) for name in ("tp", "pp", "ep", "moe_tp", "attention_dp", "cp")}
         found["layout"] = {name: size for name, size in parts.items() if size > 1}
     if question.stack is not None:
@@ -306,7 +427,7 @@ def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any]
     found["precision"] = question.precision
     given = {"max_num_seqs": question.max_num_seqs, "max_num_batched_tokens": question.max_batched_tokens,
              "kv_tokens": question.kv_tokens}  # fmt: skip
-    found |= {name: count(value) for name, value in given.items() if value is not None}
+    found |= {name: value for name, value in given.items() if value is not None}
     if records:
         found["records"] = records
     return found, vocabulary
@@ -329,7 +450,7 @@ def _cluster(question: ObserveQuestion, records: dict[str, Any]) -> dict[str, An
         chip = chip_record(resolve_beside(plain.chip, question.on))
         records["chip"] = chip.model_dump(mode="json", by_alias=True, exclude_unset=True)
         records["cluster"] = {**plain.model_dump(mode="json", by_alias=True, exclude_unset=True), "chip": chip.name}
-    return {"chip": on.chip.name, "num_chips": count(question.chips) or on.num_chips}
+    return {"chip": on.chip.name, "num_chips": question.chips or on.num_chips}
 
 
 def _remark(run: ObservedRun, watch: Watch) -> None:

@@ -1,4 +1,4 @@
-"""One option of a question: its help, unit, bounds and flag, in the metadata of the question's field.
+"""One option of a question: its help, unit, bounds and flag, how its text is read and how its value is written.
 
 The command line, the keyword arguments, files of questions, JSON Schema and addresses are all made from it.
 """
@@ -6,9 +6,9 @@ The command line, the keyword arguments, files of questions, JSON Schema and add
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, assert_never, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from rackline.errors import InputError, nearest_names
 from rackline.units import (
@@ -32,14 +32,31 @@ if TYPE_CHECKING:
     from rackline.parallel import Layout
     from rackline.passes import Calibration
 
+    Taken = TypeVar("Taken", contravariant=True)
+    Held = TypeVar("Held", covariant=True)
+
+    class Reads(Generic[Taken, Held]):
+        """The type of a field that takes a text or a number and, once the question is made, holds the value of it."""
+
+        def __get__(self, question: object, kind: Any) -> Held: ...
+        def __set__(self, question: object, value: Taken) -> None: ...
+
     ModelLike = str | Path | AnyModel
     ChipLike = str | Path | Chip
     ClusterLike = str | Path | Cluster
     CalibrationLike = str | Path | Calibration
-    LayoutLike = str | Layout
-    Settings = Mapping[str, str | float] | Sequence[str] | str
-    Texts = str | Sequence[str]
-    Quantities = Quantity | Sequence[Quantity]
+    Number = Reads[Quantity | None, float]
+    MaybeNumber = Reads[Quantity | None, float | None]
+    Numbers = Reads[Quantity | Sequence[Quantity] | None, tuple[float, ...]]
+    Whole = Reads[Quantity | None, int]
+    MaybeWhole = Reads[Quantity | None, int | None]
+    Text = Reads[str | None, str]
+    MaybeText = Reads[Quantity | None, str | None]
+    Texts = Reads[str | Sequence[str] | None, tuple[str, ...]]
+    Settings = Reads[Mapping[str, str | float] | Sequence[str] | str | None, tuple[str, ...]]
+    Precisions = Reads[str | None, str | tuple[str, ...]]
+    Limit = Reads[Quantity | None, float | str | None]
+    MaybeLayout = Reads[str | Layout | None, str | None]
 
 MOST_TOKENS = 1e9
 MOST_SECONDS = 86400.0
@@ -110,19 +127,24 @@ class Option:
         """Whether its values are numbers with a unit."""
         return self.kind in _QUANTITIES
 
+    @property
+    def empty(self) -> tuple[()] | None:
+        """What a question holds where nothing is given and nothing is the default."""
+        return () if self.several or self.kind == "settings" else None
+
     def read(self, value: Any, name: str) -> Any:
         """A value from outside as the question keeps it: SI numbers, texts, tuples, objects.
 
         Raises:
             InputError: not a value of this option.
         """
-        if self.several:
-            parts = self._parts(value)
-            if not parts:
-                raise InputError(what=name, given=value, allowed="at least one value")
-            return tuple(part for one in parts for part in self._one(one, name))
-        (found,) = self._one(value, name)
-        return found
+        read = _READERS.get(self.kind, _quantity)
+        if not self.several:
+            return read(self, value, name)
+        parts = self._parts(value)
+        if not parts:
+            raise InputError(what=name, given=value, allowed="at least one value")
+        return tuple(read(self, part, name) for part in parts)
 
     def write(self, value: Any) -> str:
         """The text that `read` reads as this value; an object is written by its name."""
@@ -135,19 +157,11 @@ class Option:
 
     def parse(self, text: str) -> Any:
         """The value of a text that `write` wrote, for `read`."""
-        match self.kind:
-            case "switch":
-                return {"true": True, "false": False}.get(text, text)
-            case "settings":
-                return _split(text)
-            case "text" | "object" | "limit":
-                return _split(text) if self.several else text
-            case (
-                "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour" | "watts"
-            ):
-                return text
-            case _:
-                assert_never(self.kind)
+        if self.kind == "switch":
+            return {"true": True, "false": False}.get(text, text)
+        if self.kind == "settings" or (self.several and not self.is_quantity):
+            return _split(text)
+        return text
 
     def _parts(self, value: Any) -> list[Any]:
         if isinstance(value, str):
@@ -157,54 +171,6 @@ class Option:
         if isinstance(value, Sequence):
             return [part for one in cast("Sequence[Any]", value) for part in self._parts(one)]
         return [value]
-
-    def _one(self, value: Any, name: str) -> tuple[Any, ...]:
-        match self.kind:
-            case "switch":
-                if not isinstance(value, bool):
-                    raise InputError(what=name, given=value, allowed="true or false")
-                return (value,)
-            case "settings":
-                return (_settings(value, name),)
-            case "object":
-                return (_name_or_object(value, name),)
-            case "text":
-                return (self._text(value, name),)
-            case "limit":
-                limit_s, percentile = parse_limit(value, name=name, maximum=MOST_SECONDS)
-                return (limit_s if percentile is None else f"{limit_s!r}s@p{percentile:g}",)
-            case (
-                "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour" | "watts"
-            ):
-                return (self._quantity(value, name),)
-            case _:
-                assert_never(self.kind)
-
-    def _quantity(self, value: Any, name: str) -> float:
-        bounds: Bounds = {"zero_allowed": self.zero}
-        if self.minimum is not None:
-            bounds["minimum"] = self.minimum
-        if self.maximum is not None:
-            bounds["maximum"] = self.maximum
-        return _QUANTITIES[self.kind][0](value, name=name, **bounds)
-
-    def _text(self, value: Any, name: str) -> str:
-        if isinstance(value, bool):
-            raise InputError(what=name, given=value, allowed="a text")
-        if isinstance(value, int | float):
-            value = repr(value)
-        if not isinstance(value, str | Path):
-            label = getattr(value, "label", None)
-            if not callable(label):
-                raise InputError(what=name, given=value, allowed="a text")
-            value = label()
-        text = str(value)
-        if not text.strip():
-            raise InputError(what=name, given=text, allowed=", ".join(self.choices) or "a text that is not empty")
-        if self.choices and text not in self.choices:
-            near = nearest_names(text, self.choices, 1)
-            raise InputError(what=name, given=text, allowed=", ".join(self.choices), nearest=near[0] if near else None)
-        return text
 
     def _write_one(self, value: Any) -> str:
         if isinstance(value, bool):
@@ -217,71 +183,86 @@ class Option:
         return value if isinstance(value, str) else str(getattr(value, "name", value))
 
 
-def option(kind: Kind, help_text: str, **more: Any) -> dict[str, Option]:
-    """Metadata for `dataclasses.field` that makes the field an option; `more` are further fields of `Option`."""
-    return {"option": Option(kind=kind, help=help_text, **more)}
+def option(kind: Kind, help_text: str, *, default: Any = MISSING, kw_only: bool = True, **more: Any) -> Any:
+    """A field of a question that is an option; required without a default, and an argument where it is not `kw_only`.
+
+    Nothing (None) stands for the default; an option that may be nothing has None for it.
+
+    Args:
+        more: further fields of `Option`.
+    """
+    return shared(Option(kind=kind, help=help_text), default=default, kw_only=kw_only, **more)
 
 
-def tokens(help_text: str, minimum: float = 1.0, **more: Any) -> dict[str, Option]:
+def shared(one: Option, *, default: Any = MISSING, kw_only: bool = True, **more: Any) -> Any:
+    """The same for an option that several questions have; `more` replaces fields of it."""
+    asked = replace(one, positional=not kw_only, **more)
+    return field(default=default, kw_only=kw_only, metadata={"option": asked})
+
+
+def tokens(help_text: str, *, minimum: float = 1.0, default: Any = MISSING, **more: Any) -> Any:
     """An option that counts tokens, such as 4k or 128Ki."""
-    return option("count", help_text, unit="token", minimum=minimum, maximum=MOST_TOKENS, **more)
+    more = {"unit": "token", "minimum": minimum, "maximum": MOST_TOKENS, **more}
+    return option("count", help_text, default=default, **more)
 
 
-def whole(help_text: str, minimum: int = 1, maximum: float = MOST_CHIPS, **more: Any) -> dict[str, Option]:
+def whole(help_text: str, *, minimum: int = 1, maximum: float = MOST_CHIPS, default: Any = MISSING, **more: Any) -> Any:
     """An option that counts whole things."""
-    return option("whole", help_text, unit="count", minimum=minimum, maximum=maximum, zero=minimum == 0, **more)
+    more = {"unit": "count", "minimum": minimum, "maximum": maximum, "zero": minimum == 0, **more}
+    return option("whole", help_text, default=default, **more)
 
 
-def latency(help_text: str, **more: Any) -> dict[str, Option]:
-    """An option that is a time of a request."""
-    return option("seconds", help_text, unit="s", maximum=MOST_SECONDS, **more)
-
-
-def limit(what: str, example: str) -> dict[str, Option]:
+def limit(what: str, example: str, *, default: Any = None) -> Any:
     """An option that limits a latency, at its mean or at a percentile."""
-    return option(
-        "limit", f"largest {what}: of the mean, such as {example}, or of a percentile: {example}@p99", unit="s"
-    )
+    text = f"largest {what}: of the mean, such as {example}, or of a percentile: {example}@p99"
+    return option("limit", text, unit="s", default=default)
 
 
-@overload
-def si(value: Quantity) -> float: ...
-@overload
-def si(value: None) -> None: ...
-@overload
-def si(value: Quantity | None) -> float | None: ...
-def si(value: Quantity | None) -> float | None:
-    """A quantity of a question as the SI number that the question has made of it."""
-    return None if value is None else float(value)
+def absent(default: Any) -> Any:
+    """A value of a group of questions that most of them have as an option; in the others it is always this."""
+    return field(default=default, init=False)
 
 
-@overload
-def count(value: Quantity) -> int: ...
-@overload
-def count(value: None) -> None: ...
-@overload
-def count(value: Quantity | None) -> int | None: ...
-def count(value: Quantity | None) -> int | None:
-    """A whole number of a question."""
-    return None if value is None else int(value)
+def _switch(one: Option, value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(what=name, given=value, allowed="true or false")
+    return value
 
 
-def texts(value: Texts | Quantities | Settings | None) -> tuple[str, ...]:
-    """Texts of a question, which are a tuple by now; empty for None."""
-    return () if value is None else cast("tuple[str, ...]", value)
+def _quantity(one: Option, value: Any, name: str) -> float:
+    bounds: Bounds = {"zero_allowed": one.zero}
+    if one.minimum is not None:
+        bounds["minimum"] = one.minimum
+    if one.maximum is not None:
+        bounds["maximum"] = one.maximum
+    return _QUANTITIES[one.kind][0](value, name=name, **bounds)
 
 
-def numbers(value: Quantities | None) -> tuple[float, ...]:
-    """SI numbers of a question that holds several; empty for None."""
-    return () if value is None else tuple(float(one) for one in cast("Sequence[float]", value))
+def _limit(one: Option, value: Any, name: str) -> float | str:
+    limit_s, percentile = parse_limit(value, name=name, maximum=MOST_SECONDS)
+    return limit_s if percentile is None else f"{limit_s!r}s@p{percentile:g}"
 
 
-def layout_text(value: LayoutLike | None) -> str | None:
-    """The text of a layout that may have been given as an object, which is a text by now."""
-    return cast("str | None", value)
+def _text(one: Option, value: Any, name: str) -> str:
+    if isinstance(value, bool):
+        raise InputError(what=name, given=value, allowed="a text")
+    if isinstance(value, int | float):
+        value = repr(value)
+    if not isinstance(value, str | Path):
+        label = getattr(value, "label", None)
+        if not callable(label):
+            raise InputError(what=name, given=value, allowed="a text")
+        value = label()
+    text = str(value)
+    if not text.strip():
+        raise InputError(what=name, given=text, allowed=", ".join(one.choices) or "a text that is not empty")
+    if one.choices and text not in one.choices:
+        near = nearest_names(text, one.choices, 1)
+        raise InputError(what=name, given=text, allowed=", ".join(one.choices), nearest=near[0] if near else None)
+    return text
 
 
-def _settings(value: Any, name: str) -> tuple[str, ...]:
+def _settings(one: Option, value: Any, name: str) -> tuple[str, ...]:
     if isinstance(value, Mapping):
         pairs = cast("Mapping[Any, Any]", value).items()
         return tuple(f"{key}={number!r}" if isinstance(number, float) else f"{key}={number}" for key, number in pairs)
@@ -294,7 +275,7 @@ def _settings(value: Any, name: str) -> tuple[str, ...]:
     raise InputError(what=name, given=cast("object", value), allowed="KEY=VALUE, such as hbm_bytes_per_s=20e12")
 
 
-def _name_or_object(value: Any, name: str) -> Any:
+def _name_or_object(one: Option, value: Any, name: str) -> Any:
     """Names and files are texts; an object passes as it is."""
     if isinstance(value, Path):
         return str(value)
@@ -302,6 +283,15 @@ def _name_or_object(value: Any, name: str) -> Any:
     if plain or (isinstance(value, str) and not value.strip()):
         raise InputError(what=name, given=cast("object", value), allowed="a name or a file")
     return value
+
+
+_READERS: Mapping[str, Callable[[Option, Any, str], Any]] = {
+    "switch": _switch,
+    "settings": _settings,
+    "object": _name_or_object,
+    "text": _text,
+    "limit": _limit,
+}
 
 
 def _split(text: str) -> list[str]:

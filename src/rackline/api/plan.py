@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.option import si, texts
-from rackline.api.plan_parts import PlanInputs, plan_inputs
-from rackline.api.plan_question import PlanQuestion
+from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs
 from rackline.api.resolve import named
 from rackline.api.starting import KINDS, LAUNCH_AS, Starting, launch_options, manifests_of
 from rackline.api.uses import Use, use_lines, with_use
@@ -441,7 +439,7 @@ def _planned(
     return Planned(
         plan=found,
         use=use,
-        fleet=plan_fleet(asked.traffic, found, asked.prefill_cluster, asked.users, pue=si(question.pue)),
+        fleet=plan_fleet(asked.traffic, found, asked.prefill_cluster, asked.users, pue=question.pue),
         speculation=rows,
         attention_ffn=plan_split(found) if question.attention_ffn else None,
         launch=None if question.launch is None else tuple(starting.commands()),
@@ -512,7 +510,7 @@ def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatI
     system = plan_inputs(asked, watch, again=True).system
     if question.calibration == "auto" and not system.cluster.calibration:
         asked = replace(asked, calibration=system.calibration.name)
-    questions = [replace(asked, set=(*texts(question.set), given)) for given in settings]
+    questions = [replace(asked, set=(*question.set, given)) for given in settings]
     inputs = [plan_inputs(one, watch) for one in questions]  # refuses before anything is searched
     points: list[WhatIfPoint] = []
     answers: list[Planned] = []

@@ -1,31 +1,23 @@
-"""A plan's question → what is searched: the space, the limits, the prefill pool, the traffic, what is launched."""
+"""The question of `plan`, and what is searched for it: the space, limits, pools, traffic, what is launched."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.adapter import with_adapter
-from rackline.api.draft import with_draft
-from rackline.api.lengths import mixture_of_file, mixture_of_trace
-from rackline.api.media import media_of, media_tokens, with_media
-from rackline.api.option import count, layout_text, si, texts
-from rackline.api.plan_question import PlanQuestion
-from rackline.api.planned_prefixes import keeping_of, sessions_repeating
-from rackline.api.question import Question, options
-from rackline.api.resolve import (
-    check_context,
-    cluster_of,
-    lookup_of,
-    named,
-    on_terms,
-    resolve_on,
-)
+from rackline.api.groups import FLEET, PUE, Lifetimes, Planned, Sessions
+from rackline.api.model_options import DraftQuestion, media_of, media_tokens, with_adapter, with_draft, with_media
+from rackline.api.option import MOST_SECONDS, option, shared
+from rackline.api.question import options, question
+from rackline.api.resolve import check_context, cluster_of, lookup_of, named, on_terms, resolve_on
+from rackline.api.traffic import cache_rules_of, mixture_of, sessions_of, tiers_of
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
-    from rackline.api.option import ModelLike
+    from rackline.api.option import ClusterLike, MaybeLayout, MaybeNumber, MaybeWhole, ModelLike, Number, Texts
+    from rackline.api.question import Question
     from rackline.api.resolve import Lookup
     from rackline.api.watch import Watch
     from rackline.arch import AnyModel
@@ -35,11 +27,119 @@ if TYPE_CHECKING:
     from rackline.search.kept_prefixes import Keeping
     from rackline.search.launch_plan import Checkpoints
     from rackline.serving.fleet import Traffic
-    from rackline.serving.mixture import Mixture
     from rackline.serving.population import Population
     from rackline.serving.speculative import Speculation
     from rackline.serving.workload import Mode, Workload
+    from rackline.simulation.hits_by_tier import Repeating, RepeatingSessions
     from rackline.system import Demand, System
+
+SERVING = ("both", "aggregated")
+_POOLS, _REPEATS, _MORE = "Prefill pool", "Prompts that repeat", "Further output"
+
+
+@question
+class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion):
+    """What is the cheapest way to serve a model on a cluster under latency limits?"""
+
+    ask: ClassVar[str] = "plan"
+    headings = dict.fromkeys([*options(Sessions), *options(Lifetimes)], _REPEATS)
+
+    objective: str = option(
+        "text",
+        "what is least within the limits: dollars, or joules of an output token, for which power caps and layouts "
+        "are compared by energy",
+        default="dollars",
+        choices=("dollars", "joules"),
+    )
+    prefill_on: ClusterLike | None = option(
+        "object",
+        "another cluster for the prefill pool, such as h100-96; by default chips of the same cluster",
+        default=None,
+        group=_POOLS,
+    )
+    prefill_chips: MaybeWhole = option(
+        "whole",
+        "number of chips of that cluster; all by default",
+        default=None,
+        unit="count",
+        minimum=1.0,
+        group=_POOLS,
+    )
+    prefill_layout: MaybeLayout = option(
+        "text",
+        "parallel degrees to fix in the prefill pool, such as attention_dp=32,ep=32",
+        default=None,
+        group=_POOLS,
+    )
+    pue: Number = shared(PUE, default="1", group=FLEET)
+    offline_share: MaybeNumber = option(
+        "fraction",
+        "offline share: traffic that may wait for off-peak hours, such as 30%",
+        default=None,
+        unit="1",
+        zero=True,
+        group=FLEET,
+    )
+    provider: MaybeNumber = option(
+        "count",
+        "output tokens/s of a whole provider, for comparison, such as 400M",
+        default=None,
+        unit="token/s",
+        maximum=1e15,
+        group=FLEET,
+    )
+    cache_ttl: MaybeNumber = option(
+        "seconds",
+        "with `turns` or `trace`: time after its last use at which a prefix expires in HBM, such as 5min; by "
+        "default it stays until its memory is needed",
+        default=None,
+        unit="s",
+        maximum=MOST_SECONDS,
+        group=_REPEATS,
+    )
+    tier: Texts = option(
+        "text",
+        "with `turns` or `trace`: memory behind HBM that keeps prefixes, for each chip: "
+        "NAME=BYTES@RATE[@LATENCY][,ttl=TIME], fastest first, with an expiry of its own; may be repeated",
+        default=None,
+        several=True,
+        repeated=True,
+        group=_REPEATS,
+    )
+    full: bool = option(
+        "switch",
+        "print the full report: rows of the passes, memory, Pareto fronts, other layouts",
+        default=False,
+        group=_MORE,
+    )
+    launch: str | None = option(
+        "text",
+        "print launch commands of the answer for auto (the calibration's stack), vllm, sglang or trtllm, each also "
+        "in a version, such as sglang=0.5.6; its launch rules apply",
+        default=None,
+        group=_MORE,
+    )
+    speculate: str | None = option(
+        "text",
+        "when speculative decoding pays on the chosen decode replica: usual (1 to 4 draft tokens at typical "
+        "acceptance) or draft tokens with the tokens that a step yields, such as 1,3=2.9",
+        default=None,
+        group=_MORE,
+    )
+    attention_ffn: bool = option(
+        "switch",
+        "attention/FFN disaggregation: decode with attention and experts on separate chips",
+        default=False,
+        group=_MORE,
+    )
+    what_if: str | None = option(
+        "text",
+        "vary one quantity and show the optimum at each value, such as scale_up_size=8,72,144 or "
+        "hbm_bandwidth=4TB/s:20TB/s:5; also scale_up_bandwidth, scale_out_bandwidth, hbm_capacity, "
+        "total_over_active, kv_bytes_per_token, or any key of `set`",
+        default=None,
+        group=_MORE,
+    )
 
 
 def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
@@ -53,24 +153,17 @@ def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
     """
     from rackline.serving.workload import Workload
 
-    files = [name for name in ("mix", "trace") if getattr(question, name) is not None]
-    given = [*files, *(name for name in ("input", "output") if getattr(question, name) is not None)]
-    if files and len(given) > 1:
-        raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
-    for name in () if files else ("input", "output"):
-        if name not in given:
-            raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
-    mixture: Mixture | None = None
-    if files:
-        mixture = mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
-        mixture = replace(mixture, input_len=mixture.input_len + media_tokens)
-    hit = si(question.cache_hit)
+    mixture = mixture_of(question, "input", "output")
     if mixture is not None:
-        return Workload.of_mixture(mixture, hit)
-    input_len = (si(question.input) or 1.0) + media_tokens
+        mixture = replace(mixture, input_len=mixture.input_len + media_tokens)
+        return Workload.of_mixture(mixture, question.cache_hit)
+    if question.input is None or question.output is None:
+        name = "input" if question.input is None else "output"
+        raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
+    input_len = question.input + media_tokens
     if question.turns is not None:
         input_len = sessions_repeating(question, media_tokens).input_len
-    return Workload(input_len=input_len, output_len=si(question.output) or 2.0, cache_hit=hit)
+    return Workload(input_len=input_len, output_len=question.output, cache_hit=question.cache_hit)
 
 
 def plan_question_of(question: Question, **more: Any) -> PlanQuestion:
@@ -80,8 +173,7 @@ def plan_question_of(question: Question, **more: Any) -> PlanQuestion:
         more: options of the plan in place of those.
     """
     both = options(PlanQuestion).keys() & options(type(question)).keys()
-    values: dict[str, Any] = {name: getattr(question, name) for name in both}
-    return PlanQuestion(**{**values, **more})
+    return PlanQuestion(**{**{name: value for name, value in vars(question).items() if name in both}, **more})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +246,9 @@ def plan_inputs(question: PlanQuestion, watch: Watch, *, again: bool = False) ->
     from rackline.serving.workload import parse_mode
     from rackline.system import Constraints, Demand
 
-    modes = [parse_mode(text) for text in texts(question.mode)]
-    layouts = matching_layouts(layout_text(question.layout), model, cluster.num_chips)
-    pool_layouts = matching_layouts(layout_text(question.prefill_layout), model, (other or cluster).num_chips)
+    modes = [parse_mode(text) for text in question.mode]
+    layouts = matching_layouts(question.layout, model, cluster.num_chips)
+    pool_layouts = matching_layouts(question.prefill_layout, model, (other or cluster).num_chips)
     _check_overlap(question, modes, layouts, model, cluster)
     model = with_adapter(model, question, watch)
     system = resolve_on(question, model, cluster, watch, engine or "auto", again=again)
@@ -192,16 +284,11 @@ def _prefill_pool(question: PlanQuestion) -> Cluster | None:
         InputError: options of a pool that is not considered, or not on another cluster.
     """
     if question.serving == "aggregated":
-        for name in ("prefill_on", "prefill_chips", "prefill_layout"):
-            value = getattr(question, name)
-            if value is not None:
-                raise InputError(what=name, given=value, allowed="only with `serving` both")
+        question.refuse("prefill_on", "prefill_chips", "prefill_layout", allowed="only with `serving` both")
     if question.prefill_on is None:
-        if question.prefill_chips is not None:
-            allowed = "together with `prefill_on` CLUSTER"
-            raise InputError(what="prefill_chips", given=question.prefill_chips, allowed=allowed)
+        question.refuse("prefill_chips", allowed="together with `prefill_on` CLUSTER")
         return None
-    other, chips = on_terms(question, cluster_of(question.prefill_on)), count(question.prefill_chips)
+    other, chips = on_terms(question, cluster_of(question.prefill_on)), question.prefill_chips
     return other if chips is None else other.with_num_chips(chips)
 
 
@@ -213,7 +300,7 @@ def _check_overlap(
     Raises:
         InputError: a model without experts, or only overlapping modes where no layout has several ranks.
     """
-    overlapping = [text for text, mode in zip(texts(question.mode), modes, strict=True) if mode.two_batch_overlap]
+    overlapping = [text for text, mode in zip(question.mode, modes, strict=True) if mode.two_batch_overlap]
     if not overlapping:
         return
     from rackline.arch import Model
@@ -238,17 +325,12 @@ def traffic_of(question: PlanQuestion, workload: Workload) -> tuple[Traffic | No
     Raises:
         InputError: two kinds of traffic, or an option that belongs to traffic without it.
     """
-    given = [name for name in _TRAFFIC if getattr(question, name) is not None]
-    if len(given) > 1:
-        raise InputError(what=given[1], given=getattr(question, given[1]), allowed=f"only without `{given[0]}`")
-    stated = {*given, *(["turns"] if question.turns is not None else [])}
+    given = question.either(*_TRAFFIC)
     pauses = ("users", "turns")
     needs = {"peak_over_mean": _TRAFFIC, "offline_share": _TRAFFIC[:2], "provider": _TRAFFIC, "think_time": pauses}
     for name, of in needs.items():
-        value = getattr(question, name)
-        if value is not None and not stated & set(of):
-            known = " or ".join(f"`{one}`" for one in of)
-            raise InputError(what=name, given=value, allowed=f"together with {known}")
+        if not question.given(*of):
+            question.refuse(name, allowed=f"together with {' or '.join(f'`{one}`' for one in of)}")
     if not given:
         return None, None
 
@@ -256,14 +338,14 @@ def traffic_of(question: PlanQuestion, workload: Workload) -> tuple[Traffic | No
     from rackline.serving.population import Population
 
     traffic = Traffic(
-        tokens_per_s=si(question.traffic) or (si(question.requests) or 1.0) * workload.output_len,
-        peak_over_mean=si(question.peak_over_mean) or 1.0,
-        offline_share=si(question.offline_share) or 0.0,
-        provider_tokens_per_s=si(question.provider),
+        tokens_per_s=question.traffic or (question.requests or 1.0) * workload.output_len,
+        peak_over_mean=question.peak_over_mean or 1.0,
+        offline_share=question.offline_share or 0.0,
+        provider_tokens_per_s=question.provider,
     )
     if question.users is None:
         return traffic, None
-    return traffic, Population(users=count(question.users), think_s=si(question.think_time) or 0.0)
+    return traffic, Population(users=question.users, think_s=question.think_time or 0.0)
 
 
 def speculations_of(text: str | None) -> list[Speculation] | None:
@@ -356,3 +438,69 @@ def _plain_name(name: str) -> str:
     for ending in (*_STORED, *_TUNED):
         found = found.removesuffix(ending)
     return found
+
+
+def sessions_repeating(question: PlanQuestion, media_tokens: int) -> RepeatingSessions:
+    """Conversations or agents of a question.
+
+    Args:
+        media_tokens: that images and sound add to a message [tokens].
+
+    Raises:
+        InputError: lengths or results of tools that are missing.
+    """
+    from rackline.simulation.hits_by_tier import RepeatingSessions
+
+    if question.input is None:
+        raise InputError(what="input", given="nothing", allowed="with `turns`, mean tokens such as 300")
+    if question.output is None:
+        raise InputError(what="output", given="nothing", allowed="with `turns`, mean tokens such as 400")
+    return RepeatingSessions(
+        sessions=sessions_of(question),
+        message_tokens=question.input + media_tokens,
+        answer_tokens=question.output,
+    )
+
+
+def keeping_of(question: PlanQuestion, media_tokens: int, model: AnyModel) -> Keeping | None:
+    """Prefixes that come again, and how long they are kept; None where nothing says so.
+
+    Args:
+        media_tokens: as above [tokens].
+        model: that is served.
+
+    Raises:
+        InputError: options that contradict or miss each other.
+    """
+    given = question.given("turns", "cache_ttl", "tier", "eviction", "cache_ttl_from")
+    if question.turns is None:
+        question.refuse("tool_calls", "tool_output", allowed="only with `turns`")
+        if not given:
+            return None
+        if question.trace is None:
+            question.refuse(*given, allowed="only with `turns` or `trace`, whose prefixes are kept")
+    question.refuse("cache_hit", allowed=f"only without `{next(iter(given))}`, which gives it")
+    allowed = "only without prompts that repeat, which are planned on single engines"
+    question.refuse("prefill_on", "prefill_chips", "prefill_layout", allowed=allowed)
+    from rackline.arch import Model
+    from rackline.search.kept_prefixes import Keeping
+    from rackline.simulation.prefix_cache import PrefixCache
+
+    adapter = model.adapter if isinstance(model, Model) else None
+    if adapter is not None and adapter.number > 1:
+        raise InputError(what="adapters", given=adapter.number, allowed="1 with a cache of prefixes")
+    rules, tiers = cache_rules_of(question), tiers_of(question.tier, 1.0)
+    PrefixCache(1, 1, tiers, rules)  # refuses a tier that expires before a faster one
+    return Keeping(traffic=_traffic(question, media_tokens), rules=rules, tiers=tiers)
+
+
+def _traffic(question: PlanQuestion, media_tokens: int) -> Repeating:
+    if question.turns is not None:
+        question.refuse("trace", "mix", allowed="only without `turns`")
+        return sessions_repeating(question, media_tokens)
+    from rackline.api.tiers import reuse_in
+    from rackline.simulation import read_trace
+    from rackline.simulation.hits_by_tier import RepeatingTrace
+
+    trace = question.trace or ""
+    return RepeatingTrace.of(Path(trace).name, read_trace(trace), reuse_in(trace))

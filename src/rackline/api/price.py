@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.demand import USUAL_OUTPUT, fleet_question, requests_of, sold_to
-from rackline.api.media import media_of, with_media
-from rackline.api.option import layout_text, numbers, si
+from rackline.api.model_options import media_of, with_media
 from rackline.api.price_question import PriceQuestion
 from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import SearchedWays, rent_of
@@ -123,29 +122,29 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
     system = replace(system, model=with_media(system.model, media_of(asked, watch)))
     rent = rent_of(
         system.cluster,
-        purchase_usd=si(asked.purchase),
-        years=si(asked.years),
-        usd_per_kwh=si(asked.electricity_price),
-        pue=si(asked.pue),
+        purchase_usd=asked.purchase,
+        years=asked.years,
+        usd_per_kwh=asked.electricity_price,
+        pue=asked.pue,
     )
     from rackline.parallel import matching_layouts
     from rackline.pricing import Terms, offer_prices
 
-    steps, output_len = numbers(asked.contexts), si(asked.output) or USUAL_OUTPUT
+    steps, output_len = asked.contexts, asked.output or USUAL_OUTPUT
     check_context(system.model, max(steps) + output_len, watch)
     model, cluster = system.model, system.cluster
     ways = SearchedWays(
         system=replace(system, cluster=replace(cluster, usd_per_chip_hour=rent.usd_per_chip_hour)),
-        layouts=matching_layouts(layout_text(asked.layout), model, cluster.num_chips),
+        layouts=matching_layouts(asked.layout, model, cluster.num_chips),
     )
     terms = Terms(
-        margin=si(asked.margin),
+        margin=asked.margin,
         earned_at="longest" if asked.margin_at == "longest" else "mean",
-        utilisation=si(asked.utilisation),
+        utilisation=asked.utilisation,
         output_len=output_len,
-        tpot_s=si(asked.tpot),
-        fast_ratios=numbers(asked.fast),
-        lifetimes_s=numbers(asked.lifetimes),
+        tpot_s=asked.tpot,
+        fast_ratios=asked.fast,
+        lifetimes_s=asked.lifetimes,
         mixture=mixture,
     )
     with watch.moving("searching for the cheapest deployment of each mode and context tier"):

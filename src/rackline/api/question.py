@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
-from rackline.api.option import Option
+from rackline.api.option import Option, absent, limit, option, shared, tokens, whole
+from rackline.api.verbs import function_name
 from rackline.errors import InputError, nearest_names
 
+Kind = TypeVar("Kind")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(option, shared, tokens, whole, limit, absent)
+)
+def question(kind: type[Kind]) -> type[Kind]:
+    """Make a class a question: a frozen dataclass of options. It has no slots, since it may have several groups."""
+    return dataclass(frozen=True, kw_only=True)(kind)
+
+
+@question
 class Question:
     """A question: its fields are the options, in SI units once it is made.
 
@@ -20,22 +32,48 @@ class Question:
     """
 
     ask: ClassVar[str]
+    headings: ClassVar[Mapping[str, str]] = {}
+    """Headings of `--help` for options of its groups that stand under another one here."""
 
     def __post_init__(self) -> None:
-        """Read each value once, as its option says; nothing, where a field is never nothing, is its default."""
-        usual = _never_none(type(self))
-        for name, option in options(type(self)).items():
+        """Read each value once, as its option says; nothing is the default."""
+        usual = written_defaults(type(self))
+        for name, one in options(type(self)).items():
             given = getattr(self, name)
-            if given is None and name in usual:
-                given = usual[name]
-            if given is not None:
-                object.__setattr__(self, name, option.read(given, name))
+            if given is None or (given == () and usual.get(name, given) is None):  # so that `replace` reads it again
+                given = usual.get(name)
+            object.__setattr__(self, name, one.empty if given is None else one.read(given, name))
 
     def changed(self) -> dict[str, Any]:
-        """The fields whose values are not the default ones."""
+        """The options whose values are not the default ones."""
+        return self.given(*options(type(self)))
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Those of some options whose values are not the default ones, in this order."""
         usual = defaults(type(self))
-        found = {name: getattr(self, name) for name in options(type(self))}
-        return {name: value for name, value in found.items() if name not in usual or usual[name] != value}
+        return {name: getattr(self, name) for name in names if name not in usual or usual[name] != getattr(self, name)}
+
+    def refuse(self, *names: str, allowed: str) -> None:
+        """Refuse options that do not belong to what is asked.
+
+        Args:
+            allowed: what the message says.
+
+        Raises:
+            InputError: one of them is given.
+        """
+        for name, value in self.given(*names).items():
+            raise InputError(what=name, given=value, allowed=allowed)
+
+    def either(self, *names: str) -> dict[str, Any]:
+        """The one of some options that is given, none where none is.
+
+        Raises:
+            InputError: two of them are given.
+        """
+        first, *more = [*self.given(*names), ""]
+        self.refuse(*filter(None, more), allowed=f"only without `{first}`")
+        return self.given(*names)
 
     def to_data(self) -> dict[str, Any]:
         """The question as data for JSON or TOML: its name and what differs from the defaults, in SI units.
@@ -45,7 +83,7 @@ class Question:
         data: dict[str, Any] = {"ask": self.ask}
         for name, value in self.changed().items():
             if isinstance(value, tuple):
-                data[name] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+                data[name] = list(cast("tuple[Any, ...]", value))
             elif value is None or isinstance(value, str | bool | int | float):
                 data[name] = value
             else:
@@ -84,7 +122,10 @@ class Question:
 @cache
 def options(kind: type[Question]) -> dict[str, Option]:
     """The options of a question by the names of its fields, in their order."""
-    return {field.name: field.metadata["option"] for field in fields(kind) if "option" in field.metadata}
+    found: dict[str, Option] = {
+        field.name: field.metadata["option"] for field in fields(kind) if "option" in field.metadata
+    }
+    return {name: replace(one, group=kind.headings.get(name, one.group)) for name, one in found.items()}
 
 
 @cache
@@ -95,19 +136,12 @@ def written_defaults(kind: type[Question]) -> dict[str, Any]:
 
 
 @cache
-def _never_none(kind: type[Question]) -> dict[str, Any]:
-    """The defaults, as they are written, of the fields whose type does not have None."""
-    usual = written_defaults(kind)
-    texts = {field.name: str(field.type) for field in fields(kind) if field.name in usual}
-    return {name: usual[name] for name, text in texts.items() if usual[name] is not None and "None" not in text}
-
-
-@cache
 def defaults(kind: type[Question]) -> dict[str, Any]:
     """The same as the question keeps them (8000.0)."""
     known = options(kind)
     return {
-        name: None if value is None else known[name].read(value, name) for name, value in written_defaults(kind).items()
+        name: known[name].empty if value is None else known[name].read(value, name)
+        for name, value in written_defaults(kind).items()
     }
 
 
@@ -122,9 +156,63 @@ def check_names(kind: type[Question], values: dict[str, Any]) -> dict[str, Any]:
         if name not in known:
             near = nearest_names(name, known, 1)
             raise InputError(what=kind.ask, given=name, allowed=", ".join(known), nearest=near[0] if near else None)
-    for name, option in known.items():
+    for name, one in known.items():
         if name not in usual and values.get(name) is None:
-            raise InputError(what=name, given="nothing", allowed=option.help)
-        if option.kind == "switch" and name in values and values[name] is None:
+            raise InputError(what=name, given="nothing", allowed=one.help)
+        if one.kind == "switch" and name in values and values[name] is None:
             raise InputError(what=name, given="nothing", allowed="true or false")
     return values
+
+
+def flag_of(name: str, option: Option) -> str:
+    """The long flag of an option; an argument has none."""
+    return "" if option.positional else option.flag or f"--{name.replace('_', '-')}"
+
+
+def command_of(question: Question) -> str:
+    """The command that asks the same.
+
+    Example:
+        >>> from rackline.api.fit import FitQuestion
+        >>> command_of(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
+        'rackline fit llama-3.1-8b --on dgx-h100 --context 32000'
+    """
+    known = options(type(question))
+    words = ["rackline", question.ask]
+    for name, value in question.changed().items():
+        one = known[name]
+        flag = flag_of(name, one)
+        if one.kind == "switch":
+            words.append(flag)
+            continue
+        if isinstance(value, tuple) and not one.is_quantity:
+            for part in cast("tuple[Any, ...]", value):
+                words += [*([flag] if flag else []), str(part)]
+        elif value is not None:
+            words += [*([flag] if flag else []), one.write(value)]
+    return shlex.join(words)
+
+
+def python_of(question: Question) -> str:
+    """The call that asks the same, where `rl` is `rackline`.
+
+    Example:
+        >>> from rackline.api.fit import FitQuestion
+        >>> python_of(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
+        "rl.fit('llama-3.1-8b', on='dgx-h100', context=32000)"
+    """
+    known = options(type(question))
+    words: list[str] = []
+    for name, value in question.changed().items():
+        words.append(_python(value) if known[name].positional else f"{name}={_python(value)}")
+    return f"rl.{function_name(question.ask)}({', '.join(words)})"
+
+
+def _python(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(_python(one) for one in cast('tuple[Any, ...]', value))}]"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return repr(int(value))
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    return repr(getattr(value, "name", value))

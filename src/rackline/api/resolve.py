@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
-from rackline.api.option import Quantity, texts
 from rackline.errors import CatalogError, InputError, nearest_names
 
 if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike, ClusterLike, ModelLike, Settings, Texts
+    from rackline.api.groups import ModelQuestion, OnCluster
+    from rackline.api.option import CalibrationLike, ClusterLike, ModelLike
     from rackline.api.watch import Watch
     from rackline.arch import AnyModel, FoundModel
     from rackline.hardware import Chip, Cluster
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 ANY_PRECISION = "any"
 
 
-def assignments(settings: Settings | None) -> dict[str, str]:
+def assignments(settings: Sequence[str]) -> dict[str, str]:
     """Read KEY=VALUE settings; a later one replaces an earlier one.
 
     Raises:
         InputError: no "=", an empty key or value.
     """
     found: dict[str, str] = {}
-    for text in cast("tuple[str, ...]", settings or ()):
+    for text in settings:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not (key and equals and value):
             raise InputError(what="set", given=text, allowed="KEY=VALUE, such as hbm_bytes_per_s=20e12")
@@ -125,29 +125,9 @@ class Lookup:
         return built
 
 
-class FindsModels(Protocol):
-    """A question whose models may be any on the Hugging Face Hub."""
-
-    @property
-    def assume(self) -> Texts | None: ...
-
-    @property
-    def offline(self) -> bool: ...
-
-
-class Names(FindsModels, Protocol):
-    """A question that names a model and a cluster."""
-
-    @property
-    def model(self) -> ModelLike: ...
-
-    @property
-    def on(self) -> ClusterLike: ...
-
-
-def lookup_of(question: FindsModels, watch: Watch) -> Lookup:
+def lookup_of(question: ModelQuestion, watch: Watch) -> Lookup:
     """How the models of a question are found."""
-    return Lookup(watch=watch, assume=texts(question.assume), offline=question.offline)
+    return Lookup(watch=watch, assume=question.assume, offline=question.offline)
 
 
 def check_context(model: AnyModel, context_len: float, watch: Watch) -> None:
@@ -173,8 +153,8 @@ def model_and_cluster(
     model: ModelLike,
     on: ClusterLike,
     *,
-    price: Quantity | None = None,
-    settings: Settings | None = None,
+    price: float | None = None,
+    settings: Sequence[str] = (),
     lookup: Lookup,
 ) -> tuple[AnyModel, Cluster]:
     """The model and the cluster of a question, with its settings and price of a chip [USD/h] applied.
@@ -206,10 +186,10 @@ def model_and_cluster(
         on_cluster = {**found.get("cluster", {}), **{f"chip.{key}": value for key, value in chip_values.items()}}
         on_model = found.get("model", {})
     if price is not None and isinstance(on, str):
-        on_cluster["usd_per_chip_hour"] = float(price)
+        on_cluster["usd_per_chip_hour"] = price
     rack = cluster_of(on, on_cluster)
     if price is not None and not isinstance(on, str):
-        rack = replace(rack, usd_per_chip_hour=float(price), rent="")
+        rack = replace(rack, usd_per_chip_hour=price, rent="")
     if isinstance(model, str):
         return lookup.model(model, on_model), rack
     built = cast("AnyModel", model)
@@ -224,24 +204,22 @@ def cluster_of(on: ClusterLike, overrides: dict[str, object] | None = None) -> C
     return cluster(on, overrides or None) if isinstance(on, str) else cast("Cluster", on)
 
 
-def on_terms(question: Names, rack: Cluster) -> Cluster:
+def on_terms(question: OnCluster, rack: Cluster) -> Cluster:
     """The cluster at the kind of price, and rented by the unit, that a question asks for.
 
     Raises:
         InputError: a kind of price that is unknown, or beside a price.
     """
-    rent = getattr(question, "rent", None)
-    if isinstance(rent, str):
-        price = getattr(question, "price", None)
-        if price is not None:
-            raise InputError(what="rent", given=rent, allowed="either a kind of rent or `price`")
+    if question.rent is not None:
+        if question.price is not None:
+            raise InputError(what="rent", given=question.rent, allowed="either a kind of rent or `price`")
         from rackline.hardware import parse_rent_kind, rented
 
-        rack = rented(rack, parse_rent_kind(rent))
-    return replace(rack, rented_chips=1) if getattr(question, "bill", None) == "used" else rack
+        rack = rented(rack, parse_rent_kind(question.rent))
+    return replace(rack, rented_chips=1) if question.bill == "used" else rack
 
 
-def capped(rack: Cluster, power_cap: Quantity | None) -> Cluster:
+def capped(rack: Cluster, power_cap: float | None) -> Cluster:
     """The cluster with its chips set to keep below a power; unchanged without one.
 
     Raises:
@@ -251,10 +229,10 @@ def capped(rack: Cluster, power_cap: Quantity | None) -> Cluster:
         return rack
     from rackline.hardware import checked_cap
 
-    return replace(rack, chip=replace(rack.chip, power_cap_w=checked_cap(rack.chip, float(power_cap))))
+    return replace(rack, chip=replace(rack.chip, power_cap_w=checked_cap(rack.chip, power_cap)))
 
 
-def named(question: Names, watch: Watch) -> tuple[AnyModel, Cluster]:
+def named(question: OnCluster, watch: Watch) -> tuple[AnyModel, Cluster]:
     """The model and the cluster that a question names, with its settings, terms and number of chips.
 
     Raises:
@@ -263,16 +241,15 @@ def named(question: Names, watch: Watch) -> tuple[AnyModel, Cluster]:
     model, rack = model_and_cluster(
         question.model,
         question.on,
-        price=getattr(question, "price", None),
-        settings=getattr(question, "set", None),
+        price=question.price,
+        settings=question.set,
         lookup=lookup_of(question, watch),
     )
-    rack = capped(on_terms(question, rack), getattr(question, "power_cap", None))
-    chips = getattr(question, "chips", None)
-    return model, rack if chips is None else rack.with_num_chips(int(chips))
+    rack = capped(on_terms(question, rack), question.power_cap)
+    return model, rack if question.chips is None else rack.with_num_chips(question.chips)
 
 
-def resolve(question: Names, watch: Watch) -> System:
+def resolve(question: OnCluster, watch: Watch) -> System:
     """The system that a question names; what questions of its kind do not name is at its default.
 
     Raises:
@@ -282,7 +259,7 @@ def resolve(question: Names, watch: Watch) -> System:
 
 
 def resolve_on(
-    question: Names,
+    question: OnCluster,
     model: AnyModel,
     cluster: Cluster,
     watch: Watch,
@@ -301,36 +278,25 @@ def resolve_on(
     from rackline.system import System
 
     chip = cluster.chip
-    asked = getattr(question, "calibration", "auto")
-    server: str | None = getattr(question, "stack", None)
-    taken = calibration if asked == "auto" else asked
+    taken = calibration if question.calibration == "auto" else question.calibration
     if taken == "auto":
         taken = cluster.calibration or _usual_stack(question, model, cluster, watch, again=again)
         if cluster.calibration:
             watch.takes(f"calibration {cluster.calibration}, which comes with {cluster.name} (--calibration)")
-    numbers = in_version(calibration_of(taken, chip), server, chip)
-    labels = _labels(getattr(question, "precision", None) or "native")
-    routing: str | None = getattr(question, "routing", None)
-    fraction: float | None = getattr(question, "memory_fraction", None)
+    labels = (question.precision,) if isinstance(question.precision, str) else question.precision or ("native",)
     return System.of(
         model,
         cluster,
-        calibration=numbers,
-        stack=server,
-        precisions=[precision(one, model, chip) for one in labels],
-        routing=None if routing is None else parse_routing(routing),
-        memory_fraction=fraction,
-        top_p=getattr(question, "sampling", None) == "top-p",
+        calibration=in_version(calibration_of(taken, chip), question.stack, chip),
+        stack=question.stack,
+        precisions=[] if ANY_PRECISION in labels else [precision(one, model, chip) for one in labels],
+        routing=None if question.routing is None else parse_routing(question.routing),
+        memory_fraction=question.memory_fraction,
+        top_p=question.sampling == "top-p",
     )
 
 
-def _labels(given: str | tuple[str, ...]) -> tuple[str, ...]:
-    """The precisions to consider; none for "any", which stands for all."""
-    found = (given,) if isinstance(given, str) else given
-    return () if ANY_PRECISION in found else found
-
-
-def _usual_stack(question: Names, model: AnyModel, cluster: Cluster, watch: Watch, *, again: bool) -> str:
+def _usual_stack(question: OnCluster, model: AnyModel, cluster: Cluster, watch: Watch, *, again: bool) -> str:
     """The stack of "auto", with a note of it where there are several to choose from."""
     from rackline.arch import found_model
     from rackline.search.stacks import usual_stack

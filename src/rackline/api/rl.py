@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from rackline.api import fields as shared
 from rackline.api.answer import Answer, asks
-from rackline.api.model_question import ModelQuestion
-from rackline.api.option import MOST_TOKENS, Quantity, count, layout_text, option, si, whole
+from rackline.api.groups import CALIBRATION, CHIPS, MEMORY_FRACTION, PRECISION, PRICE, OnCluster
+from rackline.api.option import MOST_TOKENS, option, shared, whole
+from rackline.api.question import question
 from rackline.api.resolve import named, resolve_on
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings
+    from rackline.api.option import (
+        CalibrationLike,
+        MaybeLayout,
+        MaybeNumber,
+        MaybeWhole,
+        ModelLike,
+        Number,
+        Text,
+        Whole,
+    )
     from rackline.arch import Model
     from rackline.posttraining.plan import RlPlan
     from rackline.posttraining.step import Schedule
@@ -25,111 +33,89 @@ Algorithm = Literal["grpo", "dapo", "ppo"]
 Mode = Literal["sync", "one-step-off", "async"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RlQuestion(ModelQuestion):
+@question
+class RlQuestion(OnCluster):
     """How long does a step of reinforcement learning take, and which split of the chips is fastest?"""
 
     ask: ClassVar[str] = "rl"
 
-    model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
-    on: ClusterLike = field(metadata=shared.ON)
-    prompts: Quantity = field(default="64", metadata=whole("prompts of a step"))
-    generations: Quantity = field(default="16", metadata=whole("answers generated for each prompt"))
-    input: Quantity = field(
+    prompts: Whole = whole("prompts of a step", default="64")
+    generations: Whole = whole("answers generated for each prompt", default="16")
+    input: Number = option(
+        "count",
+        "mean prompt length in tokens, such as 200",
         default="200",
-        metadata=option(
-            "count", "mean prompt length in tokens, such as 200", unit="token", minimum=1.0, maximum=MOST_TOKENS
-        ),
+        unit="token",
+        minimum=1.0,
+        maximum=MOST_TOKENS,
     )
-    output: Quantity = field(
+    output: Number = option(
+        "count",
+        "mean answer length in tokens, such as 2k",
         default="2k",
-        metadata=option(
-            "count", "mean answer length in tokens, such as 2k", unit="token", minimum=1.0, maximum=MOST_TOKENS
-        ),
+        unit="token",
+        minimum=1.0,
+        maximum=MOST_TOKENS,
     )
-    spread: Quantity = field(
+    spread: Number = option(
+        "count",
+        "standard deviation of the answer lengths over their mean, before long ones are cut off; 0 for equal ones",
         default="0.6",
-        metadata=option(
-            "count",
-            "standard deviation of the answer lengths over their mean, before long ones are cut off; 0 for equal ones",
-            unit="1",
-            zero=True,
-            maximum=10.0,
-        ),
+        unit="1",
+        zero=True,
+        maximum=10.0,
     )
-    longest: Quantity = field(
+    longest: Number = option(
+        "count",
+        "answer length at which generation is cut off",
         default="8k",
-        metadata=option(
-            "count", "answer length at which generation is cut off", unit="token", minimum=1.0, maximum=MOST_TOKENS
-        ),
+        unit="token",
+        minimum=1.0,
+        maximum=MOST_TOKENS,
     )
-    algorithm: Algorithm = field(
+    algorithm: Algorithm = option(
+        "text",
+        "grpo (with a reference model), dapo (without one) or ppo (with a reference and a critic of equal size)",
         default="grpo",
-        metadata=option(
-            "text",
-            "grpo (with a reference model), dapo (without one) or ppo (with a reference and a critic of equal size)",
-            choices=get_args(Algorithm),
-        ),
+        choices=get_args(Algorithm),
     )
-    no_reference: bool = field(
-        default=False, metadata=option("switch", "leave out the reference model that the algorithm has")
+    no_reference: bool = option("switch", "leave out the reference model that the algorithm has", default=False)
+    reward: ModelLike | None = option("object", "reward model that reads every answer; rules by default", default=None)
+    trained: MaybeWhole = whole("answers of a step that are trained on; all of them by default", default=None)
+    update: MaybeWhole = whole(
+        "answers per update of the weights; all of a step in one update by default", default=None
     )
-    reward: ModelLike | None = field(
-        default=None, metadata=option("object", "reward model that reads every answer; rules by default")
-    )
-    trained: Quantity | None = field(
-        default=None, metadata=whole("answers of a step that are trained on; all of them by default")
-    )
-    update: Quantity | None = field(
-        default=None, metadata=whole("answers per update of the weights; all of a step in one update by default")
-    )
-    mode: Mode = field(
+    mode: Mode = option(
+        "text",
+        "sync (one after the other), one-step-off (rollouts of the next step while this one trains) or async",
         default="sync",
-        metadata=option(
-            "text",
-            "sync (one after the other), one-step-off (rollouts of the next step while this one trains) or async",
-            choices=get_args(Mode),
-        ),
+        choices=get_args(Mode),
     )
-    staleness: Quantity | None = field(
-        default=None, metadata=whole("steps by which answers may lag behind the weights with async, such as 4")
+    staleness: MaybeWhole = whole(
+        "steps by which answers may lag behind the weights with async, such as 4", default=None
     )
-    in_flight: bool = field(
-        default=False, metadata=option("switch", "update the weights of engines while they generate")
+    in_flight: bool = option("switch", "update the weights of engines while they generate", default=False)
+    partial: bool = option("switch", "partial rollouts: unfinished answers go on in the next step", default=False)
+    separate: bool = option("switch", "generate and train on separate chips, as all modes but sync do", default=False)
+    chips: MaybeWhole = shared(CHIPS, default=None)
+    gen_chips: MaybeWhole = whole("chips that generate, on separate chips; the fastest split by default", default=None)
+    gen_layout: MaybeLayout = option(
+        "text", "layout of a generating replica, such as tp=8; searched by default", default=None
     )
-    partial: bool = field(
-        default=False, metadata=option("switch", "partial rollouts: unfinished answers go on in the next step")
+    train_layout: str | None = option(
+        "text", "settings of training to fix, such as tp=2,pp=8,ep=16; the others are searched", default=None
     )
-    separate: bool = field(
-        default=False,
-        metadata=option("switch", "generate and train on separate chips, as all modes but sync do"),
+    precision: Text = shared(PRECISION, default="bf16")
+    train_precision: str = option("text", "training precision: bf16, fp8, fp8-block, mxfp8 or nvfp4", default="bf16")
+    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
+    train_stack: str | None = option(
+        "text", "training stack or TOML file; the newest of megatron-bridge by default", default=None
     )
-    chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
-    gen_chips: Quantity | None = field(
-        default=None, metadata=whole("chips that generate, on separate chips; the fastest split by default")
+    memory_fraction: Number = shared(MEMORY_FRACTION, default="0.6")
+    steps: Number = option(
+        "count", "steps of the whole run, for days and dollars", default="1000", unit="1", minimum=1.0
     )
-    gen_layout: LayoutLike | None = field(
-        default=None, metadata=option("text", "layout of a generating replica, such as tp=8; searched by default")
-    )
-    train_layout: str | None = field(
-        default=None,
-        metadata=option("text", "settings of training to fix, such as tp=2,pp=8,ep=16; the others are searched"),
-    )
-    precision: str = field(default="bf16", metadata=shared.PRECISION)
-    train_precision: str = field(
-        default="bf16", metadata=option("text", "training precision: bf16, fp8, fp8-block, mxfp8 or nvfp4")
-    )
-    calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
-    train_stack: str | None = field(
-        default=None,
-        metadata=option("text", "training stack or TOML file; the newest of megatron-bridge by default"),
-    )
-    memory_fraction: Quantity = field(default="0.6", metadata=shared.MEMORY_FRACTION)
-    steps: Quantity = field(
-        default="1000", metadata=option("count", "steps of the whole run, for days and dollars", unit="1", minimum=1.0)
-    )
-    price: Quantity | None = field(default=None, metadata=shared.PRICE)
-    set: Settings | None = field(default=None, metadata=shared.SET)
+    price: MaybeNumber = shared(PRICE, default=None)
 
 
 def _text(answer: Answer[RlQuestion, RlPlan], width: int) -> Iterable[Any]:
@@ -196,10 +182,10 @@ def rl(question: RlQuestion, watch: Watch) -> RlPlan:
     serving = resolve_on(question, policy, cluster, watch, question.calibration)
     stack = find_train_stack(question.train_stack)
     job = RlJob(
-        prompts=count(question.prompts),
-        generations=count(question.generations),
-        prompt_len=si(question.input),
-        lengths=AnswerLengths(mean=si(question.output), spread=si(question.spread), longest=si(question.longest)),
+        prompts=question.prompts,
+        generations=question.generations,
+        prompt_len=question.input,
+        lengths=AnswerLengths(mean=question.output, spread=question.spread, longest=question.longest),
         serving=serving,
         train_stack=stack,
         train_calibration=calibration(stack.kernels, cluster.chip),
@@ -207,16 +193,16 @@ def rl(question: RlQuestion, watch: Watch) -> RlPlan:
         algorithm=question.algorithm,
         reference=question.algorithm != "dapo" and not question.no_reference,
         reward=None if question.reward is None else _reward(question, watch),
-        train_batch=count(question.update),
-        trained=count(question.trained),
+        train_batch=question.update,
+        trained=question.trained,
     )
-    layout, fixed = layout_text(question.gen_layout), layout_text(question.train_layout)
-    gen_chips = count(question.gen_chips)
+    layout, fixed = question.gen_layout, question.train_layout
+    gen_chips = question.gen_chips
     with watch.moving("searching splits and layouts"):
         return rl_plan(
             job,
             _schedule(question, gen_chips),
-            steps=si(question.steps),
+            steps=question.steps,
             gen_chips=gen_chips,
             gen_layouts=matching_layouts(layout, policy, gen_chips or cluster.num_chips) if layout else None,
             train_fixed=parse_train_layout(fixed) if fixed else {},
@@ -230,7 +216,7 @@ _LAGS: dict[Mode, int] = {"sync": 0, "one-step-off": 1, "async": 2}
 def _schedule(question: RlQuestion, gen_chips: int | None) -> Schedule:
     from rackline.posttraining.step import Schedule
 
-    lag = count(question.staleness)
+    lag = question.staleness
     if lag is not None and question.mode != "async":
         raise InputError(what="--staleness", given=lag, allowed="only with --mode async", nearest="--mode async")
     usual = _LAGS[question.mode]

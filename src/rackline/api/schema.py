@@ -1,35 +1,324 @@
-"""`schema`: questions and answers as JSON Schema, made from the same options and results that are used."""
+"""JSON Schema of questions and of answers, made from the classes that hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, assert_never
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    ForwardRef,
+    Literal,
+    NotRequired,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    is_typeddict,
+)
+
+import numpy as np
+from pydantic import BaseModel
 
 from rackline.api.answer import SCHEMA_VERSION, Answer, Verbatim, asks, find_verb
-from rackline.api.answer_schema import Schemas, answer_type, hints
 from rackline.api.option import Option, option
-from rackline.api.question import Question, defaults, options
+from rackline.api.question import Question, defaults, options, question, written_defaults
 from rackline.api.verbs import MODULES
 from rackline.api.watch import Watch
+from rackline.plain import json_keys
+
+Schema = dict[str, Any]
+
+# plain() writes numbers that are not finite as null
+_NUMBER: Schema = {"type": ["number", "null"]}
+_NUMBERS: Schema = {"anyOf": [_NUMBER, {"type": "array"}]}  # an array, of one or more dimensions, or a scalar
+_SIMPLE: dict[Any, Schema] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: _NUMBER,
+    str: {"type": "string"},
+    NoneType: {"type": "null"},
+    np.ndarray: _NUMBERS,
+}
+_ARGS = re.compile(r"^\s{4,}((?:\w+, )*\w+): (.+)$")
+
+
+class Schemas:
+    """Schemas of types, each class once under its name in `defs`."""
+
+    def __init__(self) -> None:
+        self.defs: dict[str, Schema] = {}
+        self._names: dict[Any, str] = {}
+
+    def of(self, kind: Any, where: str = "") -> Schema:
+        """The schema of a type.
+
+        Args:
+            kind: a type or annotation, resolved.
+            where: which it is, for errors.
+
+        Raises:
+            TypeError: a type of which nothing is known, such as Any.
+        """
+        origin, arguments = get_origin(kind), get_args(kind)
+        if kind is None:
+            return _SIMPLE[NoneType]
+        if isinstance(kind, TypeVar):
+            return self.of(kind.__bound__ or Union[kind.__constraints__], where)  # noqa: UP007
+        if kind in _SIMPLE or origin in _SIMPLE:
+            return _SIMPLE[kind if kind in _SIMPLE else origin]
+        if origin is Literal:
+            return {"enum": list(arguments)}
+        if origin in (Union, UnionType):
+            return _any_of([self.of(one, where) for one in arguments])
+        if origin in (NotRequired, Annotated):
+            return self.of(arguments[0], where)
+        if inspect.isclass(kind) and issubclass(kind, Enum):
+            return {"enum": [one.value for one in kind]}
+        if inspect.isclass(origin or kind):
+            return self._of_class(origin or kind, arguments, where)
+        raise TypeError(f"{where}: {kind} has no schema")
+
+    def _of_class(self, kind: type[Any], arguments: tuple[Any, ...], where: str) -> Schema:
+        if is_dataclass(kind) or is_typeddict(kind) or issubclass(kind, BaseModel):
+            return self._named(kind)
+        if issubclass(kind, Mapping) and arguments:
+            values = {} if arguments[1] is Any else self.of(arguments[1], where)
+            return {"type": "object", "additionalProperties": values}
+        if kind is tuple and arguments and arguments[-1] is not Ellipsis:
+            items = [self.of(one, where) for one in arguments]
+            return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+        if issubclass(kind, Collection) and arguments:
+            return {"type": "array", "items": self.of(arguments[0], where)}
+        raise TypeError(f"{where}: {kind} has no schema")
+
+    def _named(self, kind: type) -> Schema:
+        if kind not in self._names:
+            name = kind.__name__ if kind.__name__ not in self.defs else f"{kind.__module__}.{kind.__name__}"
+            self._names[kind] = name
+            self.defs[name] = {}  # of a type that contains itself
+            self.defs[name].update(self.object_of(kind))
+        return {"$ref": f"#/$defs/{self._names[kind]}"}
+
+    def objects_of(self, kind: Any, where: str) -> list[Schema]:
+        """The schemas of the classes that an object may be of, each in a copy that may be added to."""
+        parts = (self._resolved(self.of(one, where)) for one in _options(kind))
+        return [{**_object(), **part, "required": list(part.get("required", ()))} for part in parts]
+
+    def object_of(self, kind: Any) -> Schema:
+        """The schema of a class that is written as an object, in place."""
+        if is_typeddict(kind):
+            return self._typed_dict(kind)
+        if issubclass(kind, BaseModel):
+            return self._record(kind)
+        found: Schema = _object()
+        said = described(kind)
+        for key, path in json_keys(kind):
+            place = found
+            *inside, name = key.split(".")
+            for one in inside:
+                place = place["properties"].setdefault(one, _object())
+                _require(found, inside[0])
+            kinds = follow_type(kind, path)
+            if name == "*":
+                self._spread(place, kinds, f"{kind.__name__}.{path}")
+                continue
+            place["properties"].pop(name, None)
+            place["properties"][name] = {**self.of(kinds, f"{kind.__name__}.{path}"), **said.get(path, {})}
+            _require(place, name)
+        return found
+
+    def _spread(self, into: Schema, kind: Any, where: str) -> None:
+        """Add the keys of an object to those of the one that holds it; of one that may be missing, none is required."""
+        options = [one for one in _options(kind) if one is not NoneType]
+        parts = [self._resolved(self.of(one, where)) for one in options]
+        always: set[str] = set(parts[0]["required"]).intersection(*(part["required"] for part in parts))
+        certain = len(parts) == 1 and NoneType not in _options(kind)
+        properties: dict[str, Schema] = into["properties"]
+        for part in parts:
+            for name, schema in part["properties"].items():
+                properties[name] = schema if certain or name not in properties else _any_of([properties[name], schema])
+        if NoneType not in _options(kind):
+            for name in sorted(always):
+                _require(into, name)
+
+    def _resolved(self, schema: Schema) -> Schema:
+        return self.defs[schema["$ref"].removeprefix("#/$defs/")] if "$ref" in schema else schema
+
+    def _typed_dict(self, kind: Any) -> Schema:
+        found: Schema = _object()
+        for name, one in hints(kind).items():
+            found["properties"][name] = self.of(one, f"{kind.__name__}.{name}")
+            if get_origin(one) is not NotRequired:
+                _require(found, name)
+        return found
+
+    def _record(self, kind: type[BaseModel]) -> Schema:
+        """A record of the catalogue; what is None is left out, and one may allow parameters of its own."""
+        found: Schema = {**_object(), "additionalProperties": kind.model_config.get("extra") == "allow"}
+        for name, one in kind.model_fields.items():
+            key = one.serialization_alias or one.alias or name
+            given = [each for each in _options(one.annotation) if each is not NoneType]
+            found["properties"][key] = _any_of([self.of(each, f"{kind.__name__}.{name}") for each in given])
+            if NoneType not in _options(one.annotation):
+                _require(found, key)
+        return found
+
+
+def follow_type(kind: Any, path: str) -> Any:
+    """The type of what lies at a path, as `plain.follow` walks it; with None where one of the steps may be None."""
+    kinds: list[Any] = [kind]
+    missing = False
+    for step in path.split("."):
+        missing = missing or NoneType in kinds
+        found: list[Any] = []
+        for one in kinds:
+            if one is not NoneType:
+                taken, may_miss = _step(one, step)
+                missing = missing or may_miss
+                found.extend(_options(taken))
+        kinds = list(dict.fromkeys(found))
+    if missing and NoneType not in kinds:
+        kinds.append(NoneType)
+    return kinds[0] if len(kinds) == 1 else Union[tuple(kinds)]  # noqa: UP007
+
+
+def _step(kind: Any, step: str) -> tuple[Any, bool]:
+    """The type after one step, and whether there may be nothing."""
+    if step.isdigit():
+        arguments = get_args(kind)
+        return (arguments[0], True) if arguments[-1] is Ellipsis else (arguments[int(step)], False)
+    owner = get_origin(kind) or kind
+    name = step.removesuffix("()")
+    known = inspect.getattr_static(owner, name, None)
+    if isinstance(known, property):
+        return returned(known.fget), False
+    if step.endswith("()") or inspect.isfunction(known):
+        return returned(known), False
+    annotations = hints(owner)
+    if name not in annotations:
+        raise TypeError(f"{owner.__name__}.{name} has no type")
+    return annotations[name], False
+
+
+@cache
+def returned(function: Any) -> Any:
+    """The type that a function returns."""
+    home = inspect.unwrap(function)
+    return _evaluated(home.__annotations__["return"], home.__module__)
+
+
+@cache
+def hints(kind: Any) -> dict[str, Any]:
+    """The annotations of a class and of those it derives from."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__ if not is_typeddict(kind) else (kind,)):
+        if base.__module__.startswith("rackline"):
+            found |= {name: _evaluated(one, base.__module__) for name, one in inspect.get_annotations(base).items()}
+    return found
+
+
+def _evaluated(written: Any, module: str) -> Any:
+    if isinstance(written, ForwardRef):  # of a typed dictionary, which may have inherited it
+        return _evaluated(written.__forward_arg__, getattr(written.__forward_module__, "__name__", None) or module)
+    return eval(written, vars(sys.modules[module]), _ForTypes(module)) if isinstance(written, str) else written
+
+
+class _ForTypes(dict[str, Any]):
+    """Names that a module has for types alone."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__()
+        self._module = module
+
+    def __missing__(self, name: str) -> Any:
+        statement = _for_types(self._module).get(name)
+        if isinstance(statement, ast.ImportFrom):
+            home = import_module(statement.module or "")
+            named = next(one.name for one in statement.names if name in (one.asname, one.name))
+            return getattr(home, named) if hasattr(home, named) else _ForTypes(home.__name__)[named]
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            return _evaluated(ast.unparse(statement.value), self._module)
+        raise KeyError(name)
+
+
+@cache
+def _for_types(module: str) -> dict[str, ast.stmt]:
+    """The statements that bind names for types alone."""
+    found: dict[str, ast.stmt] = {}
+    for block in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING":
+            for one in block.body:
+                if isinstance(one, ast.ImportFrom):
+                    found |= {name.asname or name.name: one for name in one.names}
+                elif isinstance(one, ast.Assign):
+                    found |= {target.id: one for target in one.targets if isinstance(target, ast.Name)}
+                elif isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+                    found[one.target.id] = one
+    return found
+
+
+@cache
+def described(kind: type) -> dict[str, Schema]:
+    """What the docstring of a class says of its fields, with the unit that it gives in brackets."""
+    found: dict[str, Schema] = {}
+    for line in (kind.__doc__ or "").splitlines():
+        if match := _ARGS.match(line):
+            for name in match[1].split(", "):
+                found[name] = {"description": match[2]}
+                if unit := re.search(r"\[([^]]+)\]", match[2]):
+                    found[name]["unit"] = unit[1]
+    return found
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _object() -> Schema:
+    return {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+
+
+def _require(schema: Schema, name: str) -> None:
+    if name not in schema["required"]:
+        schema["required"].append(name)
+
+
+def _any_of(schemas: Iterable[Schema]) -> Schema:
+    different: list[Schema] = []
+    for schema in schemas:
+        for one in schema["anyOf"] if set(schema) == {"anyOf"} else [schema]:
+            if one not in different:
+                different.append(one)
+    return different[0] if len(different) == 1 else {"anyOf": different}
+
+
+def answer_type(data: Callable[..., Any], solve: Callable[..., Any]) -> Any:
+    """What the JSON of an answer is made of: what its `data` returns, or what solves it where that is generic."""
+    found = returned(data)
+    return returned(solve) if isinstance(found, TypeVar) else found
+
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class SchemaQuestion(Question):
     """What do questions and answers look like as JSON?"""
 
     ask: ClassVar[str] = "schema"
 
-    name: str | None = field(
-        default=None,
-        kw_only=False,
-        metadata=option("text", "a question, such as plan; all by default", positional=True),
-    )
-    answers: bool = field(
-        default=False, metadata=option("switch", "the schema of answers instead of that of questions")
-    )
+    name: str | None = option("text", "a question, such as plan; all by default", default=None, kw_only=False)
+    answers: bool = option("switch", "the schema of answers instead of that of questions", default=False)
 
 
 def _text(answer: Answer[SchemaQuestion, dict[str, Any]], width: int) -> Iterable[Any]:
@@ -104,56 +393,35 @@ def answer_schemas(names: Iterable[str]) -> dict[str, Any]:
 
 def question_schema(kind: type[Question]) -> dict[str, Any]:
     """The JSON Schema of a question."""
-    usual = defaults(kind)
-    known = options(kind)
+    written, usual, known = written_defaults(kind), defaults(kind), options(kind)
     properties: dict[str, Any] = {"ask": {"const": kind.ask}}
     for name, one in known.items():
-        properties[name] = _option_schema(one, nullable=name in usual and usual[name] is None)
-        if usual.get(name) is not None:
+        properties[name] = _option_schema(one, nullable=name in written and written[name] is None)
+        if written.get(name) is not None:
             value = usual[name]
             properties[name]["default"] = list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType]
     return {
         "title": (kind.__doc__ or "").partition("\n")[0],
         "type": "object",
         "properties": properties,
-        "required": ["ask", *(name for name in known if name not in usual)],
+        "required": ["ask", *(name for name in known if name not in written)],
         "additionalProperties": False,
     }
 
 
 def _option_schema(one: Option, *, nullable: bool) -> dict[str, Any]:
     """The JSON Schema of one option: numbers are SI, texts carry their units."""
-    number: dict[str, Any] = {"type": "number"}
-    most = one.maximum
-    match one.kind:
-        case "switch":
-            return {"type": "boolean", "description": one.help}
-        case "settings":
-            texts = {"type": "array", "items": {"type": "string"}}
-            return {"anyOf": [texts, {"type": "object"}, {"type": "string"}], "description": one.help}
-        case "whole":
-            number["type"] = "integer"
-        case "fraction":
-            most = 1.0 if most is None else most
-        case (
-            "text"
-            | "object"
-            | "limit"
-            | "seconds"
-            | "count"
-            | "rate"
-            | "per_second"
-            | "bytes"
-            | "usd_per_hour"
-            | "watts"
-        ):
-            pass
-        case _:
-            assert_never(one.kind)
+    if one.kind == "switch":
+        return {"type": "boolean", "description": one.help}
+    if one.kind == "settings":
+        texts = {"type": "array", "items": {"type": "string"}}
+        return {"anyOf": [texts, {"type": "object"}, {"type": "string"}], "description": one.help}
+    number: dict[str, Any] = {"type": "integer" if one.kind == "whole" else "number"}
     if one.minimum is not None:
         number["minimum"] = one.minimum
     elif one.is_quantity:
         number["minimum" if one.zero else "exclusiveMinimum"] = 0
+    most = 1.0 if one.kind == "fraction" and one.maximum is None else one.maximum
     if most is not None:
         number["maximum"] = most
     forms: list[dict[str, Any]] = [number, {"type": "string"}] if one.is_quantity else [{"type": "string"}]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rackline.api.option import option
+from rackline.api.option import Option
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rackline.system import System
 
 MOST_MARGIN = 1000.0
-CALIBRATION = option("object", "auto, trtllm, vllm, sglang, generic, unit (ideal roofline) or a TOML file")
+CALIBRATION = Option(kind="object", help="auto, trtllm, vllm, sglang, generic, unit (ideal roofline) or a TOML file")
 
 
 def rent_of(

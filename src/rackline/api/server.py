@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.option import MOST_CHIPS, count, layout_text, si, texts
+from rackline.api.option import MOST_CHIPS
 from rackline.api.question import options
 from rackline.api.resolve import cluster_of, resolve_on
 from rackline.api.simulate_question import RESERVES, SimulateQuestion
@@ -190,17 +190,17 @@ def server_of(
     find_router(question.router)
     system = _with_numbers(question, resolve_on(question, model, cluster, watch))
     stack = system.stack
-    given = layout_text(question.layout)
-    layout = parse_layout(given, model) if given else _smallest(system, longest, count(question.block_size), watch)
+    given = question.layout
+    layout = parse_layout(given, model) if given else _smallest(system, longest, question.block_size, watch)
     deployment = system.deployment(layout)
-    front_given = layout_text(question.prefill_layout)
+    front_given = question.prefill_layout
     front_layout = parse_layout(front_given, model) if front_given else layout
     replicas, front, used = _sizes(question, cluster, layout, front_layout)
     cache = _cache(question, deployment, hash_tokens, longest)
     pool = pool_of(
         deployment,
         stack,
-        cache=replace(cache, pool_tokens=count(question.kv_tokens)),
+        cache=replace(cache, pool_tokens=question.kv_tokens),
         policy_name=question.policy,
         replicas=replicas,
         speculation=_speculation(question.speculate),
@@ -221,18 +221,14 @@ def server_of(
 
 def _with_numbers(question: SimulateQuestion, system: System) -> System:
     """The same with the numbers of the stack that were given."""
-    numbers: dict[str, Any] = {}
-    for key in ("max_batched_tokens", "max_num_seqs"):
-        if getattr(question, key) is not None:
-            numbers[key] = count(getattr(question, key))
-    return replace(system, stack=replace(system.stack, **numbers))
+    return replace(system, stack=replace(system.stack, **question.given("max_batched_tokens", "max_num_seqs")))
 
 
 def _sizes(question: SimulateQuestion, cluster: Cluster, layout: Layout, front_layout: Layout) -> tuple[int, int, int]:
     """Replicas that decode, replicas that prefill, chips of both."""
-    front = count(question.prefill_replicas) or 0
+    front = question.prefill_replicas or 0
     left = cluster.num_chips - front * front_layout.chips_per_replica
-    replicas = count(question.replicas) or max(1, left // layout.chips_per_replica)
+    replicas = question.replicas or max(1, left // layout.chips_per_replica)
     used = replicas * layout.chips_per_replica + front * front_layout.chips_per_replica
     if used > cluster.num_chips:
         too_many = "prefill_replicas" if front and not question.replicas else "replicas"
@@ -250,9 +246,9 @@ def _cache(question: SimulateQuestion, deployment: Deployment, hash_tokens: int,
     from rackline.parallel.memory import kv_size
     from rackline.simulation import CacheConfig
 
-    block_size = count(question.block_size)
+    block_size = question.block_size
     size = kv_size(deployment.model, deployment.layout, deployment.precision)
-    tiers = texts(question.tier)
+    tiers = question.tier
     return CacheConfig(
         block_size=block_size,
         longest=longest,
@@ -261,7 +257,7 @@ def _cache(question: SimulateQuestion, deployment: Deployment, hash_tokens: int,
         hash_tokens=hash_tokens,
         tiers=tiers_of(tiers, float(size.in_tokens(block_size)[0])),
         cache_rules=cache_rules_of(question),
-        swap_bytes_per_s=si(question.swap_bandwidth) or 0.0,
+        swap_bytes_per_s=question.swap_bandwidth or 0.0,
     )
 
 
@@ -277,7 +273,7 @@ def _prefill(
     from rackline.parallel.memory import kv_size
     from rackline.simulation import Handover, pool_of
 
-    link = si(question.kv_link)
+    link = question.kv_link
     size = kv_size(deployment.model, layout, deployment.precision)
     grown = float(size.bytes_per_token)
     hop_s = 0.0 if deployment.calibration.is_unit else deployment.cluster.levels[-1].latency_s

@@ -10,11 +10,9 @@ from math import ceil, isinf, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rackline.api.adapter import with_adapter
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.draft import with_draft
-from rackline.api.media import media_of, media_tokens, with_media
-from rackline.api.option import Option, count, si, texts
+from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
+from rackline.api.option import Option
 from rackline.api.resolve import check_context, named
 from rackline.api.server import Server, other_server, server_of
 from rackline.api.simulate_question import SimulateQuestion
@@ -341,10 +339,10 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     model = with_media(model, media, encoded_over(question, traffic, media_tokens(media)))
     model = with_adapter(with_draft(model, question, question.speculate, watch), question, watch)
     asked_for = {ASKED: (question, cluster)}
-    for text in texts(question.compare):
+    for text in question.compare:
         asked_for[text] = other_server(question, cluster, text)
     if asked is not None and question.compare:
-        raise InputError(what="compare", given=texts(question.compare)[0], allowed="only without `capacity`")
+        raise InputError(what="compare", given=question.compare[0], allowed="only without `capacity`")
     desk = _Desk(question=question, model=model, media_tokens=media_tokens(media), watch=watch)
     stage = desk.stage(traffic, asked_for)
     if asked is not None:
@@ -367,9 +365,9 @@ def _first_requests(question: SimulateQuestion) -> int:
     """The synthetic requests of the first run: a day where there is a daily cycle."""
     from rackline.simulation.arrivals import DAY_S
 
-    if si(question.diurnal_amplitude) and question.rate is not None and str(question.rate) != "inf":
+    if question.diurnal_amplitude and question.rate is not None and str(question.rate) != "inf":
         return min(ceil(float(parse_per_second(str(question.rate), name="rate")) * DAY_S), _MOST_REQUESTS)
-    return min(max(_FIRST_REQUESTS, _REQUESTS_A_USER * (count(question.users) or 0)), _MOST_REQUESTS)
+    return min(max(_FIRST_REQUESTS, _REQUESTS_A_USER * (question.users or 0)), _MOST_REQUESTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -422,7 +420,7 @@ class _Desk:
             return False
         if result.overload() is not None:
             return False
-        return result.half_width(run.slo) > si(self.question.percentile_precision)
+        return result.half_width(run.slo) > self.question.percentile_precision
 
     def longer(
         self, stage: _Stage, asked_for: Mapping[str, tuple[SimulateQuestion, Cluster]], half_width: float
@@ -433,7 +431,7 @@ class _Desk:
         Args:
             half_width: that these requests gave [1].
         """
-        factor = 2.0 if isinf(half_width) else (half_width / si(self.question.percentile_precision)) ** 2
+        factor = 2.0 if isinf(half_width) else (half_width / self.question.percentile_precision) ** 2
         number = min(len(stage.requests) * 2 ** min(max(ceil(log2(factor)), 1), 3), _MOST_REQUESTS)
         if number <= len(stage.requests):
             return None
@@ -447,7 +445,7 @@ class _Desk:
         result = run.result
         if not self.is_free or result.requests.process is None or result.interrupted:
             return
-        width, asked = result.half_width(run.slo), si(self.question.percentile_precision)
+        width, asked = result.half_width(run.slo), self.question.percentile_precision
         if width > asked and result.overload() is None:
             known = "cannot be bounded" if isinf(width) else f"are known to ±{100.0 * width:.0f} %"
             self.watch.warn(
@@ -468,7 +466,7 @@ def _with_adapters(question: SimulateQuestion, traffic: Requests, model: AnyMode
     adapter = model.adapter if isinstance(model, Model) else None
     if adapter is not None and adapter.number > 1 and (question.prefix_caching or question.tier or question.cache_ttl):
         raise InputError(what="adapters", given=adapter.number, allowed="1 with a cache of prefixes")
-    return with_chosen_adapters(traffic, adapter, count(question.seed))
+    return with_chosen_adapters(traffic, adapter, question.seed)
 
 
 def _sustained(desk: _Desk, stage: _Stage, asked: Slo) -> Sustained:
@@ -487,7 +485,7 @@ def _sustained(desk: _Desk, stage: _Stage, asked: Slo) -> Sustained:
                 near_per_s=found.rate_per_s if found is not None else None,
             )
         width = found.half_width
-        wanted = si(question.percentile_precision)
+        wanted = question.percentile_precision
         bounded = found.rate_per_s > 0 and found.broken_per_s is not None  # more requests move no end that is none
         if not (desk.is_free and bounded) or traffic.process is None or width <= wanted:
             break

@@ -2,213 +2,195 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from rackline.api import fields as shared
-from rackline.api import traffic_fields as traffic
-from rackline.api.draft import DraftQuestion
-from rackline.api.option import MOST_CHIPS, MOST_SECONDS, MOST_TOKENS, Quantity, option, whole
+from rackline.api.groups import (
+    CACHE,
+    CACHE_HIT,
+    CALIBRATION,
+    CHIPS,
+    POWER_CAP,
+    PRICE,
+    ROUTING,
+    SAMPLING,
+    TRAFFIC,
+    USE,
+    Lifetimes,
+    Traffic,
+)
+from rackline.api.model_options import DraftQuestion
+from rackline.api.option import MOST_CHIPS, MOST_SECONDS, MOST_TOKENS, option, shared, whole
+from rackline.api.question import question
 
 if TYPE_CHECKING:
-    from rackline.api.fields import Sampling
-    from rackline.api.option import CalibrationLike, ClusterLike, LayoutLike, ModelLike, Settings, Texts
+    from rackline.api.groups import Sampling
+    from rackline.api.option import CalibrationLike, MaybeLayout, MaybeNumber, MaybeWhole, Number, Texts, Whole
 
 RESERVES = ("chunk", "prompt", "final")
-_TRAFFIC, _SERVER, _CACHE, _POOLS, _LIMITS = "Traffic", "Server", "KV cache", "Prefill pool", "Limits and comparisons"
+_SERVER, _POOLS, _LIMITS = "Server", "Prefill pool", "Limits and comparisons"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateQuestion(DraftQuestion):
+@question
+class SimulateQuestion(Traffic, Lifetimes, DraftQuestion):
     """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
 
     ask: ClassVar[str] = "simulate"
 
-    model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
-    on: ClusterLike = field(metadata=shared.ON)
-    trace: str | None = field(default=None, metadata=traffic.TRACE)
-    rate: Quantity | None = field(default=None, metadata=traffic.RATE)
-    users: Quantity | None = field(default=None, metadata=traffic.USERS)
-    requests: Quantity | None = field(default=None, metadata=traffic.SIMULATED_REQUESTS)
-    percentile_precision: Quantity = field(default="10%", metadata=traffic.PERCENTILE_PRECISION)
-    input: Quantity | None = field(default=None, metadata=traffic.INPUT)
-    output: Quantity | None = field(default=None, metadata=traffic.OUTPUT)
-    lengths: str = field(default="fixed", metadata=traffic.LENGTHS)
-    mix: str | None = field(default=None, metadata=traffic.MIX)
-    use: str | None = field(default=None, metadata=shared.within(shared.USE, _TRAFFIC))
-    cache_hit: Quantity = field(default="0", metadata=shared.within(shared.CACHE_HIT, _TRAFFIC))
-    arrival_cv: Quantity = field(default="1", metadata=traffic.ARRIVAL_CV)
-    diurnal_amplitude: Quantity = field(default="0", metadata=traffic.DIURNAL_AMPLITUDE)
-    turns: Quantity | None = field(default=None, metadata=traffic.TURNS)
-    think_time: Quantity = field(default="0s", metadata=traffic.THINK_TIME)
-    system_prompt: Quantity = field(default="0", metadata=traffic.SYSTEM_PROMPT)
-    tool_calls: Quantity | None = field(default=None, metadata=traffic.TOOL_CALLS)
-    tool_time: Quantity = field(default="0s", metadata=traffic.TOOL_TIME)
-    tool_output: Quantity | None = field(default=None, metadata=traffic.TOOL_OUTPUT)
-    session_lengths: str = field(default="geometric", metadata=traffic.SESSION_LENGTHS)
-    high_priority_share: Quantity = field(default="0", metadata=traffic.HIGH_PRIORITY_SHARE)
-    rate_scale: Quantity = field(default="1", metadata=traffic.RATE_SCALE)
-    seed: Quantity = field(default="0", metadata=traffic.SEED)
-    time_unit: str | None = field(default=None, metadata=traffic.TIME_UNIT)
-    skip_bad: bool = field(default=False, metadata=traffic.SKIP_BAD)
-    slo: str | None = field(
+    requests: MaybeWhole = whole(
+        "number of requests; by default the whole trace, or as many as `percentile_precision` takes, 2,000 to 64,000",
         default=None,
-        metadata=option("text", "latency limits that define goodput, such as ttft=2s,tpot=50ms@p99", group=_LIMITS),
+        maximum=1e8,
+        group=TRAFFIC,
     )
-    capacity: str | None = field(
+    percentile_precision: Number = option(
+        "fraction",
+        "half of the 95 % confidence interval over the percentile, or capacity, at which a run without `requests` ends",
+        default="10%",
+        unit="1",
+        group=TRAFFIC,
+    )
+    use: str | None = shared(USE, default=None, group=TRAFFIC)
+    cache_hit: Number = shared(CACHE_HIT, default="0", group=TRAFFIC)
+    high_priority_share: Number = option(
+        "fraction",
+        "fraction of high-priority requests, for the policy priority",
+        default="0",
+        unit="1",
+        zero=True,
+        group=TRAFFIC,
+    )
+    slo: str | None = option(
+        "text",
+        "latency limits that define goodput, such as ttft=2s,tpot=50ms@p99",
         default=None,
-        metadata=option("text", "find the highest request rate within these latency limits", group=_LIMITS),
+        group=_LIMITS,
     )
-    compare: Texts | None = field(
+    capacity: str | None = option(
+        "text", "find the highest request rate within these latency limits", default=None, group=_LIMITS
+    )
+    compare: Texts = option(
+        "text",
+        "KEY=VALUE of another server for the same requests, such as on=dgx-h200,chips=4; may be repeated",
         default=None,
-        metadata=option(
-            "text",
-            "KEY=VALUE of another server for the same requests, such as on=dgx-h200,chips=4; may be repeated",
-            several=True,
-            repeated=True,
-            group=_LIMITS,
-        ),
+        several=True,
+        repeated=True,
+        group=_LIMITS,
     )
-    layout: LayoutLike | None = field(
+    layout: MaybeLayout = option(
+        "text",
+        "parallel layout such as tp=8 or attention_dp=8,ep=8; by default the smallest that fits",
         default=None,
-        metadata=option(
-            "text",
-            "parallel layout such as tp=8 or attention_dp=8,ep=8; by default the smallest that fits",
-            group=_SERVER,
-        ),
+        group=_SERVER,
     )
-    chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
-    replicas: Quantity | None = field(
-        default=None, metadata=whole("number of replicas; by default as many as fit on the chips", group=_SERVER)
+    chips: MaybeWhole = shared(CHIPS, default=None)
+    replicas: MaybeWhole = whole(
+        "number of replicas; by default as many as fit on the chips", default=None, group=_SERVER
     )
-    router: str = field(
+    router: str = option(
+        "text",
+        "request router: round-robin, least-loaded or prefix-aware",
         default="round-robin",
-        metadata=option("text", "request router: round-robin, least-loaded or prefix-aware", group=_SERVER),
+        group=_SERVER,
     )
-    policy: str | None = field(
+    policy: str | None = option(
+        "text",
+        "scheduling policy: chunked, prefill-first, decode-first, fcfs, shortest-job, priority or trains; the "
+        "stack's by default",
         default=None,
-        metadata=option(
-            "text",
-            "scheduling policy: chunked, prefill-first, decode-first, fcfs, shortest-job, priority or trains; the "
-            "stack's by default",
-            group=_SERVER,
-        ),
+        group=_SERVER,
     )
-    max_batched_tokens: Quantity | None = field(
+    max_batched_tokens: MaybeWhole = whole(
+        "token budget per pass and rank; the stack's by default",
         default=None,
-        metadata=whole("token budget per pass and rank; the stack's by default", maximum=MOST_TOKENS, group=_SERVER),
+        maximum=MOST_TOKENS,
+        group=_SERVER,
     )
-    max_num_seqs: Quantity | None = field(
+    max_num_seqs: MaybeWhole = whole(
+        "maximum number of running sequences per rank; the stack's by default", default=None, group=_SERVER
+    )
+    kv_tokens: MaybeWhole = whole(
+        "KV cache capacity per rank, in tokens; by default the memory that weights and buffers leave free",
         default=None,
-        metadata=whole("maximum number of running sequences per rank; the stack's by default", group=_SERVER),
+        maximum=MOST_TOKENS,
+        group=CACHE,
     )
-    kv_tokens: Quantity | None = field(
+    block_size: Whole = whole("tokens per KV cache block", default="16", group=CACHE)
+    reserve: str | None = option(
+        "text",
+        "KV cache that must be free for admission: chunk, prompt or final; the policy's by default",
         default=None,
-        metadata=whole(
-            "KV cache capacity per rank, in tokens; by default the memory that weights and buffers leave free",
-            maximum=MOST_TOKENS,
-            group=_CACHE,
-        ),
+        choices=RESERVES,
+        group=CACHE,
     )
-    block_size: Quantity = field(default="16", metadata=whole("tokens per KV cache block", group=_CACHE))
-    reserve: str | None = field(
+    prefix_caching: bool = option(
+        "switch", "reuse cached KV blocks of requests that share a prefix", default=False, group=CACHE
+    )
+    tier: Texts = option(
+        "text",
+        "cache tier behind HBM, per rank: NAME=BYTES@RATE[@LATENCY][,ttl=TIME], fastest first, with an expiry of "
+        "its own; may be repeated",
         default=None,
-        metadata=option(
-            "text",
-            "KV cache that must be free for admission: chunk, prompt or final; the policy's by default",
-            choices=RESERVES,
-            group=_CACHE,
-        ),
+        several=True,
+        repeated=True,
+        group=CACHE,
     )
-    prefix_caching: bool = field(
-        default=False,
-        metadata=option("switch", "reuse cached KV blocks of requests that share a prefix", group=_CACHE),
-    )
-    tier: Texts | None = field(
+    cache_ttl: MaybeNumber = option(
+        "seconds",
+        "time after which an unused block of the prefix cache expires, such as 5min; by default never",
         default=None,
-        metadata=option(
-            "text",
-            "cache tier behind HBM, per rank: NAME=BYTES@RATE[@LATENCY][,ttl=TIME], fastest first, with an expiry of "
-            "its own; may be repeated",
-            several=True,
-            repeated=True,
-            group=_CACHE,
-        ),
+        unit="s",
+        maximum=MOST_SECONDS,
+        group=CACHE,
     )
-    eviction: str = field(default="lru", metadata=shared.within(traffic.EVICTION, _CACHE))
-    cache_ttl: Quantity | None = field(
+    swap_bandwidth: MaybeNumber = option(
+        "rate",
+        "bandwidth for swapping preempted sequences to host memory, instead of recomputing them",
         default=None,
-        metadata=option(
-            "seconds",
-            "time after which an unused block of the prefix cache expires, such as 5min; by default never",
-            unit="s",
-            maximum=MOST_SECONDS,
-            group=_CACHE,
-        ),
+        unit="B/s",
+        group=CACHE,
     )
-    cache_ttl_from: str = field(default="use", metadata=shared.within(traffic.CACHE_TTL_FROM, _CACHE))
-    swap_bandwidth: Quantity | None = field(
+    prefill_replicas: MaybeWhole = whole(
+        "prefill/decode disaggregation: number of extra replicas that run prefill and hand over the KV cache",
         default=None,
-        metadata=option(
-            "rate",
-            "bandwidth for swapping preempted sequences to host memory, instead of recomputing them",
-            unit="B/s",
-            group=_CACHE,
-        ),
+        maximum=MOST_CHIPS,
+        group=_POOLS,
     )
-    prefill_replicas: Quantity | None = field(
+    prefill_layout: MaybeLayout = option(
+        "text",
+        "layout of the prefill replicas; that of the decode replicas by default",
         default=None,
-        metadata=whole(
-            "prefill/decode disaggregation: number of extra replicas that run prefill and hand over the KV cache",
-            maximum=MOST_CHIPS,
-            group=_POOLS,
-        ),
+        group=_POOLS,
     )
-    prefill_layout: LayoutLike | None = field(
-        default=None,
-        metadata=option("text", "layout of the prefill replicas; that of the decode replicas by default", group=_POOLS),
-    )
-    kv_link: Quantity = field(
+    kv_link: Number = option(
+        "rate",
+        "bandwidth of one request's KV transfer between the pools, per chip",
         default="50GB/s",
-        metadata=option(
-            "rate",
-            "bandwidth of one request's KV transfer between the pools, per chip",
-            unit="B/s",
-            group=_POOLS,
-        ),
+        unit="B/s",
+        group=_POOLS,
     )
-    speculate: str | None = field(
+    speculate: str | None = option(
+        "text",
+        "speculative decoding: draft tokens per step, such as 3, or with the tokens that a step yields, such as 3=2.4",
         default=None,
-        metadata=option(
-            "text",
-            "speculative decoding: draft tokens per step, such as 3, or with the tokens that a step yields, such as "
-            "3=2.4",
-            group=_SERVER,
-        ),
+        group=_SERVER,
     )
-    precision: str = field(default="native", metadata=shared.PRECISION)
-    calibration: CalibrationLike = field(default="auto", metadata=shared.CALIBRATION)
-    stack: str | None = field(
+    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
+    stack: str | None = option(
+        "text",
+        "serving stack (scheduler, host and launch overheads), such as vllm or vllm=0.6.3; that of the "
+        "calibration by default",
         default=None,
-        metadata=option(
-            "text",
-            "serving stack (scheduler, host and launch overheads), such as vllm or vllm=0.6.3; that of the "
-            "calibration by default",
-            group=_SERVER,
-        ),
+        group=_SERVER,
     )
-    memory_fraction: Quantity | None = field(
+    memory_fraction: MaybeNumber = option(
+        "fraction",
+        "fraction of HBM that the server may use; the stack's by default",
         default=None,
-        metadata=option(
-            "fraction", "fraction of HBM that the server may use; the stack's by default", unit="1", group=_CACHE
-        ),
+        unit="1",
+        group=CACHE,
     )
-    routing: str | None = field(default=None, metadata=shared.ROUTING)
-    sampling: Sampling = field(default="greedy", metadata=shared.SAMPLING)
-    power_cap: Quantity | None = field(default=None, metadata=shared.POWER_CAP)
-    price: Quantity | None = field(default=None, metadata=shared.PRICE)
-    set: Settings | None = field(default=None, metadata=shared.SET)
-    keep_passes: bool = field(
-        default=False,
-        metadata=option("switch", "record every pass, for the Chrome trace", hidden=True),
-    )
+    routing: str | None = shared(ROUTING, default=None)
+    sampling: Sampling = shared(SAMPLING, default="greedy")
+    power_cap: MaybeNumber = shared(POWER_CAP, default=None)
+    price: MaybeNumber = shared(PRICE, default=None)
+    keep_passes: bool = option("switch", "record every pass, for the Chrome trace", default=False, hidden=True)

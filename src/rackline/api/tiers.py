@@ -1,26 +1,103 @@
-"""`tiers`: where to keep the KV cache of a prompt."""
+"""`tiers`: where to keep the KV cache of a prompt, and of traffic that repeats its prefixes."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.option import layout_text, numbers, si
-from rackline.api.repeats import evicting, repeats_of
+from rackline.api.groups import EVICTION, PRICE, RENT, THINK_TIME, OnCluster, Sessions
+from rackline.api.option import MOST_SECONDS, option, shared, tokens
+from rackline.api.question import options, question
 from rackline.api.resolve import check_context, resolve
-from rackline.api.selling import costs_of, rent_of
-from rackline.api.tiers_question import TiersQuestion
+from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
+from rackline.api.traffic import sessions_of
 from rackline.api.watch import Watch
+from rackline.errors import InputError
+from rackline.units import parse_per_second
 
 if TYPE_CHECKING:
+    from rackline.api.option import CalibrationLike, MaybeLayout, MaybeNumber, MaybeText, Number, Numbers
     from rackline.pricing import CheapestSpan, KeepingCost, TokenCosts
     from rackline.pricing.cache import HeldPrice, KeptLine
     from rackline.pricing.prefixes import KeptPrefixes, Repeats
     from rackline.report.figure import Figure
+    from rackline.simulation.reuse import Reuse
+
+_TRAFFIC = "Traffic that repeats"
+
+
+@question
+class TiersQuestion(Sessions, OnCluster):
+    """Where to keep the KV cache of a prompt: chip memory, host memory, CXL, flash, disk, or compute it again?"""
+
+    ask: ClassVar[str] = "tiers"
+    headings = dict.fromkeys(options(Sessions), _TRAFFIC)
+
+    prompt: Number = tokens("prompt tokens of the cache entry, such as 8k; for traffic, its mean prompt", default="8k")
+    hold_time: Numbers = option(
+        "seconds",
+        "holding time, such as 5min; may be repeated; by default 5 minutes, an hour and a day",
+        default=None,
+        unit="s",
+        maximum=1e10,
+        several=True,
+        repeated=True,
+    )
+    reuses: Number = option(
+        "count",
+        "number of times it is loaded while it is held",
+        default="1",
+        unit="count",
+        minimum=1.0,
+        maximum=1e9,
+    )
+    max_load_time: MaybeNumber = option(
+        "seconds",
+        "longest load time, such as 100ms; slower tiers are left out",
+        default=None,
+        unit="s",
+        maximum=MOST_SECONDS,
+    )
+    margin: Number = option(
+        "fraction",
+        "margin over cost of the prices shown",
+        default="30%",
+        unit="1",
+        maximum=MOST_MARGIN,
+        zero=True,
+    )
+    utilisation: Number = option("fraction", "utilisation: share of chip-hours sold", default="60%", unit="1")
+    trace: str | None = option(
+        "text",
+        "recorded requests with hashes of their prefixes, such as Mooncake's traces",
+        default=None,
+        group=_TRAFFIC,
+    )
+    rate: MaybeText = option(
+        "text", "with `turns`: conversations started per second", default=None, unit="1/s", group=_TRAFFIC
+    )
+    input: MaybeNumber = tokens("with `turns`: mean tokens of a message", default=None, group=_TRAFFIC)
+    output: MaybeNumber = tokens("with `turns`: mean tokens of an answer", default=None, group=_TRAFFIC)
+    think_time: MaybeNumber = shared(THINK_TIME, default="1min", group=_TRAFFIC)
+    eviction: str = shared(EVICTION, default="lru", group=_TRAFFIC)
+    sheet: str | None = option(
+        "text",
+        "price sheet at which the same prompts are bought, such as claude-opus-4.6, by lifetime of its writes",
+        default=None,
+        group=_TRAFFIC,
+    )
+    layout: MaybeLayout = option(
+        "text", "parallel layout such as tp=8; by default the cheapest for this prompt", default=None
+    )
+    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
+    price: MaybeNumber = shared(PRICE, default=None)
+    rent: str | None = shared(RENT, default=None)
+
 
 _PLANNED_OUTPUT_LEN = 1000.0  # of the request for which the cheapest layout is looked for
 USUAL_HOLDS_S = (300.0, 3600.0, 86400.0)
@@ -151,26 +228,26 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
     system = resolve(question, watch)
     rent = rent_of(system.cluster)
     repeating = repeats_of(question)
-    prompt_len = si(question.prompt) if repeating is None else repeating[1].input_len
+    prompt_len = question.prompt if repeating is None else repeating[1].input_len
     check_context(system.model, prompt_len, watch)
     from rackline.pricing import Terms, envelope, keeping_lines
     from rackline.serving.workload import Workload
 
     request = Workload(input_len=prompt_len, output_len=_PLANNED_OUTPUT_LEN)
-    costs = costs_of(system, layout_text(question.layout), request, watch)
+    costs = costs_of(system, question.layout, request, watch)
     if repeating is not None and question.eviction != "lru":
         repeating = (repeating[0], evicting(question, repeating[1], costs))
-    lines = keeping_lines(costs, rent, prompt_len, fetch_s=si(question.max_load_time))
-    holds_s = numbers(question.hold_time) or USUAL_HOLDS_S
+    lines = keeping_lines(costs, rent, prompt_len, fetch_s=question.max_load_time)
+    holds_s = question.hold_time or USUAL_HOLDS_S
     return Kept(
         costs=costs,
         lines=tuple(lines),
-        spans=envelope(lines, si(question.reuses)),
+        spans=envelope(lines, question.reuses),
         hold_times_s=holds_s,
         prompt_len=prompt_len,
         entry_bytes=float(costs.kv_bytes(prompt_len)),
-        reuses=si(question.reuses),
-        price_over_cost=Terms(margin=si(question.margin), utilisation=si(question.utilisation)).price_over_cost,
+        reuses=question.reuses,
+        price_over_cost=Terms(margin=question.margin, utilisation=question.utilisation).price_over_cost,
         traffic=None if repeating is None else _kept_traffic(question, *repeating, lines, holds_s, prompt_len),
     )
 
@@ -214,3 +291,132 @@ def _kept_traffic(
         eviction=repeats.eviction,
         bought=() if standard is None else bought_lifetimes(standard, repeats),
     )
+
+
+_OF_SESSIONS = ("rate", "input", "output", "tool_calls", "tool_output")
+
+
+def repeats_of(question: TiersQuestion) -> tuple[str, Repeats] | None:
+    """Name and repeats of the traffic of a question; None without traffic.
+
+    Raises:
+        InputError: a trace without hashes, options of conversations without `turns`, or the other way round.
+    """
+    if question.trace is not None:
+        question.refuse("turns", *_OF_SESSIONS, allowed="only without `trace`")
+        return _recorded(question.trace)
+    if question.turns is None:
+        question.refuse(*_OF_SESSIONS, allowed="only with `turns`")
+        return None
+    return _sessions(question)
+
+
+def evicting(question: TiersQuestion, repeats: Repeats, costs: TokenCosts) -> Repeats:
+    """The same in devices that another block leaves first than the least recently used.
+
+    Args:
+        costs: of the deployment that recomputes a block.
+
+    Raises:
+        UnknownNameError: an unknown eviction policy.
+    """
+    from dataclasses import replace
+    from pathlib import Path
+
+    from rackline.simulation import CacheConfig, CacheRules, pool_of, read_trace
+    from rackline.simulation.evictions import eviction
+    from rackline.simulation.hits_by_tier import MemoryRoom, Repeating, RepeatingSessions, RepeatingTrace, hits_within
+
+    traffic: Repeating
+    if question.trace is not None:
+        recorded = RepeatingTrace.of(Path(question.trace).name, read_trace(question.trace), reuse_in(question.trace))
+        traffic, rate = recorded, recorded.requests_per_s
+    else:
+        traffic = RepeatingSessions(
+            sessions=sessions_of(question),
+            message_tokens=question.input or 1.0,
+            answer_tokens=question.output or 1.0,
+        )
+        rate = parse_per_second(str(question.rate), name="rate", maximum=1e9) * traffic.requests_of_one
+    policy = eviction(question.eviction)
+    cache = CacheConfig(prefix_caching=True, hash_tokens=traffic.hash_tokens, cache_rules=CacheRules(eviction=policy))
+    rules = pool_of(costs.deployment, costs.system.stack, cache=cache).spec.cache_rules
+
+    def looked_up(tokens: float) -> float:
+        room = MemoryRoom(name="device", capacity_tokens=tokens)
+        within = hits_within(traffic, [room], rules, requests_per_s=rate, answer_tokens=0.0, answer_s=0.0)
+        return within[0].hit_share
+
+    most, enough = looked_up(math.inf), math.inf
+
+    def found_in(tokens: float) -> float:
+        nonlocal enough
+        share = most if tokens >= enough else looked_up(tokens)
+        enough = min(enough, tokens) if share >= most else enough
+        return share
+
+    return replace(repeats, found_in=found_in, eviction=policy.name)
+
+
+def reuse_in(trace: str) -> Reuse:
+    """How the prompts of a trace repeat.
+
+    Raises:
+        InputError: a trace without hashes.
+    """
+    from rackline.simulation import read_trace
+    from rackline.simulation.reuse import reuse_of
+
+    found = reuse_of(read_trace(trace), ends_first=True)
+    if found is None:
+        raise InputError(
+            what="trace", given=trace, allowed="one with hash_ids, which say what repeats, such as Mooncake's"
+        )
+    return found
+
+
+def _recorded(trace: str) -> tuple[str, Repeats]:
+    from pathlib import Path
+
+    from rackline.pricing.prefixes import Repeats
+
+    reuse = reuse_in(trace)
+    return Path(trace).name, Repeats(
+        found=lambda ttl_s: float(reuse.hit_share(ttl_s=ttl_s)),
+        held_s=reuse.held_s,
+        found_in=lambda tokens: float(reuse.hit_share(tokens // reuse.block_tokens)),
+        input_len=reuse.input_len,
+    )
+
+
+def _sessions(question: TiersQuestion) -> tuple[str, Repeats]:
+    from rackline.pricing.prefixes import Repeats
+    from rackline.simulation.characteristic_time import SessionHits, session_hits
+
+    given = question.given(*_SUCH_AS)
+    for name in _SUCH_AS:
+        if name not in given:
+            raise InputError(what=name, given="nothing", allowed=f"with `turns`, such as `{name}` {_SUCH_AS[name]}")
+    sessions = sessions_of(question)
+    rate = parse_per_second(str(question.rate), name="rate", maximum=1e9)
+    message, answer = question.input or 1.0, question.output or 1.0
+
+    def hits(*, ttl_s: float = math.inf, capacity_tokens: float = math.inf) -> SessionHits:
+        return session_hits(
+            sessions,
+            rate_per_s=rate,
+            message_tokens=message,
+            answer_tokens=answer,
+            ttl_s=ttl_s,
+            capacity_tokens=capacity_tokens,
+        )
+
+    return sessions.name, Repeats(
+        found=lambda ttl_s: hits(ttl_s=ttl_s).hit_share,
+        held_s=lambda ttl_s: hits(ttl_s=ttl_s).held_s,
+        found_in=lambda tokens: hits(capacity_tokens=tokens).hit_share,
+        input_len=hits().input_len,
+    )
+
+
+_SUCH_AS = {"rate": "2", "input": "300", "output": "500"}

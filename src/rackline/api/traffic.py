@@ -1,88 +1,138 @@
-"""Traffic and limits: texts of `simulate` → requests, limits and cache tiers."""
+"""Requests, traffic and limits: texts → lengths, requests in time, limits, cache tiers."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
+import tomllib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, cast
 
-from rackline.api.lengths import mixture_of_file
-from rackline.api.option import count, si
-from rackline.api.traffic_fields import SPREADS, TIME_UNITS
+from rackline.api.groups import SPREADS, TIME_UNITS
 from rackline.errors import InputError, nearest_names
+from rackline.files import read_text
 from rackline.units import parse_bytes, parse_count, parse_per_second, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rackline.api.option import Quantity
+    from rackline.api import groups as asked
+    from rackline.api.groups import Served
+    from rackline.serving.mixture import Mixture
     from rackline.simulation import CacheRules, Requests, Sessions, Slo, TierSpec
     from rackline.simulation.traces import TimeUnit
     from rackline.simulation.workloads import AnyLengths, Spread
+
+_KEYS = ("share", "input", "output")
+_FORM = "CSV with the columns share, input, output, or TOML with [[requests]] of these keys"
+_MOST = 100_000
+
+
+def mixture_of(question: Served, *alone: str) -> Mixture | None:
+    """The lengths of a question's file or trace; None without one.
+
+    Args:
+        alone: options that say the same, which no file stands beside.
+
+    Raises:
+        InputError: lengths that are given in two ways, or as `mixture_of_file` and `mixture_of_trace`.
+    """
+    first, *more = [*question.given("mix", "trace"), ""]
+    if not first:
+        return None
+    question.refuse(*filter(None, more), *alone, allowed=f"only without `{first}`")
+    return mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
+
+
+def mixture_of_file(path: str) -> Mixture:
+    """Read shares with their lengths, such as `share = 0.8`, `input = "500"`, `output = 200`.
+
+    Raises:
+        InputError: another form, a row that lacks a length, values that are not counts.
+    """
+    import numpy as np
+
+    from rackline.serving.mixture import Mixture
+
+    text = read_text(path, what="mix", allowed=_FORM, max_bytes=16 * 2**20)
+    rows = _toml_rows(path, text) if path.endswith(".toml") else _csv_rows(path, text)
+    if not rows or len(rows) > _MOST:
+        raise InputError(what="mix", given=f"{len(rows):,} lengths", allowed=f"1 to {_MOST:,}", where=path)
+    values = np.array([_row(row, f"{path}, {place}") for place, row in rows], dtype=np.float64)
+    return Mixture.of(values[:, 0], values[:, 1], values[:, 2], name=path.rpartition("/")[2])
+
+
+def mixture_of_trace(path: str) -> Mixture:
+    """The lengths of a trace, each as often as it is there; its times are not read.
+
+    Raises:
+        InputError: as `rackline.simulation.read_trace`.
+    """
+    from rackline.serving.mixture import Mixture
+    from rackline.simulation import read_trace
+
+    try:
+        found = read_trace(path)
+    except InputError as error:
+        if error.what != "arrival times":  # whose unit does not matter here
+            raise
+        found = read_trace(path, time_unit="s")
+    return Mixture.of(1.0, found.input_len, found.output_len, name=found.name)
+
+
+def _toml_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(what="mix", given=str(error) or "nested tables", allowed=_FORM, where=path) from None
+    tables = data.get("requests")
+    other = [key for key in data if key != "requests"]
+    if other or not isinstance(tables, list) or not all(isinstance(one, dict) for one in cast("list[Any]", tables)):
+        raise InputError(what="mix", given=", ".join(data) or "an empty file", allowed=_FORM, where=path)
+    rows = cast("list[dict[str, Any]]", tables)
+    return [(f"requests {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def _csv_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
+    try:
+        table = list(csv.reader(io.StringIO(text), strict=True))
+    except csv.Error as error:
+        raise InputError(what="mix", given=str(error), allowed=_FORM, where=path) from None
+    rows = [(number, [cell.strip() for cell in row]) for number, row in enumerate(table, start=1) if any(row)]
+    if not rows:
+        raise InputError(what="mix", given="an empty file", allowed=_FORM, where=path)
+    header = [name.lower().removesuffix("_len") for name in rows[0][1]]
+    found: list[tuple[str, dict[str, Any]]] = []
+    for number, row in rows[1:]:
+        if len(row) != len(header):
+            allowed = f"{len(header)} cells: {', '.join(header)}"
+            raise InputError(what="mix", given=f"{len(row)} cells", allowed=allowed, where=f"{path}:{number}")
+        found.append((f"line {number}", dict(zip(header, row, strict=True))))
+    return found
+
+
+def _row(row: dict[str, Any], where: str) -> tuple[float, float, float]:
+    for key in row:
+        if key not in _KEYS:
+            near = nearest_names(key, _KEYS, 1)
+            raise InputError(
+                what="mix", given=key, allowed=", ".join(_KEYS), nearest=near[0] if near else None, where=where
+            )
+    for key in _KEYS[1:]:
+        if row.get(key) in (None, ""):
+            raise InputError(what=key, given="nothing", allowed="tokens per request, such as 2k", where=where)
+    share = str(row.get("share", "1")).strip()
+    weight = parse_count(share.removesuffix("%"), name="share", maximum=1e12)
+    lengths = [parse_count(row[key], name=key, minimum=1.0, maximum=1e9) for key in _KEYS[1:]]
+    return weight, lengths[0], lengths[1]
+
 
 _LIMITS = ("ttft", "tpot", "e2e")
 _USUAL_REQUESTS = 1000
 
 
-class Talks(Protocol):
-    """The options of a question on conversations and agents."""
-
-    @property
-    def turns(self) -> Quantity | None: ...
-    @property
-    def think_time(self) -> Quantity | None: ...
-    @property
-    def system_prompt(self) -> Quantity: ...
-    @property
-    def tool_calls(self) -> Quantity | None: ...
-    @property
-    def tool_time(self) -> Quantity: ...
-    @property
-    def tool_output(self) -> Quantity | None: ...
-    @property
-    def session_lengths(self) -> str: ...
-
-
-class Traffic(Talks, Protocol):
-    """The options of traffic, in a question that has them."""
-
-    @property
-    def trace(self) -> str | None: ...
-    @property
-    def rate(self) -> Quantity | None: ...
-    @property
-    def users(self) -> Quantity | None: ...
-    @property
-    def requests(self) -> Quantity | None: ...
-    @property
-    def input(self) -> Quantity | None: ...
-    @property
-    def output(self) -> Quantity | None: ...
-    @property
-    def lengths(self) -> str: ...
-    @property
-    def mix(self) -> str | None: ...
-    @property
-    def arrival_cv(self) -> Quantity: ...
-    @property
-    def rate_scale(self) -> Quantity: ...
-    @property
-    def seed(self) -> Quantity: ...
-    @property
-    def time_unit(self) -> str | None: ...
-    @property
-    def skip_bad(self) -> bool: ...
-    @property
-    def diurnal_amplitude(self) -> Quantity: ...
-    @property
-    def high_priority_share(self) -> Quantity: ...
-    @property
-    def cache_hit(self) -> Quantity: ...
-    @property
-    def prefix_caching(self) -> bool: ...
-
-
-def requests_of(question: Traffic, media_tokens: int = 0, usual: int = _USUAL_REQUESTS) -> Requests:
+def requests_of(question: asked.Traffic, media_tokens: int = 0, usual: int = _USUAL_REQUESTS) -> Requests:
     """The requests of a question.
 
     Args:
@@ -98,11 +148,11 @@ def requests_of(question: Traffic, media_tokens: int = 0, usual: int = _USUAL_RE
         found = replace(found, input_len=found.input_len + media_tokens)
     if question.cache_hit:
         found = _with_hits(question, found)
-    rate_scale = si(question.rate_scale)
+    rate_scale = question.rate_scale
     return found.scaled(rate_scale) if rate_scale != 1.0 else found
 
 
-def _with_hits(question: Traffic, requests: Requests) -> Requests:
+def _with_hits(question: asked.Traffic, requests: Requests) -> Requests:
     """The same requests with a share of each prompt in the cache when they arrive.
 
     Raises:
@@ -110,17 +160,13 @@ def _with_hits(question: Traffic, requests: Requests) -> Requests:
     """
     import numpy as np
 
-    for name in ("turns", "prefix_caching"):
-        value = getattr(question, name)
-        if value:
-            raise InputError(
-                what="cache_hit", given=question.cache_hit, allowed=f"only without `{name}`, which finds it"
-            )
-    cached = np.rint(requests.input_len * si(question.cache_hit)).astype(np.int64)
+    for name in question.given("turns", "prefix_caching"):
+        question.refuse("cache_hit", allowed=f"only without `{name}`, which finds it")
+    cached = np.rint(requests.input_len * question.cache_hit).astype(np.int64)
     return replace(requests, computed=np.minimum(cached, requests.input_len - 1))
 
 
-def encoded_over(question: Traffic, requests: Requests, media_tokens: int) -> float:
+def encoded_over(question: asked.Traffic, requests: Requests, media_tokens: int) -> float:
     """Tokens of a prompt over which the encoding of images and sound is spread: those of the mean prompt or message.
 
     Args:
@@ -128,23 +174,21 @@ def encoded_over(question: Traffic, requests: Requests, media_tokens: int) -> fl
         media_tokens: as in `requests_of` [tokens].
     """
     if question.turns is not None:
-        return si(question.input) + media_tokens if question.input is not None else float(media_tokens)
+        return question.input + media_tokens if question.input is not None else float(media_tokens)
     return float(requests.input_len.mean())
 
 
-def _recorded(question: Traffic, trace: str) -> Requests:
+def _recorded(question: asked.Traffic, trace: str) -> Requests:
     from rackline.simulation import read_trace
 
-    for name in ("rate", "users", "input", "output", "mix", "turns"):
-        value = getattr(question, name)
-        if value is not None:
-            raise InputError(what=name, given=value, allowed="only without `trace` (`rate_scale` scales its rate)")
+    allowed = "only without `trace` (`rate_scale` scales its rate)"
+    question.refuse("rate", "users", "input", "output", "mix", "turns", allowed=allowed)
     unit: TimeUnit | None = next((known for known in TIME_UNITS if known == question.time_unit), None)
     found = read_trace(trace, skip_bad=question.skip_bad, time_unit=unit)
-    return found if question.requests is None else found.first(count(question.requests))
+    return found if question.requests is None else found.first(question.requests)
 
 
-def _made(question: Traffic, media_tokens: int, usual: int) -> Requests:
+def _made(question: asked.Traffic, media_tokens: int, usual: int) -> Requests:
     import numpy as np
 
     from rackline.simulation import closed_loop_of, open_arrivals
@@ -153,11 +197,11 @@ def _made(question: Traffic, media_tokens: int, usual: int) -> Requests:
         given = "neither" if question.rate is None else "both"
         raise InputError(what="traffic", given=given, allowed="one of `trace`, `rate` and `users`")
     lengths = _lengths(question, media_tokens if question.turns is not None else 0)
-    rng = np.random.default_rng(count(question.seed))
-    number = count(question.requests) or usual
-    think_s = si(question.think_time) or 0.0
+    rng = np.random.default_rng(question.seed)
+    number = question.requests or usual
+    think_s = question.think_time or 0.0
     if question.users is not None:
-        return closed_loop_of(rng, number, count(question.users), lengths, think_s=think_s)
+        return closed_loop_of(rng, number, question.users, lengths, think_s=think_s)
     rate = _rate(str(question.rate))
     if question.turns is not None or question.tool_calls is not None or question.tool_output is not None:
         return sessions_of(question).draw(rng, number, rate, lengths)
@@ -166,13 +210,13 @@ def _made(question: Traffic, media_tokens: int, usual: int) -> Requests:
         number,
         rate,
         lengths,
-        arrival_cv=si(question.arrival_cv),
-        diurnal_amplitude=si(question.diurnal_amplitude),
-        high_priority_share=si(question.high_priority_share),
+        arrival_cv=question.arrival_cv,
+        diurnal_amplitude=question.diurnal_amplitude,
+        high_priority_share=question.high_priority_share,
     )
 
 
-def sessions_of(question: Talks) -> Sessions:
+def sessions_of(question: asked.Sessions) -> Sessions:
     """How conversations and agents go on.
 
     Raises:
@@ -181,38 +225,34 @@ def sessions_of(question: Talks) -> Sessions:
     from rackline.simulation import Sessions
 
     if question.turns is None:
-        name = "tool_calls" if question.tool_calls is not None else "tool_output"
-        raise InputError(what=name, given=getattr(question, name), allowed="only with `turns`")
+        question.refuse("tool_calls", "tool_output", allowed="only with `turns`")
     if (question.tool_calls is None) != (question.tool_output is None):
         missing = "tool_calls" if question.tool_calls is None else "tool_output"
         raise InputError(what=missing, given="nothing", allowed="both `tool_calls` and `tool_output`, or neither")
     return Sessions(
-        turns=si(question.turns) or 1.0,
-        tool_calls=si(question.tool_calls) or 0.0,
-        think_s=si(question.think_time) or 0.0,
-        tool_s=si(question.tool_time),
-        tool_tokens=si(question.tool_output) or 0.0,
-        system_tokens=int(si(question.system_prompt)),
+        turns=question.turns or 1.0,
+        tool_calls=question.tool_calls or 0.0,
+        think_s=question.think_time or 0.0,
+        tool_s=question.tool_time,
+        tool_tokens=question.tool_output or 0.0,
+        system_tokens=int(question.system_prompt),
         same_length=question.session_lengths == "fixed",
     )
 
 
-def _lengths(question: Traffic, more_tokens: int) -> AnyLengths:
+def _lengths(question: asked.Traffic, more_tokens: int) -> AnyLengths:
     """What prompts, with some tokens more, and answers are drawn from."""
     from rackline.simulation import Lengths
 
     if question.mix is not None:
-        for name in ("input", "output", "turns"):
-            value = getattr(question, name)
-            if value is not None:
-                raise InputError(what=name, given=value, allowed="only without `mix`")
+        question.refuse("input", "output", "turns", allowed="only without `mix`")
         return mixture_of_file(question.mix)
     if question.input is None or question.output is None:
         name = "input" if question.input is None else "output"
         allowed = "mean tokens per request, such as 2k, or those of a use, such as `use` chat"
         raise InputError(what=name, given="nothing", allowed=allowed)
     spread: Spread = next(known for known in SPREADS if known == question.lengths)
-    return Lengths(input_len=si(question.input) + more_tokens, output_len=si(question.output), spread=spread)
+    return Lengths(input_len=question.input + more_tokens, output_len=question.output, spread=spread)
 
 
 def _rate(text: str) -> float:
@@ -274,18 +314,7 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ..
     return tuple(found)
 
 
-class Lifetimes(Protocol):
-    """The options of a question on what leaves a cache of prefixes."""
-
-    @property
-    def eviction(self) -> str: ...
-    @property
-    def cache_ttl(self) -> Quantity | None: ...
-    @property
-    def cache_ttl_from(self) -> str: ...
-
-
-def cache_rules_of(question: Lifetimes) -> CacheRules:
+def cache_rules_of(question: asked.Lifetimes) -> CacheRules:
     """Eviction and expiry of the prefix cache.
 
     Raises:
@@ -296,6 +325,6 @@ def cache_rules_of(question: Lifetimes) -> CacheRules:
 
     return CacheRules(
         eviction=eviction(question.eviction),
-        ttl_s=math.inf if question.cache_ttl is None else si(question.cache_ttl),
+        ttl_s=math.inf if question.cache_ttl is None else question.cache_ttl,
         ttl_from_use=question.cache_ttl_from == "use",
     )

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from rackline.api import fields as shared
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.model_question import ModelQuestion
-from rackline.api.option import MOST_TOKENS, Option, Quantity, count, layout_text, option, si, texts, whole
+from rackline.api.groups import CHIPS, POWER_CAP, PRICE, PUE, OnCluster
+from rackline.api.option import MOST_TOKENS, Option, option, shared, whole
+from rackline.api.question import question
 from rackline.api.resolve import named
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
 
 if TYPE_CHECKING:
-    from rackline.api.option import ClusterLike, ModelLike, Settings, Texts
+    from rackline.api.option import MaybeNumber, MaybeWhole, Number, Text, Texts
     from rackline.arch import Model
     from rackline.report.figure import Figure
     from rackline.search.train import TrainPlan
@@ -27,132 +27,103 @@ if TYPE_CHECKING:
 LoraTargets = Literal["all", "attention", "qkv"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainQuestion(ModelQuestion):
+@question
+class TrainQuestion(OnCluster):
     """What layout, step time, memory, days and dollars does a training run have?"""
 
     ask: ClassVar[str] = "train"
 
-    model: ModelLike = field(kw_only=False, metadata=shared.MODEL)
-    on: ClusterLike = field(metadata=shared.ON)
-    global_batch: Quantity = field(
-        metadata=option(
-            "count",
-            "global batch size in tokens, such as 16M; adjusted by up to 6 % to divide evenly over replicas",
-            unit="token",
-            minimum=1.0,
-            maximum=MOST_TOKENS,
-        )
+    global_batch: Number = option(
+        "count",
+        "global batch size in tokens, such as 16M; adjusted by up to 6 % to divide evenly over replicas",
+        unit="token",
+        minimum=1.0,
+        maximum=MOST_TOKENS,
     )
-    seq: Quantity | None = field(
+    seq: MaybeWhole = whole(
+        "sequence length in tokens, such as 4096 or 8Ki (k is 1000); by default 8192, at most the context of the model",
         default=None,
-        metadata=whole(
-            "sequence length in tokens, such as 4096 or 8Ki (k is 1000); by default 8192, at most the "
-            "context of the model"
-        ),
     )
-    chips: Quantity | None = field(default=None, metadata=shared.CHIPS)
-    tokens: Quantity | None = field(
+    chips: MaybeWhole = shared(CHIPS, default=None)
+    tokens: MaybeNumber = option(
+        "count",
+        "training tokens of the whole run, such as 15.6T, for days, dollars and kWh",
         default=None,
-        metadata=option(
-            "count",
-            "training tokens of the whole run, such as 15.6T, for days, dollars and kWh",
-            unit="token",
-            minimum=1.0,
-        ),
+        unit="token",
+        minimum=1.0,
     )
-    precision: str = field(
-        default="bf16", metadata=option("text", "training precision: bf16, fp8, fp8-block, mxfp8 or nvfp4")
-    )
-    optimizer: str | None = field(
+    precision: Text = option("text", "training precision: bf16, fp8, fp8-block, mxfp8 or nvfp4", default="bf16")
+    optimizer: str | None = option(
+        "text",
+        "optimiser: adam, adam-bf16, adam-8bit, momentum, muon or sgd; that of the stack by default",
         default=None,
-        metadata=option(
-            "text", "optimiser: adam, adam-bf16, adam-8bit, momentum, muon or sgd; that of the stack by default"
-        ),
     )
-    stack: str | None = field(
+    stack: str | None = option(
+        "text",
+        "training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, hai-llm (DeepSeek-V3), llama-3, unit "
+        "(ideal) or a TOML file; the newest of megatron-bridge by default",
         default=None,
-        metadata=option(
-            "text",
-            "training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, hai-llm (DeepSeek-V3), llama-3, unit "
-            "(ideal) or a TOML file; the newest of megatron-bridge by default",
-        ),
     )
-    layout: str | None = field(
+    layout: str | None = option(
+        "text",
+        "settings to fix, such as tp=8,pp=16 or micro_batch=2,zero=3; the others are searched",
         default=None,
-        metadata=option("text", "settings to fix, such as tp=8,pp=16 or micro_batch=2,zero=3; the others are searched"),
     )
-    schedule: Texts | None = field(
+    schedule: Texts = option(
+        "text",
+        "pipeline schedule: 1f1b, interleaved, gpipe, zb-h1, zb-h2, zb-v or dualpipe; may be repeated; those "
+        "of the stack by default",
         default=None,
-        metadata=option(
-            "text",
-            "pipeline schedule: 1f1b, interleaved, gpipe, zb-h1, zb-h2, zb-v or dualpipe; may be repeated; those "
-            "of the stack by default",
-            several=True,
-            repeated=True,
-        ),
+        several=True,
+        repeated=True,
     )
-    recompute: Texts | None = field(
+    recompute: Texts = option(
+        "text",
+        "activation recomputation: none, selective, modules, full or reversible; may be repeated; all but "
+        "reversible by default",
         default=None,
-        metadata=option(
-            "text",
-            "activation recomputation: none, selective, modules, full or reversible; may be repeated; all but "
-            "reversible by default",
-            several=True,
-            repeated=True,
-        ),
+        several=True,
+        repeated=True,
     )
-    expert_load: Quantity = field(
+    expert_load: Number = option(
+        "count",
+        "expert load imbalance: tokens of the busiest expert rank over the mean, such as 1.3; 1 is balanced",
         default="1",
-        metadata=option(
-            "count",
-            "expert load imbalance: tokens of the busiest expert rank over the mean, such as 1.3; 1 is balanced",
-            unit="1",
-            minimum=1.0,
-            maximum=1000.0,
-        ),
+        unit="1",
+        minimum=1.0,
+        maximum=1000.0,
     )
-    capacity_factor: Quantity | None = field(
+    capacity_factor: MaybeNumber = option(
+        "count",
+        "expert capacity factor: tokens beyond this multiple of a rank's mean are dropped",
         default=None,
-        metadata=option(
-            "count",
-            "expert capacity factor: tokens beyond this multiple of a rank's mean are dropped",
-            unit="1",
-            minimum=1.0,
-            maximum=1000.0,
-        ),
+        unit="1",
+        minimum=1.0,
+        maximum=1000.0,
     )
-    lora: Quantity | None = field(
-        default=None, metadata=whole("LoRA: train adapters of this rank and freeze the weights, such as 16")
-    )
-    lora_targets: LoraTargets = field(
+    lora: MaybeWhole = whole("LoRA: train adapters of this rank and freeze the weights, such as 16", default=None)
+    lora_targets: LoraTargets = option(
+        "text",
+        "products with adapters: all (attention and dense blocks), attention, or qkv",
         default="all",
-        metadata=option(
-            "text",
-            "products with adapters: all (attention and dense blocks), attention, or qkv",
-            choices=get_args(LoraTargets),
-        ),
+        choices=get_args(LoraTargets),
     )
-    frozen: str | None = field(
+    frozen: str | None = option(
+        "text",
+        "QLoRA: data type in which frozen weights are kept, nf4; that of the products by default",
         default=None,
-        metadata=option(
-            "text", "QLoRA: data type in which frozen weights are kept, nf4; that of the products by default"
-        ),
     )
-    packed: Quantity | None = field(
+    packed: MaybeNumber = option(
+        "count",
+        "mean length in tokens of the samples packed into a sequence, such as 200; attention stays within a sample",
         default=None,
-        metadata=option(
-            "count",
-            "mean length in tokens of the samples packed into a sequence, such as 200; attention stays within a sample",
-            unit="token",
-            minimum=1.0,
-            maximum=MOST_TOKENS,
-        ),
+        unit="token",
+        minimum=1.0,
+        maximum=MOST_TOKENS,
     )
-    power_cap: Quantity | None = field(default=None, metadata=shared.POWER_CAP)
-    pue: Quantity = field(default="1", metadata=shared.PUE)
-    price: Quantity | None = field(default=None, metadata=shared.PRICE)
-    set: Settings | None = field(default=None, metadata=shared.SET)
+    power_cap: MaybeNumber = shared(POWER_CAP, default=None)
+    pue: Number = shared(PUE, default="1")
+    price: MaybeNumber = shared(PRICE, default=None)
 
 
 DEFAULT_SEQ_LEN = 8192
@@ -162,7 +133,7 @@ DEFAULT_SEQ_LEN = 8192
 
 def _seq_len(question: TrainQuestion, model: Model, watch: Watch) -> int:
     """Length of a sequence [tokens]: as asked for; else the default, within the model's context."""
-    seq_len = count(question.seq)
+    seq_len = question.seq
     if seq_len is None:
         return min(DEFAULT_SEQ_LEN, model.max_context_len or DEFAULT_SEQ_LEN)
     thousands = seq_len // 1000
@@ -308,9 +279,9 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
     if not isinstance(model, Model):
         raise InputError(what="model", given=model.name, allowed="a model whose layers are known, not only its totals")
     stack = find_train_stack(question.stack)
-    load = si(question.expert_load)
-    seq_len, asked = _seq_len(question, model, watch), si(question.global_batch)
-    rank = count(question.lora) or 0
+    load = question.expert_load
+    seq_len, asked = _seq_len(question, model, watch), question.global_batch
+    rank = question.lora or 0
     if not rank and (question.frozen is not None or question.lora_targets != "all"):
         given = question.frozen or question.lora_targets
         name = "--frozen" if question.frozen else "--lora-targets"
@@ -326,19 +297,19 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
         global_batch_sequences=whole_batch(asked, seq_len, cluster.num_chips),
         seq_len=seq_len,
         mtp_layers=model.mtp_layers,
-        expert_load=min(load, si(question.capacity_factor) or load),  # a capacity factor drops the rest
+        expert_load=min(load, question.capacity_factor or load),  # a capacity factor drops the rest
         lora_rank=rank,
         lora_targets=question.lora_targets,
-        packed_len=si(question.packed) or 0.0,
+        packed_len=question.packed or 0.0,
     )
-    layout = layout_text(question.layout)
+    layout = question.layout
     with watch.moving("searching layouts, micro-batches, schedules and recomputation"):
         return train_plan(
             job,
-            tokens=si(question.tokens),
-            pue=si(question.pue),
+            tokens=question.tokens,
+            pue=question.pue,
             asked_batch_tokens=asked,
             fixed=parse_train_layout(layout) if layout else {},
-            schedules=read_schedules(texts(question.schedule), stack),
-            recompute=read_recompute(texts(question.recompute)),
+            schedules=read_schedules(question.schedule, stack),
+            recompute=read_recompute(question.recompute),
         )

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from rackline.api.option import si
 from rackline.api.question import Question, options
 from rackline.units import format_seconds
 
@@ -79,10 +78,8 @@ def with_use(question: Q) -> tuple[Q, Use]:
     Raises:
         UnknownNameError: neither a use of the catalogue nor a file.
     """
-    asked: str | None = getattr(question, "use")  # noqa: B009 - every such question has one
-    record = record_of(asked)
-    known = options(type(question))
-    given = {name: getattr(question, name) for name in known}
+    known, given = options(type(question)), vars(question)
+    record = record_of(given["use"])
     place = "" if record.percentile is None else f"@p{record.percentile:g}"
     lengths: dict[str, float | None] = {}
     if given["mix"] is None and given["trace"] is None:
@@ -93,7 +90,7 @@ def with_use(question: Q) -> tuple[Q, Use]:
     values: dict[str, float | str] = {}
     shown: dict[str, str] = {}
     for name, value in lengths.items():
-        if name in known and value is not None and not si(given[name]):
+        if name in known and value is not None and not given[name]:
             values[name] = value
             shown[name] = f"{value:.0%}" if name == "cache_hit" else f"{value:,.0f}"
     if "slo" in known:
@@ -108,7 +105,7 @@ def with_use(question: Q) -> tuple[Q, Use]:
             shown[name] = f"{format_seconds(value)}{'' if of_mean else place}"
     use = Use(
         name=record.name,
-        asked=asked is not None,
+        asked=given["use"] is not None,
         filled=shown,
         sources={name: _source(record, name) for name in shown},
     )

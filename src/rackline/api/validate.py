@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from rackline.api import validated
 from rackline.api.answer import asks
-from rackline.api.option import count, layout_text, si, texts
-from rackline.api.validate_question import Format, LeftOut, ValidateQuestion
-from rackline.api.validated import Ablation, Imported, StacksWritten, Validated
+from rackline.api.validated import Ablation, Format, Imported, LeftOut, StacksWritten, Validated, ValidateQuestion
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
@@ -46,14 +44,11 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
         ...
         rackline.errors.InputError: ...
     """
-    files = texts(question.files)
+    files = question.files
     if question.import_format is not None:
         return _import(question, files, question.import_format)
-    for name in ("model", "chip", "output", "layout"):
-        value = getattr(question, name)
-        if value is not None:
-            allowed = "only with `import_format`, which says what the results lack"
-            raise InputError(what=name, given=value, allowed=allowed)
+    allowed = "only with `import_format`, which says what the results lack"
+    question.refuse("model", "chip", "output", "layout", allowed=allowed)
     if question.write_stacks is not None:
         return _write_stacks(files, question.write_stacks, watch)
     if question.stored is not None and (question.ablation or question.refit is not None):
@@ -82,13 +77,13 @@ def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: F
     given = Given(
         model=question.model,
         chip=question.chip,
-        num_chips=count(question.num_chips),
-        layout=layout_text(question.layout),
+        num_chips=question.num_chips,
+        layout=question.layout,
         precision=question.precision,
         stack=question.stack,
-        input_len=si(question.input_len),
-        output_len=si(question.output_len),
-        concurrency=count(question.concurrency),
+        input_len=question.input_len,
+        output_len=question.output_len,
+        concurrency=question.concurrency,
     )
     lines = import_results(files, import_format, given)
     if target is not None:

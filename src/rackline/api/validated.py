@@ -1,4 +1,4 @@
-"""What `validate` finds, how it is shown, and the files that it writes."""
+"""The question of `validate`, and what it finds: how each result is printed and written."""
 
 from __future__ import annotations
 
@@ -6,21 +6,102 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, get_args
 
 from rackline.api.answer import Answer, SideFile, Verbatim
-from rackline.api.option import Option, texts
-from rackline.api.validate_question import ValidateQuestion
+from rackline.api.option import MOST_CHIPS, Option, option, tokens, whole
+from rackline.api.question import Question, question
 from rackline.errors import InputError
 from rackline.files import write_text
 
 if TYPE_CHECKING:
+    from rackline.api.option import MaybeLayout, MaybeNumber, MaybeWhole, Texts
     from rackline.report.figure import Figure
     from rackline.validation.ablation import Ablated
     from rackline.validation.refit import Refit
     from rackline.validation.scoreboard import Score, Scoreboard
     from rackline.validation.train_refit import TrainRefit
     from rackline.validation.train_stacks import NotWritten
+
+LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half", "source"]
+Format = Literal["vllm", "genai-perf", "aiperf", "inferencex", "inference-perf", "guidellm"]
+_IMPORT = "Only with --import"
+
+
+def _imported(help_text: str, *, default: None = None) -> Any:
+    return option("text", help_text, default=default, group=_IMPORT)
+
+
+@question
+class ValidateQuestion(Question):
+    """How far off are the predictions of measured cases, by metric, model, chip, stack and precision?"""
+
+    ask: ClassVar[str] = "validate"
+
+    files: Texts = option(
+        "text",
+        "measured cases, one JSON object per line; with `import_format`, benchmark results",
+        several=True,
+        kw_only=False,
+    )
+    calibration: str = option(
+        "text",
+        "calibration: auto (the case's own stack), a stack, unit (ideal roofline) or a TOML file",
+        default="auto",
+    )
+    strict: bool = option("switch", "exit with 1 if a case cannot be predicted", default=False)
+    stored: str | None = option(
+        "text",
+        "compare with a stored scoreboard; exit with 1 if a median or p90 got worse or coverage fell",
+        default=None,
+    )
+    refit: LeftOut | None = option(
+        "text",
+        "leave one group out: refit the serving parameters without each model, chip, stack, version of a stack, "
+        "laboratory or half of the configurations in turn and score the held-out cases; with training cases only, "
+        "the training parameters without each source, model family or chip",
+        default=None,
+        choices=get_args(LeftOut),
+    )
+    ablation: bool = option(
+        "switch",
+        "switch off each serving effect in turn, refit the other parameters and score all cases",
+        default=False,
+    )
+    write_stacks: str | None = option(
+        "text",
+        "fit the training parameters to the training cases and write the training stacks to FOLDER",
+        default=None,
+        output=True,
+    )
+    import_format: Format | None = option(
+        "text",
+        f"import results of a load generator: {', '.join(get_args(Format))}; those that hold each request become "
+        "observed runs",
+        default=None,
+        flag="--import",
+        choices=get_args(Format),
+    )
+    output: str | None = option(
+        "text",
+        "file for the imported cases; standard output by default",
+        default=None,
+        short="o",
+        group=_IMPORT,
+        output=True,
+    )
+    model: str | None = _imported("model of the imported results, if the file does not name it as rackline does")
+    chip: str | None = _imported("chip of the imported results")
+    num_chips: MaybeWhole = whole(
+        "number of chips that served the imported results", default=None, maximum=MOST_CHIPS, group=_IMPORT
+    )
+    layout: MaybeLayout = _imported("parallel layout of the imported results, such as tp=4")
+    precision: str | None = _imported("data types, such as fp8; those of the released checkpoint by default")
+    stack: str | None = _imported("serving software")
+    input_len: MaybeNumber = tokens("mean prompt tokens, if the file does not say", default=None, group=_IMPORT)
+    output_len: MaybeNumber = tokens("mean output tokens, if the file does not say", default=None, group=_IMPORT)
+    concurrency: MaybeWhole = whole("concurrent requests, if the file does not say", default=None, group=_IMPORT)
+
 
 _MOST_WARNINGS = 20
 
@@ -141,7 +222,7 @@ def summary_of(answer: Answered) -> str:
         return f"median |error|: {medians or 'none'}; {supported:,} of {found.board.num_cases:,} cases predicted"
     if isinstance(found, Imported):
         return f"{found.lines.count(chr(10))} cases"
-    return f"{type(found).__name__} of {', '.join(texts(answer.question.files))}"
+    return f"{type(found).__name__} of {', '.join(answer.question.files)}"
 
 
 def rows_of(answer: Answered) -> Iterable[Any]:
@@ -192,7 +273,7 @@ def _write_stored(answer: Answered, path: Path) -> None:
     from rackline.validation.stored import write_stored
 
     if isinstance(answer.result, Validated):
-        write_stored(answer.result.board, texts(answer.question.files), path)
+        write_stored(answer.result.board, answer.question.files, path)
 
 
 def _write_docs(answer: Answered, path: Path) -> None:
@@ -213,7 +294,7 @@ def _write_docs(answer: Answered, path: Path) -> None:
         if found.by == "model":
             from rackline.validation.coverage import write_coverage_docs
 
-            files = texts(answer.question.files)
+            files = answer.question.files
             write_coverage_docs(held_out_scores(found, files, answer.question.calibration), path)
     elif isinstance(found, TrainRefit):
         write_train_refit_docs(found, path)
@@ -222,7 +303,7 @@ def _write_docs(answer: Answered, path: Path) -> None:
     elif found.board.both_ways and len(found.board.both_ways) == found.board.num_cases:
         write_speculation(found.board.both_ways, path)
     else:
-        write_scoreboard(stored_form(found.board, texts(answer.question.files)), path)
+        write_scoreboard(stored_form(found.board, answer.question.files), path)
 
 
 def _write_bands(answer: Answered, path: Path) -> None:
@@ -231,7 +312,7 @@ def _write_bands(answer: Answered, path: Path) -> None:
     from rackline.validation.coverage import make_bands
     from rackline.validation.refit import Refit
 
-    files, found = texts(answer.question.files), answer.result
+    files, found = answer.question.files, answer.result
     if not isinstance(found, Validated | Refit):
         raise InputError(what="write_bands", given=str(path), allowed="only for served cases")
     scores = (

@@ -15,8 +15,7 @@ from cyclopts import Group, Parameter
 
 from rackline.api.answer import Answer, SideFile, Verb, Verbatim, answer_of, find_verb
 from rackline.api.option import Option
-from rackline.api.question import Question, options, written_defaults
-from rackline.api.spelling import flag_of
+from rackline.api.question import Question, flag_of, options, written_defaults
 from rackline.api.watch import Computed, Counted, Served, Watch
 from rackline.cli.help import USUAL
 from rackline.cli.screen import (
@@ -244,8 +243,7 @@ def _paths(verb: Verb[Any, Any], question: Question, wanted: Mapping[str, Any]) 
 def files_read(question: Question) -> dict[str, str]:
     """The files that a question names, by option."""
     found: dict[str, str] = {}
-    for key in options(type(question)):
-        value = getattr(question, key)
+    for key, value in question.given(*options(type(question))).items():
         for one in cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,):
             if isinstance(one, str) and len(one) < _LONGEST_NAME and Path(one).is_file():
                 found[f"{key} {one}"] = one

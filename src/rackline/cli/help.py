@@ -4,47 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Decide": ("plan", "compare", "price", "tiers", "train", "rl", "budget"),
-    "Explore": ("sweep", "sweep-show"),
-    "Understand": ("explain", "fit", "simulate", "encode", "infer-prices"),
-    "Measure": ("measure", "observe", "validate", "calibrate"),
-    "Learn": ("lecture", "lab", "web"),
-    "Catalogue": ("models", "chips", "clusters", "memory", "new"),
-    "Programs": ("ask", "schema"),
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Decide": {
+        "plan": "The cheapest way to serve a model within latency limits.",
+        "compare": "Chips, clusters, models or deployments side by side.",
+        "price": "What to charge: input, output, cache, batch, fast modes.",
+        "tiers": "Where to keep the KV cache of a prompt, and for how long.",
+        "train": "Layout, step time, memory, days and dollars of a run.",
+        "rl": "A step of reinforcement learning: split, layouts, time, cost.",
+        "budget": "How large a model to train, on how many tokens.",
+    },
+    "Explore": {
+        "sweep": "A design space as one file: billions of points, resumable.",
+        "sweep-show": "What a sweep has found; also as rackline sweep show.",
+    },
+    "Understand": {
+        "explain": "One pass row by row: formula, numbers, time, bottleneck.",
+        "fit": "What fits: weights, KV cache, context length, concurrency.",
+        "simulate": "Latency percentiles under recorded or synthetic traffic.",
+        "encode": "Images and audio of a request: tokens, FLOP, first token.",
+        "infer-prices": "What public prices reveal: parameters, KV bytes, batches.",
+    },
+    "Measure": {
+        "measure": "Measure this machine and an engine; a file for --on.",
+        "observe": "Send a load to a live server and record each token.",
+        "validate": "Compare predictions with measured cases.",
+        "calibrate": "Fit calibrations to measured operations or observed runs.",
+    },
+    "Learn": {
+        "lecture": "Check the lecture's claims, and where they stop holding.",
+        "lab": "Run the lecture's mechanisms at small scale, and measure them.",
+        "web": "The page with its figures, and the HTTP API, on this machine.",
+    },
+    "Catalogue": {
+        "models": "The models, or one: parameters, FLOP and KV per token.",
+        "chips": "The chips, or one with the sources of its numbers.",
+        "clusters": "The clusters, or one with the sources of its numbers.",
+        "memory": "The memory tiers, or one with the sources of its numbers.",
+        "new": "A file for your own chip, cluster, model, memory or prices.",
+    },
+    "Programs": {
+        "ask": "Answer a file of questions: one table, one JSON.",
+        "schema": "JSON Schema of questions and of answers.",
+    },
 }
-"""Headings of `rackline --help` and the commands below each, the most used first."""
+"""Headings of `rackline --help` with the commands below each, the most used first, and what each answers."""
 
-COMMANDS: Mapping[str, str] = {
-    "plan": "The cheapest way to serve a model within latency limits.",
-    "train": "Layout, step time, memory, days and dollars of a run.",
-    "simulate": "Latency percentiles under recorded or synthetic traffic.",
-    "explain": "One pass row by row: formula, numbers, time, bottleneck.",
-    "fit": "What fits: weights, KV cache, context length, concurrency.",
-    "tiers": "Where to keep the KV cache of a prompt, and for how long.",
-    "price": "What to charge: input, output, cache, batch, fast modes.",
-    "infer-prices": "What public prices reveal: parameters, KV bytes, batches.",
-    "rl": "A step of reinforcement learning: split, layouts, time, cost.",
-    "budget": "How large a model to train, on how many tokens.",
-    "validate": "Compare predictions with measured cases.",
-    "calibrate": "Fit calibrations to measured operations or observed runs.",
-    "observe": "Send a load to a live server and record each token.",
-    "lecture": "Check the lecture's claims, and where they stop holding.",
-    "lab": "Run the lecture's mechanisms at small scale, and measure them.",
-    "measure": "Measure this machine and an engine; a file for --on.",
-    "web": "The page with its figures, and the HTTP API, on this machine.",
-    "chips": "The chips, or one with the sources of its numbers.",
-    "clusters": "The clusters, or one with the sources of its numbers.",
-    "models": "The models, or one: parameters, FLOP and KV per token.",
-    "memory": "The memory tiers, or one with the sources of its numbers.",
-    "encode": "Images and audio of a request: tokens, FLOP, first token.",
-    "new": "A file for your own chip, cluster, model, memory or prices.",
-    "compare": "Chips, clusters, models or deployments side by side.",
-    "ask": "Answer a file of questions: one table, one JSON.",
-    "schema": "JSON Schema of questions and of answers.",
-    "sweep-show": "What a sweep has found; also as rackline sweep show.",
-    "sweep": "A design space as one file: billions of points, resumable.",
-}
+COMMANDS: Mapping[str, str] = {name: line for lines in GROUPS.values() for name, line in lines.items()}
 """What each command answers, in one line."""
 
 USUAL: Mapping[str, tuple[str, ...]] = {

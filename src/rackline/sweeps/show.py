@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.option import Quantity, count, option, texts, whole
-from rackline.api.question import Question
+from rackline.api.option import option, whole
+from rackline.api.question import Question, question
 from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 from rackline.sweeps.file import Sense
@@ -17,63 +16,58 @@ from rackline.sweeps.sensitivity import Sensitivity, sensitivities, tornado
 from rackline.sweeps.show_report import Queried, Reason, Shown
 
 if TYPE_CHECKING:
-    from rackline.api.option import Texts
+    from rackline.api.option import Texts, Whole
     from rackline.report.figure import Figure
 
 _MOST_ROWS = 1_000_000
 _FEW_VALUES = 3  # from which on a quantity of numbers is one to look along
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class SweepShowQuestion(Question):
     """What has a sweep found?"""
 
     ask: ClassVar[str] = "sweep-show"
 
-    folder: str = field(
-        kw_only=False, metadata=option("text", "folder or address of the results of a sweep", positional=True)
-    )
-    objectives: Texts | None = field(
+    folder: str = option("text", "folder or address of the results of a sweep", kw_only=False)
+    objectives: Texts = option(
+        "text",
+        "columns of the front, such as usd_per_mtok_output=min; may be repeated; those of the file by default",
         default=None,
-        metadata=option(
-            "text",
-            "columns of the front, such as usd_per_mtok_output=min; may be repeated; those of the file by default",
-            several=True,
-            repeated=True,
-        ),
+        several=True,
+        repeated=True,
     )
-    by: Texts | None = field(
+    by: Texts = option(
+        "text",
+        "columns whose values make groups, of each of which the best row is shown; may be repeated; by default "
+        "every quantity of names",
         default=None,
-        metadata=option(
-            "text",
-            "columns whose values make groups, of each of which the best row is shown; may be repeated; by default "
-            "every quantity of names",
-            several=True,
-            repeated=True,
-        ),
+        several=True,
+        repeated=True,
     )
-    where: str | None = field(
-        default=None, metadata=option("text", "only rows that keep a condition in SQL, such as 'context = 32000'")
+    where: str | None = option(
+        "text", "only rows that keep a condition in SQL, such as 'context = 32000'", default=None
     )
-    along: str | None = field(
+    along: str | None = option(
+        "text",
+        "quantity along which options are compared; by default the longest list of numbers",
         default=None,
-        metadata=option("text", "quantity along which options are compared; by default the longest list of numbers"),
     )
-    options_of: str | None = field(
+    options_of: str | None = option(
+        "text", "quantity whose values compete along it; by default the first one of names", default=None
+    )
+    sql: str | None = option(
+        "text",
+        "SQL over the rows, as the table sweep, in place of all else; DuckDB where installed",
         default=None,
-        metadata=option("text", "quantity whose values compete along it; by default the first one of names"),
     )
-    sql: str | None = field(
-        default=None,
-        metadata=option("text", "SQL over the rows, as the table sweep, in place of all else; DuckDB where installed"),
-    )
-    rows: Quantity = field(default="12", metadata=whole("rows that are shown of each table", maximum=_MOST_ROWS))
+    rows: Whole = whole("rows that are shown of each table", default="12", maximum=_MOST_ROWS)
 
 
 def _text(answer: Answer[SweepShowQuestion, Any], width: int) -> Iterable[Any]:
     from rackline.sweeps.show_report import queried_report, shown_report
 
-    most = count(answer.question.rows)
+    most = answer.question.rows
     found = answer.result
     yield queried_report(found) if isinstance(found, Queried) else shown_report(found, most)
 
@@ -164,12 +158,12 @@ def sweep_show(question: SweepShowQuestion, watch: Watch) -> Shown | Queried:
     """
     results = Results.of(question.folder, question.where)
     if question.sql is not None:
-        columns, rows = results.sql(question.sql, count(question.rows))
+        columns, rows = results.sql(question.sql, question.rows)
         return Queried(columns=tuple(columns), values=tuple(tuple(map(_value, row)) for row in rows))
     objectives = _objectives(question, results)
     numeric = results.numeric()
     names = [name for name in results.axes if name not in numeric]
-    by = list(texts(question.by)) if question.by is not None else names
+    by = list(question.by) or names
     results.check(by, "by")
     first, sense = next(iter(objectives.items()))
     with watch.moving("reading the shards"):
@@ -218,7 +212,7 @@ def _objectives(question: SweepShowQuestion, results: Results) -> dict[str, Sens
     Raises:
         InputError: none, or a column that is not one of numbers.
     """
-    given = texts(question.objectives)
+    given = question.objectives
     found: dict[str, Sense] = {} if given else results.objectives
     for text in given:
         name, _, word = text.partition("=")

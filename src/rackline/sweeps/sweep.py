@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.api.answer import Answer, asks
-from rackline.api.option import Quantity, count, option, si, whole
-from rackline.api.question import Question
+from rackline.api.option import option, whole
+from rackline.api.question import Question, question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.extras import load_optional
@@ -23,64 +23,67 @@ from rackline.sweeps.run import Forecast, Ran
 from rackline.sweeps.show_report import value_text
 from rackline.units import format_bytes, format_seconds, format_usd
 
+if TYPE_CHECKING:
+    from rackline.api.option import MaybeWhole, Number
+
 _MOST_WORKERS = 100_000
 _CORE_PRICE = "0.05"  # USD per core and hour, an assumption that `core_price` replaces
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@question
 class SweepQuestion(Question):
     """What do many combinations of a question's options give?"""
 
     ask: ClassVar[str] = "sweep"
 
-    file: str | Mapping[str, Any] | None = field(
+    file: str | Mapping[str, Any] | None = option(
+        "object",
+        "the sweep: a TOML file, see `new`; in Python also the same as tables",
         default=None,
         kw_only=False,
-        metadata=option(
-            "object", "the sweep: a TOML file, see `new`; in Python also the same as tables", positional=True
-        ),
     )
-    new: str | None = field(
+    new: str | None = option(
+        "text",
+        "write a commented example to FILE.toml, which runs as it is, and stop",
         default=None,
-        metadata=option("text", "write a commented example to FILE.toml, which runs as it is, and stop", output=True),
+        output=True,
     )
-    out: str | None = field(
+    out: str | None = option(
+        "text",
+        "folder of the results, or an address of fsspec such as s3://bucket/folder; by default the file's name "
+        "without .toml",
         default=None,
-        metadata=option(
-            "text",
-            "folder of the results, or an address of fsspec such as s3://bucket/folder; by default the file's name "
-            "without .toml",
-            short="o",
-            output=True,
-        ),
+        short="o",
+        output=True,
     )
-    dry_run: bool = field(
+    dry_run: bool = option(
+        "switch", "report points, tables, bytes, time and dollars; run only a small part", default=False
+    )
+    workers: MaybeWhole = whole(
+        "processes, or tasks of Ray at a time; by default one for each core",
+        default=None,
+        maximum=_MOST_WORKERS,
+    )
+    ray: str | None = option(
+        "text",
+        "run on Ray: the address of a cluster, or local for one on this machine; needs the extra ray",
+        default=None,
+    )
+    search: bool = option(
+        "switch",
+        "look for the best point of the first objective in place of all points; writes nothing",
         default=False,
-        metadata=option("switch", "report points, tables, bytes, time and dollars; run only a small part"),
     )
-    workers: Quantity | None = field(
+    evaluations: MaybeWhole = whole(
+        "points that `search` looks at, at most; 100,000 by default, 200 where each is a question",
         default=None,
-        metadata=whole("processes, or tasks of Ray at a time; by default one for each core", maximum=_MOST_WORKERS),
     )
-    ray: str | None = field(
-        default=None,
-        metadata=option(
-            "text", "run on Ray: the address of a cluster, or local for one on this machine; needs the extra ray"
-        ),
-    )
-    search: bool = field(
-        default=False,
-        metadata=option(
-            "switch", "look for the best point of the first objective in place of all points; writes nothing"
-        ),
-    )
-    evaluations: Quantity | None = field(
-        default=None,
-        metadata=whole("points that `search` looks at, at most; 100,000 by default, 200 where each is a question"),
-    )
-    core_price: Quantity = field(
+    core_price: Number = option(
+        "usd_per_hour",
+        "price of a core for `dry_run` in USD per hour",
         default=_CORE_PRICE,
-        metadata=option("usd_per_hour", "price of a core for `dry_run` in USD per hour", unit="USD/h", zero=True),
+        unit="USD/h",
+        zero=True,
     )
 
     def __post_init__(self) -> None:
@@ -146,16 +149,16 @@ def sweep(question: SweepQuestion, watch: Watch) -> Forecast | Ran | Example | O
     if question.search:
         from rackline.sweeps.optimum import optimum
 
-        return optimum(given, count(question.evaluations), watch)
+        return optimum(given, question.evaluations, watch)
     if question.evaluations is not None:
         raise InputError(what="evaluations", given=question.evaluations, allowed="together with `search`")
-    workers = count(question.workers)
+    workers = question.workers
     with watch.moving("reading the sweep"):
         prepared = prepare(given)
     if question.dry_run:
         with watch.moving("running a small part"):
             at = question.out or (None if isinstance(given, Mapping) else _folder(given))
-            return forecast(prepared, at, workers=workers, usd_per_core_hour=si(question.core_price))
+            return forecast(prepared, at, workers=workers, usd_per_core_hour=question.core_price)
     out = question.out or _folder(given)
     return run(prepared, out, workers=workers, ray=question.ray, watch=watch)
 

@@ -108,7 +108,7 @@ def view_of(found: Answer[Any, Any], figures: Sequence[str] | None) -> dict[str,
         found: the answer.
         figures: kinds that are drawn; the first by default.
     """
-    from rackline.api.spelling import command_of, python_of
+    from rackline.api.question import command_of, python_of
     from rackline.plain import plain
     from rackline.report.exports import columns_of, csv_text
 

@@ -160,7 +160,7 @@ def tiers_grid(view: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
     """
     from rackline.api.answer import answer
     from rackline.api.selling import rent_of
-    from rackline.api.tiers_question import TiersQuestion
+    from rackline.api.tiers import TiersQuestion
     from rackline.pricing import KeepingCost, keeping_lines
     from rackline.pricing.cache import drain_distance
 

@@ -9,17 +9,12 @@ from typing import Any
 from rackline.api.answer import Verb, find_verb
 from rackline.api.option import Option
 from rackline.api.question import options
+from rackline.api.verbs import MODULES
 from rackline.errors import nearest_names
 from rackline.web.problem import problem
 
 RESERVED = ("uploads", "figures")
 """Keys of a body that are no options of any question."""
-
-OFFERED = (
-    "plan", "train", "simulate", "explain", "fit", "tiers", "price", "infer-prices", "budget", "validate", "calibrate",
-    "lecture", "rl", "chips", "clusters", "models", "memory", "compare", "encode", "ask", "schema",
-)  # fmt: skip
-"""The questions that have an endpoint."""
 
 ELSEWHERE = {
     "new": "writes a file",
@@ -29,7 +24,10 @@ ELSEWHERE = {
     "measure": "measures the machine that it runs on",
     "observe": "asks another server",
 }
-"""The others, and why: what they touch is no business of a reader's request."""
+"""Questions without an endpoint, and why: what they touch is no business of a reader's request."""
+
+OFFERED = tuple(name for name in MODULES if name not in ELSEWHERE)
+"""The questions that have an endpoint."""
 
 LONG = ("plan", "train", "simulate", "price", "compare", "rl", "validate", "calibrate", "ask")
 """Those that may take longer than a second: they never take the last worker from the others."""

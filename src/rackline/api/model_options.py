@@ -1,0 +1,291 @@
+"""What a question says of its model beside its name: images and sound, a low-rank adapter, a draft model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from rackline.api.groups import OnCluster
+from rackline.api.option import Option, option, shared, whole
+from rackline.api.question import question
+from rackline.api.resolve import lookup_of
+from rackline.errors import ConfigError, HubError, InputError
+
+if TYPE_CHECKING:
+    from rackline.api.option import MaybeNumber, MaybeWhole, Number, Whole
+    from rackline.api.watch import Watch
+    from rackline.arch import AnyModel, Media, MediaPart
+    from rackline.hub import Adapter
+
+MOST_PIXELS = 100_000
+_GROUP = "Images and audio"
+IMAGES = Option(
+    kind="whole",
+    help="images per request; their tokens are added to the prompt length",
+    unit="count",
+    minimum=0,
+    maximum=1000,
+    zero=True,
+    group=_GROUP,
+)
+
+
+@question
+class MediaQuestion(OnCluster):
+    """A question whose requests may bring images and sound."""
+
+    images: Whole = shared(IMAGES, default="0")
+    image_size: str = option("text", "size of each image in pixels, WIDTHxHEIGHT", default="1024x1024", group=_GROUP)
+    audio: MaybeNumber = option(
+        "seconds",
+        "length of the audio clip of each request, such as 30s",
+        default=None,
+        unit="s",
+        maximum=86400.0,
+        group=_GROUP,
+    )
+
+
+def media_of(question: MediaQuestion, watch: Watch) -> Media | None:
+    """What the images and sound of a request become, noted for the answer; None without any.
+
+    Raises:
+        InputError: a model without a tower for them, or one that was not given by name.
+        HubError, ConfigError, UnknownNameError: its configuration cannot be read.
+    """
+    images, audio_s = question.images, question.audio
+    if not images and audio_s is None:
+        return None
+    from rackline.arch import Media, MediaPart, find_towers
+
+    name = question.model
+    if not isinstance(name, str):
+        allowed = "a config.json, its folder, or a Hugging Face id"
+        raise InputError(what="images", given=f"a model object {getattr(name, 'name', name)}", allowed=allowed)
+    wide, high = _size(question.image_size)
+    towers = find_towers(name, offline=question.offline)
+    parts: list[MediaPart] = []
+    for tower in towers:
+        match tower.kind:
+            case "vision":
+                parts += [MediaPart(tower=tower, view=tower.image(wide, high), items=images)] if images else []
+            case "audio":
+                parts += [MediaPart(tower=tower, view=tower.sound(audio_s), items=1)] if audio_s is not None else []
+            case _:
+                assert_never(tower.kind)
+    wanted = {"vision": bool(images), "audio": audio_s is not None}
+    missing = [kind for kind, asked in wanted.items() if asked and kind not in {part.tower.kind for part in parts}]
+    if missing:
+        kinds = " and ".join(tower.kind for tower in towers)
+        allowed = f"images or `audio` for its {kinds} tower alone" if kinds else "a model with a tower that is known"
+        raise InputError(what="audio" if missing == ["audio"] else "images", given=name, allowed=allowed)
+    watch.media = tuple(parts)
+    return Media(parts=watch.media)
+
+
+def with_media(model: AnyModel, media: Media | None, prompt_len: float | None = None) -> AnyModel:
+    """The model with the images and sound of its requests.
+
+    Args:
+        media: None for none.
+        prompt_len: tokens of a prompt, theirs included; None where only the memory of the towers counts [tokens].
+
+    Raises:
+        InputError: an aggregate model.
+    """
+    from rackline.arch import Model
+    from rackline.arch import with_media as of_model
+
+    if media is None:
+        return model
+    if not isinstance(model, Model):
+        raise InputError(what="images", given=model.name, allowed="a model whose layers are known")
+    return of_model(model, replace(media, prompt_len=prompt_len))
+
+
+def media_tokens(media: Media | None) -> int:
+    """Tokens that images and sound add to a prompt [tokens]."""
+    return 0 if media is None else media.tokens
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Read WIDTHxHEIGHT.
+
+    Raises:
+        InputError: another text, or a side that no image has.
+    """
+    found = re.fullmatch(r"\s*(\d{1,6})\s*[x×]\s*(\d{1,6})\s*", text)
+    sides = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not all(1 <= side <= MOST_PIXELS for side in sides) or max(sides) > 200 * min(sides):
+        raise InputError(
+            what="image_size",
+            given=text,
+            allowed=f"WIDTHxHEIGHT in pixels, sides of 1 to {MOST_PIXELS:,}",
+            nearest="1024x1024",
+        )
+    return sides
+
+
+@question
+class AdapterQuestion(MediaQuestion):
+    """A question whose tokens may all go through a low-rank adapter."""
+
+    adapter: str | None = option(
+        "text",
+        "low-rank adapter (LoRA) that every token goes through: its folder, adapter_config.json or Hugging Face id",
+        default=None,
+        group="Model by name",
+    )
+    adapters: Whole = whole(
+        "number of adapters of this shape, of which each request uses one; all are in memory unless "
+        "`resident_adapters` says how many",
+        default="1",
+        group="Model by name",
+    )
+    resident_adapters: MaybeWhole = whole(
+        "adapters that memory holds at a time; the others are transferred from the host when a request needs them, "
+        "in place of the least recently used",
+        default=None,
+        group="Model by name",
+    )
+    adapter_popularity: Number = option(
+        "count",
+        "how requests choose adapters: exponent of Zipf's law, 0 for all alike, 1 for shares of 1, 1/2, 1/3, ...",
+        default="0",
+        unit="1",
+        zero=True,
+        maximum=5.0,
+        group="Model by name",
+    )
+    adapter_link: MaybeNumber = option(
+        "rate",
+        "bandwidth of an adapter's transfer from the host, per chip; by default that of the chip's PCIe or "
+        "superchip link",
+        default=None,
+        unit="B/s",
+        group="Model by name",
+    )
+
+
+_OF_SEVERAL = ("resident_adapters", "adapter_popularity", "adapter_link")
+
+
+def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> AnyModel:
+    """The model with the adapter of a question; a warning where the adapter says that it belongs to another one.
+
+    Raises:
+        InputError: an aggregate model.
+        ConfigError, HubError: the adapter cannot be read, or changes modules that the model does not have.
+    """
+    number, resident = question.adapters or 1, question.resident_adapters
+    changed = question.changed()
+    if question.adapter is None:
+        for name in ("adapters", *_OF_SEVERAL):
+            if name in changed:
+                raise InputError(what=name, given=changed[name], allowed="only with `adapter`, which says their shape")
+        return model
+    if number == 1:
+        for name in _OF_SEVERAL:
+            if name in changed:
+                raise InputError(what=name, given=changed[name], allowed="only with `adapters`, of several")
+    if resident is not None and resident > number:
+        raise InputError(what="resident_adapters", given=resident, allowed=f"up to {number}, all adapters")
+    from rackline.arch import Model, apply_adapter
+    from rackline.arch.lookup import is_called
+    from rackline.hub import read_adapter
+
+    if not isinstance(model, Model):
+        raise InputError(what="adapter", given=question.adapter, allowed="a model whose layers are known")
+    adapter = read_adapter(question.adapter, offline=question.offline)
+    if adapter.base and not is_called(model, adapter.base):
+        watch.warn(f"the adapter {adapter.name} was made for {adapter.base}, not for {model.name}")
+    built = apply_adapter(model, adapter)
+    if number > 1 and built.adapter is not None:
+        if any(module.copies > 1 for module in built.adapter.modules):
+            raise InputError(what="adapters", given=number, allowed="1 where experts have adapters")
+        several = replace(
+            built.adapter,
+            number=number,
+            resident=resident or number,
+            popularity=question.adapter_popularity,
+            link_bytes_per_s=question.adapter_link,
+        )
+        built = replace(built, adapter=several)
+    watch.adapter = built.adapter
+    return built
+
+
+def adapter_of_folder(name: str) -> Adapter | None:
+    """The adapter of a file, or of a folder that holds one and no model; None for everything else."""
+    from rackline.hub import read_adapter
+    from rackline.hub.adapter import ADAPTER
+
+    path = Path(name).expanduser()
+    try:
+        folder = path.is_dir() and (path / ADAPTER).is_file() and not (path / "config.json").is_file()
+        found = folder or (path.name == ADAPTER and path.is_file())
+    except (OSError, ValueError):
+        return None
+    return read_adapter(str(path)) if found else None
+
+
+def adapter_of_repository(name: str, *, offline: bool) -> Adapter | None:
+    """The adapter of a repository of the Hub; None where there is none."""
+    from rackline.hub import read_adapter
+
+    try:
+        return read_adapter(name, offline=offline)
+    except (HubError, ConfigError):
+        return None
+
+
+_LIKE = 0.02  # relative difference of vocabularies that are one tokenizer's, padded in unlike ways
+
+
+@question
+class DraftQuestion(AdapterQuestion):
+    """A question whose tokens may be drafted by another model."""
+
+    draft: str | None = option(
+        "text",
+        "draft model of speculative decoding: catalogue name, Hugging Face id, file or folder, of a small model or "
+        "of an EAGLE head; by default the model's own layer for multi-token prediction, or one like its last",
+        default=None,
+        group="Model by name",
+    )
+
+
+def with_draft(model: AnyModel, question: DraftQuestion, speculate: str | None, watch: Watch) -> AnyModel:
+    """The model with the draft model of a question, which is noted for the answer.
+
+    Raises:
+        InputError: a draft model without speculation, or of which only the totals are known.
+        RacklineError: as `rackline.arch.find_model`.
+    """
+    from rackline.arch import Model
+
+    if question.draft is None:
+        if speculate is not None and isinstance(model, Model) and not model.mtp_layers:
+            watch.warn(
+                f"{model.name} has no layer for multi-token prediction: drafts are made as by a head of one layer like "
+                "its last; `draft` names another one"
+            )
+        return model
+    if speculate is None:
+        raise InputError(what="draft", given=question.draft, allowed="together with `speculate`")
+    draft = lookup_of(question, watch).model(question.draft)
+    if not isinstance(draft, Model) or not isinstance(model, Model):
+        raise InputError(what="draft", given=question.draft, allowed="a model whose layers are known, for such a model")
+    if draft.num_layers > 1 and abs(draft.vocab_size / model.vocab_size - 1.0) > _LIKE:
+        watch.warn(
+            f"{draft.name} has a vocabulary of {draft.vocab_size:,} tokens, {model.name} {model.vocab_size:,}: engines "
+            "refuse drafts of another tokenizer"
+        )
+    if "=" not in speculate:
+        watch.warn(
+            f"tokens per step are those measured with heads made for their models, not with {draft.name}; give them "
+            "with `speculate`, such as 3=2.4"
+        )
+    return replace(model, draft=draft)
