@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from conftest import Watched, spoken
+from conftest import PATIENCE_MS, Watched, spoken
 from rackline.api.answer import Answer, answer, find_verb
 from rackline.api.spelling import command_of
 from rackline.cli import command as command_line
@@ -159,7 +159,7 @@ def test_every_published_case_stands_beside_its_prediction(watched: Watched) -> 
     assert furthest.groups["chip"] in worst.first.inner_text()
     page.get_by_label("Version", exact=True).select_option("vllm 0.18.0")
     page.wait_for_function("rackline.drawn.get('parity-seconds').all().length === 1")
-    expect(worst).to_have_count(1)
+    expect(worst).to_have_count(1, timeout=PATIENCE_MS)
 
 
 def _same(found: Answer[Any, Any], asked: Any) -> Answer[Any, Any]:
@@ -178,7 +178,7 @@ def test_a_stored_answer_is_that_of_the_command(
     found = answer(question)
     monkeypatch.setattr(command_line, "answer_of", lambda asked, solve, watch: _same(found, asked))
     assert watched.answer() == spoken(found)
-    expect(page.locator(".drawing svg")).to_have_count(len(view["figures"]))
+    expect(page.locator(".drawing svg")).to_have_count(len(view["figures"]), timeout=PATIENCE_MS)
     command = page.locator(".code code").nth(-2).inner_text()
     assert run([*shlex.split(command)[1:], "--json"]) == 0
     assert capsys.readouterr().out.startswith("{")
