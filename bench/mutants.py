@@ -8,8 +8,8 @@
 
 Changes are those of cosmic-ray (operators, comparisons, numbers, conditions, loops, decorators, exceptions). A file is
 drawn first, by its size, then one of its places, then one of the changes there: binary operators, which have eleven, do
-not crowd out the rest, and only files that are drawn are searched for places. Changes of annotations alone are not drawn. All runs in a copy of the committed tree under
-build/mutants, so the checkout is never changed.
+not crowd out the rest, and only files that are drawn are searched for places. Changes of annotations alone are not
+drawn. All runs in a copy of the committed tree under build/mutants, so the checkout is never changed.
 
 Tests are those that ran the line (slow ones and commands run as processes are left out); for lines that run once at
 import or are compiled by numba, those that ran any line of the file. The quickest of each file of tests go first, until

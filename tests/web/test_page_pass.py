@@ -163,7 +163,7 @@ def test_a_second_deployment_is_drawn_beside_the_first(watched: Watched) -> None
 def test_a_slider_is_redrawn_within_a_frame(watched: Watched) -> None:
     """A move of the slider, all scripts of it, takes less of the processor than it takes to make its figure anew.
 
-    On a quiet core that is 3 to 10 ms, of the 16 of a frame; a busy machine makes both slower.
+    They took 5 and 12 ms of the 16 of a frame; a busy machine makes both slower.
     """
     page = watched.open("batch")
     session = page.context.new_cdp_session(page)
@@ -193,7 +193,6 @@ def test_a_slider_is_redrawn_within_a_frame(watched: Watched) -> None:
         )
         moves.append(between - before)
         anew.append(script_s() - between)
-    print("moves", median(moves), "anew", median(anew))
     assert median(moves) < median(anew)
 
 
