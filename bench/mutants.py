@@ -6,10 +6,10 @@
     uv run --group mutants python bench/mutants.py run --seed 16 --again # those that survived, with the tests of today
     uv run --group mutants python bench/mutants.py run --seed 17 --by-name --minutes 35    # without `cover`
 
-Changes are those of cosmic-ray (operators, comparisons, numbers, conditions, loops, decorators, exceptions). A place is
-drawn first, all places of the packages alike, then one of its changes: binary operators, which have eleven, do not
-crowd out the rest. Changes of annotations alone are not drawn. All runs in a copy of the committed tree under
-build/mutants, so the checkout is never changed.
+Changes are those of cosmic-ray (operators, comparisons, numbers, conditions, loops, decorators, exceptions). A file is
+drawn first, by its size, then one of its places, then one of the changes there: binary operators, which have eleven, do
+not crowd out the rest, and only files that are drawn are searched for places. Changes of annotations alone are not
+drawn. All runs in a copy of the committed tree under build/mutants, so the checkout is never changed.
 
 Tests are those that ran the line (slow ones and commands run as processes are left out); for lines that run once at
 import or are compiled by numba, those that ran any line of the file. The quickest of each file of tests go first, until
@@ -187,20 +187,24 @@ def drawn(seed: int, count: int, packages: tuple[str, ...]) -> Iterator[tuple[Mu
     from cosmic_ray.mutating import mutate_code
 
     files = sorted(path for package in packages for path in (_TREE / "src" / "rackline" / package).rglob("*.py"))
-    everywhere = [mutants for path in files for _, mutants in sorted(places(path).items())]
+    sizes = [path.stat().st_size for path in files]
     rng = random.Random(seed)
-    rng.shuffle(everywhere)
+    found: dict[Path, list[list[Mutant]]] = {}
     left = count
-    for mutants in everywhere:
-        mutant = rng.choice(mutants)
+    while left:
+        (path,) = rng.choices(files, sizes)
+        if path not in found:
+            found[path] = [mutants for _, mutants in sorted(places(path).items())]
+            rng.shuffle(found[path])
+        if not found[path]:
+            continue
+        mutant = rng.choice(found[path].pop())
         original = (_TREE / mutant.path).read_text(encoding="utf-8")
         changed = mutate_code(original, cosmic_ray.plugins.get_operator(mutant.operator)(), mutant.occurrence)
         if changed is None or not changes_anything(original, changed):
             continue
         yield mutant, changed
         left -= 1
-        if not left:
-            return
 
 
 class _Plain(ast.NodeTransformer):

@@ -47,6 +47,7 @@ class Part:
 
 
 PARTS = {
+    "bars": Part(files=(DATA, "../shared/measured/ops/*.csv", "bench/fill_docs.py")),
     "lab": Part(files=(DATA, "src/rackline/lab/**/*.*")),
     "notebooks": Part(
         files=("docs/notebooks/*", "bench/notebooks.py", "bench/stored_outputs.py", "src/rackline/**/*.*")

@@ -27,6 +27,11 @@ def test_every_part_has_tests_and_every_mark_is_a_part() -> None:
             ["lab/cipher.py", "lab/prose.txt", "passes/routing.py", "training/schedules/dualpipe.py", "errors.py"],
             ["api/plan.py", "cli/main.py", "web/app.py", "pricing/forward.py"],
         ),
+        (
+            "bars",
+            ["fitting/kernels.py", "passes/calibration.py", "catalog/data/calibrations/vllm.toml"],
+            ["search/plan.py", "cli/main.py", "simulation/run.py"],
+        ),
         ("notebooks", ["api/plan.py", "search/cost.py", "catalog/data/chips/h100-sxm.toml"], []),
     ],
 )

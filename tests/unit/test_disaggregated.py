@@ -203,7 +203,7 @@ class TestWaiting:
         """Random replicas and loads: eight of ten within 16 %, all within 50 %."""
         rng = np.random.default_rng(0)
         errors: list[float] = []
-        for _ in range(120):
+        for _ in range(60):
             each, peers = int(rng.choice([1, 2, 3, 4, 8, 16])), int(rng.choice([1, 1, 2, 4, 8]))
             in_turn = int(rng.choice([1, 2, 3, 6, 12]))
             if each * peers * in_turn > 200:

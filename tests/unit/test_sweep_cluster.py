@@ -122,6 +122,7 @@ def test_an_s3_store_holds_the_same_shards_and_is_resumed(bucket: tuple[str, Any
 def test_a_store_that_is_gone_is_said(bucket: tuple[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     address, server = bucket
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(pytest.importorskip("s3fs").S3FileSystem, "retries", 1)  # else half a minute of waiting
     server.stop()
     with pytest.raises(LostStoreError, match="goes on where it stopped"):
         rl.sweep(SPACE, out=address, workers=1)

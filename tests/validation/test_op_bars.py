@@ -12,6 +12,8 @@ from rackline.fitting import CalibrationResult, calibrate_tables, errors_by_kind
 from rackline.hardware import chip, cluster
 from scripts import load_script
 
+pytestmark = pytest.mark.part("bars")
+
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 STACKS = ("trtllm", "vllm", "sglang")
 

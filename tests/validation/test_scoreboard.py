@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT.parent / "shared" / "measured"
 STORED = Path(__file__).with_name("scoreboard.json")
 LEAST_SUPPORTED = {"serve": 0.97, "serve-disaggregated": 0.97, "static-batch": 0.95, "max-throughput": 0.95}
-MOST_SECONDS = 20.0
+MOST_SECONDS = 60.0  # of the processor: a third of that on a quiet one, minutes where cases are predicted one by one
 
 
 @pytest.fixture(scope="module")

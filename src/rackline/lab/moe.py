@@ -190,14 +190,14 @@ def run(setup: Setup) -> Experiment:
     x = jax.random.normal(jax.random.key(setup.seed + 1), (tokens, sizes.d_model))
     bias = jnp.zeros(sizes.num_experts)
     setup.progress("gathered experts against the dense sum")
-    out, load, dropped = layer(weights, x, bias, sizes, tokens)
-    wanted = dense_sum(weights, x, bias, sizes)
+    out, load, dropped = jax.jit(partial(layer, sizes=sizes, capacity=tokens))(weights, x, bias)
+    wanted = jax.jit(partial(dense_sum, sizes=sizes))(weights, x, bias)
 
     def square(w: Weights, *, gathered: bool) -> jax.Array:
         found = layer(w, x, bias, sizes, tokens)[0] if gathered else dense_sum(w, x, bias, sizes)
         return jnp.sum(found**2)
 
-    ours, theirs = (jax.grad(partial(square, gathered=gathered))(weights) for gathered in (True, False))
+    ours, theirs = (jax.jit(jax.grad(partial(square, gathered=gathered)))(weights) for gathered in (True, False))
     rows = [
         Reading(
             quantity="output: relative difference to the sum over chosen experts",
@@ -223,7 +223,7 @@ def run(setup: Setup) -> Experiment:
         _touched(sizes, setup),
     ]
     tight = tokens * sizes.experts_per_token // sizes.num_experts
-    _, _, dropped = layer(weights, x, bias, sizes, tight)
+    _, _, dropped = jax.jit(partial(layer, sizes=sizes, capacity=tight))(weights, x, bias)
     rows.append(
         Reading(
             quantity="copies without room, capacity of the mean load",
