@@ -12,7 +12,7 @@ from rackline.parallel import Layout, LayoutGrid, Routing
 from rackline.plain import plain
 from rackline.search import Candidate, Plan, SearchSpace
 from rackline.search.candidate import open_loop_caveat
-from rackline.search.evaluate import Space
+from rackline.search.space import Space
 from rackline.search.open_engines import OpenEngines, Pick
 from rackline.search.served import Service, group_of
 from rackline.search.sustained_rate import SustainedRate, sustained_rate

@@ -13,7 +13,7 @@ from rackline.passes.features import Array
 from rackline.plain import plain
 from rackline.search import pareto_front
 from rackline.search.points import Points
-from rackline.search.rejected import nearest_rejected
+from rackline.search.select import nearest_rejected
 from rackline.search.shortlist import Shortlist
 from rackline.serving.workload import Workload
 from rackline.system import Constraints

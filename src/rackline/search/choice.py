@@ -7,9 +7,8 @@ from typing import ClassVar, Literal
 
 from rackline.parallel import Layout, MemoryUse, Precision
 from rackline.passes import PassTime
-from rackline.search.candidate import Basis, Candidate
+from rackline.search.candidate import Basis, Candidate, Pool, PoolPair
 from rackline.search.floors import Floors
-from rackline.search.pool_pair import Pool, PoolPair
 from rackline.search.sustained_rate import SustainedRate
 from rackline.serving.disaggregated import KvTransfer
 from rackline.serving.energy import Power

@@ -9,7 +9,6 @@ from rackline.search.choice import Choice
 from rackline.search.served import Service
 from rackline.search.sustained_rate import NoSustainedRate, SustainedRate, most_rate, sustained_rate
 
-CONTENDERS = 3  # options of one kind that are simulated if the cheapest does not meet its limits
 OFF = 1.1  # times its estimate with a caveat: beyond it, the next options are simulated too
 
 

@@ -10,6 +10,7 @@ from rackline.arch import AnyModel, Model
 from rackline.hardware import Cluster
 from rackline.parallel import Layout, Precision, precision
 from rackline.parallel.memory import MemoryUse, kv_size
+from rackline.search.candidate import Pool
 from rackline.search.choice import Choice
 from rackline.search.launch import (
     Drafts,
@@ -24,7 +25,6 @@ from rackline.search.launch_places import Wanted, starts_of
 from rackline.search.launch_router import router_command
 from rackline.search.launch_rules import Role
 from rackline.search.plan import Plan
-from rackline.search.pool_pair import Pool
 from rackline.serving.workload import Mode, Workload
 
 LONGEST_OVER_MEAN = 13

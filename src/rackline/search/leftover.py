@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rackline.parallel import LayoutGrid, Precision, enumerate_layouts
+from rackline.parallel import LayoutGrid, Precision
 from rackline.search.choice import Choice, Leftover
 from rackline.search.engines import EngineSearch
-from rackline.search.evaluate import Space
-from rackline.search.finalists import CONTENDERS
-from rackline.search.launchable import launchable, starts_nothing
+from rackline.search.select import with_a_sure_one
+from rackline.search.space import Space, every_layout
 from rackline.system import Constraints
 
 
@@ -19,7 +18,7 @@ def free_places(space: Space, choice: Choice) -> tuple[int, int]:
 
     Example: an engine of 3 chips on hosts of 4 leaves 1 in each; pools of 4 + 3 chips on a host of 8 leave 1.
     """
-    left, host = choice.billed_chips - choice.num_chips, space.cluster.host_chips
+    left, host = choice.billed_chips - choice.num_chips, space.system.cluster.host_chips
     if left < 1:
         return 0, 0
     if choice.serving == "disaggregated":
@@ -51,24 +50,15 @@ def with_leftover(choices: Sequence[Choice], space: Space, limits: Constraints, 
         if engine is not None:
             choice = replace(choice, leftover=Leftover(choice=engine, places=places))
         found.append(choice)
-    found = sorted(found, key=lambda choice: choice.usd_with_leftover)
-    sure = next((choice for choice in found if not choice.caveat), None)
-    return [*found[:CONTENDERS], *([sure] if sure is not None and sure not in found[:CONTENDERS] else [])]
+    return with_a_sure_one(sorted(found, key=lambda choice: choice.usd_with_leftover))
 
 
 def _cheapest_on(
     chips: int, precision: Precision, space: Space, limits: Constraints, *, open_loop: bool
 ) -> Choice | None:
-    layouts = enumerate_layouts(space.model, chips)
-    own = replace(
-        space,
-        system=replace(space.system.with_chips(chips), precisions=(precision,)),
-        grid=LayoutGrid.of(layouts),
-    )
-    own, layouts = launchable(own, layouts, pools=False)
-    if starts_nothing(own):
+    system = replace(space.system.with_chips(chips), precisions=(precision,))
+    own = replace(space, system=system, grid=LayoutGrid.of(every_layout(system))).launchable(pools=False)
+    if own.starts_nothing:
         return None
-    search = EngineSearch.of(own, layouts, limits, open_loop=open_loop)
-    for part in own.parts():
-        search.look_at(part)
+    search = EngineSearch.through(own, limits, open_loop=open_loop)
     return next(iter(search.answer().contenders), None) if search.shortlist.looked_at else None

@@ -11,9 +11,8 @@ import numpy as np
 
 from rackline.arch import AppliedAdapter, Model
 from rackline.parallel import Deployment
-from rackline.search.candidate import Candidate
+from rackline.search.candidate import Candidate, PoolPair
 from rackline.search.cost import prompt_cost_share
-from rackline.search.pool_pair import PoolPair
 from rackline.serving.stack import Stack
 from rackline.serving.workload import Mode, Workload
 from rackline.simulation import Handover, Pool, Result, pool_of, simulate

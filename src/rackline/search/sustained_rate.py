@@ -15,10 +15,11 @@ import numpy as np
 from rackline.errors import RacklineError
 from rackline.parallel.adapters import most_sequences
 from rackline.passes import Batch
-from rackline.search.candidate import Candidate, plan_points
+from rackline.search.candidate import Candidate, PoolPair
+from rackline.search.estimates import engine_points
 from rackline.search.most_rate import most_requests_per_s
-from rackline.search.pool_pair import PoolPair
 from rackline.search.served import Group, Service, Simulated, group_of
+from rackline.search.space import SearchSpace, Space
 from rackline.system import Constraints
 
 MOST_LOAD = 0.95  # of the saturation rate: beyond, waits grow without bound
@@ -133,7 +134,7 @@ def most_rate(estimate: Candidate | PoolPair, service: Service) -> float:
 
 def _group_with_slots(estimate: Candidate | PoolPair, service: Service) -> tuple[Group, Span] | str:
     """What is simulated, or why it cannot be."""
-    if isinstance(estimate, PoolPair) and (estimate.prefill.layout.cp > 1 or estimate.decode.layout.cp > 1):
+    if isinstance(estimate, PoolPair) and estimate.shares_contexts:
         return "context parallelism is not simulated"
     engine = estimate.decode if isinstance(estimate, PoolPair) else estimate
     if engine.batch_size > MOST_IN_FLIGHT:
@@ -156,25 +157,16 @@ def span_of(estimate: Candidate | PoolPair, service: Service) -> Span:
     batch = engine.sequences_per_rank
     most = int(min(2 * batch + 8, max(most_sequences(system.model), 1.0)))
     if isinstance(estimate, Candidate):
-        tries = np.unique(np.geomspace(1.0, most, 24).astype(int))
-        points = plan_points(
-            system,
-            estimate,
-            np.array([1, *tries], dtype=float),
-            work,
-            1.0,
-        )
-        good = [
-            point
-            for point in points[1:]
-            if point.free_bytes >= 0 and point.sequences_per_rank < estimate.mode.max_batched_tokens
-        ]
-        busy = [point.requests_per_s for point in good if point.prefill_utilisation < 1.0]
-        slots = max((point.sequences_per_rank for point in good), default=batch)
+        tries = np.unique(np.geomspace(1.0, most, 24).astype(int)).astype(float)
+        space = Space.of(system, work, SearchSpace(layouts=[estimate.layout]))
+        points = engine_points(space, estimate.layout, estimate.precision, estimate.mode, tries)
+        good = points.take(np.flatnonzero((points.free_bytes >= 0) & (tries < estimate.mode.max_batched_tokens)))
+        slots = int(np.max(good.per_rank, initial=0.0)) or batch
+        rate = float(np.max(good.rate[good.utilisation < 1.0], initial=0.0)) * estimate.num_chips / work.output_len
         return Span(
             max_num_seqs=max(1, int(work.slots(slots))) if slots < most else slots,
-            saturation_requests_per_s=max(busy, default=estimate.requests_per_s),
-            alone={"tpot_s": points[0].tpot_s, "ttft_s": points[0].ttft_s},
+            saturation_requests_per_s=rate or estimate.requests_per_s,
+            alone={"tpot_s": float(points.tpot_s[0]), "ttft_s": float(points.ttft_s[0])},
         )
     deployment, layout = system.deployment(engine.layout, engine.precision), engine.layout
     ranks = layout.attention_dp * layout.pp
