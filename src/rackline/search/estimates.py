@@ -211,11 +211,12 @@ class ClosedLoop:
     def between(self, engines: Array, per_rank: Array) -> OperatingPoints:
         """In whole numbers, see `Estimate.between`."""
         space, found = self.space, list[OperatingPoints]()
-        for engine, at in zip(engines.tolist(), per_rank.astype(int).tolist(), strict=True):
+        for engine, start in zip(engines.tolist(), per_rank.tolist(), strict=True):
+            at = int(start)
             label, mode, row = numbering(space).place(engine)
             above = space.batches[space.batches > at]
             stop = int(above[0]) if above.size else at + 1
-            tries = np.unique(np.linspace(at, stop - 1, num=min(stop - at, _WHOLE)).astype(int)).astype(float)
+            tries = np.unique(np.floor(np.linspace(at, stop - 1, num=min(stop - at, _WHOLE))))
             layout, types = space.grid.layout(row), space.system.precisions[label]
             points = engine_points(space, layout, types, space.modes[mode], tries)
             found.append(replace(points, engine=np.full(len(points), engine)))

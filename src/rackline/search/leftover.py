@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rackline.hardware import Cluster
 from rackline.parallel import LayoutGrid, Precision
 from rackline.search.choice import Choice, Leftover
 from rackline.search.engines import EngineSearch
@@ -13,12 +14,12 @@ from rackline.search.space import Space, every_layout
 from rackline.system import Constraints
 
 
-def free_places(space: Space, choice: Choice) -> tuple[int, int]:
+def free_places(cluster: Cluster, choice: Choice) -> tuple[int, int]:
     """Chips that lie free together in a host, and in how many hosts; (0, 0) where all paid chips are in use.
 
     Example: an engine of 3 chips on hosts of 4 leaves 1 in each; pools of 4 + 3 chips on a host of 8 leave 1.
     """
-    left, host = choice.billed_chips - choice.num_chips, space.system.cluster.host_chips
+    left, host = choice.billed_chips - choice.num_chips, cluster.host_chips
     if left < 1:
         return 0, 0
     if choice.serving == "disaggregated":
@@ -42,7 +43,7 @@ def with_leftover(choices: Sequence[Choice], space: Space, limits: Constraints, 
     engines: dict[tuple[int, str], Choice | None] = {}  # by chips and precision
     found: list[Choice] = []
     for choice in choices:
-        together, places = free_places(space, choice)
+        together, places = free_places(space.system.cluster, choice)
         key = (together, choice.precision.label)
         if together and key not in engines:
             engines[key] = _cheapest_on(together, choice.precision, space, limits, open_loop=open_loop)

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from rackline.search.candidate import Candidate, PoolPair
+from rackline.search.candidate import Candidate, Pool, PoolPair
 from rackline.search.choice import Choice
 from rackline.search.engines import EngineSearch
+from rackline.search.launch_rules import Role
 from rackline.search.pools import PoolSearch, without_context
 from rackline.search.select import Rejected
 from rackline.search.space import PrefillPool, Space
@@ -24,7 +25,8 @@ def better_refused(space: Space, limits: Constraints, best: Choice | None, *, op
         best: the cheapest that is launched; its precision and scheduler are considered, all without it.
         open_loop: by which estimate, as of the best.
     """
-    if space.rules is None:
+    rules = space.rules
+    if rules is None:
         return None
     if best is not None:
         space = replace(space.in_precision(best.precision), modes=[best.mode])
@@ -44,7 +46,7 @@ def better_refused(space: Space, limits: Constraints, best: Choice | None, *, op
     asked = space.asked(found.precision, found.mode, layout=found.layout)
     return Rejected(
         what=found.estimate.label(),
-        reason=f"launch: {space.rules.refusal(asked)}",
+        reason=f"launch: {rules.refusal(asked)}",
         excess=0.0 if best is None else best.estimate.usd_per_mtok_output_all_in / cost - 1.0,
         candidate=found.estimate,
     )
@@ -87,7 +89,11 @@ def better_refused_pair(
 
 def _pair_refusal(space: Space, pair: PoolPair, prefill: PrefillPool) -> str:
     """Which rule keeps a pool from being launched; empty where none does."""
-    for role, pool, own in (("prefill", pair.prefill, prefill.space(space)), ("decode", pair.decode, space)):
+    sides: tuple[tuple[Role, Pool, Space], ...] = (
+        ("prefill", pair.prefill, prefill.space(space)),
+        ("decode", pair.decode, space),
+    )
+    for role, pool, own in sides:
         layout = without_context(pool.layout, own.system.model)
         asked = own.asked(pool.precision, pool.mode, role, pool.layout.cp, layout)
         why = space.rules.refusal(asked) if space.rules else ""
