@@ -15,7 +15,7 @@ def coinciding_modes(tiers: Sequence[SoldTier], terms: Terms) -> list[str]:
     """One sentence for each mode whose prices are those of the next slower one in the same tier."""
     found: list[str] = []
     for length in dict.fromkeys(tier.until_len for tier in tiers):
-        sold = {tier.mode: tier for tier in tiers if tier.until_len == length and tier.way is not None}
+        sold = {tier.mode: tier for tier in tiers if tier.until_len == length and not tier.reason}
         batch, flex, standard = (sold.get(mode) for mode in ("batch", "flex", "standard"))
         if batch and flex and _same(batch, flex):
             found.append(f"prompts to {length:,.0f}: flex costs what batch does: {_why_flex(batch, terms)}")
@@ -38,7 +38,7 @@ def coinciding_contexts(tiers: Sequence[SoldTier]) -> list[str]:
     """One sentence for each mode whose longer tier costs what the shorter does."""
     found: list[str] = []
     for name in dict.fromkeys(_plain(tier) for tier in tiers):
-        sold = [tier for tier in tiers if _plain(tier) == name and tier.way is not None]
+        sold = [tier for tier in tiers if _plain(tier) == name and not tier.reason]
         for first, second in pairwise(sold):
             if _same(first, second):
                 found.append(
@@ -60,9 +60,7 @@ def _why_flex(batch: SoldTier, terms: Terms) -> str:
 
 def _faster(tiers: Sequence[SoldTier], length: float) -> list[SoldTier]:
     return [
-        tier
-        for tier in tiers
-        if tier.until_len == length and tier.mode in ("priority", "fast") and tier.way is not None
+        tier for tier in tiers if tier.until_len == length and tier.mode in ("priority", "fast") and not tier.reason
     ]
 
 

@@ -16,16 +16,11 @@ from rackline.pricing.ways import EarnedAt, PromptLengths, Way
 from rackline.serving.energy import Power
 from rackline.serving.fleet import Fleet
 from rackline.serving.mixture import Mixture
-from rackline.units import format_seconds
 
 LIFETIMES_S = (300.0, 3600.0, 86400.0)
 
 Mode = Literal["standard", "batch", "flex", "priority", "fast"]
 _LEFT_OVER: tuple[Mode, ...] = ("batch", "flex")
-
-# Below this a product of a decode pass does not fill one tile of the tensor cores (16 rows: PTX ISA, mma.m16n8k16), and
-# each sequence pays for a large part of a replica.
-SMALL_BATCH = 16.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +97,11 @@ class SoldTier:
         output_len: tokens of an answer; all-in is the output of a request with the longest prompt [tokens].
         input_usd, output_usd: of one token [USD].
         cached_input_usd: of one prompt token found in the cache [USD].
-        way: that serves it, None where it cannot be sold.
+        way: that serves it, None where nothing does.
         margin: earned over all of its prompts: price over cost, less 1 [ratio].
         margin_at_longest: of a request with the longest prompt, None where no batch of them meets the limit [ratio].
         kwh_per_mtok_input, kwh_per_mtok_output: energy of the site, None without a power [kWh].
         reason: why the tier cannot be sold; empty when it can.
-        larger_batch: that serves the tier where nobody waits; 0 where none does [sequences].
     """
 
     json_keys: ClassVar = (
@@ -120,6 +114,7 @@ class SoldTier:
         "usd_per_mtok_output_all_in",
         "usd_per_mtok_cached_input",
         "layout",
+        "prefill_layout",
         "precision",
         "scheduler",
         "batch_size",
@@ -132,7 +127,6 @@ class SoldTier:
         "chip_w=power.chip_w",
         "power_basis=power.basis",
         "reason",
-        "small_batch",
     )
 
     name: str
@@ -149,23 +143,6 @@ class SoldTier:
     kwh_per_mtok_input: float | None = None
     kwh_per_mtok_output: float | None = None
     reason: str = ""
-    larger_batch: float = 0.0
-
-    @property
-    def small_batch(self) -> str:
-        """Why the price is that of an absurdly small batch, of which no host would make a tier; empty otherwise."""
-        if self.way is None or self.batch_size >= SMALL_BATCH:
-            return ""
-        layout = self.way.costs.deployment.layout
-        text = (
-            f"the price of a batch of {self.batch_size:,.0f} on {layout.chips_per_replica:,} chips, hardly one to sell "
-        )
-        if self.way.tpot_limit_s is None or self.larger_batch < SMALL_BATCH:
-            return f"{text}at: memory holds no more than {self.larger_batch:,.0f}"
-        return (
-            f"{text}at: the limit of {format_seconds(self.way.tpot_limit_s)} a token leaves one engine no more beside "
-            f"prompts of this length (without it {self.larger_batch:,.0f} sequences); allow more time, or plan pools"
-        )
 
     @property
     def power(self) -> Power | None:
@@ -181,6 +158,11 @@ class SoldTier:
     def layout(self) -> Layout | None:
         """Of the deployment."""
         return self.deployment.layout if self.deployment else None
+
+    @property
+    def prefill_layout(self) -> Layout | None:
+        """Of the pool that computes the prompts; None where one engine does both."""
+        return self.way.prefill.deployment.layout if self.way and self.way.prefill else None
 
     @property
     def precision(self) -> Precision | None:

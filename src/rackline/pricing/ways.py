@@ -10,7 +10,7 @@ import numpy as np
 from rackline.hardware import drawn_w
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.pricing.costs import TokenCosts
-from rackline.serving.energy import Power, power_of, request_joules
+from rackline.serving.energy import Power, output_joules, power_of, prompt_joules, request_joules
 from rackline.serving.mixture import Mixture
 from rackline.serving.workload import Workload
 
@@ -80,7 +80,8 @@ class Way:
     """A deployment with its batch, and chip-seconds of its tokens at the mean of a tier's lengths.
 
     Args:
-        costs: of the deployment by length, for other lengths than the mean.
+        costs: of the engine or pool that decodes, by length, for other lengths than the mean.
+        prefill: the same of a pool for prompts; None where one engine does both.
         lengths: of the prompts.
         output_len: tokens of an answer [tokens].
         tpot_limit_s: that it meets, None for none [s].
@@ -102,6 +103,12 @@ class Way:
     input_chip_s: float
     output_chip_s: float
     used_share: float = 1.0
+    prefill: TokenCosts | None = None
+
+    @property
+    def prompts(self) -> TokenCosts:
+        """Costs of what computes the prompts."""
+        return self.prefill or self.costs
 
     @property
     def request_chip_s(self) -> float:
@@ -114,13 +121,18 @@ class Way:
         deployment, layout = self.costs.deployment, self.costs.deployment.layout
         work = Workload(input_len=self.lengths.mean, output_len=max(self.output_len, 2.0))
         per_rank = max(self.batch_size / (layout.attention_dp * layout.pp), 1.0)
-        joules = request_joules(self.costs.engine, layout, work, per_rank)
+        if self.prefill is None:
+            joules = request_joules(self.costs.engine, layout, work, per_rank)
+        else:
+            first, tokens = self.prefill.deployment.layout, float(self.prefill.mode.max_batched_tokens)
+            joules = output_joules(self.costs.engine, layout, work, per_rank)
+            joules += prompt_joules(self.prefill.engine, first, work, tokens)
         return power_of(deployment.cluster, float(drawn_w(deployment.cluster.chip, joules, self.request_chip_s)))
 
     def input_at(self, prompt_len: FloatLike) -> Array:
         """Chip-seconds of a prompt token of prompts of one length [s], shape of the lengths."""
-        tokens = prefill_chip_s(self.costs, prompt_len)
-        return self.input_chip_s * tokens / mean_prefill_chip_s(self.costs, self.lengths)
+        tokens = prefill_chip_s(self.prompts, prompt_len)
+        return self.input_chip_s * tokens / mean_prefill_chip_s(self.prompts, self.lengths)
 
     def output_at(self, prompt_len: FloatLike) -> Array:
         """Chip-seconds of an output token behind prompts of one length alone [s]; infinite where no batch fits."""

@@ -190,6 +190,17 @@ class Choice:
         """Known error of the numbers; empty if they are simulated."""
         return "" if self.sustained else self.estimate.caveat
 
+    def label(self) -> str:
+        """A replica, or one of each pool, in short."""
+        if isinstance(self.estimate, PoolPair):
+            return self.estimate.label()
+        return f"{replace(self.layout, dp=1).label()} · {self.precision.short()} · {self.mode.label()}"
+
+    @property
+    def shares_contexts(self) -> bool:
+        """Whether ranks of a pool share contexts, which is not simulated."""
+        return isinstance(self.estimate, PoolPair) and self.estimate.shares_contexts
+
     @property
     def prefill_pool(self) -> Pool | None:
         """The prefill pool; None for a single engine."""

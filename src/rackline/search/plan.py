@@ -184,21 +184,10 @@ def plan(
     Raises:
         InputError: the space is empty.
     """
-    limits, workload, cluster = demand.limits, demand.workload, system.cluster
-    whole = Space.of(system, workload, among or SearchSpace(), threads=threads)
-    alone = cluster.num_chips == 1 and prefill is not None and prefill.system is None
-    if alone or isinstance(system.model, AggregateModel):
-        prefill = None
-    space = whole.launchable(pools=prefill is not None)
-    apart = None if prefill is None else PoolSearch.of(space, limits, prefill.space(space))
-    engines = _looked_at(space, limits, apart, open_loop=served)
-    pools = None if apart is None else apart.answer()
-    engines = replace(engines, contenders=tuple(with_leftover(engines.contenders, space, limits, open_loop=served)))
-    if pools is not None and pools.contenders and (prefill is None or prefill.system is None):
-        pairs = tuple(with_leftover(pools.contenders, space, limits, open_loop=served))
-        pools = replace(pools, contenders=pairs, best=pairs[0])
+    found = contenders(system, demand, among, prefill=prefill, threads=threads, open_loop=served)
+    engines, pools, prefill, workload = found.engines, found.pools, found.prefill, demand.workload
     calibration = system.calibration
-    found = Plan(
+    answer = Plan(
         system=system,
         demand=demand,
         aggregated=engines.contenders[0] if engines.contenders else None,
@@ -206,14 +195,14 @@ def plan(
         ranked=engines.ranked,
         rejected=engines.rejected,
         candidates_evaluated=engines.candidates_evaluated,
-        combinations=space.combinations,
-        rules_name=f"{space.rules.engine} {space.rules.version}" if space.rules else "",
+        combinations=found.space.combinations,
+        rules_name=f"{found.space.rules.engine} {found.space.rules.version}" if found.space.rules else "",
         reason=engines.reason,
         need=engines.need,
         assumptions=(
             f"{'one request length' if workload.mixture is None else 'several request lengths'}; random arrivals",
             "KV of every sequence reserved at its final context",
-            f"{billing(cluster)}; experts chosen by {system.routing.label()}",
+            f"{billing(system.cluster)}; experts chosen by {system.routing.label()}",
             f"calibration {calibration.label} ({calibration.evidence})",
             *((calibration.of_versions,) if calibration.version else ()),
         ),
@@ -221,13 +210,71 @@ def plan(
     )
     service = Service(system=system, prefill_system=(prefill and prefill.system) or system, demand=demand)
     if served and tell_estimate is not None:
-        tell_estimate(found.waiting().with_energy(service))
-    better = [better_refused(whole, limits, next(iter(engines.contenders), None), open_loop=served)]
+        tell_estimate(answer.waiting().with_energy(service))
+    best = next(iter(engines.contenders), None)
+    better = [better_refused(found.whole, demand.limits, best, open_loop=served)]
     if prefill is not None and pools is not None:
         launched = [*engines.contenders[:1], *pools.contenders[:1]]
-        better.append(better_refused_pair(whole, limits, prefill, launched))
-    found = replace(found, rejected=(*(one for one in better if one is not None), *engines.rejected))
-    return (found.served(service, engines) if served else found).with_energy(service)
+        better.append(better_refused_pair(found.whole, demand.limits, prefill, launched))
+    answer = replace(answer, rejected=(*(one for one in better if one is not None), *engines.rejected))
+    return (answer.served(service, engines) if served else answer).with_energy(service)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contenders:
+    """What a search finds before anything is simulated.
+
+    Args:
+        whole, space: all of the space, and what the engine launches of it.
+        prefill: what the prefill pool may be; None where no pools are considered.
+        engines, pools: with the engines on chips that they leave free.
+    """
+
+    whole: Space
+    space: Space
+    prefill: PrefillPool | None
+    engines: Engines
+    pools: Disaggregated | None
+
+    @property
+    def best(self) -> Choice | None:
+        """The cheapest of both kinds by its estimate, of those that can be simulated if any can; None without one."""
+        found = [*self.engines.contenders, *(self.pools.contenders if self.pools else ())]
+        return min(found, key=lambda one: (one.shares_contexts, one.usd_with_leftover), default=None)
+
+
+def contenders(
+    system: System,
+    demand: Demand,
+    among: SearchSpace | None = None,
+    *,
+    prefill: PrefillPool | None = ANY_POOL,
+    threads: int = 2,
+    open_loop: bool = True,
+) -> Contenders:
+    """The cheapest engines and pairs of pools within the limits, by their estimates.
+
+    Args:
+        system, demand, among, prefill: as `plan`.
+        open_loop: whether engines are ranked under random arrivals; else with every slot always taken.
+
+    Raises:
+        InputError: the space is empty.
+    """
+    limits, cluster = demand.limits, system.cluster
+    whole = Space.of(system, demand.workload, among or SearchSpace(), threads=threads)
+    alone = cluster.num_chips == 1 and prefill is not None and prefill.system is None
+    if alone or isinstance(system.model, AggregateModel):
+        prefill = None
+    space = whole.launchable(pools=prefill is not None)
+    apart = None if prefill is None else PoolSearch.of(space, limits, prefill.space(space))
+    engines = _looked_at(space, limits, apart, open_loop=open_loop)
+    engines = replace(engines, contenders=tuple(with_leftover(engines.contenders, space, limits, open_loop=open_loop)))
+    pools = None if apart is None else apart.answer()
+    if pools is not None and pools.contenders and (prefill is None or prefill.system is None):
+        pairs = tuple(with_leftover(pools.contenders, space, limits, open_loop=open_loop))
+        pools = replace(pools, contenders=pairs, best=pairs[0])
+    return Contenders(whole=whole, space=space, prefill=prefill, engines=engines, pools=pools)
 
 
 def _looked_at(space: Space, limits: Constraints, apart: PoolSearch | None, *, open_loop: bool) -> Engines:
