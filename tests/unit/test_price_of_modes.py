@@ -150,8 +150,8 @@ def test_prices_that_coincide_say_why() -> None:
 
 
 def test_the_longest_prompt_pays_for_itself_where_that_is_asked() -> None:
-    mean = modes(sold("llama-3.1-70b", "dgx-b200", "32k"), 32e3)["standard"]
-    longest = modes(sold("llama-3.1-70b", "dgx-b200", "32k", margin_at="longest"), 32e3)["standard"]
+    mean = modes(sold("llama-3.1-70b", "dgx-b200", "8k"), 8e3)["standard"]
+    longest = modes(sold("llama-3.1-70b", "dgx-b200", "8k", margin_at="longest"), 8e3)["standard"]
     assert longest.margin_at_longest == pytest.approx(MARGIN)
     assert mean.margin_at_longest is not None
     assert mean.margin_at_longest < MARGIN
