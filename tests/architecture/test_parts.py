@@ -27,7 +27,7 @@ def test_every_part_has_tests_and_every_mark_is_a_part() -> None:
             ["lab/cipher.py", "lab/prose.txt", "passes/routing.py", "training/schedules/dualpipe.py", "errors.py"],
             ["api/plan.py", "cli/main.py", "web/app.py", "pricing/forward.py"],
         ),
-        ("notebooks", ["api/plan.py", "search/cost.py", "catalog/data/chips/h100-sxm.toml"], []),
+        ("notebooks", ["api/plan.py", "search/served.py", "catalog/data/chips/h100-sxm.toml"], []),
     ],
 )
 def test_a_part_depends_on_what_its_tests_import(part: str, inside: list[str], outside: list[str]) -> None:

@@ -93,7 +93,7 @@ def test_the_search_counts_it() -> None:
     ],
 )
 def test_free_chips_lie_together(layout: Layout, chips: int, expected: tuple[int, int]) -> None:
-    from rackline.search.leftover import free_places
+    from rackline.search.finalists import free_places
 
     place = cluster("h100-96").with_num_chips(chips)
     best = of_layouts(Layout(pp=3)).best

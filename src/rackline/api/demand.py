@@ -91,7 +91,7 @@ def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
 
 
 def _mean_prompt(until_len: float) -> float:
-    from rackline.pricing.ways import PromptLengths
+    from rackline.pricing.costs import PromptLengths
 
     return PromptLengths(from_len=0.0, until_len=until_len).mean
 

@@ -185,7 +185,7 @@ class SearchedWays:
 
     def _way(self, found: Choice, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way:
         from rackline.pricing import TokenCosts, Way
-        from rackline.pricing.ways import mean_prefill_chip_s, prefill_chip_s
+        from rackline.pricing.costs import mean_prefill_chip_s, prefill_chip_s
         from rackline.search.candidate import price_per_chip_s
 
         first = found.prefill_pool

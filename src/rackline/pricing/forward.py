@@ -29,10 +29,17 @@ from rackline.pricing.cache import (
     keeping_cost,
     recompute_cost,
 )
-from rackline.pricing.coinciding import coinciding_contexts, coinciding_modes
-from rackline.pricing.costs import Rent, TokenCosts
-from rackline.pricing.offered import Mode, Offered, SoldCache, SoldMedia, SoldTier, Terms
-from rackline.pricing.ways import PromptLengths, Way, Ways
+from rackline.pricing.costs import PromptLengths, Rent, TokenCosts, Way, Ways
+from rackline.pricing.offered import (
+    Mode,
+    Offered,
+    SoldCache,
+    SoldMedia,
+    SoldTier,
+    Terms,
+    coinciding_contexts,
+    coinciding_modes,
+)
 from rackline.serving.energy import power_of
 from rackline.units import format_seconds, format_usd
 

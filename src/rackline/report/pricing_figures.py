@@ -9,7 +9,7 @@ import numpy as np
 from rackline.arch import model
 from rackline.pricing import CheapestSpan, KeepingCost, Offered, Reading
 from rackline.pricing.compare import Truth
-from rackline.pricing.ways import SHORTEST
+from rackline.pricing.costs import SHORTEST
 from rackline.report.axes import Measure, log_axis
 from rackline.report.bars import BAR_HEIGHT
 from rackline.report.figure import Figure

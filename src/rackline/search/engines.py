@@ -11,10 +11,9 @@ from rackline.parallel import MemoryUse
 from rackline.passes import Batch
 from rackline.passes.features import Array
 from rackline.search.candidate import Candidate, price_per_chip_s
-from rackline.search.choice import Choice, Inside
+from rackline.search.choice import Choice, Inside, floors
 from rackline.search.estimates import Block, ClosedLoop, OpenLoop, numbering
 from rackline.search.fits import ClusterNeed, nearest_cluster
-from rackline.search.floors import floors
 from rackline.search.points import BETWEEN, NEAR, OperatingPoints, Shortlist
 from rackline.search.select import MOST_HELPED, Rejected, Selection, candidate_of, nearest_rejected, select, with_idle
 from rackline.search.space import Part, Space

@@ -12,9 +12,8 @@ from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
 from rackline.search.energy import energy_of
 from rackline.search.engines import Engines, EngineSearch
-from rackline.search.finalists import serve_kinds
+from rackline.search.finalists import serve_kinds, with_leftover
 from rackline.search.fits import ClusterNeed
-from rackline.search.leftover import with_leftover
 from rackline.search.pools import Disaggregated, PoolSearch
 from rackline.search.refused import better_refused, better_refused_pair
 from rackline.search.select import Rejected

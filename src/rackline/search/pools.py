@@ -15,8 +15,7 @@ from rackline.parallel import Deployment, Layout, MemoryUse
 from rackline.passes import Batch, PassTime
 from rackline.passes.features import Array
 from rackline.search.candidate import Pool, PoolPair, price_per_chip_s
-from rackline.search.choice import Choice, Inside
-from rackline.search.floors import floors
+from rackline.search.choice import Choice, Inside, floors
 from rackline.search.points import pareto_front
 from rackline.search.pool_pairs import Budget, Pairs, pair
 from rackline.search.pool_points import (
