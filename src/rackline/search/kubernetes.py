@@ -20,7 +20,7 @@ from rackline.errors import InputError
 from rackline.hardware import Chip, Cluster
 from rackline.search.launch import HOST, RANK, LaunchCommand
 from rackline.search.launch_places import PORT, Start
-from rackline.search.launch_router import router_name
+from rackline.search.launch_plan import router_name
 
 Document = dict[str, Any]
 
