@@ -177,7 +177,10 @@ def idle_chips(cluster: Cluster, chips_per_replica: FloatLike) -> tuple[Array, A
 
 
 def least_cost(cost: Array, rate: Array, used: Array, idle: Array, most_rate: float) -> Array:
-    """Lower bound of a cost when the idle chips serve too.
+    """Cost when the idle chips serve too, each as well as the best chip: no engine on them makes it less.
+
+    A bound for engines that yield at most `most_rate` a chip. The search passes the largest rate among its estimates,
+    between whose batches there may be more (`BETWEEN`): there it ranks engines, and what is simulated may cost less.
 
     Equation:
         cost · used · rate / (used · rate + idle · most_rate): the same rent over all output tokens
