@@ -99,8 +99,7 @@ def router_commands(engine: str) -> list[list[str]]:
     from rackline.arch import model
     from rackline.hardware import cluster
     from rackline.parallel import Layout, precision
-    from rackline.search.launch_plan import Checkpoints, LaunchOptions, ReplicaKind, commands_of
-    from rackline.search.launch_router import router_command
+    from rackline.search.launch_plan import Checkpoints, LaunchOptions, ReplicaKind, commands_of, router_command
     from rackline.serving.workload import Mode, Workload
 
     of, on = model("llama-3.1-8b"), cluster("h100-96")

@@ -48,9 +48,9 @@ from rackline.report.simulate_figures import (
 from rackline.report.train_report import pipeline_figure, pipeline_of_plan, step_figure, train_memory_figure
 from rackline.scaling import Budget, PhaseMfu, Usage, budget, loss_law
 from rackline.search import Plan
+from rackline.search.plan import WhatIfPoint
 from rackline.search.train import TrainPlan, train_plan
 from rackline.search.train_evaluate import TrainJob
-from rackline.search.what_if import WhatIfPoint
 from rackline.serving.capacity import Capacity, capacity
 from rackline.serving.workload import Workload
 from rackline.simulation import PlainClock, Pool, RankSpec, Requests, Result, policy, simulate

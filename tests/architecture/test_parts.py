@@ -32,7 +32,7 @@ def test_every_part_has_tests_and_every_mark_is_a_part() -> None:
             ["fitting/kernels.py", "passes/calibration.py", "catalog/data/calibrations/vllm.toml"],
             ["search/plan.py", "cli/main.py", "simulation/run.py"],
         ),
-        ("notebooks", ["api/plan.py", "search/cost.py", "catalog/data/chips/h100-sxm.toml"], []),
+        ("notebooks", ["api/plan.py", "search/served.py", "catalog/data/chips/h100-sxm.toml"], []),
     ],
 )
 def test_a_part_depends_on_what_its_tests_import(part: str, inside: list[str], outside: list[str]) -> None:

@@ -10,7 +10,7 @@ import ast
 from rackline.catalog import names
 from source import source_files, tree_of
 
-WRITTEN_FOR_THEM = ("search/launch.py", "search/launch_router.py", "search/kubernetes.py", "search/dynamo.py",
+WRITTEN_FOR_THEM = ("search/launch.py", "search/launch_plan.py", "search/kubernetes.py", "search/dynamo.py",
                     "validation/importers.py",
                     "validation/requests.py", "validation/tuning_table.py", "validation/rl_table.py",
                     "validation/adapters_table.py", "validation/rl_parts_table.py",

@@ -15,8 +15,8 @@ from helpers import assert_parses, flags_of_engines
 from rackline.arch import Model
 from rackline.hardware import cluster
 from rackline.search import Choice, Plan
+from rackline.search.candidate import Pool
 from rackline.search.launch_rules import Asked, Role, launch_rules
-from rackline.search.pool_pair import Pool
 
 FLAGS = flags_of_engines()
 

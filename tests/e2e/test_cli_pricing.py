@@ -127,28 +127,19 @@ def test_no_number_is_cut(width: int, capsys: pytest.CaptureFixture[str], monkey
     assert "…" not in call(capsys, "infer-prices", "--all")
 
 
-def test_a_tier_of_a_small_batch_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """DeepSeek-V3 to 128k within 50 ms: 11 sequences on eight chips are no price of that tier."""
-    arguments = ("price", "deepseek-v3", "--on", "gb200-nvl72", "--fast", "1.5")
+def test_a_tier_of_a_small_batch_is_not_sold(capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight H100 hold Llama-405B and few long sequences: within a limit and without one it is no tier to sell."""
+    arguments = ("price", "llama-3.1-405b", "--on", "dgx-h100", "--precision", "fp8", "--layout", "tp=8")
+    arguments = (*arguments, "--contexts", "8k,100k", "--fast", "1.5", "--margin-at", "longest")
     tiers = data(capsys, *arguments)["tiers"]
     for tier in tiers:
-        assert bool(tier["small_batch"]) == (tier["batch_size"] < 16)
-    small = [tier for tier in tiers if tier["small_batch"]]
-    assert {tier["name"] for tier in small} >= {"standard above 32,000"}
-    assert "standard" not in {tier["name"] for tier in small}
-    assert "limit" in small[0]["small_batch"]
+        assert bool(tier["reason"]) == (tier["batch_size"] < 16) == (tier["usd_per_mtok_output"] is None)
+    long = [tier for tier in tiers if tier["until_len"] == 1e5]
+    most = max(tier["batch_size"] for tier in long)
+    assert all(tier["reason"].startswith("not sold: $") for tier in long)
+    assert all(tier["reason"].endswith(f"memory holds no more than {most:,.0f}") for tier in long)
     text = " ".join(call(capsys, *arguments).split())
-    assert f"standard to 128k, flex to 128k: {small[0]['small_batch']}" in text
-
-
-def test_a_small_batch_that_memory_allows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """Eight H100 hold Llama-405B and few long sequences, with any limit."""
-    arguments = ("price", "llama-3.1-405b", "--on", "dgx-h100", "--precision", "fp8", "--layout", "tp=8")
-    tiers = data(capsys, *arguments, "--contexts", "100k", "--fast", "1.5", "--margin-at", "longest")["tiers"]
-    sold = [tier for tier in tiers if not tier["reason"]]
-    assert sold
-    most = next(tier["batch_size"] for tier in sold if tier["mode"] == "batch")
-    assert all(tier["small_batch"].endswith(f"memory holds no more than {most:.0f}") for tier in sold)
+    assert long[0]["reason"] in text
 
 
 @pytest.mark.parametrize("ending", ["svg", "json"])

@@ -88,7 +88,7 @@ def test_the_margin_is_earned_over_the_lengths_of_a_tier(index: int, margin: flo
     """Prompts drawn at random: what they pay over what their tokens cost, each at its own length."""
     sheet = offered(index, margin, earned_at="mean")
     rng = np.random.default_rng(7)
-    for tier in (tier for tier in sheet.tiers if tier.way is not None):
+    for tier in (tier for tier in sheet.tiers if not tier.reason):
         assert tier.way is not None
         low = max(tier.from_len, 128.0)
         lengths = low * (tier.until_len / low) ** rng.random(4000)

@@ -14,7 +14,7 @@ from helpers import planned
 from rackline.passes import Batch
 from rackline.passes.calibration import CollectiveCalibration
 from rackline.search import SearchSpace
-from rackline.search.disaggregated import without_context
+from rackline.search.pools import without_context
 from rackline.serving import Engine, Workload
 from rackline.serving.context import (
     ContextGroup,

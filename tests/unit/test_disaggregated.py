@@ -234,7 +234,7 @@ class TestWaiting:
 
 
 def test_prefill_rate_of_a_grid_is_that_of_each_layout() -> None:
-    from rackline.search.evaluate import Space
+    from rackline.search.space import Space
     from rackline.serving.workload import Mode
 
     serves = system("deepseek-v3", label="fp8", calibration="auto", routing=rl.Routing())

@@ -11,7 +11,7 @@ from rackline.errors import InputError
 from rackline.parallel import Deployment, Layout, LayoutGrid, enumerate_layouts
 from rackline.passes import calibration
 from rackline.pricing.costs import TokenCosts
-from rackline.search.evaluate import Space
+from rackline.search.space import Space
 from rackline.serving.capacity import capacity
 from rackline.serving.stack import stack
 from rackline.serving.workload import Workload

@@ -93,7 +93,7 @@ def test_the_search_counts_it() -> None:
     ],
 )
 def test_free_chips_lie_together(layout: Layout, chips: int, expected: tuple[int, int]) -> None:
-    from rackline.search.leftover import free_places
+    from rackline.search.finalists import free_places
 
     place = cluster("h100-96").with_num_chips(chips)
     best = of_layouts(Layout(pp=3)).best
@@ -103,11 +103,7 @@ def test_free_chips_lie_together(layout: Layout, chips: int, expected: tuple[int
     estimate = replace(best.estimate, layout=layout, billed_chips=paid)  # type: ignore[call-arg]
     choice = replace(best, estimate=estimate, leftover=None)
     assert choice.num_chips == used
-
-    class Place:
-        cluster = place
-
-    assert free_places(Place, choice) == expected  # type: ignore[arg-type]
+    assert free_places(place, choice) == expected
 
 
 def test_an_answer_that_uses_all_has_none() -> None:

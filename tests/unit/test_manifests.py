@@ -17,11 +17,10 @@ from rackline.hardware import Cluster, cluster
 from rackline.parallel import Layout, precision
 from rackline.report.exports import manifest_text
 from rackline.search.dynamo import dynamo_manifests, engine_version, trtllm_config
-from rackline.search.kubernetes import kubernetes_manifests, routing_note
+from rackline.search.kubernetes import kubernetes_manifests, kubernetes_name, routing_note
 from rackline.search.launch import LaunchCommand, Replica, launch_command
 from rackline.search.launch_places import PORT
 from rackline.search.launch_rules import Role
-from rackline.search.pods import kubernetes_name
 from rackline.serving.workload import Mode, Workload
 
 SCHEMAS = Path(__file__).parent.parent / "data" / "manifest_schemas"

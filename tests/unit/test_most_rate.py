@@ -12,9 +12,16 @@ from helpers import deploy, system
 from rackline.parallel import Layout, Routing
 from rackline.search import Choice, SearchSpace, plan
 from rackline.search.finalists import serve_kinds
-from rackline.search.most_rate import decode_s, most_requests_per_s, prompt_s
 from rackline.search.served import Group, Service, Simulated
-from rackline.search.sustained_rate import SustainedRate, TooSlow, most_rate, sustained_rate
+from rackline.search.sustained_rate import (
+    SustainedRate,
+    TooSlow,
+    decode_s,
+    most_rate,
+    most_requests_per_s,
+    prompt_s,
+    sustained_rate,
+)
 from rackline.serving.mixture import Mixture
 from rackline.serving.stack import stack_of
 from rackline.serving.workload import Workload

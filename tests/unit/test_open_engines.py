@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from rackline.parallel import Layout, LayoutGrid, Routing
 from rackline.plain import plain
 from rackline.search import Candidate, Plan, SearchSpace
 from rackline.search.candidate import open_loop_caveat
-from rackline.search.evaluate import Space
-from rackline.search.open_engines import OpenEngines, Pick
+from rackline.search.estimates import OpenLoop
 from rackline.search.served import Service, group_of
+from rackline.search.space import Space
 from rackline.search.sustained_rate import SustainedRate, sustained_rate
 from rackline.serving import Mode, Workload, open_loop
 from rackline.serving.closed_loop import engine_of
@@ -73,25 +74,24 @@ def test_many_engines_at_once_are_each_of_them_alone() -> None:
         modes=modes,
         batches=np.array([1.0, 8.0, 32.0]),
     )
-    engines = OpenEngines(space=space, options=options)
-    picks = [Pick(serves.precision, mode, row) for mode in modes for row in range(len(options))]
-    found = engines.grid(picks)
-    for index, pick in enumerate(picks):
-        layout = options[pick.row]
+    estimate = OpenLoop(space=space)
+    together = estimate.grid(np.arange(len(options) * len(modes)))
+    for index, (mode, layout) in enumerate(product(modes, options)):
         one = serves.engine(layout)
-        state = open_loop(one, WORK, pick.mode, found.in_flight[index])
-        assert found.tpot_s[index] == pytest.approx(state.tpot_s, rel=1e-9)
+        found = together.take(np.flatnonzero(together.engine == index))
+        state = open_loop(one, WORK, mode, found.per_rank)
+        assert found.tpot_s == pytest.approx(state.tpot_s, rel=1e-9)
         rate = state.requests_per_s * WORK.output_len / layout.chips_per_replica
-        assert np.all(found.rate[index] <= rate * (1 + 1e-9))  # never above the closed loop
-        assert found.rate[index][:4] == pytest.approx(rate[:4], rel=1e-9)
-        served = found.serves[index]
+        assert np.all(found.rate <= rate * (1 + 1e-9))  # never above the closed loop
+        assert found.rate[:4] == pytest.approx(rate[:4], rel=1e-9)
+        served = found.serves
         assert np.any(served)
         if layout.chips_per_replica == 4:  # one replica: random arrivals
-            assert np.all(found.ttft_s[index][served] >= state.ttft_s[served] * (1 - 1e-9))
-            few = served & (found.in_flight[index] <= 1.0)  # nobody waits for a slot
-            assert found.ttft_s[index][few] == pytest.approx(state.ttft_s[few], rel=5e-3)
+            assert np.all(found.ttft_s[served] >= state.ttft_s[served] * (1 - 1e-9))
+            few = served & (found.per_rank <= 1.0)  # nobody waits for a slot
+            assert found.ttft_s[few] == pytest.approx(state.ttft_s[few], rel=5e-3)
         else:  # two of them in turn
-            assert np.all(found.ttft_s[index][served] <= state.ttft_s[served] * (1 + 1e-2))
+            assert np.all(found.ttft_s[served] <= state.ttft_s[served] * (1 + 1e-2))
 
 
 def test_everything_says_what_it_rests_on() -> None:

@@ -15,8 +15,8 @@ from rackline.errors import InputError
 from rackline.parallel import Layout, Routing
 from rackline.plain import plain
 from rackline.search import BATCH_GRID, Candidate, Plan, SearchSpace, default_modes
+from rackline.search.choice import floors
 from rackline.search.fits import best_free_bytes
-from rackline.search.floors import floors
 from rackline.serving.stack import stack
 from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import Mode, Workload

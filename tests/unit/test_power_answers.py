@@ -13,8 +13,7 @@ from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.hardware import cluster, wall_w
 from rackline.search.least_energy import capped, caps_of, least_energy, ranked_by_energy
-from rackline.search.plan import space_of
-from rackline.search.space import SearchSpace
+from rackline.search.space import SearchSpace, Space
 from rackline.serving.energy import Power
 from rackline.serving.fleet import Part, Traffic, fleet
 from rackline.serving.workload import Workload, parse_mode
@@ -155,9 +154,9 @@ def test_engines_are_ranked_by_the_energy_of_each_point() -> None:
         batches=np.array([1, 8, 64, 256]),
     )
     serves = System.of(llama, on, calibration=numbers, precisions=[precision("bf16", llama, H100)])
-    space, options = space_of(serves, work, among)
+    space = Space.of(serves, work, among)
     best: dict[str, tuple[float, int]] = {}
-    for layout in options:
+    for layout in among.layouts or ():
         engine = serves.engine(layout)
         state = steady_state(engine, work, space.modes[0], space.batches)
         for place, batch in enumerate(space.batches.tolist()):
@@ -169,7 +168,7 @@ def test_engines_are_ranked_by_the_energy_of_each_point() -> None:
             assert power is not None
             each = power.wall_w * layout.chips_per_replica / rate / 100.0
             best[layout.label()] = min(best.get(layout.label(), (np.inf, 0)), (each, batch))
-    ranked = ranked_by_energy(space, options, limits, among)
+    ranked = ranked_by_energy(space, limits, among)
     order = sorted(best, key=lambda label: best[label][0])
     assert [kept.layouts[0].label() for _, kept in ranked] == order
     assert [int(kept.batches[-1]) for _, kept in ranked] == [best[label][1] for label in order]

@@ -92,8 +92,9 @@ def test_other_arrivals_hold_them_too(which: str, pools: bool) -> None:
     for first, second in ((promised.simulated.ttft_s, again.ttft_s), (promised.simulated.tpot_s, again.tpot_s)):
         assert second.mean == pytest.approx(first.mean, rel=0.15)
         # the intervals of both overlap
-        assert first.p99_low <= second.p99_high
-        assert second.p99_low <= first.p99_high
+        # an end that the run is too short to bound is not a number
+        assert not first.p99_interval["low"] > second.p99_interval["high"]
+        assert not second.p99_interval["low"] > first.p99_interval["high"]
     assert all(over <= 1.12 for over in again.over_limits(LIMITS[which]).values())
 
 
@@ -268,14 +269,15 @@ def test_a_growing_queue_is_told_from_a_long_one(load: float, before_s: float, g
     assert queue_grows(arrival_s[measured], finish_s[measured]) == grows
 
 
-def test_the_interval_holds_the_percentile_of_most_other_runs() -> None:
+def test_the_interval_holds_the_percentile_of_most_runs() -> None:
     rng = np.random.default_rng(1)
     inside = 0
     for _ in range(50):
         found = latency(rng.exponential(1.0, 3000))
-        assert found.p99_low <= found.p99 <= found.p99_high
-        inside += found.p99_low <= np.log(100.0) <= found.p99_high
-    assert inside >= 40
+        low, high = found.p99_interval["low"], found.p99_interval["high"]
+        assert low <= found.p99 <= high
+        inside += low <= np.log(100.0) <= high
+    assert inside >= 44
     assert found.at(None) == found.mean
     assert found.at(99.0) == found.p99
 

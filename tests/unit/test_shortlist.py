@@ -12,15 +12,12 @@ from rackline.passes import calibration
 from rackline.passes.features import Array
 from rackline.plain import plain
 from rackline.search import pareto_front
-from rackline.search.points import Points
-from rackline.search.rejected import nearest_rejected
-from rackline.search.shortlist import Shortlist
+from rackline.search.points import OperatingPoints, Shortlist
+from rackline.search.select import nearest_violations
 from rackline.serving.workload import Workload
 from rackline.system import Constraints
 
-engines, evaluate, shortlist = (
-    importlib.import_module(f"rackline.search.{name}") for name in ("engines", "evaluate", "shortlist")
-)
+shortlist, evaluate = (importlib.import_module(f"rackline.search.{name}") for name in ("points", "space"))
 LIMITS = Constraints(tpot_s=0.5, ttft_s=0.6)
 
 
@@ -53,7 +50,7 @@ def test_a_search_in_small_parts_finds_the_same(
     whole = answer()
     timed = 0
 
-    def count(points: Points, *given: object) -> Points:
+    def count(points: OperatingPoints, *given: object) -> OperatingPoints:
         nonlocal timed
         timed += len(points)
         return keep(points, *given)
@@ -62,8 +59,7 @@ def test_a_search_in_small_parts_finds_the_same(
     monkeypatch.setattr(shortlist, "worth_keeping", count)
     monkeypatch.setattr(shortlist, "MOST_WAITING", 500)
     monkeypatch.setattr(evaluate, "LAYOUTS_AT_ONCE", 7)
-    for holder in (engines, shortlist):
-        monkeypatch.setattr(holder, "MOST_RANKED", 100)
+    monkeypatch.setattr(shortlist, "MOST_RANKED", 100)
     parts = answer()
     assert timed, "nothing was sorted out"
     _alike(whole, parts)
@@ -84,32 +80,38 @@ def _alike(a: object, b: object, where: str = "") -> None:
         assert a == (pytest.approx(b, rel=1e-12) if isinstance(a, float) else b), where
 
 
-def _random(rng: np.random.Generator, size: int) -> tuple[Points, Points]:
+def _random(rng: np.random.Generator, size: int) -> tuple[OperatingPoints, OperatingPoints]:
     """Points with many equal values, and lower bounds of them."""
 
     def draw(low: float, high: float) -> Array:
         return np.round(rng.uniform(low, high, size), 1)
 
-    points = Points(
-        index=np.arange(size),
+    points = OperatingPoints(
+        engine=np.arange(size),
+        per_rank=np.ones(size),
         tpot_s=draw(0.1, 1.0),
-        ttft_s=draw(0.1, 1.0),
+        ttft_s=(ttft_s := draw(0.1, 1.0)),
+        alone_s=ttft_s,
         cost=draw(1.0, 9.0),
         rate=draw(1.0, 9.0),
         free_bytes=1e9 * draw(-1.0, 2.0),
         utilisation=draw(0.2, 1.3),
-        prefill_cost_share=draw(0.0, 1.0),
+        prompt_cost_share=draw(0.0, 1.0),
+        steepness=np.zeros(size),
     )
     loose = rng.uniform(0.3, 1.0, size)
-    bounds = Points(
-        index=points.index,
+    bounds = OperatingPoints(
+        engine=points.engine,
+        per_rank=points.per_rank,
         tpot_s=points.tpot_s * loose,
         ttft_s=np.zeros(size),
+        alone_s=np.zeros(size),
         cost=points.cost * loose,
         rate=points.rate,
         free_bytes=points.free_bytes,
         utilisation=np.where(points.utilisation >= 1.0, points.utilisation, 0.0),
-        prefill_cost_share=points.prefill_cost_share,
+        prompt_cost_share=points.prompt_cost_share,
+        steepness=points.steepness,
     )
     return points, bounds
 
@@ -130,22 +132,16 @@ def test_what_is_dropped_is_in_no_answer(seed: int, monkeypatch: pytest.MonkeyPa
     assert found.looked_at == 5000
     assert len(kept) < 1500
 
-    def front(of: Points) -> list[int]:
-        return of.index[pareto_front(np.where(of.serves, 1.0 / of.tpot_s, np.nan), of.cost)].tolist()
+    def front(of: OperatingPoints) -> list[int]:
+        return of.engine[pareto_front(np.where(of.serves, 1.0 / of.tpot_s, np.nan), of.cost)].tolist()
 
-    def cheapest(of: Points) -> list[int]:
+    def cheapest(of: OperatingPoints) -> list[int]:
         good = np.flatnonzero(of.serves & of.meets(LIMITS))
-        return of.index[good[np.argsort(of.cost[good], kind="stable")][:20]].tolist()
+        return of.engine[good[np.argsort(of.cost[good], kind="stable")][:20]].tolist()
 
-    def rejected(of: Points, best_cost: float) -> list[object]:
-        found = nearest_rejected(
-            of,
-            LIMITS,
-            best_cost=best_cost,
-            describe=lambda at: {"index": int(of.index[at])},
-            short=lambda at: str(of.index[at]),
-        )
-        return [(each.reason, each.candidate, each.excess) for each in found]
+    def rejected(of: OperatingPoints, best_cost: float) -> list[object]:
+        found = nearest_violations(of, LIMITS, best_cost)
+        return [(limit, int(of.engine[at]), excess) for limit, at, excess in found]
 
     assert front(kept) == front(points)
     assert cheapest(kept) == cheapest(points)

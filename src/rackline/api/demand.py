@@ -69,7 +69,6 @@ def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
     plain = question.use is None and not files
     one = plan_question_of(
         question,
-        serving="aggregated",
         output=None if files else question.output,
         **({"input": _mean_prompt(first)} if plain else {}),
     )
@@ -86,7 +85,7 @@ def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
 
 
 def _mean_prompt(until_len: float) -> float:
-    from rackline.pricing.ways import PromptLengths
+    from rackline.pricing.costs import PromptLengths
 
     return PromptLengths(from_len=0.0, until_len=until_len).mean
 
@@ -126,7 +125,7 @@ def sold_to(one: PlanQuestion, sheet: Offered, ways: SearchedWays, steps: Sequen
         again,
         demand=Demand(
             fleet=fleet,
-            engine=f"{replace(best.layout, dp=1).label()} · {best.precision.short()} · {best.mode.label()}",
+            engine=best.label(),
             input_len=work.input_len,
             cached_len=work.cached_tokens,
             output_len=work.output_len,

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from rackline.search.kept_prefixes import KeptPrefixes
     from rackline.search.launch import LaunchCommand
     from rackline.search.least_energy import Tried
+    from rackline.search.plan import WhatIfPoint
     from rackline.search.speculation import SpeculationRow
-    from rackline.search.what_if import WhatIfPoint
     from rackline.serving.fleet import Fleet
 
 
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
-    from rackline.report.plan_report import plan_report
+    from rackline.report.plan_report import lengths_lines, plan_report
     from rackline.report.plan_summary import plan_summary
     from rackline.report.what_if_report import what_if_report
     from rackline.report.wording import Prose
@@ -105,22 +105,12 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
         return
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
-    yield from _lengths_text(found.plan)
+    yield from lengths_lines(found.plan.demand.workload.mixture)
     yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
     for line in _interval(answer).splitlines():
         yield Prose(line, style="dim")
     yield from _more_text(answer.question, found)
-
-
-def _lengths_text(plan: Plan) -> Iterable[Any]:
-    """Which lengths there are, where there are several."""
-    from rackline.report.wording import Prose
-
-    mixture = plan.demand.workload.mixture
-    if mixture is not None:
-        longest = f"the longest request {mixture.longest_context:,.0f} tokens"
-        yield Prose(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
 
 
 def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
@@ -154,26 +144,13 @@ def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:
     return of_candidate(one, plan.system.model, plan.system.cluster.chip.name, plan.system.calibration.name)
 
 
-def _caps_text(tried: tuple[Tried, ...]) -> Any:
-    """The power caps that were compared."""
-    from rackline.report.breakdown import plain_table
-
-    table = plain_table("power caps, by estimates", caption="others: --power-cap")
-    table.add_column("cap of a chip", justify="right")
-    table.add_column("J an output token", justify="right")
-    table.add_column("layout")
-    for one in tried:
-        cap = "its limit" if one.cap_w is None else f"{one.cap_w:,.0f} W"
-        joules = one.joules_per_output_token
-        table.add_row(cap, "beyond the limits" if joules is None else f"{joules:.3g}", one.layout)
-    return table
-
-
 def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
     """What else was asked of the best."""
     if found.power_caps:
+        from rackline.report.plan_report import caps_report
+
         yield ""
-        yield _caps_text(found.power_caps)
+        yield caps_report(found.power_caps)
     if found.speculation:
         from rackline.report.speculation_report import speculation_report
 
@@ -282,6 +259,7 @@ def _data(answer: Answered) -> PlanData | WhatIf:
 
 
 def _summary(answer: Answered) -> str:
+    from rackline.report.fleet_report import fleet_summary
     from rackline.units import format_seconds, format_usd
 
     found = answer.result
@@ -296,19 +274,8 @@ def _summary(answer: Answered) -> str:
         f"{cost}TPOT {format_seconds(best.tpot_s)}, TTFT {format_seconds(best.ttft_s)}, "
         f"{best.output_tokens_per_s_per_chip:,.0f} output tokens/s per chip;\n  {plan.system.model.name} on "
         f"{best.num_chips} chips of {plan.system.cluster.name}, {best.serving}, batch {best.batch_size:.4g} with "
-        f"{best.layout.label()}, {best.precision.short()}{_fleet_summary(found.fleet)}"
+        f"{best.layout.label()}, {best.precision.short()}{fleet_summary(found.fleet)}"
     )
-
-
-def _fleet_summary(fleet: Fleet | None) -> str:
-    """What the traffic needs; empty where none was asked for."""
-    if fleet is None:
-        return ""
-    from rackline.report.fleet_report import asked_of_fleet
-    from rackline.units import format_usd
-
-    rent = "" if fleet.usd_per_hour is None else f", {format_usd(fleet.usd_per_hour)} an hour"
-    return f";\n  {asked_of_fleet(fleet)}: {fleet.copies:,} copies, {fleet.billed_chips:,} chips paid{rent}"
 
 
 def _rows(answer: Answered) -> Iterable[Any]:
@@ -501,7 +468,7 @@ def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatI
         InputError: a bad quantity.
     """
     from rackline.api.what_if import leading_number, read_sweep, setting
-    from rackline.search.what_if import WhatIfPoint
+    from rackline.search.plan import WhatIfPoint
 
     model, _ = named(question, watch)
     sweep = read_sweep(text)

@@ -71,7 +71,7 @@ def _summary(answer: Answer[PriceQuestion, Priced]) -> str:
     found = answer.result.offered
     standard = next((tier for tier in found.tiers if tier.mode == "standard"), found.tiers[0])
     deployment = standard.deployment
-    if deployment is None:
+    if deployment is None or standard.reason:
         return standard.reason
     return (
         f"{format_usd(standard.input_usd * 1e6)} in and {format_usd(standard.output_usd * 1e6)} out a million tokens "

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rackline.hardware import Cluster
     from rackline.parallel import Layout
     from rackline.pricing import PromptLengths, Rent, TokenCosts, Way
-    from rackline.search.candidate import Candidate
+    from rackline.search.choice import Choice
     from rackline.serving.workload import Workload
     from rackline.system import System
 
@@ -111,7 +111,7 @@ def costs_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedWays:
-    """The cheapest single engine of a plan, searched anew for each tier and limit, with every slot taken all the time.
+    """The cheapest engine or pools that a plan would estimate, searched anew for each tier and limit.
 
     Args:
         system: in one precision; its cluster at the price of a chip-hour that counts.
@@ -137,14 +137,15 @@ class SearchedWays:
         return self.found[key]
 
     def _searched(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
-        from rackline.search import SearchSpace, plan
+        from rackline.search import SearchSpace
+        from rackline.search.plan import contenders
         from rackline.serving.workload import Workload
         from rackline.system import Constraints, Demand
 
         layouts = self._holding(lengths.until_len + output_len)
         if not layouts:
             return f"one sequence of {lengths.until_len + output_len:,.0f} tokens does not fit on any replica"
-        if lengths.earned_at == "mean":
+        if lengths.earned_at == "mean" and lengths.known is None:
             # micro-batches of unequal prompts wait for each other, which a plan for one length does not see
             layouts = [layout for layout in layouts if layout.pp == 1] or layouts
         lengths_asked = (
@@ -152,18 +153,14 @@ class SearchedWays:
             if lengths.known is None
             else Workload.of_mixture(lengths.known)
         )
-        answer = plan(
+        found = contenders(
             self.system,
             Demand(workload=lengths_asked, limits=Constraints(tpot_s=tpot_s)),
             SearchSpace(layouts=layouts),
-            prefill=None,
-            served=False,
+            open_loop=tpot_s is not None,  # where nobody waits for an answer, every slot is always taken
         )
-        from rackline.search.candidate import Candidate
-
-        if answer.aggregated is None or not isinstance(answer.aggregated.estimate, Candidate):
-            return answer.reason
-        return self._way(answer.aggregated.estimate, lengths, output_len, tpot_s)
+        best = found.best
+        return found.engines.reason if best is None else self._way(best, lengths, output_len, tpot_s)
 
     def _holding(self, context_len: float) -> list[Layout]:
         """Layouts of which a rank holds a sequence of this context."""
@@ -186,25 +183,32 @@ class SearchedWays:
         holds = np.broadcast_to(np.asarray(use.free) >= 0, len(layouts))
         return [layout for layout, held in zip(layouts, holds, strict=True) if held]
 
-    def _way(self, found: Candidate, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way:
+    def _way(self, found: Choice, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way:
         from rackline.pricing import TokenCosts, Way
-        from rackline.pricing.ways import mean_prefill_chip_s, prefill_chip_s
+        from rackline.pricing.costs import mean_prefill_chip_s, prefill_chip_s
         from rackline.search.candidate import price_per_chip_s
 
+        first = found.prefill_pool
         costs = TokenCosts.of(self.system, found.layout, found.mode)
+        prefill = None if first is None else TokenCosts.of(self.system, first.layout, first.mode)
+        # the same rent over all output tokens, those of engines on chips that are left over included
         per_mtok = price_per_chip_s(self.system.cluster)[0] * 1e6
+        per_mtok *= found.usd_per_mtok_output_all_in / found.usd_with_leftover
         spread = 1.0  # of a mixture a plan counts the prompts as they are
         if lengths.known is None:
-            spread = mean_prefill_chip_s(costs, lengths) / float(prefill_chip_s(costs, lengths.mean)[0])
+            prompts = prefill or costs
+            spread = mean_prefill_chip_s(prompts, lengths) / float(prefill_chip_s(prompts, lengths.mean)[0])
+        used = found.num_chips + (found.leftover.num_chips if found.leftover else 0)
         return Way(
             costs=costs,
+            prefill=prefill,
             lengths=lengths,
             output_len=output_len,
             tpot_limit_s=tpot_s,
-            scheduler=found.mode.label(),
+            scheduler=found.mode.label() if first is None else "prompts and outputs apart",
             batch_size=float(found.batch_size),
             tpot_s=found.tpot_s,
             input_chip_s=spread * found.usd_per_mtok_input / per_mtok,
             output_chip_s=found.usd_per_mtok_output / per_mtok,
-            used_share=found.num_chips / found.billed_chips,
+            used_share=used / found.billed_chips,
         )

@@ -83,7 +83,7 @@ class Server:
 
     def costs(self, result: Result) -> Costs | None:
         """Costs of the tokens of a run; None without a price."""
-        from rackline.search.cost import prompt_cost_share
+        from rackline.search.served import prompt_cost_share
 
         if self.usd_per_s is None:
             return None

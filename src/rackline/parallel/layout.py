@@ -83,6 +83,10 @@ class LayoutGrid:
         """Some of the layouts."""
         return LayoutGrid(**{each.name: getattr(self, each.name)[some] for each in fields(self)})
 
+    def layout(self, row: int) -> Layout:
+        """One of the layouts, of a single replica."""
+        return Layout(**{each.name: int(getattr(self, each.name)[row]) for each in fields(self)})
+
     @property
     def chips_per_replica(self) -> IntArray:
         """Chips of one replica of each layout."""

@@ -12,14 +12,22 @@ from rackline.pricing.cache import (
     tier_by_drain,
 )
 from rackline.pricing.compare import Compared, compare, rank_correlation
-from rackline.pricing.costs import Rent, TokenCosts, purchase_usd_per_hour
+from rackline.pricing.costs import (
+    EarnedAt,
+    OneDeployment,
+    PromptLengths,
+    Rent,
+    TokenCosts,
+    Way,
+    Ways,
+    purchase_usd_per_hour,
+)
 from rackline.pricing.forward import keeping_lines, offer_prices, request_cost_usd
 from rackline.pricing.inverse import read_all, read_prices
 from rackline.pricing.offered import Offered, SoldCache, SoldMedia, SoldTier, Terms
 from rackline.pricing.reading import Conflict, Inference, KeptIn, Missing, PriceChange, Reading
 from rackline.pricing.sheet import PriceSheet, PriceTier, all_sheets, find_sheets, price_sheet, sheet_from_record
 from rackline.pricing.unknowns import Offer, Range, Unknowns, default_offers, default_unknowns
-from rackline.pricing.ways import EarnedAt, OneDeployment, PromptLengths, Way, Ways
 
 __all__ = [
     "CheapestSpan",

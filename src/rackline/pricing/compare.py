@@ -1,16 +1,18 @@
-"""Open models sold by several hosts: readings of their prices against the known architecture."""
+"""Price sheets side by side, their changes in time, and where they contradict each other or physics."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, assert_never
 
 import numpy as np
 
 from rackline.arch import AnyModel, model
-from rackline.pricing.reading import Inference, Reading
-from rackline.pricing.unknowns import Range
+from rackline.pricing.reading import Conflict, Inference, PriceChange, Reading
+from rackline.pricing.sheet import PriceSheet
+from rackline.pricing.unknowns import Range, Unknowns
 
 _CONTEXT_LEN = 4490.0  # the middle of the range that readings suppose
 # KV caches are kept at one or two bytes per element (fp8, bf16).
@@ -144,3 +146,221 @@ def _ranks(values: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.
     below = (values[None, :] < values[:, None]).sum(axis=1)
     same = (values[None, :] == values[:, None]).sum(axis=1)
     return below + (same - 1) / 2.0
+
+
+def price_changes(sheet: PriceSheet, unknowns: Unknowns) -> tuple[PriceChange, ...]:
+    """Compare each earlier price with the present standard one.
+
+    Compute per dollar of the best chip over the median chip, at one data type, stands for what newer chips explain;
+    the best data type over the next wider one on a chip the most that one step in precision explains. A model, margin
+    or utilisation that changed must account for the rest.
+
+    Sources: lecture C104 (price follows cost); C107 (input price is compute).
+    """
+    standard = sheet.standard
+    if standard is None or standard.input_usd is None or standard.output_usd is None:
+        return ()
+    hardware, precision = _gains(unknowns)
+    found: list[PriceChange] = []
+    for old in sheet.history:
+        given, made = old.input_usd / standard.input_usd, old.output_usd / standard.output_usd
+        left = given / (hardware * precision)
+        found.append(
+            PriceChange(
+                name=old.name,
+                input_ratio=given,
+                output_ratio=made,
+                hardware_gain=hardware,
+                precision_gain=precision,
+                left_over=left,
+                text=_text(given, made, hardware, precision),
+            )
+        )
+    return tuple(found)
+
+
+def _gains(unknowns: Unknowns) -> tuple[float, float]:
+    """Compute per dollar of the best chip over the median one at one data type; of a type over the next wider one."""
+    per_dollar: dict[str, list[float]] = {}
+    steps = [1.0]
+    for offer in unknowns.offers:
+        mine = [offer.chip.flop_per_s(dtype) for dtype in unknowns.dtypes if offer.chip.supports(dtype)]
+        steps += [b / a for a, b in itertools.pairwise(mine) if b > a]
+        for dtype in unknowns.dtypes:
+            if offer.chip.supports(dtype):
+                rate = offer.chip.flop_per_s(dtype) / offer.usd_per_chip_hour
+                per_dollar.setdefault(dtype, []).append(rate)
+    return max(float(np.max(rates) / np.median(rates)) for rates in per_dollar.values()), max(steps)
+
+
+def _text(given: float, made: float, hardware: float, precision: float) -> str:
+    if given < 1.0:
+        return f"input rose {1 / given:.2g} times and output {1 / made:.2g} times: cost did not; margin or scarcity did"
+    if given == 1.0 and made == 1.0:
+        return "no change"
+    words = f"input fell {given:.2g} times, output {made:.2g} times"
+    if abs(given / made - 1.0) > 0.05:
+        words += ", by different factors: memory and compute costs moved apart"
+    if given <= hardware:
+        return f"{words}: newer chips alone can explain it ({hardware:.2g} times the compute per dollar)"
+    if given <= hardware * precision:
+        return f"{words}: newer chips ({hardware:.2g}) and one step in precision ({precision:.2g}) can explain it"
+    left = given / (hardware * precision)
+    return (
+        f"{words}: more than newer chips ({hardware:.2g}) and a step in precision ({precision:.2g}) explain together; "
+        f"at least {left:.2g} times came from a smaller model, less margin or more utilisation"
+    )
+
+
+def conflicts(
+    sheet: PriceSheet, unknowns: Unknowns, inferences: Sequence[Inference], price_over_cost: Range
+) -> tuple[Conflict, ...]:
+    """Every contradiction that the sheet shows.
+
+    Sources: ledger N46 (step against output price), N47 (longest context), N48 (input steps too).
+    """
+    found: list[Conflict] = []
+    standard, step = sheet.standard, sheet.step
+    if standard is not None and step is not None:
+        found += _step(sheet, price_over_cost)
+    found += _kv(inferences)
+    found += _batch(inferences, unknowns)
+    return tuple(found)
+
+
+def _step(sheet: PriceSheet, price_over_cost: Range) -> list[Conflict]:
+    found: list[Conflict] = []
+    standard, step = sheet.standard, sheet.step
+    if standard is None or step is None or not standard.output_usd:
+        return found
+    at = step.above_context_len
+    if standard.input_usd and standard.output_usd > 1.2 * standard.input_usd:
+        ratio = standard.output_usd / standard.input_usd
+        found.append(
+            Conflict(
+                claims="N46: C99 against C107",
+                text=f"the step says that decode is bound by compute up to {at:,.0f} tokens, the output price that "
+                f"memory takes {ratio:.3g} times as long as compute; both hold only if output carries {ratio:.3g} "
+                "times the margin of input or the step is not the crossover",
+            )
+        )
+    if step.output_usd and sheet.max_context_len and sheet.max_context_len > at:
+        rise = step.output_usd / standard.output_usd
+        last = max(tier.above_context_len for tier in sheet.of_mode("standard"))
+        grows = sheet.max_context_len / at
+        if last == at and grows > rise * 1.05:
+            needs = grows / rise
+            inside = "within" if price_over_cost.low <= needs <= price_over_cost.high else "outside"
+            found.append(
+                Conflict(
+                    claims="N47: C98",
+                    text=f"output rises {rise:.3g} times at {at:,.0f} tokens, but dense attention costs {grows:.3g} "
+                    f"times as much at the longest prompt of {sheet.max_context_len:,.0f}; that is paid at "
+                    f"{needs:.2g} times the cost at the step ({inside} the range of price over cost), or with fewer "
+                    "bytes read per token of context",
+                )
+            )
+    if step.output_usd and step.input_usd and standard.input_usd:
+        given, made = step.input_usd / standard.input_usd, step.output_usd / standard.output_usd
+        if abs(given / made - 1.0) > 0.05:
+            found.append(
+                Conflict(
+                    claims="N48: C96",
+                    text=f"above {at:,.0f} tokens input rises {given:.3g} times and output {made:.3g} times; a KV "
+                    "crossover raises output alone",
+                )
+            )
+    return found
+
+
+def fitting_tiers(inferences: Sequence[Inference]) -> tuple[str, ...]:
+    """Memory tiers in which the price of keeping a token likely pays for KV bytes that another price likely says.
+
+    Sources: lecture C116, C120.
+    """
+    kept, intervals = _kept(inferences), _intervals(inferences)
+    return tuple(
+        dict.fromkeys(
+            each.method.rsplit(" ", 1)[-1]
+            for each in kept
+            if any(each.likely.overlaps(interval.likely) for interval in intervals)
+        )
+    )
+
+
+def _kept(inferences: Sequence[Inference]) -> list[Inference]:
+    return [i for i in inferences if i.quantity == "kv_bytes_per_token" and ", if kept in " in i.method]
+
+
+def _direct(inferences: Sequence[Inference]) -> list[Inference]:
+    """KV bytes that rest on no memory tier and not on the lecture's numbers."""
+    kv = [i for i in inferences if i.quantity == "kv_bytes_per_token" and "lecture" not in i.method]
+    return [i for i in kv if ", if kept in " not in i.method]
+
+
+def _intervals(inferences: Sequence[Inference]) -> list[Inference]:
+    return [i for i in _direct(inferences) if i.bound == "interval"]
+
+
+def _kv(inferences: Sequence[Inference]) -> list[Conflict]:
+    """KV bytes from different prices that have no value in common, or likely none."""
+    found: list[Conflict] = []
+    for one, other in itertools.combinations(_direct(inferences), 2):
+        how = ""
+        if _apart(one, other, (one.low, one.high), (other.low, other.high)):
+            how = "cannot agree"
+        elif _apart(one, other, (one.likely_low, one.likely_high), (other.likely_low, other.likely_high)):
+            how = "hardly agree"
+        if how:
+            found.append(
+                Conflict(
+                    claims=f"{one.claim} against {other.claim}",
+                    text=f"KV bytes per token {how}: {_span(one)} by {one.method}, {_span(other)} by {other.method}",
+                )
+            )
+    kept, fits = _kept(inferences), fitting_tiers(inferences)
+    if kept and _intervals(inferences) and not fits:
+        spans = ", ".join(f"{i.method} {_span(i)}" for i in _intervals(inferences))
+        found.append(
+            Conflict(
+                claims="C116 against C99, C107",
+                text=f"the price of keeping a token is likely that of no memory tier: KV bytes per token by {spans}",
+            )
+        )
+    elif fits == ("hbm",):
+        found.append(
+            Conflict(
+                claims="C116 against C120",
+                text="keeping a token is likely priced like the chip's own memory; in host memory, flash or on disk "
+                "the same price would be many times the cost",
+            )
+        )
+    return found
+
+
+def _apart(one: Inference, other: Inference, span: tuple[float, float], other_span: tuple[float, float]) -> bool:
+    """Whether two spans have no value in common; one that is an upper bound reaches down to 0."""
+    low = 0.0 if one.bound == "at most" else span[0]
+    other_low = 0.0 if other.bound == "at most" else other_span[0]
+    return low > other_span[1] or other_low > span[1]
+
+
+def _span(inference: Inference) -> str:
+    match inference.bound:
+        case "at most":
+            return f"at most {inference.likely_high:,.0f}"
+        case "interval" | "at least":
+            return f"{inference.likely_low:,.0f} to {inference.likely_high:,.0f}"
+    assert_never(inference.bound)
+
+
+def _batch(inferences: Sequence[Inference], unknowns: Unknowns) -> list[Conflict]:
+    x = unknowns.price_over_cost
+    return [
+        Conflict(
+            claims="C12",
+            text=f"{i.method} of {i.low:.3g} times needs more price over cost than the ranges allow ({x.high:.3g})",
+        )
+        for i in inferences
+        if i.quantity == "price_over_cost" and i.low > x.high
+    ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import nan
 
 import numpy as np
 
@@ -28,13 +29,25 @@ from rackline.pricing.cache import (
     keeping_cost,
     recompute_cost,
 )
-from rackline.pricing.coinciding import coinciding_contexts, coinciding_modes
-from rackline.pricing.costs import Rent, TokenCosts
-from rackline.pricing.offered import Mode, Offered, SoldCache, SoldMedia, SoldTier, Terms
-from rackline.pricing.ways import PromptLengths, Way, Ways
+from rackline.pricing.costs import PromptLengths, Rent, TokenCosts, Way, Ways
+from rackline.pricing.offered import (
+    Mode,
+    Offered,
+    SoldCache,
+    SoldMedia,
+    SoldTier,
+    Terms,
+    coinciding_contexts,
+    coinciding_modes,
+)
 from rackline.serving.energy import power_of
+from rackline.units import format_seconds, format_usd
 
 LEAST_FAST = 2.0  # a mode below this speed-up is sold as priority
+
+# Below this a product of a decode pass does not fill one tile of the tensor cores (16 rows: PTX ISA, mma.m16n8k16), and
+# each sequence pays for a large part of a replica: no host would make a tier of it.
+SMALL_BATCH = 16.0
 
 
 def request_cost_usd(
@@ -107,14 +120,14 @@ def offer_prices(
         media=tuple(
             _sold_media(tier, tier.way, rent, terms)
             for tier in standard
-            if tier.way and media_of(tier.way.costs.deployment.model)
+            if tier.way and not tier.reason and media_of(tier.way.costs.deployment.model)
         ),
     )
 
 
 def _sold_media(tier: SoldTier, way: Way, rent: Rent, terms: Terms) -> SoldMedia:
     """Images and sound of a request: what their encoders add to a prompt of their tokens, and these tokens as input."""
-    costs, model = way.costs, way.costs.deployment.model
+    costs, model = way.prompts, way.costs.deployment.model
     media = media_of(model)
     tokens = media.tokens if media is not None else 0
 
@@ -135,7 +148,7 @@ def _sold_media(tier: SoldTier, way: Way, rent: Rent, terms: Terms) -> SoldMedia
 
 def _cached(tier: SoldTier, hit_usd: float | None, terms: Terms) -> float:
     """Price of a prompt token found in the cache, never above that of one that is computed [USD]."""
-    if hit_usd is None or tier.way is None:
+    if hit_usd is None or tier.reason:
         return float("nan")
     return min(hit_usd * terms.utilisation / terms.used(tier.mode), tier.input_usd)
 
@@ -168,10 +181,34 @@ def _modes_of(lengths: PromptLengths, ways: Ways, rent: Rent, terms: Terms) -> l
         if name in sold:
             slower = sold[name] = sold[name].above(slower)
     largest = max((way.batch_size for _, _, way in asked if isinstance(way, Way)), default=0.0)
-    return [
-        replace(_sold(name, mode, way, sold.get(name), lengths, rent, terms), larger_batch=largest)
-        for name, mode, way in asked
-    ]
+    tiers = [_sold(name, mode, way, sold.get(name), lengths, rent, terms) for name, mode, way in asked]
+    return [_unless_small(tier, tier.way, largest) if tier.way else tier for tier in tiers]
+
+
+def _unless_small(tier: SoldTier, way: Way, largest: float) -> SoldTier:
+    """The tier; where only a small batch serves it, without prices, but with the reason and what they would be.
+
+    Args:
+        largest: batch that serves the tier in any mode [sequences].
+    """
+    if way.batch_size >= SMALL_BATCH:
+        return tier
+    if way.tpot_limit_s is None or largest < SMALL_BATCH:
+        why = f"memory holds no more than {largest:,.0f}"
+    else:
+        limit = format_seconds(way.tpot_limit_s)
+        why = f"the limit of {limit} a token leaves no more (without it {largest:,.0f} sequences); allow more time"
+    chips = "a chip" if way.costs.num_chips == 1 else f"{way.costs.num_chips:,} chips"
+    batch = f"a batch of {way.batch_size:,.3g} on {chips}"
+    usd = f"{format_usd(tier.usd_per_mtok_input)} in, {format_usd(tier.usd_per_mtok_output)} out a million tokens"
+    return replace(
+        tier,
+        reason=f"not sold: {usd} would be the price of {batch}: {why}",
+        input_usd=nan,
+        output_usd=nan,
+        margin=None,
+        margin_at_longest=None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +296,7 @@ def _caches(
     A hit pays for the device that is read, in the most expensive tier of the lifetimes, and, to be safe, for the chips
     while the entry crosses their host links, as if nothing else ran. It never costs more than recomputing.
     """
-    sold = [(tier, tier.way.costs) for tier in standard if tier.way is not None]
+    sold = [(tier, tier.way.prompts) for tier in standard if tier.way is not None and not tier.reason]
     if not sold or not terms.lifetimes_s:
         return (), None, {}
     cheap, costs = sold[0]

@@ -14,14 +14,11 @@ import numpy as np
 from rackline.hardware import MemoryTier
 from rackline.passes.features import as_array
 from rackline.pricing import forms
-from rackline.pricing.cache_reading import keeping_units, read_cache
-from rackline.pricing.changes import price_changes
-from rackline.pricing.conflicts import conflicts, fitting_tiers
-from rackline.pricing.reader import Reader
-from rackline.pricing.reading import Bound, Reading
+from rackline.pricing.cache import keeping_units, read_cache
+from rackline.pricing.compare import conflicts, fitting_tiers, price_changes
+from rackline.pricing.reading import Bound, Reader, Reading, verdict_of
 from rackline.pricing.sheet import PriceSheet, PriceTier
 from rackline.pricing.unknowns import Draws, Unknowns, default_unknowns
-from rackline.pricing.verdict import verdict_of
 from rackline.serving import blackboard
 
 # What the lecture puts in: 100 billion active parameters and a ratio of 300 (claim C100).

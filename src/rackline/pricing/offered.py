@@ -1,18 +1,19 @@
-"""A price sheet made from a deployment: its terms, tiers and cache prices."""
+"""A price sheet made from a deployment: its terms, tiers and cache prices, and why some of them are the same."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.parallel import Deployment, Layout, Precision
-from rackline.pricing.costs import Rent
+from rackline.pricing.costs import EarnedAt, PromptLengths, Rent, Way
 from rackline.pricing.forms import price_over_cost
 from rackline.pricing.sheet import CacheWrite, PriceSheet, PriceTier
-from rackline.pricing.ways import EarnedAt, PromptLengths, Way
 from rackline.serving.energy import Power
 from rackline.serving.fleet import Fleet
 from rackline.serving.mixture import Mixture
@@ -22,10 +23,6 @@ LIFETIMES_S = (300.0, 3600.0, 86400.0)
 
 Mode = Literal["standard", "batch", "flex", "priority", "fast"]
 _LEFT_OVER: tuple[Mode, ...] = ("batch", "flex")
-
-# Below this a product of a decode pass does not fill one tile of the tensor cores (16 rows: PTX ISA, mma.m16n8k16), and
-# each sequence pays for a large part of a replica.
-SMALL_BATCH = 16.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +99,11 @@ class SoldTier:
         output_len: tokens of an answer; all-in is the output of a request with the longest prompt [tokens].
         input_usd, output_usd: of one token [USD].
         cached_input_usd: of one prompt token found in the cache [USD].
-        way: that serves it, None where it cannot be sold.
+        way: that serves it, None where nothing does.
         margin: earned over all of its prompts: price over cost, less 1 [ratio].
         margin_at_longest: of a request with the longest prompt, None where no batch of them meets the limit [ratio].
         kwh_per_mtok_input, kwh_per_mtok_output: energy of the site, None without a power [kWh].
         reason: why the tier cannot be sold; empty when it can.
-        larger_batch: that serves the tier where nobody waits; 0 where none does [sequences].
     """
 
     json_keys: ClassVar = (
@@ -120,6 +116,7 @@ class SoldTier:
         "usd_per_mtok_output_all_in",
         "usd_per_mtok_cached_input",
         "layout",
+        "prefill_layout",
         "precision",
         "scheduler",
         "batch_size",
@@ -132,7 +129,6 @@ class SoldTier:
         "chip_w=power.chip_w",
         "power_basis=power.basis",
         "reason",
-        "small_batch",
     )
 
     name: str
@@ -149,23 +145,6 @@ class SoldTier:
     kwh_per_mtok_input: float | None = None
     kwh_per_mtok_output: float | None = None
     reason: str = ""
-    larger_batch: float = 0.0
-
-    @property
-    def small_batch(self) -> str:
-        """Why the price is that of an absurdly small batch, of which no host would make a tier; empty otherwise."""
-        if self.way is None or self.batch_size >= SMALL_BATCH:
-            return ""
-        layout = self.way.costs.deployment.layout
-        text = (
-            f"the price of a batch of {self.batch_size:,.0f} on {layout.chips_per_replica:,} chips, hardly one to sell "
-        )
-        if self.way.tpot_limit_s is None or self.larger_batch < SMALL_BATCH:
-            return f"{text}at: memory holds no more than {self.larger_batch:,.0f}"
-        return (
-            f"{text}at: the limit of {format_seconds(self.way.tpot_limit_s)} a token leaves one engine no more beside "
-            f"prompts of this length (without it {self.larger_batch:,.0f} sequences); allow more time, or plan pools"
-        )
 
     @property
     def power(self) -> Power | None:
@@ -181,6 +160,11 @@ class SoldTier:
     def layout(self) -> Layout | None:
         """Of the deployment."""
         return self.deployment.layout if self.deployment else None
+
+    @property
+    def prefill_layout(self) -> Layout | None:
+        """Of the pool that computes the prompts; None where one engine does both."""
+        return self.way.prefill.deployment.layout if self.way and self.way.prefill else None
 
     @property
     def precision(self) -> Precision | None:
@@ -430,3 +414,68 @@ class Offered:
 def _check(what: str, given: float, least: float, allowed: str) -> None:
     if not (given >= least and np.isfinite(given)):
         raise InputError(what=what, given=given, allowed=allowed, nearest=f"{least:g}")
+
+
+_SAME = 0.005  # of a price: as it is written with three digits
+
+
+def coinciding_modes(tiers: Sequence[SoldTier], terms: Terms) -> list[str]:
+    """One sentence for each mode whose prices are those of the next slower one in the same tier."""
+    found: list[str] = []
+    for length in dict.fromkeys(tier.until_len for tier in tiers):
+        sold = {tier.mode: tier for tier in tiers if tier.until_len == length and not tier.reason}
+        batch, flex, standard = (sold.get(mode) for mode in ("batch", "flex", "standard"))
+        if batch and flex and _same(batch, flex):
+            found.append(f"prompts to {length:,.0f}: flex costs what batch does: {_why_flex(batch, terms)}")
+        if flex and standard and _same(flex, standard):
+            found.append(
+                f"prompts to {length:,.0f}: standard costs what flex does: at a utilisation of "
+                f"{100 * terms.utilisation:.3g} % no hours are left over"
+            )
+        fast = [tier for tier in (standard, *_faster(tiers, length)) if tier]
+        found += [
+            f"prompts to {length:,.0f}: {_plain(second)} costs what {_plain(first)} does: the way that serves it costs "
+            "no more per token"
+            for first, second in pairwise(fast)
+            if _same(first, second)
+        ]
+    return found
+
+
+def coinciding_contexts(tiers: Sequence[SoldTier]) -> list[str]:
+    """One sentence for each mode whose longer tier costs what the shorter does."""
+    found: list[str] = []
+    for name in dict.fromkeys(_plain(tier) for tier in tiers):
+        sold = [tier for tier in tiers if _plain(tier) == name and not tier.reason]
+        for first, second in pairwise(sold):
+            if _same(first, second):
+                found.append(
+                    f"{name}: prompts to {second.until_len:,.0f} cost what those to {first.until_len:,.0f} do: a step "
+                    "takes no longer and as many sequences fit"
+                )
+    return found
+
+
+def _why_flex(batch: SoldTier, terms: Terms) -> str:
+    if terms.tpot_s is None:
+        return "there is no limit to the time per output token"
+    if batch.tpot_s <= terms.tpot_s:
+        return (
+            f"the cheapest batch takes {format_seconds(batch.tpot_s)} per token, within {format_seconds(terms.tpot_s)}"
+        )
+    return f"without the limit of {format_seconds(terms.tpot_s)} no way costs less per token"
+
+
+def _faster(tiers: Sequence[SoldTier], length: float) -> list[SoldTier]:
+    return [
+        tier for tier in tiers if tier.until_len == length and tier.mode in ("priority", "fast") and not tier.reason
+    ]
+
+
+def _plain(tier: SoldTier) -> str:
+    return tier.name.split(" above")[0]
+
+
+def _same(first: SoldTier, second: SoldTier) -> bool:
+    pairs = ((first.input_usd, second.input_usd), (first.output_usd, second.output_usd))
+    return all(abs(a - b) <= _SAME * max(a, b) for a, b in pairs)

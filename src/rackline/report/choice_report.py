@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isnan
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -15,6 +16,7 @@ from rackline.report.wording import Prose, money, money_name, percent, share, sh
 from rackline.search import Basis, Choice, Plan, Pool
 from rackline.search.choice import Energy
 from rackline.search.fits import ClusterNeed
+from rackline.simulation.steady_state import Interval
 from rackline.units import format_count, format_seconds
 
 BASIS: dict[Basis, str] = {
@@ -193,7 +195,7 @@ def served_table(choice: Choice) -> RenderableType:
     found = sustained.simulated
     table = plain_table(
         f"served: {found.requests:,} requests that arrive at random, {written(sustained.requests_per_s)} a second",
-        caption="± of p99: 90 % of other runs of this length lie between",
+        caption="± of p99: its 95 % confidence interval; ? where the run is too short to bound it",
     )
     for name in ("", "mean", "p50", "p90", "p99", "± of p99"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
@@ -203,8 +205,13 @@ def served_table(choice: Choice) -> RenderableType:
         ("whole request", found.e2e_s),
     ):
         values = [format_seconds(value) for value in (one.mean, one.p50, one.p90, one.p99)]
-        table.add_row(label, *values, f"{format_seconds(one.p99_low)} to {format_seconds(one.p99_high)}")
+        table.add_row(label, *values, _ends(one.p99_interval))
     return table
+
+
+def _ends(interval: Interval) -> str:
+    low, high = ("?" if isnan(end) else format_seconds(end) for end in (interval["low"], interval["high"]))
+    return f"{low} to {high}"
 
 
 def other_kind(plan: Plan) -> list[RenderableType]:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import money, percent
 from rackline.serving.fleet import Fleet, Interactive
-from rackline.units import format_count, format_seconds
+from rackline.units import format_count, format_seconds, format_usd
 
 
 def fleet_report(fleet: Fleet) -> Table:
@@ -69,3 +69,11 @@ def _power(fleet: Fleet) -> str:
         return "not known"
     basis = {"kernels": "", "nameplate": ", by the nameplate"}.get(fleet.power_basis, f", {fleet.power_basis}")
     return f"{format_count(fleet.power_w)} W{basis}"
+
+
+def fleet_summary(fleet: Fleet | None) -> str:
+    """What the traffic needs; empty where none was asked for."""
+    if fleet is None:
+        return ""
+    rent = "" if fleet.usd_per_hour is None else f", {format_usd(fleet.usd_per_hour)} an hour"
+    return f";\n  {asked_of_fleet(fleet)}: {fleet.copies:,} copies, {fleet.billed_chips:,} chips paid{rent}"

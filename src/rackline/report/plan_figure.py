@@ -12,7 +12,7 @@ from rackline.report.explain_figures import pass_waterfall
 from rackline.report.figure import Figure
 from rackline.report.wording import money, money_name
 from rackline.search import Candidate, Choice, Plan, PoolPair
-from rackline.search.what_if import WhatIfPoint
+from rackline.search.plan import WhatIfPoint
 from rackline.units import format_seconds
 
 _SPEED = Measure(field="tokens_per_s_per_user", title="speed for one user [tokens/s]", kind="count")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rich.console import Group, RenderableType
@@ -23,8 +24,21 @@ from rackline.report.choice_report import (
 )
 from rackline.report.pool_report import pool_table
 from rackline.report.terminal_plot import Series, log_plot
-from rackline.report.wording import bar, money, money_name, percent, share, short_count, spread_over, trust, written
+from rackline.report.wording import (
+    Prose,
+    bar,
+    money,
+    money_name,
+    percent,
+    share,
+    short_count,
+    spread_over,
+    trust,
+    written,
+)
 from rackline.search import Candidate, Choice, Plan
+from rackline.search.least_energy import Tried
+from rackline.serving.mixture import Mixture
 from rackline.units import format_bytes, format_count, format_seconds
 
 FRONT_ROWS = 12
@@ -272,3 +286,23 @@ def _footer(plan: Plan, elapsed_s: float) -> Group:
     passes = [time for choice in plan.choices for time in (choice.inside.decode, choice.inside.prefill)]
     rows = [row for time in passes for row in time.rows]
     return Group(looked, assumed, trust(plan.system.calibration, plan.system.cluster.chip, rows))
+
+
+def lengths_lines(mixture: Mixture | None) -> Iterable[RenderableType]:
+    """Which lengths there are, where there are several."""
+    if mixture is not None:
+        longest = f"the longest request {mixture.longest_context:,.0f} tokens"
+        yield Prose(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
+
+
+def caps_report(tried: Sequence[Tried]) -> Table:
+    """The power caps that were compared."""
+    table = plain_table("power caps, by estimates", caption="others: --power-cap")
+    table.add_column("cap of a chip", justify="right")
+    table.add_column("J an output token", justify="right")
+    table.add_column("layout")
+    for one in tried:
+        cap = "its limit" if one.cap_w is None else f"{one.cap_w:,.0f} W"
+        joules = one.joules_per_output_token
+        table.add_row(cap, "beyond the limits" if joules is None else f"{joules:.3g}", one.layout)
+    return table

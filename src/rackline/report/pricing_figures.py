@@ -9,7 +9,7 @@ import numpy as np
 from rackline.arch import model
 from rackline.pricing import CheapestSpan, KeepingCost, Offered, Reading
 from rackline.pricing.compare import Truth
-from rackline.pricing.ways import SHORTEST
+from rackline.pricing.costs import SHORTEST
 from rackline.report.axes import BAR_HEIGHT, Layer, Measure, Row, colour, hovered, limit, log_axis
 from rackline.report.figure import Figure
 from rackline.report.wording import percent

@@ -54,12 +54,11 @@ def offered_report(offered: Offered, *, width: int) -> Group:
     )
     head.append(f"\n{_energy(offered)}", style="not bold")
     parts: list[RenderableType] = [head, Text(""), _tiers_table(offered, width)]
-    parts += [Text(f"{_label(tier)}: {tier.reason}", style="yellow") for tier in offered.tiers if tier.reason]
-    small: dict[str, list[str]] = {}
+    unsold: dict[str, list[str]] = {}
     for tier in offered.tiers:
-        if tier.small_batch:
-            small.setdefault(tier.small_batch, []).append(_label(tier))
-    parts += [Text(f"{', '.join(tiers)}: {why}", style="yellow") for why, tiers in small.items()]
+        if tier.reason:
+            unsold.setdefault(tier.reason, []).append(_label(tier))
+    parts += [Text(f"{', '.join(tiers)}: {why}", style="yellow") for why, tiers in unsold.items()]
     below = [
         f"{_label(tier)} by {percent(-tier.margin_at_longest)}"
         for tier in offered.tiers
@@ -103,7 +102,10 @@ def _layouts_table(offered: Offered) -> Table:
     served: dict[str, list[str]] = {}
     for tier in offered.tiers:
         if tier.layout and tier.precision:
-            label = f"{replace(tier.layout, dp=1).label()} · {tier.precision.short()} · {tier.scheduler}"
+            layout = replace(tier.layout, dp=1).label()
+            if tier.prefill_layout:
+                layout = f"prefill {replace(tier.prefill_layout, dp=1).label()}, decode {layout}"
+            label = f"{layout} · {tier.precision.short()} · {tier.scheduler}"
             served.setdefault(label, []).append(_label(tier))
     table = plain_table("served in the cheapest way")
     table.add_column("layout", overflow="fold")

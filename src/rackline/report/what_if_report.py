@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import money, money_name, written
-from rackline.search.what_if import WhatIfPoint
+from rackline.search.plan import WhatIfPoint
 from rackline.units import format_seconds
 
 

@@ -1,4 +1,4 @@
-"""One candidate deployment, with its numbers."""
+"""Candidates with their numbers: one engine for prefill and decode, or a pool for each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 
 from rackline.hardware import Cluster, billed_chips, replicas, taken_chips
 from rackline.parallel import Layout, Precision
-from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.steady import steady_state
+from rackline.passes.features import FloatLike
+from rackline.serving.disaggregated import KvTransfer
 from rackline.serving.workload import Mode, Workload
-from rackline.system import System
 
 Basis = Literal["closed_loop_estimate", "open_loop_estimate", "simulated"]
 """Basis of numbers: formulas with every slot taken, formulas with random arrivals, or a simulation."""
@@ -109,6 +108,136 @@ class Candidate:
 
     decode_pool = kv_transfer = prefill_pool
 
+    def label(self) -> str:
+        """One replica in short."""
+        layout = replace(self.layout, dp=1).label()
+        return f"{layout} · {self.precision.short()} · {self.mode.label()} · batch {self.batch_size:.4g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Replicas for one phase, prefill or decode.
+
+    Args:
+        cluster: name of the cluster it is part of.
+        layout: of a replica, dp is the number of replicas.
+        batch_size: sequences in flight on one replica; 0 for a prefill pool [sequences].
+        sequences_per_rank: of one rank and micro-batch [sequences].
+        seconds: time per output token of a decode pool, service time of a prompt of a prefill pool [s].
+        requests_per_s: capacity of all replicas [requests/s].
+        load: share of the capacity that is used [1].
+    """
+
+    json_keys: ClassVar = (
+        "cluster",
+        "layout",
+        "num_chips",
+        "precision",
+        "mode",
+        "batch_size",
+        "seconds",
+        "requests_per_s",
+        "load",
+    )
+
+    cluster: str
+    layout: Layout
+    precision: Precision
+    mode: Mode
+    batch_size: int
+    sequences_per_rank: int
+    seconds: float
+    requests_per_s: float
+    load: float
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of all replicas."""
+        return self.layout.num_chips
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPair:
+    """One disaggregated deployment, with its numbers.
+
+    Args:
+        prefill, decode: the pools.
+        transfer: of a prompt's KV cache between them.
+        tpot_s, ttft_s: means under random arrivals [s].
+        requests_per_s: capacity of both pools together [requests/s].
+        billed_chips: that are paid for, whole rented units [count].
+        output_tokens_per_s_per_chip: over the chips of both pools [tokens/s].
+        usd_per_mtok_output_all_in: all cost over output tokens [USD per million]; chip-hours without a price.
+        usd_per_mtok_input, usd_per_mtok_output: cost of the prefill pool over input tokens, of the decode pool over
+            output tokens [USD per million].
+        ttft_alone_s: time to first token of a single request [s].
+        basis: what the numbers rest on.
+        caveat: known error of the estimate, and its size; empty if there is none.
+    """
+
+    json_keys: ClassVar = (
+        "layout=decode.layout",
+        "precision=decode.precision",
+        "mode=decode.mode",
+        "batch_size=decode.batch_size",
+        "num_chips",
+        "billed_chips",
+        "tpot_s",
+        "ttft_s",
+        "tokens_per_s_per_user",
+        "requests_per_s",
+        "output_tokens_per_s_per_chip",
+        "usd_per_mtok_output_all_in",
+        "usd_per_mtok_input",
+        "usd_per_mtok_output",
+        "prefill_utilisation",
+        "basis",
+        "caveat",
+        "prefill_pool=prefill",
+        "decode_pool=decode",
+        "kv_transfer=transfer",
+    )
+
+    prefill: Pool
+    decode: Pool
+    transfer: KvTransfer
+    tpot_s: float
+    ttft_s: float
+    requests_per_s: float
+    billed_chips: int
+    output_tokens_per_s_per_chip: float
+    usd_per_mtok_output_all_in: float
+    usd_per_mtok_input: float
+    usd_per_mtok_output: float
+    ttft_alone_s: float = 0.0
+    basis: Basis = "open_loop_estimate"
+    caveat: str = ""
+
+    @property
+    def prefill_utilisation(self) -> float:
+        """Load of the prefill pool [1]."""
+        return self.prefill.load
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of both pools."""
+        return self.prefill.num_chips + self.decode.num_chips
+
+    @property
+    def tokens_per_s_per_user(self) -> float:
+        """1 / tpot [tokens/s]."""
+        return 1.0 / self.tpot_s
+
+    @property
+    def shares_contexts(self) -> bool:
+        """Whether ranks of a pool share contexts, which is not simulated."""
+        return self.prefill.layout.cp > 1 or self.decode.layout.cp > 1
+
+    def label(self) -> str:
+        """A replica of each pool in short."""
+        first, then = (replace(pool.layout, dp=1).label() for pool in (self.prefill, self.decode))
+        return f"prefill {first}, decode {then} · {self.decode.precision.short()}"
+
 
 def open_loop_caveat(
     layout: Layout, steepness: float, workload: Workload | None = None, max_batched_tokens: float = inf
@@ -184,49 +313,3 @@ def output_rate(workload: Workload, batch_size: FloatLike, tpot_s: FloatLike, ho
     Assumes: prefill yields the first token of a request.
     """
     return workload.output_len * batch_size / (hold_s + (workload.output_len - 1.0) * tpot_s)
-
-
-def plan_points(
-    system: System,
-    like: Candidate,
-    per_rank: Array,
-    workload: Workload,
-    usd_per_chip_s: float,
-) -> list[Candidate]:
-    """Candidates with the layout, precision and scheduler of another at other batch sizes.
-
-    Args:
-        per_rank: sequences of a rank and micro-batch, shape (batches,) [sequences].
-        usd_per_chip_s: price of a chip, chips that are paid and not used included [USD/s].
-    """
-    layout, deployment = like.layout, system.deployment(like.layout, like.precision)
-    engine = system.engine(like.layout, like.precision)
-    state = steady_state(engine, workload, like.mode, per_rank)
-    memory = deployment.memory(
-        sequences=per_rank.astype(int) * layout.attention_dp * layout.pp,
-        context_len=workload.final_context,
-        server=system.server(float(like.mode.max_batched_tokens)),
-    )
-    free = np.broadcast_to(as_array(memory.free), per_rank.shape)
-    found: list[Candidate] = []
-    for index, count in enumerate(per_rank.astype(int)):
-        batch_size = int(count) * layout.attention_dp * layout.pp
-        rate = (
-            float(output_rate(workload, batch_size, state.tpot_s[index], state.hold_s[index]))
-            / layout.chips_per_replica
-        )
-        cost = usd_per_chip_s / rate * 1e6
-        share = float(state.prefill_cost_share[index])
-        found.append(
-            replace(
-                like,
-                batch_size=batch_size,
-                sequences_per_rank=int(count),
-                tpot_s=float(state.tpot_s[index]),
-                ttft_s=float(state.ttft_s[index]),
-                **rate_and_costs(layout, workload, rate, cost, share),
-                prefill_utilisation=float(state.prefill_utilisation[index]),
-                free_bytes=float(free[index]),
-            )
-        )
-    return found

@@ -13,8 +13,7 @@ from typing import Any
 from rackline.catalog import orchestrator_record
 from rackline.errors import InputError
 from rackline.hardware import Cluster
-from rackline.search.launch import LaunchCommand
-from rackline.search.pods import (
+from rackline.search.kubernetes import (
     Document,
     Workload,
     chips_asked,
@@ -27,6 +26,7 @@ from rackline.search.pods import (
     with_rack_links,
     workloads,
 )
+from rackline.search.launch import LaunchCommand
 
 _OPERATORS = {  # options with one value each that the operator sets on every host
     "vllm": ("--nnodes", "--node-rank", "--master-addr", "--data-parallel-size-local", "--data-parallel-address"),

@@ -9,7 +9,7 @@ import numpy as np
 from rackline.hardware import Cluster, drawn_w
 from rackline.parallel import Deployment, Layout
 from rackline.search.choice import Choice, Energy
-from rackline.search.disaggregated import without_context
+from rackline.search.pools import without_context
 from rackline.search.served import Service
 from rackline.serving.energy import Power, output_joules, power_at, power_of, prompt_joules, request_joules
 from rackline.serving.workload import Workload

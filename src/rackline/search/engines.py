@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.parallel import Layout, MemoryUse, Precision
+from rackline.parallel import MemoryUse
 from rackline.passes import Batch
 from rackline.passes.features import Array
-from rackline.search.candidate import Candidate, billed_of, placed_on, plan_points, price_per_chip_s, rate_and_costs
-from rackline.search.choice import Choice, Inside
-from rackline.search.evaluate import Part, Space
-from rackline.search.finalists import CONTENDERS
+from rackline.search.candidate import Candidate, price_per_chip_s
+from rackline.search.choice import Choice, Inside, floors
+from rackline.search.estimates import Block, ClosedLoop, OpenLoop, numbering
 from rackline.search.fits import ClusterNeed, nearest_cluster
-from rackline.search.floors import floors
-from rackline.search.idle import BETWEEN, idle_chips, least_cost
-from rackline.search.open_engines import Found, OpenEngines, OpenSearch, Pick
-from rackline.search.pareto import pareto_front
-from rackline.search.points import Block, Numbering, Place, Points
-from rackline.search.rejected import Rejected, nearest_rejected
-from rackline.search.shortlist import MOST_RANKED, NEAR, Shortlist
-from rackline.system import Constraints
+from rackline.search.points import BETWEEN, NEAR, OperatingPoints, Shortlist
+from rackline.search.select import MOST_HELPED, Rejected, Selection, candidate_of, nearest_rejected, select, with_idle
+from rackline.search.space import Part, Space
+from rackline.system import Constraints, Objective
 from rackline.units import format_bytes
 
 MOST_NEAR = 250  # engines near the closed-loop front that are evaluated in an open loop
 MOST_CHEAP = 60  # cheapest engines within the limits, for each limit that is tried
-MOST_HELPED = 12  # layouts that engines on the chips that they leave free may make the cheapest
 LATE = 1.5  # times the limit on ttft, up to which an engine is evaluated in an open loop
 
 
@@ -65,39 +58,42 @@ class EngineSearch:
 
     Args:
         open_loop: whether to rank under random arrivals; else with every slot always taken.
+        objective: what an engine has the least of; energy is known with every slot taken.
     """
 
     space: Space
-    options: list[Layout]
     limits: Constraints
     shortlist: Shortlist
     open_loop: bool
+    objective: Objective = "dollars"
 
     @classmethod
-    def of(cls, space: Space, options: list[Layout], limits: Constraints, *, open_loop: bool) -> EngineSearch:
+    def of(
+        cls, space: Space, limits: Constraints, *, open_loop: bool, objective: Objective = "dollars"
+    ) -> EngineSearch:
         """A search with nothing evaluated yet."""
         wanted = limits
         if open_loop and limits.ttft_s is not None:
             wanted = replace(limits, ttft_s=LATE * limits.ttft_s)
         shortlist = Shortlist(limits=wanted, near=NEAR if open_loop else 1.0)
-        return cls(space=space, options=options, limits=limits, shortlist=shortlist, open_loop=open_loop)
+        return cls(space=space, limits=limits, shortlist=shortlist, open_loop=open_loop, objective=objective)
 
-    @property
-    def usd_per_chip_s(self) -> float:
-        """Price of a chip [USD/s]."""
-        return price_per_chip_s(self.space.cluster)[0]
-
-    @property
-    def numbering(self) -> Numbering:
-        """Numbering of the points."""
-        return Numbering(len(self.space.modes), len(self.options), len(self.space.batches))
+    @classmethod
+    def through(
+        cls, space: Space, limits: Constraints, *, open_loop: bool, objective: Objective = "dollars"
+    ) -> EngineSearch:
+        """A search with every part of the space evaluated."""
+        search = cls.of(space, limits, open_loop=open_loop, objective=objective)
+        for part in space.parts():
+            search.look_at(part)
+        return search
 
     def look_at(self, part: Part) -> None:
         """Evaluate all modes and batches of some layouts in one precision, except what cannot be in the answer."""
-        layouts = len(part.space.grid)
+        layouts, numbers = len(part.space.grid), numbering(self.space)
         for overlap in (False, True):
             blocks = [
-                Block.of(part, mode, self.numbering.indices(part.label, place, part.start, layouts))
+                Block.of(part, mode, numbers.engines(part.label, place, part.start, layouts), objective=self.objective)
                 for place, mode in enumerate(self.space.modes)
                 if mode.two_batch_overlap == overlap
             ]
@@ -118,119 +114,37 @@ class EngineSearch:
                 given=", ".join(mode.label() for mode in self.space.modes),
                 allowed="a mode without two-batch overlap, or a layout whose attention-dp ranks exchange tokens",
             )
-        points = self.shortlist.points()
-        found = self._open(points) if self.open_loop else None
-        found = found or self._closed(points)
+        points, closed, opened = self.shortlist.points(), ClosedLoop(space=self.space), OpenLoop(space=self.space)
+        promising = self._promising(points) if self.open_loop else np.empty(0)
+        found = (
+            select(opened.grid(promising), self.limits, opened)
+            if promising.size
+            else select(points, self.limits, closed)
+        )
+        unfit = nearest_rejected(points, self.limits, found.refined, closed, ("memory", "prefill"))
         reason, need = ("", None) if found.refined else self._why_nothing(points, found)
-        contenders = [
-            Choice(workload=self.space.workload, estimate=one, inside=self._inside(one))
-            for one in self._contenders(found.refined)
-        ]
         return Engines(
-            contenders=tuple(contenders),
+            contenders=tuple(
+                Choice(workload=self.space.workload, estimate=one, inside=self._inside(one))
+                for one in found.contenders()
+            ),
             pareto=tuple(found.pareto),
             ranked=tuple(found.ranked),
-            rejected=tuple(found.rejected),
+            rejected=(*unfit, *found.rejected),
             candidates_evaluated=self.shortlist.looked_at,
             reason=reason,
             need=need,
         )
 
-    def _contenders(self, refined: Sequence[Candidate]) -> list[Candidate]:
-        """The cheapest of each layout: the first, the first of which no error is known, all that idle chips may help.
-
-        Args:
-            refined: cheapest first.
-        """
-        found: dict[object, Candidate] = {}
-        for one in refined:
-            found.setdefault((one.layout, one.precision.label), one)
-        distinct = list(found.values())
-        kept = distinct[:CONTENDERS]
-        kept += [one for one in distinct[CONTENDERS:] if not one.caveat][
-            : 0 if any(not one.caveat for one in kept) else 1
-        ]
-        most_rate = max((one.output_tokens_per_s_per_chip for one in distinct), default=0.0)
-        for one in distinct:
-            idle = float(one.billed_chips - one.num_chips)
-            cost, rate = one.usd_per_mtok_output_all_in, one.output_tokens_per_s_per_chip
-            least = least_cost(np.array(cost), np.array(rate), np.array(one.num_chips), np.array(idle), most_rate)
-            if one not in kept and idle and float(least) < distinct[0].usd_per_mtok_output_all_in:
-                kept.append(one)
-        return kept
-
-    def _least_costs(self, points: Points) -> Array:
-        """Lower bounds of the costs of points, engines on the chips that they leave free included [USD per million]."""
-        layouts = len(self.options)
-        row = points.index // len(self.space.batches) % layouts
-        used, idle = idle_chips(self.space.cluster, self.space.grid.chips_per_replica)
-        used, idle = np.broadcast_to(used, (layouts,))[row], np.broadcast_to(idle, (layouts,))[row]
-        if not np.any(idle):
-            return points.cost
-        kept = points.serves & (points.tpot_s <= (self.limits.tpot_s or np.inf))
-        most_rate = float(np.max(points.rate[kept], initial=0.0))
-        return least_cost(points.cost, points.rate, used, idle, most_rate)
-
-    def _closed(self, points: Points) -> Found:
-        """The best engines with every slot always taken."""
-        serves = points.serves
-        front = pareto_front(np.where(serves, 1.0 / points.tpot_s, np.nan), points.cost)
-        kept = np.flatnonzero(serves & points.meets(self.limits))
-        order = kept[np.argsort(points.cost[kept], kind="stable")]
-        ranked = self._distinct(
-            points, order, lambda place: _style(self.options[place.row], self.space.precisions[place.label]), 10
-        )
-        # the grid of batches is coarse: any of the cheapest combinations may be the best between its points
-        near = self._distinct(points, order, lambda place: (place.label, place.mode, place.row), 12)
-        least = self._least_costs(points)
-        if order.size and least is not points.cost:
-            helped = order[least[order] < BETWEEN * points.cost[order[0]]]
-            helped = helped[np.argsort(least[helped], kind="stable")]
-            helped = helped[points.cost[helped] > least[helped]]
-            near += self._distinct(points, helped, lambda place: (place.label, place.row), MOST_HELPED)
-        refined = [self._refined(candidate) for candidate in near]
-        refined.sort(key=lambda option: option.usd_per_mtok_output_all_in)
-        best_cost = refined[0].usd_per_mtok_output_all_in if refined else np.inf
-        return Found(
-            refined=refined,
-            pareto=[self._candidate(points, int(at)) for at in front],
-            ranked=ranked,
-            rejected=self._rejected(points, best_cost, ("memory", "prefill", "tpot", "ttft")),
-            fastest=self._least(points, points.tpot_s),
-            soonest=self._least(points, points.ttft_s),
-        )
-
-    def _open(self, points: Points) -> Found | None:
-        """The best of the promising engines under random arrivals; None if there are none."""
-        picks: list[Pick] = []
-        for engine in self._promising(points):
-            place = self.numbering.place(engine * len(self.space.batches))
-            picks.append(Pick(self.space.precisions[place.label], self.space.modes[place.mode], place.row))
-        if not picks:
-            return None
-        found = OpenSearch(
-            engines=OpenEngines(space=self.space, options=self.options),
-            picks=picks,
-            limits=self.limits,
-            style=lambda one: _style(one.layout, one.precision),
-            short=_short,
-        ).answer()
-        cost = found.refined[0].usd_per_mtok_output_all_in if found.refined else np.inf
-        unfit = self._rejected(points, cost, ("memory", "prefill"))
-        return replace(found, rejected=[*unfit, *found.rejected])
-
-    def _promising(self, points: Points) -> list[int]:
+    def _promising(self, points: OperatingPoints) -> Array:
         """Engines that are near the closed-loop front, or the cheapest within the limits.
 
         The closed loop often underestimates the time to first token and seldom overestimates it: the cheapest within
-            the limit, within half of it, and within 1.5 times the limit are taken.
-
-        Returns:
-            Indices of engines: those of their points over the number of batches.
+        the limit, within half of it, and within 1.5 times the limit are taken.
         """
-        serves = np.flatnonzero(points.serves)
-        engines, engine = np.unique(points.index[serves] // len(self.space.batches), return_inverse=True)
-        tpot_s, ttft_s, cost = (column[serves] for column in (points.tpot_s, points.ttft_s, points.cost))
+        some = points.take(np.flatnonzero(points.serves))
+        engines, engine = np.unique(some.engine, return_inverse=True)
+        tpot_s, ttft_s, cost = some.tpot_s, some.ttft_s, some.cost
         found: dict[int, None] = {}
 
         def take(values: Array, most: int, below: float) -> None:
@@ -239,94 +153,23 @@ class EngineSearch:
             order = np.argsort(best, kind="stable")[:most]
             found.update(dict.fromkeys(engines[order[best[order] < below]].tolist()))
 
-        if serves.size:
-            least = self._least_costs(points)[serves]
+        if len(some):
             order = np.lexsort((cost, tpot_s))
             cheapest = np.minimum.accumulate(cost[order])  # of all engines that are as fast
             take(cost / cheapest[np.searchsorted(tpot_s[order], tpot_s, side="right") - 1], MOST_NEAR, NEAR)
-            within = np.ones(serves.size, dtype=bool) if self.limits.tpot_s is None else tpot_s <= self.limits.tpot_s
+            within = np.ones(len(some), dtype=bool) if self.limits.tpot_s is None else tpot_s <= self.limits.tpot_s
+            least = with_idle(some, self.space, within)
             late = (LATE, 1.0, 0.5) if self.limits.ttft_s is not None else (np.inf,)
             for part in late:
                 kept = within & (ttft_s <= part * (self.limits.ttft_s or 1.0))
                 take(np.where(kept, cost, np.inf), MOST_CHEAP, np.inf)
                 helped = kept & (least < cost)
                 take(np.where(helped, least, np.inf), MOST_HELPED, BETWEEN * float(np.min(cost[kept], initial=np.inf)))
-        return list(found)
-
-    def _rejected(self, points: Points, best_cost: float, names: Collection[str]) -> list[Rejected]:
-        return nearest_rejected(
-            points,
-            self.limits,
-            best_cost=best_cost,
-            describe=lambda at: self._candidate(points, at),
-            short=lambda at: _short(self._candidate(points, at)),
-            names=names,
-        )
-
-    def _least(self, points: Points, values: Array) -> Candidate | None:
-        """The serving candidate with the smallest value; None if there is none."""
-        if not np.any(points.serves):
-            return None
-        return self._candidate(points, int(np.nanargmin(np.where(points.serves, values, np.nan))))
-
-    def _candidate(self, points: Points, at: int) -> Candidate:
-        place = self.numbering.place(int(points.index[at]))
-        layout = self.options[place.row]
-        per_rank = int(self.space.batches[place.column])
-        placed = placed_on(self.space.cluster, layout)
-        rate, cost, share = (float(column[at]) for column in (points.rate, points.cost, points.prefill_cost_share))
-        work = self.space.workload
-        return Candidate(
-            layout=placed,
-            precision=self.space.precisions[place.label],
-            mode=self.space.modes[place.mode],
-            batch_size=per_rank * layout.attention_dp * layout.pp,
-            sequences_per_rank=per_rank,
-            tpot_s=float(points.tpot_s[at]),
-            ttft_s=float(points.ttft_s[at]),
-            **rate_and_costs(placed, work, rate, cost, share),
-            prefill_utilisation=float(points.utilisation[at]),
-            free_bytes=float(points.free_bytes[at]),
-            billed_chips=billed_of(self.space.cluster, placed),
-        )
-
-    def _distinct(self, points: Points, order: Array, key: Callable[[Place], object], most: int) -> list[Candidate]:
-        """The first candidate of each kind, in this order; `key` names the kind."""
-        found: dict[object, Candidate] = {}
-        for at in order[:MOST_RANKED]:
-            kind = key(self.numbering.place(int(points.index[at])))
-            if kind not in found:
-                found[kind] = self._candidate(points, int(at))
-            if len(found) == most:
-                break
-        return list(found.values())
-
-    def _refined(self, candidate: Candidate) -> Candidate:
-        """The cheapest integer batch size between the neighbours of the grid point."""
-        at = candidate.sequences_per_rank
-        above = self.space.batches[self.space.batches > at]
-        stop = int(above[0]) if above.size else at + 1
-        tries = np.unique(np.linspace(at, stop - 1, num=min(stop - at, 64)).astype(int)).astype(float)
-        found = plan_points(
-            self.space.system,
-            candidate,
-            tries,
-            self.space.workload,
-            self.usd_per_chip_s * candidate.billed_chips / candidate.num_chips,
-        )
-        good = [
-            option
-            for option in found
-            if option.free_bytes >= 0
-            and option.prefill_utilisation < 1
-            and (self.limits.tpot_s is None or option.tpot_s <= self.limits.tpot_s)
-            and (self.limits.ttft_s is None or option.ttft_s <= self.limits.ttft_s)
-        ]
-        return min(good, key=lambda option: option.usd_per_mtok_output_all_in, default=candidate)
+        return np.array(list(found), dtype=np.int64)
 
     def _inside(self, best: Candidate) -> Inside:
         deployment = self.space.system.deployment(best.layout, best.precision)
-        table = deployment.table()
+        table, usd_per_chip_s = deployment.table(), price_per_chip_s(self.space.system.cluster)[0]
         workload, layout = self.space.workload, best.layout
         decode = table.time(
             Batch(
@@ -348,7 +191,7 @@ class EngineSearch:
             decode=decode,
             prefill=prefill,
             memory=self._memory(best),
-            floors=floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, self.usd_per_chip_s),
+            floors=floors(deployment, workload, best.tpot_s, best.usd_per_mtok_output, usd_per_chip_s),
         )
 
     def _memory(self, of: Candidate) -> MemoryUse:
@@ -359,33 +202,21 @@ class EngineSearch:
             server=self.space.system.server(float(of.mode.max_batched_tokens)),
         )
 
-    def _why_nothing(self, points: Points, found: Found) -> tuple[str, ClusterNeed | None]:
+    def _why_nothing(self, points: OperatingPoints, found: Selection) -> tuple[str, ClusterNeed | None]:
         space = self.space
         if not np.any(points.free_bytes >= 0):
-            candidate = self._candidate(points, int(np.argmax(points.free_bytes)))
+            candidate = candidate_of(points, int(np.argmax(points.free_bytes)), ClosedLoop(space=space))
             memory = self._memory(candidate)
             used, usable = format_bytes(float(memory.used)), format_bytes(float(memory.usable))
             need = nearest_cluster(space.system, space.workload)
             return (
-                f"{space.model.name} fits nowhere on {space.cluster.name}: at best "
-                f"({_short(candidate)}) a chip needs {used}, has {usable}"
+                f"{space.system.model.name} fits nowhere on {space.system.cluster.name}: at best "
+                f"({candidate.label()}) a chip needs {used}, has {usable}"
             ), need
         if found.fastest is None or found.soonest is None:
             return "no batch that fits can be kept full: prefill is slower than decoding frees slots", None
         fastest, soonest = found.fastest, found.soonest
-        parts = [f"nothing that fits meets the limits; fastest tpot {fastest.tpot_s * 1e3:.3g} ms ({_short(fastest)})"]
+        parts = [f"nothing that fits meets the limits; fastest tpot {fastest.tpot_s * 1e3:.3g} ms ({fastest.label()})"]
         if self.limits.ttft_s is not None:
-            parts.append(f"lowest ttft {soonest.ttft_s * 1e3:.3g} ms ({_short(soonest)})")
+            parts.append(f"lowest ttft {soonest.ttft_s * 1e3:.3g} ms ({soonest.label()})")
         return "; ".join(parts), None
-
-
-def _style(layout: Layout, precision: Precision) -> object:
-    """Key that distinguishes styles of layouts: tp, pp, moe_tp and precision."""
-    return layout.tp, layout.pp, layout.moe_tp, precision.label
-
-
-def _short(found: Candidate) -> str:
-    return (
-        f"{replace(found.layout, dp=1).label()} · {found.precision.short()} · {found.mode.label()} · "
-        f"batch {found.batch_size:.4g}"
-    )

@@ -13,16 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.hardware import Cluster, checked_cap, drawn_w, wall_w
-from rackline.parallel import Layout
-from rackline.passes.features import Array, as_array
+from rackline.hardware import Cluster, checked_cap
 from rackline.search.choice import Choice
-from rackline.search.evaluate import Part, Space
-from rackline.search.plan import Plan, plan, space_of
-from rackline.search.points import Block, Numbering
-from rackline.search.pool_space import ANY_POOL, PrefillPool
-from rackline.search.space import SearchSpace
-from rackline.serving.energy import step_joules
+from rackline.search.engines import EngineSearch
+from rackline.search.estimates import numbering
+from rackline.search.plan import Plan, plan
+from rackline.search.select import firsts
+from rackline.search.space import ANY_POOL, PrefillPool, SearchSpace, Space
 from rackline.system import Constraints, Demand, System
 
 MOST_RANKED = 4
@@ -92,10 +89,10 @@ def least_energy(
     tried: list[Tried] = []
     for cap_w in caps_of(system.cluster):
         on = replace(system, cluster=capped(system.cluster, cap_w))
-        space, options = space_of(on, demand.workload, among)
+        space = Space.of(on, demand.workload, among)
         best = [
             (joules, (one, kept), choice.layout.label())
-            for one, kept in ((on, among), *ranked_by_energy(space, options, demand.limits, among))
+            for one, kept in ((on, among), *ranked_by_energy(space, demand.limits, among))
             for choice in plan(one, demand, kept, prefill=prefill, served=False).choices
             if (joules := _joules(choice)) is not None
         ]
@@ -110,7 +107,7 @@ def least_energy(
 
 
 def ranked_by_energy(
-    space: Space, options: list[Layout], limits: Constraints, among: SearchSpace, most: int = MOST_RANKED
+    space: Space, limits: Constraints, among: SearchSpace, most: int = MOST_RANKED
 ) -> list[tuple[System, SearchSpace]]:
     """Engines that meet the limits with the least energy of an output token, all slots taken: the best of each layout
     and precision, the least first.
@@ -119,61 +116,24 @@ def ranked_by_energy(
     ranked already.
 
     Args:
-        options: layouts of the space.
         among: what each of the spaces is a part of.
         most: engines [count].
     """
-    best: dict[tuple[int, int], tuple[float, int, int]] = {}  # (layout, precision) → (joules, mode, batch)
-    numbering = Numbering(len(space.modes), len(options), len(space.batches))
-    machine_w = wall_w(space.cluster, 0.0)
-    plug = wall_w(space.cluster, 1.0) - machine_w  # watts at the plug for one of the chip
-    idle_w = wall_w(space.cluster, float(drawn_w(space.cluster.chip, 0.0, 1.0)))
-    for part in space.parts():
-        layouts = len(part.space.grid)
-        rows = np.arange(layouts)
-        kernels = _kernel_joules(part)
-        for place, mode in enumerate(space.modes):
-            block = Block.of(part, mode, numbering.indices(part.label, place, part.start, layouts))
-            worst = sorted(one[0] for one in best.values())[most - 1] if len(best) >= most else np.inf
-            price = np.broadcast_to(part.space.usd_per_chip_s[:, None], kernels.shape).ravel()[block.where]
-            bound = idle_w * block.bounds.cost / 1e6 / price  # chip-seconds of a token, at idle power
-            wanted = (bound < worst) & (block.bounds.free_bytes >= 0)
-            if limits.tpot_s is not None:
-                wanted &= block.bounds.tpot_s <= limits.tpot_s
-            if not np.any(wanted):
-                continue
-            points = block.timed(part, rows, wanted)
-            at = block.where[wanted]
-            with np.errstate(invalid="ignore", divide="ignore"):
-                chip_w = drawn_w(space.cluster.chip, kernels.ravel()[at] * points.rate, 1.0)
-                joules = (machine_w + plug * chip_w) / points.rate
-            good = points.serves & points.meets(limits) & np.isfinite(joules)
-            for index in np.flatnonzero(good)[np.argsort(joules[good])].tolist():
-                key = (part.start + int(at[index]) // len(space.batches), part.label)
-                if key not in best or joules[index] < best[key][0]:
-                    best[key] = (float(joules[index]), place, int(at[index]) % len(space.batches))
-    order = sorted(best, key=lambda key: best[key][0])[:most]
-    return [
-        (
-            replace(space.system, precisions=(space.precisions[label],)),
-            replace(
-                among,
-                layouts=[replace(options[row], dp=1)],
-                modes=[space.modes[best[row, label][1]]],
-                batches=space.batches[: best[row, label][2] + 1],
-            ),
+    points = EngineSearch.through(space, limits, open_loop=False, objective="joules").shortlist.points()
+    order = np.flatnonzero(points.serves & points.meets(limits) & np.isfinite(points.cost))
+    order = order[np.argsort(points.cost[order], kind="stable")]
+    numbers = numbering(space)
+    found: list[tuple[System, SearchSpace]] = []
+    for at in order[firsts(numbers.deployed(points.engine[order]))][:most]:
+        label, mode, row = numbers.place(int(points.engine[at]))
+        only = replace(
+            among,
+            layouts=[space.grid.layout(row)],
+            modes=[space.modes[mode]],
+            batches=space.batches[space.batches <= points.per_rank[at]],
         )
-        for row, label in order
-    ]
-
-
-def _kernel_joules(part: Part) -> Array:
-    """Energy of the kernels of a chip beyond idle, for each output token that it yields, (layouts, batches) [J]."""
-    space, batches = part.space, part.space.batches[None, :]
-    work, grid = space.workload, part.space.grid
-    steps = (work.output_len - 1.0) / part.engine.speculation.tokens_per_step / work.output_len
-    chips = (as_array(grid.chips_per_replica) / as_array(grid.attention_dp * grid.pp))[:, None]
-    return step_joules(part.engine, work, batches) * steps * chips / batches
+        found.append((replace(space.system, precisions=(space.system.precisions[label],)), only))
+    return found
 
 
 def _joules(choice: Choice | None) -> float | None:

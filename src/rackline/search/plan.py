@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
-
-from rackline.arch import AggregateModel, AnyModel
-from rackline.errors import InputError
+from rackline.arch import AggregateModel
 from rackline.hardware import billing
-from rackline.parallel import Layout, LayoutGrid, enumerate_layouts
-from rackline.parallel.adapters import most_sequences
-from rackline.passes.features import Array
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
-from rackline.search.disaggregated import Disaggregated, PoolSearch
 from rackline.search.energy import energy_of
 from rackline.search.engines import Engines, EngineSearch
-from rackline.search.evaluate import Space
-from rackline.search.finalists import serve_kinds
+from rackline.search.finalists import serve_kinds, with_leftover
 from rackline.search.fits import ClusterNeed
-from rackline.search.launch_rules import rules_of
-from rackline.search.launchable import better_refused, better_refused_pair, launchable, starts_nothing
-from rackline.search.leftover import with_leftover
-from rackline.search.pool_space import ANY_POOL, PrefillPool, prefill_space
-from rackline.search.rejected import Rejected
+from rackline.search.pools import Disaggregated, PoolSearch
+from rackline.search.refused import better_refused, better_refused_pair
+from rackline.search.select import Rejected
 from rackline.search.served import Service
-from rackline.search.space import BATCH_GRID, SearchSpace, default_modes
-from rackline.serving.workload import Workload
+from rackline.search.space import ANY_POOL, PrefillPool, SearchSpace, Space
 from rackline.system import Constraints, Demand, Objective, System
 
 _NEXT = "that follows"  # why an estimate is not simulated yet
@@ -170,6 +160,38 @@ class Plan:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfPoint:
+    """The optimum at one value.
+
+    Args:
+        value: as given.
+        number: of the value, without its unit.
+        setting: what was set for it.
+        plan: the answer there.
+    """
+
+    value: str
+    number: float
+    setting: str
+    plan: Plan
+
+    @property
+    def cost(self) -> float:
+        """What the plan's objective has least of [USD per million output tokens, or J a token]; infinite without."""
+        best = self.plan.best
+        if best is None:
+            return math.inf
+        if self.plan.objective == "joules" and best.energy is not None:
+            return best.energy.joules_per_output_token
+        return best.usd_per_mtok_output_all_in
+
+    @property
+    def reason(self) -> str:
+        """Why there is no answer; empty where there is one."""
+        return self.plan.reason if self.plan.best is None else ""
+
+
 def plan(
     system: System,
     demand: Demand,
@@ -194,21 +216,10 @@ def plan(
     Raises:
         InputError: the space is empty.
     """
-    limits, workload, cluster = demand.limits, demand.workload, system.cluster
-    space, options = whole, everything = space_of(system, workload, among or SearchSpace(), threads=threads)
-    alone = cluster.num_chips == 1 and prefill is not None and prefill.system is None
-    if alone or isinstance(system.model, AggregateModel):
-        prefill = None
-    space, options = launchable(space, options, pools=prefill is not None)
-    apart = None if prefill is None else PoolSearch.of(space, options, limits, prefill_space(space, prefill))
-    engines = _looked_at(space, options, limits, apart, open_loop=served)
-    pools = None if apart is None else apart.answer()
-    engines = replace(engines, contenders=tuple(with_leftover(engines.contenders, space, limits, open_loop=served)))
-    if pools is not None and pools.contenders and (prefill is None or prefill.system is None):
-        pairs = tuple(with_leftover(pools.contenders, space, limits, open_loop=served))
-        pools = replace(pools, contenders=pairs, best=pairs[0])
+    found = contenders(system, demand, among, prefill=prefill, threads=threads, open_loop=served)
+    engines, pools, prefill, workload = found.engines, found.pools, found.prefill, demand.workload
     calibration = system.calibration
-    found = Plan(
+    answer = Plan(
         system=system,
         demand=demand,
         aggregated=engines.contenders[0] if engines.contenders else None,
@@ -216,14 +227,14 @@ def plan(
         ranked=engines.ranked,
         rejected=engines.rejected,
         candidates_evaluated=engines.candidates_evaluated,
-        combinations=space.combinations,
-        rules_name=f"{space.rules.engine} {space.rules.version}" if space.rules else "",
+        combinations=found.space.combinations,
+        rules_name=f"{found.space.rules.engine} {found.space.rules.version}" if found.space.rules else "",
         reason=engines.reason,
         need=engines.need,
         assumptions=(
             f"{'one request length' if workload.mixture is None else 'several request lengths'}; random arrivals",
             "KV of every sequence reserved at its final context",
-            f"{billing(cluster)}; experts chosen by {system.routing.label()}",
+            f"{billing(system.cluster)}; experts chosen by {system.routing.label()}",
             f"calibration {calibration.label} ({calibration.evidence})",
             *((calibration.of_versions,) if calibration.version else ()),
         ),
@@ -231,50 +242,77 @@ def plan(
     )
     service = Service(system=system, prefill_system=(prefill and prefill.system) or system, demand=demand)
     if served and tell_estimate is not None:
-        tell_estimate(found.waiting().with_energy(service))
-    better = [better_refused(whole, everything, limits, next(iter(engines.contenders), None), open_loop=served)]
+        tell_estimate(answer.waiting().with_energy(service))
+    best = next(iter(engines.contenders), None)
+    better = [better_refused(found.whole, demand.limits, best, open_loop=served)]
     if prefill is not None and pools is not None:
         launched = [*engines.contenders[:1], *pools.contenders[:1]]
-        better.append(better_refused_pair(whole, everything, limits, prefill, launched))
-    found = replace(found, rejected=(*(one for one in better if one is not None), *engines.rejected))
-    return (found.served(service, engines) if served else found).with_energy(service)
+        better.append(better_refused_pair(found.whole, demand.limits, prefill, launched))
+    answer = replace(answer, rejected=(*(one for one in better if one is not None), *engines.rejected))
+    return (answer.served(service, engines) if served else answer).with_energy(service)
 
 
-def space_of(system: System, workload: Workload, among: SearchSpace, *, threads: int = 2) -> tuple[Space, list[Layout]]:
-    """The space of a search, with its layouts; those that the engine does not launch are in it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contenders:
+    """What a search finds before anything is simulated.
+
+    Args:
+        whole, space: all of the space, and what the engine launches of it.
+        prefill: what the prefill pool may be; None where no pools are considered.
+        engines, pools: with the engines on chips that they leave free.
+    """
+
+    whole: Space
+    space: Space
+    prefill: PrefillPool | None
+    engines: Engines
+    pools: Disaggregated | None
+
+    @property
+    def best(self) -> Choice | None:
+        """The cheapest of both kinds by its estimate, of those that can be simulated if any can; None without one."""
+        found = [*self.engines.contenders, *(self.pools.contenders if self.pools else ())]
+        return min(found, key=lambda one: (one.shares_contexts, one.usd_with_leftover), default=None)
+
+
+def contenders(
+    system: System,
+    demand: Demand,
+    among: SearchSpace | None = None,
+    *,
+    prefill: PrefillPool | None = ANY_POOL,
+    threads: int = 2,
+    open_loop: bool = True,
+) -> Contenders:
+    """The cheapest engines and pairs of pools within the limits, by their estimates.
+
+    Args:
+        system, demand, among, prefill: as `plan`.
+        open_loop: whether engines are ranked under random arrivals; else with every slot always taken.
 
     Raises:
         InputError: the space is empty.
     """
-    model, num_chips = system.model, system.cluster.num_chips
-    options = list(among.layouts) if among.layouts is not None else enumerate_layouts(model, num_chips)
-    if not options:
-        raise InputError(what="layouts", given=0, allowed=f"at least one layout of {model.name}")
-    space = Space(
-        system=system,
-        workload=workload,
-        grid=LayoutGrid.of(options),
-        modes=list(among.modes) if among.modes else default_modes(model),
-        batches=_batches(model, among),
-        threads=threads,
-        rules=None if among.any_layout else among.rules or rules_of(system.calibration),
-    )
-    return space, options
+    limits, cluster = demand.limits, system.cluster
+    whole = Space.of(system, demand.workload, among or SearchSpace(), threads=threads)
+    alone = cluster.num_chips == 1 and prefill is not None and prefill.system is None
+    if alone or isinstance(system.model, AggregateModel):
+        prefill = None
+    space = whole.launchable(pools=prefill is not None)
+    apart = None if prefill is None else PoolSearch.of(space, limits, prefill.space(space))
+    engines = _looked_at(space, limits, apart, open_loop=open_loop)
+    engines = replace(engines, contenders=tuple(with_leftover(engines.contenders, space, limits, open_loop=open_loop)))
+    pools = None if apart is None else apart.answer()
+    if pools is not None and pools.contenders and (prefill is None or prefill.system is None):
+        pairs = tuple(with_leftover(pools.contenders, space, limits, open_loop=open_loop))
+        pools = replace(pools, contenders=pairs, best=pairs[0])
+    return Contenders(whole=whole, space=space, prefill=prefill, engines=engines, pools=pools)
 
 
-def _batches(model: AnyModel, among: SearchSpace) -> Array:
-    """Sequences of a rank and micro-batch to evaluate: no more than whose adapters are resident."""
-    found = np.asarray(BATCH_GRID if among.batches is None else among.batches, dtype=np.float64)
-    return found[found <= max(most_sequences(model), found[0])]
-
-
-def _looked_at(
-    space: Space, options: list[Layout], limits: Constraints, apart: PoolSearch | None, *, open_loop: bool
-) -> Engines:
+def _looked_at(space: Space, limits: Constraints, apart: PoolSearch | None, *, open_loop: bool) -> Engines:
     """Every part of the space, given to both searches; where the engine starts none of it, points without an answer."""
-    refused = starts_nothing(space)
-    free = replace(space, rules=None) if refused else space
-    search = EngineSearch.of(free, options, limits, open_loop=open_loop)
+    refused = space.starts_nothing
+    search = EngineSearch.of(replace(space, rules=None) if refused else space, limits, open_loop=open_loop)
     for part in space.parts():
         search.look_at(replace(part, space=replace(part.space, rules=None)) if refused else part)
         if apart is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import ClassVar
@@ -11,15 +11,52 @@ import numpy as np
 
 from rackline.arch import AppliedAdapter, Model
 from rackline.parallel import Deployment
-from rackline.search.candidate import Candidate
-from rackline.search.cost import prompt_cost_share
-from rackline.search.pool_pair import PoolPair
+from rackline.search.candidate import Candidate, PoolPair
 from rackline.serving.stack import Stack
-from rackline.serving.workload import Mode, Workload
-from rackline.simulation import Handover, Pool, Result, pool_of, simulate
+from rackline.serving.steady import steady_state
+from rackline.serving.workload import Admission, Mode, Workload
+from rackline.simulation import Handover, Pool, Result, TableClock, pool_of, simulate
 from rackline.simulation.open_loop import Latency, OpenLoop, latency, queue_grows
+from rackline.simulation.policies import Passes
 from rackline.simulation.resident_adapters import with_chosen_adapters
 from rackline.system import Constraints, Demand, System
+
+_ADMISSION: Mapping[Passes, Admission] = {
+    "mixed": "chunked",
+    "prompts_first": "prefill_first",
+    "batch": "decode_first",
+}
+
+
+def prompt_cost_share(result: Result, pool: Pool) -> float:
+    """Share of the engine's time that goes to prompts, at the mean number of decoding sequences [1].
+
+    Args:
+        result: a run over one pool that does both prefill and decode.
+        pool: that pool.
+
+    Returns:
+        Share, 0 to 1; 0 where nothing was decoded.
+
+    Raises:
+        TypeError: the clock of the pool is not that of a deployment.
+    """
+    clock = pool.clock
+    if not isinstance(clock, TableClock):
+        raise TypeError("a pool of a deployment is needed")
+    done = result.finished
+    if not np.any(done) or not result.busy_s > 0:
+        return 0.0
+    outputs = float(result.requests.output_len[done].mean())
+    workload = Workload(input_len=float(result.requests.input_len[done].mean()), output_len=max(outputs, 2.0))
+    decoding = result.sequence_s / result.busy_s / (pool.ranks * pool.micro_batches)
+    mode = Mode(
+        admission=_ADMISSION[pool.policy.passes],
+        max_batched_tokens=pool.spec.max_batched_tokens,
+        two_batch_overlap=clock.two_batch_overlap,
+    )
+    return float(steady_state(clock.engine, workload, mode, max(decoding, 1.0)).prefill_cost_share)
+
 
 MEASURED = 4000  # measured requests of a run
 LEAST_MEASURED = 500  # of prompts that take many passes: their p99 rests on five requests, and its interval says so

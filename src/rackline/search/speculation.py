@@ -13,8 +13,8 @@ from rackline.errors import InputError
 from rackline.parallel import Layout, Precision
 from rackline.passes import Batch
 from rackline.passes.features import Array
-from rackline.search.disaggregated import without_context
 from rackline.search.plan import Plan
+from rackline.search.pools import without_context
 from rackline.serving.speculative import PLAIN, Speculation, breakeven_tokens, usual_speculation
 from rackline.serving.workload import Workload
 from rackline.system import System

@@ -16,13 +16,13 @@ import numpy as np
 from rackline.arch import AnyModel, Model
 from rackline.catalog import calibration_record, measured_stacks, names
 from rackline.hardware import Chip, Cluster
-from rackline.parallel import Layout, LayoutGrid, Precision, Routing, enumerate_layouts, precision
+from rackline.parallel import Layout, Precision, Routing, enumerate_layouts, precision
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, calibration
 from rackline.passes.fallback import best_stack
 from rackline.search.engines import EngineSearch
-from rackline.search.evaluate import Space
-from rackline.search.launch_rules import Asked, launch_rules
+from rackline.search.launch_rules import launch_rules
+from rackline.search.space import SearchSpace, Space
 from rackline.serving.workload import Mode, Workload
 from rackline.system import Constraints, System
 
@@ -146,32 +146,15 @@ def _system(trial: _Trial, stack: str) -> System:
 
 def _cost(trial: _Trial, stack: str) -> float:
     """Least cost of the request on a stack, in any unit that all stacks share; infinite where it starts nothing."""
-    model, machine, layouts = trial.model, trial.machine, list(trial.layouts)
-    if layouts:
-        asked = Asked(
-            model=model,
-            cluster=machine,
-            sharding=LayoutGrid.of(layouts),
-            precision=trial.types,
-            mode=_MODE,
-            role="both",
-        )
-        layouts = [one for one, starts in zip(layouts, launch_rules(stack).launches(asked), strict=True) if starts]
-    if not layouts:
+    if not trial.layouts:
         return math.inf
-    limits = Constraints()
-    space = Space(
-        system=_system(trial, stack),
-        workload=_REQUEST,
-        grid=LayoutGrid.of(layouts),
-        modes=[_MODE],
-        batches=_BATCHES,
-        threads=1,
-    )
-    search = EngineSearch.of(space, layouts, limits, open_loop=False)
-    for part in space.parts():
-        search.look_at(part)
-    points = search.shortlist.points()
+    among = SearchSpace(layouts=trial.layouts, modes=[_MODE], batches=_BATCHES, rules=launch_rules(stack))
+    space = Space.of(_system(trial, stack), _REQUEST, among, threads=1)
+    starts = np.flatnonzero(space.launches(trial.types, _MODE))
+    if not starts.size:
+        return math.inf
+    space = replace(space, grid=space.grid.take(starts))
+    points = EngineSearch.through(space, Constraints(), open_loop=False).shortlist.points()
     points = points.take(np.flatnonzero(points.serves))
     if not len(points):
         return math.inf

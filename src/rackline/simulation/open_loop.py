@@ -12,9 +12,7 @@ from rackline.passes.features import Array
 from rackline.simulation.arrivals import gamma
 from rackline.simulation.metrics import Result
 from rackline.simulation.requests import Requests
-
-_BLOCKS = 12  # of a run: each long enough for a busy period to pass
-_NORMAL = 1.645  # standard deviations of a normal variable, beyond which 5 % lie on either side
+from rackline.simulation.steady_state import Interval, percentile_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,7 +21,7 @@ class Latency:
 
     Args:
         mean, p50, p90, p99: mean and percentiles [s].
-        p99_low, p99_high: 90 % interval for the p99 of another run of this length [s].
+        p99_interval: 95 % confidence interval of the p99, as of `simulate` [s].
         values: latency of each request, in the order of arrival [s], (n,).
         runs: independent runs that they are from, equally many of each [count].
     """
@@ -33,26 +31,20 @@ class Latency:
         "p50",
         "p90",
         "p99",
-        "p99_interval.low=p99_low",
-        "p99_interval.high=p99_high",
+        "p99_interval",
     )
 
     mean: float
     p50: float
     p90: float
     p99: float
-    p99_low: float
-    p99_high: float
+    p99_interval: Interval
     values: Array
     runs: int = 1
 
     def at(self, percentile: float | None) -> float:
         """A percentile, or the mean for None [s]."""
         return self.mean if percentile is None else float(np.percentile(self.values, percentile))
-
-    def interval(self, percentile: float | None) -> tuple[float, float]:
-        """90 % interval for a percentile, or for the mean, of another run of one of their lengths [s]."""
-        return _interval(self.values, percentile, self.runs)
 
 
 class DrawnLengths(Protocol):
@@ -159,41 +151,12 @@ def latency(values: Array, runs: int = 1) -> Latency:
         runs: independent runs that they are from, equally many of each [count].
     """
     p50, p90, p99 = (float(value) for value in np.percentile(values, (50.0, 90.0, 99.0)))
-    low, high = _interval(values, 99.0, runs)
     return Latency(
-        mean=float(values.mean()), p50=p50, p90=p90, p99=p99, p99_low=low, p99_high=high, values=values, runs=runs
+        mean=float(values.mean()),
+        p50=p50,
+        p90=p90,
+        p99=p99,
+        p99_interval=percentile_interval(values, 99.0),
+        values=values,
+        runs=runs,
     )
-
-
-def _interval(values: Array, percentile: float | None, runs: int) -> tuple[float, float]:
-    """Interval for a statistic of another run, from the means of blocks.
-
-    Requests of one busy period are not independent, blocks of consecutive ones nearly are. Of a percentile, the share
-    of requests beyond it is the mean, and the ends are the percentiles that are so far from it. Another run has noise
-    of its own besides that of these.
-
-    Args:
-        values: latency of each request, in the order of arrival [s], (n,).
-        percentile: the statistic; None for the mean.
-        runs: independent runs that they are from [count].
-
-    Sources: Woodruff 1952, percentiles by the share beyond them; Schmeiser 1982, batch means; Abramowitz and Stegun
-    1964, 26.7.5, Student's t.
-    """
-    beyond = values if percentile is None else values > np.percentile(values, percentile)
-    pieces = np.array_split(np.arange(len(values)), min(_BLOCKS * runs, len(values)))
-    blocks = [float(beyond[piece].mean()) for piece in pieces]
-    freedom = max(len(blocks) - 1, 1)
-    student = _NORMAL * (1.0 + (_NORMAL**2 + 1.0) / (4.0 * freedom))
-    of_run = float(np.std(blocks)) * sqrt(len(blocks) / freedom) / sqrt(max(len(blocks) / runs, 1.0))
-    half = student * of_run * sqrt(1.0 + 1.0 / runs)
-    if percentile is None:
-        return float(values.mean()) - half, float(values.mean()) + half
-    ends = np.clip((percentile - 100.0 * half, percentile + 100.0 * half), 0.0, 100.0)
-    low, value, high = np.percentile(values, (ends[0], percentile, ends[1]))
-    # another run may lack the burst of a block, which may go on into its neighbours, or have more of the slowest
-    worst = int(np.argmax(blocks))
-    burst = np.concatenate(pieces[max(worst - 1, 0) : worst + 2])
-    without = np.percentile(np.delete(values, burst), percentile) if len(burst) < len(values) else value
-    reach = float(max(value - low, value - without, high - value))
-    return float(value) - reach, float(value) + reach

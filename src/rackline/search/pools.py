@@ -1,7 +1,8 @@
-"""The cheapest disaggregated deployment: a prefill pool, a decode pool, and their ratio."""
+"""The search over pools: the cheapest prefill pool, decode pool and ratio of both, with the details of each."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -10,19 +11,26 @@ import numpy as np
 from rackline.arch import AnyModel, Model
 from rackline.errors import InputError
 from rackline.hardware import Cluster, FabricLevel
-from rackline.parallel import Deployment, Layout, LayoutGrid
+from rackline.parallel import Deployment, Layout, MemoryUse
+from rackline.passes import Batch, PassTime
 from rackline.passes.features import Array
-from rackline.search.candidate import price_per_chip_s
-from rackline.search.choice import Choice, Inside
-from rackline.search.evaluate import Part, Space
-from rackline.search.finalists import CONTENDERS
-from rackline.search.floors import floors
-from rackline.search.pareto import pareto_front
-from rackline.search.pool_details import PoolDetails, decode_details, prefill_details
-from rackline.search.pool_pair import Pool, PoolPair
+from rackline.search.candidate import Pool, PoolPair, price_per_chip_s
+from rackline.search.choice import Choice, Inside, floors
+from rackline.search.points import pareto_front
 from rackline.search.pool_pairs import Budget, Pairs, pair
-from rackline.search.pool_points import PoolPoints, best_loaded, undominated
-from rackline.search.pool_replicas import decode_modes, decode_points, prefill_modes, prefill_points
+from rackline.search.pool_points import (
+    WAITING_PROMPTS,
+    PoolPoints,
+    best_loaded,
+    decode_modes,
+    decode_points,
+    prefill_modes,
+    prefill_points,
+    undominated,
+)
+from rackline.search.select import CONTENDERS
+from rackline.search.space import Part, Space
+from rackline.serving.context import prefill_chunk
 from rackline.serving.disaggregated import kv_transfer, shared_level
 from rackline.serving.workload import Mode, Workload
 from rackline.system import Constraints
@@ -59,17 +67,45 @@ class Disaggregated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """The search space of one pool, with its layouts, schedulers and link to the other pool."""
+    """The search space of one pool, with its schedulers and its link to the other pool."""
 
     space: Space
-    options: list[Layout]
     modes: list[Mode]
     link: FabricLevel
+
+    @classmethod
+    def of(cls, space: Space, link: FabricLevel, modes: Callable[[bool], list[Mode]]) -> Side:
+        """A pool with its schedulers; overlapped ones where ranks exchange tokens."""
+        return cls(space=space, modes=modes(bool(np.any(space.grid.attention_dp > 1))), link=link)
 
     @property
     def cluster(self) -> Cluster:
         """The cluster of the pool."""
-        return self.space.cluster
+        return self.space.system.cluster
+
+    def layout(self, row: int, cp: int, replicas: int) -> Layout:
+        """The layout of a point: of attention-dp ranks that share contexts, cp form one group."""
+        layout = replace(self.space.grid.layout(row), dp=replicas)
+        if cp == 1:
+            return layout
+        ranks = layout.attention_dp // cp if layout.attention_dp % cp == 0 and layout.attention_dp > 1 else 1
+        return replace(layout, attention_dp=ranks, cp=cp)
+
+    def pool(self, points: PoolPoints, at: int, replicas: int, requests_per_s: float) -> Pool:
+        """Replicas of a point at a rate of all of them."""
+        layout, per_rank = self.layout(int(points.row[at]), int(points.cp[at]), replicas), int(points.per_rank[at])
+        most = replicas * float(points.requests_per_s[at])
+        return Pool(
+            cluster=self.cluster.name,
+            layout=layout,
+            precision=self.space.system.precisions[int(points.label[at])],
+            mode=self.modes[int(points.mode[at])],
+            batch_size=per_rank * layout.attention_dp * layout.pp,
+            sequences_per_rank=per_rank,
+            seconds=float(points.seconds[at]),
+            requests_per_s=most,
+            load=requests_per_s / most,
+        )
 
 
 def pool_links(decode: Cluster, prefill: Cluster | None) -> tuple[FabricLevel, FabricLevel]:
@@ -85,19 +121,6 @@ def pool_links(decode: Cluster, prefill: Cluster | None) -> tuple[FabricLevel, F
         lacking = prefill if prefill.scale_out is None else decode
         raise InputError(what="pools", given=lacking.name, allowed="clusters with a network that joins them")
     return prefill.scale_out, decode.scale_out
-
-
-def _exchanging(options: list[Layout]) -> bool:
-    return any(layout.attention_dp > 1 for layout in options)
-
-
-def _with_context(side: Side, row: int, cp: int, replicas: int) -> Layout:
-    """The layout of a point: of attention-dp ranks that share contexts, cp form one group."""
-    layout = replace(side.options[row], dp=replicas)
-    if cp == 1:
-        return layout
-    ranks = layout.attention_dp // cp if layout.attention_dp % cp == 0 and layout.attention_dp > 1 else 1
-    return replace(layout, attention_dp=ranks, cp=cp)
 
 
 def _caveat(prefill: Layout, decode: Layout, workload: Workload) -> str:
@@ -134,27 +157,21 @@ class PoolSearch:
     _decode_points: list[PoolPoints] = field(default_factory=list[PoolPoints], init=False, repr=False)
 
     @classmethod
-    def of(
-        cls, space: Space, options: list[Layout], limits: Constraints, own: tuple[Space, list[Layout]] | None = None
-    ) -> PoolSearch:
+    def of(cls, decode: Space, limits: Constraints, prefill: Space) -> PoolSearch:
         """A search with nothing evaluated yet.
 
         Args:
-            space, options: of the decode pool, and of the prefill pool unless that has its own.
-            own: another cluster, or other layouts, for the prefill pool; precisions in the same order.
+            decode, prefill: spaces of both pools, one where they share chips and layouts; precisions in the same order.
 
         Raises:
             InputError: the pools are on two clusters, one of which has no network.
         """
-        first, first_options = own or (space, options)
-        ideal = space.system.calibration.is_unit
-        ends = [each.cluster.without_latency() if ideal else each.cluster for each in (space, first)]
-        links = pool_links(ends[0], None if first.cluster is space.cluster else ends[1])
+        ideal = decode.system.calibration.is_unit
+        ends = [each.system.cluster.without_latency() if ideal else each.system.cluster for each in (decode, prefill)]
+        links = pool_links(ends[0], None if prefill.system.cluster is decode.system.cluster else ends[1])
         return cls(
-            prefill=Side(
-                space=first, options=first_options, modes=prefill_modes(_exchanging(first_options)), link=links[0]
-            ),
-            decode=Side(space=space, options=options, modes=decode_modes(_exchanging(options)), link=links[1]),
+            prefill=Side.of(prefill, links[0], prefill_modes),
+            decode=Side.of(decode, links[1], decode_modes),
             limits=limits,
         )
 
@@ -211,10 +228,10 @@ class PoolSearch:
         )
 
     def _inside(self, pair: PoolPair) -> Inside:
-        first, then = self._details(pair.prefill, self.prefill), self._details(pair.decode, self.decode)
-        layout = pair.decode.layout
+        prefill, prefill_memory = self._prefilling(pair.prefill)
+        decode, memory = self._decoding(pair.decode)
         limits = None
-        if layout.cp == 1:  # with shared contexts the floor of one replica is not meaningful
+        if pair.decode.layout.cp == 1:  # with shared contexts the floor of one replica is not meaningful
             limits = floors(
                 self._deployment(pair.decode, self.decode),
                 self.decode.space.workload,
@@ -222,19 +239,41 @@ class PoolSearch:
                 pair.usd_per_mtok_output,
                 self.budget.decode_usd_per_chip_s,
             )
-        return Inside(
-            decode=then.time, prefill=first.time, memory=then.memory, prefill_memory=first.memory, floors=limits
-        )
+        return Inside(decode=decode, prefill=prefill, memory=memory, prefill_memory=prefill_memory, floors=limits)
 
     def _deployment(self, pool: Pool, side: Side) -> Deployment:
         system = side.space.system
         return system.deployment(without_context(pool.layout, system.model), pool.precision)
 
-    def _details(self, pool: Pool, side: Side) -> PoolDetails:
-        space, deployment = side.space, self._deployment(pool, side)
-        if side is self.prefill:
-            return prefill_details(space, deployment, pool.mode, pool.layout.cp)
-        return decode_details(space, deployment, pool.sequences_per_rank, pool.layout.cp)
+    def _decoding(self, pool: Pool) -> tuple[PassTime, MemoryUse]:
+        """A step of a decode pool, and the memory of its fullest chip; the exchange of shared contexts is no row."""
+        space, cp = self.decode.space, pool.layout.cp
+        deployment, work = self._deployment(pool, self.decode), space.workload
+        layout, per_rank = deployment.layout, pool.sequences_per_rank
+        batch = Batch(
+            decode_sequences=float(per_rank),
+            context_len=work.mean_context / cp,
+            group_tokens=float(per_rank * layout.attention_dp / cp),
+        )
+        memory = deployment.memory(
+            sequences=float(per_rank * layout.attention_dp * layout.pp),
+            context_len=work.final_context / cp,
+            server=space.system.server(space.system.stack.max_num_seqs),
+        )
+        return deployment.table().time(batch), memory
+
+    def _prefilling(self, pool: Pool) -> tuple[PassTime, MemoryUse]:
+        """A full pass of a prefill pool, and the memory of its fullest chip; the same of shared prompts."""
+        space, cp, tokens = self.prefill.space, pool.layout.cp, float(pool.mode.max_batched_tokens)
+        deployment, work = self._deployment(pool, self.prefill), space.workload
+        layout = deployment.layout
+        batch = replace(prefill_chunk(work, tokens, cp), group_tokens=tokens * layout.attention_dp)
+        memory = deployment.memory(
+            sequences=max(tokens * cp / work.new_tokens, 1.0) * WAITING_PROMPTS * layout.attention_dp * layout.pp,
+            context_len=work.input_len / cp,
+            server=space.system.server(tokens),
+        )
+        return deployment.table().time(batch), memory
 
     @property
     def slack_s(self) -> float | None:
@@ -266,14 +305,8 @@ class PoolSearch:
         stop = int(above[0]) if above.size else at + 1
         tries = np.unique(np.linspace(at, stop, num=min(stop - at + 1, 33)).astype(int)).astype(float)
         row, label = int(then.row[index]), int(then.label[index])
-        space = replace(
-            self.decode.space,
-            system=replace(self.decode.space.system, precisions=(self.decode.space.precisions[label],)),
-            grid=LayoutGrid.of([self.decode.options[row]]),
-            batches=tries,
-            threads=1,
-        )
-        (part,) = space.parts()
+        space = self.decode.space
+        part = space.one(space.grid.layout(row), space.system.precisions[label], tries)
         mode = self.decode.modes[int(then.mode[index])]
         finer = decode_points(part, [mode], self.decode.link)
         finer = finer.take(np.flatnonzero(finer.cp == then.cp[index]))
@@ -298,48 +331,22 @@ class PoolSearch:
     def _pair(self, first: PoolPoints, then: PoolPoints, pairs: Pairs, index: int) -> PoolPair:
         partner, budget, work = int(pairs.partner[index]), self.budget, self.decode.space.workload
         rate, cost = float(pairs.requests_per_s[index]), float(pairs.usd_per_request[index])
-        per_rank = int(then.per_rank[index])
         n_first, n_then = int(pairs.prefill_replicas[index]), int(pairs.decode_replicas[index])
-        prefill_layout = _with_context(self.prefill, int(first.row[partner]), int(first.cp[partner]), n_first)
-        decode_layout = _with_context(self.decode, int(then.row[index]), int(then.cp[index]), n_then)
-        could_first = n_first * float(first.requests_per_s[partner])
-        could_then = n_then * float(then.requests_per_s[index])
-        label = int(then.label[index])
-        prefill = Pool(
-            cluster=self.prefill.cluster.name,
-            layout=prefill_layout,
-            precision=self.prefill.space.precisions[label],
-            mode=self.prefill.modes[int(first.mode[partner])],
-            batch_size=0,
-            sequences_per_rank=0,
-            seconds=float(first.seconds[partner]),
-            requests_per_s=could_first,
-            load=rate / could_first,
-        )
-        decode = Pool(
-            cluster=self.decode.cluster.name,
-            layout=decode_layout,
-            precision=self.decode.space.precisions[label],
-            mode=self.decode.modes[int(then.mode[index])],
-            batch_size=per_rank * decode_layout.attention_dp * decode_layout.pp,
-            sequences_per_rank=per_rank,
-            seconds=float(then.seconds[index]),
-            requests_per_s=could_then,
-            load=rate / could_then,
-        )
+        prefill = self.prefill.pool(first, partner, n_first, rate)
+        decode = self.decode.pool(then, index, n_then, rate)
         transfer = kv_transfer(
-            self.decode.space.model,
+            self.decode.space.system.model,
             work,
             decode.precision,
-            prefill_layout=prefill_layout,
-            decode_layout=decode_layout,
+            prefill_layout=prefill.layout,
+            decode_layout=decode.layout,
             prefill_link=self.prefill.link,
             decode_link=self.decode.link,
         )
         constant = self.prefill.space.system.stack.prefill_pool().beyond_passes_s(work)
         prompt_s = float(first.passes(partner).prompt_s(prefill.load, n_first))
         one, other = budget.taken(
-            np.array(float(prefill_layout.chips_per_replica)), np.array(float(decode_layout.chips_per_replica))
+            np.array(float(prefill.layout.chips_per_replica)), np.array(float(decode.layout.chips_per_replica))
         )
         paid = budget.billed(n_first * one, n_then * other)
         first_usd = float(paid[0]) * budget.prefill_usd_per_chip_s / rate
@@ -350,7 +357,7 @@ class PoolSearch:
             tpot_s=then.tpot_s(index, rate / n_then),
             ttft_s=constant + prompt_s + transfer.seconds,
             ttft_alone_s=constant + float(first.alone_s[partner]) + transfer.seconds,
-            caveat=_caveat(prefill_layout, decode_layout, work),
+            caveat=_caveat(prefill.layout, decode.layout, work),
             requests_per_s=rate,
             billed_chips=round(float(paid[0] + paid[1])),
             output_tokens_per_s_per_chip=rate * work.output_len / (prefill.num_chips + decode.num_chips),
