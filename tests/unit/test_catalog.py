@@ -10,23 +10,18 @@ import pytest
 from rackline import catalog
 from rackline.catalog import (
     CalibrationRecord,
-    ChipRecord,
-    ClusterRecord,
     Evidence,
     ModelRecord,
     calibration_record,
-    chip_record,
-    cluster_record,
     index,
-    memory_record,
     model_record,
     names,
     settable_keys,
 )
-from rackline.catalog.lines import line_of
-from rackline.catalog.load import record_of
+from rackline.catalog.load import line_of, record_of
 from rackline.catalog.objects import schema_of
 from rackline.errors import CatalogError, UnknownNameError
+from rackline.hardware import ChipRecord, ClusterRecord, chip_record, cluster_record, memory_record
 from rackline.hardware import chip as load_chip
 from rackline.serving.stack import Stack
 from rackline.serving.stack import stack as load_stack

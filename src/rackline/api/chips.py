@@ -15,7 +15,7 @@ from rackline.errors import InputError
 
 if TYPE_CHECKING:
     from rackline.api.option import Settings
-    from rackline.catalog import ChipRecord
+    from rackline.hardware import ChipRecord
     from rackline.hardware.chip_check import ChipFinding
     from rackline.serving.crossover import Ridge
 
@@ -54,7 +54,7 @@ class Chips:
 
 
 def _text(answer: Answer[ChipsQuestion, Chips], width: int) -> Iterable[Any]:
-    from rackline.hardware.chip import chip_from_record
+    from rackline.hardware import chip_from_record
     from rackline.report.catalogue_report import chips_table, findings_report, record_report
     from rackline.report.lecture_tables import ridge_table
 
@@ -118,7 +118,8 @@ def chips(question: ChipsQuestion, watch: Watch) -> Chips:
         >>> [finding.key for finding in rl.chips("rtx-4090", check=True).result.findings][:2]
         ['power', 'usd_per_chip_hour']
     """
-    from rackline.catalog import chip_record, names
+    from rackline.catalog import names
+    from rackline.hardware import chip_record
 
     name = question.name
     if question.check and (name is None or question.ridge):

@@ -13,8 +13,7 @@ from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
     from rackline.api.option import Settings
-    from rackline.catalog import ClusterRecord
-    from rackline.hardware import Cluster
+    from rackline.hardware import Cluster, ClusterRecord
     from rackline.report.rack_report import Racks
 
 
@@ -97,13 +96,12 @@ def clusters(question: ClustersQuestion, watch: Watch) -> Clusters:
         >>> rl.clusters("gb200-nvl72")
         <clusters: gb200-nvl72>
     """
-    from rackline.catalog import cluster_record, names
+    from rackline.catalog import names
+    from rackline.hardware import cluster, cluster_record
 
     if question.name is None:
         refuse_settings(question.set)
         return Clusters(clusters=tuple(cluster_record(each) for each in names("clusters")))
-    from rackline.hardware import cluster
-
     given = overrides_of(cluster_record(question.name), "cluster", question.set)
     record = cluster_record(question.name, overrides=given)
     return Clusters(clusters=(record,), cluster=cluster(question.name, given or None))

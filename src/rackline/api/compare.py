@@ -128,7 +128,7 @@ def _said(kind: RentKind | None, chips: Sequence[Chip], rents: Sequence[tuple[st
     Args:
         rents: (name, price in words) of each side.
     """
-    from rackline.hardware.chip import RENT_KINDS
+    from rackline.hardware import RENT_KINDS
 
     usual: RentKind | None = next((chip.rent_kind for chip in chips if chip.rent_kind is not None), None)
     shown = kind or usual

@@ -13,7 +13,7 @@ from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
     from rackline.api.option import Settings
-    from rackline.catalog import MemoryRecord
+    from rackline.hardware import MemoryRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,8 @@ def memory(question: MemoryQuestion, watch: Watch) -> MemoryTiers:
         >>> rl.memory("nvme-gen5")
         <memory: nvme-gen5>
     """
-    from rackline.catalog import memory_record, names
+    from rackline.catalog import names
+    from rackline.hardware import memory_record
 
     name = question.name
     if name is None:

@@ -12,7 +12,7 @@ from rackline.catalog import names
 from rackline.catalog.base import Fraction, Name, NonNegative, Positive, Record, Text
 from rackline.catalog.objects import CatalogueObject, read_object, stated, written_as
 from rackline.hardware import Chip
-from rackline.hardware.host_link import has_grace
+from rackline.hardware.chip import has_grace
 from rackline.training.runs import SCHEDULES, ScheduleName
 
 Key = tuple[str, str]

@@ -11,7 +11,7 @@ import numpy as np
 from rackline.arch import Model
 from rackline.errors import InputError, RacklineError
 from rackline.hardware import Cluster
-from rackline.hardware.host_link import has_grace
+from rackline.hardware.chip import has_grace
 from rackline.passes import Calibration, calibration
 from rackline.passes.features import Array
 from rackline.training.adapters import LORA_TARGETS, LoraTargets
