@@ -15,8 +15,7 @@ from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from rackline.catalog import RentKind
-    from rackline.hardware import Chip, Cluster
+    from rackline.hardware import Chip, Cluster, RentKind
     from rackline.report.compare_report import Comparison, Side
     from rackline.report.deployments_report import Change
     from rackline.report.figure import Figure

@@ -101,6 +101,8 @@ def build_model(record: ModelRecord) -> AnyModel:
         layer_groups=groups,
         other_params=extra,
         mtp_layers=arch.mtp_layers,
+        tower_params=arch.tower_params,
+        lookup_params=arch.lookup_params,
         max_context_len=arch.max_context_len,
         sources=sources,
     )

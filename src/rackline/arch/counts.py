@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
     from rackline.hub import Checkpoint
 
 TOLERANCE = 0.01
-"""Relative difference beyond which every answer carries a warning."""
+"""Relative difference to a checkpoint beyond which every answer carries a warning."""
+NAME_TOLERANCE = 0.05
+"""The same to the size that a name states, which is rounded."""
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([MBT])(?![A-Za-z0-9])", re.I)
+_UNITS = {"m": 1e6, "b": 1e9, "t": 1e12}
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
 
@@ -123,6 +128,8 @@ def _by_headers(model: Model, checkpoint: Checkpoint) -> CountCheck:
         types.setdefault(weight.kind, Counter())[weight.dtype] += weight.elements
     counted = {kind: count for kind, count in model.parameters().total.items() if count}
     tower = stored.pop("tower", 0)
+    if model.tower_params:
+        stored["towers"], tower = tower, 0
     if stored.get("mtp"):
         counted["mtp"] = model.mtp_params
     kinds = [*counted, *(kind for kind in stored if kind not in counted)]
@@ -141,7 +148,9 @@ def _by_headers(model: Model, checkpoint: Checkpoint) -> CountCheck:
 def count_warnings(model: AnyModel, found: FoundModel) -> tuple[str, ...]:
     """What every answer must say of a model whose count is off by more than 1 %."""
     check = check_counts(model, found)
-    if check is None or abs(check.difference) <= TOLERANCE:
+    if check is None:
+        return _against_name(model, found)
+    if abs(check.difference) <= TOLERANCE:
         return ()
     worst = check.largest
     at = f", most in {worst.kind} ({worst.counted:.4g} counted, {worst.stored:.4g} stored)" if worst else ""
@@ -149,3 +158,23 @@ def count_warnings(model: AnyModel, found: FoundModel) -> tuple[str, ...]:
         f"{found.origin.name}: {check.counted:.4g} parameters counted, {check.stored:.4g} by {check.where} "
         f"({check.difference:+.1%}){at}: the description is uncertain",
     )
+
+
+def size_in_name(name: str) -> float | None:
+    """Parameters that a name states, active ones and those of one expert apart; None where it states none.
+
+    Example:
+        >>> size_in_name("Qwen3-30B-A3B") / 1e9, size_in_name("Mixtral-8x7B-v0.1"), size_in_name("mpt-125m") / 1e6
+        (30.0, None, 125.0)
+    """
+    found = _SIZE.search(name)
+    return float(found[1]) * _UNITS[found[2].lower()] if found else None
+
+
+def _against_name(model: AnyModel, found: FoundModel) -> tuple[str, ...]:
+    """A count that is far from the size in the name; names of the catalogue are checked against what is published."""
+    stated = None if found.origin.kind == "catalogue" else size_in_name(found.record.full_name)
+    if stated is None or abs(model.total_params / stated - 1.0) <= NAME_TOLERANCE:
+        return ()
+    off = model.total_params / stated - 1.0
+    return (f"{found.origin.name}: {model.total_params:.4g} parameters counted, {stated:.4g} by its name ({off:+.1%})",)

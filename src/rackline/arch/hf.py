@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 from rackline.arch.hf_config import HfConfig, ReadKeys, Table
 from rackline.arch.hf_families import FAMILIES, INNER, UNNAMED, WRAPPERS
-from rackline.arch.hf_ignored import TOWERS, shaping_keys, unread_keys
+from rackline.arch.hf_ignored import shaping_keys, unread_keys
 from rackline.arch.hf_positions import context_limits
 from rackline.arch.hf_quantization import native_precision
+from rackline.arch.hf_towers import towers_of
 from rackline.catalog import ModelRecord
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import CatalogError, ConfigError, nearest_names
@@ -123,7 +124,8 @@ def read_config(
             value into the configuration. Everything that was assumed is in the warnings.
 
     Returns:
-        The record, with one source of kind vendor. Towers for images and sound are left out and named in its note.
+        The record, with one source of kind vendor. Towers for images and sound are counted; those of which nothing is
+        known are named in its note. The warnings say what the reader leaves out or simplifies.
 
     Raises:
         ConfigError: The family is unknown, or a key is missing, unusable or not understood.
@@ -160,9 +162,14 @@ def read_config(
     source: Table = {"fields": ["architecture.*"], "kind": "vendor", "citation": f"config.json: {where}"}
     if values or family:
         source["kind"] = "assumed"
-    towers = [key for key in TOWERS if config.get(key)]
+    towers, unknown = towers_of(config, where, text.dropped)
     if towers:
-        source["note"] = f"the language model alone; left out: {', '.join(towers)}"
+        architecture["tower_params"] = sum(tower.model.total_params for tower in towers)
+    if unknown:
+        source["note"] = f"the language model alone; left out: {', '.join(unknown)}"
+        text.dropped.append(f"towers of which nothing is known are not counted ({', '.join(unknown)})")
+    if text.dropped:
+        warnings.append(f"{where}: {'; '.join(text.dropped)}")
     data: Table = {
         "name": re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("._-") or "model",
         "full_name": name or "model",
@@ -183,7 +190,7 @@ def _language_model(top: HfConfig, family: str) -> tuple[HfConfig, str]:
     said = given if isinstance(given, str) else ""
     if inner and (family or said in WRAPPERS):
         section = top.section(inner)
-        text = HfConfig(values=ReadKeys(section.values), where=top.where, prefix=section.prefix)
+        text = replace(section, values=ReadKeys(section.values))
         if family:
             return text, family
         allowed = WRAPPERS[said]

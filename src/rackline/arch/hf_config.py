@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from rackline.errors import ConfigError, nearest_names
@@ -36,6 +36,10 @@ class ReadKeys(Mapping[str, object]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def was_read(self, key: str) -> bool:
+        """Whether the object has a key and somebody asked for it."""
+        return key in self._read and self._values.get(key) is not None
+
     def unread(self) -> list[str]:
         """Keys with a value that says something and that nobody asked for."""
         return [key for key, value in self._values.items() if key not in self._read and value not in (None, False, [])]
@@ -43,11 +47,19 @@ class ReadKeys(Mapping[str, object]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HfConfig:
-    """A JSON object with typed access; every complaint names file and key. A null counts as absent."""
+    """A JSON object with typed access; every complaint names file and key. A null counts as absent.
+
+    Args:
+        values: of the object.
+        where: file, for messages.
+        prefix: of its keys in messages.
+        dropped: what a family leaves out or takes as something simpler, in words, for all parts of the file.
+    """
 
     values: Mapping[str, object]
     where: str
     prefix: str = ""
+    dropped: list[str] = field(default_factory=list[str], compare=False)
 
     def fail(self, key: str, allowed: str, nearest: str | None = None) -> ConfigError:
         """Return the error for a key, with its value as given."""
@@ -82,6 +94,11 @@ class HfConfig:
         """Note keys that the family knows and does not need."""
         for key in keys:
             self.values.get(key)
+
+    def drop(self, how: str, *keys: str) -> None:
+        """Note keys that the file has and the family leaves out, and how: every answer says so."""
+        if given := [key for key in keys if self.values.get(key) not in (None, False, [])]:
+            self.dropped.append(f"{how} ({', '.join(given)})")
 
     def same_as(self, key: str, other: str) -> None:
         """Refuse a second name of a number that contradicts the first."""
@@ -133,17 +150,17 @@ class HfConfig:
         entry = cast("list[object]", value)[index] if isinstance(value, list) else None
         if not isinstance(entry, dict):
             raise self.fail(key, "a list of objects")
-        return HfConfig(values=cast("Table", entry), where=self.where, prefix=f"{self.prefix}{key}.{index}.")
+        return replace(self, values=cast("Table", entry), prefix=f"{self.prefix}{key}.{index}.")
 
     def with_defaults(self, defaults: Table) -> HfConfig:
         """The same configuration with values for keys that are absent or null; what is read of it stays known."""
         given = {key: self.values[key] for key in defaults if self.values.get(key) is not None}
         filled: Mapping[str, object] = ChainMap({**defaults, **given}, cast("Table", self.values))
-        return HfConfig(values=filled, where=self.where, prefix=self.prefix)
+        return replace(self, values=filled)
 
     def section(self, key: str) -> HfConfig:
         """A nested object."""
         value = self.values.get(key)
         if not isinstance(value, dict):
             raise self.fail(key, "an object")
-        return HfConfig(values=cast("Table", value), where=self.where, prefix=f"{self.prefix}{key}.")
+        return replace(self, values=cast("Table", value), prefix=f"{self.prefix}{key}.")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from rackline.arch.hf_config import HfConfig, Table
-from rackline.arch.hf_deepseek import first_dense, latent_attention
+from rackline.arch.hf_deepseek import delta_layers, first_dense, latent_attention
 from rackline.arch.hf_layers import Layer, layer_count, layered
 from rackline.arch.hf_parts import experts, ffn, gqa, stack
 
@@ -109,13 +109,7 @@ def _kimi_delta(c: HfConfig, layers: int) -> tuple[set[int], Table]:
     full, delta = _numbered(linear, "full_attn_layers", layers), _numbered(linear, "kda_layers", layers)
     if full & delta or full | delta != set(range(1, layers + 1)):
         raise linear.fail("kda_layers", "every layer that full_attn_layers does not name, and no other")
-    return full, {
-        "kind": "kda",
-        "num_heads": linear.count("num_heads"),
-        "head_dim": linear.count("head_dim"),
-        "conv_kernel": linear.count("short_conv_kernel_size"),
-        "full_rank_gate": linear.flag("use_full_rank_gate", default=False),
-    }
+    return full, delta_layers(linear)
 
 
 def kimi_linear(c: HfConfig) -> Table:

@@ -9,7 +9,7 @@ from typing import cast
 from rackline.arch.hf_config import HfConfig, ReadKeys
 
 TOWERS = ("vision_config", "audio_config", "img_token_compression_config", "projector_hidden_size")
-"""Parts for images and sound, which are left out."""
+"""Parts for images and sound."""
 
 _NAMES = frozenset(
     """
@@ -54,6 +54,38 @@ def _says_nothing(key: str, values: ReadKeys) -> bool:
     return values[key] == {}
 
 
+SYNONYMS = (
+    ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act"),
+    ("sliding_window", "sliding_window_size", "window_size", "attention_window"),
+    ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    ("hidden_size", "n_embd", "d_model", "dim_model", "embed_dim"),
+    ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"),
+    ("head_dim", "dim_head", "kv_channels", "attention_head_dim"),
+    ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
+    ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts"),
+    ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts", "experts_per_token"),
+    ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
+    ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "n_dense_layers"),
+    ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers"),
+)
+"""Names that published configurations give one number, some of them two at a time (Gemma 2 has hidden_act and
+hidden_activation, sliding_window and sliding_window_size)."""
+
+
+def _is_synonym(key: str, values: ReadKeys) -> bool:
+    """Whether a key only repeats what another name of the same number, which was read, says."""
+    others = next((names for names in SYNONYMS if key in names), ())
+    same = [other for other in others if other != key and values.was_read(other)]
+    if key in SYNONYMS[0]:  # of the width of a block, gelu is gelu, exact or by tanh
+        return any(_family(values[other]) == _family(values[key]) for other in same)
+    return any(values[other] == values[key] for other in same)
+
+
+def _family(activation: object) -> str:
+    return re.split(r"_|(?=\d)", str(activation))[0]
+
+
 def unread_keys(text: HfConfig) -> list[str]:
     """Keys with a value that the family did not read and that are not known to leave the shape as it is.
 
@@ -66,7 +98,13 @@ def unread_keys(text: HfConfig) -> list[str]:
     return [
         key
         for key in values.unread()
-        if not (key in _NAMES or key in TOWERS or _PATTERNS.search(key) or _says_nothing(key, values))
+        if not (
+            key in _NAMES
+            or key in TOWERS
+            or _PATTERNS.search(key)
+            or _says_nothing(key, values)
+            or _is_synonym(key, values)
+        )
     ]
 
 

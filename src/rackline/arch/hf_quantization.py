@@ -25,13 +25,25 @@ _ALGORITHMS = {
     "NVFP4": "nvfp4",
     "MIXED_PRECISION": "mixed",
     "W4A16_AWQ": "int4",
+    "W4A16_NVFP4": "bf16,weights=fp4,activations=bf16",
     "FP8_PB_WO": "fp8_block",
 }
+_LAYER_TYPES = {
+    "FP8": ("fp8", "fp8"),
+    "NVFP4": ("fp4", "fp4"),
+    "FP8_PB_WO": ("fp8_block", "fp8_block"),
+    "MXFP8": ("mxfp8", "mxfp8"),
+    "W4A16_AWQ": ("int4", "bf16"),
+    "W4A16_NVFP4": ("fp4", "bf16"),
+}
+"""Data types of weights and activations by the algorithm of a layer."""
 _BITS = {"int4": "int4", "int8": "int8-weights", "float8": "fp8", "mxfp4": "mxfp4", "float4": "nvfp4"}
 _FP4 = {"fp4": "mxfp4", "nvfp4": "fp4", "fp8": ""}
 
 _ATTENTION = re.compile(r"self_attn|\.attn|attention|linear_attn")
 _EXPERTS = re.compile(r"experts")
+_BLOCK = re.compile(r"(gate|up|down|gate_up)_proj$|\.fc[12]$")
+_HEAD = re.compile(r"(^|\.)lm_head$")
 
 
 def native_precision(top: HfConfig, text: HfConfig, beside: Callable[[str], Path | None] | None = None) -> str:
@@ -78,7 +90,8 @@ def _quantization(q: HfConfig, text: HfConfig) -> str:
     label = q.choice("quant_method", known)
     if label == "fp8" and q.values.get("weight_block_size") is not None:
         label = "fp8_block"
-    experts = text.choice("expert_dtype", _FP4, default="")  # DeepSeek-V4 keeps its experts in fp4
+    # DeepSeek-V4 keeps its experts in fp4, V4.1 says so in the block
+    experts = next((e for part in (q, text) if (e := part.choice("expert_dtype", _FP4, default=""))), "")
     return f"{label},experts={experts},expert_activations=mxfp8" if experts else label
 
 
@@ -121,14 +134,28 @@ def _mixed(q: HfConfig, text: HfConfig) -> str:
     if not isinstance(layers, dict) or not layers:
         raise q.fail("quantized_layers", "an object that gives each module its quant_algo")
     found: dict[str, Counter[str]] = {"linear": Counter(), "experts": Counter()}
-    table = {"FP8": "fp8", "NVFP4": "fp4", "FP8_PB_WO": "fp8_block", "MXFP8": "mxfp8", "W4A16_AWQ": "int4"}
     for name in cast("Table", layers):
-        algorithm = q.section("quantized_layers").section(name).choice("quant_algo", table)
-        found["experts" if _EXPERTS.search(name) else "linear"][algorithm] += 1
-    types = {part: (counter.most_common(1)[0][0] if counter else "bf16") for part, counter in found.items()}
-    parts = f"weights={types['linear']},activations={types['linear']}"
-    experts = found["experts"] and f",experts={types['experts']},expert_activations={types['experts']}"
-    return f"bf16,{parts}{experts or ''}"
+        algorithm = q.section("quantized_layers").section(name).choice("quant_algo", {key: key for key in _LAYER_TYPES})
+        found["experts" if _EXPERTS.search(name) else "linear"][algorithm] += _weights(name, text)
+    for part, counter in found.items():
+        if len(counter) > 1:
+            most, *others = (key for key, _ in counter.most_common())
+            text.dropped.append(f"{part} layers in {', '.join(others)} are taken as {most}, as most weights are")
+    most = {part: counter.most_common(1)[0][0] for part, counter in found.items() if counter}
+    weights, activations = _LAYER_TYPES[most["linear"]] if "linear" in most else ("bf16", "bf16")
+    label = f"bf16,weights={weights},activations={activations}"
+    if "experts" in most:
+        weights, activations = _LAYER_TYPES[most["experts"]]
+        label += f",experts={weights},expert_activations={activations}"
+    return label
+
+
+def _weights(name: str, text: HfConfig) -> int:
+    """About how many weights a module has, by its name; 1 where the configuration does not say."""
+    width, inner = text.optional("hidden_size") or 1, text.optional("intermediate_size") or 1
+    if _EXPERTS.search(name) or _HEAD.search(name):
+        return 1
+    return width * (inner if _BLOCK.search(name) else width)
 
 
 def _names(q: HfConfig, key: str) -> list[str]:

@@ -77,6 +77,9 @@ ROWS: dict[str, Family] = {
     "minicpm": Family(known=("scale_emb", "scale_depth", "dim_model_base")),
     "ministral": Family(window="listed"),
     "ministral3": Family(window="all"),
+    "muse_glimmer_text": Family(
+        **KEYED, norms=4, window="listed", known=("layer_rope_theta", "output_multiplier", "qk_scale_factor")
+    ),
     "nanochat": Family(**KEYED, gated=False, activation="relu2", norm="plain"),
     "nemotron": Family(**KEYED, mlp_bias=MLP, gated=False, activation="relu2", norm="layernorm"),
     "olmo": Family(**KEYED, norm="plain", known=("clip_qkv",)),

@@ -63,6 +63,9 @@ class Model:
             two has half of them.
         other_params: parameters that belong to no product and no layer, such as hyper-connections [elements].
         mtp_layers: layers for multi-token prediction beside the stack, which no other count includes [count].
+        tower_params: of towers for images and sound, which text does not pass [elements].
+        lookup_params: of tables of which a token reads a few rows, such as those of n-grams; they are counted, but not
+            held by the chips [elements].
         max_context_len: positions that the model was made for; None: not known [tokens].
         draft: model that drafts its tokens; None for its own layer for multi-token prediction or one like its last.
         adapter: low-rank adapter that all tokens go through; None for none. No count of parameters includes it.
@@ -81,6 +84,8 @@ class Model:
     parallel_block: bool = False
     other_params: int = 0
     mtp_layers: int = 0
+    tower_params: int = 0
+    lookup_params: int = 0
     max_context_len: int | None = None
     adapter: AppliedAdapter | None = None
     draft: Model | None = None
@@ -132,7 +137,7 @@ class Model:
         return self.norms_per_layer // 2
 
     def parameters(self) -> ParameterCount:
-        """Count by kind: embedding, attention, ffn, router, experts, latent, shared_experts, norm, head."""
+        """Count by kind: embedding, attention, ffn, router, experts, latent, shared_experts, norm, head, towers, ..."""
         total: dict[str, int] = {"embedding": (self.vocab_size + self.learned_positions) * self.d_model}
         active: dict[str, int] = {"embedding": 0}
 
@@ -169,6 +174,9 @@ class Model:
         add("norm", self.norm_params_per_norm + self.other_params, self.norm_params_per_norm + self.other_params)
         head = self.vocab_size * self.d_model
         add("head", 0 if self.tied_embeddings else head, head)
+        for kind, stored in (("towers", self.tower_params), ("lookup", self.lookup_params)):
+            if stored:
+                add(kind, stored, 0)
         return ParameterCount(total=total, active=active)
 
     @property
@@ -178,7 +186,13 @@ class Model:
         Each is one more last layer behind a product of 2 d_model by d_model; embedding and head are those of the model
         (DeepSeek-V3, arXiv:2412.19437, section 2.2).
         """
-        last = replace(self, layer_groups=(replace(self.layer_groups[-1], count=1),), other_params=0, mtp_layers=0)
+        last = replace(
+            self,
+            layer_groups=(replace(self.layer_groups[-1], count=1),),
+            other_params=0,
+            tower_params=0,
+            lookup_params=0,
+        )
         count = last.parameters().total
         layer = sum(value for kind, value in count.items() if kind not in ("embedding", "head"))
         joined = 2 * self.d_model * self.d_model + 2 * self.norm_params_per_norm

@@ -38,7 +38,7 @@ class Record(BaseModel):
     """Base of all catalogue tables: strict types, no unknown keys, frozen, finite numbers."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
-    stands_for: ClassVar[type | None] = None
+    object_class: ClassVar[type | None] = None
     """Dataclass of which it is the file (`rackline.catalog.objects`)."""
 
 

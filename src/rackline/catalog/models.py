@@ -159,8 +159,9 @@ class MoeRecord(Record):
 class ShapeRecord(Record):
     """What every description of a stack of layers says.
 
-    norm: "plain" has no weights. max_context_len: positions that the model was made for, stretched ones included
-    [tokens]; rope_scaling says how.
+    norm: "plain" has no weights. tower_params: of towers for images and sound. lookup_params: of tables of which a
+    token reads a few rows. max_context_len: positions that the model was made for, stretched ones included [tokens];
+    rope_scaling says how.
     """
 
     num_layers: LayerCount
@@ -171,6 +172,8 @@ class ShapeRecord(Record):
     norm: Literal["rmsnorm", "layernorm", "plain"] = "rmsnorm"
     parallel_block: bool = False
     mtp_layers: CountOrZero = 0
+    tower_params: CountOrZero = 0
+    lookup_params: CountOrZero = 0
     max_context_len: Count | None = None
     rope_scaling: Text | None = None
 

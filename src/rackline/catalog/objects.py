@@ -107,7 +107,7 @@ def _table(kind: type, base: type[Record]) -> type[Record]:
     made: Any = create_model(
         f"{kind.__name__}Record", __base__=base, __doc__=kind.__doc__, __validators__=_rules(kind), **plain
     )
-    made.stands_for = kind
+    made.object_class = kind
     return made
 
 
@@ -120,7 +120,7 @@ def _in_files(hint: Any) -> Any:
         return Annotated[_in_files(inside[0]), *hint.__metadata__]
     if origin in (Union, UnionType):
         return Union[tuple(map(_in_files, inside))]  # noqa: UP007
-    return origin[tuple(map(_in_files, inside))] if origin is tuple else hint
+    return tuple.__class_getitem__(tuple(map(_in_files, inside))) if origin is tuple else hint
 
 
 def _rules(kind: Any) -> dict[str, Any]:
@@ -165,8 +165,8 @@ def _object(kind: Any, record: Record, given: Mapping[str, Any]) -> Any:
 
 def _read(value: Any) -> Any:
     """The objects of the tables of a file."""
-    if isinstance(value, Record) and value.stands_for is not None:
-        return _object(value.stands_for, value, {})
+    if isinstance(value, Record) and value.object_class is not None:
+        return _object(value.object_class, value, {})
     return tuple(map(_read, cast("tuple[Any, ...]", value))) if isinstance(value, tuple) else value
 
 

@@ -159,7 +159,9 @@ def rented(cluster: Cluster, kind: RentKind) -> Cluster:
 
 
 def _prices(of: Chip) -> dict[RentKind, tuple[float, str]]:
-    found = {kind: (rent.usd_per_chip_hour, rent.date) for kind, rent in of.rents.items()}
+    found: dict[RentKind, tuple[float, str]] = {
+        kind: (rent.usd_per_chip_hour, rent.date) for kind, rent in of.rents.items()
+    }
     if of.usd_per_chip_hour is not None and of.rent_kind is not None:
         found.setdefault(of.rent_kind, (of.usd_per_chip_hour, ""))
     return found

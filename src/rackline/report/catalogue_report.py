@@ -179,10 +179,10 @@ def _numbers(record: SourcedRecord) -> list[RenderableType]:
 
 
 def _facts(record: SourcedRecord) -> str:
-    if record.stands_for is Chip:
+    if record.object_class is Chip:
         of = from_record(Chip, record)
         return f"{of.vendor}, {of.generation}, {of.released or 'no date'}"
-    if record.stands_for is Cluster:
+    if record.object_class is Cluster:
         return f"made of {chip_name_of(record)}"
     if isinstance(record, ModelRecord):
         return f"weights in {record.native_precision}, {record.released or 'no date'}"

@@ -117,6 +117,7 @@ class SparseLatentAttention(MultiHeadLatentAttention):
         top_k: tokens that one query attends to [tokens].
         index_heads: heads of the indexer; 0 where the layer uses the choice of an earlier one [count].
         index_head_dim: width of an index head and of the cached index key [elements].
+        index_ratio: tokens that one index key stands for (GLM-5.3 pools them) [tokens].
 
     Sources: DeepSeek-V3.2-Exp report (arXiv:2512.02556), section 2; masked form for short prompts: section 2.3.
     """
@@ -126,6 +127,7 @@ class SparseLatentAttention(MultiHeadLatentAttention):
     top_k: int
     index_heads: int = 0
     index_head_dim: int = 0
+    index_ratio: int = 1
 
     def problem(self) -> str | None:
         """An indexer has heads and a width."""
@@ -142,7 +144,8 @@ class SparseLatentAttention(MultiHeadLatentAttention):
         """The core, and the indexer where the layer has its own."""
         if not self.index_heads:
             return (self,)
-        return (self, Indexer(num_q_heads=self.index_heads, index_head_dim=self.index_head_dim))
+        index = Indexer(num_q_heads=self.index_heads, index_head_dim=self.index_head_dim, ratio=self.index_ratio)
+        return (self, index)
 
     def projections(self, d_model: int) -> tuple[Projection, ...]:
         """Those of latent attention, then index queries (from the query latent), index key and head weights."""
