@@ -10,7 +10,7 @@ import pytest
 from hf_configs import DEEPSEEK, GEMMA3, GEMMA4, GPT_OSS, LLAMA, LLAMA4, QWEN3, QWEN3_MOE
 
 from rackline.arch import Model, build_model, model, read_hf_config, record_from_hf
-from rackline.arch.hf_layers import MOST_LAYERS
+from rackline.arch.hf_config import MOST_LAYERS
 from rackline.catalog import GqaRecord, LayeredRecord, MlaRecord, ModelRecord, model_record
 from rackline.errors import ConfigError
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol, cast
 
 import numpy as np
 
-from rackline.arch.shapes import FloatLike, IntLike, Projection
+from rackline.arch.products import FloatLike, IntLike, Projection
 
 STATE_BYTES = 4.0
 """Bytes of an element of a recurrent state, which is kept in fp32."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from rackline.arch.hf_config import HfConfig, Table
-from rackline.arch.hf_layers import MOST_LAYERS, Layer, layer_count, layered
-from rackline.arch.hf_parts import experts, ffn, stack
+from rackline.arch.hf_config import MOST_LAYERS, HfConfig, Layer, Table, experts, ffn, layer_count, layered, stack
 
 
 def latent_attention(c: HfConfig) -> Table:

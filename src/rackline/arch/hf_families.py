@@ -12,20 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from rackline.arch.hf_config import HfConfig, Table
-from rackline.arch.hf_deepseek import (
-    axk1,
-    deepseek_sparse,
-    deepseek_v2,
-    deepseek_v3,
-    deepseek_v4,
-    latent_dense,
-    longcat,
-)
-from rackline.arch.hf_hybrid import kimi_linear, minimax_text, nemotron_h, qwen3_5, qwen3_5_moe
-from rackline.arch.hf_parts import (
+from rackline.arch.hf_config import (
     GELU,
     LAYER_TYPES,
+    HfConfig,
+    Table,
     every,
     experts,
     ffn,
@@ -35,8 +26,31 @@ from rackline.arch.hf_parts import (
     window_everywhere,
     windows,
 )
+from rackline.arch.hf_deepseek import (
+    axk1,
+    deepseek_sparse,
+    deepseek_v2,
+    deepseek_v3,
+    deepseek_v4,
+    latent_dense,
+    longcat,
+)
+from rackline.arch.hf_hybrid import (
+    bamba,
+    falcon_h1,
+    granite_hybrid,
+    kimi_linear,
+    laguna,
+    mamba2,
+    minimax,
+    minimax_text,
+    nemotron_h,
+    olmo_hybrid,
+    qwen3_5,
+    qwen3_5_moe,
+    qwen3_next,
+)
 from rackline.arch.hf_rows import ROWS, SAME
-from rackline.arch.hf_state import bamba, falcon_h1, granite_hybrid, laguna, mamba2, minimax, olmo_hybrid, qwen3_next
 from rackline.arch.hf_tables import NUM_EXPERTS, named, reader, uniform
 from rackline.arch.hf_windowed import (
     gemma4_text,

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never, cast
 
-from rackline.arch.ffn import DenseFfn
-from rackline.arch.hf_config import HfConfig, ReadKeys, Table
-from rackline.arch.hf_ignored import TOWERS
+from rackline.arch.hf_config import TOWERS, HfConfig, ReadKeys, Table
 from rackline.arch.hf_tables import named
-from rackline.arch.kinds.bidirectional import BidirectionalAttention
+from rackline.arch.kinds.gqa import BidirectionalAttention
 from rackline.arch.model import LayerGroup, Model
+from rackline.arch.products import DenseFfn
 from rackline.arch.towers import Resize, Tower
 from rackline.errors import ConfigError
 

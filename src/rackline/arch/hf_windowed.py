@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from rackline.arch.hf_config import HfConfig, Table
-from rackline.arch.hf_layers import layer_count, layered
-from rackline.arch.hf_parts import GELU, LAYER_TYPES, experts, ffn, gqa
+from rackline.arch.hf_config import GELU, LAYER_TYPES, HfConfig, Table, experts, ffn, gqa, layer_count, layered
 
 _FLAGS: dict[object, str] = {0: "0", 1: "1"}
 _WINDOW_FLAGS: dict[object, str] = {"full_attention": "0", "sliding_attention": "1"}

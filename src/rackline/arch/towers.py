@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, assert_never
 
-from rackline.arch.ffn import DenseFfn
 from rackline.arch.model import AnyModel, Model
+from rackline.arch.products import DenseFfn
 
 Resize = Literal["native", "tiles", "fit_tiles", "fixed"]
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from rackline.arch.attention import Core, Kind, windowed_pairs
-from rackline.arch.kinds.sparse import Indexer
-from rackline.arch.shapes import Dim, FloatLike, IntLike, Projection
+from rackline.arch.kinds.mla import Indexer
+from rackline.arch.products import Dim, FloatLike, IntLike, Projection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
