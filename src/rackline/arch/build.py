@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, assert_never
+from typing import TYPE_CHECKING, ClassVar
 
 from rackline.arch.attention import Attention
 from rackline.arch.kinds import attention_from_parameters
@@ -74,9 +74,9 @@ def build_model(record: ModelRecord) -> AnyModel:
     if record.aggregate is not None:
         return AggregateModel(
             name=record.name,
-            aggregate_total_params=int(record.aggregate.total_params),
-            aggregate_active_params=int(record.aggregate.active_params),
-            aggregate_kv_bytes_per_token=record.aggregate.kv_bytes_per_token,
+            total_params=int(record.aggregate.total_params),
+            active_params=int(record.aggregate.active_params),
+            stated_kv_bytes_per_token=record.aggregate.kv_bytes_per_token,
             native_precision=record.native_precision,
             sources=sources,
         )
@@ -145,45 +145,14 @@ def _listed_ffn(layer: LayerRecord) -> DenseFfn | MoeFfn:
 
 
 def _attention(arch: ArchitectureRecord, index: int) -> Attention:
-    spec = arch.attention
+    spec, linear = arch.attention, arch.linear
+    own = spec.model_dump(exclude={"kind", "pattern", "window"})
     if not isinstance(spec, GqaRecord):
-        return MultiHeadLatentAttention(
-            num_q_heads=spec.num_q_heads,
-            q_lora_rank=spec.q_lora_rank,
-            kv_lora_rank=spec.kv_lora_rank,
-            qk_nope_head_dim=spec.qk_nope_head_dim,
-            qk_rope_head_dim=spec.qk_rope_head_dim,
-            v_head_dim=spec.v_head_dim,
-        )
+        return MultiHeadLatentAttention(**own)
     layer = spec.pattern[index % len(spec.pattern)] if spec.pattern else "window"
-    match layer:
-        case "linear":
-            if arch.linear:
-                return GatedDeltaAttention(
-                    num_key_heads=arch.linear.num_key_heads,
-                    num_value_heads=arch.linear.num_value_heads,
-                    key_head_dim=arch.linear.key_head_dim,
-                    value_head_dim=arch.linear.value_head_dim,
-                    conv_kernel=arch.linear.conv_kernel,
-                )
-            window = None
-        case "window":
-            window = spec.window
-        case "full":
-            window = None
-        case _:
-            assert_never(layer)
-    return GroupedQueryAttention(
-        num_q_heads=spec.num_q_heads,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        window=window,
-        bias=spec.bias,
-        output_bias=spec.output_bias,
-        qk_norm=spec.qk_norm,
-        sinks=spec.sinks,
-        output_gate=spec.output_gate,
-    )
+    if layer == "linear" and linear is not None:
+        return GatedDeltaAttention(**linear.model_dump(exclude={"kind"}))
+    return GroupedQueryAttention(**own, window=spec.window if layer == "window" else None)
 
 
 def _ffn(arch: ArchitectureRecord, index: int) -> DenseFfn | MoeFfn:
@@ -198,20 +167,8 @@ def _dense(ffn: FfnRecord) -> DenseFfn:
 
 
 def _mixture(moe: MoeRecord, activation: str | None) -> MoeFfn:
-    return MoeFfn(
-        activation=activation or "swiglu",
-        num_experts=moe.num_experts,
-        experts_per_token=moe.experts_per_token,
-        d_expert=moe.d_expert,
-        d_shared=moe.d_shared,
-        d_latent=moe.d_latent,
-        bias=moe.bias,
-        router_bias=moe.router_bias,
-        shared_gate=moe.shared_gate,
-        extra_params=moe.extra_params,
-        num_groups=moe.num_groups,
-        groups_per_token=moe.groups_per_token,
-    )
+    own = moe.model_dump(exclude={"activation", "num_shared_experts", "first_dense_layers", "every"})
+    return MoeFfn(**own, activation=activation or "swiglu")
 
 
 TOLERANCE = 0.01

@@ -262,7 +262,7 @@ def deepseek_v4(c: HfConfig) -> Table:
         [{"attention": attention(index), "moe": {**moe, "router_bias": index >= hashed}} for index in range(layers)],
         mtp_layers=c.count("num_nextn_predict_layers", default=0, minimum=0),
         extra_params=hyper_connections(c, layers),
-        **({"lookup_params": tables} if tables else {}),
+        lookup_params=tables,
     )
 
 

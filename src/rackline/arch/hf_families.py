@@ -43,7 +43,6 @@ from rackline.arch.hf_hybrid import (
     laguna,
     mamba2,
     minimax,
-    minimax_text,
     nemotron_h,
     olmo_hybrid,
     qwen3_5,
@@ -54,12 +53,10 @@ from rackline.arch.hf_rows import ROWS, SAME
 from rackline.arch.hf_tables import NUM_EXPERTS, named, reader, uniform
 from rackline.arch.hf_windowed import (
     gemma4_text,
-    mimo,
     mimo_v2,
     minimax_m2,
     minimax_m3,
     nemotron_nas,
-    phimoe,
     step_flash,
 )
 
@@ -223,15 +220,13 @@ FAMILIES: dict[str, Callable[[HfConfig], Table]] = {
     "nemotron_h": nemotron_h,
     "nemotron-nas": nemotron_nas,
     "kimi_linear": kimi_linear,
-    "minimax_text_01": minimax_text,
+    "minimax_text_01": minimax,
     "minimax_m2": minimax_m2,
     "minimax_m3": minimax_m3,
     "minimax_m3_text": minimax_m3,
-    "mimo": mimo,
     "mimo_v2_flash": mimo_v2,
     "step3p5": step_flash,
     "step3p7": step_flash,
-    "phimoe": phimoe,
 }
 
 WRAPPERS: dict[str, tuple[str, ...]] = {

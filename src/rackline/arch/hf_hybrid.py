@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 from rackline.arch.hf_config import HfConfig, Layer, Table, experts, ffn, gqa, layer_count, layered, stack
@@ -186,20 +185,6 @@ def qwen3_5_moe(c: HfConfig) -> Table:
     shared, width = c.count("shared_expert_intermediate_size"), c.count("moe_intermediate_size")
     moe = {**experts(c, "num_experts", width), "num_shared_experts": 1, "d_shared": shared, "shared_gate": True}
     return {**_gated_delta_stack(c), "ffn": ffn(c, width), "moe": moe}
-
-
-def minimax_text(c: HfConfig) -> Table:
-    """MiniMax-Text-01: lightning attention (0) and softmax attention (1) by attn_type_list, mixtures everywhere."""
-    layers = layer_count(c)
-    types: Sequence[str] = c.items("attn_type_list", {0: "linear", 1: "full"}, layers) or ()
-    if not types:
-        raise c.fail("attn_type_list", f"a list of {layers} entries, each 0 or 1")
-    full = gqa(c, bias=False, output_bias=False)
-    linear: Table = {"kind": "lightning", "num_heads": full["num_q_heads"], "head_dim": full["head_dim"]}
-    if c.count("shared_intermediate_size", default=0, minimum=0):
-        raise c.fail("shared_intermediate_size", "0")
-    moe = experts(c, "num_local_experts", c.count("intermediate_size"))
-    return layered(c, [{"attention": full if kind == "full" else linear, "moe": moe} for kind in types])
 
 
 _STATE_HEADS = ("mamba_n_heads", "mamba_num_heads", "n_mamba_heads", "num_heads")
@@ -386,9 +371,12 @@ def olmo_hybrid(c: HfConfig) -> Table:
 
 
 def minimax(c: HfConfig) -> Table:
-    """MiniMax-Text-01 in the names of transformers: lightning and softmax attention by layer_types."""
+    """MiniMax-Text-01: lightning and softmax attention by attn_type_list (0, 1) or layer_types, mixtures everywhere."""
     layers = layer_count(c)
-    kinds = c.items("layer_types", KINDS, layers) or ["linear" if (i + 1) % 2 else "full" for i in range(layers)]
+    kinds = c.items("attn_type_list", {0: "linear", 1: "full"}, layers) or c.items("layer_types", KINDS, layers)
+    kinds = kinds or ["linear" if (i + 1) % 2 else "full" for i in range(layers)]
+    if c.count("shared_intermediate_size", default=0, minimum=0):
+        raise c.fail("shared_intermediate_size", "0")
     c.leave(
         "block_size",
         *(f"{part}_{factor}_factor" for part in ("full_attn", "linear_attn", "mlp") for factor in ("alpha", "beta")),

@@ -327,26 +327,17 @@ class AggregateModel:
     """A closed model of which only sizes are known: its pass is a table with three rows.
 
     Args:
-        aggregate_kv_bytes_per_token: as stated, used as it is at every precision [bytes].
+        total_params, active_params: all parameters, and those that one token is multiplied with [elements].
+        stated_kv_bytes_per_token: as stated, used as it is at every precision [bytes].
     """
 
     name: str
-    aggregate_total_params: int
-    aggregate_active_params: int
-    aggregate_kv_bytes_per_token: float
+    total_params: int
+    active_params: int
+    stated_kv_bytes_per_token: float
     native_precision: str = "bf16"
     origin: Origin | None = field(default=None, compare=False)
     sources: tuple[str, ...] = ()
-
-    @property
-    def total_params(self) -> int:
-        """All parameters [elements]."""
-        return self.aggregate_total_params
-
-    @property
-    def active_params(self) -> int:
-        """Parameters that one token is multiplied with [elements]."""
-        return self.aggregate_active_params
 
     @property
     def total_over_active(self) -> float:
@@ -360,11 +351,11 @@ class AggregateModel:
 
     def kv_bytes_per_token(self, bytes_per_element: float = 2.0) -> float:
         """KV cache bytes per token as stated, independent of the element size [bytes]."""
-        return self.aggregate_kv_bytes_per_token
+        return self.stated_kv_bytes_per_token
 
     def kv_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:
         """KV cache bytes of one sequence [bytes]."""
-        return self.aggregate_kv_bytes_per_token * context_len
+        return self.stated_kv_bytes_per_token * context_len
 
     def state_bytes(self) -> float:
         """0: nothing is known of states [bytes]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, assert_never
+from typing import Any, ClassVar, Literal, assert_never
 
 from rackline.arch.model import AnyModel, Model
 from rackline.arch.products import DenseFfn
@@ -267,12 +267,13 @@ def with_media(model: AnyModel, media: Media | None) -> AnyModel:
     """
     if not isinstance(model, Model):
         return model
-    plain = {part.name: getattr(model, part.name) for part in fields(Model)}
+    plain: dict[str, Any] = {part.name: getattr(model, part.name) for part in fields(Model)}
     held = media_of(model)
-    other = model.tower_params + (held.tower_params if held is not None else 0)
+    plain["tower_params"] += held.tower_params if held is not None else 0
     if media is None:
-        return Model(**{**plain, "tower_params": other})
-    return MultimodalModel(**{**plain, "tower_params": max(other - media.tower_params, 0)}, media=media)
+        return Model(**plain)
+    plain["tower_params"] = max(plain["tower_params"] - media.tower_params, 0)
+    return MultimodalModel(**plain, media=media)
 
 
 def _splits(most: int) -> list[tuple[int, int]]:

@@ -130,7 +130,17 @@ class UseRecord(SourcedRecord):
 Finite = Annotated[float, Field()]
 
 
-class LossRecord(Record):
+class LossErrorRecord(Record):
+    """Standard errors of the constants of a loss law, as published."""
+
+    irreducible_loss: Positive
+    params_coefficient: Positive
+    tokens_coefficient: Positive
+    params_exponent: Positive
+    tokens_exponent: Positive
+
+
+class LossRecord(LossErrorRecord):
     """Constants of L(N, D) = E + A / N**alpha + B / D**beta.
 
     Args:
@@ -142,22 +152,7 @@ class LossRecord(Record):
         useful_repeats: R*, after how many repeats of the data most of their value is gone; only where fitted.
     """
 
-    irreducible_loss: Positive
-    params_coefficient: Positive
-    tokens_coefficient: Positive
-    params_exponent: Positive
-    tokens_exponent: Positive
     useful_repeats: Positive | None = None
-
-
-class LossErrorRecord(Record):
-    """Standard errors of the constants of a loss law, as published."""
-
-    irreducible_loss: Positive
-    params_coefficient: Positive
-    tokens_coefficient: Positive
-    params_exponent: Positive
-    tokens_exponent: Positive
 
 
 class FrontierRecord(Record):

@@ -1,19 +1,71 @@
-"""A repository of the Hub at one revision, from the Hub or from its cache; what is wrong with it in one line."""
+"""Repositories of the Hugging Face Hub: their identity, settings of its client, files from the Hub or its cache."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, cast
 
 from rackline.errors import HubError, InputError
 from rackline.files import write_text
-from rackline.hub.settings import HubSettings, hub_settings
+
+DEFAULT_ENDPOINT = "https://huggingface.co"
+_TRUE = frozenset({"1", "ON", "YES", "TRUE"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubSettings:
+    """How the Hub is reached.
+
+    Args:
+        endpoint: address of the Hub or of a mirror, without a slash at its end (HF_ENDPOINT).
+        cache: folder of huggingface_hub's cache (HF_HUB_CACHE, else HF_HOME/hub).
+        summaries: folder in which rackline keeps the tensor headers that it has read.
+        offline: whether the network is left alone (HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE).
+        timeout_s: how long one answer may take [s] (HF_HUB_ETAG_TIMEOUT).
+    """
+
+    endpoint: str
+    cache: Path
+    summaries: Path
+    offline: bool = False
+    timeout_s: float = 10.0
+
+
+def hub_settings(*, offline: bool = False, environment: Mapping[str, str] | None = None) -> HubSettings:
+    """Settings from the environment, read at each call.
+
+    Args:
+        offline: leave the network alone, also where the environment does not say so.
+        environment: variables; those of the process by default.
+
+    Example:
+        >>> hub_settings(environment={"HF_ENDPOINT": "https://hf-mirror.com/", "HF_HOME": "/data/hf"}).cache.as_posix()
+        '/data/hf/hub'
+    """
+    given = os.environ if environment is None else environment
+    home = Path(given.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    hub_home = Path(given.get("HF_HOME") or home / "huggingface").expanduser()
+    cache = given.get("HF_HUB_CACHE") or given.get("HUGGINGFACE_HUB_CACHE") or hub_home / "hub"
+    switched = (given.get("HF_HUB_OFFLINE") or given.get("TRANSFORMERS_OFFLINE") or "").upper() in _TRUE
+    try:
+        timeout_s = float(given.get("HF_HUB_ETAG_TIMEOUT") or 10.0)
+    except ValueError:
+        timeout_s = 10.0
+    return HubSettings(
+        endpoint=(given.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/"),
+        cache=Path(cache).expanduser(),
+        summaries=home.expanduser() / "rackline" / "headers",
+        offline=offline or switched,
+        timeout_s=timeout_s,
+    )
+
 
 _ID = re.compile(r"^[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}$")
 _COMMIT = re.compile(r"^[0-9a-f]{40}$")

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch.attention import Core, Kind, windowed_pairs
+from rackline.arch.attention import Core, Kind, always, windowed_pairs
 from rackline.arch.kinds.mla import Indexer
 from rackline.arch.products import Dim, FloatLike, IntLike, Projection
 
@@ -64,15 +64,9 @@ class CompressedAttention(Kind):
         """ "compressed_4", "compressed_128" or "window_128_shared"."""
         return f"compressed_{self.ratio}{'_shared' * self.shares_kv}" if self.ratio else f"window_{self.window}_shared"
 
-    @property
-    def kernel(self) -> str:
-        """ "mla": many heads over one shared vector."""
-        return "mla"
+    kernel = always("mla")  # many heads over one shared vector
 
-    @property
-    def num_kv_heads(self) -> int:
-        """One."""
-        return 1
+    num_kv_heads = always(1)
 
     def cores(self) -> tuple[Core, ...]:
         """The core, and the indexer over compressed keys."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch.attention import Core, Kind, Stateful, windowed_pairs
+from rackline.arch.attention import Core, Kind, Stateful, always, windowed_pairs
 from rackline.arch.kinds.mla import Indexer
 from rackline.arch.products import Dim, FloatLike, IntLike, Projection
 
@@ -327,20 +327,11 @@ class NoAttention(Stateful):
 
     catalog_kind: ClassVar[str] = "none"
 
-    @property
-    def kind(self) -> str:
-        """ "none"."""
-        return "none"
+    kind = always("none")
 
-    @property
-    def num_q_heads(self) -> int:
-        """0: any tensor parallelism divides it."""
-        return 0
+    num_q_heads = always(0)  # any tensor parallelism divides it
 
-    @property
-    def num_kv_heads(self) -> int:
-        """0."""
-        return 0
+    num_kv_heads = always(0)
 
     def cores(self) -> tuple[Core, ...]:
         """No kernels."""
@@ -350,12 +341,6 @@ class NoAttention(Stateful):
         """None."""
         return ()
 
-    @property
-    def decode_io_elements(self) -> float:
-        """0."""
-        return 0.0
+    decode_io_elements = always(0.0)
 
-    @property
-    def prefill_io_elements(self) -> tuple[float, float]:
-        """0."""
-        return 0.0, 0.0
+    prefill_io_elements = always((0.0, 0.0))

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch.attention import Core, Kind, windowed_pairs
+from rackline.arch.attention import Core, Kind, always, windowed_pairs
 from rackline.arch.products import Dim, FloatLike, IntLike, Projection
 
 
@@ -30,25 +30,13 @@ class MultiHeadLatentAttention(Kind):
     v_head_dim: int
     output_gate: bool = False
 
-    @property
-    def kind(self) -> str:
-        """ "mla"."""
-        return "mla"
+    kind = always("mla")
 
-    @property
-    def kernel(self) -> str:
-        """ "mla"."""
-        return "mla"
+    kernel = always("mla")
 
-    @property
-    def num_kv_heads(self) -> int:
-        """One shared latent."""
-        return 1
+    num_kv_heads = always(1)  # one shared latent
 
-    @property
-    def window(self) -> int | None:
-        """None: the whole context is read."""
-        return None
+    window = always(None)  # the whole context is read
 
     def projections(self, d_model: int) -> tuple[Projection, ...]:
         """Fused down-projections, query up-projection, output projection."""
@@ -79,10 +67,7 @@ class MultiHeadLatentAttention(Kind):
         size = heads * (self.qk_nope_head_dim + self.v_head_dim)
         return Projection(name="kv_up", d_in=(Dim(size=self.kv_lora_rank),), d_out=(Dim(size=size, units=heads),))
 
-    @property
-    def expands_prefix(self) -> bool:
-        """A chunk expands the latents of its prefix again."""
-        return True
+    expands_prefix = always(True)  # a chunk expands the latents of its prefix again
 
     def extra_params(self) -> int:
         """Norms of the two latents."""
@@ -174,10 +159,7 @@ class Indexer(Kind):
         """One key for `ratio` tokens."""
         return 1.0 / self.ratio
 
-    @property
-    def num_kv_heads(self) -> int:
-        """One key for all heads."""
-        return 1
+    num_kv_heads = always(1)  # one key for all heads
 
     @property
     def heads_are_copied(self) -> bool:
@@ -287,10 +269,7 @@ class SparseLatentAttention(MultiHeadLatentAttention):
         index = 2 * self.index_head_dim if self.index_heads else 0
         return MultiHeadLatentAttention.extra_params(self) + index
 
-    @property
-    def expands_prefix(self) -> bool:
-        """False: the absorbed form reads latents as they are."""
-        return False
+    expands_prefix = always(False)  # the absorbed form reads latents as they are
 
     @property
     def extra_kernels(self) -> float:

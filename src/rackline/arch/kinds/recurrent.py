@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch.attention import Stateful
+from rackline.arch.attention import Stateful, always
 from rackline.arch.products import Dim, FloatLike, IntLike, Projection
 
 CHUNK = 64  # tokens that the chunkwise form works on together (flash-linear-attention's default)
@@ -29,10 +29,7 @@ class GatedDeltaAttention(Stateful):
     value_head_dim: int
     conv_kernel: int
 
-    @property
-    def kind(self) -> str:
-        """ "gated_delta"."""
-        return "gated_delta"
+    kind = always("gated_delta")
 
     @property
     def num_q_heads(self) -> int:
@@ -60,10 +57,8 @@ class GatedDeltaAttention(Stateful):
         channels = 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
         return channels * self.conv_kernel + 2 * self.num_value_heads + self.value_head_dim
 
-    @property
-    def extra_kernels(self) -> float:
-        """Convolution, gates, normalisations of q and k, the split of the projections, norm of the output."""
-        return 6.0
+    # convolution, gates, normalisations of q and k, the split of the projections, norm of the output
+    extra_kernels = always(6.0)
 
     def state_elements(self, tp: IntLike) -> FloatLike:
         """State of one sequence on each of tp chips, per layer [elements]."""
@@ -141,10 +136,7 @@ class LightningAttention(SquareStateAttention):
 
     chunk_size: int = 256
 
-    @property
-    def kind(self) -> str:
-        """ "lightning"."""
-        return "lightning"
+    kind = always("lightning")
 
     def projections(self, d_model: int) -> tuple[Projection, ...]:
         """Fused query, key and value; output gate; output."""
@@ -158,10 +150,7 @@ class LightningAttention(SquareStateAttention):
         """Norm of the output."""
         return self.num_heads * self.head_dim
 
-    @property
-    def extra_kernels(self) -> float:
-        """Activation of q, k and v, norm, sigmoid and product of the gate."""
-        return 4.0
+    extra_kernels = always(4.0)  # activation of q, k and v, norm, sigmoid and product of the gate
 
     @property
     def state_flop_per_token(self) -> float:
@@ -190,10 +179,7 @@ class KimiDeltaAttention(SquareStateAttention):
     conv_kernel: int
     full_rank_gate: bool = False
 
-    @property
-    def kind(self) -> str:
-        """ "kda"."""
-        return "kda"
+    kind = always("kda")
 
     def projections(self, d_model: int) -> tuple[Projection, ...]:
         """Fused query, key, value and step size; decay of rank head_dim; output gate; output."""
@@ -219,10 +205,7 @@ class KimiDeltaAttention(SquareStateAttention):
         channels = self.num_heads * self.head_dim
         return 3 * channels * self.conv_kernel + self.num_heads + channels + self.head_dim
 
-    @property
-    def extra_kernels(self) -> float:
-        """Convolutions, decay, normalisations of q and k, step size, gated norm of the output."""
-        return 6.0
+    extra_kernels = always(6.0)  # convolutions, decay, normalisations of q and k, step size, gated norm of the output
 
     @property
     def state_flop_per_token(self) -> float:
@@ -267,10 +250,7 @@ class Mamba2(Stateful):
             return f"num_groups {self.num_groups} does not divide num_heads {self.num_heads}"
         return None
 
-    @property
-    def kind(self) -> str:
-        """ "mamba2"."""
-        return "mamba2"
+    kind = always("mamba2")
 
     @property
     def num_q_heads(self) -> int:
@@ -307,10 +287,7 @@ class Mamba2(Stateful):
         """Convolution; step bias, decay and skip of each head; norm of the gated output."""
         return self.channels * (self.conv_kernel + self.conv_bias) + 3 * self.num_heads + self.inner
 
-    @property
-    def extra_kernels(self) -> float:
-        """Convolution, split, gated norm, step sizes."""
-        return 4.0
+    extra_kernels = always(4.0)  # convolution, split, gated norm, step sizes
 
     def state_elements(self, tp: IntLike) -> FloatLike:
         """State of one sequence on each of tp chips, per layer [elements]."""
