@@ -269,9 +269,20 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ..
                 tokens_per_s=parse_rate(parts[1], name=f"tier {name}") / bytes_per_token,
                 latency_s=parse_seconds(parts[2], name=f"tier {name}") if len(parts) == 3 else 0.0,
                 ttl_s=parse_seconds(ttl, name=f"tier {name} ttl") if comma else None,
+                usd_per_byte_hour=_usd_per_byte_hour(name.strip()),
             )
         )
     return tuple(found)
+
+
+def _usd_per_byte_hour(name: str) -> float | None:
+    """What keeping a byte costs where a tier is named as a memory of the catalogue, else None [USD/byte/hour]."""
+    from rackline.catalog import canonical_name
+    from rackline.hardware import memory_tier
+
+    known = canonical_name("memory", name)
+    price = None if known is None else memory_tier(known).usd_per_hour
+    return None if known is None or price is None else price / memory_tier(known).capacity_bytes
 
 
 class Lifetimes(Protocol):

@@ -352,7 +352,8 @@ def shares(chip: Chip, power: ChipPower, limit_w: float) -> dict[str, float]:
 
 
 LEAST_CAP = 0.2
-"""Lowest power cap, as the share of the range between idle and the limit."""
+"""Lowest power cap, as the share of the range between idle and the limit (assumed: a little above the lowest limit that
+an H100 takes, 200 of 700 W, from memory)."""
 
 
 def checked_cap(chip: Chip, cap_w: float) -> float:

@@ -56,7 +56,8 @@ class FabricLevel:
         """What is inconsistent in a file."""
         if self.in_network_reduction and self.topology != "switch":
             return "in_network_reduction belongs to topology switch, and only there"
-        if (self.topology == "torus") != (self.torus_axes is not None):
+        has_axes = {"switch": False, "torus": True, "mesh": False}[self.topology]
+        if has_axes != (self.torus_axes is not None):
             return "torus_axes belong to topology torus, and only there"
         product = math.prod(self.torus_axes or (self.size,))
         return None if product == self.size else f"torus_axes multiply to {product}, but size is {self.size}"

@@ -291,7 +291,7 @@ def _aggregate_rows(model: AggregateModel, layout: Sharding, precision: Precisio
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # compared and hashed as itself: it holds tables of numbers
 class Deployment:
     """Model × cluster × layout × precision × calibration.
 
