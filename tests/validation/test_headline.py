@@ -16,8 +16,8 @@ headline = load_script(Path(__file__).with_name("headline.py"))
 
 
 TOO_FAST = {"prefill, production mean of a day": 1.60, "prefill, Kimi K2": 1.47}
-"""Figures predicted more than 1.35 times as fast, by the beginning of what they are: the mean of a day has hours without
-enough prompts, which no prediction at full load has; the other's cause is not known."""
+"""Figures predicted more than 1.35 times as fast, by the beginning of what they are: the mean of a day has hours
+without enough prompts, which no prediction at full load has; the other's cause is not known."""
 
 
 def most_of(what: str) -> float:

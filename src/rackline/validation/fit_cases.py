@@ -181,7 +181,6 @@ class FitCases:
                 [self._workloads[index] for index in members],
                 around.mode(),
                 np.array([self.cases[index].number("concurrency") for index in members]),
-                memory_fraction=around.memory_fraction,
                 engine=replace(engine, stack=around),
             )
             for index, loop in zip(members, loops, strict=True):

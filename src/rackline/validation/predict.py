@@ -124,7 +124,6 @@ class Predictor:
                 deployment,
                 lengths,
                 stack.mode(),
-                memory_fraction=stack.memory_fraction,
                 max_num_seqs=stack.max_num_seqs,
                 engine=engine,
             )
@@ -214,7 +213,6 @@ class _Group:
                 [work for _, work in self.members],
                 self.stack.mode(),
                 np.array(concurrency, dtype=np.float64),
-                memory_fraction=self.stack.memory_fraction,
                 engine=self.engine,
             )
         except RacklineError as error:  # the model does not run on this chip, at any lengths
