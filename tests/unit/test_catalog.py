@@ -615,7 +615,13 @@ def test_settable_keys_are_all_settable() -> None:
     keys = settable_keys(record)
     assert {"hbm_bytes", "peak_flop_per_s.fp4", "power_w"} <= set(keys)
     assert not {"name", "sources", "aliases"} & set(keys)
-    values: dict[str, object] = {"vendor": "x", "generation": "x", "released": "2030", "inline_ecc": True}
+    values: dict[str, object] = {
+        "vendor": "x",
+        "generation": "x",
+        "released": "2030",
+        "inline_ecc": True,
+        "grace": True,
+    }
     values |= {"rent_kind": "owned"} | {key: "2030" for key in keys if key.endswith(".date")}
     for key in keys:
         chip_record("h100-sxm", overrides={key: values.get(key, 2)})

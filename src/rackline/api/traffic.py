@@ -276,13 +276,15 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ..
 
 
 def _usd_per_byte_hour(name: str) -> float | None:
-    """What keeping a byte costs where a tier is named as a memory of the catalogue, else None [USD/byte/hour]."""
-    from rackline.catalog import canonical_name
+    """What keeping a byte costs where a tier bears the catalogue name of a memory, else None [USD/byte/hour].
+
+    Other spellings do not count: a tier that somebody calls "flash" is not the drive that the catalogue also calls so.
+    """
+    from rackline.catalog import names
     from rackline.hardware import memory_tier
 
-    known = canonical_name("memory", name)
-    price = None if known is None else memory_tier(known).usd_per_hour
-    return None if known is None or price is None else price / memory_tier(known).capacity_bytes
+    known = memory_tier(name) if name in names("memory") else None
+    return None if known is None or known.usd_per_hour is None else known.usd_per_hour / known.capacity_bytes
 
 
 class Lifetimes(Protocol):

@@ -11,7 +11,6 @@ from rackline.hardware.chip import (
     chip_from_record,
     chip_record,
     drawn_w,
-    has_grace,
     host_bytes_per_s,
 )
 from rackline.hardware.fabric import (
@@ -75,7 +74,6 @@ __all__ = [
     "cluster_record",
     "drawn_w",
     "fat_tree",
-    "has_grace",
     "hbm_of",
     "host_bytes_per_s",
     "memory_record",

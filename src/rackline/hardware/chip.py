@@ -142,6 +142,9 @@ class Chip(CatalogueObject):
         power: What it draws for what it does; that of a chip of its generation where nothing is said.
         power_cap_w: Power that it is set to keep below, or None for its rated power [W].
         inline_ecc: Whether check bits are kept in and moved through the memory itself, a sixteenth of it.
+        host_bytes_per_s: Speed of its way to the memory of its host, each way; PCIe of its generation where nothing is
+            said [bytes/s].
+        grace: Whether its host is a Grace CPU, joined by NVLink-C2C.
         usd_per_chip_hour: The price that is used unless another kind is asked for [USD/hour].
         rent_kind: Of which kind that price is.
         rents: Dated prices by kind: on demand, reserved for one or three years, an index of contracts, or what owning
@@ -161,6 +164,8 @@ class Chip(CatalogueObject):
     power: ChipPower | None = None
     power_cap_w: float | None = not_in_files(None)
     inline_ecc: bool = False
+    host_bytes_per_s: Positive | None = None
+    grace: bool = False
     usd_per_chip_hour: Positive | None = None
     rent_kind: RentKind | None = None
     rents: dict[RentKind, RentRecord] = field(default_factory=dict[RentKind, RentRecord], repr=False, compare=False)
@@ -405,17 +410,9 @@ PCIE_BYTES_PER_S = {"volta": 12.5e9, "turing": 12.5e9, "ampere": 25e9, "ada": 25
 """PCIe of 16 lanes less its headers, 3.0 (15.8 GB/s) and 4.0 (31.5 GB/s), by generation of chips (assumed share)."""
 HOST_BYTES_PER_S = 50e9
 """The same of all later chips: PCIe 5.0 of 16 lanes, 63 GB/s less its headers (assumed share)."""
-GRACE_BYTES_PER_S = 400e9
-"""NVLink-C2C of a Grace superchip: 450 GB/s each way by its data sheet (assumed share)."""
-
-
-def has_grace(chip: Chip) -> bool:
-    """Whether the chip's host is a Grace CPU, joined by NVLink-C2C: the "Grace Blackwell" superchips."""
-    return chip.name.startswith(("gb200", "gb300", "gh200"))
 
 
 def host_bytes_per_s(chip: Chip) -> float:
     """Speed at which a chip exchanges data with the memory of its host, each way [bytes/s]."""
-    if has_grace(chip):
-        return GRACE_BYTES_PER_S
-    return PCIE_BYTES_PER_S.get(chip.generation.split("-")[0], HOST_BYTES_PER_S)
+    known = PCIE_BYTES_PER_S.get(chip.generation.split("-")[0], HOST_BYTES_PER_S)
+    return known if chip.host_bytes_per_s is None else chip.host_bytes_per_s
