@@ -6,14 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rackline.arch import build_model
-from rackline.catalog import (
-    calibration_record,
-    chip_record,
-    cluster_record,
-    memory_record,
-    model_record,
-    names,
-)
+from rackline.catalog import calibration_record, model_record, names
+from rackline.hardware import chip_record, cluster_record, memory_record
 from rackline.serving.stack import stack
 
 READERS: dict[str, Callable[[str], Any]] = {

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from rackline.catalog import calibration_record, chip_record, cluster_record
+from rackline.catalog import calibration_record
 from rackline.cli.main import run
 from rackline.errors import CatalogError, InputError
-from rackline.hardware import cluster
+from rackline.hardware import chip_record, cluster, cluster_record
 from rackline.lab import start_jax
 from rackline.parallel import Layout
 from rackline.passes import calibration_on

@@ -12,7 +12,7 @@ import rackline as rl
 from hub_server import Hub, Repo, serving
 from rackline.arch import Model, apply_adapter
 from rackline.errors import ConfigError
-from rackline.hub.adapter import Adapter
+from rackline.hub.checkpoint import Adapter
 
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ON: dict[str, Any] = {"on": "dgx-h100", "layout": "tp=1"}

@@ -192,7 +192,7 @@ def test_kinds_are_found_by_themselves() -> None:
         ("lightning", {"num_heads": True, "head_dim": 8}, "num_heads: got True"),
         ("gqa", {"num_q_heads": 8, "num_kv_heads": 3, "head_dim": 8}, "3 does not divide num_q_heads 8"),
         ("gqa", {**GQA, "bias": 1}, "bias: got 1, allowed: of type bool"),
-        ("compressed", {**COMPRESSED, "top_k": 5}, "all zero or all positive"),
+        ("compressed", {**COMPRESSED, "top_k": 5}, "top_k picks compressed entries, but ratio is 0"),
     ],
 )
 def test_bad_parameters_are_named(kind: str, parameters: dict[str, Any], words: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rackline.arch import GroupedQueryAttention, MultiHeadLatentAttention, Projection
-from rackline.arch.shapes import Dim
+from rackline.arch.products import Dim
 from rackline.errors import InputError
 from rackline.fitting.amounts import PRODUCTS, Amounts, amounts
 from rackline.fitting.routing_tables import busiest_rank, expert_load, power_law_loads

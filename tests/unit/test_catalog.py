@@ -10,23 +10,18 @@ import pytest
 from rackline import catalog
 from rackline.catalog import (
     CalibrationRecord,
-    ChipRecord,
-    ClusterRecord,
     Evidence,
     ModelRecord,
     calibration_record,
-    chip_record,
-    cluster_record,
     index,
-    memory_record,
     model_record,
     names,
     settable_keys,
 )
-from rackline.catalog.lines import line_of
-from rackline.catalog.load import record_of
+from rackline.catalog.load import line_of, record_of
 from rackline.catalog.objects import schema_of
 from rackline.errors import CatalogError, UnknownNameError
+from rackline.hardware import ChipRecord, ClusterRecord, chip_record, cluster_record, memory_record
 from rackline.hardware import chip as load_chip
 from rackline.serving.stack import Stack
 from rackline.serving.stack import stack as load_stack
@@ -620,7 +615,13 @@ def test_settable_keys_are_all_settable() -> None:
     keys = settable_keys(record)
     assert {"hbm_bytes", "peak_flop_per_s.fp4", "power_w"} <= set(keys)
     assert not {"name", "sources", "aliases"} & set(keys)
-    values: dict[str, object] = {"vendor": "x", "generation": "x", "released": "2030", "inline_ecc": True}
+    values: dict[str, object] = {
+        "vendor": "x",
+        "generation": "x",
+        "released": "2030",
+        "inline_ecc": True,
+        "grace": True,
+    }
     values |= {"rent_kind": "owned"} | {key: "2030" for key in keys if key.endswith(".date")}
     for key in keys:
         chip_record("h100-sxm", overrides={key: values.get(key, 2)})

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import rackline as rl
-from rackline.catalog import chip_record, names
+from rackline.catalog import names
 from rackline.cli.main import run
 from rackline.errors import InputError, RacklineError
+from rackline.hardware import chip_record
 from rackline.hardware.chip_check import check_chip
 
 BARE = """

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import rackline as rl
+from rackline.catalog import model_record, names
 
 ON = "dgx-h100"
 LONG: dict[str, dict[str, Any]] = {
@@ -34,3 +35,9 @@ def test_a_comparison_of_deployments_is_marked() -> None:
 def test_nothing_is_said_within_the_limit() -> None:
     found = rl.fit("llama-3.1-8b", on=ON, context="8k", set=["max_context_len=8192"], layout="tp=1")
     assert not found.warnings
+
+
+def test_every_open_model_of_the_catalogue_has_a_limit() -> None:
+    for name in names("models"):
+        architecture = model_record(name).architecture
+        assert architecture is None or architecture.max_context_len, name

@@ -14,10 +14,10 @@ from rackline.api.plan import Planned, WhatIf
 from rackline.api.resolve import resolve_on
 from rackline.api.watch import Watch
 from rackline.arch import AnyModel, Model, model
-from rackline.catalog import cluster_record, measured_stacks, names
+from rackline.catalog import measured_stacks, names
 from rackline.catalog.index import usual_machine
 from rackline.errors import UnknownNameError
-from rackline.hardware import cluster
+from rackline.hardware import cluster, cluster_record
 from rackline.parallel import precision
 from rackline.passes import calibration
 from rackline.passes.fallback import best_stack

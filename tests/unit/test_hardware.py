@@ -1,13 +1,18 @@
 """Chips and clusters: peaks, ridge points, levels, and what the ledger expects of them."""
 
 import pickle
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from rackline import hardware
 from rackline.catalog import names
+from rackline.catalog.index import folder
+from rackline.catalog.objects import schema_of
+from rackline.catalog.overrides import inner_models
 from rackline.errors import CatalogError, LayoutError, PrecisionError, UnknownNameError
+from rackline.hardware import Chip, Cluster, FabricLevel, MemoryTier
 
 CLUSTER = """\
 name = "my-node"
@@ -205,3 +210,32 @@ def test_bad_topology(tmp_path: Path, topology: str, axes: str, words: str) -> N
     path.write_text(CLUSTER.format(chip="h100-sxm", topology=topology, axes=axes))
     with pytest.raises(CatalogError, match=words):
         hardware.cluster(str(path))
+
+
+def test_the_way_to_the_host_is_a_number_of_the_chip() -> None:
+    speeds = {name: hardware.host_bytes_per_s(hardware.chip(name)) for name in ("gb200", "h100-sxm", "a100-sxm-80gb")}
+    assert speeds == {"gb200": 400e9, "h100-sxm": 50e9, "a100-sxm-80gb": 25e9}
+    assert hardware.host_bytes_per_s(hardware.chip("h100-sxm", {"host_bytes_per_s": "450GB/s"})) == 450e9
+    assert {name for name in names("chips") if hardware.chip(name).grace} == {"gb200", "gb300", "gh200"}
+
+
+def test_a_number_of_a_file_is_a_field_of_its_object() -> None:
+    """Chips, clusters and memory tiers have no record of their own: what a file may hold follows from their fields."""
+    for kind in (Chip, Cluster, FabricLevel, MemoryTier):
+        known = set(schema_of(kind).model_fields) if kind is not FabricLevel else set(level_fields())
+        own = {field.name for field in fields(kind) if field.metadata.get("in_files", True)}
+        assert known == own, kind
+
+
+def level_fields() -> set[str]:
+    (level,) = inner_models(schema_of(Cluster).model_fields["levels"])
+    return set(level.model_fields)
+
+
+def test_levels_of_a_file_are_objects_and_stay_checked(tmp_path: Path) -> None:
+    text = (folder("clusters") / "dgx-h100.toml").read_text(encoding="utf-8")
+    file = tmp_path / "mine.toml"
+    file.write_text(text.replace('topology = "switch"', 'topology = "torus"', 1), encoding="utf-8")
+    with pytest.raises(CatalogError, match=r"torus_axes|in_network_reduction"):
+        hardware.cluster(str(file))
+    assert isinstance(hardware.cluster("dgx-h100").scale_up, FabricLevel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,8 @@ def test_a_decode_step_has_no_encoder(vl: str) -> None:
     plain = rl.explain(vl, batch=32, context=1000 + TOKENS, layout="tp=1", **ON).result.explanation
     images = rl.explain(vl, batch=32, context=1000, images=2, layout="tp=1", **ON).result.explanation
     assert images.time.seconds == plain.time.seconds
-    assert images.memory.weight_total - plain.memory.weight_total == 2.0 * TOWER.model.total_params
+    assert images.memory.weights["vision_tower"] == plain.memory.weights["towers"] == 2.0 * TOWER.model.total_params
+    assert images.memory.weight_total == plain.memory.weight_total  # an engine loads the tower for text as well
 
 
 def test_a_grid_of_layouts_has_the_rows_of_each(vl: str) -> None:
@@ -77,7 +79,7 @@ def test_a_tower_whose_heads_cannot_be_spread_runs_whole_on_each_chip() -> None:
     from rackline.parallel.towers import tower_bytes, tower_layout
 
     assert tower_layout(TOWER.model, Layout(tp=3)) == Layout(tp=1)
-    held = tower_bytes(Media(parts=(IMAGE,)), Layout(tp=3))
+    held = tower_bytes(with_media(rl.model("llama-3.1-8b"), Media(parts=(IMAGE,))), Layout(tp=3))
     assert float(held["vision_tower"]) == 2.0 * TOWER.model.total_params
 
 
@@ -85,7 +87,10 @@ def test_fit_holds_the_tower_and_longer_contexts(vl: str) -> None:
     plain = rl.fit(vl, context=1000 + TOKENS, layout="tp=1", **ON).result.capacity
     images = rl.fit(vl, context=1000, images=2, layout="tp=1", **ON).result.capacity
     assert images.context_len == plain.context_len
-    assert images.rows[0].max_concurrency < plain.rows[0].max_concurrency
+    assert images.rows[0].weights_bytes == plain.rows[0].weights_bytes
+    bare = rl.fit(replace(rl.model(vl), tower_params=0), context=1000 + TOKENS, layout="tp=1", **ON).result.capacity
+    held = images.rows[0].weights_bytes - bare.rows[0].weights_bytes
+    assert held == 2.0 * TOWER.model.total_params
 
 
 def test_plan_and_simulation_pay_the_encoder(vl: str) -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rackline.catalog import memory_record, names
+from rackline.catalog import names
 from rackline.errors import CatalogError, UnknownNameError
+from rackline.hardware import memory_record
 
 YEARS_S = 4 * 365.25 * 86400
 

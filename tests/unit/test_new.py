@@ -9,9 +9,10 @@ import pytest
 
 import rackline as rl
 from helpers import call
-from rackline.catalog import chip_record, cluster_record, memory_record, model_record, names, price_sheet_record
-from rackline.catalog.template import KINDS, template
+from rackline.catalog import model_record, names, price_sheet_record
 from rackline.errors import CatalogError, InputError
+from rackline.hardware import chip_record, cluster_record, memory_record
+from rackline.hardware.template import KINDS, template
 
 READ = {
     "chip": chip_record,

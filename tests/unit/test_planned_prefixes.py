@@ -9,8 +9,10 @@ import pytest
 
 import rackline as rl
 from rackline.api.plan_parts import PlanQuestion, plan_inputs
+from rackline.api.traffic import tiers_of
 from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
+from rackline.hardware import memory_tier
 from rackline.search.kept_prefixes import KeptPrefixes, agreeing
 
 TRACE = Path("../shared/traces/mooncake_conversation_trace.jsonl")
@@ -114,3 +116,10 @@ def test_refused(options: dict[str, Any], message: str) -> None:
 def test_an_unknown_eviction_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="lru"):
         rl.plan(**TALKS, eviction="lruu")
+
+
+def test_a_tier_has_the_price_of_the_memory_that_it_is_named_for() -> None:
+    ddr5 = memory_tier("ddr5-host")
+    priced, own = tiers_of(["ddr5-host=1TB@50GB/s", "flash=4TB@6GB/s"], 1.0)
+    assert priced.usd_per_byte_hour == ddr5.usd_per_hour / ddr5.capacity_bytes  # type: ignore[operator]
+    assert own.usd_per_byte_hour is None

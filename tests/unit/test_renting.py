@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rackline as rl
-from rackline.catalog import cluster_record, names
+from rackline.catalog import names
 from rackline.errors import InputError
-from rackline.hardware import billed_chips, cluster, paid_share, replicas, taken_chips
+from rackline.hardware import billed_chips, cluster, cluster_record, paid_share, replicas, taken_chips
 
 
 @pytest.mark.parametrize("name", names("clusters"))

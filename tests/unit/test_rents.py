@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import rackline as rl
-from rackline.catalog import chip_record, names
+from rackline.catalog import names
 from rackline.errors import InputError
-from rackline.hardware import cluster, rent_of, rented
+from rackline.hardware import chip_record, cluster, rent_of, rented
 from rackline.hardware.chip import RENT_KINDS
 
 

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rackline.api.option import Settings
-    from rackline.catalog import ChipRecord, ClusterRecord, MemoryRecord
     from rackline.catalog.base import SourcedRecord
-    from rackline.hardware import Cluster
+    from rackline.hardware import ChipRecord, Cluster, ClusterRecord, MemoryRecord
     from rackline.hardware.chip_check import ChipFinding
     from rackline.report.catalogue_report import Racks
     from rackline.serving.crossover import Ridge
@@ -85,7 +84,7 @@ class Chips:
 
 
 def _chips_text(answer: Answer[ChipsQuestion, Chips], width: int) -> Iterable[Any]:
-    from rackline.hardware.chip import chip_from_record
+    from rackline.hardware import chip_from_record
     from rackline.report.catalogue_report import chips_table, findings_report, record_report
     from rackline.report.lecture_tables import ridge_table
 
@@ -149,7 +148,8 @@ def chips(question: ChipsQuestion, watch: Watch) -> Chips:
         >>> [finding.key for finding in rl.chips("rtx-4090", check=True).result.findings][:2]
         ['power', 'usd_per_chip_hour']
     """
-    from rackline.catalog import chip_record, names
+    from rackline.catalog import names
+    from rackline.hardware import chip_record
 
     name = question.name
     if question.check and (name is None or question.ridge):
@@ -253,13 +253,12 @@ def clusters(question: ClustersQuestion, watch: Watch) -> Clusters:
         >>> rl.clusters("gb200-nvl72")
         <clusters: gb200-nvl72>
     """
-    from rackline.catalog import cluster_record, names
+    from rackline.catalog import names
+    from rackline.hardware import cluster, cluster_record
 
     if question.name is None:
         refuse_settings(question.set)
         return Clusters(clusters=tuple(cluster_record(each) for each in names("clusters")))
-    from rackline.hardware import cluster
-
     given = overrides_of(cluster_record(question.name), "cluster", question.set)
     record = cluster_record(question.name, overrides=given)
     return Clusters(clusters=(record,), cluster=cluster(question.name, given or None))
@@ -316,7 +315,8 @@ def memory(question: MemoryQuestion, watch: Watch) -> MemoryTiers:
         >>> rl.memory("nvme-gen5")
         <memory: nvme-gen5>
     """
-    from rackline.catalog import memory_record, names
+    from rackline.catalog import names
+    from rackline.hardware import memory_record
 
     name = question.name
     if name is None:

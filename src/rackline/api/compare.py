@@ -17,8 +17,7 @@ from rackline.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from rackline.api.option import Limit, Settings, Texts
-    from rackline.catalog import RentKind
-    from rackline.hardware import Chip, Cluster
+    from rackline.hardware import Chip, Cluster, RentKind
     from rackline.report.compare_report import Comparison, Side
     from rackline.report.deployments_report import Change
     from rackline.report.figure import Figure
@@ -159,7 +158,7 @@ def _said(kind: RentKind | None, chips: Sequence[Chip], rents: Sequence[tuple[st
     Args:
         rents: (name, price in words) of each side.
     """
-    from rackline.hardware.chip import RENT_KINDS
+    from rackline.hardware import RENT_KINDS
 
     usual: RentKind | None = next((chip.rent_kind for chip in chips if chip.rent_kind is not None), None)
     shown = kind or usual

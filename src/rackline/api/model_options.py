@@ -220,7 +220,7 @@ def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> An
 def adapter_of_folder(name: str) -> Adapter | None:
     """The adapter of a file, or of a folder that holds one and no model; None for everything else."""
     from rackline.hub import read_adapter
-    from rackline.hub.adapter import ADAPTER
+    from rackline.hub.checkpoint import ADAPTER
 
     path = Path(name).expanduser()
     try:

@@ -14,7 +14,7 @@ from rackline.api.watch import Watch
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
-    from rackline.catalog.template import Template
+    from rackline.hardware.template import Template
 
 THINGS = ("chip", "cluster", "model", "memory", "prices")
 
@@ -86,8 +86,8 @@ def new(question: NewQuestion, watch: Watch) -> Written:
         <chips: my-chip>
         >>> Path("my-chip.toml").unlink()
     """
-    from rackline.catalog.template import template
     from rackline.files import check_outputs, write_text
+    from rackline.hardware.template import template
 
     found: Template = template(question.kind, question.name, question.like)
     target = Path(question.output or f"{found.name}.toml")

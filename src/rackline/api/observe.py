@@ -441,13 +441,13 @@ def _model(question: ObserveQuestion, watch: Watch) -> AnyModel:
 
 def _cluster(question: ObserveQuestion, records: dict[str, Any]) -> dict[str, Any]:
     """Chip and number of chips; the records of a cluster and a chip that are not in the catalogue."""
-    from rackline.catalog import chip_record, cluster_record, names, resolve_beside
-    from rackline.hardware import Cluster, cluster
+    from rackline.catalog import names
+    from rackline.hardware import Cluster, chip_name_of, chip_record, cluster, cluster_record
 
     on = cluster(question.on) if isinstance(question.on, str) else cast("Cluster", question.on)
     if isinstance(question.on, str) and (on.name not in names("clusters") or on.chip.name not in names("chips")):
         plain = cluster_record(question.on)
-        chip = chip_record(resolve_beside(plain.chip, question.on))
+        chip = chip_record(chip_name_of(plain, question.on))
         records["chip"] = chip.model_dump(mode="json", by_alias=True, exclude_unset=True)
         records["cluster"] = {**plain.model_dump(mode="json", by_alias=True, exclude_unset=True), "chip": chip.name}
     return {"chip": on.chip.name, "num_chips": question.chips or on.num_chips}

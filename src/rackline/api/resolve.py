@@ -162,7 +162,8 @@ def model_and_cluster(
     Raises:
         InputError: settings of something that was given as an object.
     """
-    from rackline.catalog import chip_record, cluster_record, resolve_beside, settable_keys
+    from rackline.catalog import settable_keys
+    from rackline.hardware import chip_name_of, chip_record, cluster_record
 
     record = lookup.find(model).record if isinstance(model, str) else None
     given = assignments(settings)
@@ -174,7 +175,7 @@ def model_and_cluster(
             owners.append(Owner(name="model", keys=tuple(settable_keys(record))))
         if isinstance(on, str):
             plain = cluster_record(on)
-            chip = chip_record(resolve_beside(plain.chip, on))
+            chip = chip_record(chip_name_of(plain, on))
             owners.append(Owner(name="cluster", keys=tuple(settable_keys(plain))))
             owners.append(Owner(name="chip", keys=tuple(settable_keys(chip))))
         if not owners:

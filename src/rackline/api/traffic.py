@@ -309,9 +309,22 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ..
                 tokens_per_s=parse_rate(parts[1], name=f"tier {name}") / bytes_per_token,
                 latency_s=parse_seconds(parts[2], name=f"tier {name}") if len(parts) == 3 else 0.0,
                 ttl_s=parse_seconds(ttl, name=f"tier {name} ttl") if comma else None,
+                usd_per_byte_hour=_usd_per_byte_hour(name.strip()),
             )
         )
     return tuple(found)
+
+
+def _usd_per_byte_hour(name: str) -> float | None:
+    """What keeping a byte costs where a tier bears the catalogue name of a memory, else None [USD/byte/hour].
+
+    Other spellings do not count: a tier that somebody calls "flash" is not the drive that the catalogue also calls so.
+    """
+    from rackline.catalog import names
+    from rackline.hardware import memory_tier
+
+    known = memory_tier(name) if name in names("memory") else None
+    return None if known is None or known.usd_per_hour is None else known.usd_per_hour / known.capacity_bytes
 
 
 def cache_rules_of(question: asked.Lifetimes) -> CacheRules:

@@ -11,13 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rackline.arch.applied_adapter import AdaptedModule, AppliedAdapter
-from rackline.arch.ffn import DenseFfn, MoeFfn
-from rackline.arch.kinds.gated_delta import GatedDeltaAttention
 from rackline.arch.kinds.gqa import GroupedQueryAttention
 from rackline.arch.kinds.mla import MultiHeadLatentAttention
+from rackline.arch.kinds.recurrent import GatedDeltaAttention
 from rackline.arch.model import LayerGroup, Model
-from rackline.arch.shapes import Dim
+from rackline.arch.products import AdaptedModule, AppliedAdapter, DenseFfn, Dim, MoeFfn
 from rackline.errors import ConfigError, nearest_names
 
 if TYPE_CHECKING:

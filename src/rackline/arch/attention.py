@@ -5,11 +5,11 @@ Each kind is a file in `rackline.arch.kinds`. docs/how-to/attention-kind.md show
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
-from rackline.arch.shapes import FloatLike, IntLike, Projection
+from rackline.arch.products import FloatLike, IntLike, Projection
 
 STATE_BYTES = 4.0
 """Bytes of an element of a recurrent state, which is kept in fp32."""
@@ -163,6 +163,11 @@ def windowed_pairs(chunk_tokens: FloatLike, prefix_tokens: FloatLike, window: in
     return growing * p + growing * (growing + 1) / 2 + (n - growing) * window
 
 
+def always(value: Any) -> Any:
+    """A property of a kind that has one value for all of its layers."""
+    return property(lambda kind: value)
+
+
 class Kind:
     """Usual answers of an attention kind: a cache entry per token, heads cut by tp, nothing else beside the core."""
 
@@ -174,29 +179,17 @@ class Kind:
         """What is inconsistent in the parameters, as a sentence; None if nothing is."""
         return None
 
-    @property
-    def kernel(self) -> str:
-        """ "attention"."""
-        return "attention"
+    kernel = always("attention")
 
     def cores(self) -> tuple[Core, ...]:
         """The kind itself."""
         return (cast("Core", self),)
 
-    @property
-    def heads_are_copied(self) -> bool:
-        """False: heads are spread, one is never cut."""
-        return False
+    heads_are_copied = always(False)  # heads are spread, one is never cut
 
-    @property
-    def kv_entries_per_token(self) -> float:
-        """1."""
-        return 1.0
+    kv_entries_per_token = always(1.0)
 
-    @property
-    def cache_bytes_per_element(self) -> float | None:
-        """None: as the deployment says."""
-        return None
+    cache_bytes_per_element = always(None)  # as the deployment says
 
     def kv_held_tokens(self, context_len: FloatLike) -> FloatLike:
         """What each token added."""
@@ -206,38 +199,23 @@ class Kind:
         """None: keys and values are cached as they are used."""
         return None
 
-    @property
-    def expands_prefix(self) -> bool:
-        """False."""
-        return False
+    expands_prefix = always(False)
 
     def extra_params(self) -> int:
         """0."""
         return 0
 
-    @property
-    def extra_kernels(self) -> float:
-        """0."""
-        return 0.0
+    extra_kernels = always(0.0)
 
     def state_elements(self, tp: IntLike) -> FloatLike:
         """0: no recurrent state."""
         return np.zeros_like(np.asarray(tp, dtype=float))
 
-    @property
-    def bytes_per_pair(self) -> float:
-        """0: scores stay on the chip."""
-        return 0.0
+    bytes_per_pair = always(0.0)  # scores stay on the chip
 
-    @property
-    def state_flop_per_token(self) -> float:
-        """0."""
-        return 0.0
+    state_flop_per_token = always(0.0)
 
-    @property
-    def chunk_flop_per_token(self) -> float:
-        """0."""
-        return 0.0
+    chunk_flop_per_token = always(0.0)
 
 
 class Stateful(Kind):
@@ -245,15 +223,9 @@ class Stateful(Kind):
 
     __slots__ = ()
 
-    @property
-    def window(self) -> int | None:
-        """None."""
-        return None
+    window = always(None)
 
-    @property
-    def kv_entries_per_token(self) -> float:
-        """0."""
-        return 0.0
+    kv_entries_per_token = always(0.0)
 
     def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
         """0: nothing is cached per token."""
@@ -267,12 +239,6 @@ class Stateful(Kind):
         """0: no pairs of tokens."""
         return 0.0 * np.asarray(chunk_tokens, dtype=float)
 
-    @property
-    def decode_flop_per_pair(self) -> float:
-        """0."""
-        return 0.0
+    decode_flop_per_pair = always(0.0)
 
-    @property
-    def prefill_flop_per_pair(self) -> float:
-        """0."""
-        return 0.0
+    prefill_flop_per_pair = always(0.0)

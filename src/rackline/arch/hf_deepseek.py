@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rackline.arch.hf_config import HfConfig, Table
-from rackline.arch.hf_layers import MOST_LAYERS, Layer, layer_count, layered
-from rackline.arch.hf_parts import experts, ffn, stack
+from typing import cast
+
+from rackline.arch.hf_config import MOST_LAYERS, HfConfig, Layer, Table, experts, ffn, layer_count, layered, stack
 
 
 def latent_attention(c: HfConfig) -> Table:
@@ -20,7 +20,7 @@ def latent_attention(c: HfConfig) -> Table:
         "q_lora_rank": c.count("q_lora_rank", default=0),
         "kv_lora_rank": c.count("kv_lora_rank"),
         "qk_nope_head_dim": c.count("qk_nope_head_dim"),
-        "qk_rope_head_dim": c.count("qk_rope_head_dim"),
+        "qk_rope_head_dim": c.count("qk_rope_head_dim", minimum=0),
         "v_head_dim": c.count("v_head_dim"),
     }
 
@@ -141,25 +141,65 @@ def longcat(c: HfConfig) -> Table:
 def deepseek_sparse(c: HfConfig) -> Table:
     """DeepSeek-V3.2 and GLM-5: latent attention over the tokens that an indexer picks.
 
-    In GLM-5.2 most layers use the choice of the layer before them (indexer_types "shared") and have no indexer.
+    In GLM-5.2 most layers use the choice of the layer before them (indexer_types "shared") and have no indexer. GLM-5.3
+    has Kimi delta attention in between, one index key for several tokens, and hyper-connections.
     """
     layers, dense = layer_count(c), first_dense(c)
     sparse = {**latent_attention(c), "kind": "mla_sparse", "top_k": c.count("index_topk")}
     own = {"index_heads": c.count("index_n_heads"), "index_head_dim": c.count("index_head_dim")}
     indexers = c.items("indexer_types", {"full": "full", "shared": "shared"}, layers) or ["full"] * layers
-    c.items("layer_types", {"deepseek_sparse_attention": "", "indexed_attention": ""}, layers)
+    kinds = c.items("layer_types", _SPARSE_TYPES, layers) or ["sparse"] * layers
+    pooled = c.count("index_kpool", default=1)
+    own |= {"index_ratio": pooled} if pooled > 1 else {}
+    c.drop("parameters of the pooling of index keys are left out", "index_kpool_compress")
+    c.leave("mhc", "index_kpool_always_select_tail")
+    linear = delta_layers(c.section("linear_attn_config")) if "linear" in kinds else {}
     block, mixture = ffn(c, c.count("intermediate_size")), routed_experts(c)
     return layered(
         c,
         [
             {
-                "attention": {**sparse, **own} if indexers[index] == "full" else sparse,
+                "attention": linear
+                if kinds[index] == "linear"
+                else {**sparse, **own}
+                if indexers[index] == "full"
+                else sparse,
                 **({"ffn": block} if index < dense else {"moe": mixture}),
             }
             for index in range(layers)
         ],
         mtp_layers=c.count("num_nextn_predict_layers", default=0, minimum=0),
+        extra_params=hyper_connections(c, layers),
     )
+
+
+_SPARSE_TYPES: dict[object, str] = {
+    "deepseek_sparse_attention": "sparse", "indexed_attention": "sparse", "linear_attention": "linear",
+}  # fmt: skip
+
+
+def delta_layers(linear: HfConfig) -> Table:
+    """Parameters of Kimi delta attention, from the object that describes the linear layers."""
+    linear.leave("gate_lower_bound", "kda_layers", "full_attn_layers")
+    return {
+        "kind": "kda",
+        "num_heads": linear.count("num_heads"),
+        "head_dim": linear.count("head_dim"),
+        "conv_kernel": linear.count("short_conv_kernel_size"),
+        "full_rank_gate": linear.flag("use_full_rank_gate", default=False),
+    }
+
+
+def hyper_connections(c: HfConfig, layers: int) -> int:
+    """Parameters of manifold hyper-connections over hc_mult streams, 0 with one stream.
+
+    Per sub-layer weights of (2 + m)·m mixes over m streams, their bases and three scales; the head mixes m streams.
+    """
+    streams, d_model = c.count("hc_mult", default=1), c.count("hidden_size")
+    mixes = (2 + streams) * streams
+    each = mixes * streams * d_model + mixes + 3
+    head = streams * streams * d_model + streams + 1
+    return layers * 2 * each + head if streams > 1 else 0
 
 
 def deepseek_v4(c: HfConfig) -> Table:
@@ -167,6 +207,9 @@ def deepseek_v4(c: HfConfig) -> Table:
 
     Layers with ratio 4 pick entries with an indexer, layers with a larger ratio read all of them, layers with ratio 0
     have the window alone. The first num_hash_layers route by token and have no correction beside the router.
+
+    V4.1 compresses by 2 or 1, picks entries in all of these layers, and shares them: kv_source_layer_ids keep entries
+    for the layers behind them, index_source_layer_ids choose for those. Its tables of n-grams (Engram) are counted.
     """
     layers = layer_count(c)
     c.leave("qk_rope_head_dim")  # part of head_dim
@@ -196,25 +239,47 @@ def deepseek_v4(c: HfConfig) -> Table:
         "index_head_dim": c.count("index_head_dim"),
     }
 
-    def attention(ratio: int) -> Table:
-        return {**base, "ratio": ratio, **(picked if ratio == OVERLAPPED_RATIO else {})} if ratio else base
+    sources, choosers = _layers_of(c, "kv_source_layer_ids"), _layers_of(c, "index_source_layer_ids")
+    shown = {"top_k": picked["top_k"]}
+
+    def attention(index: int) -> Table:
+        ratio = int(ratios[index])  # pyright: ignore[reportUnknownArgumentType]
+        if not ratio:
+            return base
+        if not sources:
+            return {**base, "ratio": ratio, **(picked if ratio == OVERLAPPED_RATIO else {})}
+        shared = {} if index in sources else {"shares_kv": True}
+        return {**base, "ratio": ratio, **(picked if index in choosers else shown), **shared}
 
     hashed = c.count("num_hash_layers", default=0, minimum=0)
     moe = {**routed_experts(c), "activation": ffn(c, 1)["kind"]}
-    # per sub-layer: weights of (2 + m)·m mixes over m streams, their bases and three scales; the head mixes m streams
-    streams, d_model = c.count("hc_mult", default=1), c.count("hidden_size")
-    mixes = (2 + streams) * streams
-    each = mixes * streams * d_model + mixes + 3
-    head = streams * streams * d_model + streams + 1
+    rows, width = c.values.get("engram_num_embeddings"), c.count("engram_head_dim", default=0, minimum=0)
+    tables = sum(cast("list[int]", rows)) * width if isinstance(rows, list) else 0
+    for how, beginning in _V41_DROPPED.items():
+        c.drop(how, *(key for key in c.values if key.startswith(beginning)))
     return layered(
         c,
-        [
-            {"attention": attention(int(ratios[index])), "moe": {**moe, "router_bias": index >= hashed}}  # pyright: ignore[reportUnknownArgumentType]
-            for index in range(layers)
-        ],
+        [{"attention": attention(index), "moe": {**moe, "router_bias": index >= hashed}} for index in range(layers)],
         mtp_layers=c.count("num_nextn_predict_layers", default=0, minimum=0),
-        extra_params=layers * 2 * each + head if streams > 1 else 0,
+        extra_params=hyper_connections(c, layers),
+        lookup_params=tables,
     )
+
+
+_V41_DROPPED = {
+    "indexers score all entries, not those of the blocks that an earlier layer has chosen": "candidate_",
+    "tables of n-grams are counted, but not held by chips, and their products are left out": "engram_",
+    "layers for multi-token prediction are taken as the last layer": "dspark_",
+}
+"""What the reader leaves out of DeepSeek-V4.1, by the beginnings of keys."""
+
+
+def _layers_of(c: HfConfig, key: str) -> frozenset[int]:
+    """Layer numbers of a list; empty where there is none."""
+    value: object = c.values.get(key) or []
+    if not isinstance(value, list) or not all(isinstance(one, int) for one in cast("list[object]", value)):
+        raise c.fail(key, "a list of layer numbers")
+    return frozenset(cast("list[int]", value))
 
 
 OVERLAPPED_RATIO = 4

@@ -12,20 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from rackline.arch.hf_config import HfConfig, Table
-from rackline.arch.hf_deepseek import (
-    axk1,
-    deepseek_sparse,
-    deepseek_v2,
-    deepseek_v3,
-    deepseek_v4,
-    latent_dense,
-    longcat,
-)
-from rackline.arch.hf_hybrid import kimi_linear, minimax_text, nemotron_h, qwen3_5, qwen3_5_moe
-from rackline.arch.hf_parts import (
+from rackline.arch.hf_config import (
     GELU,
     LAYER_TYPES,
+    HfConfig,
+    Table,
     every,
     experts,
     ffn,
@@ -35,17 +26,37 @@ from rackline.arch.hf_parts import (
     window_everywhere,
     windows,
 )
+from rackline.arch.hf_deepseek import (
+    axk1,
+    deepseek_sparse,
+    deepseek_v2,
+    deepseek_v3,
+    deepseek_v4,
+    latent_dense,
+    longcat,
+)
+from rackline.arch.hf_hybrid import (
+    bamba,
+    falcon_h1,
+    granite_hybrid,
+    kimi_linear,
+    laguna,
+    mamba2,
+    minimax,
+    nemotron_h,
+    olmo_hybrid,
+    qwen3_5,
+    qwen3_5_moe,
+    qwen3_next,
+)
 from rackline.arch.hf_rows import ROWS, SAME
-from rackline.arch.hf_state import bamba, falcon_h1, granite_hybrid, laguna, mamba2, minimax, olmo_hybrid, qwen3_next
 from rackline.arch.hf_tables import NUM_EXPERTS, named, reader, uniform
 from rackline.arch.hf_windowed import (
     gemma4_text,
-    mimo,
     mimo_v2,
     minimax_m2,
     minimax_m3,
     nemotron_nas,
-    phimoe,
     step_flash,
 )
 
@@ -200,6 +211,8 @@ FAMILIES: dict[str, Callable[[HfConfig], Table]] = {
     "glm_moe_dsa": deepseek_sparse,
     "deepseek_v4": deepseek_v4,
     "deepseek_ref": deepseek_v4,
+    "deepseek_v41_text": deepseek_v4,
+    "glm5_next_text": deepseek_sparse,
     "gpt_oss": _gpt_oss,
     "gemma3_text": _gemma3_text,
     "gemma4_text": gemma4_text,
@@ -207,21 +220,22 @@ FAMILIES: dict[str, Callable[[HfConfig], Table]] = {
     "nemotron_h": nemotron_h,
     "nemotron-nas": nemotron_nas,
     "kimi_linear": kimi_linear,
-    "minimax_text_01": minimax_text,
+    "minimax_text_01": minimax,
     "minimax_m2": minimax_m2,
     "minimax_m3": minimax_m3,
     "minimax_m3_text": minimax_m3,
-    "mimo": mimo,
     "mimo_v2_flash": mimo_v2,
     "step3p5": step_flash,
     "step3p7": step_flash,
-    "phimoe": phimoe,
 }
 
 WRAPPERS: dict[str, tuple[str, ...]] = {
     "kimi_k25": ("kimi_k2", "deepseek_v3"),
     "kimi_k3": ("kimi_linear",),
     "kimi_vl": ("deepseek_v3",),
+    "deepseek_v41": ("deepseek_v41_text",),
+    "glm5_next": ("glm5_next_text",),
+    "muse_glimmer": ("muse_glimmer_text",),
     "gemma3": ("gemma3_text",),
     "gemma4": ("gemma4_text",),
     "gemma4_unified": ("gemma4_unified_text",),

@@ -74,9 +74,13 @@ ROWS: dict[str, Family] = {
         activation="relu2",
         norm="layernorm",
     ),
+    "mimo": Family(bias=("attention_bias", True), window="switched"),
     "minicpm": Family(known=("scale_emb", "scale_depth", "dim_model_base")),
     "ministral": Family(window="listed"),
     "ministral3": Family(window="all"),
+    "muse_glimmer_text": Family(
+        **KEYED, norms=4, window="listed", known=("layer_rope_theta", "output_multiplier", "qk_scale_factor")
+    ),
     "nanochat": Family(**KEYED, gated=False, activation="relu2", norm="plain"),
     "nemotron": Family(**KEYED, mlp_bias=MLP, gated=False, activation="relu2", norm="layernorm"),
     "olmo": Family(**KEYED, norm="plain", known=("clip_qkv",)),
@@ -269,6 +273,13 @@ ROWS: dict[str, Family] = {
     "kolibri1": Family(norms=4, qk_norm="head", window="listed", moe=Mixture(router_bias=True, shared="width")),
     "mellum": Family(**KEYED, qk_norm="head", window="listed", moe=Mixture()),
     "olmoe": Family(**KEYED, qk_norm="all", moe=Mixture(), known=("clip_qkv",)),
+    "phimoe": Family(
+        **KEYED,
+        norm="layernorm",
+        window="all",
+        head_bias=("lm_head_bias", False),
+        moe=Mixture(widths=("intermediate_size",)),
+    ),
     "qwen2_moe": Family(
         bias=("qkv_bias", True),
         window="switched",

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from rackline.arch.hf_config import HfConfig, Table
-from rackline.arch.hf_layers import layer_count, layered
+from rackline.arch.hf_config import HfConfig, Table, layer_count, layered
 
 Flag = bool | tuple[str, bool]
 """Fixed for the family, or a key with its default."""

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never, cast
 
-from rackline.arch.ffn import DenseFfn
-from rackline.arch.hf_config import HfConfig, ReadKeys, Table
+from rackline.arch.hf_config import TOWERS, HfConfig, ReadKeys, Table
 from rackline.arch.hf_tables import named
-from rackline.arch.kinds.bidirectional import BidirectionalAttention
+from rackline.arch.kinds.gqa import BidirectionalAttention
 from rackline.arch.model import LayerGroup, Model
+from rackline.arch.products import DenseFfn
 from rackline.arch.towers import Resize, Tower
+from rackline.errors import ConfigError
 
 _LAYERS = ("depth", "num_hidden_layers", "encoder_layers", "vt_num_hidden_layers")
 _WIDTHS = ("embed_dim", "hidden_size", "d_model", "vt_hidden_size")
@@ -49,7 +50,7 @@ class Vision:
     norm: int = 2
     frames: int = 1
     stem_bias: bool = True
-    projector: Literal["merger", "deepstack", "linear", "pixtral", "shuffle", "llama4", "kimi"] = "merger"
+    projector: Literal["merger", "deepstack", "linear", "pixtral", "shuffle", "llama4", "kimi", "glm", "mlp"] = "merger"
     resize: Resize = "native"
     max_tiles: int = 1
     max_patches: int = 0
@@ -95,6 +96,30 @@ VISION: dict[str, Vision] = {
     ),
     "kimi_vl": _KIMI,
     "kimi_k25": _KIMI,
+    # no code of these was public when they were read: their keys, and towers of the same laboratories
+    "deepseek_v41": Vision(
+        bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        gated=True,
+        norm=1,
+        stem_bias=False,
+        positions=False,
+        projector="linear",
+        max_patches=1024 * 9,
+        end_vectors=1,
+    ),
+    "glm5_next": Vision(
+        output_bias=False,
+        mlp_bias=False,
+        gated=True,
+        norm=1,
+        frames=2,
+        projector="glm",
+        max_patches=4 * 16384,
+        end_vectors=2,
+    ),
+    "muse_glimmer": Vision(frames=2, projector="mlp", max_patches=4 * 16384, grid_positions=True, end_vectors=4),
 }
 """Vision towers by the model_type of the whole configuration."""
 
@@ -102,24 +127,43 @@ AUDIO = ("whisper", "qwen2_audio", "voxtral", "qwen2_audio_encoder", "voxtral_en
 """Families whose audio tower is Whisper's encoder."""
 
 
-def tower_of(config: Mapping[str, object], kind: Literal["vision", "audio"], where: str = "config.json") -> Tower:
+def tower_of(
+    config: Mapping[str, object],
+    kind: Literal["vision", "audio"],
+    where: str = "config.json",
+    dropped: list[str] | None = None,
+) -> Tower:
     """The tower of a configuration.
 
     Args:
         config: the whole parsed config.json.
         kind: "vision" or "audio".
         where: for messages.
+        dropped: gets what is left out, in words.
 
     Raises:
         ConfigError: there is none, its family is not known, or a key is missing or unusable.
     """
-    top = HfConfig(values=ReadKeys(config), where=where)
+    top = HfConfig(values=ReadKeys(config), where=where, dropped=[] if dropped is None else dropped)
     family = str(config.get("model_type"))
     if kind == "audio":
         return _audio(top, family)
     if family not in VISION:
         raise top.fail("model_type", f"a family whose vision tower is known: {', '.join(VISION)}")
     return _vision(top, family, VISION[family])
+
+
+def towers_of(config: Mapping[str, object], where: str, dropped: list[str]) -> tuple[list[Tower], list[str]]:
+    """The towers of a configuration that are known, and the keys of the others; `dropped` as in `tower_of`."""
+    found: list[Tower] = []
+    for kind in has_tower(config):
+        try:
+            found.append(tower_of(config, kind, where, dropped))
+        except ConfigError:
+            continue
+    known = {"vision": {"vision_config", "projector_hidden_size"}, "audio": {"audio_config"}}
+    covered = {key for tower in found for key in known[tower.kind]}
+    return found, [key for key in TOWERS if config.get(key) and key not in covered]
 
 
 def has_tower(config: Mapping[str, object]) -> tuple[Literal["vision", "audio"], ...]:
@@ -151,6 +195,8 @@ def _vision(top: HfConfig, family: str, row: Vision) -> Tower:
     block = DenseFfn(activation="swiglu" if row.gated else "gelu", d_ff=d_ff, bias=row.mlp_bias)
     full = _full_layers(c, layers)
     window = c.optional("window_size") if full is not None else None
+    if full is None:
+        c.drop("windows of the vision tower are taken as full attention", "layer_types")
     groups = [
         LayerGroup(count=full if full is not None else layers, attention=BidirectionalAttention(**attention), ffn=block)
     ]
@@ -212,11 +258,11 @@ def _merge(top: HfConfig, c: HfConfig, row: Vision) -> int:
                 raise top.fail("downsample_ratio", "a number from 0.05 to 1")
             return round(1 / ratio)
         case "linear":
-            return 1
+            return c.count("downsample_ratio", default=1)
         case "kimi":
             return _side(c, "merge_kernel_size")
-        case "merger" | "deepstack":
-            return c.count("spatial_merge_size", default=2)
+        case "merger" | "deepstack" | "glm" | "mlp":
+            return c.count(named(c, ("spatial_merge_size", "merge_size")), default=2)
         case "pixtral":
             return top.count("spatial_merge_size", default=1)
         case _:
@@ -271,7 +317,15 @@ def _projector(
                 norms += more * row.norm * wide
             return tuple(products), norms + sum(a * b + b for a, b in products)
         case "linear":
-            return ((d_model, text),), d_model * text + d_model
+            return ((wide, text),), wide * text + d_model
+        case "glm":  # a convolution over the merged patches, a product with a norm, a gated block
+            inner = c.count("projection_intermediate_size")
+            products = [(wide, text), (text, text), (text, inner), (text, inner), (inner, text)]
+            return tuple(products), 4 * text + sum(a * b for a, b in products)
+        case "mlp":
+            inner = top.count("projector_hidden_size")
+            products = [(wide, inner), (inner, text)]
+            return tuple(products), sum(a * b + b for a, b in products)
         case "pixtral":
             products = [(wide, d_model), (d_model, text), (text, text)]
             bias = 2 * text if top.flag("multimodal_projector_bias", default=False) else 0

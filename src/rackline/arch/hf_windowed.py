@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from rackline.arch.hf_config import HfConfig, Table
-from rackline.arch.hf_layers import layer_count, layered
-from rackline.arch.hf_parts import GELU, LAYER_TYPES, experts, ffn, gqa
+from rackline.arch.hf_config import GELU, LAYER_TYPES, HfConfig, Table, experts, ffn, gqa, layer_count, layered
 
 _FLAGS: dict[object, str] = {0: "0", 1: "1"}
 _WINDOW_FLAGS: dict[object, str] = {"full_attention": "0", "sliding_attention": "1"}
@@ -239,31 +237,6 @@ def minimax_m3(c: HfConfig) -> Table:
         ],
         mtp_layers=c.count("num_nextn_predict_layers", default=modules, minimum=0),
     )
-
-
-def phimoe(c: HfConfig) -> Table:
-    """Phi-3.5-MoE and Phi-mini-MoE: layer norms, biases, a window, mixtures; the head has a bias."""
-    layers, bias = layer_count(c), c.flag("attention_bias", default=False)
-    attention = gqa(c, bias=bias, output_bias=bias)
-    window = c.optional("sliding_window")
-    if window is not None:
-        attention["window"] = window
-    moe = experts(c, "num_local_experts", c.count("intermediate_size"))
-    ffn(c, 1)
-    head_bias = c.count("vocab_size") if c.flag("lm_head_bias", default=False) else 0
-    layer = {"attention": attention, "moe": moe}
-    return layered(c, [layer] * layers, norm="layernorm", extra_params=head_bias)
-
-
-def mimo(c: HfConfig) -> Table:
-    """MiMo-7B: Qwen2's stack (biases of q, k and v) with one layer for multi-token prediction."""
-    layers = layer_count(c)
-    if c.flag("use_sliding_window", default=False):
-        raise c.fail("use_sliding_window", "false")
-    attention = gqa(c, bias=c.flag("attention_bias", default=True), output_bias=False)
-    layer = {"attention": attention, "ffn": ffn(c, c.count("intermediate_size"))}
-    mtp = c.count("num_nextn_predict_layers", default=0, minimum=0)
-    return layered(c, [layer] * layers, mtp_layers=mtp)
 
 
 def nemotron_nas(c: HfConfig) -> Table:

@@ -1,17 +1,61 @@
-"""A model: groups of equal layers, embedding and head; parameters, FLOP and KV cache per token."""
+"""A model: groups of equal layers, embedding and head; parameters, FLOP and KV cache per token; where it comes from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, assert_never
 
 from rackline.arch.attention import STATE_BYTES, Attention, Core
-from rackline.arch.ffn import DenseFfn, MoeFfn
-from rackline.arch.origin import Origin
-from rackline.arch.shapes import FloatLike
+from rackline.arch.products import DenseFfn, FloatLike, MoeFfn
 
 if TYPE_CHECKING:
-    from rackline.arch.applied_adapter import AppliedAdapter
+    from rackline.arch.products import AppliedAdapter
+
+
+OriginKind = Literal["catalogue", "file", "hub", "cache", "object"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a model was read from.
+
+    Args:
+        kind: the catalogue, a file, the Hub, its cache, or an object that a program has built.
+        name: as it was asked for.
+        used: what was read: a catalogue name, a file, or a repository.
+        revision: commit of the repository; empty elsewhere.
+        native_precision: data types of the weights, as a label.
+        warnings: what makes the description uncertain: assumptions, differences to the checkpoint.
+    """
+
+    kind: OriginKind
+    name: str
+    used: str
+    revision: str = ""
+    native_precision: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """One line for readers; empty where the name says it all."""
+        match self.kind:
+            case "object":
+                return ""
+            case "catalogue":
+                if self.name == self.used:
+                    return ""
+                where = "catalogue"
+            case "file":
+                where = "file"
+            case "hub":
+                where = "Hugging Face Hub"
+            case "cache":
+                where = "cache of the Hugging Face Hub"
+            case _:
+                assert_never(self.kind)
+        at = f" at {self.revision[:12]}" if self.revision else ""
+        types = f", weights in {self.native_precision}" if self.native_precision else ""
+        return f"{self.name}: {self.used}{at} ({where}{types})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +107,9 @@ class Model:
             two has half of them.
         other_params: parameters that belong to no product and no layer, such as hyper-connections [elements].
         mtp_layers: layers for multi-token prediction beside the stack, which no other count includes [count].
+        tower_params: of towers for images and sound, which text does not pass [elements].
+        lookup_params: of tables of which a token reads a few rows, such as those of n-grams; they are counted, but not
+            held by the chips [elements].
         max_context_len: positions that the model was made for; None: not known [tokens].
         draft: model that drafts its tokens; None for its own layer for multi-token prediction or one like its last.
         adapter: low-rank adapter that all tokens go through; None for none. No count of parameters includes it.
@@ -81,6 +128,8 @@ class Model:
     parallel_block: bool = False
     other_params: int = 0
     mtp_layers: int = 0
+    tower_params: int = 0
+    lookup_params: int = 0
     max_context_len: int | None = None
     adapter: AppliedAdapter | None = None
     draft: Model | None = None
@@ -132,7 +181,7 @@ class Model:
         return self.norms_per_layer // 2
 
     def parameters(self) -> ParameterCount:
-        """Count by kind: embedding, attention, ffn, router, experts, latent, shared_experts, norm, head."""
+        """Count by kind: embedding, attention, ffn, router, experts, latent, shared_experts, norm, head, towers, ..."""
         total: dict[str, int] = {"embedding": (self.vocab_size + self.learned_positions) * self.d_model}
         active: dict[str, int] = {"embedding": 0}
 
@@ -169,6 +218,9 @@ class Model:
         add("norm", self.norm_params_per_norm + self.other_params, self.norm_params_per_norm + self.other_params)
         head = self.vocab_size * self.d_model
         add("head", 0 if self.tied_embeddings else head, head)
+        for kind, stored in (("towers", self.tower_params), ("lookup", self.lookup_params)):
+            if stored:
+                add(kind, stored, 0)
         return ParameterCount(total=total, active=active)
 
     @property
@@ -178,7 +230,13 @@ class Model:
         Each is one more last layer behind a product of 2 d_model by d_model; embedding and head are those of the model
         (DeepSeek-V3, arXiv:2412.19437, section 2.2).
         """
-        last = replace(self, layer_groups=(replace(self.layer_groups[-1], count=1),), other_params=0, mtp_layers=0)
+        last = replace(
+            self,
+            layer_groups=(replace(self.layer_groups[-1], count=1),),
+            other_params=0,
+            tower_params=0,
+            lookup_params=0,
+        )
         count = last.parameters().total
         layer = sum(value for kind, value in count.items() if kind not in ("embedding", "head"))
         joined = 2 * self.d_model * self.d_model + 2 * self.norm_params_per_norm
@@ -269,26 +327,17 @@ class AggregateModel:
     """A closed model of which only sizes are known: its pass is a table with three rows.
 
     Args:
-        aggregate_kv_bytes_per_token: as stated, used as it is at every precision [bytes].
+        total_params, active_params: all parameters, and those that one token is multiplied with [elements].
+        stated_kv_bytes_per_token: as stated, used as it is at every precision [bytes].
     """
 
     name: str
-    aggregate_total_params: int
-    aggregate_active_params: int
-    aggregate_kv_bytes_per_token: float
+    total_params: int
+    active_params: int
+    stated_kv_bytes_per_token: float
     native_precision: str = "bf16"
     origin: Origin | None = field(default=None, compare=False)
     sources: tuple[str, ...] = ()
-
-    @property
-    def total_params(self) -> int:
-        """All parameters [elements]."""
-        return self.aggregate_total_params
-
-    @property
-    def active_params(self) -> int:
-        """Parameters that one token is multiplied with [elements]."""
-        return self.aggregate_active_params
 
     @property
     def total_over_active(self) -> float:
@@ -302,11 +351,11 @@ class AggregateModel:
 
     def kv_bytes_per_token(self, bytes_per_element: float = 2.0) -> float:
         """KV cache bytes per token as stated, independent of the element size [bytes]."""
-        return self.aggregate_kv_bytes_per_token
+        return self.stated_kv_bytes_per_token
 
     def kv_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:
         """KV cache bytes of one sequence [bytes]."""
-        return self.aggregate_kv_bytes_per_token * context_len
+        return self.stated_kv_bytes_per_token * context_len
 
     def state_bytes(self) -> float:
         """0: nothing is known of states [bytes]."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, assert_never
+from typing import Any, ClassVar, Literal, assert_never
 
-from rackline.arch.ffn import DenseFfn
 from rackline.arch.model import AnyModel, Model
+from rackline.arch.products import DenseFfn
 
 Resize = Literal["native", "tiles", "fit_tiles", "fixed"]
 
@@ -238,13 +238,18 @@ class Media:
         """Tokens of the prompt for all of them [tokens]."""
         return sum(part.tokens for part in self.parts)
 
+    @property
+    def tower_params(self) -> int:
+        """Parameters of the towers [elements]."""
+        return sum(part.tower.model.total_params for part in self.parts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultimodalModel(Model):
     """A model with the images and sound of each request that it serves; no count of parameters includes their towers.
 
     Args:
-        media: what each request brings.
+        media: what each request brings; `tower_params` are those of other towers.
     """
 
     media: Media
@@ -262,8 +267,13 @@ def with_media(model: AnyModel, media: Media | None) -> AnyModel:
     """
     if not isinstance(model, Model):
         return model
-    plain = {part.name: getattr(model, part.name) for part in fields(Model)}
-    return Model(**plain) if media is None else MultimodalModel(**plain, media=media)
+    plain: dict[str, Any] = {part.name: getattr(model, part.name) for part in fields(Model)}
+    held = media_of(model)
+    plain["tower_params"] += held.tower_params if held is not None else 0
+    if media is None:
+        return Model(**plain)
+    plain["tower_params"] = max(plain["tower_params"] - media.tower_params, 0)
+    return MultimodalModel(**plain, media=media)
 
 
 def _splits(most: int) -> list[tuple[int, int]]:

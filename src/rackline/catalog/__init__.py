@@ -1,64 +1,65 @@
 """The catalogue: validated records of chips, clusters, memory tiers, models, prices, calibrations; all with sources."""
 
-from rackline.catalog.launch_rules import LaunchRule, LaunchRulesRecord
-from rackline.catalog.laws import FrontierRecord, JointRecord, LawRecord, LossErrorRecord, LossRecord, RoutedRecord
+from rackline.catalog.base import Evidence, Source
+from rackline.catalog.calibrations import (
+    CalibrationRecord,
+    CollectiveRecord,
+    OperationRecord,
+    apart,
+    release,
+    release_numbers,
+    version_key,
+)
+from rackline.catalog.index import canonical_name, names
 from rackline.catalog.load import (
     calibration_record,
-    canonical_name,
-    chip_record,
-    cluster_record,
     launch_rules_record,
     law_record,
     measured_stacks,
-    memory_record,
     model_record,
-    names,
     orchestrator_record,
     price_sheet_record,
     resolve_beside,
     run_record,
-    settable_keys,
     use_record,
 )
-from rackline.catalog.memory_tiers import MemoryRecord
-from rackline.catalog.orchestrators import OrchestratorRecord
-from rackline.catalog.prices import CacheWriteRecord, PastPriceRecord, PriceSheetRecord, PriceTierRecord
-from rackline.catalog.runs import RunRecord
-from rackline.catalog.schema import (
+from rackline.catalog.models import (
     AggregateRecord,
     ArchitectureRecord,
-    CalibrationRecord,
-    ChipRecord,
-    ClusterRecord,
-    CollectiveRecord,
-    Evidence,
     FfnRecord,
     GqaRecord,
     KindRecord,
     LayeredRecord,
     LayerRecord,
-    LevelRecord,
     MlaRecord,
     ModelRecord,
     MoeRecord,
-    OperationRecord,
-    PeakRates,
-    PowerRecord,
     PublishedRecord,
-    RentKind,
-    RentRecord,
-    Source,
 )
-from rackline.catalog.uses import UseRecord
-from rackline.catalog.versions import apart, release, release_numbers, version_key
+from rackline.catalog.overrides import settable_keys
+from rackline.catalog.records import (
+    CacheWriteRecord,
+    FrontierRecord,
+    JointRecord,
+    LaunchRule,
+    LaunchRulesRecord,
+    LawRecord,
+    LossErrorRecord,
+    LossRecord,
+    OrchestratorRecord,
+    PastPriceRecord,
+    PriceSheetRecord,
+    PriceTierRecord,
+    RoutedRecord,
+    RunRecord,
+    UseRecord,
+)
 
 __all__ = [
     "AggregateRecord",
     "ArchitectureRecord",
     "CacheWriteRecord",
     "CalibrationRecord",
-    "ChipRecord",
-    "ClusterRecord",
     "CollectiveRecord",
     "Evidence",
     "FfnRecord",
@@ -71,23 +72,17 @@ __all__ = [
     "LawRecord",
     "LayerRecord",
     "LayeredRecord",
-    "LevelRecord",
     "LossErrorRecord",
     "LossRecord",
-    "MemoryRecord",
     "MlaRecord",
     "ModelRecord",
     "MoeRecord",
     "OperationRecord",
     "OrchestratorRecord",
     "PastPriceRecord",
-    "PeakRates",
-    "PowerRecord",
     "PriceSheetRecord",
     "PriceTierRecord",
     "PublishedRecord",
-    "RentKind",
-    "RentRecord",
     "RoutedRecord",
     "RunRecord",
     "Source",
@@ -95,12 +90,9 @@ __all__ = [
     "apart",
     "calibration_record",
     "canonical_name",
-    "chip_record",
-    "cluster_record",
     "launch_rules_record",
     "law_record",
     "measured_stacks",
-    "memory_record",
     "model_record",
     "names",
     "orchestrator_record",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -38,6 +38,8 @@ class Record(BaseModel):
     """Base of all catalogue tables: strict types, no unknown keys, frozen, finite numbers."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
+    object_class: ClassVar[type | None] = None
+    """Dataclass of which it is the file (`rackline.catalog.objects`)."""
 
 
 class Source(Record):

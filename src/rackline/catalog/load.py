@@ -2,6 +2,11 @@
 
 A name is looked up in this order: canonical name, alias (any case; for models also without organisation
 and suffixes such as ``-Instruct``), file. A name that ends in ``.toml`` is always a file.
+
+One file may hold a whole machine: ``rackline measure`` writes its chip, the cluster of it, the calibration of an engine
+there and its scheduler as tables ``[chip]``, ``[cluster]``, ``[calibration]`` and ``[stack]``. Wherever one of these is
+asked for by name, the file gives its table. The cluster is made of the file's chip and comes with the file's
+calibration, the calibration with its stack. ``[measured]`` says how the numbers came about.
 """
 
 from __future__ import annotations
@@ -18,41 +23,119 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rackline.catalog.base import SourcedRecord
-from rackline.catalog.index import SINGULAR, Kind, canonical_name, find, folder, names, shipped_head
-from rackline.catalog.launch_rules import LaunchRulesRecord
-from rackline.catalog.laws import LawRecord
-from rackline.catalog.lines import line_of
-from rackline.catalog.machine_file import is_machine, part_of_machine
-from rackline.catalog.memory_tiers import MemoryRecord
-from rackline.catalog.orchestrators import OrchestratorRecord
-from rackline.catalog.overrides import apply_overrides, keys_of_table, settable_keys
-from rackline.catalog.prices import PriceSheetRecord
-from rackline.catalog.runs import RunRecord
-from rackline.catalog.schema import CalibrationRecord, ChipRecord, ClusterRecord, ModelRecord
-from rackline.catalog.uses import UseRecord
+from rackline.catalog.calibrations import CalibrationRecord
+from rackline.catalog.index import SINGULAR, Kind, find, folder, names, shipped_head
+from rackline.catalog.models import ModelRecord
+from rackline.catalog.overrides import apply_overrides, keys_of_table
+from rackline.catalog.records import (
+    LaunchRulesRecord,
+    LawRecord,
+    OrchestratorRecord,
+    PriceSheetRecord,
+    RunRecord,
+    UseRecord,
+)
 from rackline.errors import CatalogError, nearest_names, shown
 from rackline.files import read_text
 
-__all__ = [
-    "calibration_record",
-    "canonical_name",
-    "chip_record",
-    "cluster_record",
-    "launch_rules_record",
-    "law_record",
-    "measured_stacks",
-    "memory_record",
-    "model_record",
-    "names",
-    "orchestrator_record",
-    "price_sheet_record",
-    "record_from_mapping",
-    "record_of",
-    "resolve_beside",
-    "run_record",
-    "settable_keys",
-    "use_record",
-]
+_HEADER = re.compile(r"^\s*(\[{1,2})\s*([^\[\]#]+?)\s*\]{1,2}\s*(#.*)?$")
+_KEY = re.compile(r"""^\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+(?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*=""")
+
+
+def line_of(text: str, path: Sequence[str | int]) -> int | None:
+    """Return the 1-based line where a key of a TOML text stands, or that of its nearest table.
+
+    Args:
+        text: The TOML text.
+        path: Keys and list indices from the root, such as ``("levels", 1, "latency_s")``.
+
+    Returns:
+        The line, or None where not even the enclosing table is written in the text.
+
+    Example:
+        >>> line_of("a = 1\\n[[b]]\\nc = 2\\n[[b]]\\nc = 3\\n", ("b", 1, "c"))
+        5
+    """
+    wanted = tuple(path)
+    best: tuple[int, int] | None = None  # (length of the matched prefix, line)
+    table: tuple[str | int, ...] = ()
+    counts: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _HEADER.match(line):
+            dotted = tuple(part.strip().strip("\"'") for part in header.group(2).split("."))
+            table = _with_index(dotted, counts, is_array=header.group(1) == "[[")
+            candidate = table
+        elif key := _KEY.match(line):
+            candidate = table + tuple(part.strip().strip("\"'") for part in key.group(1).split("."))
+        else:
+            continue
+        if wanted[: len(candidate)] == candidate and (best is None or len(candidate) > best[0]):
+            best = (len(candidate), number)
+    return None if best is None else best[1]
+
+
+def _with_index(dotted: tuple[str, ...], counts: dict[str, int], *, is_array: bool) -> tuple[str | int, ...]:
+    """Turn a header's name into a path, where arrays of tables carry the index of their newest element."""
+    name = ".".join(dotted)
+    if is_array:
+        counts[name] = counts.get(name, -1) + 1
+    path: list[str | int] = []
+    for depth, part in enumerate(dotted, start=1):
+        path.append(part)
+        index = counts.get(".".join(dotted[:depth]))
+        if index is not None:
+            path.append(index)
+    return tuple(path)
+
+
+PARTS = {"chips": "chip", "clusters": "cluster", "calibrations": "calibration", "stacks": "stack"}
+MEASURED = "measured"
+_BESIDE: Mapping[str, Mapping[str, str]] = {
+    "clusters": {"chip": "chip", "calibration": "calibration"},
+    "calibrations": {"serving": "stack"},
+}
+"""Kind of record → key that names another record → table of the file that holds it."""
+_TABLES = (*PARTS.values(), MEASURED)
+
+
+def is_machine(data: Mapping[str, Any]) -> bool:
+    """Whether a file holds several records; a single one has its name at the top."""
+    return "name" not in data and any(isinstance(data.get(table), dict) for table in PARTS.values())
+
+
+def part_of_machine(data: Mapping[str, Any], kind: str, file: str, where: str) -> dict[str, Any]:
+    """The record of a kind in the file of a machine.
+
+    Args:
+        data: the whole file.
+        kind: of the record: "chips", "clusters", "calibrations", "stacks", ...
+        file: name of the file, without its folder.
+        where: the file, for messages.
+
+    Raises:
+        CatalogError: an unknown table, or no record of this kind.
+    """
+    for table in data:
+        if table not in _TABLES:
+            near = nearest_names(table, _TABLES, 1)
+            raise CatalogError(
+                what=table,
+                given=table,
+                allowed=f"the tables of a machine: {', '.join(_TABLES)}",
+                where=where,
+                nearest=near[0] if near else None,
+            )
+    table = PARTS.get(kind, "")
+    found = data.get(table)
+    if not isinstance(found, dict):
+        held = ", ".join(name for name in PARTS.values() if name in data)
+        raise CatalogError(
+            what=table or kind, given=f"a machine with {held}", allowed=f"a file with the table [{table}]", where=where
+        )
+    record = dict(cast("Mapping[str, Any]", found))
+    beside = {key: file for key, other in _BESIDE.get(kind, {}).items() if other in data}
+    return {**beside, **record}
+
 
 R = TypeVar("R", bound=SourcedRecord)
 
@@ -60,8 +143,8 @@ _TAGS = ("gqa", "mla", "uniform", "layered", "int", "bool", "float", "str")
 _MAX_BYTES = 16 * 2**20  # of a user's file
 
 
-def chip_record(name: str, overrides: Mapping[str, object] | None = None) -> ChipRecord:
-    """Read one chip.
+def model_record(name: str, overrides: Mapping[str, object] | None = None) -> ModelRecord:
+    """Read one model; Hugging Face ids are aliases.
 
     Args:
         name: Catalogue name, alias, or path of a TOML file.
@@ -72,39 +155,19 @@ def chip_record(name: str, overrides: Mapping[str, object] | None = None) -> Chi
         CatalogError: The file or an override breaks the schema.
 
     Example:
-        >>> chip_record("H100").name
-        'h100-sxm'
+        >>> model_record("meta-llama/Llama-3.1-70B-Instruct").name
+        'llama-3.1-70b'
     """
-    return record_of("chips", ChipRecord, name, overrides)
-
-
-def cluster_record(name: str, overrides: Mapping[str, object] | None = None) -> ClusterRecord:
-    """Read one cluster; arguments and errors as in `chip_record`."""
-    return record_of("clusters", ClusterRecord, name, overrides)
-
-
-def memory_record(name: str, overrides: Mapping[str, object] | None = None) -> MemoryRecord:
-    """Read one memory tier; arguments and errors as in `chip_record`.
-
-    Example:
-        >>> memory_record("hdd-20tb").tier
-        'disk'
-    """
-    return record_of("memory", MemoryRecord, name, overrides)
-
-
-def model_record(name: str, overrides: Mapping[str, object] | None = None) -> ModelRecord:
-    """Read one model; arguments and errors as in `chip_record`. Hugging Face ids are aliases."""
     return record_of("models", ModelRecord, name, overrides)
 
 
 def calibration_record(name: str, overrides: Mapping[str, object] | None = None) -> CalibrationRecord:
-    """Read one calibration; arguments and errors as in `chip_record`."""
+    """Read one calibration; arguments and errors as in `model_record`."""
     return record_of("calibrations", CalibrationRecord, name, overrides)
 
 
 def price_sheet_record(name: str, overrides: Mapping[str, object] | None = None) -> PriceSheetRecord:
-    """Read one price sheet; arguments and errors as in `chip_record`.
+    """Read one price sheet; arguments and errors as in `model_record`.
 
     Example:
         >>> price_sheet_record("anthropic-claude-opus-4.6").provider
@@ -114,27 +177,27 @@ def price_sheet_record(name: str, overrides: Mapping[str, object] | None = None)
 
 
 def launch_rules_record(name: str, overrides: Mapping[str, object] | None = None) -> LaunchRulesRecord:
-    """Read the launch rules of one serving stack; arguments and errors as in `chip_record`."""
+    """Read the launch rules of one serving stack; arguments and errors as in `model_record`."""
     return record_of("launch_rules", LaunchRulesRecord, name, overrides)
 
 
 def orchestrator_record(name: str, overrides: Mapping[str, object] | None = None) -> OrchestratorRecord:
-    """Read one orchestrator; arguments and errors as in `chip_record`."""
+    """Read one orchestrator; arguments and errors as in `model_record`."""
     return record_of("orchestrators", OrchestratorRecord, name, overrides)
 
 
 def law_record(name: str, overrides: Mapping[str, object] | None = None) -> LawRecord:
-    """Read one scaling law; arguments and errors as in `chip_record`."""
+    """Read one scaling law; arguments and errors as in `model_record`."""
     return record_of("laws", LawRecord, name, overrides)
 
 
 def run_record(name: str, overrides: Mapping[str, object] | None = None) -> RunRecord:
-    """Read one training run; arguments and errors as in `chip_record`."""
+    """Read one training run; arguments and errors as in `model_record`."""
     return record_of("runs", RunRecord, name, overrides)
 
 
 def use_record(name: str, overrides: Mapping[str, object] | None = None) -> UseRecord:
-    """Read what a model is used for; arguments and errors as in `chip_record`.
+    """Read what a model is used for; arguments and errors as in `model_record`.
 
     Example:
         >>> use_record("batch").ttft_s is None
@@ -187,7 +250,7 @@ def resolve_beside(reference: str, referrer: str) -> str:
 
 
 def record_of(kind: Kind, model: type[R], name: str, overrides: Mapping[str, object] | None = None) -> R:
-    """Read one record of a kind; arguments and errors as in `chip_record`."""
+    """Read one record of a kind; arguments and errors as in `model_record`."""
     path = find(kind, name)
     if overrides or not _is_shipped(kind, path):
         return _read(kind, model, path, name, overrides)

@@ -1,16 +1,22 @@
-"""Records of the shape of a transformer whose layers follow one pattern."""
+"""Records of models: the shape of a transformer whose layers follow one pattern or are listed, or only its totals."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from rackline.catalog.base import (
     Count,
     CountOrZero,
+    Date,
+    Fraction,
     LayerCount,
+    Name,
+    NonNegative,
+    Positive,
     Record,
+    SourcedRecord,
     Text,
 )
 
@@ -153,8 +159,9 @@ class MoeRecord(Record):
 class ShapeRecord(Record):
     """What every description of a stack of layers says.
 
-    norm: "plain" has no weights. max_context_len: positions that the model was made for, stretched ones included
-    [tokens]; rope_scaling says how.
+    norm: "plain" has no weights. tower_params: of towers for images and sound. lookup_params: of tables of which a
+    token reads a few rows. max_context_len: positions that the model was made for, stretched ones included [tokens];
+    rope_scaling says how.
     """
 
     num_layers: LayerCount
@@ -165,6 +172,8 @@ class ShapeRecord(Record):
     norm: Literal["rmsnorm", "layernorm", "plain"] = "rmsnorm"
     parallel_block: bool = False
     mtp_layers: CountOrZero = 0
+    tower_params: CountOrZero = 0
+    lookup_params: CountOrZero = 0
     max_context_len: Count | None = None
     rope_scaling: Text | None = None
 
@@ -192,4 +201,162 @@ class ArchitectureRecord(ShapeRecord):
     def _dense_layers_fit(self) -> Self:
         if self.moe is not None and self.moe.first_dense_layers > self.num_layers:
             raise ValueError("moe.first_dense_layers exceeds num_layers")
+        return self
+
+
+Parameter = bool | Annotated[int, Field(ge=0, le=100_000_000)] | Annotated[float, Field(ge=0.0)] | Text
+
+
+class KindRecord(Record):
+    """An attention kind by name and its parameters, which the kind itself checks (`rackline.arch.kinds`)."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False)
+    __pydantic_extra__: dict[str, Parameter]  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    kind: Text
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """Everything beside the kind."""
+        return dict(self.__pydantic_extra__)
+
+
+class LayerRecord(Record):
+    """A group of equal layers.
+
+    Args:
+        name: What the group is called in the keys of sources.
+        count: Layers of the group [count].
+        attention: Attention kind; absent for a layer without a token mixer.
+        ffn: Dense block; absent for a layer without one.
+        moe: Mixture of experts in its place.
+    """
+
+    name: Name
+    count: LayerCount
+    attention: KindRecord | None = None
+    ffn: FfnRecord | None = None
+    moe: MoeRecord | None = None
+
+    @model_validator(mode="after")
+    def _has_something(self) -> Self:
+        if self.attention is None and self.ffn is None and self.moe is None:
+            raise ValueError("a layer has an attention, an ffn or a moe")
+        if self.ffn is not None and self.moe is not None:
+            raise ValueError("a layer has an ffn or a moe; a dense block beside experts is a shared expert")
+        if self.moe is not None and (self.moe.first_dense_layers, self.moe.every) != (0, 1):
+            raise ValueError("moe.first_dense_layers and moe.every say nothing in a group of equal layers")
+        return self
+
+
+class LayeredRecord(ShapeRecord):
+    """The shape of a model whose layers differ.
+
+    Args:
+        num_layers: All layers; the sum of the groups' counts [count].
+        norm_sites: Norms around each block (attention, feed-forward): 1 before it, 2 with one behind it (Gemma).
+        norms_per_layer: Norms of a layer where they are not twice that: 1 for a parallel block [count].
+        extra_params: Parameters that belong to no product, such as hyper-connections [count].
+        layers: Groups of equal layers.
+        mtp_layers: Layers for multi-token prediction beside the stack [count].
+    """
+
+    norm_sites: Count = 1
+    norms_per_layer: Count | None = None
+    extra_params: CountOrZero = 0
+    layers: Annotated[tuple[LayerRecord, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _counts_add_up(self) -> Self:
+        found = sum(layer.count for layer in self.layers)
+        if found != self.num_layers:
+            raise ValueError(f"the counts of the layers add up to {found}, but num_layers is {self.num_layers}")
+        names = [layer.name for layer in self.layers]
+        if len(set(names)) < len(names):
+            raise ValueError("two groups of layers have one name")
+        return self
+
+
+def _shape_tag(value: Any) -> str:
+    """Which table an [architecture] is: "layered" where it lists its layers."""
+    listed = "layers" in cast("dict[str, Any]", value) if isinstance(value, dict) else isinstance(value, LayeredRecord)
+    return "layered" if listed else "uniform"
+
+
+AnyArchitecture = Annotated[
+    Annotated[ArchitectureRecord, Tag("uniform")] | Annotated[LayeredRecord, Tag("layered")], Discriminator(_shape_tag)
+]
+
+
+class AggregateRecord(Record):
+    """A model of which only the totals are known.
+
+    Args:
+        total_params: All parameters [count].
+        active_params: Parameters that one token uses [count].
+        kv_bytes_per_token: Cache that one token of context adds [bytes/token].
+        num_layers: Layers, where known [count].
+    """
+
+    total_params: Positive
+    active_params: Positive
+    kv_bytes_per_token: NonNegative
+    num_layers: LayerCount | None = None
+
+    @model_validator(mode="after")
+    def _active_is_part(self) -> Self:
+        if self.active_params > self.total_params:
+            raise ValueError("active_params exceeds total_params")
+        return self
+
+
+class PublishedRecord(Record):
+    """Parameter counts as the makers state them [count], and the relative size of their rounding."""
+
+    total_params: Positive | None = None
+    active_params: Positive | None = None
+    rounding: Fraction | None = None
+
+
+class CheckpointRecord(Record):
+    """A repository whose checkpoint has this shape and differs in what is said here.
+
+    Args:
+        id: Hugging Face id, one of the aliases.
+        native_precision: Data type of its weights, as in the record itself ("fp8_block").
+        quantization: What its quantization_config says of types; empty where it was not read.
+        max_context_len: Positions that it was made for [tokens].
+    """
+
+    id: Text
+    native_precision: Text | None = None
+    quantization: str = ""
+    max_context_len: Count | None = None
+
+
+class ModelRecord(SourcedRecord):
+    """One model: its known shape, or only its totals.
+
+    Args:
+        released: Date of release, YYYY[-MM[-DD]].
+        native_precision: Data type of the published weights ("bf16", "fp8", "mxfp4").
+        quantization: What the quantization_config of the checkpoint says of types; empty where there is none.
+        checkpoints: Repositories that differ from it in data type or context limit.
+        published: What the makers state about size.
+        architecture: The shape; exactly one of this and aggregate.
+        aggregate: The totals; exactly one of this and architecture.
+    """
+
+    released: Date | None = None
+    native_precision: Text = "bf16"
+    quantization: str = ""
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+    published: PublishedRecord | None = None
+    architecture: AnyArchitecture | None = None
+    aggregate: AggregateRecord | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one_shape(self) -> Self:
+        if (self.architecture is None) == (self.aggregate is None):
+            raise ValueError("a model has exactly one of [architecture] and [aggregate]")
         return self

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rackline.catalog import ChipRecord, calibration_record, chip_record, measured_stacks, names
+from rackline.catalog import calibration_record, measured_stacks, names
 from rackline.catalog.base import Evidence
-from rackline.hardware.power import peak_16_bit
+from rackline.catalog.objects import from_record
+from rackline.hardware.chip import Chip, ChipRecord, chip, stated_chips
 
 SHARE_OF_CHIPS = 0.9
 """Of the chips in the catalogue, the share whose range of a ratio is taken as usual."""
@@ -46,8 +47,10 @@ def check_chip(record: ChipRecord) -> tuple[ChipFinding, ...]:
         >>> {finding.key for finding in check_chip(chip_record("h100-sxm"))} & {"power_w", "cores", "measured kernels"}
         set()
     """
-    parts = (_missing, _without_measurements, _sources, _amounts, _ratios, _rents)
-    found = [finding for part in parts for finding in part(record)]
+    of = from_record(Chip, record)
+    found = [
+        *_missing(record, of), *_without_measurements(of), *_sources(record), *_amounts(of), *_ratios(of), *_rents(of)
+    ]  # fmt: skip
     return tuple(sorted(found, key=lambda finding: finding.state != "missing"))
 
 
@@ -74,43 +77,41 @@ _TYPES: Mapping[str, str] = {
 }
 
 
-def _missing(record: ChipRecord) -> Iterator[ChipFinding]:
+def _missing(record: ChipRecord, of: Chip) -> Iterator[ChipFinding]:
     for key, effect in _EFFECTS.items():
-        if key not in record.model_fields_set and not getattr(record, key):
-            if key == "rents" and record.usd_per_chip_hour is None:
+        if key not in record.model_fields_set and not getattr(of, key):
+            if key == "rents" and of.usd_per_chip_hour is None:
                 continue  # said of the price
-            if key == "rent_kind" and record.usd_per_chip_hour is None:
+            if key == "rent_kind" and of.usd_per_chip_hour is None:
                 continue
             yield ChipFinding(key=key, state="missing", why="not stated", effect=effect)
-    peaks = record.peak_flop_per_s
+    peaks = of.peak_flop_per_s
     for dtype, effect in _TYPES.items():
-        if getattr(peaks, dtype) is None:
+        if dtype not in peaks:
             yield ChipFinding(
                 key=f"peak_flop_per_s.{dtype}", state="missing", why="absent means not supported", effect=effect
             )
 
 
-def _without_measurements(record: ChipRecord) -> Iterator[ChipFinding]:
+def _without_measurements(of: Chip) -> Iterator[ChipFinding]:
     tables = [calibration_record(stack) for stack in measured_stacks()]
     chips = {entry.chip for table in tables for entry in table.operation}
-    if record.name in chips:
+    if of.name in chips:
         return
-    siblings = sorted(
-        name for name in chips if name in names("chips") and chip_record(name).generation == record.generation
-    )
+    siblings = sorted(name for name in chips if name in names("chips") and chip(name).generation == of.generation)
     if siblings:
         yield ChipFinding(
             key="measured kernels",
             state="missing",
-            why=f"none of {record.name}; {record.generation} has {', '.join(siblings)}",
+            why=f"none of {of.name}; {of.generation} has {', '.join(siblings)}",
             effect="kernels reach the shares of the peaks of these chips, corrected for power and memory",
         )
         return
-    generations = sorted({chip_record(name).generation for name in chips if name in names("chips")})
+    generations = sorted({chip(name).generation for name in chips if name in names("chips")})
     yield ChipFinding(
         key="generation",
         state="missing",
-        why=f"nothing measured on {record.generation}; measured are {', '.join(generations)}",
+        why=f"nothing measured on {of.generation}; measured are {', '.join(generations)}",
         effect="kernels reach the mean shares of all chips: times can be off by tens of percent",
     )
 
@@ -148,18 +149,18 @@ def _named(keys: Sequence[str]) -> str:
     return ", ".join(tops)
 
 
-def _amounts(record: ChipRecord) -> Iterator[ChipFinding]:
-    if record.hbm_bytes >= _FEWEST_HBM_BYTES and record.hbm_bytes % 1e9 == 0:
+def _amounts(of: Chip) -> Iterator[ChipFinding]:
+    if of.hbm_bytes >= _FEWEST_HBM_BYTES and of.hbm_bytes % 1e9 == 0:
         yield ChipFinding(
             key="hbm_bytes",
             state="doubtful",
-            why=f"{record.hbm_bytes / 1e9:,.0f} GB exactly, as in a data sheet",
-            effect=f"drivers report binary units: {record.hbm_bytes / 1e9:,.0f} GiB are "
-            f"{record.hbm_bytes / 1e9 * 2**30:.0f} bytes, 7.4 % more to hold a KV cache",
+            why=f"{of.hbm_bytes / 1e9:,.0f} GB exactly, as in a data sheet",
+            effect=f"drivers report binary units: {of.hbm_bytes / 1e9:,.0f} GiB are "
+            f"{of.hbm_bytes / 1e9 * 2**30:.0f} bytes, 7.4 % more to hold a KV cache",
         )
-    peaks = record.peak_flop_per_s
+    peaks = of.peak_flop_per_s
     for narrow, wide in (("fp8", "bf16"), ("int8", "bf16"), ("fp4", "fp8")):
-        fast, slow = getattr(peaks, narrow), getattr(peaks, wide)
+        fast, slow = peaks.get(narrow), peaks.get(wide)
         if fast is not None and slow is not None and fast / slow > _MOST_FASTER:
             yield ChipFinding(
                 key=f"peak_flop_per_s.{narrow}",
@@ -174,7 +175,7 @@ class _Ratio:
     """Something that is alike on most chips: its keys, its value, its unit, what a slip would do."""
 
     key: str
-    of: Callable[[ChipRecord], float | None]
+    of: Callable[[Chip], float | None]
     unit: str
     effect: str
 
@@ -182,40 +183,35 @@ class _Ratio:
 _RATIOS = (
     _Ratio(
         key="hbm_bytes_per_s",
-        of=lambda record: 1e3 * record.hbm_bytes / record.hbm_bytes_per_s,
+        of=lambda chip: 1e3 * chip.hbm_bytes / chip.hbm_bytes_per_s,
         unit="ms to read all of hbm_bytes",
         effect="decode steps wait for memory: their time goes with this number (units are bytes and bytes/s)",
     ),
     _Ratio(
         key="peak_flop_per_s",
-        of=lambda record: peak_16_bit(record.peak_flop_per_s.model_dump(exclude_none=True)) / record.hbm_bytes_per_s,
+        of=lambda chip: chip.peak_16_bit / chip.hbm_bytes_per_s,
         unit="FLOP/byte at the ridge, as if of 16 bits",
         effect="prompts and training wait for products: their time goes with this number (dense FLOP/s)",
     ),
     _Ratio(
         key="power_w",
-        of=lambda record: (
-            record.power_w and peak_16_bit(record.peak_flop_per_s.model_dump(exclude_none=True)) / record.power_w / 1e12
-        ),
+        of=lambda chip: chip.power_w and chip.peak_16_bit / chip.power_w / 1e12,
         unit="TFLOP/s per watt, as if of 16 bits",
         effect="watts and joules; efficiencies taken from other chips are corrected by it",
     ),
     _Ratio(
         key="usd_per_chip_hour",
-        of=lambda record: (
-            record.usd_per_chip_hour
-            and peak_16_bit(record.peak_flop_per_s.model_dump(exclude_none=True)) / record.usd_per_chip_hour / 1e12
-        ),
+        of=lambda chip: chip.usd_per_chip_hour and chip.peak_16_bit / chip.usd_per_chip_hour / 1e12,
         unit="TFLOP/s for a dollar an hour, as if of 16 bits",
         effect="all costs go with this number (USD per chip and hour)",
     ),
 )
 
 
-def _ratios(record: ChipRecord) -> Iterator[ChipFinding]:
-    others = [chip_record(name) for name in names("chips") if name != record.name]
+def _ratios(of: Chip) -> Iterator[ChipFinding]:
+    others = [other for other in stated_chips() if other.name != of.name]
     for ratio in _RATIOS:
-        mine = ratio.of(record)
+        mine = ratio.of(of)
         if mine is None:
             continue
         known = sorted(value for other in others if (value := ratio.of(other)) is not None)
@@ -230,11 +226,11 @@ def _ratios(record: ChipRecord) -> Iterator[ChipFinding]:
             )
 
 
-def _rents(record: ChipRecord) -> Iterator[ChipFinding]:
-    price, kind = record.usd_per_chip_hour, record.rent_kind
-    if price is None or kind is None or not record.rents:
+def _rents(of: Chip) -> Iterator[ChipFinding]:
+    price, kind = of.usd_per_chip_hour, of.rent_kind
+    if price is None or kind is None or not of.rents:
         return
-    listed = record.rents.get(kind)
+    listed = of.rents.get(kind)
     if listed is None or listed.usd_per_chip_hour != price:
         yield ChipFinding(
             key="usd_per_chip_hour",

@@ -1,22 +1,26 @@
-"""A cluster: chips joined by a scale-up domain and, beyond it, a scale-out network."""
+"""Chips joined by a fabric: the cluster, the paths through it, and what a machine draws at the wall."""
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, assert_never
 
-from rackline.catalog import (
-    ClusterRecord,
-    Source,
-    chip_record,
-    cluster_record,
-    resolve_beside,
-    settable_keys,
-)
-from rackline.errors import CatalogError, LayoutError, nearest_names
-from rackline.hardware.chip import RENT_KINDS, Chip, chip_from_record
+import numpy as np
+from pydantic import Field
+
+from rackline.catalog import resolve_beside, settable_keys
+from rackline.catalog.base import Count, NonNegative, Positive, SourcedRecord, Text
+from rackline.catalog.load import record_of
+from rackline.catalog.objects import CatalogueObject, from_record, named, not_in_files, schema_of, stated, written_as
+from rackline.errors import CatalogError, InputError, LayoutError, nearest_names
+from rackline.hardware.chip import RENT_KINDS, Chip, chip_from_record, chip_record
+
+HOST_W_PER_CHIP = 200.0
+"""Of a machine whose record does not say: host, fans and switches of eight-chip machines, per chip [W]."""
+SUPPLY_EFFICIENCY = 0.94
+"""Of a machine whose record does not say: power supplies of the 80 PLUS Titanium class at half to full load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,67 +28,94 @@ class FabricLevel:
     """One level of the fabric.
 
     Args:
-        name: "scale_up" or "scale_out".
+        name: scale_up (the chip's own links) or scale_out (the data-centre network).
         size: Chips in one domain [count].
         bytes_per_s_each_way: Per chip, all its links of this level together, one direction [bytes/s].
         latency_s: From chip to chip over the shortest path [s].
-        topology: "switch", "torus" or "mesh" (direct links between all pairs).
-        torus_axes: Chips along each axis of a torus, else None [count].
-        links_per_chip: Cables or traces that leave one chip, or None [count].
-        switch_ports: Ports of one switch chip, or None [count].
-        num_switches: Switch chips of one domain where more are built in than the ports need, or None [count].
-        in_network_reduction: Whether the switches add up and multicast what the chips send.
+        topology: switch, torus or mesh (full mesh of direct links).
+        torus_axes: Chips along each axis; only for a torus [count].
+        links_per_chip: Cables or traces of this level that leave one chip [count].
+        switch_ports: Ports of one switch chip of this level [count].
+        num_switches: Switch chips of one domain, where more are built in than the ports need [count].
+        in_network_reduction: Whether the switches add up and multicast what the chips send, so that an all-reduce
+            sends its buffer once instead of twice.
     """
 
     name: Literal["scale_up", "scale_out"]
-    size: int
-    bytes_per_s_each_way: float
-    latency_s: float
-    topology: Literal["switch", "torus", "mesh"] = "switch"
-    torus_axes: tuple[int, ...] | None = None
-    links_per_chip: int | None = None
-    switch_ports: int | None = None
-    num_switches: int | None = None
+    size: Count
+    bytes_per_s_each_way: Positive
+    latency_s: NonNegative
+    topology: Literal["switch", "torus", "mesh"] = stated("switch")
+    torus_axes: tuple[Count, ...] | None = None
+    links_per_chip: Count | None = None
+    switch_ports: Count | None = None
+    num_switches: Count | None = None
     in_network_reduction: bool = False
+
+    def problem(self) -> str | None:
+        """What is inconsistent in a file."""
+        if self.in_network_reduction and self.topology != "switch":
+            return "in_network_reduction belongs to topology switch, and only there"
+        has_axes = {"switch": False, "torus": True, "mesh": False}[self.topology]
+        if has_axes != (self.torus_axes is not None):
+            return "torus_axes belong to topology torus, and only there"
+        product = math.prod(self.torus_axes or (self.size,))
+        return None if product == self.size else f"torus_axes multiply to {product}, but size is {self.size}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """Chips joined by a fabric.
+class Cluster(CatalogueObject):
+    """Chips joined by a fabric: a node, a rack, a slice, or several of them.
 
     Args:
-        name: Catalogue name.
-        full_name: Display name.
-        chip: What the cluster is made of.
-        num_chips: Chips in use [count].
+        chip: What it is made of; in a file the catalogue name of the chip, or a file beside it.
+        num_chips: Chips of one unit; what a plan uses unless told otherwise [count].
         levels: scale_up, then optionally scale_out.
-        usd_per_chip_hour: Dated price, or None [USD/hour].
-        power_w_per_chip: All-in power per chip as its nameplate says, or None [W].
-        host_w_per_chip: Power of host, fans and switches of the machine, per chip, or None [W].
-        supply_efficiency: Power behind the machine's supplies over power at the wall, or None [1].
-        chips_per_rack: Chips in one rack; None where a rack holds one scale-up domain [count].
-        host_chips: Chips that one operating system holds [count].
-        rented_chips: Chips of the smallest unit that one rents [count].
+        usd_per_chip_hour: A dated price; that of the chip where nothing is said [USD/hour].
+        power_w_per_chip: All-in power with host, network and cooling, per chip, as its nameplate says [W].
+        host_w_per_chip: Power of host, fans and switches of the machine, per chip [W].
+        supply_efficiency: Power behind the machine's supplies over power at the wall [1].
+        chips_per_rack: Chips in one rack; the scale-up size where nothing else is said [count].
+        chips_per_host: Chips that one operating system holds; the scale-up size up to 8, else 4, where nothing else is
+            said [count].
+        rented_chips: Chips of the smallest unit that one rents: a host, a tray, a slice; those of a host where nothing
+            else is said [count].
         rent: Kind and date of the price in words; empty where it was given.
-        calibration: Calibration that `auto` takes there, by name or file; empty where the chip decides.
-        sources: Where the numbers come from.
+        calibration: Calibration of what runs there, by name or as a file beside this one, which `auto` takes.
     """
 
-    name: str
-    chip: Chip
-    num_chips: int
-    levels: tuple[FabricLevel, ...]
-    full_name: str = ""
-    usd_per_chip_hour: float | None = None
-    power_w_per_chip: float | None = None
-    host_w_per_chip: float | None = None
-    supply_efficiency: float | None = None
-    chips_per_rack: int | None = None
-    host_chips: int = 8
-    rented_chips: int = 1
-    rent: str = ""
-    calibration: str = ""
-    sources: tuple[Source, ...] = field(default=(), repr=False, hash=False)
+    chip: Chip = named()  # noqa: RUF009, a field
+    num_chips: Count
+    levels: Annotated[tuple[FabricLevel, ...], Field(min_length=1)]
+    usd_per_chip_hour: Positive | None = None
+    power_w_per_chip: Positive | None = None
+    host_w_per_chip: Positive | None = None
+    supply_efficiency: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    chips_per_rack: Count | None = None
+    chips_per_host: Count | None = None
+    rented_chips: int = written_as(Count | None, lambda chips: chips or 0, 0, absent=None)
+    rent: str = not_in_files("")
+    calibration: str = written_as(Text | None, lambda name: name or "", "", absent=None)
+
+    def __post_init__(self) -> None:
+        """Rent by the host where nothing else is said."""
+        if not self.rented_chips:
+            object.__setattr__(self, "rented_chips", self.host_chips)
+
+    def problem(self) -> str | None:
+        """What is inconsistent in a file."""
+        names = [level.name for level in self.levels]
+        if names not in (["scale_up"], ["scale_up", "scale_out"]):
+            return f"levels are scale_up, then at most one scale_out; got {', '.join(names)}"
+        if self.num_chips > self.levels[-1].size:
+            return f"num_chips {self.num_chips} exceeds the largest level's {self.levels[-1].size}"
+        return None
+
+    @property
+    def host_chips(self) -> int:
+        """Chips that one operating system holds [count]."""
+        domain = self.levels[0].size
+        return self.chips_per_host or (domain if domain <= 8 else 4)
 
     @property
     def scale_up(self) -> FabricLevel:
@@ -122,37 +153,42 @@ class Cluster:
                 allowed=f"1 to {self.max_chips}" + ("" if self.scale_out else " (the cluster has no scale-out level)"),
                 nearest=str(min(max(num_chips, 1), self.max_chips)),
             )
-        return dataclasses.replace(self, num_chips=num_chips)
+        return replace(self, num_chips=num_chips)
 
     def without_latency(self) -> Cluster:
         """Return the same cluster with zero-latency links, as in the calibration `unit`."""
-        levels = tuple(dataclasses.replace(level, latency_s=0.0) for level in self.levels)
-        return dataclasses.replace(self, levels=levels)
+        levels = tuple(replace(level, latency_s=0.0) for level in self.levels)
+        return replace(self, levels=levels)
+
+
+if TYPE_CHECKING:
+    ClusterRecord = SourcedRecord
+else:
+    ClusterRecord = schema_of(Cluster)
+"""What the file of a cluster says, with the sources of its numbers."""
+
+
+def cluster_record(name: str, overrides: Mapping[str, object] | None = None) -> ClusterRecord:
+    """Read the file of one cluster; arguments and errors as in `chip_record`."""
+    return record_of("clusters", ClusterRecord, name, overrides)
 
 
 def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:
-    """Build the cluster that a catalogue record describes, made of the given chip."""
-    usd = record.usd_per_chip_hour if record.usd_per_chip_hour is not None else of.usd_per_chip_hour
-    known = of.rent_kind is not None and usd is not None and usd == of.usd_per_chip_hour
-    domain = record.levels[0].size
-    host = record.chips_per_host or (domain if domain <= 8 else 4)
-    return Cluster(
-        name=record.name,
-        full_name=record.full_name,
-        chip=of,
-        num_chips=record.num_chips,
-        levels=tuple(FabricLevel(**dict(level)) for level in record.levels),
-        usd_per_chip_hour=usd,
-        rent=RENT_KINDS[of.rent_kind] if known and of.rent_kind is not None else "",
-        power_w_per_chip=record.power_w_per_chip,
-        host_w_per_chip=record.host_w_per_chip,
-        supply_efficiency=record.supply_efficiency,
-        chips_per_rack=record.chips_per_rack,
-        host_chips=host,
-        rented_chips=record.rented_chips or host,
-        calibration=record.calibration or "",
-        sources=record.sources + of.sources,
-    )
+    """The cluster that a file describes, made of the given chip, at its price where the file has none."""
+    stated = from_record(Cluster, record, chip=of, sources=record.sources + of.sources)
+    price = of.usd_per_chip_hour
+    if price is None or stated.usd_per_chip_hour not in (None, price):
+        return stated
+    return replace(stated, usd_per_chip_hour=price, rent=RENT_KINDS[of.rent_kind] if of.rent_kind else "")
+
+
+def chip_name_of(record: ClusterRecord, referrer: str = "") -> str:
+    """The chip that the file of a cluster names, a file beside it as a path.
+
+    Args:
+        referrer: name or path by which the cluster was read.
+    """
+    return resolve_beside(str(getattr(record, "chip")), referrer)  # noqa: B009
 
 
 def cluster(name: str, overrides: Mapping[str, object] | None = None) -> Cluster:
@@ -176,7 +212,7 @@ def cluster(name: str, overrides: Mapping[str, object] | None = None) -> Cluster
     of_cluster: dict[str, object] = {}
     of_chip: dict[str, object] = {}
     cluster_keys = settable_keys(plain)
-    chip_name = resolve_beside(plain.chip, name)
+    chip_name = chip_name_of(plain, name)
     for key, value in (overrides or {}).items():
         if key in cluster_keys:
             of_cluster[key] = value
@@ -198,4 +234,185 @@ def cluster(name: str, overrides: Mapping[str, object] | None = None) -> Cluster
             )
     made_of = chip_record(chip_name, overrides=of_chip) if of_chip else bare_chip
     found = cluster_from_record(record, chip_from_record(made_of))
-    return dataclasses.replace(found, calibration=resolve_beside(found.calibration, name))
+    return replace(found, calibration=resolve_beside(found.calibration, name))
+
+
+# ------------------------------------------------------------------------------------------------------ paths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """Links and switches that a message passes from one chip to another.
+
+    Args:
+        stops: chips, network cards and switches in order.
+        bytes_per_s: slowest link on the way, each way [bytes/s].
+        latency_s: of the whole path [s].
+    """
+
+    json_keys: ClassVar = ("stops", "hops", "latency_s", "bytes_per_s")
+
+    stops: tuple[str, ...]
+    bytes_per_s: float
+    latency_s: float
+
+    @property
+    def hops(self) -> int:
+        """Links on the path [count]."""
+        return len(self.stops) - 1
+
+    @property
+    def num_switches(self) -> int:
+        """Switches on the path [count]."""
+        return sum(stop.endswith("switch") for stop in self.stops)
+
+    def seconds(self, message_bytes: float) -> float:
+        """Latency and transfer of one message [s]."""
+        return self.latency_s + message_bytes / self.bytes_per_s
+
+
+def scale_up_path(level: FabricLevel) -> Path:
+    """From chip to chip inside a scale-up domain: two hops over a switch, one in a full mesh, the mean in a torus.
+
+    Sources: lecture C45 (any GPU to any GPU of a rack in two hops).
+
+    >>> from rackline.hardware import cluster
+    >>> scale_up_path(cluster("gb200-nvl72").scale_up).stops
+    ('chip', 'scale-up switch', 'chip')
+    """
+    if level.topology == "torus" and level.torus_axes:
+        between = max(1, round(torus_hops(level.torus_axes)[0])) - 1
+        stops = ("chip", *("chip",) * between, "chip")
+    elif level.topology == "mesh":
+        stops = ("chip", "chip")
+    elif level.topology == "switch" or level.topology == "torus":  # a torus of unknown axes
+        stops = ("chip", "scale-up switch", "chip")
+    else:
+        assert_never(level.topology)
+    return Path(stops=stops, bytes_per_s=level.bytes_per_s_each_way, latency_s=level.latency_s)
+
+
+def scale_out_path(level: FabricLevel, network_tiers: int = 2) -> Path:
+    """From chip to chip over the data-centre network: NIC, top of rack, spine and back down.
+
+    Args:
+        network_tiers: 1 when both chips hang on one leaf switch, 2 over a spine, 3 over a core [count].
+
+    Raises:
+        InputError: not 1 to 3 tiers.
+
+    Sources: lecture C74 (GPU, card, top of rack, data-centre switch and the reverse).
+    """
+    if network_tiers not in (1, 2, 3):
+        raise InputError(what="network_tiers", given=network_tiers, allowed="1, 2 or 3", nearest="2")
+    up = ("top-of-rack switch", "spine switch", "core switch")[:network_tiers]
+    stops = ("chip", "network card", *up, *reversed(up[:-1]), "network card", "chip")
+    return Path(stops=stops, bytes_per_s=level.bytes_per_s_each_way, latency_s=level.latency_s)
+
+
+def path_between(cluster: Cluster, one: int, other: int) -> Path:
+    """The path between two chips by number: chips of one scale-up domain are neighbours in the numbering.
+
+    Raises:
+        InputError: the chips are in different domains and the cluster has no scale-out level.
+    """
+    size = cluster.scale_up.size
+    if one // size == other // size:
+        return scale_up_path(cluster.scale_up)
+    if cluster.scale_out is None:
+        raise InputError(what="chips", given=f"{one} and {other}", allowed=f"one domain of {size} chips")
+    per_rack = cluster.chips_per_rack or size
+    return scale_out_path(cluster.scale_out, 1 if one // per_rack == other // per_rack else 2)
+
+
+def torus_hops(axes: tuple[int, ...]) -> tuple[float, int]:
+    """Mean and largest number of links between two different chips of a torus.
+
+    A ring of n has mean distance floor(n²/4)/n over all pairs (a chip itself included) and largest floor(n/2).
+
+    >>> torus_hops((4, 4, 4))
+    (3.0476190476190474, 6)
+    """
+    chips = float(np.prod(axes))
+    mean = sum((n * n // 4) / n for n in axes)
+    return (mean * chips / (chips - 1.0) if chips > 1 else 0.0), sum(n // 2 for n in axes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FatTree:
+    """A non-blocking Clos network.
+
+    Args:
+        tiers: levels of switches [count].
+        num_switches, num_cables: of all tiers, cables to the endpoints included [count].
+        max_hops: links between the farthest endpoints [count].
+    """
+
+    tiers: int
+    num_switches: int
+    num_cables: int
+    max_hops: int
+
+
+def fat_tree(num_endpoints: int, switch_ports: int) -> FatTree:
+    """Switches and cables that join endpoints at full bisection bandwidth.
+
+    One switch joins p, two tiers p²/2, three p³/4. Below the top, half of a switch's ports go down.
+
+    Args:
+        num_endpoints: network cards to join [count].
+        switch_ports: p, ports of one switch, even [count].
+
+    Returns:
+        The smallest tree.
+
+    Raises:
+        InputError: no endpoints, odd ports, or more endpoints than three tiers join.
+
+    Sources: Al-Fares, Loukissas, Vahdat, SIGCOMM 2008, doi:10.1145/1402958.1402967.
+
+    >>> fat_tree(1024, 64)
+    FatTree(tiers=2, num_switches=48, num_cables=2048, max_hops=4)
+    """
+    n, p = num_endpoints, switch_ports
+    most = p**3 // 4
+    if n < 1 or p < 2 or p % 2 or n > most:
+        raise InputError(
+            what="fat tree",
+            given=f"{n} endpoints, switches of {p} ports",
+            allowed=f"1 to {max(most, 1)} endpoints, an even number of ports",
+        )
+    half = p // 2
+    if n <= p:
+        return FatTree(tiers=1, num_switches=1, num_cables=n, max_hops=2)
+    leaves = -(-n // half)
+    if n <= p * half:
+        spines = -(-leaves * half // p)
+        return FatTree(tiers=2, num_switches=leaves + spines, num_cables=n + leaves * half, max_hops=4)
+    pods = -(-leaves // half)
+    edge, middle = leaves, pods * half
+    core = -(-middle * half // p)
+    return FatTree(
+        tiers=3,
+        num_switches=edge + middle + core,
+        num_cables=n + edge * half + middle * half,
+        max_hops=6,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ power
+
+
+def wall_w(cluster: Cluster, chip_w: float) -> float:
+    """Power of a machine at the wall, per chip, from what its chips draw [W].
+
+    Equation:
+        (chip_w + host_w_per_chip) / supply_efficiency
+
+    Args:
+        cluster: its record's host and supplies, else those of eight-chip machines.
+        chip_w: mean power of a chip [W].
+    """
+    host = HOST_W_PER_CHIP if cluster.host_w_per_chip is None else cluster.host_w_per_chip
+    supply = SUPPLY_EFFICIENCY if cluster.supply_efficiency is None else cluster.supply_efficiency
+    return (chip_w + host) / supply

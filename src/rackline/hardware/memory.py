@@ -6,37 +6,47 @@ Physics only: shares of a device and seconds. What they cost in dollars is `rack
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from rackline.catalog import MemoryRecord, Source, memory_record
+from rackline.catalog.base import Date, NonNegative, Positive, SourcedRecord, Text
+from rackline.catalog.load import record_of
+from rackline.catalog.objects import CatalogueObject, from_record, schema_of, stated
 from rackline.hardware.chip import Chip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryTier:
-    """One unit of a memory tier.
+class MemoryTier(CatalogueObject):
+    """One unit of a memory tier: a stack, a host's memory, a card, a drive.
 
     Args:
-        name: Catalogue name, or that of the chip whose memory it is.
-        tier: sram, hbm, host_dram, cxl, nvme, qlc or disk.
-        capacity_bytes: Capacity of the unit [bytes].
-        bytes_per_s: Sequential read bandwidth of the unit [bytes/s].
-        write_bytes_per_s: Sequential write bandwidth [bytes/s].
-        latency_s: From a request to its first byte, path included [s].
-        path_bytes_per_s: Link from one accelerator to the unit; None where it is the unit's own [bytes/s].
-        usd_per_hour: Cost of keeping the unit, None without a price [USD/hour].
-        sources: Where the numbers come from.
+        tier: Which tier it is an example of, fastest first: sram, hbm, host_dram, cxl, nvme, qlc, disk.
+        unit: Description of one unit ("one drive").
+        released: Date of release, YYYY[-MM[-DD]].
+        capacity_bytes: Capacity of one unit [bytes].
+        bytes_per_s: Sequential read bandwidth of one unit [bytes/s].
+        write_bytes_per_s: Sequential write bandwidth of one unit; absent means as when reading [bytes/s].
+        latency_s: From a request to its first byte, at the unit itself [s].
+        path_bytes_per_s: One direction of the link through which one accelerator reaches the tier [bytes/s]; absent
+            means that the tier's own bandwidth is what one accelerator sees.
+        path_latency_s: What that link adds to the latency [s].
+        usd_per_byte: Purchase price [USD/byte].
+        usd_per_hour: Cost of keeping one unit for one hour [USD/hour].
+        power_w: Power of one unit [W].
     """
 
-    name: str
-    tier: str
-    capacity_bytes: float
-    bytes_per_s: float
-    write_bytes_per_s: float
-    latency_s: float = 0.0
-    path_bytes_per_s: float | None = None
-    usd_per_hour: float | None = None
-    sources: tuple[Source, ...] = field(default=(), repr=False, hash=False)
+    tier: Literal["sram", "hbm", "host_dram", "cxl", "nvme", "qlc", "disk"]
+    unit: Text = stated("")
+    released: Date | None = None
+    capacity_bytes: Positive
+    bytes_per_s: Positive
+    write_bytes_per_s: Positive | None = None
+    latency_s: NonNegative = stated(0.0)
+    path_bytes_per_s: Positive | None = None
+    path_latency_s: NonNegative = 0.0
+    usd_per_byte: Positive | None = None
+    usd_per_hour: Positive | None = None
+    power_w: Positive | None = None
 
     @property
     def drain_s(self) -> float:
@@ -74,26 +84,28 @@ class MemoryTier:
 
     def write_s(self, written_bytes: float) -> float:
         """Device time for writing [s]."""
-        return written_bytes / self.write_bytes_per_s
+        return written_bytes / (self.write_bytes_per_s or self.bytes_per_s)
 
     def fetch_s(self, read_bytes: float) -> float:
         """Time until one accelerator has the bytes: latency and the narrower of unit and path [s]."""
-        return self.latency_s + read_bytes / self.reach_bytes_per_s
+        return self.latency_s + self.path_latency_s + read_bytes / self.reach_bytes_per_s
 
 
-def tier_from_record(record: MemoryRecord) -> MemoryTier:
-    """Build the tier that a catalogue record describes."""
-    return MemoryTier(
-        name=record.name,
-        tier=record.tier,
-        capacity_bytes=record.capacity_bytes,
-        bytes_per_s=record.bytes_per_s,
-        write_bytes_per_s=record.write_bytes_per_s or record.bytes_per_s,
-        latency_s=record.latency_s + record.path_latency_s,
-        path_bytes_per_s=record.path_bytes_per_s,
-        usd_per_hour=record.usd_per_hour,
-        sources=record.sources,
-    )
+if TYPE_CHECKING:
+    MemoryRecord = SourcedRecord
+else:
+    MemoryRecord = schema_of(MemoryTier)
+"""What the file of a memory tier says, with the sources of its numbers."""
+
+
+def memory_record(name: str, overrides: Mapping[str, object] | None = None) -> MemoryRecord:
+    """Read the file of one memory tier; arguments and errors as in `chip_record`.
+
+    Example:
+        >>> memory_record("hdd-20tb").tier
+        'disk'
+    """
+    return record_of("memory", MemoryRecord, name, overrides)
 
 
 def memory_tier(name: str, overrides: Mapping[str, object] | None = None) -> MemoryTier:
@@ -111,7 +123,7 @@ def memory_tier(name: str, overrides: Mapping[str, object] | None = None) -> Mem
         >>> memory_tier("ddr5").tier
         'host_dram'
     """
-    return tier_from_record(memory_record(name, overrides=overrides))
+    return from_record(MemoryTier, memory_record(name, overrides=overrides))
 
 
 def hbm_of(chip: Chip, usd_per_chip_hour: float | None = None) -> MemoryTier:
@@ -124,7 +136,6 @@ def hbm_of(chip: Chip, usd_per_chip_hour: float | None = None) -> MemoryTier:
         tier="hbm",
         capacity_bytes=chip.hbm_bytes,
         bytes_per_s=chip.hbm_bytes_per_s,
-        write_bytes_per_s=chip.hbm_bytes_per_s,
         usd_per_hour=usd_per_chip_hour if usd_per_chip_hour is not None else chip.usd_per_chip_hour,
         sources=chip.sources,
     )

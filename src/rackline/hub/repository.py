@@ -1,4 +1,4 @@
-"""A repository of the Hub at one revision, from the Hub or from its cache, and where these are."""
+"""Repositories of the Hugging Face Hub: their identity, settings of its client, files from the Hub or its cache."""
 
 from __future__ import annotations
 

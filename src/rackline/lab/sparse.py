@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rackline.arch.kinds.block_sparse import RootSparseAttention
+from rackline.arch.kinds.gqa import RootSparseAttention
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
 from rackline.lab.transformer import (
     Attend,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rackline.arch import Model
-from rackline.arch.ffn import MoeFfn
+from rackline.arch.products import MoeFfn
 from rackline.catalog import names
 from rackline.hardware import fat_tree, rack_bill, scale_up_cables, scale_up_path
 from rackline.ledger.work import HOPPER, RACK, Finding, Work

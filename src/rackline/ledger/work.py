@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from rackline.arch import AnyModel, build_model
-from rackline.catalog import (
-    chip_record,
-    cluster_record,
-    law_record,
-    memory_record,
-    model_record,
-    names,
-    price_sheet_record,
-    settable_keys,
-)
+from rackline.catalog import law_record, model_record, names, price_sheet_record, settable_keys
 from rackline.errors import CatalogError, nearest_names
-from rackline.hardware import Chip, Cluster, MemoryTier, chip_from_record, cluster, tier_from_record
+from rackline.hardware import (
+    Chip,
+    Cluster,
+    MemoryTier,
+    chip,
+    chip_name_of,
+    chip_record,
+    cluster,
+    cluster_record,
+    memory_record,
+    memory_tier,
+)
 from rackline.ledger.said import Claim
 from rackline.pricing import PriceSheet, sheet_from_record
 from rackline.scaling import LossLaw, RoutedLaw, loss_law, routed_law
@@ -77,13 +79,13 @@ class World:
 
     def chip(self, name: str) -> Chip:
         """A chip of the catalogue."""
-        return self._get("chips", name, lambda: chip_from_record(chip_record(name, self._of(name))))
+        return self._get("chips", name, lambda: chip(name, self._of(name)))
 
     def cluster(self, name: str) -> Cluster:
         """A cluster of the catalogue; overrides of its chip apply to it too."""
 
         def read() -> Cluster:
-            of_chip = self._of(cluster_record(name).chip) or {}
+            of_chip = self._of(chip_name_of(cluster_record(name))) or {}
             replaced = {f"chip.{key}": value for key, value in of_chip.items()}
             return cluster(name, {**(self._of(name) or {}), **replaced} or None)
 
@@ -98,7 +100,7 @@ class World:
 
     def tier(self, name: str) -> MemoryTier:
         """A memory tier of the catalogue."""
-        return self._get("memory", name, lambda: tier_from_record(memory_record(name, self._of(name))))
+        return self._get("memory", name, lambda: memory_tier(name, self._of(name)))
 
     def sheet(self, name: str) -> PriceSheet:
         """A price sheet of the catalogue."""

@@ -275,7 +275,7 @@ def _aggregate_rows(model: AggregateModel, layout: Sharding, precision: Precisio
             group="attention",
             op_class="attention_decode",
             dtype=precision.kv_cache,
-            hbm={f.kv_tokens("all"): model.aggregate_kv_bytes_per_token / tp},
+            hbm={f.kv_tokens("all"): model.stated_kv_bytes_per_token / tp},
             launches={f.HAS_DECODE: 1.0},
             formula="KV bytes per token × tokens of context",
         ),
@@ -284,14 +284,14 @@ def _aggregate_rows(model: AggregateModel, layout: Sharding, precision: Precisio
             group="attention",
             op_class="elementwise",
             dtype="bf16",
-            hbm={f.TOKENS: model.aggregate_kv_bytes_per_token / tp},
+            hbm={f.TOKENS: model.stated_kv_bytes_per_token / tp},
             launches={f.ONE: 1.0},
             formula="KV bytes of each new token",
         ),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # compared and hashed as itself: it holds tables of numbers
 class Deployment:
     """Model × cluster × layout × precision × calibration.
 

@@ -133,7 +133,7 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
     if model.draft is not None:
         own = tower_layout(model.draft, layout)
         held["draft"] = sum(weight_bytes(model.draft, own, _draft_precision(model.draft)).values(), 0.0)
-    return {**held, **tower_bytes(media_of(model), layout), **adapter_bytes(model, layout)}
+    return {**held, **tower_bytes(model, layout), **adapter_bytes(model, layout)}
 
 
 def _draft_precision(draft: Model) -> Precision:

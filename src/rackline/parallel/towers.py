@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rackline.arch import DenseFfn, Model
-from rackline.arch.towers import Media, MediaPart
+from rackline.arch import AnyModel, DenseFfn, MediaPart, Model, media_of
 from rackline.parallel.layout import Layout, LayoutGrid, Sharding, problem
 from rackline.passes import Batch, Row
 from rackline.passes import features as f
@@ -89,9 +88,11 @@ def tower_rows(part: MediaPart, rows: Iterable[Row], prompt_len: float) -> list[
     ]
 
 
-def tower_bytes(media: Media | None, layout: Sharding) -> dict[str, FloatLike]:
+def tower_bytes(of: AnyModel, layout: Sharding) -> dict[str, FloatLike]:
     """Weights of the towers on a chip, by kind [bytes]."""
-    held: dict[str, FloatLike] = {}
+    media, held = media_of(of), dict[str, FloatLike]()
+    if isinstance(of, Model) and of.tower_params:  # text does not pass them, but engines load them
+        held["towers"] = TOWER_BYTES * of.tower_params / as_array(layout.tp)
     for part in media.parts if media is not None else ():
         model = part.tower.model
         tp = as_array(tower_layout(model, layout).tp)

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from rackline.catalog import CalibrationRecord, OperationRecord, chip_record, names
+from rackline.catalog import CalibrationRecord, OperationRecord, names
 from rackline.errors import InputError
-from rackline.hardware import Chip, chip_from_record
+from rackline.hardware import Chip
+from rackline.hardware import chip as find_chip
 from rackline.passes.calibration import OperationCalibration
 
 INLINE_ECC_DATA_SHARE = 15.0 / 16.0  # of capacity and traffic; NVIDIA Tesla V100 white paper (2017): 6.25 % are bits
@@ -90,7 +91,7 @@ def adapted(
 
 def _siblings(chip: Chip, measured: Iterable[str]) -> list[Chip]:
     known = set(names("chips"))
-    found = [chip_from_record(chip_record(name)) for name in sorted(measured) if name in known]
+    found = [find_chip(name) for name in sorted(measured) if name in known]
     return [other for other in found if other.generation == chip.generation]
 
 

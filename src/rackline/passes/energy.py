@@ -1,6 +1,6 @@
 """The energy of a pass: the line of its rows, in joules instead of seconds.
 
-A row draws power while its kernel uses the chip, and energy for what it computes and moves (`rackline.hardware.power`).
+A row draws power while its kernel uses the chip, and energy for what it computes and moves (`rackline.hardware.chip`).
 Both are the line again with other numbers: joules take the place of seconds, energies that of the overhead,
 
     joules = sum of energies + power · (max t + exposed · (sum t - max t))

@@ -209,8 +209,8 @@ def _usual_layouts(job: RlJob, chips: int) -> list[Layout]:
         if layout.tp <= most and chips % layout.chips_per_replica == 0 and layout.ep in (1, layout.chips_per_replica)
     ]
     room = job.serving.stack.memory_fraction * job.cluster.chip.hbm_bytes
-    least = {id(layout): float(sum(weight_bytes(job.model, layout, job.serving.precision).values())) for layout in able}
-    fits = [layout for layout in able if least[id(layout)] < room]
+    least = {layout: float(sum(weight_bytes(job.model, layout, job.serving.precision).values())) for layout in able}
+    fits = [layout for layout in able if least[layout] < room]
     if not fits:
         raise InputError(
             what=f"rollouts of {job.model.name} on {chips} chips of {job.cluster.name}",

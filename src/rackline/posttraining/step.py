@@ -14,9 +14,11 @@ from rackline.posttraining.updates import Updates
 from rackline.training.runs import TrainLayout
 
 FIXED_S = 3.0
-"""Between the phases of a step: engines woken and put to sleep, results gathered, logging (assumed)."""
+"""Between the phases of a step: engines woken and put to sleep, results gathered, logging (assumed:
+9 % of the shortest published step, 34.5 s of NeMo RL, 3 % of the median one)."""
 ANSWER_S = 0.001
-"""Controller time of an answer: tokens to text, a rule's reward, its advantage, its place in a pack (assumed)."""
+"""Controller time of an answer: tokens to text, a rule's reward, its advantage, its place in a pack (assumed:
+0.5 s of 512 answers, the samples of NeMo RL's steps)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

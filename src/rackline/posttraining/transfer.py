@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rackline.arch import Model, MoeFfn
 from rackline.hardware import Cluster
-from rackline.hardware.host_link import host_bytes_per_s
+from rackline.hardware.chip import host_bytes_per_s
 from rackline.parallel import Layout, Precision
 from rackline.parallel.memory import weight_bytes
 from rackline.posttraining.job import RlJob

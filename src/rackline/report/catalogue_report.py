@@ -13,9 +13,23 @@ from rich.table import Table
 from rich.text import Text
 
 from rackline.arch import AnyModel, CountCheck, Model
-from rackline.catalog import ChipRecord, ClusterRecord, ModelRecord
+from rackline.catalog import ModelRecord
 from rackline.catalog.base import SourcedRecord
-from rackline.hardware import Chip, Cluster, Path, RackBill, rack_bill, scale_out_path, scale_up_path
+from rackline.catalog.objects import from_record
+from rackline.hardware import (
+    Chip,
+    ChipRecord,
+    Cluster,
+    ClusterRecord,
+    Path,
+    RackBill,
+    chip_name_of,
+    cluster_from_record,
+    rack_bill,
+    scale_out_path,
+    scale_up_path,
+)
+from rackline.hardware import chip as find_chip
 from rackline.hardware.chip_check import ChipFinding
 from rackline.parallel.precision import storage_bytes
 from rackline.report.breakdown import plain_table
@@ -62,17 +76,17 @@ def clusters_table(records: Sequence[ClusterRecord], *, width: int) -> Table:
     table.add_column("scale-out", justify="right", no_wrap=True)
     table.add_column("$/h", justify="right", no_wrap=True)
     for record in records:
-        up = record.levels[0]
-        out = record.levels[1] if len(record.levels) > 1 else None
+        found = cluster_from_record(record, find_chip(chip_name_of(record)))
+        up, out, price = found.scale_up, found.scale_out, record.numbers().get("usd_per_chip_hour")
         table.add_row(
-            record.name,
-            *([record.full_name] if width >= 110 else []),
-            str(record.num_chips),
-            record.chip,
+            found.name,
+            *([found.full_name] if width >= 110 else []),
+            str(found.num_chips),
+            chip_name_of(record),
             format_rate(up.bytes_per_s_each_way),
             f"{up.size} {up.topology}",
             format_rate(out.bytes_per_s_each_way) if out else "-",
-            format_usd(record.usd_per_chip_hour) if record.usd_per_chip_hour else "-",
+            format_usd(price) if price else "-",
         )
     return table
 
@@ -176,10 +190,11 @@ def _numbers(record: SourcedRecord) -> list[RenderableType]:
 
 
 def _facts(record: SourcedRecord) -> str:
-    if isinstance(record, ChipRecord):
-        return f"{record.vendor}, {record.generation}, {record.released or 'no date'}"
-    if isinstance(record, ClusterRecord):
-        return f"made of {record.chip}"
+    if record.object_class is Chip:
+        of = from_record(Chip, record)
+        return f"{of.vendor}, {of.generation}, {of.released or 'no date'}"
+    if record.object_class is Cluster:
+        return f"made of {chip_name_of(record)}"
     if isinstance(record, ModelRecord):
         return f"weights in {record.native_precision}, {record.released or 'no date'}"
     return ""

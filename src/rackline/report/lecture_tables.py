@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from rackline.catalog import MemoryRecord
+from rackline.catalog.objects import from_record
+from rackline.hardware import MemoryRecord, MemoryTier
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import short_count
 from rackline.serving.crossover import CacheOfModel, Ridge
@@ -83,16 +84,17 @@ def memory_table(records: Sequence[MemoryRecord], *, width: int) -> Table:
         table.add_column("is", no_wrap=True, overflow="ellipsis")
     for name in ("capacity", "bandwidth", "latency", "drain", "$/GB", "$/h"):
         table.add_column(name, justify="right", no_wrap=True)
-    for record in sorted(records, key=lambda each: -each.bytes_per_s / each.capacity_bytes):
+    tiers = [from_record(MemoryTier, record) for record in records]
+    for tier in sorted(tiers, key=lambda each: -each.bytes_per_s / each.capacity_bytes):
         table.add_row(
-            record.name,
-            record.tier,
-            *([record.full_name] if width >= 140 else []),
-            format_bytes(record.capacity_bytes),
-            format_rate(record.bytes_per_s),
-            format_seconds(record.latency_s),
-            format_seconds(record.capacity_bytes / record.bytes_per_s),
-            f"{record.usd_per_byte * 1e9:.3g}" if record.usd_per_byte else "-",
-            f"{record.usd_per_hour:.3g}" if record.usd_per_hour else "-",
+            tier.name,
+            tier.tier,
+            *([tier.full_name] if width >= 140 else []),
+            format_bytes(tier.capacity_bytes),
+            format_rate(tier.bytes_per_s),
+            format_seconds(tier.latency_s),
+            format_seconds(tier.capacity_bytes / tier.bytes_per_s),
+            f"{tier.usd_per_byte * 1e9:.3g}" if tier.usd_per_byte else "-",
+            f"{tier.usd_per_hour:.3g}" if tier.usd_per_hour else "-",
         )
     return table

@@ -13,7 +13,6 @@ from math import inf
 from typing import ClassVar
 
 from rackline.errors import RacklineError
-from rackline.hardware import memory_tier
 from rackline.parallel.memory import kv_size
 from rackline.search.choice import Choice
 from rackline.search.plan import Plan
@@ -271,7 +270,7 @@ def _kept_in(
     here = max(found.hit_share - (faster.hit_share if faster else 0.0), 0.0)
     held = min(max(found.held_tokens - (faster.held_tokens if faster else 0.0), 0.0), room.capacity_tokens) * size
     each = here * keeping.traffic.input_len if tier else 0.0
-    price = _usd_per_byte_hour(room.name)
+    price = tier.usd_per_byte_hour if tier else None
     return KeptIn(
         name=room.name,
         capacity_bytes=room.capacity_tokens * size,
@@ -289,15 +288,6 @@ def _kept_in(
 def _answer_s(choice: Choice) -> float:
     """Mean time from a request to the end of its answer [s]."""
     return choice.ttft_s + (choice.workload.output_len - 1.0) * choice.tpot_s
-
-
-def _usd_per_byte_hour(name: str) -> float | None:
-    """What the catalogue says that keeping a byte costs in a memory of this name; None without [USD/byte/hour]."""
-    try:
-        tier = memory_tier(name)
-    except RacklineError:
-        return None
-    return None if tier.usd_per_hour is None else tier.usd_per_hour / tier.capacity_bytes
 
 
 def _bytes_per_token(plan: Plan, choice: Choice) -> float:

@@ -98,7 +98,6 @@ def closed_loop(
     mode: Mode,
     concurrency: float,
     *,
-    memory_fraction: float = 0.9,
     engine: Engine | None = None,
 ) -> ClosedLoop:
     """Mean latencies with `concurrency` requests always in flight, on all replicas together.
@@ -109,9 +108,7 @@ def closed_loop(
     Raises:
         InputError: concurrency is below 1, or the model does not fit.
     """
-    found = closed_loops(
-        deployment, [workload], mode, np.array([concurrency]), memory_fraction=memory_fraction, engine=engine
-    )[0]
+    found = closed_loops(deployment, [workload], mode, np.array([concurrency]), engine=engine)[0]
     if isinstance(found, InputError):
         raise found
     return found
@@ -123,7 +120,6 @@ def closed_loops(
     mode: Mode,
     concurrency: Array,
     *,
-    memory_fraction: float = 0.9,
     engine: Engine | None = None,
 ) -> list[ClosedLoop | InputError]:
     """Many independent closed loops on one deployment; see `closed_loop`.
@@ -146,7 +142,7 @@ def closed_loops(
         layout,
         deployment.precision,
         deployment.cluster.chip,
-        engine.stack.memory(mode.max_batched_tokens, memory_fraction),
+        engine.stack.memory(mode.max_batched_tokens),
         (work.final_context if whole else work.mean_context)[:, 0],
     )
     refused = [
@@ -277,7 +273,6 @@ def max_throughput(
     workload: Workload,
     mode: Mode,
     *,
-    memory_fraction: float = 0.9,
     max_num_seqs: float = 4096.0,
     engine: Engine | None = None,
 ) -> PeakThroughput:
@@ -287,7 +282,7 @@ def max_throughput(
         max_num_seqs: sequences that one rank may decode at once [sequences].
     """
     unlimited = unlimited_requests(deployment, max_num_seqs)
-    loop = closed_loop(deployment, workload, mode, unlimited, memory_fraction=memory_fraction, engine=engine)
+    loop = closed_loop(deployment, workload, mode, unlimited, engine=engine)
     return PeakThroughput(
         output_tokens_per_s=loop.output_tokens_per_s,
         batch_size=loop.decoding / deployment.layout.dp,

@@ -30,8 +30,9 @@ from rackline.serving.busiest import most_of
 
 _ROUNDS = 6  # iterations of the share of passes with prompts
 _TINY = 1e-12
+# both by eye on the deployments of tests/golden/test_open_loop.py, which holds the result to the simulator
 _CHANCE = 1.15  # spread of prompts over peers relative to random assignment, when all passes are alike
-_SPREAD = 2.7  # how fast passes become full or empty as prompts grow: fitted to the Markov chain itself
+_SPREAD = 2.7  # how fast passes become full or empty as prompts grow, on the Markov chain of equal prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

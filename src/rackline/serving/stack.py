@@ -228,15 +228,14 @@ class Stack(CatalogueObject):
             handover_s=0.0,
         )
 
-    def memory(self, batched_tokens: FloatLike | None = None, memory_fraction: float | None = None) -> ServerMemory:
+    def memory(self, batched_tokens: FloatLike | None = None) -> ServerMemory:
         """Memory of a chip that the server keeps besides weights and cache.
 
         Args:
             batched_tokens: token budget of a pass on one rank; the stack's by default [tokens].
-            memory_fraction: memory fraction set by the operator; the stack's by default [1].
         """
         return ServerMemory(
-            memory_fraction=self.memory_fraction if memory_fraction is None else memory_fraction,
+            memory_fraction=self.memory_fraction,
             fraction_of=self.fraction_of,
             batched_tokens=float(self.max_batched_tokens) if batched_tokens is None else batched_tokens,
             max_num_seqs=float(self.max_num_seqs),

@@ -65,7 +65,7 @@ class SteadyState:
     prefill_cost_share: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # compared and hashed as itself: it holds arrays
 class Engine:
     """A pass table with the properties of layout and stack that determine the steady state.
 

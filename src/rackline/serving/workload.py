@@ -8,7 +8,7 @@ from typing import assert_never
 
 import numpy as np
 
-from rackline.catalog.launch_rules import Admission
+from rackline.catalog.records import Admission
 from rackline.errors import InputError, nearest_names
 from rackline.passes.features import Array
 from rackline.serving.mixture import Mixture

@@ -26,6 +26,7 @@ class TierSpec:
         tokens_per_s: rate at which the cache is loaded back [tokens/s].
         latency_s: time to the first byte [s].
         ttl_s: time after which a block expires here; that of the rules where it is None [s].
+        usd_per_byte_hour: of keeping a byte; None where it is not known [USD/byte/hour].
     """
 
     name: str
@@ -33,6 +34,7 @@ class TierSpec:
     tokens_per_s: float
     latency_s: float = 0.0
     ttl_s: float | None = None
+    usd_per_byte_hour: float | None = None
 
     def __post_init__(self) -> None:
         if self.ttl_s is not None and not self.ttl_s > 0:

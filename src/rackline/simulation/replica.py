@@ -17,12 +17,7 @@ from math import ceil, inf
 from typing import assert_never
 
 from rackline.simulation.clock import Chunk, Clock
-from rackline.simulation.decode_steps import (
-    is_straight,
-    may_be_slowest,
-    pace,
-    step_s,
-)
+from rackline.simulation.decode_steps import is_straight, may_be_slowest, pace, step_s
 from rackline.simulation.decoding import DecodingBatch, Lockstep
 from rackline.simulation.neighbours import prompts_of_runs
 from rackline.simulation.policies import Policy

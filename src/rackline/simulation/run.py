@@ -341,7 +341,7 @@ class _Run:
         for replica in everyone:
             replica.tells = bool(self.followers) or replica.hands_over
         starts = [replica.next_start for replica in everyone]  # only an arrival or a pass of its own moves one
-        place = {id(replica): index for index, replica in enumerate(everyone)}
+        place = {replica: index for index, replica in enumerate(everyone)}
         serial = len(times)
         rounds = 0
         while True:
@@ -355,7 +355,7 @@ class _Run:
                     return
                 _, kind, _, request = heapq.heappop(events)
                 replica = self._route(request, arrival, behind=kind == 0)
-                starts[place[id(replica)]] = replica.next_start
+                starts[place[replica]] = replica.next_start
                 continue
             first = starts.index(start)
             next_one = everyone[first]

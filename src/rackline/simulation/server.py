@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from rackline.arch import Model
 from rackline.errors import InputError
-from rackline.hardware.host_link import host_bytes_per_s
+from rackline.hardware.chip import host_bytes_per_s
 from rackline.parallel import Deployment
 from rackline.parallel.adapters import adapter_bytes
 from rackline.parallel.memory import kv_room_bytes, kv_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rackline.arch import Core, DenseFfn, Dim, Model, MoeFfn, Projection
-from rackline.arch.ffn import GATED
+from rackline.arch.products import GATED
 from rackline.parallel.work import AttentionWork
 from rackline.passes import Row
 from rackline.passes import features as f

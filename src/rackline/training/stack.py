@@ -12,7 +12,6 @@ from rackline.catalog import names
 from rackline.catalog.base import Fraction, Name, NonNegative, Positive, Record, Text
 from rackline.catalog.objects import CatalogueObject, read_object, stated, written_as
 from rackline.hardware import Chip
-from rackline.hardware.host_link import has_grace
 from rackline.training.runs import SCHEDULES, ScheduleName
 
 Key = tuple[str, str]
@@ -176,7 +175,7 @@ class TrainingStack(CatalogueObject):
 
     def host(self, chip: Chip) -> float:
         """Host time over that of a plain x86 host [1]."""
-        return self.host_grace if has_grace(chip) else 1.0
+        return self.host_grace if chip.grace else 1.0
 
 
 BEFORE_HOPPER = ("volta", "ampere", "ada")

@@ -89,7 +89,7 @@ class ServingNumbers:
         return {**found, **{f"{BURST}.{name}": share for name, share in self.burst_share.items()}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KeptEngine(Engine):
     """An engine that caches the kernel times of batches, which do not depend on stack parameters."""
 
@@ -154,10 +154,12 @@ class FitCases:
     _resolver: Resolver
     _change: Change
     _workloads: list[Workload]
-    _engines: dict[int, tuple[Deployment, KeptEngine]] = field(default_factory=dict[int, tuple[Deployment, KeptEngine]])
+    _engines: dict[Deployment, tuple[Deployment, KeptEngine]] = field(
+        default_factory=dict[Deployment, tuple[Deployment, KeptEngine]]
+    )
     _deployments: dict[int, Deployment] = field(default_factory=dict[int, Deployment])
-    _groups: dict[tuple[int, Stack, bool, float], list[int]] = field(
-        default_factory=dict[tuple[int, Stack, bool, float], list[int]]
+    _groups: dict[tuple[Engine, Stack, bool, float], list[int]] = field(
+        default_factory=dict[tuple[Engine, Stack, bool, float], list[int]]
     )
 
     def predict(self, numbers: ServingNumbers, only: Iterable[int] | None = None) -> Predicted:
@@ -179,7 +181,6 @@ class FitCases:
                 [self._workloads[index] for index in members],
                 around.mode(),
                 np.array([self.cases[index].number("concurrency") for index in members]),
-                memory_fraction=around.memory_fraction,
                 engine=replace(engine, stack=around),
             )
             for index, loop in zip(members, loops, strict=True):
@@ -188,12 +189,12 @@ class FitCases:
                 tpot[index], ttft[index], bound[index] = loop.tpot_s, loop.ttft_s, loop.bound == "memory"
         return Predicted(tpot, ttft, bound)
 
-    def _grouped(self) -> dict[tuple[int, Stack, bool, float], list[int]]:
+    def _grouped(self) -> dict[tuple[Engine, Stack, bool, float], list[int]]:
         """Cases that one call predicts: of one engine, one scheduler, one way to draw lengths."""
         if not self._groups:
             for index, (kept, work) in enumerate(zip(self.schedulers, self._workloads, strict=True)):
                 engine = self._engine(index)[1]
-                key = (id(engine), kept, work.equal_lengths, work.output_spread)  # the engines are kept
+                key = (engine, kept, work.equal_lengths, work.output_spread)
                 self._groups.setdefault(key, []).append(index)
         return self._groups
 
@@ -220,8 +221,7 @@ class FitCases:
             found = self._resolver.deployments(self.cases[index], stack=self.schedulers[index])
             self._deployments[index] = found[0]
         deployment = self._deployments[index]
-        same = id(deployment)  # the resolver keeps it alive
-        if same not in self._engines:
+        if deployment not in self._engines:
             changed = self._change(deployment)
             plain = engine_of(changed)
             kept = KeptEngine(
@@ -231,8 +231,8 @@ class FitCases:
                 stage_imbalance=plain.stage_imbalance,
                 num_layers=plain.num_layers,
             )
-            self._engines[same] = (changed, kept)
-        return self._engines[same]
+            self._engines[deployment] = (changed, kept)
+        return self._engines[deployment]
 
 
 def _same(deployment: Deployment) -> Deployment:

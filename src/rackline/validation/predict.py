@@ -47,18 +47,18 @@ class Predictor:
 
     resolver: Resolver
     powers: Mapping[str, ChipPower] = field(default_factory=dict[str, ChipPower])
-    _engines: dict[tuple[int, Stack, Speculation], tuple[Deployment, Engine]] = field(
-        default_factory=dict[tuple[int, Stack, Speculation], tuple[Deployment, Engine]]
+    _engines: dict[tuple[Deployment, Stack, Speculation], Engine] = field(
+        default_factory=dict[tuple[Deployment, Stack, Speculation], Engine]
     )
-    _pools: dict[tuple[int, int], TwoPools] = field(default_factory=dict[tuple[int, int], TwoPools])
-    _single: dict[int, dict[str, Engine]] = field(default_factory=dict[int, dict[str, Engine]])  # by engine
+    _pools: dict[tuple[Engine, Engine], TwoPools] = field(default_factory=dict[tuple[Engine, Engine], TwoPools])
+    _single: dict[Engine, dict[str, Engine]] = field(default_factory=dict[Engine, dict[str, Engine]])
 
     def engine(self, deployment: Deployment, stack: Stack, speculation: Speculation = PLAIN) -> Engine:
         """The engine of a deployment under a serving stack, built once."""
-        key = (id(deployment), stack, speculation)
+        key = (deployment, stack, speculation)
         if key not in self._engines:
-            self._engines[key] = (deployment, engine_of(deployment, stack, speculation))
-        return self._engines[key][1]
+            self._engines[key] = engine_of(deployment, stack, speculation)
+        return self._engines[key]
 
     def power(self, case: Case) -> PowerCase | None:
         """What the kernels of a serving do in a step; None where nothing is known of the power of its chip.
@@ -68,9 +68,9 @@ class Predictor:
         """
         deployment, stack = self.resolver.deployments(case)[0], self.resolver.stack(case)
         engine, layout = self.engine(deployment, stack, speculation_of(case)), deployment.layout
-        if id(engine) not in self._single:
-            self._single[id(engine)] = single_numbers(engine)
-        single, ranks = self._single[id(engine)], layout.attention_dp * layout.pp * layout.dp
+        if engine not in self._single:
+            self._single[engine] = single_numbers(engine)
+        single, ranks = self._single[engine], layout.attention_dp * layout.pp * layout.dp
         return power_case(case, engine, single, workload_of(case), ranks) if single else None
 
     def pools(self, case: Case) -> TwoPools:
@@ -78,7 +78,7 @@ class Predictor:
         prefill, decode = self.resolver.pools(case)
         stack, how = self.resolver.stack(case), speculation_of(case)
         first, then = self.engine(prefill, stack.prefill_pool()), self.engine(decode, stack, how)
-        key = (id(first), id(then))
+        key = (first, then)
         if key not in self._pools:
             self._pools[key] = TwoPools(prefill=prefill, decode=decode, first=first, then=then)
         return self._pools[key]
@@ -124,7 +124,6 @@ class Predictor:
                 deployment,
                 lengths,
                 stack.mode(),
-                memory_fraction=stack.memory_fraction,
                 max_num_seqs=stack.max_num_seqs,
                 engine=engine,
             )
@@ -214,7 +213,6 @@ class _Group:
                 [work for _, work in self.members],
                 self.stack.mode(),
                 np.array(concurrency, dtype=np.float64),
-                memory_fraction=self.stack.memory_fraction,
                 engine=self.engine,
             )
         except RacklineError as error:  # the model does not run on this chip, at any lengths
@@ -239,7 +237,7 @@ def _grouped(
     Args:
         speculation: speculation to assume instead of what the cases state.
     """
-    groups: dict[tuple[int, bool, float], _Group] = {}
+    groups: dict[tuple[Engine, bool, float], _Group] = {}
     refused: dict[int, RacklineError] = {}
     for index, case in enumerate(cases):
         try:
@@ -247,7 +245,7 @@ def _grouped(
             work, stack = workload_of(case), predictor.resolver.stack(case)
             for deployment in predictor.resolver.deployments(case):
                 engine = predictor.engine(deployment, stack, how)
-                key = (id(engine), work.equal_lengths, work.output_spread)
+                key = (engine, work.equal_lengths, work.output_spread)
                 if key not in groups:
                     groups[key] = _Group(
                         deployment=deployment,

@@ -15,9 +15,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from rackline.catalog import canonical_name, chip_record, names
+from rackline.catalog import canonical_name, names
 from rackline.errors import InputError
 from rackline.files import parse_json, read_lines
+from rackline.hardware import chip_record
 from rackline.parallel import Deployment
 from rackline.passes.features import Array
 from rackline.serving.speculative import PLAIN, Speculation, usual_speculation

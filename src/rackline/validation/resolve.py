@@ -12,11 +12,7 @@ from typing import Any, cast
 from rackline import arch
 from rackline.arch import AnyModel, GroupedQueryAttention, Model
 from rackline.catalog import (
-    ChipRecord,
-    ClusterRecord,
     ModelRecord,
-    chip_record,
-    cluster_record,
     measured_stacks,
     names,
     release_numbers,
@@ -24,7 +20,19 @@ from rackline.catalog import (
 from rackline.catalog.index import stack_name
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import InputError, LayoutError, nearest_names
-from rackline.hardware import Chip, Cluster, FabricLevel, chip_from_record, cluster, cluster_from_record
+from rackline.hardware import (
+    Chip,
+    ChipRecord,
+    Cluster,
+    ClusterRecord,
+    FabricLevel,
+    chip,
+    chip_from_record,
+    chip_name_of,
+    cluster,
+    cluster_from_record,
+    cluster_record,
+)
 from rackline.parallel import Deployment, Layout, Precision, precision
 from rackline.parallel.layout import problem as layout_problem
 from rackline.passes import Calibration, calibration
@@ -97,7 +105,7 @@ class Resolver:
         if name not in self._chips:
             if name.endswith(".toml"):
                 raise InputError(what="chip", given=name, allowed="a catalogue name")
-            self._chips[name] = chip_from_record(chip_record(name))
+            self._chips[name] = chip(name)
         return self._chips[name]
 
     def chip_of(self, case: Case) -> Chip:
@@ -142,7 +150,7 @@ class Resolver:
     def _find_cluster(self, chip: Chip, num_chips: int) -> Cluster:
         if not self._catalogue:
             for name in names("clusters"):
-                self._catalogue.setdefault(cluster_record(name).chip, []).append(name)
+                self._catalogue.setdefault(chip_name_of(cluster_record(name)), []).append(name)
         known = [cluster(name) for name in self._catalogue.get(chip.name, [])]
         fitting = [option for option in known if option.max_chips >= num_chips]
         if fitting:

@@ -11,7 +11,6 @@ import numpy as np
 from rackline.arch import Model
 from rackline.errors import InputError, RacklineError
 from rackline.hardware import Cluster
-from rackline.hardware.host_link import has_grace
 from rackline.passes import Calibration, calibration
 from rackline.passes.features import Array
 from rackline.training.adapters import LORA_TARGETS, LoraTargets
@@ -217,7 +216,7 @@ def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCa
         parts=joined(all_parts),
         generations=tuple(chip.generation for chip in chips),
         dtypes=tuple(one.precision.gemm for one in flat),
-        grace=np.array([has_grace(chip) for chip in chips]),
+        grace=np.array([chip.grace for chip in chips]),
         measured_s=np.array([one.measured_s for one in flat]),
     )
     return found, tuple(unsupported)

@@ -74,7 +74,7 @@ def racks() -> dict[str, Any]:
     from dataclasses import replace
 
     from rackline.hardware import cluster
-    from rackline.hardware.racks import scale_up_cables, scale_up_switches
+    from rackline.hardware.renting import scale_up_cables, scale_up_switches
     from rackline.parallel.traffic import ExpertRouting, dispatch_traffic
 
     found: dict[str, Any] = {}

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch.attention import Core, Kind, windowed_pairs
-from rackline.arch.kinds.sparse import Indexer
-from rackline.arch.shapes import Dim, FloatLike, IntLike, Projection
+from rackline.arch.attention import Core, Kind, always, windowed_pairs
+from rackline.arch.kinds.mla import Indexer
+from rackline.arch.products import Dim, FloatLike, IntLike, Projection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,9 @@ class CompressedAttention(Kind):
         window: newest tokens that are read as they are [tokens].
         ratio: tokens that one compressed entry stands for; 0: none, the window alone [tokens].
         top_k: compressed entries that one query reads; 0: all of them [entries].
-        index_heads, index_head_dim: the indexer, where entries are picked.
+        index_heads, index_head_dim: the indexer, where entries are picked; 0 where a layer uses the choice of an
+            earlier one.
+        shares_kv: whether the compressed entries are those of an earlier layer (DeepSeek-V4.1).
 
     Sources: deepseek-ai/DeepSeek-V4-Pro inference/model.py and technical report (2026-04), section on hybrid attention.
     """
@@ -45,13 +47,14 @@ class CompressedAttention(Kind):
     top_k: int = 0
     index_heads: int = 0
     index_head_dim: int = 0
+    shares_kv: bool = False
 
     def problem(self) -> str | None:
         """Groups divide the heads; picking needs entries and an indexer."""
         if self.num_q_heads % self.o_groups:
             return f"o_groups {self.o_groups} does not divide num_q_heads {self.num_q_heads}"
-        if len({bool(self.top_k), bool(self.index_heads), bool(self.index_head_dim)}) > 1:
-            return "top_k, index_heads and index_head_dim are all zero or all positive"
+        if bool(self.index_heads) != bool(self.index_head_dim) or (self.index_heads and not self.top_k):
+            return "index_heads and index_head_dim are both zero, or both positive with a top_k"
         if self.top_k and not self.ratio:
             return "top_k picks compressed entries, but ratio is 0"
         return None
@@ -59,21 +62,15 @@ class CompressedAttention(Kind):
     @property
     def kind(self) -> str:
         """ "compressed_4", "compressed_128" or "window_128_shared"."""
-        return f"compressed_{self.ratio}" if self.ratio else f"window_{self.window}_shared"
+        return f"compressed_{self.ratio}{'_shared' * self.shares_kv}" if self.ratio else f"window_{self.window}_shared"
 
-    @property
-    def kernel(self) -> str:
-        """ "mla": many heads over one shared vector."""
-        return "mla"
+    kernel = always("mla")  # many heads over one shared vector
 
-    @property
-    def num_kv_heads(self) -> int:
-        """One."""
-        return 1
+    num_kv_heads = always(1)
 
     def cores(self) -> tuple[Core, ...]:
         """The core, and the indexer over compressed keys."""
-        if not self.top_k:
+        if not self.index_heads:
             return (self,)
         index = Indexer(num_q_heads=self.index_heads, index_head_dim=self.index_head_dim, ratio=self.ratio)
         return (self, index)
@@ -88,11 +85,11 @@ class CompressedAttention(Kind):
             Projection(name="qkv_down", d_in=(model,), d_out=(latent, Dim(size=self.head_dim))),
             Projection(name="q_up", d_in=(latent,), d_out=(queries,)),
         ]
-        if self.ratio:
+        if self.ratio and not self.shares_kv:
             # values and gates, twice where groups of tokens overlap
             width = 2 * self.head_dim * (2 if self.top_k else 1)
             found.append(Projection(name="compressor", d_in=(model,), d_out=(Dim(size=width),)))
-        if self.top_k:
+        if self.index_heads:
             heads = Dim(size=self.index_heads * self.index_head_dim)
             found.append(Projection(name="index_q", d_in=(latent,), d_out=(heads,)))
             keys = (Dim(size=4 * self.index_head_dim), Dim(size=self.index_heads))
@@ -106,26 +103,29 @@ class CompressedAttention(Kind):
         """Norms of latent and entry, sinks; norms and position tables of the compressors."""
         total = self.q_lora_rank + self.head_dim + self.num_q_heads
         sets = 2 if self.top_k else 1
-        if self.ratio:
+        if self.ratio and not self.shares_kv:
             total += self.head_dim + self.ratio * sets * self.head_dim
-        if self.top_k:
+        if self.index_heads:
             total += self.index_head_dim + self.ratio * sets * self.index_head_dim
         return total
 
     @property
     def extra_kernels(self) -> float:
         """Norms and rotation of the entry, inverse rotation of the output; compressor; indexer."""
-        return 2.0 + (3.0 if self.ratio else 0.0) + (8.0 if self.top_k else 0.0)
+        return 2.0 + (3.0 if self.ratio and not self.shares_kv else 0.0) + (8.0 if self.index_heads else 0.0)
 
     @property
     def kv_entries_per_token(self) -> float:
-        """In the long run one in `ratio`; 1 while a lone window grows."""
+        """In the long run one in `ratio`, none where they are shared; 1 while a lone window grows."""
+        if self.shares_kv:
+            return 0.0
         return 1.0 / self.ratio if self.ratio else 1.0
 
     def kv_held_tokens(self, context_len: FloatLike) -> FloatLike:
-        """The window and all compressed entries."""
+        """The window and all compressed entries of its own."""
         context = 1.0 * context_len
-        return np.minimum(context, self.window) + (context / self.ratio if self.ratio else 0.0)
+        own = self.ratio and not self.shares_kv
+        return np.minimum(context, self.window) + (context / self.ratio if own else 0.0)
 
     def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
         """One shared vector, copied on every chip."""

@@ -16,13 +16,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from rackline.catalog import ModelRecord, PriceSheetRecord
 from rackline.catalog.base import SourcedRecord
 from rackline.catalog.index import SINGULAR, Kind, find, folder, names
-from rackline.catalog.memory_tiers import MemoryRecord
 from rackline.catalog.overrides import inner_models
-from rackline.catalog.prices import PriceSheetRecord
-from rackline.catalog.schema import ChipRecord, ClusterRecord, ModelRecord
 from rackline.errors import InputError, UnknownNameError, nearest_names
+from rackline.hardware.chip import ChipRecord
+from rackline.hardware.fabric import ClusterRecord
+from rackline.hardware.memory import MemoryRecord
 
 KINDS: dict[str, tuple[Kind, type[SourcedRecord], str]] = {
     "chip": ("chips", ChipRecord, "h100-sxm"),

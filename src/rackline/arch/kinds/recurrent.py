@@ -1,0 +1,315 @@
+"""Kinds whose only memory is a recurrent state: gated delta rule, lightning and Kimi delta attention, Mamba-2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rackline.arch.attention import Stateful, always
+from rackline.arch.products import Dim, FloatLike, IntLike, Projection
+
+CHUNK = 64  # tokens that the chunkwise form works on together (flash-linear-attention's default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedDeltaAttention(Stateful):
+    """Gated delta rule (Qwen3-Next, Qwen3.5): per value head a state of key_head_dim × value_head_dim.
+
+    A decoded token reads and writes the state once; a prompt is worked on in chunks, so that its FLOP grow linearly.
+    Source: Yang et al., Gated Delta Networks, arXiv:2412.06464, section 3.3 (chunkwise form).
+    """
+
+    catalog_kind: ClassVar[str] = "gated_delta"
+
+    num_key_heads: int
+    num_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel: int
+
+    kind = always("gated_delta")
+
+    @property
+    def num_q_heads(self) -> int:
+        """Value heads, which tensor parallelism spreads."""
+        return self.num_value_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Key heads."""
+        return self.num_key_heads
+
+    def projections(self, d_model: int) -> tuple[Projection, ...]:
+        """Fused query, key, value and output gate; decay and step size; output."""
+        keys = Dim(size=self.num_key_heads * self.key_head_dim, units=self.num_key_heads)
+        values = Dim(size=self.num_value_heads * self.value_head_dim, units=self.num_value_heads)
+        rates = Dim(size=2 * self.num_value_heads, units=self.num_value_heads)
+        model = Dim(size=d_model)
+        return (
+            Projection(name="linear_in", d_in=(model,), d_out=(keys, keys, values, values, rates)),
+            Projection(name="linear_out", d_in=(values,), d_out=(model,)),
+        )
+
+    def extra_params(self) -> int:
+        """Short convolution, decay and step biases, output norm."""
+        channels = 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
+        return channels * self.conv_kernel + 2 * self.num_value_heads + self.value_head_dim
+
+    # convolution, gates, normalisations of q and k, the split of the projections, norm of the output
+    extra_kernels = always(6.0)
+
+    def state_elements(self, tp: IntLike) -> FloatLike:
+        """State of one sequence on each of tp chips, per layer [elements]."""
+        return np.ceil(self.num_value_heads / np.asarray(tp)) * self.key_head_dim * self.value_head_dim
+
+    @property
+    def state_flop_per_token(self) -> float:
+        """FLOP of one value head for one decoded token: read-out, prediction and update of the state."""
+        return 6.0 * self.key_head_dim * self.value_head_dim
+
+    @property
+    def chunk_flop_per_token(self) -> float:
+        """FLOP of one value head for one prompt token: the state once per chunk, the chunk's own tokens pairwise."""
+        within = 2.0 * CHUNK * (2.0 * self.key_head_dim + self.value_head_dim)
+        return self.state_flop_per_token + within
+
+    @property
+    def decode_io_elements(self) -> float:
+        """Query, key, value in, output out, per value head."""
+        return 2.0 * self.key_head_dim + 2.0 * self.value_head_dim
+
+    @property
+    def prefill_io_elements(self) -> tuple[float, float]:
+        """As in decode, and the state once per chunk."""
+        return self.decode_io_elements + 2.0 * self.key_head_dim * self.value_head_dim / CHUNK, 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquareStateAttention(Stateful):
+    """What lightning and Kimi delta attention share: per head a state of head_dim × head_dim.
+
+    Args:
+        num_heads: heads [count].
+        head_dim: width of queries, keys and values of a head [elements].
+        chunk_size: tokens that the chunkwise form works on together [tokens].
+    """
+
+    num_heads: int
+    head_dim: int
+    chunk_size: int = 64
+
+    @property
+    def num_q_heads(self) -> int:
+        """Heads, which tensor parallelism spreads."""
+        return self.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Each head has its own state."""
+        return self.num_heads
+
+    def state_elements(self, tp: IntLike) -> FloatLike:
+        """State of one sequence on each of tp chips, per layer [elements]."""
+        return np.ceil(self.num_heads / np.asarray(tp)) * self.head_dim**2
+
+    @property
+    def decode_io_elements(self) -> float:
+        """Query, key, value in, output out, per head."""
+        return 4.0 * self.head_dim
+
+    @property
+    def prefill_io_elements(self) -> tuple[float, float]:
+        """As in decode, and the state once per chunk."""
+        return self.decode_io_elements + 2.0 * self.head_dim**2 / self.chunk_size, 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LightningAttention(SquareStateAttention):
+    """Lightning attention (MiniMax-01): linear attention with a fixed decay a head, gated and normalised output.
+
+    Sources: Qin et al., arXiv:2401.04658; MiniMax-01, arXiv:2501.08313, section 2.2.
+    """
+
+    catalog_kind: ClassVar[str] = "lightning"
+
+    chunk_size: int = 256
+
+    kind = always("lightning")
+
+    def projections(self, d_model: int) -> tuple[Projection, ...]:
+        """Fused query, key and value; output gate; output."""
+        heads, model = Dim(size=self.num_heads * self.head_dim, units=self.num_heads), Dim(size=d_model)
+        return (
+            Projection(name="linear_in", d_in=(model,), d_out=(heads, heads, heads, heads)),
+            Projection(name="linear_out", d_in=(heads,), d_out=(model,)),
+        )
+
+    def extra_params(self) -> int:
+        """Norm of the output."""
+        return self.num_heads * self.head_dim
+
+    extra_kernels = always(4.0)  # activation of q, k and v, norm, sigmoid and product of the gate
+
+    @property
+    def state_flop_per_token(self) -> float:
+        """Decay and rank-one update (3 FLOP per element), read-out (2)."""
+        return 5.0 * self.head_dim**2
+
+    @property
+    def chunk_flop_per_token(self) -> float:
+        """Scores and values inside the chunk; state in and out."""
+        return 4.0 * self.chunk_size * self.head_dim + 4.0 * self.head_dim**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KimiDeltaAttention(SquareStateAttention):
+    """Kimi delta attention (Kimi Linear, Kimi K3): a delta rule whose decay differs by channel.
+
+    Args:
+        conv_kernel: tokens that the short convolutions of query, key and value span [tokens].
+        full_rank_gate: whether the output gate is a full projection instead of one of rank head_dim.
+
+    Source: Kimi Linear, arXiv:2510.26692, section 3 and its released model code.
+    """
+
+    catalog_kind: ClassVar[str] = "kda"
+
+    conv_kernel: int
+    full_rank_gate: bool = False
+
+    kind = always("kda")
+
+    def projections(self, d_model: int) -> tuple[Projection, ...]:
+        """Fused query, key, value and step size; decay of rank head_dim; output gate; output."""
+        heads, model = Dim(size=self.num_heads * self.head_dim, units=self.num_heads), Dim(size=d_model)
+        steps, rank = Dim(size=self.num_heads, units=self.num_heads), Dim(size=self.head_dim)
+        if self.full_rank_gate:
+            gates = (Projection(name="kda_gate", d_in=(model,), d_out=(heads,)),)
+        else:
+            gates = (
+                Projection(name="kda_gate_down", d_in=(model,), d_out=(rank,)),
+                Projection(name="kda_gate_up", d_in=(rank,), d_out=(heads,)),
+            )
+        return (
+            Projection(name="kda_in", d_in=(model,), d_out=(heads, heads, heads, steps)),
+            Projection(name="kda_decay_down", d_in=(model,), d_out=(rank,)),
+            Projection(name="kda_decay_up", d_in=(rank,), d_out=(heads,)),
+            *gates,
+            Projection(name="kda_out", d_in=(heads,), d_out=(model,)),
+        )
+
+    def extra_params(self) -> int:
+        """Convolutions, decay of each head, its bias a channel, norm of the output."""
+        channels = self.num_heads * self.head_dim
+        return 3 * channels * self.conv_kernel + self.num_heads + channels + self.head_dim
+
+    extra_kernels = always(6.0)  # convolutions, decay, normalisations of q and k, step size, gated norm of the output
+
+    @property
+    def state_flop_per_token(self) -> float:
+        """Decay (1 FLOP per element), prediction, update and read-out (2 each)."""
+        return 7.0 * self.head_dim**2
+
+    @property
+    def chunk_flop_per_token(self) -> float:
+        """The state once per chunk, the chunk's own tokens pairwise: two scores, the triangular solve, the values."""
+        return 6.0 * self.head_dim**2 + 8.0 * self.chunk_size * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba2(Stateful):
+    """State-space duality layer (Mamba-2, Nemotron-H and 3): a state of head_dim × state_size per head.
+
+    Args:
+        num_heads: heads; num_heads · head_dim is the inner width [count].
+        head_dim: width of a head [elements].
+        state_size: width of the state of each of its elements [elements].
+        num_groups: groups of heads that share input and output matrices B and C [count].
+        conv_kernel: tokens that the short convolution spans [tokens].
+        chunk_size: tokens that the chunkwise form works on together [tokens].
+        conv_bias: whether the convolution has a bias.
+
+    Source: Dao and Gu, arXiv:2405.21060, sections 6 and 8 (chunkwise form and layer).
+    """
+
+    catalog_kind: ClassVar[str] = "mamba2"
+
+    num_heads: int
+    head_dim: int
+    state_size: int
+    num_groups: int
+    conv_kernel: int
+    chunk_size: int = 128
+    conv_bias: bool = True
+
+    def problem(self) -> str | None:
+        """Groups divide the heads."""
+        if not self.num_groups or self.num_heads % self.num_groups:
+            return f"num_groups {self.num_groups} does not divide num_heads {self.num_heads}"
+        return None
+
+    kind = always("mamba2")
+
+    @property
+    def num_q_heads(self) -> int:
+        """Heads, which tensor parallelism spreads."""
+        return self.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Groups of B and C."""
+        return self.num_groups
+
+    @property
+    def inner(self) -> int:
+        """num_heads · head_dim [elements]."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Channels of the short convolution: input, B and C [elements]."""
+        return self.inner + 2 * self.num_groups * self.state_size
+
+    def projections(self, d_model: int) -> tuple[Projection, ...]:
+        """Fused gate, input, B, C and step size; output."""
+        inner = Dim(size=self.inner, units=self.num_heads)
+        matrices = Dim(size=2 * self.num_groups * self.state_size, units=self.num_groups)
+        steps = Dim(size=self.num_heads, units=self.num_heads)
+        model = Dim(size=d_model)
+        return (
+            Projection(name="mamba_in", d_in=(model,), d_out=(inner, inner, matrices, steps)),
+            Projection(name="mamba_out", d_in=(inner,), d_out=(model,)),
+        )
+
+    def extra_params(self) -> int:
+        """Convolution; step bias, decay and skip of each head; norm of the gated output."""
+        return self.channels * (self.conv_kernel + self.conv_bias) + 3 * self.num_heads + self.inner
+
+    extra_kernels = always(4.0)  # convolution, split, gated norm, step sizes
+
+    def state_elements(self, tp: IntLike) -> FloatLike:
+        """State of one sequence on each of tp chips, per layer [elements]."""
+        return np.ceil(self.num_heads / np.asarray(tp)) * self.head_dim * self.state_size
+
+    @property
+    def state_flop_per_token(self) -> float:
+        """One head, one decoded token: decay and rank-one update (3 FLOP per element), read-out (2)."""
+        return 5.0 * self.head_dim * self.state_size
+
+    @property
+    def chunk_flop_per_token(self) -> float:
+        """One head, one prompt token: C·B of its chunk (shared by a group), times the inputs; states in and out."""
+        shared = 2.0 * self.chunk_size * self.state_size * self.num_groups / self.num_heads
+        return shared + 2.0 * self.chunk_size * self.head_dim + 4.0 * self.head_dim * self.state_size
+
+    @property
+    def decode_io_elements(self) -> float:
+        """Input, gate and output of a head, its share of B and C."""
+        return 3.0 * self.head_dim + 2.0 * self.state_size * self.num_groups / self.num_heads
+
+    @property
+    def prefill_io_elements(self) -> tuple[float, float]:
+        """As in decode, and the state once per chunk."""
+        return self.decode_io_elements + 2.0 * self.head_dim * self.state_size / self.chunk_size, 0.0
