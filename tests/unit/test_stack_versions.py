@@ -167,6 +167,20 @@ def test_the_longer_of_host_and_chip_counts() -> None:
     assert float(engine.without_host_s(behind(0.02, 64 * 1e-4), 64.0)) == pytest.approx(0.02)
 
 
+def test_a_plan_takes_the_way_of_drawing_tokens_that_explain_takes() -> None:
+    known = {"on": "dgx-h100", "layout": "tp=1", "calibration": "vllm=0.11.1"}
+    work = {"input": 1000, "output": 200, "chips": 1, "serving": "aggregated", "use": "batch"}
+    steps: dict[str, float] = {}
+    for sampling in ("greedy", "top-p"):
+        asked = rl.plan("llama-3.1-8b", sampling=sampling, **known, **work).result.plan.aggregated
+        assert asked is not None
+        batch = asked.estimate.batch_size
+        found = rl.explain("llama-3.1-8b", batch=batch, context=1100, sampling=sampling, **known).result.explanation
+        assert asked.inside.decode.seconds == pytest.approx(found.time.seconds, rel=1e-9)
+        steps[sampling] = asked.inside.decode.seconds / batch
+    assert steps["top-p"] > steps["greedy"]
+
+
 def test_explain_and_simulate_take_a_version_and_a_way_of_drawing_tokens() -> None:
     known = {"on": "dgx-h100", "layout": "tp=1", "calibration": "vllm", "stack": "vllm=0.11.1"}
     drawn = rl.explain("llama-3.1-8b", batch=128, context=1000, sampling="top-p", **known).result.explanation

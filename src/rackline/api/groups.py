@@ -240,6 +240,7 @@ class Planned(Served):
     )
     cache_hit: Number = shared(CACHE_HIT, default="0")
     routing: str | None = shared(ROUTING, default=None)
+    sampling: Sampling = shared(SAMPLING, default="greedy")
     bill: str = option(
         "text",
         "chips that are paid for: whole (whole hosts, trays or slices) or used (only those in use)",

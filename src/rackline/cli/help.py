@@ -48,7 +48,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "schema": "JSON Schema of questions and of answers.",
     },
 }
-"""Headings of `rackline --help` with the commands below each, the most used first, and what each answers."""
+"""Headings of `rackline --help` and the commands below each, the most used first, with what each answers."""
 
 COMMANDS: Mapping[str, str] = {name: line for lines in GROUPS.values() for name, line in lines.items()}
 """What each command answers, in one line."""
