@@ -137,22 +137,26 @@ class SearchedWays:
         return self.found[key]
 
     def _searched(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
-        from rackline.search import SearchSpace
+        import numpy as np
+
         from rackline.search.plan import contenders
+        from rackline.search.space import SearchSpace, Space
         from rackline.serving.workload import Workload
         from rackline.system import Constraints, Demand
 
-        layouts = self._holding(lengths.until_len + output_len)
-        if not layouts:
-            return f"one sequence of {lengths.until_len + output_len:,.0f} tokens does not fit on any replica"
-        if lengths.earned_at == "mean" and lengths.known is None:
-            # micro-batches of unequal prompts wait for each other, which a plan for one length does not see
-            layouts = [layout for layout in layouts if layout.pp == 1] or layouts
         lengths_asked = (
             Workload(input_len=lengths.mean, output_len=max(output_len, 2.0))
             if lengths.known is None
             else Workload.of_mixture(lengths.known)
         )
+        space, longest = Space.of(self.system, lengths_asked, SearchSpace(layouts=self.layouts)), lengths.until_len
+        holds = np.flatnonzero(space.holds(self.system.precision, None, longest + output_len))
+        layouts = [space.grid.layout(row) for row in holds.tolist()]
+        if not layouts:
+            return f"one sequence of {longest + output_len:,.0f} tokens does not fit on any replica"
+        if lengths.earned_at == "mean" and lengths.known is None:
+            # micro-batches of unequal prompts wait for each other, which a plan for one length does not see
+            layouts = [layout for layout in layouts if layout.pp == 1] or layouts
         found = contenders(
             self.system,
             Demand(workload=lengths_asked, limits=Constraints(tpot_s=tpot_s)),
@@ -161,27 +165,6 @@ class SearchedWays:
         )
         best = found.best
         return found.engines.reason if best is None else self._way(best, lengths, output_len, tpot_s)
-
-    def _holding(self, context_len: float) -> list[Layout]:
-        """Layouts of which a rank holds a sequence of this context."""
-        import numpy as np
-
-        from rackline.parallel import LayoutGrid, enumerate_layouts
-        from rackline.parallel.memory import memory_use
-
-        model, cluster = self.system.model, self.system.cluster
-        layouts = list(self.layouts) if self.layouts else enumerate_layouts(model, cluster.num_chips)
-        use = memory_use(
-            model,
-            LayoutGrid.of(layouts),
-            self.system.precision,
-            cluster.chip,
-            self.system.server(),
-            sequences_per_rank=1.0,
-            context_len=context_len,
-        )
-        holds = np.broadcast_to(np.asarray(use.free) >= 0, len(layouts))
-        return [layout for layout, held in zip(layouts, holds, strict=True) if held]
 
     def _way(self, found: Choice, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way:
         from rackline.pricing import TokenCosts, Way

@@ -9,6 +9,8 @@ and t_f the time of one layer of a micro-batch in each pool, and t_d and t_c the
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -122,21 +124,15 @@ def split_attention_ffn(
     if not isinstance(model, Model) or moe is None:
         raise InputError(what="attention-ffn", given=model.name, allowed="a mixture of experts")
     sizes = [n for n in range(2, cluster.num_chips) if _usual(n) and moe.num_experts >= n]
-    best: AttentionFfnSplit | None = None
-    for tp in (1, 2, 4, 8):
-        holder = Layout(tp=tp, ep=tp)
-        if problem(holder, model) is not None or tp >= cluster.num_chips:
-            continue
-        attention = _Attention.of(system, model, holder, workload)
-        if attention is None:
-            continue
-        for chips in sizes:
-            found = _with_experts(attention, moe, chips, tpot_limit_s)
-            if found is not None and (
-                best is None or found.output_tokens_per_s_per_chip > best.output_tokens_per_s_per_chip
-            ):
-                best = found
-    return best
+    holders = [Layout(tp=tp, ep=tp) for tp in (1, 2, 4, 8) if tp < cluster.num_chips]
+    pools = [_Attention.of(system, model, one, workload) for one in holders if problem(one, model) is None]
+    splits = (
+        split
+        for attention, chips in itertools.product(pools, sizes)
+        if attention is not None
+        for split in _with_experts(attention, moe, chips, tpot_limit_s)
+    )
+    return max(splits, key=lambda split: split.output_tokens_per_s_per_chip, default=None)
 
 
 def plan_split(plan: Plan) -> AttentionFfnSplit | None:
@@ -202,8 +198,8 @@ def _usable_bytes(system: System) -> float:
 
 def _with_experts(
     attention: _Attention, moe: MoeFfn, chips: int, tpot_limit_s: float | None
-) -> AttentionFfnSplit | None:
-    """The best number of attention ranks, batch and micro-batches for a number of expert chips."""
+) -> Iterator[AttentionFfnSplit]:
+    """The best number of attention ranks and batch for a number of expert chips, of each number of micro-batches."""
     system, model, cluster = attention.system, attention.model, attention.system.cluster
     layout = Layout(attention_dp=chips, ep=chips)
     held = weight_bytes(model, layout, system.precision)
@@ -211,14 +207,13 @@ def _with_experts(
     most = (cluster.num_chips - chips) // attention.tp
     kept = float(as_array(runtime_bytes(layout, system.server())))
     if most < 1 or weights + kept > _usable_bytes(system):
-        return None
+        return
     table = system.deployment(layout).table()
     experts = replace(table, rows=tuple(row for row in table.rows if row.group == "experts"))
     ranks = np.arange(1, most + 1, dtype=float)[:, None]
     batches = attention.batches[None, :]
     moe_layers = sum(group.count for group in model.layer_groups if isinstance(group.ffn, MoeFfn))
     copies = float(distinct_ranks(chips, moe.num_experts, moe.experts_per_token, moe.num_groups, moe.groups_per_token))
-    best: AttentionFfnSplit | None = None
     for count in MICRO_BATCHES:
         b = batches / count
         attention_s = attention.table.seconds(
@@ -238,8 +233,8 @@ def _with_experts(
         if tpot_limit_s is not None:
             rate = np.where(tpot <= tpot_limit_s, rate, 0.0)
         row, column = np.unravel_index(int(np.argmax(rate)), rate.shape)
-        if rate[row, column] > 0 and (best is None or rate[row, column] > best.output_tokens_per_s_per_chip):
-            best = AttentionFfnSplit(
+        if rate[row, column] > 0:
+            yield AttentionFfnSplit(
                 attention_ranks=int(ranks[row, 0]),
                 tp=attention.tp,
                 ffn_chips=chips,
@@ -252,7 +247,6 @@ def _with_experts(
                 tpot_s=float(tpot[row, column]),
                 output_tokens_per_s_per_chip=float(rate[row, column]),
             )
-    return best
 
 
 def _exchange_s(attention: _Attention, num_bytes: Array, chips: Array) -> Array:

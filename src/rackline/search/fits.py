@@ -8,8 +8,7 @@ import numpy as np
 
 from rackline.catalog import names
 from rackline.hardware import Cluster, cluster
-from rackline.parallel import LayoutGrid, enumerate_layouts, memory_use
-from rackline.passes.features import as_array
+from rackline.search.space import SearchSpace, Space, every_layout
 from rackline.serving.workload import Workload
 from rackline.system import System, default_precisions
 from rackline.units import format_bytes
@@ -39,27 +38,13 @@ def best_free_bytes(system: System, workload: Workload) -> tuple[float, str]:
     Returns:
         (bytes, "layout · precision"); -inf when no layout is possible.
     """
-    model, on = system.model, system.cluster
-    layouts = enumerate_layouts(model, on.num_chips)
+    layouts = every_layout(system)
     if not layouts:
         return -np.inf, "no layout is possible"
-    grid = LayoutGrid.of(layouts)
-    best, label = -np.inf, ""
-    for types in system.precisions:
-        use = memory_use(
-            model,
-            grid,
-            types,
-            on.chip,
-            system.server(),
-            sequences_per_rank=as_array(grid.pp),
-            context_len=workload.final_context,
-        )
-        free = np.broadcast_to(as_array(use.free), (len(layouts),))
-        index = int(np.argmax(free))
-        if free[index] > best:
-            best, label = float(free[index]), f"{layouts[index].label()} · {types.short()}"
-    return best, label
+    space = Space.of(system, workload, SearchSpace(layouts=layouts, batches=np.ones(1)))
+    free = np.array([space.free_bytes(types, None)[:, 0] for types in system.precisions])
+    label, row = np.unravel_index(int(np.argmax(free)), free.shape)
+    return float(free[label, row]), f"{layouts[row].label()} · {system.precisions[label].short()}"
 
 
 def nearest_cluster(system: System, workload: Workload) -> ClusterNeed:

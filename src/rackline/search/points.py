@@ -1,7 +1,7 @@
 """The table of operating points: layout × precision × mode × batch with times, memory, rate, cost and what binds.
 
 Estimators (`rackline.search.estimates`) fill its columns, each on a basis of its own, and `rackline.search.select`
-picks from it, whatever the question. A search of any size keeps only those points that can still be in an answer.
+picks from it for every question. A search of any size keeps only those points that can still be in an answer.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Numbering:
         return label, mode, row
 
     def deployed(self, engine: Array) -> Array:
-        """A number for the precision and layout of each engine, whatever its mode."""
+        """A number for the precision and layout of each engine, of any mode."""
         return engine // (self.modes * self.layouts) * self.layouts + engine % self.layouts
 
 

@@ -190,7 +190,7 @@ class Space:
         """Cost of a chip in use, including unused chips that are paid for, shape (layouts,) [USD/s]."""
         return price_per_chip_s(self.system.cluster)[0] * paid_share(self.system.cluster, self.grid.chips_per_replica)
 
-    def free_bytes(self, precision: Precision, batched_tokens: float, cp: int = 1) -> Array:
+    def free_bytes(self, precision: Precision, batched_tokens: float | None, cp: int = 1) -> Array:
         """Free bytes on the fullest chip at every (layout, batch); linear in the sequences.
 
         Args:
@@ -213,6 +213,19 @@ class Space:
         )
         return empty[:, None] + (one - empty)[:, None] * (self.batches / cp)[None, :]
 
+    def holds(self, precision: Precision, batched_tokens: float | None, context_len: float) -> Array:
+        """Whether a rank of each layout has room for one sequence of a context, (layouts,)."""
+        free = memory_use(
+            self.system.model,
+            self.grid,
+            precision,
+            self.system.cluster.chip,
+            self.system.server(batched_tokens),
+            sequences_per_rank=1.0,
+            context_len=context_len,
+        ).free
+        return np.broadcast_to(as_array(free) >= 0.0, (len(self.grid),))
+
     def holds_longest(self, precision: Precision, batched_tokens: float, cp: int = 1, *, prompt: bool = False) -> Array:
         """Whether each layout has room for the longest request of a mixture, (layouts,); of equal ones it has.
 
@@ -224,16 +237,7 @@ class Space:
         if mixture is None:
             return np.ones(len(self.grid), dtype=bool)
         longest = float(np.max(mixture.input_len)) if prompt else mixture.longest_context
-        free = memory_use(
-            self.system.model,
-            self.grid,
-            precision,
-            self.system.cluster.chip,
-            self.system.server(batched_tokens),
-            sequences_per_rank=1.0,
-            context_len=longest / cp,
-        ).free
-        return np.broadcast_to(as_array(free) >= 0.0, (len(self.grid),))
+        return self.holds(precision, batched_tokens, longest / cp)
 
     def engine(self, precision: Precision, law: ExpertLoad | ExpertLoads | None) -> Engine:
         """Pass tables of all layouts in one precision.
