@@ -104,6 +104,7 @@ _SPREAD = frozenset(
         "docs/test_notebooks",
         "docs/test_stored_figures",
         "docs/test_tutorials",
+        "e2e/test_acceptance",
         "golden/test_open_loop",
         "lab/test_experiments_run",
         "lab/test_mechanisms",

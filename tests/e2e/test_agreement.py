@@ -243,6 +243,7 @@ def asked(request: pytest.FixtureRequest) -> Asked:
     return Asked(*request.param)
 
 
+@pytest.mark.slow
 def test_each_number_is_the_same_whoever_is_asked(asked: Asked) -> None:
     whole = asked.plan.aggregated is not None  # else only pools keep up with any rate, and only plans are compared
     rows = {name: ways for name, ways in NUMBERS.items() if whole or name in (*PLANNED, *COSTS)}

@@ -163,6 +163,7 @@ def test_it_is_a_json_schema_of_every_question(schemas: dict[str, Any]) -> None:
     assert {split(command)[0] for command in COMMANDS} == set(MODULES) - elsewhere
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_answers_follow_it(
     command: str, schemas: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]

@@ -199,6 +199,7 @@ def passes(each: int, peers: int, fixed: float) -> tuple[PrefillPasses, np.ndarr
 
 
 class TestWaiting:
+    @pytest.mark.slow
     def test_the_short_form_is_near_the_chain(self) -> None:
         """Random replicas and loads: eight of ten within 16 %, all within 50 %."""
         rng = np.random.default_rng(0)
