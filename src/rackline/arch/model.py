@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, assert_never
 
@@ -144,18 +145,19 @@ class Model:
     @property
     def is_moe(self) -> bool:
         """Whether any layer is a mixture of experts."""
-        return any(isinstance(group.ffn, MoeFfn) for group in self.layer_groups)
+        return self.moe() is not None
 
     def moe(self) -> MoeFfn | None:
         """The mixture of experts of this model, None when it is dense."""
-        for group in self.layer_groups:
-            if isinstance(group.ffn, MoeFfn):
-                return group.ffn
-        return None
+        return next((group.ffn for group in self.layer_groups if isinstance(group.ffn, MoeFfn)), None)
 
     def cores(self) -> dict[str, Core]:
         """Cores of all layers by label, indexers among them."""
-        return {core.kind: core for group in self.layer_groups for core in group.attention.cores()}
+        return {core.kind: core for _, core in self._counted_cores()}
+
+    def _counted_cores(self) -> Iterator[tuple[int, Core]]:
+        """Layers and core, of each core of each group."""
+        return ((group.count, core) for group in self.layer_groups for core in group.attention.cores())
 
     def attention_kinds(self) -> dict[str, Attention]:
         """Attention kinds by label."""
@@ -260,10 +262,9 @@ class Model:
     def kv_elements_per_token_by_kind(self) -> dict[str, float]:
         """KV cache elements per token of an unsharded model by attention kind [elements]."""
         split: dict[str, float] = {}
-        for group in self.layer_groups:
-            for core in group.attention.cores():
-                added = float(core.kv_elements_per_token(1)) * core.kv_entries_per_token
-                split[core.kind] = split.get(core.kind, 0.0) + group.count * added
+        for count, core in self._counted_cores():
+            added = float(core.kv_elements_per_token(1)) * core.kv_entries_per_token
+            split[core.kind] = split.get(core.kind, 0.0) + count * added
         return split
 
     def kv_bytes_per_token_by_kind(self, bytes_per_element: float = 2.0) -> dict[str, float]:
@@ -281,26 +282,23 @@ class Model:
     def kv_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:
         """KV cache bytes of one sequence at this context; a window stops growing at its size [bytes]."""
         total: FloatLike = 0.0
-        for group in self.layer_groups:
-            for core in group.attention.cores():
-                size = core.cache_bytes_per_element or bytes_per_element
-                held = float(core.kv_elements_per_token(1)) * size * core.kv_held_tokens(context_len)
-                total = total + group.count * (held + float(core.state_elements(1)) * STATE_BYTES)
+        for count, core in self._counted_cores():
+            size = core.cache_bytes_per_element or bytes_per_element
+            held = float(core.kv_elements_per_token(1)) * size * core.kv_held_tokens(context_len)
+            total = total + count * (held + float(core.state_elements(1)) * STATE_BYTES)
         return total
 
     def state_bytes(self) -> float:
         """Recurrent states of one sequence, independent of its context length [bytes]."""
-        cores = ((group.count, core) for group in self.layer_groups for core in group.attention.cores())
-        return STATE_BYTES * sum(count * float(core.state_elements(1)) for count, core in cores)
+        return STATE_BYTES * sum(count * float(core.state_elements(1)) for count, core in self._counted_cores())
 
     def kv_read_bytes(self, context_len: FloatLike, bytes_per_element: float = 2.0) -> FloatLike:
         """Cache and states that one decoded token reads at this context; states are written as well [bytes]."""
         total: FloatLike = 0.0
-        for group in self.layer_groups:
-            for core in group.attention.cores():
-                size = core.cache_bytes_per_element or bytes_per_element
-                entries = float(core.kv_elements_per_token(1)) * size * core.kv_read_tokens(context_len)
-                total = total + group.count * (entries + 2.0 * STATE_BYTES * float(core.state_elements(1)))
+        for count, core in self._counted_cores():
+            size = core.cache_bytes_per_element or bytes_per_element
+            entries = float(core.kv_elements_per_token(1)) * size * core.kv_read_tokens(context_len)
+            total = total + count * (entries + 2.0 * STATE_BYTES * float(core.state_elements(1)))
         return total
 
     def flop_per_token_by_kind(self, context_len: FloatLike) -> dict[str, FloatLike]:
@@ -309,12 +307,10 @@ class Model:
         for kind, count in self.parameters().active.items():
             if kind not in ("embedding", "norm") and count:
                 split[kind] = 2.0 * count
-        for group in self.layer_groups:
-            for core in group.attention.cores():
-                key = f"attention_core_{core.kind}"
-                per_head = core.decode_flop_per_pair * core.kv_read_tokens(context_len)
-                per_layer = core.num_q_heads * (per_head + core.state_flop_per_token)
-                split[key] = split.get(key, 0.0) + group.count * per_layer
+        for layers, core in self._counted_cores():
+            key = f"attention_core_{core.kind}"
+            per_head = core.decode_flop_per_pair * core.kv_read_tokens(context_len)
+            split[key] = split.get(key, 0.0) + layers * (core.num_q_heads * (per_head + core.state_flop_per_token))
         return split
 
     def flop_per_token(self, context_len: FloatLike) -> FloatLike:

@@ -15,9 +15,10 @@ import functools
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -143,69 +144,6 @@ _TAGS = ("gqa", "mla", "uniform", "layered", "int", "bool", "float", "str")
 _MAX_BYTES = 16 * 2**20  # of a user's file
 
 
-def model_record(name: str, overrides: Mapping[str, object] | None = None) -> ModelRecord:
-    """Read one model; Hugging Face ids are aliases.
-
-    Args:
-        name: Catalogue name, alias, or path of a TOML file.
-        overrides: Dotted keys and the values that replace the file's; each becomes an assumed number.
-
-    Raises:
-        UnknownNameError: Neither in the catalogue nor a file.
-        CatalogError: The file or an override breaks the schema.
-
-    Example:
-        >>> model_record("meta-llama/Llama-3.1-70B-Instruct").name
-        'llama-3.1-70b'
-    """
-    return record_of("models", ModelRecord, name, overrides)
-
-
-def calibration_record(name: str, overrides: Mapping[str, object] | None = None) -> CalibrationRecord:
-    """Read one calibration; arguments and errors as in `model_record`."""
-    return record_of("calibrations", CalibrationRecord, name, overrides)
-
-
-def price_sheet_record(name: str, overrides: Mapping[str, object] | None = None) -> PriceSheetRecord:
-    """Read one price sheet; arguments and errors as in `model_record`.
-
-    Example:
-        >>> price_sheet_record("anthropic-claude-opus-4.6").provider
-        'anthropic'
-    """
-    return record_of("prices", PriceSheetRecord, name, overrides)
-
-
-def launch_rules_record(name: str, overrides: Mapping[str, object] | None = None) -> LaunchRulesRecord:
-    """Read the launch rules of one serving stack; arguments and errors as in `model_record`."""
-    return record_of("launch_rules", LaunchRulesRecord, name, overrides)
-
-
-def orchestrator_record(name: str, overrides: Mapping[str, object] | None = None) -> OrchestratorRecord:
-    """Read one orchestrator; arguments and errors as in `model_record`."""
-    return record_of("orchestrators", OrchestratorRecord, name, overrides)
-
-
-def law_record(name: str, overrides: Mapping[str, object] | None = None) -> LawRecord:
-    """Read one scaling law; arguments and errors as in `model_record`."""
-    return record_of("laws", LawRecord, name, overrides)
-
-
-def run_record(name: str, overrides: Mapping[str, object] | None = None) -> RunRecord:
-    """Read one training run; arguments and errors as in `model_record`."""
-    return record_of("runs", RunRecord, name, overrides)
-
-
-def use_record(name: str, overrides: Mapping[str, object] | None = None) -> UseRecord:
-    """Read what a model is used for; arguments and errors as in `model_record`.
-
-    Example:
-        >>> use_record("batch").ttft_s is None
-        True
-    """
-    return record_of("uses", UseRecord, name, overrides)
-
-
 def record_from_mapping(
     model: type[R],
     data: Mapping[str, Any],
@@ -250,11 +188,49 @@ def resolve_beside(reference: str, referrer: str) -> str:
 
 
 def record_of(kind: Kind, model: type[R], name: str, overrides: Mapping[str, object] | None = None) -> R:
-    """Read one record of a kind; arguments and errors as in `model_record`."""
+    """Read one record.
+
+    Args:
+        kind: Kind of the catalogue.
+        model: The record's class.
+        name: Catalogue name, alias, or path of a TOML file; Hugging Face ids are aliases of models.
+        overrides: Dotted keys and the values that replace the file's; each becomes an assumed number.
+
+    Raises:
+        UnknownNameError: Neither in the catalogue nor a file.
+        CatalogError: The file or an override breaks the schema.
+    """
     path = find(kind, name)
     if overrides or not _is_shipped(kind, path):
         return _read(kind, model, path, name, overrides)
     return cast("R", _shipped(kind, model, path.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Reader(Generic[R]):
+    """Reads the records of one kind by name; arguments and errors as in `record_of`.
+
+    Example:
+        >>> price_sheet_record("anthropic-claude-opus-4.6").provider, use_record("batch").ttft_s
+        ('anthropic', None)
+    """
+
+    kind: Kind
+    model: type[R]
+
+    def __call__(self, name: str, overrides: Mapping[str, object] | None = None) -> R:
+        """The record of a name."""
+        return record_of(self.kind, self.model, name, overrides)
+
+
+model_record = Reader("models", ModelRecord)
+calibration_record = Reader("calibrations", CalibrationRecord)
+price_sheet_record = Reader("prices", PriceSheetRecord)
+launch_rules_record = Reader("launch_rules", LaunchRulesRecord)
+orchestrator_record = Reader("orchestrators", OrchestratorRecord)
+law_record = Reader("laws", LawRecord)
+run_record = Reader("runs", RunRecord)
+use_record = Reader("uses", UseRecord)
 
 
 def _is_shipped(kind: Kind, path: Traversable) -> bool:

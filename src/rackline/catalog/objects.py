@@ -171,7 +171,7 @@ def _read(value: Any) -> Any:
 
 
 def read_object(kind: Kind, of: type[Object], name: str, overrides: Mapping[str, object] | None = None) -> Object:
-    """Read one object; arguments and errors as in `rackline.catalog.model_record`."""
+    """Read one object; arguments and errors as in `rackline.catalog.load.record_of`."""
     return from_record(of, record_of(kind, schema_of(of), name, overrides))
 
 

@@ -14,7 +14,7 @@ from pydantic import model_validator
 
 from rackline.catalog import names
 from rackline.catalog.base import Count, Date, Name, NonNegative, Positive, Record, SourcedRecord, Text
-from rackline.catalog.load import record_of
+from rackline.catalog.load import Reader
 from rackline.catalog.objects import CatalogueObject, from_record, not_in_files, schema_of, written_as
 from rackline.errors import InputError, PrecisionError, nearest_names
 
@@ -260,22 +260,7 @@ else:
 """What the file of a chip says, with the sources of its numbers."""
 
 
-def chip_record(name: str, overrides: Mapping[str, object] | None = None) -> ChipRecord:
-    """Read the file of one chip.
-
-    Args:
-        name: Catalogue name, alias, or path of a TOML file.
-        overrides: Dotted keys and the values that replace the file's; each becomes an assumed number.
-
-    Raises:
-        UnknownNameError: Neither in the catalogue nor a file.
-        CatalogError: The file or an override breaks the schema.
-
-    Example:
-        >>> chip_record("H100").name
-        'h100-sxm'
-    """
-    return record_of("chips", ChipRecord, name, overrides)
+chip_record = Reader("chips", ChipRecord)
 
 
 def chip_from_record(record: ChipRecord) -> Chip:

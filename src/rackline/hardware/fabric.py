@@ -12,7 +12,7 @@ from pydantic import Field
 
 from rackline.catalog import resolve_beside, settable_keys
 from rackline.catalog.base import Count, NonNegative, Positive, SourcedRecord, Text
-from rackline.catalog.load import record_of
+from rackline.catalog.load import Reader
 from rackline.catalog.objects import CatalogueObject, from_record, named, not_in_files, schema_of, stated, written_as
 from rackline.errors import CatalogError, InputError, LayoutError, nearest_names
 from rackline.hardware.chip import RENT_KINDS, Chip, chip_from_record, chip_record
@@ -168,9 +168,7 @@ else:
 """What the file of a cluster says, with the sources of its numbers."""
 
 
-def cluster_record(name: str, overrides: Mapping[str, object] | None = None) -> ClusterRecord:
-    """Read the file of one cluster; arguments and errors as in `chip_record`."""
-    return record_of("clusters", ClusterRecord, name, overrides)
+cluster_record = Reader("clusters", ClusterRecord)
 
 
 def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:

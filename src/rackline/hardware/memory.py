@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rackline.catalog.base import Date, NonNegative, Positive, SourcedRecord, Text
-from rackline.catalog.load import record_of
+from rackline.catalog.load import Reader
 from rackline.catalog.objects import CatalogueObject, from_record, schema_of, stated
 from rackline.hardware.chip import Chip
 
@@ -98,14 +98,7 @@ else:
 """What the file of a memory tier says, with the sources of its numbers."""
 
 
-def memory_record(name: str, overrides: Mapping[str, object] | None = None) -> MemoryRecord:
-    """Read the file of one memory tier; arguments and errors as in `chip_record`.
-
-    Example:
-        >>> memory_record("hdd-20tb").tier
-        'disk'
-    """
-    return record_of("memory", MemoryRecord, name, overrides)
+memory_record = Reader("memory", MemoryRecord)
 
 
 def memory_tier(name: str, overrides: Mapping[str, object] | None = None) -> MemoryTier:
