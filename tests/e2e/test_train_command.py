@@ -12,7 +12,7 @@ import pytest
 import rackline as rl
 from helpers import call
 from rackline.cli.main import run
-from rackline.search.train_timeline import timeline_of
+from rackline.search.train import timeline_of
 
 TRAIN = ["train", "llama-3.1-70b", "--on", "dgx-h100", "--chips", "64", "--global-batch", "1Mi", "--seq", "8Ki"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rackline.training.pipeline import bubble_seconds
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.report.gantt import gantt_text, schedule_trace
-from rackline.training.pipeline import bubble_seconds
 from rackline.training.runs import Runs, TrainLayout
 from rackline.training.schedules import (
     SCHEDULE_OF,

@@ -10,8 +10,7 @@ from rackline.report.gantt import NAMES
 from rackline.report.layers import Layer, Row, colour, hovered
 from rackline.report.train_report import layout_text, shown_note
 from rackline.report.wording import percent
-from rackline.search.train import TrainCandidate, TrainPlan, shares
-from rackline.search.train_timeline import timeline_of
+from rackline.search.train import TrainCandidate, TrainPlan, shares, timeline_of
 from rackline.training.schedules import Timeline
 from rackline.units import format_bytes, format_percent, format_seconds
 
@@ -108,14 +107,14 @@ def step_figure(plan: TrainPlan) -> Figure:
         parts,
         Measure(field="seconds", title="time of a step", kind="seconds"),
         title=title,
-        subtitle=f"the fastest, one of each tp, pp, cp, ep; stack {plan.job.stack.name}",
+        subtitle=f"the fastest, one of each tp, pp, cp, ep; stack {plan.system.stack.name}",
         description=f"The fastest step takes {format_seconds(best.step_s)} with {layout_text(best)}: {words}.",
     )
 
 
 def train_memory_figure(plan: TrainPlan) -> Figure:
     """Memory of the fullest chip by kind, one bar for each of the fastest layouts."""
-    has = plan.job.cluster.chip.hbm_bytes
+    has = plan.system.cluster.chip.hbm_bytes
     title = f"{_name(plan)}: memory of the fullest chip"
     if not plan.best:
         return nothing_figure(title, plan.reason)
@@ -167,9 +166,9 @@ def pipeline_of_plan(plan: TrainPlan) -> Figure:
 
 
 def _shares(plan: TrainPlan, one: TrainCandidate) -> dict[str, float]:
-    return shares(one.step, plan.job.global_batch_sequences / (one.layout.dp * one.layout.micro_batch))
+    return shares(one.step, plan.system.global_batch_sequences / (one.layout.dp * one.layout.micro_batch))
 
 
 def _name(plan: TrainPlan) -> str:
-    job = plan.job
+    job = plan.system
     return f"{job.model.name} on {job.cluster.num_chips:,} × {job.cluster.chip.name}"

@@ -42,12 +42,12 @@ def train_report(plan: TrainPlan, *, width: int, elapsed_s: float, timeline: Tim
 
 
 def _title(plan: TrainPlan) -> str:
-    job = plan.job
+    job = plan.system
     return f"{job.model.name} on {job.cluster.num_chips:,} × {job.cluster.chip.name} ({job.cluster.name})"
 
 
 def _request(plan: TrainPlan) -> str:
-    job = plan.job
+    job = plan.system
     text = f"{job.global_batch_sequences:,} sequences of {job.seq_len:,} tokens per step "
     text += f"({format_count(job.global_batch_tokens)} tokens)"
     if plan.tokens is not None:
@@ -62,7 +62,7 @@ def _headline(plan: TrainPlan) -> Panel:
         body.append(plan.reason.removeprefix("nothing fits: "))
         return Panel(body, title=_title(plan), title_align="left", subtitle=_request(plan), border_style="red")
     best = plan.best[0]
-    job, asked = plan.job, plan.asked_batch_tokens
+    job, asked = plan.system, plan.asked_batch_tokens
     body.append(layout_text(best), style="bold green")
     body.append(f"\n{format_seconds(best.step_s)} a step", style="bold")
     body.append(f" · MFU {percent(best.mfu)} (causal {percent(best.mfu_causal)}) · HFU {percent(best.hfu)}")
@@ -102,12 +102,12 @@ def layout_text(one: TrainCandidate) -> str:
 def shown_note(plan: TrainPlan, one: TrainCandidate, timeline: Timeline) -> str:
     """What a drawn timeline leaves out of the step; empty where it leaves out nothing."""
     shown = len({event.slot.micro_batch for event in timeline.events})
-    count = plan.job.global_batch_sequences // (one.layout.dp * one.layout.micro_batch)
+    count = plan.system.global_batch_sequences // (one.layout.dp * one.layout.micro_batch)
     return f"; drawn: the first {shown} of {count} micro-batches" if shown < count else ""
 
 
 def _time(plan: TrainPlan, best: TrainCandidate) -> Table:
-    count = plan.job.global_batch_sequences / (best.layout.dp * best.layout.micro_batch)
+    count = plan.system.global_batch_sequences / (best.layout.dp * best.layout.micro_batch)
     table = plain_table(
         f"where the {format_seconds(best.step_s)} of a step go ({count:,.0f} micro-batches per replica)"
     )
@@ -124,7 +124,7 @@ def _time(plan: TrainPlan, best: TrainCandidate) -> Table:
 
 
 def _memory(plan: TrainPlan, best: TrainCandidate) -> Table:
-    has = plan.job.cluster.chip.hbm_bytes
+    has = plan.system.cluster.chip.hbm_bytes
     total = best.memory["total_bytes"]
     table = plain_table(f"memory of the fullest chip: {format_bytes(total)} of {format_bytes(has)}")
     table.add_column("")
@@ -180,14 +180,15 @@ def _others(plan: TrainPlan) -> Table:
 def _footer(plan: TrainPlan, elapsed_s: float) -> Text:
     text = Text(style="dim")
     text.append(f"{plan.candidates_evaluated:,} runs considered, {plan.candidates_timed:,} fit and were timed, ")
-    text.append(f"{format_seconds(elapsed_s)}; stack {plan.job.stack.name}, kernels {plan.job.calibration.name}. ")
+    system = plan.system
+    text.append(f"{format_seconds(elapsed_s)}; stack {system.stack.name}, kernels {system.calibration.name}. ")
     text.append(
         f"Schedules: {', '.join(plan.schedules) or 'none, the stack has no pipeline'} (--schedule for others). "
     )
-    each = 4 if plan.job.lora_rank else 6
+    each = 4 if system.lora_rank else 6
     text.append(f"MFU counts {each} FLOP per token and active parameter and the whole attention square, as PaLM does, ")
-    text.append(f"over the dense peak of the products' type ({plan.job.precision.compute}); causal: the half of the ")
+    text.append(f"over the dense peak of the products' type ({system.precision.compute}); causal: the half of the ")
     text.append("square that a causal mask leaves; HFU adds what is run again.")
-    for note in plan.job.precision.notes:
+    for note in system.precision.notes:
         text.append(f" {note}.")
     return text

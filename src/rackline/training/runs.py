@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -138,7 +138,7 @@ def parse_train_layout(text: str) -> dict[str, int]:
         if key not in _COUNTS:
             near = nearest_names(key, _COUNTS, 1)
             raise LayoutError(
-                what="--layout",
+                what="layout",
                 given=part,
                 allowed=", ".join(f"{name}=N" for name in _COUNTS),
                 nearest=f"{near[0]}={value or 1}" if near else None,
@@ -146,9 +146,9 @@ def parse_train_layout(text: str) -> dict[str, int]:
         least = 0 if key == "zero" else 1
         if not value.strip().isdigit() or int(value) < least or (key == "zero" and int(value) > 3):
             allowed = "0, 1, 2 or 3" if key == "zero" else "a whole number of at least 1"
-            raise LayoutError(what=f"--layout {key}", given=value, allowed=allowed, nearest="1")
+            raise LayoutError(what=f"layout {key}", given=value, allowed=allowed, nearest="1")
         if key in found:
-            raise LayoutError(what="--layout", given=text, allowed=f"{key} once")
+            raise LayoutError(what="layout", given=text, allowed=f"{key} once")
         found[key] = int(value)
     return found
 
@@ -160,7 +160,7 @@ def check_layout(
     found = layout_problem(layout, model, cluster, global_batch_sequences, seq_len)
     if found is not None:
         allowed, nearest = found
-        raise LayoutError(what="--layout", given=layout.label(), allowed=allowed, nearest=nearest)
+        raise LayoutError(what="layout", given=layout.label(), allowed=allowed, nearest=nearest)
 
 
 def layout_problem(
@@ -239,8 +239,3 @@ def nearest_multiple(number: int, step: int) -> int:
     96
     """
     return max(step, round(number / step) * step)
-
-
-def replaced(layout: TrainLayout, **changes: Any) -> TrainLayout:
-    """The layout with some parts changed."""
-    return replace(layout, **changes)

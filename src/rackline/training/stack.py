@@ -11,6 +11,7 @@ from pydantic import Field
 from rackline.catalog import names
 from rackline.catalog.base import Fraction, Name, NonNegative, Positive, Record, Text
 from rackline.catalog.objects import CatalogueObject, read_object, stated, written_as
+from rackline.errors import UnknownNameError, nearest_names
 from rackline.hardware import Chip
 from rackline.hardware.host_link import has_grace
 from rackline.training.runs import SCHEDULES, ScheduleName
@@ -194,9 +195,25 @@ def lookup(table: Mapping[Key, float], generation: str, dtype: str) -> float:
     return 1.0
 
 
-def training_stack(name: str) -> TrainingStack:
-    """Load a stack by name or file. Raises UnknownNameError, CatalogError; "unit" is `IDEAL`."""
-    return IDEAL if name == "unit" else read_object("training_stacks", TrainingStack, name)
+def training_stack(name: str = "") -> TrainingStack:
+    """A stack by name or file, the default one without a name; "unit" is `IDEAL`.
+
+    Raises:
+        UnknownNameError: neither a name of the catalogue nor a file.
+        CatalogError: a file that breaks the schema.
+    """
+    name = name or default_training_stack()
+    known = names("training_stacks")
+    if name == "unit":
+        return IDEAL
+    try:
+        return read_object("training_stacks", TrainingStack, name)
+    except UnknownNameError as error:
+        near = next(iter(nearest_names(name, (*known, "unit"), 1)), None)
+        allowed = f"{', '.join(known)}, unit or a TOML file"
+        if name.endswith(".toml"):
+            raise
+        raise UnknownNameError(what="stack", given=name, allowed=allowed, nearest=near) from error
 
 
 def default_training_stack() -> str:

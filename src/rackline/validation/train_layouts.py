@@ -114,10 +114,3 @@ def truncated(model: Model, num_layers: int) -> Model:
             groups.append(replace(group, count=count))
         left -= count
     return replace(model, layer_groups=tuple(groups))
-
-
-def mtp_layers(case: Case, model: Model) -> int:
-    """Multi-token-prediction layers in training: those of the model, unless the case says otherwise."""
-    if "mtp" in case.text("variant").lower() and "w/o" in case.text("variant").lower():
-        return 0
-    return model.mtp_layers
