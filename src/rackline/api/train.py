@@ -74,8 +74,8 @@ class TrainQuestion(ModelQuestion):
         default=None,
         metadata=option(
             "text",
-            "training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, hai-llm (DeepSeek-V3), llama-3, unit "
-            "(ideal) or a TOML file; the newest of megatron-bridge by default",
+            "training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, hai-llm (DeepSeek-V3), llama-3, maxtext, "
+            "unit (ideal) or a TOML file; the newest of megatron-bridge by default, maxtext on TPUs",
         ),
     )
     layout: str | None = field(

@@ -65,12 +65,13 @@ def train_space(
             continue
         chunks = _chunks(model, pp, fixed)
         grid = [
-            (tp, pp, v, cp, ep, expert_tp, dp, zero, b, RECOMPUTE.index(again), SCHEDULES.index(name))
+            (tp, pp, v, cp, ep, expert_tp, dp, zero, fsdp, b, RECOMPUTE.index(again), SCHEDULES.index(name))
             for b in _given(fixed, "micro_batch", MICRO_BATCHES)
             if sequences % (dp * b) == 0
             for v, name in _orders(pp, chunks, sequences // (dp * b), schedules)
             for ep, expert_tp in _experts(model, tp, cp, dp, fixed)
             for zero in _given(fixed, "zero", (1, 2, 3))
+            for fsdp in _given(fixed, "fsdp", _shard_groups(system, tp * cp, dp) if zero == 3 else (0,))
             for again in recompute
         ]
         if grid:
@@ -92,6 +93,12 @@ def _shapes(system: TrainingSystem, fixed: Mapping[str, int]) -> list[tuple[int,
     most_cp = max(1, min(MOST_CP, seq_len // SHORTEST_SHARE))
     cps = _given(fixed, "cp", [cp for cp in divisors(chips, most_cp) if seq_len % (2 * cp) == 0])
     return [(tp, pp, cp) for tp in tps for pp in pps for cp in cps if chips % (tp * pp * cp) == 0]
+
+
+def _shard_groups(system: TrainingSystem, stride: int, dp: int) -> tuple[int, ...]:
+    """Replicas that weights are sharded over: all, and under stacks that can those of one scale-up domain."""
+    inside = math.gcd(dp, max(system.cluster.scale_up.size // stride, 1))
+    return (0, inside) if system.stack.hybrid_shards and 1 < inside < dp else (0,)
 
 
 def _tp_fits(model: Model, tp: int) -> bool:

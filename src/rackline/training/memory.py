@@ -354,7 +354,7 @@ def _states(batch: MicroBatch, held: Shards, layers: Array, ends: Array) -> dict
     """Weights, gradients and optimiser states of a device with a multiple of the layers of the mean stage [bytes]."""
     runs, system, precision = batch.runs, batch.system, batch.system.precision
     dense, experts = held.dense * layers + ends, held.experts * layers
-    over, expert_over = as_array(runs.dp) * runs.cp, as_array(runs.expert_dp())
+    over, expert_over = as_array(runs.dp) * runs.cp / runs.copies(), runs.expert_dp() / runs.copies()
 
     def cut(least: int, dense: Array, experts: Array | float = 0.0) -> Array:
         return np.where(runs.zero >= least, dense / over + experts / expert_over, dense + experts)

@@ -36,6 +36,7 @@ class TrainLayout:
         ep, expert_tp: expert and tensor parallelism of the routed experts, inside tp · cp · dp [chips].
         dp: replicas that share a batch [count].
         zero: what dp shards: 0 nothing, 1 optimiser, 2 gradients, 3 weights (FSDP).
+        fsdp: replicas over which it shards, as in every other group of so many; 0 for all of dp [count].
         micro_batch: sequences of a micro-batch [sequences].
         recompute: of RECOMPUTE.
         schedule: of SCHEDULES.
@@ -49,6 +50,7 @@ class TrainLayout:
     expert_tp: int = 1
     dp: int = 1
     zero: int = 1
+    fsdp: int = 0
     micro_batch: int = 1
     recompute: str = "none"
     schedule: str = "1f1b"
@@ -62,11 +64,12 @@ class TrainLayout:
         """Short text: parts that are not 1, how states are sharded, what is recomputed."""
         names = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "dp")
         parts = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) != 1]
+        parts += [f"fsdp={self.fsdp}"] if 0 < self.fsdp < self.dp else []
         parts += [f"micro_batch={self.micro_batch}", f"zero={self.zero}"]
         return ",".join(parts)
 
 
-_COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "dp", "zero", "micro_batch")
+_COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "dp", "zero", "fsdp", "micro_batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,7 @@ class Runs:
     expert_tp: IntArray
     dp: IntArray
     zero: IntArray
+    fsdp: IntArray
     micro_batch: IntArray
     recompute: IntArray
     schedule: IntArray
@@ -119,6 +123,10 @@ class Runs:
         """Copies of each expert's weights that share gradients [count]."""
         return np.maximum(self.tp * self.cp * self.dp // (self.ep * self.expert_tp), 1)
 
+    def copies(self) -> IntArray:
+        """Groups of replicas that hold the same shards [count]."""
+        return self.dp // np.where(self.fsdp > 0, self.fsdp, self.dp)
+
     def micro_batches(self, global_batch_sequences: int) -> IntArray:
         """Micro-batches of a step on each replica [count]."""
         return np.maximum(global_batch_sequences // (self.dp * self.micro_batch), 1)
@@ -143,7 +151,7 @@ def parse_train_layout(text: str) -> dict[str, int]:
                 allowed=", ".join(f"{name}=N" for name in _COUNTS),
                 nearest=f"{near[0]}={value or 1}" if near else None,
             )
-        least = 0 if key == "zero" else 1
+        least = 0 if key in ("zero", "fsdp") else 1
         if not value.strip().isdigit() or int(value) < least or (key == "zero" and int(value) > 3):
             allowed = "0, 1, 2 or 3" if key == "zero" else "a whole number of at least 1"
             raise LayoutError(what=f"layout {key}", given=value, allowed=allowed, nearest="1")
@@ -175,6 +183,9 @@ def layout_problem(
         return f"pp·virtual_pp = {chunks} exceeds the {model.num_layers} layers", f"pp={near},virtual_pp=1"
     if layout.virtual_pp > 1 and layout.pp == 1:
         return "virtual_pp needs pp of at least 2", "virtual_pp=1"
+    if layout.fsdp and layout.dp % layout.fsdp:
+        near = nearest_divisor(layout.dp, layout.fsdp)
+        return f"fsdp={layout.fsdp} does not divide dp={layout.dp}", f"fsdp={near}"
     per_step = layout.dp * layout.micro_batch
     if global_batch_sequences % per_step:
         best = nearest_multiple(global_batch_sequences, per_step)

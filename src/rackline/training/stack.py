@@ -104,6 +104,7 @@ class TrainingStack(CatalogueObject):
         fixed_s: Time of a step that nothing else explains: data loading, logging, synchronisation [s].
         gradient_bytes: A gradient as it is exchanged [bytes].
         zero: What data parallelism shards by default.
+        hybrid_shards: Whether weights can be sharded over the replicas of one scale-up domain and copied to the others.
         schedules: Pipeline schedules that it has.
         forwards_tokens: Whether a token crosses to a scale-up domain once, however many of its experts live there.
         optimizer: Optimiser by default, with the data type of its moments.
@@ -113,6 +114,7 @@ class TrainingStack(CatalogueObject):
         numbers_of: Stack whose own fitted numbers it takes, where too few steps of its own are published to fit.
         stated: Names of numbers that its authors state, which no fit changes.
         is_default: Whether it is taken where no stack is named; true for one.
+        default_on: Families of chip generations on which it is taken instead.
         stands_for: Cases of other names, versions or chips that it describes.
         own: Numbers that are fitted for it alone.
     """
@@ -145,6 +147,7 @@ class TrainingStack(CatalogueObject):
     fixed_s: NonNegative = 0.0
     gradient_bytes: Positive = 4.0
     zero: Annotated[int, Field(ge=0, le=3)] = 1
+    hybrid_shards: bool = False
     schedules: tuple[ScheduleName, ...] = stated(SCHEDULES)
     forwards_tokens: bool = True
     optimizer: Text = "adam"
@@ -154,6 +157,7 @@ class TrainingStack(CatalogueObject):
     numbers_of: str = ""
     stated: tuple[Text, ...] = ()
     is_default: bool = False
+    default_on: tuple[Text, ...] = ()
     stands_for: tuple[StandsForRecord, ...] = ()
     own: tuple[OwnNumberRecord, ...] = ()
 
@@ -216,6 +220,8 @@ def training_stack(name: str = "") -> TrainingStack:
         raise UnknownNameError(what="stack", given=name, allowed=allowed, nearest=near) from error
 
 
-def default_training_stack() -> str:
-    """Name of the default training stack."""
-    return next(name for name in names("training_stacks") if training_stack(name).is_default)
+def default_training_stack(generation: str = "") -> str:
+    """Name of the stack that is taken where none is named, on chips of a generation."""
+    stacks = [training_stack(name) for name in names("training_stacks")]
+    on = [stack for stack in stacks if generation.split("-")[0] in stack.default_on]
+    return (on or [stack for stack in stacks if stack.is_default])[0].name

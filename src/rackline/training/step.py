@@ -10,7 +10,7 @@ import numpy as np
 
 from rackline.arch import ADAPTER_BYTES, MoeFfn
 from rackline.hardware import Chip
-from rackline.parallel.exchange import make_group
+from rackline.parallel.exchange import make_group, torus_penalty
 from rackline.passes import PassTable, Row
 from rackline.passes import collectives as c
 from rackline.passes.features import Array, FloatLike, as_array
@@ -48,6 +48,7 @@ class StepParts:
         host_layers: dense halves, mixture layers, local experts, recurrent layers of the whole stack [count].
         scatter, gather: exchange of the gradients and of the trained weights of a stage, per byte of an element [s/B].
         shard_gather: gather of all weights of a stage, frozen ones too, per byte of an element [s/B].
+        copies: exchange of sharded gradients between replicas that hold the same shards, per byte of an element [s/B].
         optimizer: update of a chip's share of the parameters [s].
         hop: activations from stage to stage [s].
     """
@@ -63,6 +64,7 @@ class StepParts:
     scatter: Array
     gather: Array
     shard_gather: Array
+    copies: Array
     optimizer: Array
     hop: Array
     micro_batches: Array
@@ -150,12 +152,15 @@ def step_parts(batch: MicroBatch) -> StepParts:
             if target is not None:
                 target[one.kind, one.phase] = target.get((one.kind, one.phase), 0.0) + value
     held = shards(system, runs)
-    shard_gather = exchange_seconds(table, runs, held.dense + held.ends, held.experts)[1]
-    trained = (held.adapters, 0.0 * held.experts) if system.lora_rank else (held.dense + held.ends, held.experts)
-    scatter, gather = exchange_seconds(table, runs, *trained)
-    share = np.where(runs.zero > 0, 1.0 / (as_array(runs.dp) * runs.cp), 1.0)
-    expert_share = np.where(runs.zero > 0, 1.0 / as_array(runs.expert_dp()), 1.0)
-    owned = trained[0] * share + trained[1] * expert_share
+    whole = (held.dense + held.ends, held.experts)
+    trained = (held.adapters, 0.0 * held.experts) if system.lora_rank else whole
+    copies = as_array(runs.copies())
+    dense_ranks, expert_ranks = as_array(runs.dp * runs.cp) / copies, as_array(runs.expert_dp()) / copies
+    inner = (dense_ranks, as_array(runs.tp)), (expert_ranks, as_array(runs.ep * runs.expert_tp))
+    outer = tuple((copies, ranks * stride) for ranks, stride in inner)
+    scatter, gather = exchange_seconds(table, trained, inner)
+    owned = trained[0] / dense_ranks, trained[1] / expert_ranks
+    updated = np.where(runs.zero > 0, sum(owned), sum(trained))
     return StepParts(
         runs=runs,
         chip=cluster.chip,
@@ -167,8 +172,9 @@ def step_parts(batch: MicroBatch) -> StepParts:
         host_layers=_host_layers(system, runs),
         scatter=scatter,
         gather=gather,
-        shard_gather=shard_gather,
-        optimizer=owned * (OPTIMIZER_BYTES + 2.0 * system.precision.moment_bytes) / cluster.chip.hbm_bytes_per_s,
+        shard_gather=exchange_seconds(table, whole, inner)[1],
+        copies=sum(exchange_seconds(table, owned, outer)),
+        optimizer=updated * (OPTIMIZER_BYTES + 2.0 * system.precision.moment_bytes) / cluster.chip.hbm_bytes_per_s,
         hop=hop_seconds(batch),
         micro_batches=batch.per_step,
         layers=float(system.num_layers),
@@ -220,18 +226,18 @@ def _host_layers(system: TrainingSystem, runs: Runs) -> tuple[Array, Array, Arra
     return dense * one, mixtures * one, experts, states * one
 
 
-def exchange_seconds(table: PassTable, runs: Runs, dense: Array, experts: Array) -> tuple[Array, Array]:
+def exchange_seconds(
+    table: PassTable, amounts: Sequence[Array], groups: Sequence[tuple[Array, Array]]
+) -> tuple[Array, Array]:
     """(scatter, gather) of a chip's parameters, per byte of an element [s/B].
 
-    Gradients are exchanged by all chips that hold the same weights: dp·cp for dense layers, fewer for experts.
+    Args:
+        amounts: parameters of the dense layers, of the experts [elements].
+        groups: (ranks, chips between two of them) of those that exchange each [count].
     """
-    cluster, one = table.cluster, np.ones(len(runs))
+    cluster, one = table.cluster, np.ones(len(amounts[0]))
     if cluster is None:
         return 0.0 * one, 0.0 * one
-    groups = (
-        (dense, make_group(cluster, as_array(runs.dp * runs.cp), as_array(runs.tp))),
-        (experts, make_group(cluster, as_array(runs.expert_dp()), as_array(runs.ep * runs.expert_tp))),
-    )
 
     def seconds(name: str, group: c.Group) -> Array:
         cost = c.all_gather(group)  # a scatter moves the same bytes in the same steps
@@ -241,13 +247,14 @@ def exchange_seconds(table: PassTable, runs: Runs, dense: Array, experts: Array)
             op_class=name,
             dtype="bf16",
             group_size=as_array(group.size),
-            scale_up={"1": cost.scale_up_bytes},
+            scale_up={"1": cost.scale_up_bytes * torus_penalty(cluster, group)},
             scale_out={"1": cost.scale_out_bytes} if cluster.scale_out is not None else {},
         )
         return as_array(row_seconds(table.row_numbers(row), {"1": one}))
 
+    made = [make_group(cluster, *group) for group in groups]
     scatter, gather = (
-        sum((amount * seconds(name, group) for amount, group in groups), 0.0 * one)
+        sum((amount * seconds(name, group) for amount, group in zip(amounts, made, strict=True)), 0.0 * one)
         for name in ("reduce_scatter", "all_gather")
     )
     return scatter, gather
@@ -298,7 +305,8 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     weights = np.where(runs.zero == 1, parts.trained_bytes * parts.gather, 0.0)
     weights = np.where(runs.zero == 0, stack.gradient_bytes * parts.gather, weights)
     # sharded gradients leave with the gathers of the weights, micro-batch by micro-batch
-    data = stack.data_exposed * np.where(runs.zero >= 2, 0.0, grad + weights)
+    once = np.where(runs.zero >= 2, 0.0, grad + weights) + stack.gradient_bytes * parts.copies
+    data = stack.data_exposed * once
     fixed = stack.fixed_s * np.ones(len(runs))
     step = m * (stage + shard + hops) + bubble + data + parts.optimizer + fixed
     shown = hidden.shown

@@ -15,7 +15,7 @@ from rackline.passes import features as f
 from rackline.passes.features import Array, as_array
 from rackline.training.precision import TrainPrecision, train_precision, with_frozen
 from rackline.training.runs import Runs
-from rackline.training.stack import TrainingStack, training_stack
+from rackline.training.stack import TrainingStack, default_training_stack, training_stack
 
 LoraTargets = Literal["all", "attention", "qkv"]
 LORA_TARGETS: tuple[LoraTargets, ...] = get_args(LoraTargets)
@@ -77,7 +77,7 @@ class TrainingSystem:
         """Put a system together.
 
         Args:
-            stack: also by name or file; the default one of the catalogue where it is empty.
+            stack: also by name or file; the default one on these chips where it is empty.
             precision: data types, or their label.
             optimizer: of `OPTIMIZERS`; that of the stack by default.
             frozen: of `FROZEN`; frozen weights are kept as they are multiplied by default.
@@ -99,7 +99,10 @@ class TrainingSystem:
                 allowed="only with adapters, beside which the weights are frozen",
                 nearest="lora = 16",
             )
-        found = stack if isinstance(stack, TrainingStack) else training_stack(stack)
+        generation = cluster.chip.generation
+        found = (
+            stack if isinstance(stack, TrainingStack) else training_stack(stack or default_training_stack(generation))
+        )
         numbers = calibration(found.kernels, cluster.chip)
         types = train_precision(precision, cluster.chip, optimizer, found) if isinstance(precision, str) else precision
         return cls(

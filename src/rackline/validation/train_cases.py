@@ -112,7 +112,17 @@ def joined(all_parts: Sequence[StepParts]) -> StepParts:
 
     runs = Runs(**{f.name: np.concatenate([getattr(p.runs, f.name) for p in all_parts]) for f in fields(Runs)})
     first = all_parts[0]
-    plain = ("scatter", "gather", "shard_gather", "optimizer", "hop", "micro_batches", "layers", "gather_bytes")
+    plain = (
+        "scatter",
+        "gather",
+        "shard_gather",
+        "copies",
+        "optimizer",
+        "hop",
+        "micro_batches",
+        "layers",
+        "gather_bytes",
+    )
     plain += ("trained_bytes",)
     return StepParts(
         runs=runs,
@@ -166,7 +176,8 @@ def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCa
         try:
             key = _system_key(resolver, case)
             system = systems.get(key) or _system(resolver, case, find_stack(str(key[0])))
-            groups.setdefault(key, []).append((case, _layout(case, system), measured_step_s(case)))
+            ready = case, _layout(case, system), measured_step_s(case)
+            groups.setdefault(key, []).append(ready)
             systems[key] = system
         except RacklineError as error:
             unsupported.append(Unsupported.of(case, str(error), bad_input=True))

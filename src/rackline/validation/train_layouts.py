@@ -70,6 +70,7 @@ def train_layout(case: Case, model: Model) -> TrainLayout:
         expert_tp=parts.get("expert_tp", parts.get("moe_tp", tp if wide else 1)) if moe else 1,
         dp=dp,
         zero=_zero(case, parts),
+        fsdp=parts["fsdp"] if 1 < parts.get("fsdp", 1) < dp else 0,
         micro_batch=int(case.number("micro_batch")) if case.values.get("micro_batch") else 1,
         recompute=_recompute(case),
     )

@@ -15,6 +15,7 @@ from rackline.training.stack import IDEAL, TrainingStack
 _TABLES = ("gemm_slowdown", "expert_slowdown")
 _RARE = (
     "forwards_tokens",
+    "hybrid_shards",
     "optimizer",
     "dispatch_bytes",
     "activation_input_bytes",
@@ -22,7 +23,7 @@ _RARE = (
     "numbers_of",
     "stated",
 )
-_DESCRIBES = ("is_default", "stands_for", "own")
+_DESCRIBES = ("is_default", "default_on", "stands_for", "own")
 """Fields that describe the record itself and are not fitted."""
 """Properties that a file states only if they differ from the defaults."""
 _HABITS = (
