@@ -104,6 +104,10 @@ class TrainingStack(CatalogueObject):
         fixed_s: Time of a step that nothing else explains: data loading, logging, synchronisation [s].
         gradient_bytes: A gradient as it is exchanged [bytes].
         zero: What data parallelism shards by default.
+        graphed_mixtures: Labels of data types in which a whole step of a mixture is one captured graph, which the host
+            launches once.
+        interleaves_unstated: Whether a case whose source states no virtual_pp is taken to have had a part a layer; else
+            it had none.
         hybrid_shards: Whether weights can be sharded over the replicas of one scale-up domain and copied to the others.
         schedules: Pipeline schedules that it has.
         forwards_tokens: Whether a token crosses to a scale-up domain once, however many of its experts live there.
@@ -147,6 +151,8 @@ class TrainingStack(CatalogueObject):
     fixed_s: NonNegative = 0.0
     gradient_bytes: Positive = 4.0
     zero: Annotated[int, Field(ge=0, le=3)] = 1
+    graphed_mixtures: tuple[Text, ...] = ()
+    interleaves_unstated: bool = True
     hybrid_shards: bool = False
     schedules: tuple[ScheduleName, ...] = stated(SCHEDULES)
     forwards_tokens: bool = True

@@ -173,7 +173,7 @@ def step_parts(batch: MicroBatch) -> StepParts:
         scatter=scatter,
         gather=gather,
         shard_gather=exchange_seconds(table, whole, inner)[1],
-        copies=sum(exchange_seconds(table, owned, outer)),
+        copies=sum(exchange_seconds(table, owned, outer), np.zeros(len(runs))),
         optimizer=updated * (OPTIMIZER_BYTES + 2.0 * system.precision.moment_bytes) / cluster.chip.hbm_bytes_per_s,
         hop=hop_seconds(batch),
         micro_batches=batch.per_step,
@@ -222,8 +222,9 @@ def _host_layers(system: TrainingSystem, runs: Runs) -> tuple[Array, Array, Arra
             experts = experts + count * np.ceil(group.ffn.num_experts / as_array(runs.ep))
         elif group.ffn.d_ff:
             dense += 0.5 * count
-    one = np.ones(len(runs))
-    return dense * one, mixtures * one, experts, states * one
+    graphed = mixtures and not states and system.precision.label in system.stack.graphed_mixtures
+    one = np.full(len(runs), 0.0 if graphed else 1.0)
+    return dense * one, mixtures * one, experts * one, states * one
 
 
 def exchange_seconds(

@@ -241,7 +241,7 @@ def _system(resolver: Resolver, case: Case, stack: TrainingStack) -> TrainingSys
 
 def _layout(case: Case, system: TrainingSystem) -> TrainLayout:
     """The layout of a case, with the cheapest recomputation that fits by the memory model where none is stated."""
-    layout = train_layout(case, system.model)
+    layout = train_layout(case, system.model, interleaves=system.stack.interleaves_unstated)
     if case.text("recompute", "unknown").lower() != "unknown":
         return layout
     batch = MicroBatch(system=system, runs=Runs.of([layout]))

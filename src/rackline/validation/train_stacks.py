@@ -15,6 +15,8 @@ from rackline.training.stack import IDEAL, TrainingStack
 _TABLES = ("gemm_slowdown", "expert_slowdown")
 _RARE = (
     "forwards_tokens",
+    "graphed_mixtures",
+    "interleaves_unstated",
     "hybrid_shards",
     "optimizer",
     "dispatch_bytes",
@@ -41,7 +43,8 @@ _HABITS = (
 )
 
 _CITATION = (
-    "fitted to published training steps of dgxc-benchmarking, Megatron-Bridge, Megatron-LM and LLM Foundry; "
+    "fitted to published training steps of dgxc-benchmarking, Megatron-Bridge, Megatron-LM, LLM Foundry, MaxText and "
+    "tpu-recipes; "
     "see docs/accuracy.md"
 )
 
