@@ -19,7 +19,7 @@ from rackline.training.memory import CHEAPEST_FIRST, train_memory
 from rackline.training.reliability import Reliability, reliability
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout
 from rackline.training.schedules import Durations, Timeline, schedule
-from rackline.training.step import StepSeconds, hop_seconds
+from rackline.training.step import hop_seconds
 from rackline.training.system import MicroBatch, TrainingSystem
 
 MOST_MICRO_BATCHES = 4
@@ -89,7 +89,7 @@ class TrainCandidate:
 
     layout: TrainLayout
     step_s: float
-    step: StepSeconds
+    step: Mapping[str, Any]
     memory: Mapping[str, float]
     mfu: float
     mfu_causal: float

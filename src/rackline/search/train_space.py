@@ -8,11 +8,20 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from rackline.arch import DenseFfn, Model
+from rackline.arch import Model
 from rackline.errors import InputError, LayoutError
 from rackline.passes.features import Array
 from rackline.training.memory import TrainMemory, train_memory
-from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout, check_layout, nearest_multiple
+from rackline.training.runs import (
+    RECOMPUTE,
+    SCHEDULES,
+    Runs,
+    TrainLayout,
+    attention_problem,
+    check_layout,
+    experts_problem,
+    nearest_multiple,
+)
 from rackline.training.step import StepTime, step_parts, step_time
 from rackline.training.system import MicroBatch, TrainingSystem
 
@@ -88,7 +97,11 @@ def _given(fixed: Mapping[str, int], name: str, otherwise: Sequence[int]) -> Seq
 def _shapes(system: TrainingSystem, fixed: Mapping[str, int]) -> list[tuple[int, int, int]]:
     """(tp, pp, cp) that fill all chips and cut no head, layer or sequence."""
     model, chips, seq_len = system.model, system.cluster.num_chips, system.seq_len
-    tps = [tp for tp in _given(fixed, "tp", divisors(chips, MOST_TP)) if _tp_fits(model, tp)]
+    tps = [
+        tp
+        for tp in _given(fixed, "tp", divisors(chips, MOST_TP))
+        if attention_problem(TrainLayout(tp=tp), model) is None
+    ]
     pps = [pp for pp in _given(fixed, "pp", divisors(chips, model.num_layers)) if pp <= model.num_layers]
     most_cp = max(1, min(MOST_CP, seq_len // SHORTEST_SHARE))
     cps = _given(fixed, "cp", [cp for cp in divisors(chips, most_cp) if seq_len % (2 * cp) == 0])
@@ -101,25 +114,16 @@ def _shard_groups(system: TrainingSystem, stride: int, dp: int) -> tuple[int, ..
     return (0, inside) if system.stack.hybrid_shards and 1 < inside < dp else (0,)
 
 
-def _tp_fits(model: Model, tp: int) -> bool:
-    for core in model.cores().values():
-        heads, kv_heads = core.num_q_heads, core.num_kv_heads
-        if heads % tp or (kv_heads and kv_heads % tp and tp % kv_heads):
-            return False
-    return all(group.ffn.d_ff % tp == 0 for group in model.layer_groups if isinstance(group.ffn, DenseFfn))
-
-
 def _experts(model: Model, tp: int, cp: int, dp: int, fixed: Mapping[str, int]) -> list[tuple[int, int]]:
+    """(ep, expert_tp) that the experts of a model allow."""
     moe = model.moe()
-    if moe is None:
-        return [(1, 1)] if fixed.get("ep", 1) * fixed.get("expert_tp", 1) == 1 else []
-    ranks = tp * cp * dp
-    found: list[tuple[int, int]] = []
-    for expert_tp in _given(fixed, "expert_tp", sorted({1, tp})):
-        for ep in _given(fixed, "ep", divisors(moe.num_experts)):
-            if moe.num_experts % ep == 0 and ranks % (ep * expert_tp) == 0 and moe.d_expert % expert_tp == 0:
-                found.append((ep, expert_tp))
-    return found
+    most = divisors(moe.num_experts) if moe else [1]
+    return [
+        (ep, expert_tp)
+        for expert_tp in _given(fixed, "expert_tp", sorted({1, tp}) if moe else [1])
+        for ep in _given(fixed, "ep", most)
+        if experts_problem(TrainLayout(tp=tp, cp=cp, dp=dp, ep=ep, expert_tp=expert_tp), model) is None
+    ]
 
 
 def _chunks(model: Model, pp: int, fixed: Mapping[str, int]) -> list[int]:
@@ -161,7 +165,7 @@ def _refused(system: TrainingSystem, fixed: Mapping[str, int], schedules: Sequen
             allowed=f"a multiple of the replicas that {chips} chips can make: {listed}",
             nearest=f"{near} sequences of {system.seq_len} tokens",
         )
-    if "tp" in fixed and not _tp_fits(model, fixed["tp"]):
+    if "tp" in fixed and attention_problem(TrainLayout(tp=fixed["tp"]), model):
         check_layout(TrainLayout(tp=fixed["tp"]), model, system.cluster, sequences, system.seq_len)
     per_replica = fixed.get("tp", 1) * fixed.get("pp", 1) * fixed.get("cp", 1)
     if chips % per_replica:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import assert_never
-
 import numpy as np
 
 from rackline.arch import Model
 from rackline.hardware import drawn_w
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.training.runs import RECOMPUTE, Runs
+from rackline.training.runs import RECOMPUTE, Runs, by_name
 from rackline.training.step import StepTime, row_table
 from rackline.training.system import MicroBatch, attention_products
 from rackline.training.work import from_latent, work_of
@@ -95,22 +93,9 @@ def hardware_share(model: Model, runs: Runs, seq_len: float) -> Array:
     """Executed FLOP over model FLOP: 4/3 of the layers under full recompute, attention again under
     selective, up-projections of latents under modules, the layers again in a reversible stack."""
     forward = 2.0 * model.active_params * seq_len + attention_flop(model, seq_len)
-    head = 2.0 * model.vocab_size * model.d_model * seq_len
-    extra = np.zeros(len(runs))
-    for number, name in enumerate(RECOMPUTE):
-        match name:
-            case "none":
-                value = 0.0
-            case "selective":
-                value = attention_flop(model, seq_len)
-            case "modules":
-                value = latent_flop(model) * seq_len
-            case "full" | "reversible":
-                value = forward - head
-            case _:
-                assert_never(name)
-        extra = np.where(runs.recompute == number, value, extra)
-    return 1.0 + extra / (3.0 * forward)
+    again = forward - 2.0 * model.vocab_size * model.d_model * seq_len
+    extra = {"none": 0.0, "selective": attention_flop(model, seq_len), "modules": latent_flop(model) * seq_len}
+    return 1.0 + by_name(runs.recompute, RECOMPUTE, extra | {"full": again, "reversible": again}) / (3.0 * forward)
 
 
 def training_w(batch: MicroBatch, step: StepTime) -> Array:

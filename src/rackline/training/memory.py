@@ -9,7 +9,7 @@ import numpy as np
 
 from rackline.arch import DenseFfn, MoeFfn
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs
+from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs, by_name
 from rackline.training.system import MicroBatch, TrainingSystem, attention_products
 from rackline.training.work import from_latent
 
@@ -141,15 +141,10 @@ def stack_bytes(batch: MicroBatch, recompute: Recompute, *, dropout: bool = Fals
     streams of the last layer).
     """
     residual = 2.0 * batch.system.model.d_model / batch.spread
-    match recompute:
-        case "reversible":
-            return batch.tokens * 2.0 * residual * as_array(batch.runs.pp)
-        case "full":
-            return batch.tokens * residual * batch.system.num_layers
-        case "none" | "selective" | "modules":
-            pass
-        case _:
-            assert_never(recompute)
+    if recompute == "reversible":
+        return batch.tokens * 2.0 * residual * as_array(batch.runs.pp)
+    if recompute == "full":
+        return batch.tokens * residual * batch.system.num_layers
     layers = enumerate(batch.system.layer_counts())
     each = (layer_bytes(batch, index, recompute, dropout=dropout) * count for index, count in layers)
     return sum(each, np.zeros(len(batch.runs)))
@@ -167,15 +162,7 @@ def layer_bytes(batch: MicroBatch, index: int, recompute: Recompute = "none", *,
 def _run_again(recompute: Recompute) -> tuple[bool, bool]:
     """Whether (the core of attention, the cheap modules of a layer) are recomputed, so that nothing of them is
     stored."""
-    match recompute:
-        case "none":
-            return False, False
-        case "selective":
-            return True, False
-        case "modules" | "full" | "reversible":
-            return True, True
-        case _:
-            assert_never(recompute)
+    return recompute != "none", recompute not in ("none", "selective")
 
 
 def _attention(batch: MicroBatch, index: int, recompute: Recompute, dropout: bool) -> Array:
@@ -264,23 +251,10 @@ def micro_batches_in_flight(runs: Runs, micro_batches: Array) -> Array:
     Sources: Korthikanti et al. 2022, section 4.2.3; Qi et al. 2023 (arXiv:2401.10241); DualPipe README.
     """
     p, v, m = as_array(runs.pp), as_array(runs.virtual_pp), as_array(micro_batches)
-    found = np.zeros(len(runs))
-    for number, name in enumerate(SCHEDULES):
-        match name:
-            case "1f1b" | "interleaved":
-                value = np.minimum(p, m) * (1.0 + (p - 1.0) / (p * v) * (v > 1))
-            case "gpipe":
-                value = m
-            case "zb-h1" | "zb-v":
-                value = np.minimum(p, m)
-            case "zb-h2":
-                value = np.minimum(2.0 * p - 1.0, m)
-            case "dualpipe":
-                value = np.minimum(p + 1.0, m)
-            case _:
-                assert_never(name)
-        found = np.where(runs.schedule == number, value, found)
-    return np.minimum(found, m)
+    ahead = np.minimum(p, m) * (1.0 + (p - 1.0) / (p * v) * (v > 1))
+    held: dict[str, Array] = {"1f1b": ahead, "interleaved": ahead, "gpipe": m, "zb-h1": p, "zb-v": p}
+    held |= {"zb-h2": 2.0 * p - 1.0, "dualpipe": p + 1.0}
+    return np.minimum(by_name(runs.schedule, SCHEDULES, held), m)
 
 
 def train_memory(
@@ -323,31 +297,15 @@ def train_memory(
 def _activations(batch: MicroBatch, dropout: bool) -> tuple[Array, Array]:
     """(activations that one micro-batch stores in the whole stack, activations recomputed in one layer) [bytes]."""
     runs, none = batch.runs, np.zeros(len(batch.runs))
-    kept, again = none, none
     working, left = none, none  # of the largest layer
     for index in range(len(batch.system.model.layer_groups)):
         size = layer_bytes(batch, index, "selective", dropout=dropout)
         left = np.where(size > working, layer_bytes(batch, index, "modules", dropout=dropout), left)
         working = np.maximum(working, size)
-    for number, name in enumerate(RECOMPUTE):
-        rows = runs.recompute == number
-        if np.any(rows):
-            kept = np.where(rows, stack_bytes(batch, name, dropout=dropout), kept)
-            again = np.where(rows, _rebuilt(name, working, left), again)
-    return kept, again
-
-
-def _rebuilt(recompute: Recompute, working: Array, left: Array) -> Array:
-    """Activations recomputed in a layer while its gradients are computed; `left` is what it stored [bytes]."""
-    match recompute:
-        case "none" | "selective":
-            return 0.0 * working
-        case "modules":
-            return working - left
-        case "full" | "reversible":
-            return working
-        case _:
-            assert_never(recompute)
+    kept = by_name(runs.recompute, RECOMPUTE, {name: stack_bytes(batch, name, dropout=dropout) for name in RECOMPUTE})
+    # while the gradients of a layer are computed, with what it stored for modules
+    again = {"none": none, "selective": none, "modules": working - left, "full": working, "reversible": working}
+    return kept, by_name(runs.recompute, RECOMPUTE, again)
 
 
 def _states(batch: MicroBatch, held: Shards, layers: Array, ends: Array) -> dict[str, Array]:

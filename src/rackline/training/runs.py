@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rackline.arch import DenseFfn, Model
 from rackline.errors import LayoutError, nearest_names
 from rackline.hardware import Cluster
+from rackline.passes.features import Array, FloatLike
 
 IntArray = NDArray[np.int64]
 
@@ -132,6 +133,11 @@ class Runs:
         return np.maximum(global_batch_sequences // (self.dp * self.micro_batch), 1)
 
 
+def by_name(index: IntArray, names: Sequence[str], values: Mapping[str, FloatLike]) -> Array:
+    """For each run the value of the name that its index stands for."""
+    return np.select([index == number for number in range(len(names))], [values[name] for name in names])
+
+
 def parse_train_layout(text: str) -> dict[str, int]:
     """Parse degrees such as "tp=8,pp=16".
 
@@ -196,10 +202,11 @@ def layout_problem(
         )
     if seq_len % (layout.cp * (2 if layout.cp > 1 else 1)):
         return f"cp={layout.cp} does not divide a sequence of {seq_len} tokens (in two halves)", "cp=1"
-    return _attention_problem(layout, model) or _experts_problem(layout, model)
+    return attention_problem(layout, model) or experts_problem(layout, model)
 
 
-def _attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
+def attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
+    """The same for what tp cuts: heads and dense blocks."""
     for attention in model.cores().values():
         heads, kv_heads = attention.num_q_heads, attention.num_kv_heads
         if heads and heads % layout.tp:
@@ -214,7 +221,8 @@ def _attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | No
     return None
 
 
-def _experts_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
+def experts_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
+    """The same for what ep and expert_tp cut."""
     moe = model.moe()
     if moe is None:
         return None if layout.ep * layout.expert_tp == 1 else ("a dense model has no ep or expert_tp", "ep=1")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypedDict, assert_never
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from rackline.passes import collectives as c
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.line import row_seconds
 from rackline.training.memory import shards
-from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs
+from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, by_name
 from rackline.training.stack import TrainingStack
 from rackline.training.system import MicroBatch, TrainingSystem
 from rackline.training.work import PHASES, Kind, Phase, Work, work_of
@@ -73,23 +73,6 @@ class StepParts:
     trained_bytes: FloatLike
 
 
-class StepSeconds(TypedDict):
-    """Parts of one training step [s], see `StepTime`; `exposed_s` by kind."""
-
-    forward_s: float
-    input_s: float
-    weight_s: float
-    recompute_s: float
-    host_s: float
-    stage_s: float
-    bubble_s: float
-    data_s: float
-    optimizer_s: float
-    fixed_s: float
-    step_s: float
-    exposed_s: dict[str, float]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
     """Time of one step and where it goes; arrays with one value per run [s].
@@ -120,22 +103,10 @@ class StepTime:
     step: Array
     shown: Mapping[str, Array]
 
-    def at(self, index: int) -> StepSeconds:
-        """One run as plain numbers."""
-        return {
-            "forward_s": float(self.forward[index]),
-            "input_s": float(self.input[index]),
-            "weight_s": float(self.weight[index]),
-            "recompute_s": float(self.recompute[index]),
-            "host_s": float(self.host[index]),
-            "stage_s": float(self.stage[index]),
-            "bubble_s": float(self.bubble[index]),
-            "data_s": float(self.data[index]),
-            "optimizer_s": float(self.optimizer[index]),
-            "fixed_s": float(self.fixed[index]),
-            "step_s": float(self.step[index]),
-            "exposed_s": {kind: float(value[index]) for kind, value in self.shown.items()},
-        }
+    def at(self, index: int) -> dict[str, Any]:
+        """One run as plain numbers [s]: parts as NAME_s, and by kind what is exposed."""
+        parts = {f"{f.name}_s": float(getattr(self, f.name)[index]) for f in fields(self) if f.name != "shown"}
+        return parts | {"exposed_s": {kind: float(value[index]) for kind, value in self.shown.items()}}
 
 
 def step_parts(batch: MicroBatch) -> StepParts:
@@ -330,58 +301,38 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     )
 
 
-def multipliers(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]) -> dict[tuple[Kind, Phase], Any]:
+def multipliers(
+    parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
+) -> dict[tuple[Kind, Phase], FloatLike]:
     """(kind, phase) → factor on the time of single kernels."""
-    found: dict[tuple[Kind, Phase], Any] = {}
-    for kind, phase in {**parts.seconds, **parts.ends}:
-        found[kind, phase] = _multiplier(kind, phase, parts, stack, scale)
-    return found
-
-
-def _multiplier(
-    kind: Kind, phase: Phase, parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
-) -> FloatLike:
-    match kind:
-        case "gemm":
-            return scale.get("gemm", stack.gemm(parts.chip, parts.dtype))
-        case "experts":
-            dense = scale.get("gemm", stack.gemm(parts.chip, parts.dtype))
-            return dense * scale.get("experts", stack.experts(parts.chip))
-        case "attention":
-            flash = scale.get("flash", stack.flash(parts.chip))
-            return flash if phase == "forward" else flash * stack.flash_backward
-        case "head":
-            return scale.get("head", stack.gemm(parts.chip, "bf16"))
-        case "state" | "elementwise" | "quantise" | "permute" | "unfused":
-            return float(getattr(stack, kind))
-        case "tensor" | "context":
-            return float(getattr(stack, f"{kind}_exposed"))
-        case "expert_inside" | "expert_outside":
-            return float(getattr(stack, kind))
-        case "logits":
-            return 1.0
-        case _:
-            assert_never(kind)
+    gemm = scale.get("gemm", stack.gemm(parts.chip, parts.dtype))
+    factors: dict[Kind, FloatLike] = {
+        "gemm": gemm,
+        "experts": gemm * scale.get("experts", stack.experts(parts.chip)),
+        "attention": scale.get("flash", stack.flash(parts.chip)),
+        "head": scale.get("head", stack.gemm(parts.chip, "bf16")),
+        "state": stack.state,
+        "elementwise": stack.elementwise,
+        "quantise": stack.quantise,
+        "permute": stack.permute,
+        "unfused": stack.unfused,
+        "tensor": stack.tensor_exposed,
+        "context": stack.context_exposed,
+        "expert_inside": stack.expert_inside,
+        "expert_outside": stack.expert_outside,
+        "logits": 1.0,
+    }
+    slower = {("attention", phase): stack.flash_backward for phase in PHASES if phase != "forward"}
+    return {key: factors[key[0]] * slower.get(key, 1.0) for key in (*parts.seconds, *parts.ends)}
 
 
 def recompute_seconds(parts: StepParts, times: Mapping[tuple[Kind, Phase], Any], forward: Array) -> Array:
     """Recomputation in the backward pass of one micro-batch on the mean stage [s]."""
     runs = parts.runs
-    found = np.zeros(len(runs))
-    for number, name in enumerate(RECOMPUTE):
-        match name:
-            case "none":
-                value = found
-            case "selective":
-                value = _run_again(parts.core, times, runs)
-            case "modules":
-                value = _run_again(parts.modules, times, runs)
-            case "full" | "reversible":  # a reversible block rebuilds its inputs from its outputs: a forward pass
-                value = forward
-            case _:
-                assert_never(name)
-        found = np.where(runs.recompute == number, value, found)
-    return found
+    # a reversible block rebuilds its inputs from its outputs: a forward pass
+    again = {"none": 0.0 * forward, "full": forward, "reversible": forward}
+    again |= {"selective": _run_again(parts.core, times, runs), "modules": _run_again(parts.modules, times, runs)}
+    return by_name(runs.recompute, RECOMPUTE, again)
 
 
 def _run_again(rows: Times, times: Mapping[tuple[Kind, Phase], Any], runs: Runs) -> Array:
@@ -475,20 +426,10 @@ def bubble_seconds(
     w, both = (  # DualPipe runs a forward pass under a backward pass of the other direction
         (phases[name] ** CORNER + (host / 3.0) ** CORNER) ** (1.0 / CORNER) for name in ("weight", "forward")
     )
-    found = np.zeros(len(runs))
-    for number, name in enumerate(SCHEDULES):
-        match name:
-            case "1f1b" | "interleaved" | "gpipe":
-                value = (pp - 1) / v * stage
-            case "zb-h1":
-                value = (pp - 1) * np.maximum(stage - 2.0 * w, 0.0)
-            case "zb-h2":
-                value = (pp - 1) * np.maximum(stage - 3.0 * w, 0.0)
-            case "zb-v":  # of the block in schedules/zb_v, found by running it
-                value = (pp - 1) / 2.0 * both
-            case "dualpipe":
-                value = np.maximum(pp / 2.0 - 1.0, 0.0) * np.maximum(pair + (stage - both) - 3.0 * w, 0.0)
-            case _:
-                assert_never(name)
-        found = np.where(runs.schedule == number, value, found)
-    return found + 2.0 * (pp - 1) * hop
+    plain = (pp - 1) / v * stage
+    bubble = {"1f1b": plain, "interleaved": plain, "gpipe": plain}
+    bubble |= {f"zb-h{n - 1}": (pp - 1) * np.maximum(stage - n * w, 0.0) for n in (2, 3)}
+    bubble["zb-v"] = (pp - 1) / 2.0 * both  # of the block in schedules/zb_v, found by running it
+    ends = np.maximum(pp / 2.0 - 1.0, 0.0)
+    bubble["dualpipe"] = ends * np.maximum(pair + (stage - both) - 3.0 * w, 0.0)
+    return by_name(runs.schedule, SCHEDULES, bubble) + 2.0 * (pp - 1) * hop

@@ -34,8 +34,8 @@ def train_stack_name(case: Case, generation: str) -> str:
 def train_layout(case: Case, model: Model, *, interleaves: bool = True) -> TrainLayout:
     """The layout of a case.
 
-    A missing virtual_pp is the number of layers, or none; a missing micro_batch is 1; an unknown recompute is none until
-    memory is counted; a missing expert_tp is tp for few wide experts, else 1; dp follows from the chips.
+    A missing virtual_pp is the number of layers or none; a missing micro_batch is 1; an unknown recompute is none
+    until memory is counted; a missing expert_tp is tp for few wide experts, else 1; dp follows from the chips.
 
     Args:
         interleaves: whether a run whose virtual_pp is not stated had one.
