@@ -48,7 +48,7 @@ def test_weights_in_four_bits_take_a_quarter_and_are_written_out_in_each_pass() 
     # each of 32 micro-batches reads 0.516 and writes 2 bytes of a chip's share twice
     layers = 70.55e9 - 2 * 128256 * 8192
     moved = 32 * 2 * layers / 8 * (4.127 / 8 + 2.0) / CHIPS.chip.hbm_bytes_per_s
-    assert more == pytest.approx(moved, rel=0.35)
+    assert more == pytest.approx(moved / 0.75, rel=0.1)  # small kernels reach three quarters of the rate of memory
     with pytest.raises(PrecisionError, match="nf4"):
         with_frozen(lora.precision, "int3")
     with pytest.raises(PrecisionError, match="bf16"):

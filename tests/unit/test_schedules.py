@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rackline.training.pipeline import bubble_seconds
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
@@ -23,6 +22,7 @@ from rackline.training.schedules import (
     token_s,
 )
 from rackline.training.schedules.schedule import in_turn
+from rackline.training.step import bubble_seconds
 from rackline.training.work import Phase
 
 EXACT = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2")

@@ -125,7 +125,7 @@ class Cluster:
         return dataclasses.replace(self, num_chips=num_chips)
 
     def in_slices(self, count: int) -> Cluster:
-        """Return the chips in use as so many equal slices of a torus, each with axes of its own.
+        """Return the chips in use as a number of equal slices of a torus, each with axes of its own.
 
         Raises:
             LayoutError: Not a torus, slices that are not whole, larger than its domain or joined by nothing.
@@ -149,7 +149,7 @@ class Cluster:
 
 
 def near_cube(chips: int, axes: int) -> tuple[int, ...]:
-    """Lengths of so many axes whose product is a number of chips, as equal as whole numbers allow, rising.
+    """Lengths of `axes` axes whose product is a number of chips, as equal as whole numbers allow, rising.
 
     >>> near_cube(128, 2), near_cube(128, 3), near_cube(64, 3)
     ((8, 16), (4, 4, 8), (4, 4, 4))

@@ -141,10 +141,9 @@ def stack_bytes(batch: MicroBatch, recompute: Recompute, *, dropout: bool = Fals
     streams of the last layer).
     """
     residual = 2.0 * batch.system.model.d_model / batch.spread
-    if recompute == "reversible":
-        return batch.tokens * 2.0 * residual * as_array(batch.runs.pp)
-    if recompute == "full":
-        return batch.tokens * residual * batch.system.num_layers
+    whole = {"full": residual * batch.system.num_layers, "reversible": 2.0 * residual * as_array(batch.runs.pp)}
+    if recompute in whole:
+        return batch.tokens * whole[recompute]
     layers = enumerate(batch.system.layer_counts())
     each = (layer_bytes(batch, index, recompute, dropout=dropout) * count for index, count in layers)
     return sum(each, np.zeros(len(batch.runs)))

@@ -37,7 +37,7 @@ class TrainLayout:
         ep, expert_tp: expert and tensor parallelism of the routed experts, inside tp · cp · dp [chips].
         dp: replicas that share a batch [count].
         zero: what dp shards: 0 nothing, 1 optimiser, 2 gradients, 3 weights (FSDP).
-        fsdp: replicas over which it shards, as in every other group of so many; 0 for all of dp [count].
+        fsdp: replicas over which it shards, while other groups of as many hold copies; 0 for all of dp [count].
         micro_batch: sequences of a micro-batch [sequences].
         recompute: of RECOMPUTE.
         schedule: of SCHEDULES.
