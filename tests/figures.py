@@ -50,14 +50,12 @@ from rackline.scaling import Budget, PhaseMfu, Usage, budget, loss_law
 from rackline.search import Plan
 from rackline.search.plan import WhatIfPoint
 from rackline.search.train import TrainPlan, train_plan
-from rackline.search.train_evaluate import TrainJob
 from rackline.serving.capacity import Capacity, capacity
 from rackline.serving.workload import Workload
 from rackline.simulation import PlainClock, Pool, RankSpec, Requests, Result, policy, simulate
 from rackline.system import Constraints
-from rackline.training.precision import train_precision
 from rackline.training.schedules import Timeline, equal_stages, schedule
-from rackline.training.stack import training_stack
+from rackline.training.system import TrainingSystem
 from rackline.validation.figure import parity_figure
 from rackline.validation.scoreboard import Score, Scoreboard
 
@@ -174,18 +172,11 @@ def fitting(context_len: float = 32e3) -> Capacity:
 @cache
 def a_train_plan() -> TrainPlan:
     rack = cluster("dgx-h100").with_num_chips(64)
-    stack = training_stack("megatron-bridge")
-    job = TrainJob(
-        model=model("llama-3.1-70b"),
-        cluster=rack,
-        precision=train_precision("bf16", rack.chip),
-        stack=stack,
-        calibration=calibration(stack.kernels, rack.chip),
-        global_batch_sequences=64,
-        seq_len=8192,
+    system = TrainingSystem.of(
+        model("llama-3.1-70b"), rack, stack="megatron-bridge", global_batch_sequences=64, seq_len=8192
     )
     return train_plan(
-        job, fixed={"tp": 8, "pp": 4, "cp": 1}, schedules=["1f1b"], recompute=["none", "selective", "full"]
+        system, fixed={"tp": 8, "pp": 4, "cp": 1}, schedules=["1f1b"], recompute=["none", "selective", "full"]
     )
 
 

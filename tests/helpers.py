@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,35 @@ from rackline.pricing import TokenCosts
 from rackline.search import Plan, SearchSpace, plan
 from rackline.serving.workload import Workload
 from rackline.system import Constraints, Demand, System
+from rackline.training.runs import Runs, TrainLayout
+from rackline.training.stack import IDEAL, TrainingStack
+from rackline.training.system import MicroBatch, TrainingSystem
 
 
 @cache
 def model(name: str) -> Any:
     """A model of the catalogue."""
     return arch.model(name)
+
+
+def micro_batch(
+    model: Any,
+    layouts: Runs | Sequence[TrainLayout],
+    on: Cluster,
+    *,
+    seq_len: int,
+    stack: TrainingStack | str = IDEAL,
+    kernels: Calibration | None = None,
+    batch: int = 64,
+    **more: Any,
+) -> MicroBatch:
+    """A micro-batch of some layouts; `kernels` in place of those of the stack."""
+    more.setdefault("mtp_layers", 0)
+    system = TrainingSystem.of(model, on, stack=stack, global_batch_sequences=batch, seq_len=seq_len, **more)
+    if kernels is not None:
+        system = replace(system, calibration=kernels, cluster=on.without_latency() if kernels.is_unit else on)
+    runs = layouts if isinstance(layouts, Runs) else Runs.of(layouts)
+    return MicroBatch(system=system, runs=runs)
 
 
 @cache

@@ -12,7 +12,7 @@ import pytest
 import rackline as rl
 from helpers import call
 from rackline.cli.main import run
-from rackline.search.train_timeline import timeline_of
+from rackline.search.train import timeline_of
 
 TRAIN = ["train", "llama-3.1-70b", "--on", "dgx-h100", "--chips", "64", "--global-batch", "1Mi", "--seq", "8Ki"]
 
@@ -222,7 +222,7 @@ def test_a_drawn_pipeline_waits_as_long_as_the_closed_form_says(capsys: pytest.C
 def test_a_sequence_is_as_long_as_the_context_and_k_is_a_thousand(name: str, asked: str | None, wanted: int) -> None:
     given: dict[str, Any] = {} if asked is None else {"seq": asked}
     found = rl.train(name, on="dgx-h100", chips=8, global_batch="64k", layout="tp=8", **given)
-    assert found.result.job.seq_len == wanted
+    assert found.result.system.seq_len == wanted
     said = "k is 1000; 8Ki is 8,192" in " ".join(found.defaults)
     assert said == (asked == "8k")
 

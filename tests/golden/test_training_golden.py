@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers import micro_batch
 from rackline import arch
 from rackline.hardware import cluster
-from rackline.training.activations import korthikanti_layer_bytes, stack_bytes
 from rackline.training.flop import mfu, model_flop
-from rackline.training.memory import train_memory
-from rackline.training.precision import TrainPrecision, train_precision
+from rackline.training.memory import korthikanti_layer_bytes, stack_bytes, train_memory
+from rackline.training.precision import TrainPrecision
 from rackline.training.reliability import checkpoint_interval, lost_share, reliability, seconds_between_failures
-from rackline.training.runs import Runs, TrainLayout
-from rackline.training.work import MicroBatch
+from rackline.training.runs import TrainLayout
+from rackline.training.stack import IDEAL
+from rackline.training.system import MicroBatch
 from rackline.validation.resolve import architecture_record
 
 
@@ -33,16 +35,8 @@ def gpt(layers: int, width: int, heads: int) -> Any:
 
 
 def batch(model: Any, layout: TrainLayout, *, seq_len: int = 2048, flash: bool = True, sp: bool = True) -> MicroBatch:
-    on = cluster("dgx-a100")
-    return MicroBatch(
-        model=model,
-        runs=Runs.of([layout]),
-        cluster=on,
-        precision=train_precision("bf16", on.chip),
-        seq_len=seq_len,
-        flash=flash,
-        sequence_parallel=sp,
-    )
+    stack = replace(IDEAL, flash_attention=flash, sequence_parallel=sp)
+    return micro_batch(model, [layout], cluster("dgx-a100"), seq_len=seq_len, stack=stack)
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
@@ -74,12 +68,9 @@ def test_published_shares_of_selective_recompute() -> None:
 def test_zero_shards_7_5_billion_parameters_over_64_chips(zero: int, gigabytes: float) -> None:
     """Rajbhandari et al. 2019 (arXiv:1910.02054), figure 1: 2 + 2 + 12 bytes a parameter."""
     model = gpt(36, 4096, 32)
-    types = TrainPrecision(label="fp16", gradient_bytes=2.0)
-    on = cluster("dgx-a100")
-    runs = Runs.of([TrainLayout(dp=64, zero=zero)])
-    found = train_memory(
-        MicroBatch(model=model, runs=runs, cluster=on, precision=types, seq_len=128), global_batch_sequences=64
-    )
+    types, stack = TrainPrecision(label="fp16"), replace(IDEAL, gradient_bytes=2.0)
+    layouts, on = [TrainLayout(dp=64, zero=zero)], cluster("dgx-a100")
+    found = train_memory(micro_batch(model, layouts, on, seq_len=128, precision=types, stack=stack))
     layer = 2.0 * 2.0 * float(model.total_params / 36) if zero == 3 else 0.0  # two gathered layers besides
     states = float((found.weights + found.gradients + found.optimizer)[0]) - layer
     assert states / 1e9 * 7.5e9 / model.total_params == pytest.approx(gigabytes, rel=0.03)

@@ -11,18 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import micro_batch
 from rackline import arch
 from rackline.hardware import Cluster, cluster
-from rackline.passes import UNIT
 from rackline.passes.features import TOKENS
-from rackline.training.blocks import work_of
 from rackline.training.flop import attention_flop, model_flop
-from rackline.training.precision import train_precision
-from rackline.training.runs import Runs, TrainLayout
+from rackline.training.runs import TrainLayout
 from rackline.training.schedules import SCHEDULE_OF, Durations, Timeline
 from rackline.training.stack import IDEAL, training_stack
 from rackline.training.step import StepParts, step_parts, step_time
-from rackline.training.work import MicroBatch
+from rackline.training.work import work_of
 
 LAYOUTS = st.builds(
     TrainLayout,
@@ -87,17 +85,7 @@ def test_no_stage_overlaps_itself_and_memory_returns_to_its_start(found: tuple[s
 def parts_of(layout: TrainLayout, on: Cluster, name: str) -> StepParts:
     """Rows and exchanges of a step of 64 sequences of 4096 tokens."""
     model: Any = arch.model(name)
-    return step_parts(
-        MicroBatch(
-            model=model,
-            cluster=on,
-            runs=Runs.of([layout]),
-            precision=train_precision("bf16", on.chip),
-            seq_len=4096,
-        ),
-        calibration=UNIT,
-        global_batch_sequences=64,
-    )
+    return step_parts(micro_batch(model, [layout], on, seq_len=4096))
 
 
 def seconds(layout: TrainLayout, on: Cluster, name: str = "llama-3.1-8b", stack: Any = None) -> float:
@@ -131,9 +119,7 @@ def test_gradients_conserve_work(layout: TrainLayout, name: str) -> None:
     """Products: gradients of inputs and of weights cost as much as the forward pass each."""
     model: Any = arch.model(name)
     on = cluster("dgx-h100")
-    batch = MicroBatch(
-        model=model, runs=Runs.of([layout]), cluster=on, precision=train_precision("bf16", on.chip), seq_len=4096
-    )
+    batch = micro_batch(model, [layout], on, seq_len=4096)
     features = batch.features()
     flop = {"forward": 0.0, "input": 0.0, "weight": 0.0}
     for one in work_of(batch):
@@ -148,13 +134,7 @@ def test_one_chip_reduces_to_the_model(name: str) -> None:
     """tp = pp = cp = ep = 1: products of the pass are 2 FLOP per token and active parameter, biases and norms aside."""
     model: Any = arch.model(name)
     on = cluster("dgx-h100")
-    batch = MicroBatch(
-        model=model,
-        runs=Runs.of([TrainLayout()]),
-        cluster=on,
-        precision=train_precision("bf16", on.chip),
-        seq_len=2048,
-    )
+    batch = micro_batch(model, [TrainLayout()], on, seq_len=2048)
     features = batch.features()
     products = sum(
         float(np.sum(value * features[key]))

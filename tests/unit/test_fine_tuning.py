@@ -11,40 +11,30 @@ import pytest
 from rackline import arch
 from rackline.errors import PrecisionError
 from rackline.hardware import cluster
-from rackline.passes import calibration
-from rackline.search.train_evaluate import TrainJob
-from rackline.search.train_inputs import whole_batch
+from rackline.search.train_space import timed_steps, whole_batch
 from rackline.training.flop import attention_flop, model_flop
-from rackline.training.precision import TrainPrecision, train_precision, with_frozen
+from rackline.training.memory import train_memory
+from rackline.training.precision import train_precision, with_frozen
 from rackline.training.runs import Runs, TrainLayout
 from rackline.training.stack import BEFORE_HOPPER, training_stack
+from rackline.training.system import MicroBatch, TrainingSystem
 
 CHIPS = replace(cluster("dgx-h100"), num_chips=8)
 RUNS = Runs.of([TrainLayout(tp=8, micro_batch=1, zero=1)])
 
 
-def job(**changes: object) -> TrainJob:
+def job(**changes: object) -> TrainingSystem:
     model = arch.model("llama-3.1-70b")
     assert isinstance(model, arch.Model)
-    stack = training_stack("megatron-bridge")
-    plain = TrainJob(
-        model=model,
-        cluster=CHIPS,
-        precision=TrainPrecision(label="bf16"),
-        stack=stack,
-        calibration=calibration(stack.kernels, CHIPS.chip),
-        global_batch_sequences=32,
-        seq_len=4096,
-    )
+    plain = TrainingSystem.of(model, CHIPS, stack="megatron-bridge", global_batch_sequences=32, seq_len=4096)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
 def test_adapters_on_fewer_products_are_smaller_and_faster() -> None:
     whole = job(lora_rank=16)
-    steps = [float(replace(whole, lora_targets=name).step(RUNS).step[0]) for name in ("all", "attention", "qkv")]
-    states = [
-        float(replace(whole, lora_targets=name).memory(RUNS).optimizer[0]) for name in ("all", "attention", "qkv")
-    ]
+    fewer = [replace(whole, lora_targets=name) for name in ("all", "attention", "qkv")]
+    steps = [float(timed_steps(one, RUNS).step[0]) for one in fewer]
+    states = [float(train_memory(MicroBatch(system=one, runs=RUNS)).optimizer[0]) for one in fewer]
     assert steps[0] > steps[1] > steps[2]
     assert states[0] > states[1] > states[2] > 0
 
@@ -52,13 +42,13 @@ def test_adapters_on_fewer_products_are_smaller_and_faster() -> None:
 def test_weights_in_four_bits_take_a_quarter_and_are_written_out_in_each_pass() -> None:
     lora = job(lora_rank=16)
     qlora = replace(lora, precision=with_frozen(lora.precision, "nf4"))
-    held = [float(one.memory(RUNS).weights[0]) for one in (lora, qlora)]
+    held = [float(train_memory(MicroBatch(system=one, runs=RUNS)).weights[0]) for one in (lora, qlora)]
     assert 0.25 < held[1] / held[0] < 0.36  # 0.516 of 2 bytes, the head and one layer whole
-    more = float(qlora.step(RUNS).step[0]) - float(lora.step(RUNS).step[0])
+    more = float(timed_steps(qlora, RUNS).step[0]) - float(timed_steps(lora, RUNS).step[0])
     # each of 32 micro-batches reads 0.516 and writes 2 bytes of a chip's share twice
     layers = 70.55e9 - 2 * 128256 * 8192
     moved = 32 * 2 * layers / 8 * (4.127 / 8 + 2.0) / CHIPS.chip.hbm_bytes_per_s
-    assert more == pytest.approx(moved, rel=0.35)
+    assert more == pytest.approx(moved / 0.75, rel=0.1)  # small kernels reach three quarters of the rate of memory
     with pytest.raises(PrecisionError, match="nf4"):
         with_frozen(lora.precision, "int3")
     with pytest.raises(PrecisionError, match="bf16"):
@@ -67,7 +57,7 @@ def test_weights_in_four_bits_take_a_quarter_and_are_written_out_in_each_pass() 
 
 def test_packed_samples_cut_attention_only() -> None:
     whole, packed = job(), job(packed_len=200.0)
-    times = [one.step(RUNS) for one in (whole, packed)]
+    times = [timed_steps(one, RUNS) for one in (whole, packed)]
     for kind in ("gemm", "elementwise", "tensor"):
         assert np.allclose(times[0].shown[kind], times[1].shown[kind])
     share = float(times[1].shown["attention"][0] / times[0].shown["attention"][0])

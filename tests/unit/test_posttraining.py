@@ -14,20 +14,16 @@ from rackline.errors import InputError
 from rackline.hardware import cluster
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
-from rackline.posttraining.job import RlJob, RlOverheads
-from rackline.posttraining.lengths import AnswerLengths
+from rackline.posttraining.job import AnswerLengths, RlJob, RlOverheads
 from rackline.posttraining.plan import engines_of, given_step, rl_plan, run_of
 from rackline.posttraining.rollout import RolloutEngine, emptying
 from rackline.posttraining.step import RlStep, Schedule, what_twice_gives
-from rackline.posttraining.transfer import num_tensors, transfer_s
-from rackline.posttraining.updates import updates_of
+from rackline.posttraining.updates import num_tensors, transfer_s, updates_of
 from rackline.simulation.requests import Requests
 from rackline.simulation.run import simulate
 from rackline.simulation.server import pool_of
 from rackline.system import System
-from rackline.training.precision import TrainPrecision
 from rackline.training.runs import TrainLayout
-from rackline.training.stack import training_stack
 
 PLAIN = RlOverheads(decode_step_s=0.0, training=1.0, tensor_s=0.0)
 RACK = replace(cluster("dgx-h100"), num_chips=8)
@@ -39,19 +35,16 @@ def job(**changes: object) -> RlJob:
     assert isinstance(model, arch.Model)
     numbers = calibration("vllm", RACK.chip)
     types = [precision("bf16", model, RACK.chip)]
-    train = training_stack("megatron-bridge")
-    plain = RlJob(
-        serving=System.of(model, RACK, calibration=numbers, precisions=types),
-        prompts=16,
-        generations=32,
-        prompt_len=100.0,
-        lengths=AnswerLengths(mean=500.0, spread=0.6, longest=2000.0),
-        train_stack=train,
-        train_calibration=calibration(train.kernels, RACK.chip),
-        train_precision=TrainPrecision(label="bf16", gradient_bytes=2.0),
-        overheads=PLAIN,
-    )
-    return replace(plain, **changes)  # type: ignore[arg-type]
+    plain = {
+        "prompts": 16,
+        "generations": 32,
+        "prompt_len": 100.0,
+        "lengths": AnswerLengths(mean=500.0, spread=0.6, longest=2000.0),
+        "train_stack": "megatron-bridge",
+        "overheads": PLAIN,
+    }
+    serving = System.of(model, RACK, calibration=numbers, precisions=types)
+    return RlJob.of(**{"serving": serving, **plain, **changes})  # type: ignore[arg-type]
 
 
 def engine_of(one: RlJob, layout: Layout = GEN) -> RolloutEngine:

@@ -8,7 +8,6 @@ import pytest
 from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.report.train_report import gantt_text, schedule_trace
-from rackline.training.pipeline import bubble_seconds
 from rackline.training.runs import Runs, TrainLayout
 from rackline.training.schedules import (
     SCHEDULE_OF,
@@ -23,6 +22,7 @@ from rackline.training.schedules import (
     token_s,
 )
 from rackline.training.schedules.schedule import in_turn
+from rackline.training.step import bubble_seconds
 from rackline.training.work import Phase
 
 EXACT = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2")

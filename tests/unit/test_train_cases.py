@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers import cluster, micro_batch
 from rackline import arch
 from rackline.api.answer import Answer
 from rackline.api.validated import StacksWritten, ValidateQuestion, status
 from rackline.catalog import names
 from rackline.errors import InputError, LayoutError
 from rackline.plain import plain
+from rackline.training.runs import TrainLayout
 from rackline.training.stack import default_training_stack, training_stack
+from rackline.training.step import step_parts, step_time
 from rackline.validation import validate
 from rackline.validation.cases import Case, Unsupported, read_line
 from rackline.validation.read import read_cases
@@ -64,6 +67,29 @@ def test_layout_fills_what_the_source_leaves_open() -> None:
     assert (mixture.ep, mixture.expert_tp) == (2, 4)
     fine = train_layout(case(layout={"tp": 4, "ep": 8}), model("qwen3-30b-a3b"))
     assert (fine.ep, fine.expert_tp) == (8, 1)
+
+
+def test_recipes_of_megatron_bridge_interleave_only_where_they_say_so() -> None:
+    open_ = case(layout={"tp": 2, "pp": 2}, stack="megatron-bridge", stack_version="26.04", chip="b200-sxm")
+    ready, _ = prepare_training(Resolver(), [open_, case(layout={"tp": 2, "pp": 2}, stack="nemo", id="other")])
+    assert ready is not None
+    found = {one.stack: ready.parts.runs.layout(i).virtual_pp for i, one in enumerate(ready.cases)}
+    assert found == {"megatron-bridge": 1, "nemo": 16}
+
+
+@pytest.mark.parametrize(("label", "waits"), [("mxfp8", False), ("bf16", True)])
+def test_a_step_of_a_mixture_that_is_one_graph_does_not_wait_for_the_host(label: str, waits: bool) -> None:
+    on = cluster("gb200-nvl72").with_num_chips(64)
+    layouts = [TrainLayout(dp=64, ep=64)]
+    for stack, graphs in (("megatron-bridge", True), ("megatron-bridge-25", False)):
+        parts = step_parts(micro_batch(model("qwen3-30b-a3b"), layouts, on, seq_len=4096, stack=stack, precision=label))
+        host = step_time(parts, training_stack(stack)).host
+        assert (host[0] > 0.0) == (waits or not graphs)
+    # recurrent layers are not captured whole
+    hybrid = micro_batch(
+        model("nemotron-3-nano-30b-a3b"), layouts, on, seq_len=4096, stack="megatron-bridge", precision=label
+    )
+    assert step_time(step_parts(hybrid), hybrid.system.stack).host[0] > 0.0
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers import micro_batch
 from rackline import arch
 from rackline.arch import Model, MoeFfn
 from rackline.hardware import cluster
 from rackline.passes import calibration
 from rackline.training.exchange import expert_rows
 from rackline.training.memory import cheapest_recompute, train_memory
-from rackline.training.pipeline import DUALPIPE_CORES, hide_exchange, paired_share
 from rackline.training.precision import TrainPrecision, train_precision
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, ScheduleName, TrainLayout, layout_problem
 from rackline.training.schedules.dualpipe import table
 from rackline.training.stack import IDEAL, training_stack
-from rackline.training.step import StepParts, step_parts, step_time
-from rackline.training.work import MicroBatch
+from rackline.training.step import DUALPIPE_CORES, StepParts, hide_exchange, paired_share, step_parts, step_time
 
 BF16 = TrainPrecision(label="bf16")
 
@@ -38,14 +37,8 @@ def sent(layout: TrainLayout, precision: TrainPrecision = BF16, **more: Any) -> 
     ffn = model.moe()
     assert isinstance(ffn, MoeFfn)
     ffn = replace(ffn, **more.pop("ffn", {}))
-    batch = MicroBatch(
-        model=model,
-        runs=Runs.of([layout]),
-        cluster=cluster("h800-8").with_num_chips(2048),
-        precision=precision,
-        seq_len=4096,
-        **more,
-    )
+    on = cluster("h800-8").with_num_chips(2048)
+    batch = micro_batch(model, [layout], on, seq_len=4096, precision=precision, stack=replace(IDEAL, **more))
 
     def amount(row: Any, resource: str) -> float:
         return sum(float(np.ravel(v)[0]) for v in row.amounts(resource).values())
@@ -93,13 +86,8 @@ def test_experts_cut_by_tensor_parallelism_gather_and_scatter_bf16_tokens() -> N
     model = named("deepseek-v3")
     moe = model.moe()
     assert isinstance(moe, MoeFfn)
-    batch = MicroBatch(
-        model=model,
-        runs=Runs.of([TrainLayout(tp=4, expert_tp=4, dp=512), TrainLayout(tp=4, dp=512)]),
-        cluster=cluster("h800-8").with_num_chips(2048),
-        precision=BF16,
-        seq_len=4096,
-    )
+    layouts = [TrainLayout(tp=4, expert_tp=4, dp=512), TrainLayout(tp=4, dp=512)]
+    batch = micro_batch(model, layouts, cluster("h800-8").with_num_chips(2048), seq_len=4096)
     for _, _, row in expert_rows(batch, moe, 3):
         amount = np.ravel(sum(row.amounts("scale_up").values()))
         assert amount == pytest.approx([3 * 2 * 7168 * 3 / 4, 0.0])
@@ -135,18 +123,8 @@ def test_dualpipe_hides_the_exchange_up_to_the_compute() -> None:
 
 def parts_of(layouts: list[TrainLayout], **more: Any) -> StepParts:
     on = cluster("dgx-h100").with_num_chips(layouts[0].num_chips)
-    return step_parts(
-        MicroBatch(
-            model=named("llama-3.1-8b"),
-            cluster=on,
-            runs=Runs.of(layouts),
-            precision=more.pop("precision", BF16),
-            seq_len=4096,
-            **more,
-        ),
-        calibration=calibration("generic", on.chip),
-        global_batch_sequences=64,
-    )
+    kernels = calibration("generic", on.chip)
+    return step_parts(micro_batch(named("llama-3.1-8b"), layouts, on, seq_len=4096, kernels=kernels, **more))
 
 
 @pytest.mark.parametrize(("zero", "gathers"), [(2, 1.0), (3, 2.0)])
@@ -228,11 +206,11 @@ def test_hidden_exchange_leaves_other_schedules_alone() -> None:
 def test_the_cheapest_recompute_that_fits_is_taken() -> None:
     on = cluster("dgx-h100").with_num_chips(16)
     runs = Runs.of([TrainLayout(tp=4, pp=4, virtual_pp=8)])
-    batch = MicroBatch(model=named("llama-3.1-8b"), runs=runs, cluster=on, precision=BF16, seq_len=8192)
+    batch = micro_batch(named("llama-3.1-8b"), runs, on, seq_len=8192)
     needs: dict[str, float] = {}
     for name in ("none", "modules", "full"):
         one = replace(batch, runs=replace(runs, recompute=np.array([RECOMPUTE.index(name)])))
-        needs[name] = float(train_memory(one, global_batch_sequences=64, gradient_bytes=4.0).total[0])
+        needs[name] = float(train_memory(one).total[0])
     assert needs["none"] > needs["modules"] > needs["full"]
     for hbm_bytes, chosen in (
         (1.01 * needs["none"], "none"),
@@ -240,14 +218,12 @@ def test_the_cheapest_recompute_that_fits_is_taken() -> None:
         (0.99 * needs["modules"], "full"),
         (0.99 * needs["full"], "none"),  # nothing fits: our count is not theirs
     ):
-        found = cheapest_recompute(batch, global_batch_sequences=64, gradient_bytes=4.0, hbm_bytes=hbm_bytes)
+        found = cheapest_recompute(batch, hbm_bytes)
         assert found == [chosen]
     # scores that are written out are the first to be dropped
-    plain = replace(batch, flash=False)
-    with_scores = float(train_memory(plain, global_batch_sequences=64, gradient_bytes=4.0).total[0])
-    found = cheapest_recompute(
-        plain, global_batch_sequences=64, gradient_bytes=4.0, hbm_bytes=(with_scores + needs["none"]) / 2
-    )
+    plain = micro_batch(named("llama-3.1-8b"), runs, on, seq_len=8192, stack=replace(IDEAL, flash_attention=False))
+    with_scores = float(train_memory(plain).total[0])
+    found = cheapest_recompute(plain, (with_scores + needs["none"]) / 2)
     assert found == ["selective"]
 
 
@@ -256,9 +232,8 @@ def test_weights_of_a_stage_grow_with_its_layers() -> None:
     on = cluster("dgx-h100").with_num_chips(16)
 
     def weights(pp: int) -> float:
-        runs = Runs.of([TrainLayout(pp=pp)])
-        batch = MicroBatch(model=named("gpt-oss-120b"), runs=runs, cluster=on, precision=BF16, seq_len=4096)
-        return float(train_memory(batch, global_batch_sequences=64).weights[0])
+        batch = micro_batch(named("gpt-oss-120b"), [TrainLayout(pp=pp)], on, seq_len=4096)
+        return float(train_memory(batch).weights[0])
 
     three, five, nine = (weights(pp) for pp in (12, 8, 4))
     assert (five - three) / (nine - three) == pytest.approx(2 / 6)

@@ -16,22 +16,20 @@ from pathlib import Path
 
 import numpy as np
 
+from helpers import micro_batch
 from rackline import arch
 from rackline.arch import Model
 from rackline.errors import RacklineError
 from rackline.hardware import Cluster, cluster
-from rackline.passes import calibration
-from rackline.search.train_evaluate import TrainJob, evaluate_runs
-from rackline.search.train_space import train_space
-from rackline.training.activations import stack_bytes
+from rackline.search.train_space import evaluate_runs, timed_steps, train_space
 from rackline.training.flop import model_flop
-from rackline.training.memory import micro_batches_in_flight, train_memory
+from rackline.training.memory import micro_batches_in_flight, stack_bytes, train_memory
 from rackline.training.precision import TrainPrecision, train_precision
 from rackline.training.runs import Runs, TrainLayout
 from rackline.training.schedules import equal_stages, schedule
-from rackline.training.stack import training_stack
+from rackline.training.stack import IDEAL, training_stack
 from rackline.training.step import step_parts, step_time
-from rackline.training.work import MicroBatch
+from rackline.training.system import MicroBatch, TrainingSystem
 from rackline.validation.page import fill_block
 from rackline.validation.resolve import architecture_record
 
@@ -39,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FACTS = ROOT.parent / "shared" / "facts"
 BEGIN, END = "<!-- training tables: begin -->", "<!-- training tables: end -->"
 GIB = 2.0**30
+NARROW = dataclasses.replace(IDEAL, gradient_bytes=2.0)
 Row = dict[str, str]
 
 
@@ -79,25 +78,23 @@ def job_of(
     precision: TrainPrecision | str = "bf16",
     mtp_layers: int = 0,
     **more: object,
-) -> TrainJob:
+) -> TrainingSystem:
     """A job whose stack may be changed by field."""
     chosen = dataclasses.replace(training_stack(stack), **more) if more else training_stack(stack)
-    types = train_precision(precision, on.chip, stack=chosen) if isinstance(precision, str) else precision
-    return TrainJob(
-        model=model,
-        cluster=on,
-        precision=types,
+    return TrainingSystem.of(
+        model,
+        on,
+        precision=precision,
         stack=chosen,
-        calibration=calibration(chosen.kernels, on.chip),
         global_batch_sequences=batch,
         seq_len=seq_len,
         mtp_layers=mtp_layers,
     )
 
 
-def step_of(job: TrainJob, layout: TrainLayout) -> float:
+def step_of(job: TrainingSystem, layout: TrainLayout) -> float:
     """Time of a step [s]."""
-    return float(job.step(Runs.of([layout])).step[0])
+    return float(timed_steps(job, Runs.of([layout])).step[0])
 
 
 # -------------------------------------------------------------------------------- Korthikanti, Calculon
@@ -143,7 +140,6 @@ SHAPES = {
 def megatron_memory() -> Iterator[tuple[str, str, float, float, float]]:
     """(model, quantity, published, predicted, Calculon) of activations and states."""
     on = cluster("dgx-a100")
-    types = train_precision("bf16", on.chip)
     for row in rows("calculon_memory_validation.csv"):
         layers, width, heads, pp, v, b = SHAPES[row["model"]]
         model = gpt(layers, width, heads)
@@ -151,17 +147,15 @@ def megatron_memory() -> Iterator[tuple[str, str, float, float, float]]:
         def held(again: str, sp: bool, shape=(model, pp, v, b)) -> float:
             model, pp, v, b = shape
             runs = Runs.of([TrainLayout(tp=8, pp=pp, virtual_pp=v, micro_batch=b, recompute=again)])
-            batch = MicroBatch(
-                model=model, runs=runs, cluster=on, precision=types, seq_len=2048, flash=False, sequence_parallel=sp
-            )
+            plain = dataclasses.replace(IDEAL, flash_attention=False, sequence_parallel=sp)
+            batch = micro_batch(model, runs, on, seq_len=2048, stack=plain)
             flight = micro_batches_in_flight(runs, np.array([64.0 * pp]))
             return float((stack_bytes(batch, again, dropout=True) / pp * flight)[0])
 
         quantity = row["quantity"]
         if quantity == "params+optimizer_GiB":
             runs = Runs.of([TrainLayout(tp=8, pp=pp, virtual_pp=v, micro_batch=b, zero=0)])
-            batch = MicroBatch(model=model, runs=runs, cluster=on, precision=types, seq_len=2048, flash=False)
-            states = train_memory(batch, global_batch_sequences=64)
+            states = train_memory(micro_batch(model, runs, on, seq_len=2048))
             ours = float((states.weights + states.gradients + states.optimizer)[0]) / GIB
         elif quantity.endswith("_GiB"):
             ours = (held("none", False) if "no_recompute" in quantity else held("selective", True)) / GIB
@@ -195,18 +189,9 @@ def zero_bubble(most_slots: float = float("inf")) -> dict[str, list[float]]:
             continue
         on = cluster("dgx-a100").with_num_chips(p)
         micro = int(float(row["microbatch"]))
-        parts = step_parts(
-            MicroBatch(
-                model=gpt(layers, width, heads),
-                cluster=on,
-                runs=Runs.of([TrainLayout(pp=p, micro_batch=micro, zero=0)]),
-                precision=train_precision("bf16", on.chip),
-                seq_len=1024,
-                flash=False,
-            ),
-            calibration=calibration(stack.kernels, on.chip),
-            global_batch_sequences=micro,
-        )
+        layouts = [TrainLayout(pp=p, micro_batch=micro, zero=0)]
+        plain = dataclasses.replace(stack, flash_attention=False, sequence_parallel=True)
+        parts = step_parts(micro_batch(gpt(layers, width, heads), layouts, on, seq_len=1024, stack=plain, batch=micro))
         time = step_time(parts, stack)
         # the paper counts embedding and head as a layer each and cuts evenly
         grown = (layers + 2) / layers
@@ -270,7 +255,7 @@ def deepseek() -> Iterator[tuple[str, float, float]]:
         yield f"TFLOP/s per chip, {name}", published[f"V3 training (2048 H800) TFLOPS {name} MPFT"], rate
 
 
-def deepseek_run() -> tuple[TrainJob, TrainLayout]:
+def deepseek_run() -> tuple[TrainingSystem, TrainLayout]:
     """The run and its layout."""
     job = job_of(
         named("deepseek-v3"), cluster("h800-8").with_num_chips(2048), "hai-llm", 15360, 4096, "fp8-block", mtp_layers=1
@@ -359,8 +344,8 @@ def measured_memory() -> Iterator[tuple[str, float, float]]:
     ]
     for what, model, measured, layout, label, batch, seq in runs:
         types = train_precision(label, on.chip, "adam-bf16" if what.startswith("Moonlight") else None)
-        micro = MicroBatch(model=model, runs=Runs.of([layout]), cluster=on, precision=types, seq_len=seq)
-        found = train_memory(micro, global_batch_sequences=batch, gradient_bytes=2.0, runtime_bytes=0.0, margin=0.0)
+        micro = micro_batch(model, [layout], on, seq_len=seq, precision=types, stack=NARROW, batch=batch)
+        found = train_memory(micro, runtime_bytes=0.0, margin=0.0)
         yield what, measured, float(found.total[0])
     tune = arch.build_model(
         architecture_record(
@@ -381,17 +366,15 @@ def measured_memory() -> Iterator[tuple[str, float, float]]:
         )
     )
     assert isinstance(tune, Model)
-    whole = TrainPrecision(label="bf16", gradient_bytes=2.0, master_bytes=0.0, moment_bytes=4.0)
+    whole = TrainPrecision(label="bf16", master_bytes=0.0, moment_bytes=4.0)
     for what, measured, again, logits in (
         ("torchtune Llama-3.2-3B, packed, compiled", 51.0, "none", True),
         ("the same, chunked loss", 42.9, "none", False),
         ("the same, chunked loss, full recompute", 24.9, "full", False),
     ):
         layout = TrainLayout(micro_batch=2, zero=0, recompute=again)
-        micro = MicroBatch(
-            model=tune, runs=Runs.of([layout]), cluster=cluster("dgx-a100"), precision=whole, seq_len=4096
-        )
-        found = train_memory(micro, global_batch_sequences=2, runtime_bytes=0.0, margin=0.0)
+        micro = micro_batch(tune, [layout], cluster("dgx-a100"), seq_len=4096, precision=whole, stack=NARROW, batch=2)
+        found = train_memory(micro, runtime_bytes=0.0, margin=0.0)
         yield what, measured * GIB, float(found.total[0]) - (0.0 if logits else float(found.logits[0]))
 
 
@@ -400,10 +383,7 @@ def ran_out() -> Iterator[tuple[str, float]]:
     on = cluster("dgx-h100")
     model = named("nemotron-3-nano-30b-a3b")
     layout = TrainLayout(dp=16, ep=8)
-    micro = MicroBatch(
-        model=model, runs=Runs.of([layout]), cluster=on, precision=train_precision("bf16", on.chip), seq_len=8192
-    )
-    found = train_memory(micro, global_batch_sequences=16, gradient_bytes=2.0)
+    found = train_memory(micro_batch(model, [layout], on, seq_len=8192, stack=NARROW, batch=16))
     yield "Nemotron-3-Nano bf16, EP8, nothing recomputed", float(found.total[0])
 
 
@@ -490,15 +470,9 @@ def vendor_layouts() -> Iterator[tuple[str, float, bool, str]]:
                 zero=3 if row["fsdp"] == "True" else 1,
             )
             ours = step_of(job, layout)
-            fits = float(job.memory(Runs.of([layout])).total[0]) <= job.cluster.chip.hbm_bytes
-            space = train_space(
-                job.model,
-                job.cluster,
-                global_batch_sequences=batch,
-                seq_len=seq,
-                schedules=("1f1b", "interleaved"),
-                recompute=("none", "modules", "full"),
-            )
+            memory = train_memory(MicroBatch(system=job, runs=Runs.of([layout])))
+            fits = float(memory.total[0]) <= job.cluster.chip.hbm_bytes
+            space = train_space(job, schedules=("1f1b", "interleaved"), recompute=("none", "modules", "full"))
         except RacklineError:
             continue
         found = evaluate_runs(job, space)

@@ -170,26 +170,19 @@ def rl(question: RlQuestion, watch: Watch) -> RlPlan:
     model, cluster = named(question, watch)
 
     from rackline.parallel import matching_layouts
-    from rackline.passes import calibration
-    from rackline.posttraining.job import RlJob
-    from rackline.posttraining.lengths import AnswerLengths
+    from rackline.posttraining.job import AnswerLengths, RlJob
     from rackline.posttraining.plan import rl_plan
-    from rackline.search.train_inputs import find_train_stack
-    from rackline.training.precision import train_precision
     from rackline.training.runs import parse_train_layout
 
     policy = _with_layers(model, "model")
-    serving = resolve_on(question, policy, cluster, watch, question.calibration)
-    stack = find_train_stack(question.train_stack)
-    job = RlJob(
+    job = RlJob.of(
+        resolve_on(question, policy, cluster, watch, question.calibration),
         prompts=question.prompts,
         generations=question.generations,
         prompt_len=question.input,
         lengths=AnswerLengths(mean=question.output, spread=question.spread, longest=question.longest),
-        serving=serving,
-        train_stack=stack,
-        train_calibration=calibration(stack.kernels, cluster.chip),
-        train_precision=train_precision(question.train_precision, cluster.chip, None, stack),
+        train_stack=question.train_stack or "",
+        train_precision=question.train_precision,
         algorithm=question.algorithm,
         reference=question.algorithm != "dapo" and not question.no_reference,
         reward=None if question.reward is None else _reward(question, watch),

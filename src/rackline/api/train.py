@@ -19,7 +19,7 @@ from rackline.files import write_text
 
 if TYPE_CHECKING:
     from rackline.api.option import MaybeNumber, MaybeWhole, Number, Text, Texts
-    from rackline.arch import Model
+    from rackline.arch import AnyModel
     from rackline.report.figure import Figure
     from rackline.search.train import TrainPlan
     from rackline.training.schedules.executor import Timeline
@@ -60,8 +60,8 @@ class TrainQuestion(OnCluster):
     )
     stack: str | None = option(
         "text",
-        "training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, hai-llm (DeepSeek-V3), llama-3, unit "
-        "(ideal) or a TOML file; the newest of megatron-bridge by default",
+        "training stack: nemo, megatron-bridge, megatron-lm, llm-foundry, hai-llm (DeepSeek-V3), llama-3, maxtext, "
+        "unit (ideal) or a TOML file; the newest of megatron-bridge by default, maxtext on TPUs",
         default=None,
     )
     layout: str | None = option(
@@ -131,11 +131,11 @@ DEFAULT_SEQ_LEN = 8192
 (arXiv:2407.21783, section 3.4.1)."""
 
 
-def _seq_len(question: TrainQuestion, model: Model, watch: Watch) -> int:
+def _seq_len(question: TrainQuestion, model: AnyModel, watch: Watch) -> int:
     """Length of a sequence [tokens]: as asked for; else the default, within the model's context."""
     seq_len = question.seq
     if seq_len is None:
-        return min(DEFAULT_SEQ_LEN, model.max_context_len or DEFAULT_SEQ_LEN)
+        return min(DEFAULT_SEQ_LEN, getattr(model, "max_context_len", None) or DEFAULT_SEQ_LEN)
     thousands = seq_len // 1000
     if seq_len % 1000 == 0 and thousands.bit_count() == 1:
         watch.takes(f"sequences of {seq_len:,} tokens: k is 1000; {thousands}Ki is {1024 * thousands:,} (--seq)")
@@ -148,7 +148,7 @@ if TYPE_CHECKING:
 
 def _timeline(plan: TrainPlan) -> Timeline | None:
     """What each stage of the best run does when; None without a pipeline."""
-    from rackline.search.train_timeline import timeline_of
+    from rackline.search.train import timeline_of
 
     return timeline_of(plan, plan.best[0]) if plan.best and plan.best[0].layout.pp > 1 else None
 
@@ -168,11 +168,11 @@ def _interval(answer: Answered) -> str:
     """What measured runs of this kind deviate by."""
     from rackline.bands.intervals import interval_line, of_training
 
-    plan, job = answer.result, answer.result.job
+    plan, system = answer.result, answer.result.system
     if not plan.best:
         return ""
-    tuning = job.lora_rank > 0 or answer.question.packed is not None
-    step = of_training(job.model, job.cluster.chip.name, job.stack.name, plan.best[0].step_s, tuning=tuning)
+    tuning = system.lora_rank > 0 or answer.question.packed is not None
+    step = of_training(system.model, system.cluster.chip.name, system.stack.name, plan.best[0].step_s, tuning=tuning)
     return interval_line(step, "runs")
 
 
@@ -201,7 +201,7 @@ def _summary(answer: Answered) -> str:
     paid = "" if best.usd is None else f", {format_usd(best.usd)}"
     return (
         f"{format_seconds(best.step_s)} a step, MFU {format_percent(best.mfu)}{whole_run}{paid};\n  "
-        f"{plan.job.model.name} on {plan.job.cluster.num_chips:,} chips of {plan.job.cluster.name} with "
+        f"{plan.system.model.name} on {plan.system.cluster.num_chips:,} chips of {plan.system.cluster.name} with "
         f"{best.layout.label()}"
     )
 
@@ -235,7 +235,7 @@ def _write_trace(answer: Answered, path: Path) -> None:
     timeline = _timeline(plan)
     if timeline is None:
         raise InputError(what="trace", given=str(path), allowed="only for a best run with a pipeline (pp above 1)")
-    title = f"{plan.job.model.name}, {plan.best[0].layout.label()}"
+    title = f"{plan.system.model.name}, {plan.best[0].layout.label()}"
     write_text(path, json.dumps(schedule_trace(timeline, title)), what="trace")
 
 
@@ -268,48 +268,35 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
     """
     model, cluster = named(question, watch)
 
-    from rackline.arch import Model
-    from rackline.passes import calibration
     from rackline.search.train import train_plan
-    from rackline.search.train_evaluate import TrainJob
-    from rackline.search.train_inputs import find_train_stack, read_recompute, read_schedules, whole_batch
-    from rackline.training.precision import train_precision, with_frozen
+    from rackline.search.train_space import whole_batch
     from rackline.training.runs import parse_train_layout
+    from rackline.training.system import TrainingSystem
 
-    if not isinstance(model, Model):
-        raise InputError(what="model", given=model.name, allowed="a model whose layers are known, not only its totals")
-    stack = find_train_stack(question.stack)
-    load = question.expert_load
-    seq_len, asked = _seq_len(question, model, watch), question.global_batch
-    rank = question.lora or 0
-    if not rank and (question.frozen is not None or question.lora_targets != "all"):
-        given = question.frozen or question.lora_targets
-        name = "--frozen" if question.frozen else "--lora-targets"
-        allowed = "only with --lora, which freezes the weights"
-        raise InputError(what=name, given=given, allowed=allowed, nearest="--lora 16")
-    types = train_precision(question.precision, cluster.chip, question.optimizer, stack)
-    job = TrainJob(
-        model=model,
-        cluster=cluster,
-        precision=with_frozen(types, question.frozen) if question.frozen else types,
-        stack=stack,
-        calibration=calibration(stack.kernels, cluster.chip),
+    load, asked = question.expert_load, question.global_batch
+    seq_len = _seq_len(question, model, watch)
+    system = TrainingSystem.of(
+        model,
+        cluster,
+        stack=question.stack or "",
+        precision=question.precision,
+        optimizer=question.optimizer,
+        frozen=question.frozen,
         global_batch_sequences=whole_batch(asked, seq_len, cluster.num_chips),
         seq_len=seq_len,
-        mtp_layers=model.mtp_layers,
         expert_load=min(load, question.capacity_factor or load),  # a capacity factor drops the rest
-        lora_rank=rank,
+        lora_rank=question.lora or 0,
         lora_targets=question.lora_targets,
         packed_len=question.packed or 0.0,
     )
     layout = question.layout
     with watch.moving("searching layouts, micro-batches, schedules and recomputation"):
         return train_plan(
-            job,
+            system,
             tokens=question.tokens,
             pue=question.pue,
             asked_batch_tokens=asked,
             fixed=parse_train_layout(layout) if layout else {},
-            schedules=read_schedules(question.schedule, stack),
-            recompute=read_recompute(question.recompute),
+            schedules=question.schedule,
+            recompute=question.recompute,
         )

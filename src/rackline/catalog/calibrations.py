@@ -181,6 +181,7 @@ class CalibrationRecord(SourcedRecord):
         step_policy: How the rows of a pass combine: serial, overlap or blackboard.
         host_s_per_step: Host time that each step adds [s].
         separate_quantise: Data types of products whose activations the stack quantises in a kernel of its own.
+        falls_back_to: Calibration that has what is missing here, where it is none of the measured stacks.
         context_block: Cached tokens of a sequence that attention reads are rounded up to a multiple of this [tokens].
         operation: One entry per chip, class and data type.
         collective: One entry per chip, class and group size.
@@ -194,6 +195,7 @@ class CalibrationRecord(SourcedRecord):
     step_policy: Literal["serial", "overlap", "blackboard"]
     host_s_per_step: NonNegative = 0.0
     separate_quantise: tuple[Text, ...] = ()
+    falls_back_to: Text | None = None
     context_block: Count = 1
     operation: tuple[OperationRecord, ...] = ()
     collective: tuple[CollectiveRecord, ...] = ()

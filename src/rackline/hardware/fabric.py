@@ -155,6 +155,24 @@ class Cluster(CatalogueObject):
             )
         return replace(self, num_chips=num_chips)
 
+    def in_slices(self, count: int) -> Cluster:
+        """Return the chips in use as a number of equal slices of a torus, each with axes of its own.
+
+        Raises:
+            LayoutError: Not a torus, slices that are not whole, larger than its domain or joined by nothing.
+        """
+        size, whole = self.num_chips // max(count, 1), self.scale_up
+        joined = count == 1 or self.scale_out is not None
+        if whole.torus_axes is None or not joined or count < 1 or self.num_chips % count or size > whole.size:
+            raise LayoutError(
+                what=f"slices on {self.name}",
+                given=f"{count} of {self.num_chips} chips",
+                allowed=f"whole parts of a torus of at most {whole.size} chips"
+                + ("" if self.scale_out else ", one (the cluster has no scale-out level)"),
+            )
+        level = replace(whole, size=size, torus_axes=near_cube(size, len(whole.torus_axes)))
+        return replace(self, levels=(level, *self.levels[1:]))
+
     def without_latency(self) -> Cluster:
         """Return the same cluster with zero-latency links, as in the calibration `unit`."""
         levels = tuple(replace(level, latency_s=0.0) for level in self.levels)
@@ -169,6 +187,18 @@ else:
 
 
 cluster_record = Reader("clusters", ClusterRecord)
+
+
+def near_cube(chips: int, axes: int) -> tuple[int, ...]:
+    """Lengths of `axes` axes whose product is a number of chips, as equal as whole numbers allow, rising.
+
+    >>> near_cube(128, 2), near_cube(128, 3), near_cube(64, 3)
+    ((8, 16), (4, 4, 8), (4, 4, 4))
+    """
+    if axes == 1:
+        return (chips,)
+    first = max(n for n in range(1, round(chips ** (1.0 / axes) + 1e-9) + 1) if chips % n == 0)
+    return (first, *near_cube(chips // first, axes - 1))
 
 
 def cluster_from_record(record: ClusterRecord, of: Chip) -> Cluster:

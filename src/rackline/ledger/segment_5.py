@@ -8,8 +8,7 @@ from dataclasses import replace
 from rackline.ledger.work import Finding, Work, World
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
-from rackline.posttraining.job import RlJob
-from rackline.posttraining.lengths import AnswerLengths
+from rackline.posttraining.job import AnswerLengths, RlJob
 from rackline.posttraining.plan import given_step, run_of
 from rackline.posttraining.step import Schedule
 from rackline.scaling import (
@@ -29,9 +28,7 @@ from rackline.scaling import (
 )
 from rackline.search.stacks import usual_stack
 from rackline.system import System
-from rackline.training.precision import train_precision
 from rackline.training.runs import TrainLayout
-from rackline.training.stack import default_training_stack, training_stack
 from rackline.units import format_count, format_percent
 
 CLUSTER, CHIPS = "h100-96", 64
@@ -52,17 +49,13 @@ def grpo_job(world: World, name: str, answers: int) -> RlJob:
         InputError: a model whose layers are not known.
     """
     model, rack = world.model(name), world.cluster(CLUSTER).with_num_chips(CHIPS)
-    chip, stack = rack.chip, training_stack(default_training_stack())
-    numbers = calibration(usual_stack(model, rack).name, chip)
-    return RlJob(
-        serving=System.of(model, rack, calibration=numbers, precisions=[precision("bf16", model, chip)]),
+    numbers = calibration(usual_stack(model, rack).name, rack.chip)
+    return RlJob.of(
+        System.of(model, rack, calibration=numbers, precisions=[precision("bf16", model, rack.chip)]),
         prompts=answers // _GENERATIONS,
         generations=_GENERATIONS,
         prompt_len=_PROMPT_LEN,
         lengths=_LENGTHS,
-        train_stack=stack,
-        train_calibration=calibration(stack.kernels, chip),
-        train_precision=train_precision("bf16", chip, None, stack),
     )
 
 
@@ -89,7 +82,7 @@ def rl_flop(world: World, name: str, answers: int, shares: Sequence[float]) -> t
     step = given_step(job, Schedule(), _ENGINES, _TRAINING)
     run = run_of(job, step, 1.0)
     counted = [run_of(replace(job, trained=round(share * answers)), step, 1.0).flop_per_param_token for share in shares]
-    peak = CHIPS * job.cluster.chip.flop_per_s(job.train_precision.compute)
+    peak = CHIPS * job.cluster.chip.flop_per_s(job.training.precision.compute)
     updated = (
         6.0 * float(job.model.active_params) * job.trained_answers * job.sequence_len / step.updates.train_s / peak
     )

@@ -59,6 +59,8 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
         for other in others:
             found = _fill(found, _resolve(other, chip, own_chip_only=True))
         found = _fill(found, _resolve(calibration_record(GENERIC), chip))
+    if record.falls_back_to is not None:
+        found = _fill(found, _resolve(calibration_record(record.falls_back_to), chip))
     if chip is None:
         return found
     if record.operation and not found.operations:

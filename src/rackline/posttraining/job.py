@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 from rackline.arch import Model
 from rackline.errors import InputError
 from rackline.hardware import Cluster
-from rackline.passes import Calibration
-from rackline.posttraining.lengths import AnswerLengths
+from rackline.passes.features import Array
 from rackline.system import System
-from rackline.training.precision import TrainPrecision
 from rackline.training.stack import TrainingStack
+from rackline.training.system import TrainingSystem
 
 Algorithm = Literal["grpo", "dapo", "ppo"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
@@ -42,6 +43,70 @@ class RlOverheads:
     tensor_s: float = 0.00075
 
 
+_POINTS = 4096
+"""Quantiles of answer lengths of which means are taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerLengths:
+    """A distribution of answer lengths.
+
+    Args:
+        mean: after the cut [tokens].
+        spread: standard deviation over the mean before the cut; 0 for equal lengths [1].
+        longest: where generation is cut off [tokens].
+
+    Raises:
+        InputError: a mean below 1 token or above the longest answer.
+    """
+
+    mean: float
+    spread: float
+    longest: float
+
+    def __post_init__(self) -> None:
+        if not self.mean >= 1.0:
+            raise InputError(what="output", given=self.mean, allowed="at least 1 token", nearest="1")
+        if not self.mean <= self.longest:
+            raise InputError(
+                what="output",
+                given=f"{self.mean:g} tokens on average",
+                allowed=f"at most the longest answer, {self.longest:g} tokens",
+                nearest=f"{self.longest:g}",
+            )
+
+    def sorted_lengths(self, count: int) -> Array:
+        """What `count` answers are expected to be, in rising order: the quantiles (i + 1/2) / count [tokens], (count,).
+
+        >>> found = AnswerLengths(mean=1000.0, spread=0.6, longest=4096.0).sorted_lengths(2000)
+        >>> round(float(found.mean())), round(float(found[-1]))
+        (1000, 4096)
+        """
+        from scipy.special import ndtri
+
+        deviation = math.sqrt(math.log1p(self.spread**2))
+        centre = self._centre(deviation)
+        places = (np.arange(count) + 0.5) / count
+        return np.minimum(np.exp(centre + deviation * np.asarray(ndtri(places))), self.longest)
+
+    def _centre(self, deviation: float) -> float:
+        """Mean of the logarithm with which the mean after the cut is the given one."""
+        from scipy.special import ndtri
+
+        noise = deviation * np.asarray(ndtri((np.arange(_POINTS) + 0.5) / _POINTS))
+        low, high = math.log(self.mean) - 1.0, math.log(self.longest) + 12.0 * deviation + 1.0
+        for _ in range(60):
+            middle = (low + high) / 2.0
+            short = float(np.minimum(np.exp(middle + noise), self.longest).mean()) < self.mean
+            low, high = (middle, high) if short else (low, middle)
+        return (low + high) / 2.0
+
+    @property
+    def cut_share(self) -> float:
+        """Share of the answers that are cut off [1]."""
+        return float(np.mean(self.sorted_lengths(_POINTS) >= self.longest))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RlJob:
     """A step of reinforcement learning.
@@ -56,7 +121,8 @@ class RlJob:
         reward: a reward model that reads every answer; None for rules.
         train_batch: answers of one update of the weights; all that are trained by default [count].
         trained: answers that are trained on, where others are generated and dropped; all by default [count].
-        train_stack, train_calibration, train_precision: of the training side.
+        training: the policy on all chips as the training side runs it, in packed sequences that hold the longest prompt
+            and answer.
         overheads: of the framework.
         log_prob_batch: packed sequences of a micro-batch of log-probabilities [count].
     """
@@ -66,9 +132,7 @@ class RlJob:
     generations: int
     prompt_len: float
     lengths: AnswerLengths
-    train_stack: TrainingStack
-    train_calibration: Calibration
-    train_precision: TrainPrecision
+    training: TrainingSystem
     algorithm: Algorithm = "grpo"
     reference: bool = True
     reward: Model | None = None
@@ -77,12 +141,45 @@ class RlJob:
     overheads: RlOverheads = RlOverheads()
     log_prob_batch: int = 1
 
+    @classmethod
+    def of(
+        cls,
+        serving: System,
+        *,
+        prompt_len: float,
+        lengths: AnswerLengths,
+        train_stack: TrainingStack | str = "",
+        train_precision: str = "bf16",
+        **more: Any,
+    ) -> RlJob:
+        """Put a job together.
+
+        Args:
+            train_stack: framework of the training side, also by name; the default one where it is empty.
+            train_precision: label of its data types.
+            more: further fields.
+
+        Raises:
+            InputError: a policy of which only totals are known, or more trained answers than are generated.
+            UnknownNameError, CatalogError, PrecisionError: as `TrainingSystem.of`.
+        """
+        samples = lengths.sorted_lengths(1024) + prompt_len
+        training = TrainingSystem.of(
+            serving.model,
+            serving.cluster,
+            stack=train_stack,
+            precision=train_precision,
+            global_batch_sequences=1,
+            seq_len=max(64, math.ceil((prompt_len + lengths.longest) / 64.0) * 64),
+            mtp_layers=0,
+            packed_len=float((samples**2).mean() / samples.mean()),
+        )
+        return cls(serving=serving, training=training, prompt_len=prompt_len, lengths=lengths, **more)
+
     def __post_init__(self) -> None:
-        if not isinstance(self.serving.model, Model):
-            raise InputError(what="model", given=self.serving.model.name, allowed="a model whose layers are known")
         if self.trained is not None and self.trained > self.answers:
             raise InputError(
-                what="--trained",
+                what="trained",
                 given=self.trained,
                 allowed=f"at most the {self.answers} answers of a step",
                 nearest=str(self.answers),
@@ -91,7 +188,7 @@ class RlJob:
     @property
     def model(self) -> Model:
         """The policy."""
-        return cast("Model", self.serving.model)
+        return self.training.model
 
     @property
     def cluster(self) -> Cluster:
@@ -114,16 +211,11 @@ class RlJob:
         return self.prompt_len + self.lengths.mean
 
     @property
-    def pack_len(self) -> int:
-        """Tokens of a packed sequence: the longest prompt and answer, in whole multiples of 64 [tokens]."""
-        return max(64, math.ceil((self.prompt_len + self.lengths.longest) / 64.0) * 64)
-
-    @property
     def updates(self) -> int:
         """Updates of the weights in a step [count]."""
         return max(1, round(self.trained_answers / (self.train_batch or self.trained_answers)))
 
     def packs(self, answers: float, replicas: int) -> int:
         """Packed sequences of some answers, in whole multiples of the replicas [count]."""
-        each = max(1, math.ceil(answers * self.sequence_len / self.pack_len / replicas))
+        each = max(1, math.ceil(answers * self.sequence_len / self.training.seq_len / replicas))
         return each * replicas

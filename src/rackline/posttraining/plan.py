@@ -114,7 +114,7 @@ def rl_plan(
     chips = job.cluster.num_chips
     if gen_chips is not None and not 0 < gen_chips < chips:
         allowed = f"1 to {chips - 1} of {chips}"
-        raise InputError(what="--gen-chips", given=gen_chips, allowed=allowed, nearest=str(max(1, chips // 2)))
+        raise InputError(what="gen_chips", given=gen_chips, allowed=allowed, nearest=str(max(1, chips // 2)))
     splits = [chips] if schedule.colocated else [gen_chips] if gen_chips else _splits(job.cluster)
     best: tuple[RlStep, RolloutEngine, Updates] | None = None
     others: dict[int, float] = {}
@@ -193,7 +193,7 @@ def engines_of(job: RlJob, cluster: Cluster, layouts: Sequence[Layout] | None = 
         if refusal is not None:
             raise refusal
         raise InputError(
-            what="--gen-layout" if given else f"rollouts of {job.model.name}",
+            what="gen_layout" if given else f"rollouts of {job.model.name}",
             given=", ".join(layout.label() for layout in options[:4]) or f"{chips} chips",
             allowed=f"a layout that fills {chips} chips with whole replicas",
         )
@@ -229,7 +229,7 @@ def run_of(job: RlJob, step: RlStep, steps: float) -> RlRun:
     if job.algorithm == "ppo":
         each += share * 8.0
     tokens = step.rollout.tokens
-    peak = cluster.num_chips * cluster.chip.flop_per_s(job.train_precision.compute)
+    peak = cluster.num_chips * cluster.chip.flop_per_s(job.training.precision.compute)
     hours = steps * step.seconds / 3600.0
     price = cluster.usd_per_chip_hour
     return RlRun(

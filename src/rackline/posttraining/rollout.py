@@ -23,8 +23,7 @@ from rackline.parallel import Deployment, Layout
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array
-from rackline.posttraining.job import RlJob
-from rackline.posttraining.lengths import AnswerLengths
+from rackline.posttraining.job import AnswerLengths, RlJob
 from rackline.serving.steady import Engine
 from rackline.system import System
 

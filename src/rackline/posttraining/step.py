@@ -9,8 +9,7 @@ from rackline.errors import InputError
 from rackline.parallel import Layout
 from rackline.posttraining.job import Mode, RlJob
 from rackline.posttraining.rollout import Rollout, RolloutEngine
-from rackline.posttraining.transfer import offload_s, transfer_s
-from rackline.posttraining.updates import Updates
+from rackline.posttraining.updates import Updates, offload_s, transfer_s
 from rackline.training.runs import TrainLayout
 
 FIXED_S = 3.0
@@ -42,11 +41,11 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.colocated and self.staleness:
             raise InputError(
-                what="--mode", given=f"{self.mode} on shared chips", allowed="separate pools", nearest="--gen-chips N"
+                what="mode", given=f"{self.mode} on shared chips", allowed="separate pools", nearest="`gen_chips` N"
             )
         if self.mode == "async" and self.staleness < 1:
-            allowed = "at least 1 with --mode async"
-            raise InputError(what="--staleness", given=self.staleness, allowed=allowed, nearest="1")
+            allowed = "at least 1 with `mode` async"
+            raise InputError(what="staleness", given=self.staleness, allowed=allowed, nearest="1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

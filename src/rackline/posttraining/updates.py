@@ -1,4 +1,4 @@
-"""The training side: log-probabilities and updates of packed answers under one layout."""
+"""The training side: log-probabilities and updates of packed answers, and weights on their way to the engines."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rackline.arch import Model, MoeFfn
 from rackline.errors import InputError, LayoutError
 from rackline.hardware import Cluster
+from rackline.hardware.chip import host_bytes_per_s
+from rackline.parallel import Layout, Precision
+from rackline.parallel.memory import weight_bytes
 from rackline.passes.features import Array, as_array
 from rackline.posttraining.job import RlJob
-from rackline.search.train_evaluate import TrainJob, evaluate_runs
-from rackline.search.train_space import train_space
-from rackline.training.memory import TrainMemory
+from rackline.search.train_space import evaluate_runs, timed_steps, train_space
+from rackline.training.memory import TrainMemory, train_memory
 from rackline.training.runs import Runs, TrainLayout
+from rackline.training.system import MicroBatch
+
+TENSORS_PER_LAYER = 9
+"""Queries, keys, values, output, gate, up, down and two norms of a dense layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,28 +50,12 @@ class Updates:
     reward_bytes: float = 0.0
 
 
-def train_job(job: RlJob, cluster: Cluster, packs: int) -> TrainJob:
-    """One update as a step of training: packed sequences whose samples are prompt and answer."""
-    lengths = job.lengths.sorted_lengths(1024) + job.prompt_len
-    return TrainJob(
-        model=job.model,
-        cluster=cluster,
-        precision=job.train_precision,
-        stack=job.train_stack,
-        calibration=job.train_calibration,
-        global_batch_sequences=packs,
-        seq_len=job.pack_len,
-        packed_len=float((lengths**2).mean() / lengths.mean()),
-    )
-
-
 def updates_of(job: RlJob, cluster: Cluster, layout: TrainLayout) -> Updates:
     """Times of a given layout."""
     each = job.trained_answers / job.updates
     packs = job.packs(each, layout.dp * layout.micro_batch)
-    work = train_job(job, cluster, packs)
-    runs = Runs.of([layout])
-    step, memory = work.step(runs), work.memory(runs)
+    system, runs = job.training.on(cluster, packs), Runs.of([layout])
+    step, memory = timed_steps(system, runs), train_memory(MicroBatch(system=system, runs=runs))
     critic, reward = (float(part[0]) for part in _beside(job, memory))
     return Updates(
         layout=layout,
@@ -98,7 +89,7 @@ def _forward_s(job: RlJob, cluster: Cluster, layout: TrainLayout) -> float:
     again = replace(layout, recompute="none", micro_batch=job.log_prob_batch)
     packs = job.packs(job.trained_answers, layout.dp * job.log_prob_batch)
     runs = Runs.of([again])
-    step = train_job(job, cluster, packs).step(runs)
+    step = timed_steps(job.training.on(cluster, packs), runs)
     alone = step.forward + step.input + step.weight
     share = float(step.forward[0] / alone[0])
     micro_batches = float(as_array(runs.micro_batches(packs))[0])
@@ -126,20 +117,14 @@ def best_updates(
     least = np.inf
     for replicas in _replica_counts(job, cluster, fixed):
         packs = job.packs(each, replicas)
-        work = train_job(job, cluster, packs)
+        system = job.training.on(cluster, packs)
         try:
             runs = train_space(
-                job.model,
-                cluster,
-                global_batch_sequences=packs,
-                seq_len=job.pack_len,
-                fixed={**fixed, "dp": replicas},
-                schedules=job.train_stack.schedules,
-                recompute=kept,
+                system, fixed={**fixed, "dp": replicas}, schedules=system.stack.schedules, recompute=kept
             )
         except LayoutError:
             continue
-        found = evaluate_runs(work, runs, beside=lambda memory: sum(_beside(job, memory), np.zeros(())))
+        found = evaluate_runs(system, runs, beside=lambda memory: sum(_beside(job, memory), np.zeros(())))
         least = min(least, float(found.total_bytes.min()))
         order = np.argsort(found.step_s, kind="stable")[:3]
         for index in order[np.isfinite(found.step_s[order])]:
@@ -150,7 +135,7 @@ def best_updates(
         return best
     if not np.isfinite(least):
         raise LayoutError(
-            what="--train-layout",
+            what="train_layout",
             given=",".join(f"{name}={value}" for name, value in fixed.items()),
             allowed=f"a layout of {job.model.name} on {cluster.num_chips} chips",
         )
@@ -175,6 +160,52 @@ def _replica_counts(job: RlJob, cluster: Cluster, fixed: Mapping[str, int]) -> l
     every = [n for n in range(1, chips // given + 1) if chips % (n * given) == 0]
     if all(name in fixed for name in ("tp", "pp", "cp")):
         return [chips // given]
-    most = max(1.0, job.trained_answers / job.updates * job.sequence_len / job.pack_len)
+    most = max(1.0, job.trained_answers / job.updates * job.sequence_len / job.training.seq_len)
     able = [n for n in every if n <= most] or every[:1]
     return able[-6:]
+
+
+def model_bytes(job: RlJob, precision: Precision) -> float:
+    """All weights as the engines hold them [bytes]."""
+    return float(sum(weight_bytes(job.model, Layout(), precision).values()))
+
+
+def num_tensors(model: Model) -> int:
+    """Tensors of a checkpoint, about: those of a layer, three or two for each routed expert, both ends [count]."""
+    found = 3
+    for group in model.layer_groups:
+        found += group.count * TENSORS_PER_LAYER
+        if isinstance(group.ffn, MoeFfn):
+            found += group.count * group.ffn.num_experts * group.ffn.matrices
+    return found
+
+
+def transfer_s(job: RlJob, train: TrainLayout, *, colocated: bool) -> float:
+    """Weights from the layout of training to that of the engines [s].
+
+    Every tensor is put together over the ranks that share it, renamed and taken apart for the engines, so each chip
+    receives the whole model once, and the host handles each tensor: over the links of a scale-up domain where a
+    training replica lies in one and shares chips with the engines, or all chips do, else over the network.
+
+    Args:
+        colocated: whether engines and training share chips.
+    """
+    cluster = job.cluster
+    inside = train.tp * train.pp * max(train.ep * train.expert_tp // train.tp, 1) <= cluster.scale_up.size
+    if colocated and inside:
+        level = cluster.scale_up
+    else:
+        level = cluster.scale_out if cluster.scale_out is not None else cluster.scale_up
+    if not colocated and cluster.num_chips <= cluster.scale_up.size:
+        level = cluster.scale_up
+    wire_s = model_bytes(job, job.serving.precision) / level.bytes_per_s_each_way
+    return wire_s + job.overheads.tensor_s * num_tensors(job.model)
+
+
+def offload_s(job: RlJob, states_bytes: float) -> float:
+    """States of training to the host before the rollouts, and back before the updates, where both share chips [s].
+
+    Args:
+        states_bytes: weights, gradients, master weights and moments of a chip [bytes].
+    """
+    return 2.0 * states_bytes / host_bytes_per_s(job.cluster.chip)

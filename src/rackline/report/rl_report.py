@@ -81,7 +81,7 @@ def _sides(plan: RlPlan, best: RlStep) -> Table:
         "training",
         f"{best.train_chips:,}",
         label,
-        f"{updates.packs} packed sequences of {plan.job.pack_len:,} tokens, {plan.job.updates} "
+        f"{updates.packs} packed sequences of {plan.job.training.seq_len:,} tokens, {plan.job.updates} "
         f"update{'' if plan.job.updates == 1 else 's'}",
     )
     table.caption = _memory(updates)

@@ -15,8 +15,7 @@ from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_ax
 from rackline.report.breakdown import plain_table, spaced
 from rackline.report.figure import Figure
 from rackline.report.wording import bar, percent, share, written
-from rackline.search.train import TrainCandidate, TrainPlan, shares
-from rackline.search.train_timeline import timeline_of
+from rackline.search.train import TrainCandidate, TrainPlan, shares, timeline_of
 from rackline.training.schedules import Timeline
 from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd
 
@@ -121,12 +120,12 @@ def train_report(plan: TrainPlan, *, width: int, elapsed_s: float, timeline: Tim
 
 
 def _title(plan: TrainPlan) -> str:
-    job = plan.job
+    job = plan.system
     return f"{job.model.name} on {job.cluster.num_chips:,} × {job.cluster.chip.name} ({job.cluster.name})"
 
 
 def _request(plan: TrainPlan) -> str:
-    job = plan.job
+    job = plan.system
     text = f"{job.global_batch_sequences:,} sequences of {job.seq_len:,} tokens per step "
     text += f"({format_count(job.global_batch_tokens)} tokens)"
     if plan.tokens is not None:
@@ -141,7 +140,7 @@ def _headline(plan: TrainPlan) -> Panel:
         body.append(plan.reason.removeprefix("nothing fits: "))
         return Panel(body, title=_title(plan), title_align="left", subtitle=_request(plan), border_style="red")
     best = plan.best[0]
-    job, asked = plan.job, plan.asked_batch_tokens
+    job, asked = plan.system, plan.asked_batch_tokens
     body.append(layout_text(best), style="bold green")
     body.append(f"\n{format_seconds(best.step_s)} a step", style="bold")
     body.append(f" · MFU {percent(best.mfu)} (causal {percent(best.mfu_causal)}) · HFU {percent(best.hfu)}")
@@ -197,12 +196,12 @@ def _of_all(shared: str) -> str:
 def shown_note(plan: TrainPlan, one: TrainCandidate, timeline: Timeline) -> str:
     """What a drawn timeline leaves out of the step; empty where it leaves out nothing."""
     shown = len({event.slot.micro_batch for event in timeline.events})
-    count = plan.job.global_batch_sequences // (one.layout.dp * one.layout.micro_batch)
+    count = plan.system.global_batch_sequences // (one.layout.dp * one.layout.micro_batch)
     return f"; drawn: the first {shown} of {count} micro-batches" if shown < count else ""
 
 
 def _time(plan: TrainPlan, best: TrainCandidate) -> Table:
-    count = plan.job.global_batch_sequences / (best.layout.dp * best.layout.micro_batch)
+    count = plan.system.global_batch_sequences / (best.layout.dp * best.layout.micro_batch)
     table = plain_table(
         f"where the {format_seconds(best.step_s)} of a step go ({count:,.0f} micro-batches per replica)"
     )
@@ -219,7 +218,7 @@ def _time(plan: TrainPlan, best: TrainCandidate) -> Table:
 
 
 def _memory(plan: TrainPlan, best: TrainCandidate) -> Table:
-    has = plan.job.cluster.chip.hbm_bytes
+    has = plan.system.cluster.chip.hbm_bytes
     total = best.memory["total_bytes"]
     table = plain_table(f"memory of the fullest chip: {format_bytes(total)} of {format_bytes(has)}")
     table.add_column("")
@@ -275,15 +274,16 @@ def _others(plan: TrainPlan) -> Table:
 def _footer(plan: TrainPlan, elapsed_s: float) -> Text:
     text = Text(style="dim")
     text.append(f"{plan.candidates_evaluated:,} runs considered, {plan.candidates_timed:,} fit and were timed, ")
-    text.append(f"{format_seconds(elapsed_s)}; stack {plan.job.stack.name}, kernels {plan.job.calibration.name}. ")
+    system = plan.system
+    text.append(f"{format_seconds(elapsed_s)}; stack {system.stack.name}, kernels {system.calibration.name}. ")
     text.append(
         f"Schedules: {', '.join(plan.schedules) or 'none, the stack has no pipeline'} (--schedule for others). "
     )
-    each = 4 if plan.job.lora_rank else 6
+    each = 4 if system.lora_rank else 6
     text.append(f"MFU counts {each} FLOP per token and active parameter and the whole attention square, as PaLM does, ")
-    text.append(f"over the dense peak of the products' type ({plan.job.precision.compute}); causal: the half of the ")
+    text.append(f"over the dense peak of the products' type ({system.precision.compute}); causal: the half of the ")
     text.append("square that a causal mask leaves; HFU adds what is run again.")
-    for note in plan.job.precision.notes:
+    for note in system.precision.notes:
         text.append(f" {note}.")
     return text
 
@@ -383,14 +383,14 @@ def step_figure(plan: TrainPlan) -> Figure:
         parts,
         Measure(field="seconds", title="time of a step", kind="seconds"),
         title=title,
-        subtitle=f"the fastest, one of each tp, pp, cp, ep{_of_all(shared)}; stack {plan.job.stack.name}",
+        subtitle=f"the fastest, one of each tp, pp, cp, ep{_of_all(shared)}; stack {plan.system.stack.name}",
         description=f"The fastest step takes {format_seconds(best.step_s)} with {layout_text(best)}: {words}.",
     )
 
 
 def train_memory_figure(plan: TrainPlan) -> Figure:
     """Memory of the fullest chip by kind, one bar for each of the fastest layouts."""
-    has = plan.job.cluster.chip.hbm_bytes
+    has = plan.system.cluster.chip.hbm_bytes
     title = f"{_name(plan)}: memory of the fullest chip"
     if not plan.best:
         return nothing_figure(title, plan.reason)
@@ -443,9 +443,9 @@ def pipeline_of_plan(plan: TrainPlan) -> Figure:
 
 
 def _shares(plan: TrainPlan, one: TrainCandidate) -> dict[str, float]:
-    return shares(one.step, plan.job.global_batch_sequences / (one.layout.dp * one.layout.micro_batch))
+    return shares(one.step, plan.system.global_batch_sequences / (one.layout.dp * one.layout.micro_batch))
 
 
 def _name(plan: TrainPlan) -> str:
-    job = plan.job
+    job = plan.system
     return f"{job.model.name} on {job.cluster.num_chips:,} × {job.cluster.chip.name}"

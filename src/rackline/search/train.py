@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from rackline.errors import InputError
-from rackline.search.train_evaluate import Crossing, Evaluated, TrainJob, crossings, evaluate_runs
-from rackline.search.train_space import train_space
+from rackline.errors import InputError, nearest_names
+from rackline.parallel.exchange import make_group
+from rackline.passes.features import as_array
+from rackline.search.train_space import Evaluated, evaluate_runs, timed_steps, train_space
 from rackline.serving.energy import Power, power_of
-from rackline.training.memory import CHEAPEST_FIRST
+from rackline.training.flop import hardware_share, mfu, model_flop, training_w
+from rackline.training.memory import CHEAPEST_FIRST, train_memory
 from rackline.training.reliability import Reliability, reliability
-from rackline.training.runs import Runs, TrainLayout
-from rackline.training.step import StepSeconds
+from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout
+from rackline.training.schedules import Durations, Timeline, schedule
+from rackline.training.step import hop_seconds
+from rackline.training.system import MicroBatch, TrainingSystem
+
+MOST_MICRO_BATCHES = 4
+"""Micro-batches per stage that a timeline shows; the middle of a longer step repeats itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Which level of the fabric a parallel group works on.
+
+    Args:
+        name: tensor, context, experts, data or pipeline.
+        size: ranks [count].
+        inside: of them in one scale-up domain [count].
+        level: "scale-up", "scale-out" or "both".
+    """
+
+    json_keys: ClassVar = (
+        "group=name",
+        "size",
+        "inside_domain=inside",
+        "level",
+    )
+
+    name: str
+    size: int
+    inside: int
+    level: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +89,7 @@ class TrainCandidate:
 
     layout: TrainLayout
     step_s: float
-    step: StepSeconds
+    step: Mapping[str, Any]
     memory: Mapping[str, float]
     mfu: float
     mfu_causal: float
@@ -97,16 +129,16 @@ class TrainPlan:
     """
 
     json_keys: ClassVar = (
-        "model=job.model.name",
-        "cluster=job.cluster.name",
-        "num_chips=job.cluster.num_chips",
-        "stack=job.stack.name",
-        "precision=job.precision",
-        "global_batch_tokens=job.global_batch_tokens",
-        "global_batch_sequences=job.global_batch_sequences",
+        "model=system.model.name",
+        "cluster=system.cluster.name",
+        "num_chips=system.cluster.num_chips",
+        "stack=system.stack.name",
+        "precision=system.precision",
+        "global_batch_tokens=system.global_batch_tokens",
+        "global_batch_sequences=system.global_batch_sequences",
         "asked_batch_tokens",
         "schedules",
-        "seq_len=job.seq_len",
+        "seq_len=system.seq_len",
         "tokens",
         "candidates_evaluated",
         "candidates_timed",
@@ -117,7 +149,7 @@ class TrainPlan:
         "nearest",
     )
 
-    job: TrainJob
+    system: TrainingSystem
     tokens: float | None
     candidates_evaluated: int
     candidates_timed: int
@@ -135,13 +167,13 @@ class TrainPlan:
 
 
 def train_plan(
-    job: TrainJob,
+    system: TrainingSystem,
     *,
     tokens: float | None = None,
     pue: float = 1.0,
     fixed: Mapping[str, int] | None = None,
-    schedules: Sequence[str] | None = None,
-    recompute: Sequence[str] = CHEAPEST_FIRST,
+    schedules: Sequence[str] = (),
+    recompute: Sequence[str] = (),
     asked_batch_tokens: float | None = None,
     most: int = 5,
 ) -> TrainPlan:
@@ -152,58 +184,48 @@ def train_plan(
         pue: power of the site over that of the machines [1].
         fixed: parts of the layout that are given.
         schedules: which to look at; those of the stack by default.
-        recompute: which to look at; a reversible stack is another model, so it is considered only when asked.
-        asked_batch_tokens: of a step as asked for, to say where the job's batch differs [tokens].
+        recompute: which to look at; all but reversible by default, which is another model.
+        asked_batch_tokens: of a step as asked for, to say where the system's batch differs [tokens].
         most: how many of the best to explain [count].
 
     Raises:
         LayoutError: given parts that nothing satisfies.
-        InputError: no token.
+        InputError: no token, or a schedule or recomputation that is unknown.
     """
     if tokens is not None and not tokens > 0:
-        raise InputError(what="--tokens", given=tokens, allowed="more than 0", nearest="15e12")
-    again = [name for name in recompute if name != "selective" or not job.stack.flash_attention] or ["none"]
-    schedules = job.stack.schedules if schedules is None else schedules
-    runs = train_space(
-        job.model,
-        job.cluster,
-        global_batch_sequences=job.global_batch_sequences,
-        seq_len=job.seq_len,
-        fixed=fixed,
-        schedules=schedules,
-        recompute=again,
-    )
-    found = evaluate_runs(job, runs)
-    reliable = reliability(job.model.total_params, job.cluster.num_chips)
+        raise InputError(what="tokens", given=tokens, allowed="more than 0", nearest="15e12")
+    for what, names, allowed in (("schedule", schedules, SCHEDULES), ("recompute", recompute, RECOMPUTE)):
+        for name in names:
+            if name not in allowed:
+                near = next(iter(nearest_names(name, allowed, 1)), None)
+                raise InputError(what=what, given=name, allowed=", ".join(allowed), nearest=near)
+    fused = system.stack.flash_attention
+    again = [name for name in recompute or CHEAPEST_FIRST if name != "selective" or not fused] or ["none"]
+    schedules = tuple(schedules) or system.stack.schedules
+    runs = train_space(system, fixed=fixed, schedules=schedules, recompute=again)
+    found = evaluate_runs(system, runs)
+    reliable = reliability(system.model.total_params, system.cluster.num_chips)
     order = np.argsort(found.step_s, kind="stable")[: max(most * 40, 200)]
     order = order[np.isfinite(found.step_s[order])]
-    if not order.size:
+    best, reason, nearest = (), "", None
+    if order.size:
+        best = candidates(system, runs.take(_unlike(found, order, most)), tokens, reliable, pue)
+    else:
         least = int(np.argmin(found.total_bytes))
-        lacks = (
-            f"needs {found.total_bytes[least] / 1e9:.0f} GB on a chip, has {job.cluster.chip.hbm_bytes / 1e9:.0f} GB"
-        )
-        return TrainPlan(
-            job=job,
-            tokens=tokens,
-            candidates_evaluated=len(runs),
-            candidates_timed=found.timed,
-            best=(),
-            reliability=reliable,
-            reason=f"nothing fits: the smallest run, {runs.layout(least).label()}, {lacks}",
-            nearest=runs.layout(least),
-            asked_batch_tokens=asked_batch_tokens,
-            schedules=tuple(schedules),
-        )
-    kept = _unlike(found, order, most)
+        nearest, has = runs.layout(least), system.cluster.chip.hbm_bytes
+        lacks = f"needs {found.total_bytes[least] / 1e9:.0f} GB on a chip, has {has / 1e9:.0f} GB"
+        reason = f"nothing fits: the smallest run, {nearest.label()}, {lacks}"
     return TrainPlan(
-        job=job,
+        system=system,
         tokens=tokens,
         candidates_evaluated=len(runs),
         candidates_timed=found.timed,
-        best=candidates(job, runs.take(kept), tokens, reliable, pue),
+        best=best,
         reliability=reliable,
+        reason=reason,
+        nearest=nearest,
         asked_batch_tokens=asked_batch_tokens,
-        schedules=tuple(schedules),
+        schedules=schedules,
     )
 
 
@@ -223,7 +245,7 @@ def _unlike(found: Evaluated, order: np.ndarray[Any, Any], most: int) -> np.ndar
 
 
 def candidates(
-    job: TrainJob, runs: Runs, tokens: float | None, reliable: Reliability, pue: float = 1.0
+    system: TrainingSystem, runs: Runs, tokens: float | None, reliable: Reliability, pue: float = 1.0
 ) -> tuple[TrainCandidate, ...]:
     """Explain some runs.
 
@@ -232,20 +254,28 @@ def candidates(
         reliable: what failures cost.
         pue: power of the site over that of the machines; power by the nameplate has it already [1].
     """
-    step, memory = job.step(runs), job.memory(runs)
-    watts = job.chip_w(runs, step)
-    mfu, causal, hfu = job.utilisation(runs, step.step)
+    batch = MicroBatch(system=system, runs=runs)
+    step, memory = timed_steps(system, runs), train_memory(batch)
+    watts = training_w(batch, step)
+    model, sequences, seq_len = system.model, float(system.global_batch_sequences), system.seq_len
+    peak = system.cluster.chip.flop_per_s(system.precision.compute)
+    frozen, packed = system.lora_rank > 0, system.packed_len
+    whole, causal = (
+        as_array(mfu(flop, step.step, as_array(runs.num_chips), peak))
+        for half in (False, True)
+        for flop in [model_flop(model, seq_len, sequences, causal=half, frozen=frozen, packed_len=packed)]
+    )
+    executed = whole * hardware_share(model, runs, seq_len)
     found: list[TrainCandidate] = []
     for index in range(len(runs)):
-        step_s = float(step.step[index])
-        parts = step.at(index)
+        step_s, parts = float(step.step[index]), step.at(index)
         days = usd = kwh = None
-        power = power_of(job.cluster, float(watts[index]))
+        power = power_of(system.cluster, float(watts[index]))
         if tokens is not None:
-            hours = tokens / job.global_batch_tokens * step_s / reliable.goodput / 3600.0
+            hours = tokens / system.global_batch_tokens * step_s / reliable.goodput / 3600.0
             days = hours / 24.0
-            chip_hours = hours * job.cluster.num_chips
-            price = job.cluster.usd_per_chip_hour
+            chip_hours = hours * system.cluster.num_chips
+            price = system.cluster.usd_per_chip_hour
             usd = chip_hours * price if price is not None else None
             kwh = chip_hours * power.site_w(pue) / 1000.0 if power is not None else None
         found.append(
@@ -254,15 +284,15 @@ def candidates(
                 step_s=step_s,
                 step=parts,
                 memory=memory.at(index),
-                mfu=float(mfu[index]),
+                mfu=float(whole[index]),
                 mfu_causal=float(causal[index]),
-                hfu=float(hfu[index]),
-                tokens_per_s_per_chip=job.global_batch_tokens / step_s / job.cluster.num_chips,
+                hfu=float(executed[index]),
+                tokens_per_s_per_chip=system.global_batch_tokens / step_s / system.cluster.num_chips,
                 days=days,
                 usd=usd,
                 kwh=kwh,
-                binds=binding(parts, float(runs.micro_batches(job.global_batch_sequences)[index])),
-                levels=crossings(job, runs, index),
+                binds=binding(parts, float(batch.per_step[index])),
+                levels=crossings(system, runs, index),
                 power=power,
             )
         )
@@ -300,3 +330,69 @@ def binding(parts: Mapping[str, Any], micro_batches: float) -> str:
     """What takes most of a step."""
     found = shares(parts, micro_batches)
     return max(found, key=lambda name: found[name])
+
+
+def crossings(system: TrainingSystem, runs: Runs, index: int) -> tuple[Crossing, ...]:
+    """Groups of one run, by how they are laid out: tp innermost, then cp and ep, dp, stages outermost."""
+    one = runs.layout(index)
+    groups = [
+        ("tensor", one.tp, 1),
+        ("context", one.cp, one.tp),
+        ("experts", one.ep, one.expert_tp),
+        ("data", one.dp * one.cp, one.tp),
+        ("expert data", int(runs.expert_dp()[index]) if system.model.is_moe else 1, one.ep * one.expert_tp),
+    ]
+    found: list[Crossing] = []
+    for name, size, stride in groups:
+        if size < 2:
+            continue
+        group = make_group(system.cluster, float(size), float(stride))
+        inside = max(1, round(float(as_array(group.inside))))
+        outside = float(as_array(group.outside)) > 1
+        level = "both" if outside and inside > 1 else "scale-out" if outside else "scale-up"
+        found.append(Crossing(name=name, size=size, inside=inside, level=level))
+    if one.pp > 1:
+        far = one.num_chips > system.cluster.scale_up.size
+        found.append(
+            Crossing(
+                name="pipeline", size=one.pp, inside=1 if far else one.pp, level="scale-out" if far else "scale-up"
+            )
+        )
+    return tuple(found)
+
+
+def timeline_of(plan: TrainPlan, one: TrainCandidate) -> Timeline:
+    """Run the schedule of a candidate with its own times; at most four micro-batches per stage are placed."""
+    layout, system = one.layout, plan.system
+    kind = schedule("interleaved" if layout.virtual_pp > 1 else layout.schedule)
+    chunks = kind.num_chunks(layout.virtual_pp)
+    micro_batches = system.global_batch_sequences // (layout.dp * layout.micro_batch)
+    shown = min(micro_batches, MOST_MICRO_BATCHES * layout.pp)
+    if kind.name in ("interleaved", "dualpipe") and shown % layout.pp:
+        shown = max(layout.pp, shown // layout.pp * layout.pp)
+    parts = layout.pp * chunks // kind.copies
+    layers = system.num_layers
+    per_part = [layers // parts + (1 if index < layers % parts else 0) for index in range(parts)]
+    head_s = sum(one.step["exposed_s"].get(name, 0.0) for name in ("head", "logits")) * layout.pp
+    forward, given, weight = (one.step[name] * layout.pp for name in ("forward_s", "input_s", "weight_s"))
+    again = one.step["recompute_s"] * layout.pp
+    hop = hop_seconds(MicroBatch(system=system, runs=Runs.of([layout])))
+
+    def of(total: float, share_of_head: float) -> list[float]:
+        each = [total * count / layers for count in per_part]
+        each[-1] += head_s * share_of_head
+        return each
+
+    backward = given + again if kind.splits_backward else given + again + weight
+    return kind.run(
+        layout.pp,
+        shown,
+        Durations(
+            forward=of(forward, 1 / 3),
+            backward=of(backward, 1 / 3 if kind.splits_backward else 2 / 3),
+            weight=of(weight, 1 / 3),
+            # the share of a send that the stack does not hide behind compute, as in the time of the step
+            hop_s=system.stack.pipeline_exposed * float(hop[0]) if math.isfinite(float(hop[0])) else 0.0,
+        ),
+        layout.virtual_pp,
+    )

@@ -32,9 +32,9 @@ def tensor_rows(batch: MicroBatch, attention_layers: int, dense_layers: int) -> 
     tp = as_array(batch.runs.tp)
     if not np.any(tp > 1):
         return
-    group = make_group(batch.cluster, tp)
+    group = make_group(batch.system.cluster, tp)
     blocks = attention_layers + dense_layers
-    buffer = {f.TOKENS: 2.0 * batch.model.d_model}
+    buffer = {f.TOKENS: 2.0 * batch.system.model.d_model}
     calls: tuple[tuple[Literal["forward", "input"], float, float], ...] = (("forward", 1.0, 1.0), ("input", 1.0, 1.0))
     for phase, gathers, scatters in calls:
         for name, algorithm, count in (
@@ -43,14 +43,14 @@ def tensor_rows(batch: MicroBatch, attention_layers: int, dense_layers: int) -> 
         ):
             for row in collective_rows(
                 f"tp_{name}_{phase}",
-                cluster=batch.cluster,
+                cluster=batch.system.cluster,
                 group=group,
                 algorithms=(algorithm,),
                 buffer=dict(buffer),
                 calls=count * blocks * (tp > 1),
                 op_class=name,
                 where=phase,
-                formula=f"{blocks} blocks × 2·{batch.model.d_model} B per token",
+                formula=f"{blocks} blocks × 2·{batch.system.model.d_model} B per token",
             ):
                 yield "tensor", phase, row
 
@@ -61,7 +61,7 @@ def context_rows(batch: MicroBatch, cores: dict[Core, int]) -> Iterator[Link]:
     if not np.any(cp > 1):
         return
     tp = as_array(batch.runs.tp)
-    group = make_group(batch.cluster, cp, tp)
+    group = make_group(batch.system.cluster, cp, tp)
     for attention, count in cores.items():
         kv = as_array(attention.kv_elements_per_token(batch.runs.tp))
         if not np.any(kv > 0):
@@ -70,7 +70,7 @@ def context_rows(batch: MicroBatch, cores: dict[Core, int]) -> Iterator[Link]:
         for phase, times in phases:
             for row in collective_rows(
                 f"cp_{attention.kind}_{phase}",
-                cluster=batch.cluster,
+                cluster=batch.system.cluster,
                 group=group,
                 algorithms=(c.all_gather,),
                 buffer={f.TOKENS: 2.0 * kv * cp},
@@ -92,16 +92,16 @@ def expert_rows(batch: MicroBatch, ffn: MoeFfn, count: int) -> Iterator[Link]:
     """
     runs = batch.runs
     ep, tp, expert_tp = as_array(runs.ep), as_array(runs.tp), as_array(runs.expert_tp)
-    width = float(ffn.expert_d_in(batch.model.d_model))
+    width = float(ffn.expert_d_in(batch.system.model.d_model))
     phases: tuple[Literal["forward", "input"], ...] = ("forward", "input")
     if np.any(ep > 1):
-        group = make_group(batch.cluster, ep, expert_tp)
+        group = make_group(batch.system.cluster, ep, expert_tp)
         picks = (ffn.num_experts, ffn.experts_per_token, ffn.num_groups, ffn.groups_per_token)
         ranks = distinct_ranks(ep, *picks)
         domains = distinct_ranks(np.minimum(as_array(group.outside), ffn.num_experts), *picks)
 
         def sent(of: c.Group) -> c.CollectiveCost:
-            if batch.forwards_tokens:
+            if batch.system.stack.forwards_tokens:
                 return c.forwarded_all_to_all(of, ranks, domains)
             return c.scaled_cost(c.all_to_all(of), float(ffn.experts_per_token))
 
@@ -111,13 +111,13 @@ def expert_rows(batch: MicroBatch, ffn: MoeFfn, count: int) -> Iterator[Link]:
             ("expert_outside", outside & (ep > 1)),
         )
         # backward, gradients are dispatched to the experts and those of their inputs are combined
-        sizes = (("dispatch", batch.precision.dispatch_bytes), ("combine", batch.precision.combine_bytes))
+        sizes = (("dispatch", batch.system.precision.dispatch_bytes), ("combine", batch.system.precision.combine_bytes))
         for phase, (kind, here), (name, size) in product(phases, places, sizes):
             if not np.any(here):
                 continue
             for row in collective_rows(
                 f"ep_{name}_{kind.removeprefix('expert_')}_{phase}",
-                cluster=batch.cluster,
+                cluster=batch.system.cluster,
                 group=group,
                 algorithms=(sent,),
                 buffer={f.TOKENS: size * width / tp},
@@ -128,12 +128,12 @@ def expert_rows(batch: MicroBatch, ffn: MoeFfn, count: int) -> Iterator[Link]:
             ):
                 yield kind, phase, row
     if np.any(expert_tp > 1):
-        group = make_group(batch.cluster, expert_tp)
+        group = make_group(batch.system.cluster, expert_tp)
         for phase in phases:
             for name, algorithm in (("all_gather", c.all_gather), ("reduce_scatter", c.reduce_scatter)):
                 for row in collective_rows(
                     f"etp_{name}_{phase}",
-                    cluster=batch.cluster,
+                    cluster=batch.system.cluster,
                     group=group,
                     algorithms=(algorithm,),
                     buffer={f.EXPERT_TOKENS: 2.0 * width},

@@ -1,15 +1,16 @@
-"""FLOP of a training step: model FLOP, and FLOP that the hardware executes."""
+"""FLOP of a training step, those that the model needs and those that the hardware executes, and its energy."""
 
 from __future__ import annotations
-
-from typing import assert_never
 
 import numpy as np
 
 from rackline.arch import Model
+from rackline.hardware import drawn_w
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.training.runs import RECOMPUTE, Runs
-from rackline.training.work import from_latent
+from rackline.training.runs import RECOMPUTE, Runs, by_name
+from rackline.training.step import StepTime, row_table
+from rackline.training.system import MicroBatch, attention_products
+from rackline.training.work import from_latent, work_of
 
 
 def attention_flop(model: Model, seq_len: float, *, causal: bool = False) -> float:
@@ -74,8 +75,8 @@ def latent_flop(model: Model) -> float:
     return sum(
         2.0 * group.count * float(one.shard_in(1.0)) * float(one.shard_out(1.0))
         for group in model.layer_groups
-        for one in (*group.attention.projections(model.d_model), group.attention.expansion())
-        if one is not None and from_latent(one, model.d_model)
+        for one in attention_products(group.attention, model.d_model)
+        if from_latent(one, model.d_model)
     )
 
 
@@ -92,19 +93,26 @@ def hardware_share(model: Model, runs: Runs, seq_len: float) -> Array:
     """Executed FLOP over model FLOP: 4/3 of the layers under full recompute, attention again under
     selective, up-projections of latents under modules, the layers again in a reversible stack."""
     forward = 2.0 * model.active_params * seq_len + attention_flop(model, seq_len)
-    head = 2.0 * model.vocab_size * model.d_model * seq_len
-    extra = np.zeros(len(runs))
-    for number, name in enumerate(RECOMPUTE):
-        match name:
-            case "none":
-                value = 0.0
-            case "selective":
-                value = attention_flop(model, seq_len)
-            case "modules":
-                value = latent_flop(model) * seq_len
-            case "full" | "reversible":
-                value = forward - head
-            case _:
-                assert_never(name)
-        extra = np.where(runs.recompute == number, value, extra)
-    return 1.0 + extra / (3.0 * forward)
+    again = forward - 2.0 * model.vocab_size * model.d_model * seq_len
+    extra = {"none": 0.0, "selective": attention_flop(model, seq_len), "modules": latent_flop(model) * seq_len}
+    return 1.0 + by_name(runs.recompute, RECOMPUTE, extra | {"full": again, "reversible": again}) / (3.0 * forward)
+
+
+def training_w(batch: MicroBatch, step: StepTime) -> Array:
+    """Mean power of a chip over a step, one value per run; not a number where nothing is known of it [W].
+
+    Equation:
+        idle + micro-batches / pp · joules of a micro-batch · (1 + recompute / (forward + input + weight)) / step
+
+    at most its limit. Rows are those of the whole layer stack, of which a stage has 1/pp.
+
+    Assumes: recomputed kernels draw what the others draw on average; the exchange of gradients and the optimiser, a few
+    percent of a step, draw idle power.
+    """
+    chip = batch.system.cluster.chip
+    if chip.power is None:
+        return np.full(len(batch.runs), np.nan)
+    features = {name: as_array(value)[:, None] for name, value in batch.features().items()}
+    joules = row_table(batch, work_of(batch)).joule_table().seconds(features)[:, 0]
+    again = 1.0 + step.recompute / np.maximum(step.forward + step.input + step.weight, 1e-12)
+    return drawn_w(chip, joules * again * batch.per_step / as_array(batch.runs.pp), step.step)

@@ -1,17 +1,17 @@
-"""Memory of a training step on the fullest chip: states, activations in flight, logits, buffers, margin."""
+"""Memory of a training step on the fullest chip: parameters, states, activations, logits, buffers, margin."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import assert_never
+from typing import Literal, assert_never
 
 import numpy as np
 
-from rackline.passes.features import Array, as_array
-from rackline.training.activations import layer_bytes, stack_bytes
-from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs
-from rackline.training.shards import Shards, shards
-from rackline.training.work import MicroBatch
+from rackline.arch import DenseFfn, MoeFfn
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs, by_name
+from rackline.training.system import MicroBatch, TrainingSystem, attention_products
+from rackline.training.work import from_latent
 
 LOGIT_BYTES = 8.0
 """fp32 logits and their bf16 gradient and copy, while the loss of one micro-batch is worked on."""
@@ -19,6 +19,196 @@ RUNTIME_BYTES = 2.5e9
 """Driver, kernels, and buffers of collectives, NCCL channels of every group (assumed)."""
 MARGIN = 0.04
 """Share of what is used that the allocator cannot use for its fragments (assumed; expandable segments)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shards:
+    """Parameters of one chip [elements], run by run.
+
+    Args:
+        dense: layers of the mean stage, without routed experts.
+        experts: routed experts of the mean stage.
+        ends: embedding or head on the fullest stage.
+        largest, last: layers of the fullest and of the last stage over the mean; the last has the remainder.
+        layer: of the largest layer, which is gathered whole under ZeRO 3.
+        adapters: low-rank adapters of the mean stage.
+    """
+
+    dense: Array
+    experts: Array
+    ends: Array
+    largest: Array
+    last: Array
+    layer: Array
+    adapters: Array
+
+
+def shards(system: TrainingSystem, runs: Runs) -> Shards:
+    """Shard the parameters of a model."""
+    tp, pp = as_array(runs.tp), as_array(runs.pp)
+    model = system.model
+    d = model.d_model
+    dense, experts, biggest, adapters = (np.zeros(len(runs)) for _ in range(4))
+    for group, count in zip(model.layer_groups, system.layer_counts(), strict=True):
+        ffn, products = group.ffn, attention_products(group.attention, d)
+        one = sum((as_array(p.shard_weights(tp)) for p in products), np.zeros(len(runs)))
+        one = one + group.attention.extra_params() + model.norms_per_layer * model.norm_params_per_norm
+        routed = np.zeros(len(runs))
+        if isinstance(ffn, DenseFfn):
+            one = one + sum((as_array(p.shard_weights(tp)) for p in ffn.projections(d)), np.zeros(len(runs)))
+            products += ffn.projections(d)
+        else:
+            one = one + ffn.router_params(d) + ffn.shared_params(d) / tp + ffn.latent_params(d)
+            routed = np.ceil(ffn.num_experts / as_array(runs.ep)) * ffn.expert_params(d) / as_array(runs.expert_tp)
+        dense, experts = dense + count * one, experts + count * routed
+        sides = (as_array(p.shard_in(tp)) + p.shard_out(tp) for p in products if system.adapts(p.name))
+        adapters = adapters + count * system.lora_rank * sum(sides, np.zeros(len(runs)))
+        biggest = np.maximum(biggest, one + routed)
+    table = model.vocab_size * d / tp
+    both = 1.0 if model.tied_embeddings else 2.0
+    # with pp > 1 the first stage holds the embedding and the last the head
+    ends = np.where(pp > 1, table, both * table) + model.learned_positions * d
+    fullest = np.ceil(system.num_layers / pp)
+    return Shards(
+        dense=dense / pp,
+        experts=experts / pp,
+        ends=ends,
+        largest=fullest * pp / system.num_layers,
+        last=np.maximum(system.num_layers - (pp - 1.0) * fullest, 0.0) * pp / system.num_layers,
+        layer=biggest,
+        adapters=adapters / pp,
+    )
+
+
+def korthikanti_layer_bytes(
+    *,
+    seq_len: FloatLike,
+    micro_batch: FloatLike,
+    d_model: FloatLike,
+    num_heads: FloatLike,
+    tp: FloatLike = 1.0,
+    sequence_parallel: bool = False,
+    recompute: Literal["none", "selective", "full"] = "none",
+) -> FloatLike:
+    """Activations of one GPT layer with dropout, before fused attention.
+
+    none: s b h (10 + 24/t + 5 a s / (h t)); with sequence parallelism s b h / t (34 + 5 a s / h);
+    selective: the same without 5 a s / h; full: 2 s b h.
+
+    Args:
+        seq_len: s [tokens], any shape.
+        micro_batch: b [sequences], same shape.
+        d_model: h [elements].
+        num_heads: a [count].
+        tp: t [chips].
+        sequence_parallel: whether norms, residuals and dropout are sharded over tp.
+        recompute: "none", "selective" or "full".
+
+    Returns:
+        Bytes per layer and chip [bytes], broadcast shape.
+
+    Assumes: 2 bytes per element, 1 per element of a dropout mask, d_ff = 4 h, GELU.
+
+    Sources: Korthikanti et al. 2022 (arXiv:2205.05198), equations 1 to 6 and table 2.
+
+    >>> whole = korthikanti_layer_bytes(seq_len=2048, micro_batch=1, d_model=12288, num_heads=96)
+    >>> less = korthikanti_layer_bytes(seq_len=2048, micro_batch=1, d_model=12288, num_heads=96, recompute="selective")
+    >>> round(float(1 - less / whole), 2)
+    0.7
+    """
+    tokens = as_array(seq_len) * micro_batch * d_model
+    match recompute:
+        case "full":
+            return 2.0 * tokens
+        case "selective":
+            scores = as_array(0.0)
+        case "none":
+            scores = 5.0 * as_array(num_heads) * seq_len / d_model
+        case _:
+            assert_never(recompute)
+    if sequence_parallel:
+        return tokens / tp * (34.0 + scores)
+    return tokens * (10.0 + 24.0 / as_array(tp) + scores / tp)
+
+
+def stack_bytes(batch: MicroBatch, recompute: Recompute, *, dropout: bool = False) -> Array:
+    """Activations that one micro-batch stores in all layers of a chip for the backward pass [bytes].
+
+    Inputs of products are kept as they are multiplied; queries, keys and values for attention; gate and up for the
+    activation function; inputs of norms. Outputs of experts are not stored: the weight of an expert is applied to the
+    output of its activation function. Recompute keeps only what it starts from: inputs of norms, of activation
+    functions and of up-projections of latents (modules), the input of each layer (full), or nothing (reversible: two
+    streams of the last layer).
+    """
+    residual = 2.0 * batch.system.model.d_model / batch.spread
+    whole = {"full": residual * batch.system.num_layers, "reversible": 2.0 * residual * as_array(batch.runs.pp)}
+    if recompute in whole:
+        return batch.tokens * whole[recompute]
+    layers = enumerate(batch.system.layer_counts())
+    each = (layer_bytes(batch, index, recompute, dropout=dropout) * count for index, count in layers)
+    return sum(each, np.zeros(len(batch.runs)))
+
+
+def layer_bytes(batch: MicroBatch, index: int, recompute: Recompute = "none", *, dropout: bool = False) -> Array:
+    """Activations that one micro-batch stores in one layer of a group [bytes]."""
+    group = batch.system.model.layer_groups[index]
+    kept = _attention(batch, index, recompute, dropout) if group.attention.cores() else np.zeros(len(batch.runs))
+    if isinstance(group.ffn, MoeFfn):
+        return kept + _mixture(batch, group.ffn, recompute)
+    return kept + (_dense(batch, group.ffn, recompute, dropout) if group.ffn.d_ff else 0.0)
+
+
+def _run_again(recompute: Recompute) -> tuple[bool, bool]:
+    """Whether (the core of attention, the cheap modules of a layer) are recomputed, so that nothing of them is
+    stored."""
+    return recompute != "none", recompute not in ("none", "selective")
+
+
+def _attention(batch: MicroBatch, index: int, recompute: Recompute, dropout: bool) -> Array:
+    system, tp = batch.system, as_array(batch.runs.tp)
+    attention, precision, d = system.model.layer_groups[index].attention, system.precision, system.model.d_model
+    core_again, again = _run_again(recompute)
+    narrow = 0.0 if again else precision.gemm_bytes  # outputs of norms
+    per_token = (2.0 + narrow) * d / batch.spread  # input of the norm, input of the first product
+    for projection in attention_products(attention, d):
+        latent = from_latent(projection, d)
+        if latent or projection.d_in[0].units > 1:
+            # attention needs its output as well
+            out, other = precision.attention_output_bytes, narrow if latent else precision.gemm_bytes
+            per_token = per_token + (out if projection.name.endswith("out") else other) * projection.shard_in(tp)
+        if (projection.d_out[0].size != d or projection.d_out[0].units > 1) and not (latent and again):
+            per_token = per_token + 2.0 * projection.shard_out(tp)
+    if dropout:
+        per_token = per_token + d / batch.spread
+    scores = np.zeros(len(batch.runs))
+    for core in attention.cores():
+        heads = np.ceil(core.num_q_heads / tp)
+        per_token = per_token + 4.0 * heads  # log-sum-exp of each row
+        if not system.stack.flash_attention and not core_again:
+            scores = scores + (5.0 if dropout else 2.0) * heads * system.seq_len
+        if core.chunk_flop_per_token:
+            per_token = per_token + 2.0 * heads * core.decode_io_elements
+    return batch.tokens * (per_token + scores)
+
+
+def _dense(batch: MicroBatch, ffn: DenseFfn, recompute: Recompute, dropout: bool, *, norm: bool = True) -> Array:
+    tp, precision, d = as_array(batch.runs.tp), batch.system.precision, batch.system.model.d_model
+    narrow = 0.0 if _run_again(recompute)[1] else precision.gemm_bytes
+    up = ffn.projections(d)[0].shard_out(tp)
+    per_token = (2.0 * norm + narrow + dropout) * d / batch.spread + precision.activation_input_bytes * up
+    return batch.tokens * (per_token + narrow * ffn.d_ff / tp)
+
+
+def _mixture(batch: MicroBatch, ffn: MoeFfn, recompute: Recompute) -> Array:
+    precision, d = batch.system.precision, batch.system.model.d_model
+    again = _run_again(recompute)[1]
+    narrow, start = precision.gemm_bytes, precision.activation_input_bytes
+    inner = ffn.d_expert / as_array(batch.runs.expert_tp)
+    per_pair = narrow * ffn.expert_d_in(d) + start * (ffn.matrices - 1) * inner + (0.0 if again else narrow * inner)
+    normed = 2.0 if again else 4.0  # bytes of the input of the norm, and of its output
+    kept = batch.expert_tokens() * per_pair + batch.tokens * (normed * d / batch.spread + 4.0 * ffn.num_experts)
+    shared = ffn.shared()
+    return kept + (_dense(batch, shared, recompute, False, norm=False) if shared else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,74 +250,42 @@ def micro_batches_in_flight(runs: Runs, micro_batches: Array) -> Array:
     Sources: Korthikanti et al. 2022, section 4.2.3; Qi et al. 2023 (arXiv:2401.10241); DualPipe README.
     """
     p, v, m = as_array(runs.pp), as_array(runs.virtual_pp), as_array(micro_batches)
-    found = np.zeros(len(runs))
-    for number, name in enumerate(SCHEDULES):
-        match name:
-            case "1f1b" | "interleaved":
-                value = np.minimum(p, m) * (1.0 + (p - 1.0) / (p * v) * (v > 1))
-            case "gpipe":
-                value = m
-            case "zb-h1" | "zb-v":
-                value = np.minimum(p, m)
-            case "zb-h2":
-                value = np.minimum(2.0 * p - 1.0, m)
-            case "dualpipe":
-                value = np.minimum(p + 1.0, m)
-            case _:
-                assert_never(name)
-        found = np.where(runs.schedule == number, value, found)
-    return np.minimum(found, m)
+    ahead = np.minimum(p, m) * (1.0 + (p - 1.0) / (p * v) * (v > 1))
+    held: dict[str, Array] = {"1f1b": ahead, "interleaved": ahead, "gpipe": m, "zb-h1": p, "zb-v": p}
+    held |= {"zb-h2": 2.0 * p - 1.0, "dualpipe": p + 1.0}
+    return np.minimum(by_name(runs.schedule, SCHEDULES, held), m)
 
 
 def train_memory(
-    batch: MicroBatch,
-    *,
-    global_batch_sequences: int,
-    gradient_bytes: float | None = None,
-    dropout: bool = False,
-    runtime_bytes: float = RUNTIME_BYTES,
-    margin: float = MARGIN,
+    batch: MicroBatch, *, dropout: bool = False, runtime_bytes: float = RUNTIME_BYTES, margin: float = MARGIN
 ) -> TrainMemory:
     """Memory of the fullest chip, by run.
 
     Args:
-        global_batch_sequences: sequences of a step [sequences].
-        gradient_bytes: bytes per gradient as the stack accumulates it; that of the precision by default [bytes].
         dropout: whether dropout masks are stored.
         runtime_bytes: memory of driver and buffers [bytes].
         margin: share lost to fragmentation [1].
     """
-    runs, pp = batch.runs, as_array(batch.runs.pp)
-    held = shards(batch.model, runs, batch.mtp_layers, batch.lora_rank, batch.lora_targets)
-    flight = micro_batches_in_flight(runs, as_array(runs.micro_batches(global_batch_sequences)))
+    runs, system, pp = batch.runs, batch.system, as_array(batch.runs.pp)
+    held = shards(system, runs)
+    flight = micro_batches_in_flight(runs, batch.per_step)
     per_micro_batch, again = _activations(batch, dropout)
     mean = per_micro_batch / pp
-    logits = LOGIT_BYTES * batch.tokens * batch.model.vocab_size / as_array(runs.tp) * (1.0 + batch.mtp_layers)
+    logits = LOGIT_BYTES * batch.tokens * system.model.vocab_size / as_array(runs.tp) * (1.0 + system.mtp_layers)
     dual = runs.schedule == SCHEDULES.index("dualpipe")
     alone = np.where(pp == 1, logits, 0.0)
     # the first stage, and the last; DualPipe holds two stages: two of the middle, or the first and the last
     layers = (np.where(dual, 2.0, 1.0) * held.largest, held.last + np.where(dual, held.largest, 0.0))
     ends = (np.where(dual, 0.0, held.ends), np.where(dual, 2.0, 1.0) * held.ends)
     kept = (flight * mean * held.largest, np.where(dual, flight * (held.largest + held.last) / 2.0, held.last) * mean)
-    shown = (alone, logits)
     devices = [
-        _device(
-            batch,
-            held,
-            layers=layers[index],
-            ends=ends[index],
-            activations=kept[index] + again,
-            logits=shown[index],
-            gradient_bytes=batch.precision.gradient_bytes if gradient_bytes is None else gradient_bytes,
-        )
-        for index in (0, 1)
+        _states(batch, held, layers[index], ends[index]) | {"activations": kept[index] + again, "logits": shown}
+        for index, shown in enumerate((alone, logits))
     ]
-    totals = [sum(device.values(), np.zeros(len(runs))) for device in devices]
-    fuller = totals[1] > totals[0]
-    found = {name: np.where(fuller, devices[1][name], devices[0][name]) for name in devices[0]}
-    used = np.where(fuller, totals[1], totals[0])
+    first, last = (sum(device.values(), np.zeros(len(runs))) for device in devices)
+    used = np.maximum(first, last)
     return TrainMemory(
-        **found,
+        **{name: np.where(last > first, devices[1][name], value) for name, value in devices[0].items()},
         runtime=runtime_bytes * np.ones(len(runs)),
         margin=margin * used,
         total=used * (1.0 + margin) + runtime_bytes,
@@ -138,53 +296,28 @@ def train_memory(
 def _activations(batch: MicroBatch, dropout: bool) -> tuple[Array, Array]:
     """(activations that one micro-batch stores in the whole stack, activations recomputed in one layer) [bytes]."""
     runs, none = batch.runs, np.zeros(len(batch.runs))
-    kept, again = none, none
     working, left = none, none  # of the largest layer
-    for index in range(len(batch.model.layer_groups)):
+    for index in range(len(batch.system.model.layer_groups)):
         size = layer_bytes(batch, index, "selective", dropout=dropout)
         left = np.where(size > working, layer_bytes(batch, index, "modules", dropout=dropout), left)
         working = np.maximum(working, size)
-    for number, name in enumerate(RECOMPUTE):
-        rows = runs.recompute == number
-        if np.any(rows):
-            kept = np.where(rows, stack_bytes(batch, name, dropout=dropout), kept)
-            again = np.where(rows, _rebuilt(name, working, left), again)
-    return kept, again
+    kept = by_name(runs.recompute, RECOMPUTE, {name: stack_bytes(batch, name, dropout=dropout) for name in RECOMPUTE})
+    # while the gradients of a layer are computed, with what it stored for modules
+    again = {"none": none, "selective": none, "modules": working - left, "full": working, "reversible": working}
+    return kept, by_name(runs.recompute, RECOMPUTE, again)
 
 
-def _rebuilt(recompute: Recompute, working: Array, left: Array) -> Array:
-    """Activations recomputed in a layer while its gradients are computed; `left` is what it stored [bytes]."""
-    match recompute:
-        case "none" | "selective":
-            return 0.0 * working
-        case "modules":
-            return working - left
-        case "full" | "reversible":
-            return working
-        case _:
-            assert_never(recompute)
-
-
-def _device(
-    batch: MicroBatch,
-    held: Shards,
-    *,
-    layers: Array,
-    ends: Array,
-    activations: Array,
-    logits: Array,
-    gradient_bytes: float,
-) -> dict[str, Array]:
-    """Memory of a device with a multiple of the layers of the mean stage."""
-    runs, precision = batch.runs, batch.precision
+def _states(batch: MicroBatch, held: Shards, layers: Array, ends: Array) -> dict[str, Array]:
+    """Weights, gradients and optimiser states of a device with a multiple of the layers of the mean stage [bytes]."""
+    runs, system, precision = batch.runs, batch.system, batch.system.precision
     dense, experts = held.dense * layers + ends, held.experts * layers
-    over, expert_over = as_array(runs.dp) * runs.cp, as_array(runs.expert_dp())
+    over, expert_over = as_array(runs.dp) * runs.cp / runs.copies(), runs.expert_dp() / runs.copies()
 
     def cut(least: int, dense: Array, experts: Array | float = 0.0) -> Array:
         return np.where(runs.zero >= least, dense / over + experts / expert_over, dense + experts)
 
     def spread(size: float, least: int) -> Array:
-        if batch.lora_rank:  # only adapters have gradients and optimiser states
+        if system.lora_rank:  # only adapters have gradients and optimiser states
             return size * cut(least, held.adapters * layers)
         return size * cut(least, dense, experts)
 
@@ -192,17 +325,15 @@ def _device(
     if precision.frozen_bytes is not None:  # embedding and head stay as they are; one layer at a time is written out
         weights = precision.frozen_bytes * cut(3, held.dense * layers, experts) + precision.weight_bytes * cut(3, ends)
         weights = weights + precision.weight_bytes * held.layer
-    if batch.lora_rank:
+    if system.lora_rank:
         weights = weights + spread(2.0, 3)
     weights = weights + np.where(runs.zero >= 3, 2.0 * precision.weight_bytes * held.layer, 0.0)
     if precision.quantised:  # the narrow copies that products read, both orders of them, of one layer at a time
         weights = weights + 2.0 * precision.gemm_bytes * held.layer
     return {
         "weights": weights,
-        "gradients": spread(gradient_bytes, 2),
+        "gradients": spread(system.stack.gradient_bytes, 2),
         "optimizer": spread(precision.optimizer_bytes, 1),
-        "activations": activations,
-        "logits": logits,
     }
 
 
@@ -210,29 +341,18 @@ CHEAPEST_FIRST: tuple[Recompute, ...] = ("none", "selective", "modules", "full")
 """Kinds of recompute by what they cost; the core of attention is run again only where it is not one fused kernel."""
 
 
-def cheapest_recompute(
-    batch: MicroBatch, *, global_batch_sequences: int, gradient_bytes: float, hbm_bytes: float
-) -> list[str]:
+def cheapest_recompute(batch: MicroBatch, hbm_bytes: float) -> list[str]:
     """The cheapest recompute with which each run fits; none if nothing fits, as the memory model is then off.
 
     Args:
-        global_batch_sequences: sequences of a step [sequences].
-        gradient_bytes: bytes per gradient as the stack accumulates it [bytes].
         hbm_bytes: memory of a chip [bytes].
     """
     chosen = np.full(len(batch.runs), -1)
     for name in CHEAPEST_FIRST:
-        if name == "selective" and batch.flash:
+        if name == "selective" and batch.system.stack.flash_attention:
             continue
         number = RECOMPUTE.index(name)
         runs = replace(batch.runs, recompute=np.full(len(batch.runs), number))
-        found = train_memory(
-            replace(batch, runs=runs), global_batch_sequences=global_batch_sequences, gradient_bytes=gradient_bytes
-        )
-        chosen = np.where((chosen < 0) & fits(found, hbm_bytes), number, chosen)
+        fits = train_memory(replace(batch, runs=runs)).total <= hbm_bytes
+        chosen = np.where((chosen < 0) & fits, number, chosen)
     return [RECOMPUTE[max(int(number), 0)] for number in chosen]
-
-
-def fits(memory: TrainMemory, hbm_bytes: float) -> Array:
-    """Mask of the runs that fit in the memory of a chip."""
-    return memory.total <= hbm_bytes

@@ -18,7 +18,6 @@ class TrainPrecision:
         gemm: data type of the products of linear layers; the head, router and attention run in bf16.
         quantised: whether inputs of products are cast from bf16 first.
         weight_bytes: a weight as the forward pass reads it [bytes].
-        gradient_bytes: a gradient as it is accumulated [bytes].
         master_bytes: the copy of a weight that the optimiser updates; 0 if it updates the weight itself [bytes].
         moment_bytes: both moments of a weight [bytes].
         gather_bytes: a weight on the wire when sharded weights are gathered [bytes].
@@ -34,7 +33,6 @@ class TrainPrecision:
     gemm: str = "bf16"
     quantised: bool = False
     weight_bytes: float = 2.0
-    gradient_bytes: float = 4.0
     master_bytes: float = 4.0
     moment_bytes: float = 8.0
     gather_bytes: float = 2.0
@@ -93,11 +91,9 @@ def with_frozen(precision: TrainPrecision, frozen: str) -> TrainPrecision:
     """
     if frozen not in FROZEN:
         near = nearest_names(frozen, FROZEN, 1)
-        raise PrecisionError(
-            what="--frozen", given=frozen, allowed=", ".join(FROZEN), nearest=near[0] if near else None
-        )
+        raise PrecisionError(what="frozen", given=frozen, allowed=", ".join(FROZEN), nearest=near[0] if near else None)
     if precision.quantised:
-        raise PrecisionError(what="--frozen", given=f"{frozen} with {precision.label}", allowed=f"{frozen} with bf16")
+        raise PrecisionError(what="frozen", given=f"{frozen} with {precision.label}", allowed=f"{frozen} with bf16")
     return replace(precision, frozen_bytes=FROZEN[frozen], gather_bytes=FROZEN[frozen])
 
 
@@ -121,13 +117,13 @@ def train_precision(
     if name not in _LABELS:
         near = nearest_names(name, _LABELS, 1)
         raise PrecisionError(
-            what="--precision", given=label, allowed=", ".join(_LABELS), nearest=near[0] if near else None
+            what="precision", given=label, allowed=", ".join(_LABELS), nearest=near[0] if near else None
         )
     optimizer = optimizer or stack.optimizer
     if optimizer not in OPTIMIZERS:
         near = nearest_names(optimizer, OPTIMIZERS, 1)
         raise PrecisionError(
-            what="--optimizer", given=optimizer, allowed=", ".join(OPTIMIZERS), nearest=near[0] if near else None
+            what="optimizer", given=optimizer, allowed=", ".join(OPTIMIZERS), nearest=near[0] if near else None
         )
     base = TrainPrecision(label=name, moment_bytes=OPTIMIZERS[optimizer])
     wanted = _LABELS[name]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rackline.arch import DenseFfn, Model
 from rackline.errors import LayoutError, nearest_names
 from rackline.hardware import Cluster
+from rackline.passes.features import Array, FloatLike
 
 IntArray = NDArray[np.int64]
 
@@ -36,6 +37,7 @@ class TrainLayout:
         ep, expert_tp: expert and tensor parallelism of the routed experts, inside tp · cp · dp [chips].
         dp: replicas that share a batch [count].
         zero: what dp shards: 0 nothing, 1 optimiser, 2 gradients, 3 weights (FSDP).
+        fsdp: replicas over which it shards, while other groups of as many hold copies; 0 for all of dp [count].
         micro_batch: sequences of a micro-batch [sequences].
         recompute: of RECOMPUTE.
         schedule: of SCHEDULES.
@@ -49,6 +51,7 @@ class TrainLayout:
     expert_tp: int = 1
     dp: int = 1
     zero: int = 1
+    fsdp: int = 0
     micro_batch: int = 1
     recompute: str = "none"
     schedule: str = "1f1b"
@@ -62,11 +65,12 @@ class TrainLayout:
         """Short text: parts that are not 1, how states are sharded, what is recomputed."""
         names = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "dp")
         parts = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) != 1]
+        parts += [f"fsdp={self.fsdp}"] if 0 < self.fsdp < self.dp else []
         parts += [f"micro_batch={self.micro_batch}", f"zero={self.zero}"]
         return ",".join(parts)
 
 
-_COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "dp", "zero", "micro_batch")
+_COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "dp", "zero", "fsdp", "micro_batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,7 @@ class Runs:
     expert_tp: IntArray
     dp: IntArray
     zero: IntArray
+    fsdp: IntArray
     micro_batch: IntArray
     recompute: IntArray
     schedule: IntArray
@@ -119,9 +124,18 @@ class Runs:
         """Copies of each expert's weights that share gradients [count]."""
         return np.maximum(self.tp * self.cp * self.dp // (self.ep * self.expert_tp), 1)
 
+    def copies(self) -> IntArray:
+        """Groups of replicas that hold the same shards [count]."""
+        return self.dp // np.where(self.fsdp > 0, self.fsdp, self.dp)
+
     def micro_batches(self, global_batch_sequences: int) -> IntArray:
         """Micro-batches of a step on each replica [count]."""
         return np.maximum(global_batch_sequences // (self.dp * self.micro_batch), 1)
+
+
+def by_name(index: IntArray, names: Sequence[str], values: Mapping[str, FloatLike]) -> Array:
+    """For each run the value of the name that its index stands for."""
+    return np.select([index == number for number in range(len(names))], [values[name] for name in names])
 
 
 def parse_train_layout(text: str) -> dict[str, int]:
@@ -138,17 +152,17 @@ def parse_train_layout(text: str) -> dict[str, int]:
         if key not in _COUNTS:
             near = nearest_names(key, _COUNTS, 1)
             raise LayoutError(
-                what="--layout",
+                what="layout",
                 given=part,
                 allowed=", ".join(f"{name}=N" for name in _COUNTS),
                 nearest=f"{near[0]}={value or 1}" if near else None,
             )
-        least = 0 if key == "zero" else 1
+        least = 0 if key in ("zero", "fsdp") else 1
         if not value.strip().isdigit() or int(value) < least or (key == "zero" and int(value) > 3):
             allowed = "0, 1, 2 or 3" if key == "zero" else "a whole number of at least 1"
-            raise LayoutError(what=f"--layout {key}", given=value, allowed=allowed, nearest="1")
+            raise LayoutError(what=f"layout {key}", given=value, allowed=allowed, nearest="1")
         if key in found:
-            raise LayoutError(what="--layout", given=text, allowed=f"{key} once")
+            raise LayoutError(what="layout", given=text, allowed=f"{key} once")
         found[key] = int(value)
     return found
 
@@ -160,7 +174,7 @@ def check_layout(
     found = layout_problem(layout, model, cluster, global_batch_sequences, seq_len)
     if found is not None:
         allowed, nearest = found
-        raise LayoutError(what="--layout", given=layout.label(), allowed=allowed, nearest=nearest)
+        raise LayoutError(what="layout", given=layout.label(), allowed=allowed, nearest=nearest)
 
 
 def layout_problem(
@@ -175,6 +189,9 @@ def layout_problem(
         return f"pp·virtual_pp = {chunks} exceeds the {model.num_layers} layers", f"pp={near},virtual_pp=1"
     if layout.virtual_pp > 1 and layout.pp == 1:
         return "virtual_pp needs pp of at least 2", "virtual_pp=1"
+    if layout.fsdp and layout.dp % layout.fsdp:
+        near = nearest_divisor(layout.dp, layout.fsdp)
+        return f"fsdp={layout.fsdp} does not divide dp={layout.dp}", f"fsdp={near}"
     per_step = layout.dp * layout.micro_batch
     if global_batch_sequences % per_step:
         best = nearest_multiple(global_batch_sequences, per_step)
@@ -185,10 +202,11 @@ def layout_problem(
         )
     if seq_len % (layout.cp * (2 if layout.cp > 1 else 1)):
         return f"cp={layout.cp} does not divide a sequence of {seq_len} tokens (in two halves)", "cp=1"
-    return _attention_problem(layout, model) or _experts_problem(layout, model)
+    return attention_problem(layout, model) or experts_problem(layout, model)
 
 
-def _attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
+def attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
+    """The same for what tp cuts: heads and dense blocks."""
     for attention in model.cores().values():
         heads, kv_heads = attention.num_q_heads, attention.num_kv_heads
         if heads and heads % layout.tp:
@@ -203,7 +221,8 @@ def _attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | No
     return None
 
 
-def _experts_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
+def experts_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
+    """The same for what ep and expert_tp cut."""
     moe = model.moe()
     if moe is None:
         return None if layout.ep * layout.expert_tp == 1 else ("a dense model has no ep or expert_tp", "ep=1")
@@ -239,8 +258,3 @@ def nearest_multiple(number: int, step: int) -> int:
     96
     """
     return max(step, round(number / step) * step)
-
-
-def replaced(layout: TrainLayout, **changes: Any) -> TrainLayout:
-    """The layout with some parts changed."""
-    return replace(layout, **changes)

@@ -11,6 +11,7 @@ from pydantic import Field
 from rackline.catalog import names
 from rackline.catalog.base import Fraction, Name, NonNegative, Positive, Record, Text
 from rackline.catalog.objects import CatalogueObject, read_object, stated, written_as
+from rackline.errors import UnknownNameError, nearest_names
 from rackline.hardware import Chip
 from rackline.training.runs import SCHEDULES, ScheduleName
 
@@ -102,6 +103,11 @@ class TrainingStack(CatalogueObject):
         fixed_s: Time of a step that nothing else explains: data loading, logging, synchronisation [s].
         gradient_bytes: A gradient as it is exchanged [bytes].
         zero: What data parallelism shards by default.
+        graphed_mixtures: Labels of data types in which a whole step of a mixture is one captured graph, which the host
+            launches once.
+        interleaves_unstated: Whether a case whose source states no virtual_pp is taken to have had a part a layer; else
+            it had none.
+        hybrid_shards: Whether weights can be sharded over the replicas of one scale-up domain and copied to the others.
         schedules: Pipeline schedules that it has.
         forwards_tokens: Whether a token crosses to a scale-up domain once, however many of its experts live there.
         optimizer: Optimiser by default, with the data type of its moments.
@@ -111,6 +117,7 @@ class TrainingStack(CatalogueObject):
         numbers_of: Stack whose own fitted numbers it takes, where too few steps of its own are published to fit.
         stated: Names of numbers that its authors state, which no fit changes.
         is_default: Whether it is taken where no stack is named; true for one.
+        default_on: Families of chip generations on which it is taken instead.
         stands_for: Cases of other names, versions or chips that it describes.
         own: Numbers that are fitted for it alone.
     """
@@ -143,6 +150,9 @@ class TrainingStack(CatalogueObject):
     fixed_s: NonNegative = 0.0
     gradient_bytes: Positive = 4.0
     zero: Annotated[int, Field(ge=0, le=3)] = 1
+    graphed_mixtures: tuple[Text, ...] = ()
+    interleaves_unstated: bool = True
+    hybrid_shards: bool = False
     schedules: tuple[ScheduleName, ...] = stated(SCHEDULES)
     forwards_tokens: bool = True
     optimizer: Text = "adam"
@@ -152,6 +162,7 @@ class TrainingStack(CatalogueObject):
     numbers_of: str = ""
     stated: tuple[Text, ...] = ()
     is_default: bool = False
+    default_on: tuple[Text, ...] = ()
     stands_for: tuple[StandsForRecord, ...] = ()
     own: tuple[OwnNumberRecord, ...] = ()
 
@@ -193,11 +204,29 @@ def lookup(table: Mapping[Key, float], generation: str, dtype: str) -> float:
     return 1.0
 
 
-def training_stack(name: str) -> TrainingStack:
-    """Load a stack by name or file. Raises UnknownNameError, CatalogError; "unit" is `IDEAL`."""
-    return IDEAL if name == "unit" else read_object("training_stacks", TrainingStack, name)
+def training_stack(name: str = "") -> TrainingStack:
+    """A stack by name or file, the default one without a name; "unit" is `IDEAL`.
+
+    Raises:
+        UnknownNameError: neither a name of the catalogue nor a file.
+        CatalogError: a file that breaks the schema.
+    """
+    name = name or default_training_stack()
+    known = names("training_stacks")
+    if name == "unit":
+        return IDEAL
+    try:
+        return read_object("training_stacks", TrainingStack, name)
+    except UnknownNameError as error:
+        near = next(iter(nearest_names(name, (*known, "unit"), 1)), None)
+        allowed = f"{', '.join(known)}, unit or a TOML file"
+        if name.endswith(".toml"):
+            raise
+        raise UnknownNameError(what="stack", given=name, allowed=allowed, nearest=near) from error
 
 
-def default_training_stack() -> str:
-    """Name of the default training stack."""
-    return next(name for name in names("training_stacks") if training_stack(name).is_default)
+def default_training_stack(generation: str = "") -> str:
+    """Name of the stack that is taken where none is named, on chips of a generation."""
+    stacks = [training_stack(name) for name in names("training_stacks")]
+    on = [stack for stack in stacks if generation.split("-")[0] in stack.default_on]
+    return (on or [stack for stack in stacks if stack.is_default])[0].name

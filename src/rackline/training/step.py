@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypedDict, assert_never
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from rackline.arch import ADAPTER_BYTES, Model, MoeFfn
-from rackline.hardware import Chip, Cluster
-from rackline.parallel.exchange import make_group
-from rackline.passes import Calibration, PassTable, Row
+from rackline.arch import ADAPTER_BYTES, MoeFfn
+from rackline.hardware import Chip
+from rackline.parallel.exchange import make_group, torus_penalty
+from rackline.passes import PassTable, Row
 from rackline.passes import collectives as c
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.line import row_seconds
-from rackline.training.blocks import work_of
-from rackline.training.pipeline import CORNER, bubble_seconds, hide_exchange
-from rackline.training.runs import RECOMPUTE, Runs
-from rackline.training.shards import shards
+from rackline.training.memory import shards
+from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, by_name
 from rackline.training.stack import TrainingStack
-from rackline.training.work import PHASES, Kind, MicroBatch, Phase, Work
+from rackline.training.system import MicroBatch, TrainingSystem
+from rackline.training.work import PHASES, Kind, Phase, Work, work_of
 
 Times = Mapping[tuple[Kind, Phase], Array]
 """(kind, phase) → seconds."""
@@ -28,6 +27,14 @@ Times = Mapping[tuple[Kind, Phase], Array]
 OPTIMIZER_BYTES = 34.0
 """Traffic of an optimiser step per parameter besides its moments, which are read and written: a gradient read, a master
 weight read and written and the bf16 weight written (14); the gradient scaled, clipped by its norm, set to zero (20)."""
+CORNER = 6.0
+"""Sharpness of max(device, host): the p-norm of the two, rounded where they are equal."""
+DUALPIPE_CORES = 20.0 / 132.0
+"""Share of the cores that move tokens between experts while DualPipe's pairs run: 20 of the 132 of an H800
+(DeepSeek-V3, arXiv:2412.19437, sections 3.2.2 and 3.5.1)."""
+EXCHANGE = ("expert_inside", "expert_outside")
+ON_CORES = ("gemm", "experts", "attention", "state")
+"""Kinds that slow down with fewer cores; memory-bound kernels do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +48,7 @@ class StepParts:
         host_layers: dense halves, mixture layers, local experts, recurrent layers of the whole stack [count].
         scatter, gather: exchange of the gradients and of the trained weights of a stage, per byte of an element [s/B].
         shard_gather: gather of all weights of a stage, frozen ones too, per byte of an element [s/B].
+        copies: exchange of sharded gradients between replicas that hold the same shards, per byte of an element [s/B].
         optimizer: update of a chip's share of the parameters [s].
         hop: activations from stage to stage [s].
     """
@@ -56,29 +64,13 @@ class StepParts:
     scatter: Array
     gather: Array
     shard_gather: Array
+    copies: Array
     optimizer: Array
     hop: Array
     micro_batches: Array
     layers: FloatLike
     gather_bytes: FloatLike
     trained_bytes: FloatLike
-
-
-class StepSeconds(TypedDict):
-    """Parts of one training step [s], see `StepTime`; `exposed_s` by kind."""
-
-    forward_s: float
-    input_s: float
-    weight_s: float
-    recompute_s: float
-    host_s: float
-    stage_s: float
-    bubble_s: float
-    data_s: float
-    optimizer_s: float
-    fixed_s: float
-    step_s: float
-    exposed_s: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,164 +103,133 @@ class StepTime:
     step: Array
     shown: Mapping[str, Array]
 
-    def at(self, index: int) -> StepSeconds:
-        """One run as plain numbers."""
-        return {
-            "forward_s": float(self.forward[index]),
-            "input_s": float(self.input[index]),
-            "weight_s": float(self.weight[index]),
-            "recompute_s": float(self.recompute[index]),
-            "host_s": float(self.host[index]),
-            "stage_s": float(self.stage[index]),
-            "bubble_s": float(self.bubble[index]),
-            "data_s": float(self.data[index]),
-            "optimizer_s": float(self.optimizer[index]),
-            "fixed_s": float(self.fixed[index]),
-            "step_s": float(self.step[index]),
-            "exposed_s": {kind: float(value[index]) for kind, value in self.shown.items()},
-        }
+    def at(self, index: int) -> dict[str, Any]:
+        """One run as plain numbers [s]: parts as NAME_s, and by kind what is exposed."""
+        parts = {f"{f.name}_s": float(getattr(self, f.name)[index]) for f in fields(self) if f.name != "shown"}
+        return parts | {"exposed_s": {kind: float(value[index]) for kind, value in self.shown.items()}}
 
 
-def step_parts(batch: MicroBatch, *, calibration: Calibration, global_batch_sequences: int) -> StepParts:
-    """Time every row of a micro-batch for all runs, and the exchanges of a step.
-
-    Args:
-        batch: model, runs, cluster, precision and micro-batch.
-        calibration: calibration of single kernels on the chip.
-        global_batch_sequences: [sequences].
-    """
-    if calibration.is_unit:
-        batch = replace(batch, cluster=batch.cluster.without_latency())
-    model, cluster = batch.model, batch.cluster
-    work = work_of(batch)
-    table = PassTable(
-        rows=tuple(one.row for one in work),
-        chip=cluster.chip,
-        cluster=cluster,
-        calibration=calibration,
-        kinds=model.cores(),
-        num_layouts=len(batch.runs),
-    )
-    features = batch.features()
-    return _assemble(
-        batch,
-        table,
-        [(one, as_array(row_seconds(table.row_numbers(one.row), features))) for one in work],
-        global_batch_sequences=global_batch_sequences,
-    )
-
-
-def _assemble(
-    batch: MicroBatch, table: PassTable, timed: Sequence[tuple[Work, Array]], *, global_batch_sequences: int
-) -> StepParts:
-    model, runs, cluster = batch.model, batch.runs, batch.cluster
-    seconds: dict[tuple[Kind, Phase], Array] = {}
-    core: dict[tuple[Kind, Phase], Array] = {}
-    modules: dict[tuple[Kind, Phase], Array] = {}
-    ends: dict[tuple[Kind, Phase], Array] = {}
-    for one, value in timed:
-        target = seconds if one.layer else ends
-        key = (one.kind, one.phase)
-        target[key] = target.get(key, 0.0) + value
-        if one.phase == "forward":
-            match one.again:
-                case "selective":
-                    core[key] = core.get(key, 0.0) + value
-                case "modules":
-                    modules[key] = modules.get(key, 0.0) + value
-                case "":
-                    pass
-                case _:
-                    assert_never(one.again)
-    held = shards(model, runs, batch.mtp_layers, batch.lora_rank, batch.lora_targets)
-    shard_gather = exchange_seconds(table, runs, held.dense + held.ends, held.experts)[1]
-    trained = (held.adapters, 0.0 * held.experts) if batch.lora_rank else (held.dense + held.ends, held.experts)
-    scatter, gather = exchange_seconds(table, runs, *trained)
-    share = np.where(runs.zero > 0, 1.0 / (as_array(runs.dp) * runs.cp), 1.0)
-    expert_share = np.where(runs.zero > 0, 1.0 / as_array(runs.expert_dp()), 1.0)
-    owned = trained[0] * share + trained[1] * expert_share
+def step_parts(batch: MicroBatch) -> StepParts:
+    """Time every row of a micro-batch for all runs, and the exchanges of a step."""
+    system, runs = batch.system, batch.runs
+    cluster = system.cluster
+    work, features = work_of(batch), batch.features()
+    table = row_table(batch, work)
+    layers, core, modules, ends = (dict[tuple[Kind, Phase], Array]() for _ in range(4))
+    for one in work:
+        value = as_array(row_seconds(table.row_numbers(one.row), features))
+        again = {"selective": core, "modules": modules}.get(one.again) if one.phase == "forward" else None
+        for target in (layers if one.layer else ends, again):
+            if target is not None:
+                target[one.kind, one.phase] = target.get((one.kind, one.phase), 0.0) + value
+    held = shards(system, runs)
+    whole = (held.dense + held.ends, held.experts)
+    trained = (held.adapters, 0.0 * held.experts) if system.lora_rank else whole
+    copies = as_array(runs.copies())
+    dense_ranks, expert_ranks = as_array(runs.dp * runs.cp) / copies, as_array(runs.expert_dp()) / copies
+    inner = (dense_ranks, as_array(runs.tp)), (expert_ranks, as_array(runs.ep * runs.expert_tp))
+    outer = tuple((copies, ranks * stride) for ranks, stride in inner)
+    scatter, gather = exchange_seconds(table, trained, inner)
+    owned = trained[0] / dense_ranks, trained[1] / expert_ranks
+    updated = np.where(runs.zero > 0, sum(owned), sum(trained))
     return StepParts(
         runs=runs,
         chip=cluster.chip,
-        dtype=batch.precision.gemm,
-        seconds=seconds,
+        dtype=system.precision.gemm,
+        seconds=layers,
         core=core,
         modules=modules,
         ends=ends,
-        host_layers=_host_layers(model, runs, batch.mtp_layers),
+        host_layers=_host_layers(system, runs),
         scatter=scatter,
         gather=gather,
-        shard_gather=shard_gather,
-        optimizer=owned * (OPTIMIZER_BYTES + 2.0 * batch.precision.moment_bytes) / cluster.chip.hbm_bytes_per_s,
-        hop=hop_seconds(cluster, runs, batch.tokens * 2.0 * model.d_model / as_array(runs.tp)),
-        micro_batches=as_array(runs.micro_batches(global_batch_sequences)),
-        layers=float(model.num_layers + batch.mtp_layers),
-        gather_bytes=batch.precision.gather_bytes,
-        trained_bytes=ADAPTER_BYTES if batch.lora_rank else batch.precision.gather_bytes,
+        shard_gather=exchange_seconds(table, whole, inner)[1],
+        copies=sum(exchange_seconds(table, owned, outer), np.zeros(len(runs))),
+        optimizer=updated * (OPTIMIZER_BYTES + 2.0 * system.precision.moment_bytes) / cluster.chip.hbm_bytes_per_s,
+        hop=hop_seconds(batch),
+        micro_batches=batch.per_step,
+        layers=float(system.num_layers),
+        gather_bytes=system.precision.gather_bytes,
+        trained_bytes=ADAPTER_BYTES if system.lora_rank else system.precision.gather_bytes,
     )
 
 
-def hop_seconds(cluster: Cluster, runs: Runs, buffer: Array) -> Array:
-    """A buffer from one stage to the next; stages are laid out outermost [s]."""
-    inside = as_array(runs.tp) * runs.cp * runs.dp * runs.pp <= cluster.scale_up.size
+def row_table(batch: MicroBatch, work: Sequence[Work]) -> PassTable:
+    """The rows with the numbers of the system's kernels and links."""
+    system = batch.system
+    return PassTable(
+        rows=tuple(one.row for one in work),
+        chip=system.cluster.chip,
+        cluster=system.cluster,
+        calibration=system.calibration,
+        kinds=system.model.cores(),
+        num_layouts=len(batch.runs),
+    )
+
+
+def hop_seconds(batch: MicroBatch) -> Array:
+    """Activations of a micro-batch from one stage to the next; stages are laid out outermost [s]."""
+    runs, cluster = batch.runs, batch.system.cluster
+    buffer = batch.tokens * 2.0 * batch.system.model.d_model / as_array(runs.tp)
+    inside = as_array(runs.num_chips) <= cluster.scale_up.size
     out = cluster.scale_out or cluster.scale_up
     up_s = cluster.scale_up.latency_s + buffer / cluster.scale_up.bytes_per_s_each_way
     out_s = out.latency_s + buffer / out.bytes_per_s_each_way
     return np.where(inside, up_s, out_s) * (as_array(runs.pp) > 1)
 
 
-def _host_layers(model: Model, runs: Runs, mtp_layers: int) -> tuple[Array, Array, Array, Array]:
+def _host_layers(system: TrainingSystem, runs: Runs) -> tuple[Array, Array, Array, Array]:
     """Dense halves of layers, mixtures, their local experts, recurrent layers: what the host launches [count]."""
     dense = mixtures = states = 0.0
     experts = np.zeros(len(runs))
-    last = len(model.layer_groups) - 1
-    for index, group in enumerate(model.layer_groups):
-        count = group.count + (mtp_layers if index == last else 0)
-        found = group.attention.cores()
-        if any(core.chunk_flop_per_token for core in found):
+    for group, count in zip(system.model.layer_groups, system.layer_counts(), strict=True):
+        cores = group.attention.cores()
+        if any(core.chunk_flop_per_token for core in cores):
             states += count
-        elif found:
+        elif cores:
             dense += 0.5 * count
         if isinstance(group.ffn, MoeFfn):
             mixtures += count
             experts = experts + count * np.ceil(group.ffn.num_experts / as_array(runs.ep))
         elif group.ffn.d_ff:
             dense += 0.5 * count
-    one = np.ones(len(runs))
-    return dense * one, mixtures * one, experts, states * one
+    graphed = mixtures and not states and system.precision.label in system.stack.graphed_mixtures
+    one = np.full(len(runs), 0.0 if graphed else 1.0)
+    return dense * one, mixtures * one, experts * one, states * one
 
 
-def exchange_seconds(table: PassTable, runs: Runs, dense: Array, experts: Array) -> tuple[Array, Array]:
+def exchange_seconds(
+    table: PassTable, amounts: Sequence[Array], groups: Sequence[tuple[Array, Array]]
+) -> tuple[Array, Array]:
     """(scatter, gather) of a chip's parameters, per byte of an element [s/B].
 
-    Gradients are exchanged by all chips that hold the same weights: dp·cp for dense layers, fewer for experts.
+    Args:
+        amounts: parameters of the dense layers, of the experts [elements].
+        groups: (ranks, chips between two of them) of those that exchange each [count].
     """
-    cluster = table.cluster
-    one = np.ones(len(runs))
-    zero = 0.0 * one
+    cluster, one = table.cluster, np.ones(len(amounts[0]))
     if cluster is None:
-        return zero, zero
-    totals: list[Array] = []
-    for name, algorithm in (("reduce_scatter", c.reduce_scatter), ("all_gather", c.all_gather)):
-        total = zero
-        for amount, size, stride in (
-            (dense, runs.dp * runs.cp, as_array(runs.tp)),
-            (experts, runs.expert_dp(), as_array(runs.ep * runs.expert_tp)),
-        ):
-            group = make_group(cluster, as_array(size), stride)
-            cost = algorithm(group)
-            row = Row(
-                name=name,
-                group="data",
-                op_class=name,
-                dtype="bf16",
-                group_size=as_array(group.size),
-                scale_up={"1": cost.scale_up_bytes},
-                scale_out={"1": cost.scale_out_bytes} if cluster.scale_out is not None else {},
-            )
-            total = total + amount * row_seconds(table.row_numbers(row), {"1": one})
-        totals.append(total)
-    return totals[0], totals[1]
+        return 0.0 * one, 0.0 * one
+
+    def seconds(name: str, group: c.Group) -> Array:
+        cost = c.all_gather(group)  # a scatter moves the same bytes in the same steps
+        row = Row(
+            name=name,
+            group="data",
+            op_class=name,
+            dtype="bf16",
+            group_size=as_array(group.size),
+            scale_up={"1": cost.scale_up_bytes * torus_penalty(cluster, group)},
+            scale_out={"1": cost.scale_out_bytes} if cluster.scale_out is not None else {},
+        )
+        return as_array(row_seconds(table.row_numbers(row), {"1": one}))
+
+    made = [make_group(cluster, *group) for group in groups]
+    scatter, gather = (
+        sum((amount * seconds(name, group) for amount, group in zip(amounts, made, strict=True)), 0.0 * one)
+        for name in ("reduce_scatter", "all_gather")
+    )
+    return scatter, gather
 
 
 def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array] | None = None) -> StepTime:
@@ -316,7 +277,8 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     weights = np.where(runs.zero == 1, parts.trained_bytes * parts.gather, 0.0)
     weights = np.where(runs.zero == 0, stack.gradient_bytes * parts.gather, weights)
     # sharded gradients leave with the gathers of the weights, micro-batch by micro-batch
-    data = stack.data_exposed * np.where(runs.zero >= 2, 0.0, grad + weights)
+    once = np.where(runs.zero >= 2, 0.0, grad + weights) + stack.gradient_bytes * parts.copies
+    data = stack.data_exposed * once
     fixed = stack.fixed_s * np.ones(len(runs))
     step = m * (stage + shard + hops) + bubble + data + parts.optimizer + fixed
     shown = hidden.shown
@@ -339,59 +301,135 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     )
 
 
-def multipliers(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]) -> dict[tuple[Kind, Phase], Any]:
+def multipliers(
+    parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
+) -> dict[tuple[Kind, Phase], FloatLike]:
     """(kind, phase) → factor on the time of single kernels."""
-    found: dict[tuple[Kind, Phase], Any] = {}
-    for kind, phase in {**parts.seconds, **parts.ends}:
-        found[kind, phase] = _multiplier(kind, phase, parts, stack, scale)
-    return found
-
-
-def _multiplier(
-    kind: Kind, phase: Phase, parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
-) -> FloatLike:
-    match kind:
-        case "gemm":
-            return scale.get("gemm", stack.gemm(parts.chip, parts.dtype))
-        case "experts":
-            dense = scale.get("gemm", stack.gemm(parts.chip, parts.dtype))
-            return dense * scale.get("experts", stack.experts(parts.chip))
-        case "attention":
-            flash = scale.get("flash", stack.flash(parts.chip))
-            return flash if phase == "forward" else flash * stack.flash_backward
-        case "head":
-            return scale.get("head", stack.gemm(parts.chip, "bf16"))
-        case "state" | "elementwise" | "quantise" | "permute" | "unfused":
-            return float(getattr(stack, kind))
-        case "tensor" | "context":
-            return float(getattr(stack, f"{kind}_exposed"))
-        case "expert_inside" | "expert_outside":
-            return float(getattr(stack, kind))
-        case "logits":
-            return 1.0
-        case _:
-            assert_never(kind)
+    gemm = scale.get("gemm", stack.gemm(parts.chip, parts.dtype))
+    factors: dict[Kind, FloatLike] = {
+        "gemm": gemm,
+        "experts": gemm * scale.get("experts", stack.experts(parts.chip)),
+        "attention": scale.get("flash", stack.flash(parts.chip)),
+        "head": scale.get("head", stack.gemm(parts.chip, "bf16")),
+        "state": stack.state,
+        "elementwise": stack.elementwise,
+        "quantise": stack.quantise,
+        "permute": stack.permute,
+        "unfused": stack.unfused,
+        "tensor": stack.tensor_exposed,
+        "context": stack.context_exposed,
+        "expert_inside": stack.expert_inside,
+        "expert_outside": stack.expert_outside,
+        "logits": 1.0,
+    }
+    slower = {("attention", phase): stack.flash_backward for phase in PHASES if phase != "forward"}
+    return {key: factors[key[0]] * slower.get(key, 1.0) for key in (*parts.seconds, *parts.ends)}
 
 
 def recompute_seconds(parts: StepParts, times: Mapping[tuple[Kind, Phase], Any], forward: Array) -> Array:
     """Recomputation in the backward pass of one micro-batch on the mean stage [s]."""
     runs = parts.runs
-    found = np.zeros(len(runs))
-    for number, name in enumerate(RECOMPUTE):
-        match name:
-            case "none":
-                value = found
-            case "selective":
-                value = _run_again(parts.core, times, runs)
-            case "modules":
-                value = _run_again(parts.modules, times, runs)
-            case "full" | "reversible":  # a reversible block rebuilds its inputs from its outputs: a forward pass
-                value = forward
-            case _:
-                assert_never(name)
-        found = np.where(runs.recompute == number, value, found)
-    return found
+    # a reversible block rebuilds its inputs from its outputs: a forward pass
+    again = {"none": 0.0 * forward, "full": forward, "reversible": forward}
+    again |= {"selective": _run_again(parts.core, times, runs), "modules": _run_again(parts.modules, times, runs)}
+    return by_name(runs.recompute, RECOMPUTE, again)
 
 
 def _run_again(rows: Times, times: Mapping[tuple[Kind, Phase], Any], runs: Runs) -> Array:
     return sum((one * times[key] / as_array(runs.pp) for key, one in rows.items()), np.zeros(len(runs)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """Time of a micro-batch on the mean stage after the overlap of a schedule [s].
+
+    Args:
+        mean: mean over all micro-batches of a step.
+        pair: time of those whose forward pass overlaps the backward pass of another.
+        shown: kind → exposed time.
+    """
+
+    mean: Array
+    pair: Array
+    shown: dict[str, Array]
+
+
+def paired_share(pp: Array, micro_batches: Array) -> Array:
+    """Share of the micro-batches that DualPipe runs in pairs, mean over the devices: (m - 5/4 p + 1/2) / m.
+
+    On device r of its half, 2 (m/2 - p + r + 1) pairs in the fourth step and p/2 - r - 1 in the fifth.
+
+    Args:
+        pp: p, stages [count].
+        micro_batches: m, of both directions [count].
+
+    Sources: github.com/deepseek-ai/DualPipe, dualpipe/dualpipe.py.
+
+    >>> float(paired_share(np.array(16.0), np.array(120.0))).__round__(3)
+    0.838
+    """
+    return np.clip((micro_batches - 1.25 * pp + 0.5) / micro_batches, 0.0, 1.0)
+
+
+def hide_exchange(runs: Runs, micro_batches: Array, shown: Mapping[str, Array], alone: Array) -> Hidden:
+    """Overlap the expert exchange with compute if the schedule is DualPipe.
+
+    In a pair the exchange of one direction overlaps the compute of the other: max(compute, exchange), with fewer cores
+    for the compute. Micro-batches at the ends of a step run alone, with their exchange fully exposed.
+
+    Args:
+        micro_batches: of a step on each replica [count].
+        shown: kind → time of one micro-batch that runs alone [s].
+        alone: their sum, with what is recomputed [s].
+
+    Sources: DeepSeek-V3 (arXiv:2412.19437), section 3.2.1 ("both all-to-all and PP communication can be fully hidden");
+        its step of 19.9 s spends 13.95 s in such pairs (arXiv:2505.09343, table 4).
+    """
+    none = np.zeros(len(runs))
+    dual = runs.schedule == SCHEDULES.index("dualpipe")
+    if not np.any(dual):
+        return Hidden(mean=alone, pair=alone, shown=dict(shown))
+    exchange = sum((shown[kind] for kind in EXCHANGE if kind in shown), none)
+    on_cores = sum((shown[kind] for kind in ON_CORES if kind in shown), none)
+    slower = np.where(exchange > 0.0, DUALPIPE_CORES / (1.0 - DUALPIPE_CORES), 0.0)
+    compute = alone - exchange + on_cores * slower
+    pair = np.where(dual, np.maximum(compute, exchange), alone)
+    share = np.where(dual, paired_share(as_array(runs.pp), micro_batches), 0.0)
+    left = np.maximum(exchange - compute, 0.0) / np.where(exchange > 0.0, exchange, 1.0)
+    factors: dict[str, Array] = dict.fromkeys(EXCHANGE, 1.0 - share * (1.0 - left))
+    factors |= dict.fromkeys(ON_CORES, 1.0 + share * slower)
+    return Hidden(
+        mean=alone + share * (pair - alone),
+        pair=pair,
+        shown={kind: value * factors.get(kind, 1.0) for kind, value in shown.items()},
+    )
+
+
+def bubble_seconds(
+    runs: Runs, phases: Mapping[Phase, Array], host: Array, stage: Array, hop: Array, *, pair: Array
+) -> Array:
+    """Bubble time of the stages in a step, by the closed form of each schedule [s].
+
+    Each phase takes its kernels or a third of the host's launches, rounded as the stage itself, so that a chip that
+    waits for its host gains nothing from shorter kernels that fill a bubble.
+
+    Args:
+        phases: forward, input and weight of one micro-batch on the mean stage [s].
+        host: to launch it [s].
+        stage: the whole of it [s].
+        hop: activations from stage to stage [s].
+        pair: the whole of it where DualPipe runs its forward pass under the backward pass of another [s].
+
+    Sources: Narayanan et al. 2021 (arXiv:2104.04473), Qi et al. 2023 (arXiv:2401.10241), DualPipe README.
+    """
+    pp, v = as_array(runs.pp), as_array(runs.virtual_pp)
+    w, both = (  # DualPipe runs a forward pass under a backward pass of the other direction
+        (phases[name] ** CORNER + (host / 3.0) ** CORNER) ** (1.0 / CORNER) for name in ("weight", "forward")
+    )
+    plain = (pp - 1) / v * stage
+    bubble = {"1f1b": plain, "interleaved": plain, "gpipe": plain}
+    bubble |= {f"zb-h{n - 1}": (pp - 1) * np.maximum(stage - n * w, 0.0) for n in (2, 3)}
+    bubble["zb-v"] = (pp - 1) / 2.0 * both  # of the block in schedules/zb_v, found by running it
+    ends = np.maximum(pp / 2.0 - 1.0, 0.0)
+    bubble["dualpipe"] = ends * np.maximum(pair + (stage - both) - 3.0 * w, 0.0)
+    return by_name(runs.schedule, SCHEDULES, bubble) + 2.0 * (pp - 1) * hop

@@ -120,21 +120,23 @@ class Resolver:
 
     def cluster_of(self, case: Case) -> Cluster:
         """The cluster of a case: described in the case itself or named there, else the smallest that has enough of
-        its chips.
+        its chips; in slices where the case states their number.
 
         Raises:
             RacklineError: an unknown cluster or one of other chips, or too few chips.
         """
         named, given = case.text("cluster"), records_of(case).get("cluster")
+        chip = self.chip_of(case)
         if named:
-            chip = self.chip_of(case)
             if named.endswith(".toml") or (found := cluster(named)).chip.name != chip.name:
                 raise InputError(what="cluster", given=named, allowed=f"a cluster of the catalogue with {chip.name}")
-            return found.with_num_chips(case.num_chips)
-        if given is None:
-            return self.cluster(self.chip_of(case), case.num_chips)
-        found = cluster_from_record(record_from_mapping(ClusterRecord, given, where=case.where), self.chip_of(case))
-        return found.with_num_chips(case.num_chips)
+            found = found.with_num_chips(case.num_chips)
+        elif given is None:
+            found = self.cluster(chip, case.num_chips)
+        else:
+            record = record_from_mapping(ClusterRecord, given, where=case.where)
+            found = cluster_from_record(record, chip).with_num_chips(case.num_chips)
+        return found.in_slices(int(case.number("slices"))) if case.values.get("slices") else found
 
     def cluster(self, chip: Chip, num_chips: int) -> Cluster:
         """The smallest cluster of the catalogue with at least this number of these chips.

@@ -10,15 +10,12 @@ from rackline.arch import Model
 from rackline.errors import InputError, RacklineError
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
-from rackline.posttraining.job import ALGORITHMS, MODES, RlJob, RlOverheads
-from rackline.posttraining.lengths import AnswerLengths
+from rackline.posttraining.job import ALGORITHMS, MODES, AnswerLengths, RlJob, RlOverheads
 from rackline.posttraining.plan import given_step, rl_plan
 from rackline.posttraining.step import RlStep, Schedule
 from rackline.search.stacks import usual_stack
 from rackline.system import System
-from rackline.training.precision import train_precision
 from rackline.training.runs import TrainLayout
-from rackline.training.stack import default_training_stack, training_stack
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.resolve import Resolver
 
@@ -63,20 +60,18 @@ def rl_step_of(resolver: Resolver, case: Case, overheads: RlOverheads | None = N
     chip = resolver.chip(case.chip)
     rack = resolver.cluster(chip, case.num_chips)
     name = case.text("engine") or usual_stack(model, rack).name
-    numbers = calibration(name, chip)
-    stack = training_stack(default_training_stack())
     serving = System.of(
         model,
         rack,
-        calibration=numbers,
+        calibration=calibration(name, chip),
         precisions=[precision(case.precision, model, chip)],
         memory_fraction=case.number("memory_fraction") if case.values.get("memory_fraction") else None,
     )
     gen_chips = int(case.number("gen_chips")) if case.values.get("gen_chips") else None
     learners = case.num_chips - (gen_chips or 0)
     lag = int(case.number("staleness")) if case.values.get("staleness") else 0
-    job = RlJob(
-        serving=serving,
+    job = RlJob.of(
+        serving,
         prompts=int(case.number("prompts")),
         generations=int(case.number("generations")),
         prompt_len=case.number("input_len"),
@@ -85,9 +80,7 @@ def rl_step_of(resolver: Resolver, case: Case, overheads: RlOverheads | None = N
             spread=case.number("output_spread") if case.values.get("output_spread") else 0.0,
             longest=case.number("longest"),
         ),
-        train_stack=stack,
-        train_calibration=calibration(stack.kernels, chip),
-        train_precision=train_precision(case.precision, chip, None, stack),
+        train_precision=case.precision,
         algorithm=_one_of(case, "algorithm", ALGORITHMS, "grpo"),
         reference=case.text("algorithm", "grpo") != "dapo",
         train_batch=int(case.number("train_batch")) if case.values.get("train_batch") else None,

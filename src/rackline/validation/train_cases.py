@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from rackline.arch import Model
+from rackline.catalog import names
 from rackline.errors import InputError, RacklineError
-from rackline.hardware import Cluster
-from rackline.passes import Calibration, calibration
 from rackline.passes.features import Array
-from rackline.training.adapters import LORA_TARGETS, LoraTargets
 from rackline.training.memory import cheapest_recompute
-from rackline.training.precision import TrainPrecision, train_precision, with_frozen
-from rackline.training.runs import Runs, TrainLayout, replaced
-from rackline.training.stack import (
-    IDEAL,
-    TrainingStack,
-    default_training_stack,
-    lookup,
-    training_stack,
-)
+from rackline.training.runs import Runs, TrainLayout
+from rackline.training.stack import TrainingStack, lookup, training_stack
 from rackline.training.step import StepParts, Times, step_parts, step_time
-from rackline.training.work import MicroBatch
+from rackline.training.system import LORA_TARGETS, MicroBatch, TrainingSystem
 from rackline.validation.cases import Case, Unsupported
-from rackline.validation.resolve import Resolver
-from rackline.validation.train_layouts import mtp_layers, train_layout, train_stack_name, truncated
+from rackline.validation.resolve import Resolver, model_key
+from rackline.validation.train_layouts import train_layout, train_stack_name, truncated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +111,17 @@ def joined(all_parts: Sequence[StepParts]) -> StepParts:
 
     runs = Runs(**{f.name: np.concatenate([getattr(p.runs, f.name) for p in all_parts]) for f in fields(Runs)})
     first = all_parts[0]
-    plain = ("scatter", "gather", "shard_gather", "optimizer", "hop", "micro_batches", "layers", "gather_bytes")
+    plain = (
+        "scatter",
+        "gather",
+        "shard_gather",
+        "copies",
+        "optimizer",
+        "hop",
+        "micro_batches",
+        "layers",
+        "gather_bytes",
+    )
     plain += ("trained_bytes",)
     return StepParts(
         runs=runs,
@@ -165,159 +166,87 @@ _TUNED = ("lora_rank", "lora_targets", "frozen", "packed_len")
 """Keys of fine-tuning, by which steps differ beside their layout."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ready:
-    case: Case
-    model: Model
-    cluster: Cluster
-    layout: TrainLayout
-    precision: TrainPrecision
-    stack: str
-    measured_s: float
-
-
 def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCases | None, tuple[Unsupported, ...]]:
     """(prepared cases, None if there are none; cases that cannot be predicted, with the reason)."""
-    ready: list[_Ready] = []
     unsupported: list[Unsupported] = []
-    stacks: dict[str, TrainingStack] = {}
+    systems: dict[tuple[object, ...], TrainingSystem] = {}
+    groups: dict[tuple[object, ...], list[tuple[Case, TrainLayout, float]]] = {}
     for case in cases:
         try:
-            ready.append(_ready(resolver, case, stacks))
+            key = _system_key(resolver, case)
+            system = systems.get(key) or _system(resolver, case, find_stack(str(key[0])))
+            ready = case, _layout(case, system), measured_step_s(case)
+            groups.setdefault(key, []).append(ready)
+            systems[key] = system
         except RacklineError as error:
             unsupported.append(Unsupported.of(case, str(error), bad_input=True))
-    groups: dict[tuple[object, ...], list[_Ready]] = {}
-    for one in ready:
-        case = one.case
-        key = (
-            case.model,
-            one.model,
-            one.cluster,
-            one.precision,
-            case.number("seq_len"),
-            case.number("global_batch"),
-            stacks[one.stack].kernels,
-            stacks[one.stack].flash_attention,
-            stacks[one.stack].sequence_parallel,
-            stacks[one.stack].forwards_tokens,
-            mtp_layers(case, one.model),
-            *(case.values.get(key) for key in _TUNED),
-        )
-        groups.setdefault(key, []).append(one)
-    numbers: dict[tuple[str, str], Calibration] = {}
-    all_parts = [_group_parts(group, stacks, numbers) for group in groups.values()]
-    flat = [one for group in groups.values() for one in group]
-    if not flat:
+    if not groups:
         return None, tuple(unsupported)
-    chips = [one.cluster.chip for one in flat]
+    flat = [(systems[key], str(key[0]), *one) for key, group in groups.items() for one in group]
+    chips = [system.cluster.chip for system, *_ in flat]
     found = TrainCases(
-        cases=tuple(one.case for one in flat),
-        stacks=tuple(one.stack for one in flat),
-        parts=joined(all_parts),
+        cases=tuple(case for _, _, case, _, _ in flat),
+        stacks=tuple(stack for _, stack, _, _, _ in flat),
+        parts=joined(
+            [
+                step_parts(MicroBatch(system=systems[key], runs=Runs.of([layout for _, layout, _ in group])))
+                for key, group in groups.items()
+            ]
+        ),
         generations=tuple(chip.generation for chip in chips),
-        dtypes=tuple(one.precision.gemm for one in flat),
+        dtypes=tuple(system.precision.gemm for system, *_ in flat),
         grace=np.array([chip.grace for chip in chips]),
-        measured_s=np.array([one.measured_s for one in flat]),
+        measured_s=np.array([measured_s for *_, measured_s in flat]),
     )
     return found, tuple(unsupported)
 
 
-def _ready(resolver: Resolver, case: Case, stacks: dict[str, TrainingStack]) -> _Ready:
-    model = resolver.model(case)
-    if not isinstance(model, Model):
-        raise InputError(what="model", given=case.model, allowed="a model whose layers are known")
-    if case.values.get("num_layers"):
-        model = truncated(model, int(case.number("num_layers")))
-    on = resolver.cluster_of(case)
-    chip = on.chip
-    name = "unit" if resolver.calibration_name == "unit" else train_stack_name(case, chip.generation)
-    if name not in stacks:
-        stacks[name] = find_stack(name)
-    precision = train_precision(case.precision, chip, stack=stacks[name])
-    if case.text("frozen"):
-        precision = with_frozen(precision, case.text("frozen"))
-    layout = train_layout(case, model)
-    if case.text("recompute", "unknown").lower() == "unknown":
-        layout = replaced(layout, recompute=_unknown_recompute(case, model, on, layout, precision, stacks[name]))
-    return _Ready(
-        case=case,
-        model=model,
-        cluster=on,
-        layout=layout,
-        precision=precision,
-        stack=name,
-        measured_s=measured_step_s(case),
+def _system_key(resolver: Resolver, case: Case) -> tuple[object, ...]:
+    """What cases of one system have in common; the name of its training stack comes first."""
+    generation = resolver.chip_of(case).generation
+    return (
+        "unit" if resolver.calibration_name == "unit" else train_stack_name(case, generation),
+        model_key(case),
+        resolver.cluster_of(case),
+        case.precision,
+        case.text("variant"),
+        *(case.number(key) for key in ("seq_len", "global_batch")),
+        *(case.values.get(key) for key in ("num_layers", *_TUNED)),
     )
 
 
-def _micro_batch(
-    case: Case,
-    model: Model,
-    on: Cluster,
-    layouts: Sequence[TrainLayout],
-    precision: TrainPrecision,
-    stack: TrainingStack,
-) -> MicroBatch:
-    return MicroBatch(
-        model=model,
-        runs=Runs.of(layouts),
-        cluster=on,
-        precision=precision,
+def _system(resolver: Resolver, case: Case, stack: TrainingStack) -> TrainingSystem:
+    model = resolver.model(case)
+    if isinstance(model, Model) and case.values.get("num_layers"):
+        model = truncated(model, int(case.number("num_layers")))
+    targets = case.text("lora_targets", "all")
+    if targets not in LORA_TARGETS:
+        raise InputError(what="lora_targets", given=targets, allowed=", ".join(LORA_TARGETS))
+    return TrainingSystem.of(
+        model,
+        resolver.cluster_of(case),
+        stack=stack,
+        precision=case.precision,
+        frozen=case.text("frozen") or None,
+        global_batch_sequences=int(case.number("global_batch")),
         seq_len=int(case.number("seq_len")),
-        flash=stack.flash_attention,
-        sequence_parallel=stack.sequence_parallel,
-        forwards_tokens=stack.forwards_tokens,
-        mtp_layers=mtp_layers(case, model),
+        # those of the model, unless the case says otherwise
+        mtp_layers=0 if {"mtp", "w/o"} <= {*case.text("variant").lower().split()} else None,
         lora_rank=int(case.number("lora_rank")) if case.values.get("lora_rank") else 0,
-        lora_targets=_targets(case),
+        lora_targets=targets,
         packed_len=case.number("packed_len") if case.values.get("packed_len") else 0.0,
     )
 
 
-def _targets(case: Case) -> LoraTargets:
-    given = case.text("lora_targets", "all")
-    for name in LORA_TARGETS:
-        if name == given:
-            return name
-    raise InputError(what="lora_targets", given=given, allowed=", ".join(LORA_TARGETS))
-
-
-def _unknown_recompute(
-    case: Case, model: Model, on: Cluster, layout: TrainLayout, precision: TrainPrecision, stack: TrainingStack
-) -> str:
-    """The cheapest recomputation that fits by the memory model."""
-    batch = _micro_batch(case, model, on, [layout], precision, stack)
-    return cheapest_recompute(
-        batch,
-        global_batch_sequences=int(case.number("global_batch")),
-        gradient_bytes=stack.gradient_bytes,
-        hbm_bytes=batch.cluster.chip.hbm_bytes,
-    )[0]
+def _layout(case: Case, system: TrainingSystem) -> TrainLayout:
+    """The layout of a case, with the cheapest recomputation that fits by the memory model where none is stated."""
+    layout = train_layout(case, system.model, interleaves=system.stack.interleaves_unstated)
+    if case.text("recompute", "unknown").lower() != "unknown":
+        return layout
+    batch = MicroBatch(system=system, runs=Runs.of([layout]))
+    return replace(layout, recompute=cheapest_recompute(batch, system.cluster.chip.hbm_bytes)[0])
 
 
 def find_stack(name: str) -> TrainingStack:
     """A training stack of the catalogue; the default one if the name is unknown."""
-    from rackline.catalog import names
-
-    if name == "unit":
-        return IDEAL
-    return training_stack(name if name in names("training_stacks") else default_training_stack())
-
-
-def _group_parts(
-    group: Sequence[_Ready],
-    stacks: Mapping[str, TrainingStack],
-    numbers: dict[tuple[str, str], Calibration],
-) -> StepParts:
-    first = group[0]
-    chip = first.cluster.chip
-    stack = stacks[first.stack]
-    key = (stack.kernels, chip.name)
-    if key not in numbers:
-        numbers[key] = calibration(stack.kernels, chip)
-    layouts = [one.layout for one in group]
-    return step_parts(
-        _micro_batch(first.case, first.model, first.cluster, layouts, first.precision, stack),
-        calibration=numbers[key],
-        global_batch_sequences=int(first.case.number("global_batch")),
-    )
+    return training_stack(name if name in ("unit", *names("training_stacks")) else "")

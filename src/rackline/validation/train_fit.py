@@ -30,6 +30,8 @@ _COMMON: tuple[Parameter, ...] = (
     _n("gemm_slowdown blackwell bf16", 1.15, 0.15, 0.8, 2.0),
     _n("gemm_slowdown blackwell fp8", 1.15, 0.15, 0.8, 2.0),
     _n("gemm_slowdown blackwell fp4", 1.15, 0.15, 0.8, 2.0),
+    # a compiled step runs the products that were timed alone, and engines of their own move what chips exchange
+    _n("gemm_slowdown tpu *", 1.0, 0.05, 0.8, 2.0),
     _n("gemm_slowdown * *", 1.15, 0.15, 0.8, 2.0),  # chips without measurements stay at the prior
     _n("expert_slowdown hopper *", 1.1, 0.15, 0.8, 2.0),
     _n("flash_forward", 1.1, 0.15, 0.8, 2.5),
@@ -77,8 +79,8 @@ def stacks_with(values: Mapping[str, float], base: Mapping[str, TrainingStack]) 
                 slow[field][of[0], of[1]] = values[number.name]
             elif not of or of == [stack.numbers_of or name]:
                 plain[field] = values[number.name]
-        plain = {key: value for key, value in plain.items() if key not in stack.stated}
-        found[name] = replace(stack, **plain, **slow)
+        kept = {key: value for key, value in (plain | slow).items() if key not in stack.stated}
+        found[name] = replace(stack, **kept)  # type: ignore[arg-type]
     return found
 
 

@@ -31,11 +31,14 @@ def train_stack_name(case: Case, generation: str) -> str:
     return name
 
 
-def train_layout(case: Case, model: Model) -> TrainLayout:
+def train_layout(case: Case, model: Model, *, interleaves: bool = True) -> TrainLayout:
     """The layout of a case.
 
-    A missing virtual_pp is the number of layers; a missing micro_batch is 1; an unknown recompute is none until memory
-    is counted; a missing expert_tp is tp for few wide experts, else 1; dp follows from the chips.
+    A missing virtual_pp is the number of layers or none; a missing micro_batch is 1; an unknown recompute is none
+    until memory is counted; a missing expert_tp is tp for few wide experts, else 1; dp follows from the chips.
+
+    Args:
+        interleaves: whether a run whose virtual_pp is not stated had one.
 
     Raises:
         LayoutError: parts contradict each other or do not fit the chips.
@@ -60,7 +63,7 @@ def train_layout(case: Case, model: Model) -> TrainLayout:
     dp = case.num_chips // (tp * pp * cp)
     moe = model.moe()
     wide = moe is not None and moe.num_experts <= WIDE_EXPERTS and moe.d_expert >= model.d_model
-    virtual_pp = parts.get("virtual_pp", max(1, model.num_layers // pp))
+    virtual_pp = parts.get("virtual_pp", max(1, model.num_layers // pp) if interleaves else 1)
     return TrainLayout(
         tp=tp,
         pp=pp,
@@ -70,6 +73,7 @@ def train_layout(case: Case, model: Model) -> TrainLayout:
         expert_tp=parts.get("expert_tp", parts.get("moe_tp", tp if wide else 1)) if moe else 1,
         dp=dp,
         zero=_zero(case, parts),
+        fsdp=parts["fsdp"] if 1 < parts.get("fsdp", 1) < dp else 0,
         micro_batch=int(case.number("micro_batch")) if case.values.get("micro_batch") else 1,
         recompute=_recompute(case),
     )
@@ -114,10 +118,3 @@ def truncated(model: Model, num_layers: int) -> Model:
             groups.append(replace(group, count=count))
         left -= count
     return replace(model, layer_groups=tuple(groups))
-
-
-def mtp_layers(case: Case, model: Model) -> int:
-    """Multi-token-prediction layers in training: those of the model, unless the case says otherwise."""
-    if "mtp" in case.text("variant").lower() and "w/o" in case.text("variant").lower():
-        return 0
-    return model.mtp_layers

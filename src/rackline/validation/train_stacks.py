@@ -15,6 +15,9 @@ from rackline.training.stack import IDEAL, TrainingStack
 _TABLES = ("gemm_slowdown", "expert_slowdown")
 _RARE = (
     "forwards_tokens",
+    "graphed_mixtures",
+    "interleaves_unstated",
+    "hybrid_shards",
     "optimizer",
     "dispatch_bytes",
     "activation_input_bytes",
@@ -22,7 +25,7 @@ _RARE = (
     "numbers_of",
     "stated",
 )
-_DESCRIBES = ("is_default", "stands_for", "own")
+_DESCRIBES = ("is_default", "default_on", "stands_for", "own")
 """Fields that describe the record itself and are not fitted."""
 """Properties that a file states only if they differ from the defaults."""
 _HABITS = (
@@ -40,7 +43,8 @@ _HABITS = (
 )
 
 _CITATION = (
-    "fitted to published training steps of dgxc-benchmarking, Megatron-Bridge, Megatron-LM and LLM Foundry; "
+    "fitted to published training steps of dgxc-benchmarking, Megatron-Bridge, Megatron-LM, LLM Foundry, MaxText and "
+    "tpu-recipes; "
     "see docs/accuracy.md"
 )
 

@@ -18,9 +18,7 @@ def schedule(name: str) -> Schedule:
     """A schedule by name. Raises InputError for an unknown one."""
     if name not in SCHEDULE_OF:
         near = nearest_names(name, SCHEDULE_OF, 1)
-        raise InputError(
-            what="--schedule", given=name, allowed=", ".join(SCHEDULE_OF), nearest=near[0] if near else None
-        )
+        raise InputError(what="schedule", given=name, allowed=", ".join(SCHEDULE_OF), nearest=near[0] if near else None)
     return SCHEDULE_OF[name]
 
 
