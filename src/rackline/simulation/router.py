@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 
 from rackline.errors import InputError, nearest_names
 from rackline.simulation.prefix_match import matched
+from rackline.simulation.native import NativeReplica
 from rackline.simulation.replica import Replica
 
-Router = Callable[[int, Sequence[Replica]], Replica]
+AnyReplica = Replica | NativeReplica
+Router = Callable[[int, Sequence[AnyReplica]], AnyReplica]
 
 ROUTERS = ("round-robin", "least-loaded", "prefix-aware")
 
@@ -32,7 +34,7 @@ def router(name: str) -> Router:
 def _round_robin() -> Router:
     turn = 0
 
-    def choose(request: int, replicas: Sequence[Replica]) -> Replica:
+    def choose(request: int, replicas: Sequence[AnyReplica]) -> AnyReplica:
         nonlocal turn
         turn += 1
         return replicas[(turn - 1) % len(replicas)]
@@ -40,11 +42,11 @@ def _round_robin() -> Router:
     return choose
 
 
-def _least_loaded(request: int, replicas: Sequence[Replica]) -> Replica:
+def _least_loaded(request: int, replicas: Sequence[AnyReplica]) -> AnyReplica:
     return min(replicas, key=lambda replica: replica.load)
 
 
-def _prefix_aware(request: int, replicas: Sequence[Replica]) -> Replica:
+def _prefix_aware(request: int, replicas: Sequence[AnyReplica]) -> AnyReplica:
     hashes = replicas[0].log.hashes
     if hashes is not None:
         known = [replica.known_prefix(request) for replica in replicas]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf, nextafter
@@ -14,9 +14,9 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.interrupts import held
 from rackline.passes.features import Array
-from rackline.simulation.clock import Clock, TableClock
-from rackline.simulation.fast import FastRun, is_plain, is_plain_clock, is_worth_it, run_fast
+from rackline.simulation.clock import Clock
 from rackline.simulation.metrics import Result, gather
+from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows
 from rackline.simulation.policies import Policy
 from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.replica import Replica
@@ -24,6 +24,7 @@ from rackline.simulation.request_log import RequestLog
 from rackline.simulation.requests import Requests
 from rackline.simulation.router import router as find_router
 
+AnyReplica = Replica | NativeReplica
 Progress = Callable[[int, int, float], None]  # (requests done, all requests, simulated time [s])
 _ROUNDS_A_REPORT = 2000
 
@@ -74,6 +75,23 @@ class Pool:
         ]
 
 
+def _native(pools: Sequence[Pool], requests: Requests) -> tuple[NativeLog, list[list[NativeReplica]]] | None:
+    """Replicas of a decode pool and of the prefill pool before it, if any, in C; None where it does not know them."""
+    if requests.hashes is not None or requests.adapters is not None:
+        return None
+    if not all(knows(pool.policy, pool.spec) for pool in pools):
+        return None
+    clocks = [compiled_clock(pool.clock, pool.spec.max_num_seqs) for pool in pools]
+    log = NativeLog(requests)
+    found: list[list[NativeReplica]] = []
+    for index, (pool, clock) in enumerate(zip(pools, clocks, strict=True)):
+        if clock is None:
+            return None
+        shape = {"ranks": pool.ranks, "micro_batches": pool.micro_batches, "hands_over": index > 0}
+        found.append([NativeReplica(clock, pool.spec, pool.policy, log, **shape) for _ in range(pool.replicas)])
+    return log, found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
     """The prefill pool of a disaggregated server, and the transfer of the KV cache to the decode pool.
@@ -102,7 +120,7 @@ def simulate(
     skip_bad: bool = False,
     stepwise: bool = False,
     keep_passes: bool = False,
-    compiled: bool | None = None,
+    compiled: bool = True,
     progress: Progress | None = None,
 ) -> Result:
     """Simulate the serving of all requests.
@@ -116,8 +134,7 @@ def simulate(
         skip_bad: leave out requests that can never fit, instead of raising an error.
         stepwise: evaluate every step by itself, which gives the same result more slowly.
         keep_passes: keep records of passes for a trace.
-        compiled: use the compiled loop, which gives the same result for plain servers; None decides by the number of
-            requests.
+        compiled: whether the loop in C is used where it knows the servers, which gives the same result.
         progress: called from time to time with (requests done, all requests, simulated time).
 
     Returns:
@@ -127,29 +144,16 @@ def simulate(
         InputError: a request is longer than the KV pool and could never run.
     """
     requests, skipped = _that_fit(requests, pool, prefill, skip_bad)
-    if (
-        (is_worth_it(len(requests)) if compiled is None else compiled)
-        and prefill is None
-        and requests.after is None
-        and requests.computed is None
-    ):
-        independent = pool.replicas == 1 or router == "round-robin"
-        one = pool.ranks * pool.micro_batches == 1 and is_plain(pool.policy, pool.spec)
-        clock = pool.clock
-        wanted = one and independent and not (stepwise or keep_passes)
-        if wanted and isinstance(clock, TableClock) and is_plain_clock(clock, pool.spec):
-            return _compiled(requests, pool, clock, beyond_s, skipped, progress)
-    tiers = max(len(pool.spec.tiers), len(prefill.pool.spec.tiers) if prefill else 0)
-    log = RequestLog(requests, tiers)
-    follows = router == "prefix-aware"
-    replicas = pool.build(
-        log, hands_over=False, stepwise=stepwise, keep_passes=keep_passes, follows_prefixes=follows and prefill is None
-    )
-    front: list[Replica] = []
-    if prefill is not None:
-        front = prefill.pool.build(
-            log, hands_over=True, stepwise=stepwise, keep_passes=keep_passes, follows_prefixes=follows
-        )
+    pools = [pool] if prefill is None else [pool, prefill.pool]
+    native = _native(pools, requests) if compiled and not (stepwise or keep_passes) else None
+    if native is not None:
+        log, (replicas, *before) = native
+        front = before[0] if before else []
+    else:
+        log = RequestLog(requests, max(len(one.spec.tiers) for one in pools))
+        kept, follows = {"stepwise": stepwise, "keep_passes": keep_passes}, router == "prefix-aware"
+        replicas = pool.build(log, hands_over=False, follows_prefixes=follows and prefill is None, **kept)
+        front = [] if prefill is None else prefill.pool.build(log, hands_over=True, follows_prefixes=follows, **kept)
     run = _Run(requests, log, replicas, front, router, prefill, beyond_s, progress)
     interrupted = False
     collects = gc.isenabled()
@@ -169,68 +173,6 @@ def _finished(make: Callable[[], Result]) -> Result:
     with held() as hold:
         result = make()
     return replace(result, interrupted=True) if hold.pressed else result
-
-
-def _compiled(
-    requests: Requests, pool: Pool, clock: TableClock, beyond_s: float, skipped: int, progress: Progress | None
-) -> Result:
-    """Run every replica in the compiled loop."""
-    count = pool.replicas
-    seen = requests.arrival_s + beyond_s
-    runs: list[FastRun] = []
-    for index in range(count):
-        mine = slice(index, None, count)
-        if len(seen[mine]) == 0 or (runs and runs[-1].interrupted):
-            break
-        runs.append(
-            run_fast(clock, pool.spec, seen[mine], requests.input_len[mine], requests.output_len[mine], progress)
-        )
-    return _finished(lambda: _joined(requests, pool, seen, runs, skipped))
-
-
-def _joined(requests: Requests, pool: Pool, seen: Array, runs: list[FastRun], skipped: int) -> Result:
-    """The result of replicas that ran independently."""
-    count = pool.replicas
-
-    def together(name: str) -> Array:
-        found = np.full(len(requests), np.nan)
-        for index, run in enumerate(runs):
-            found[index::count] = getattr(run, name)
-        return found
-
-    gaps: dict[int, int] = {}
-    for run in runs:
-        for place, number in run.gaps.items():
-            gaps[place] = gaps.get(place, 0) + number
-    return Result(
-        requests=requests,
-        arrival_s=requests.arrival_s,
-        engine_s=seen,
-        admitted_s=together("admitted_s"),
-        first_s=together("first_s"),
-        finish_s=together("finish_s"),
-        preempted=np.nan_to_num(together("preempted")).astype(int),
-        cached_tokens=np.zeros(len(requests), dtype=int),
-        gaps=gaps,
-        steps=sum(run.steps for run in runs),
-        passes=sum(run.passes for run in runs),
-        busy_s=sum(run.busy_s for run in runs),
-        sequence_s=sum(run.sequence_s for run in runs),
-        used_block_s=sum(run.used_s for run in runs),
-        prompt_pass_s=0.0,
-        prompt_rank_s=0.0,
-        num_blocks=pool.spec.num_blocks * count,
-        ranks=count,
-        replicas=count,
-        tier_tokens=(0,),
-        samples=np.concatenate(
-            [np.column_stack([np.full(len(run.samples), index), run.samples]) for index, run in enumerate(runs)]
-        ),
-        passes_run=(),
-        skipped=skipped,
-        blocks_left=sum(run.blocks_left for run in runs),
-        interrupted=any(run.interrupted for run in runs),
-    )
 
 
 def _that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad: bool) -> tuple[Requests, int]:
@@ -274,9 +216,9 @@ class _Run:
     def __init__(
         self,
         requests: Requests,
-        log: RequestLog,
-        replicas: list[Replica],
-        front: list[Replica],
+        log: RequestLog | NativeLog,
+        replicas: Sequence[AnyReplica],
+        front: Sequence[AnyReplica],
         router: str,
         prefill: Handover | None,
         beyond_s: float,
@@ -310,10 +252,10 @@ class _Run:
 
     def _independent(self, times: list[float]) -> None:
         """Run replicas that do not depend on each other one after another."""
-        log, count = self.log, len(self.replicas)
-        log.arrival_s = list(times)
-        for index, time_s in enumerate(times):
-            self.replicas[index % count].submit(index, time_s + self.beyond_s)
+        count = len(self.replicas)
+        self.log.arrival_s[:] = times
+        for first, replica in enumerate(self.replicas):
+            replica.submit_all(range(first, len(times), count), [time_s + self.beyond_s for time_s in times[first::count]])
         if self.progress is None:
             for replica in self.replicas:
                 replica.advance()
@@ -378,7 +320,7 @@ class _Run:
                     heapq.heappush(events, (end + times[follower] + self.beyond_s, 1, serial, follower))
             next_one.done.clear()
 
-    def _route(self, request: int, time_s: float, *, behind: bool) -> Replica:
+    def _route(self, request: int, time_s: float, *, behind: bool) -> AnyReplica:
         if behind:
             self.log.ready.add(request)
             found = self.choose_decode(request, self.replicas)
