@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rackline.files import replacing
 
-MOST_BYTES = 16 * 2**20
-"""Of all files together [bytes]."""
+MOST_BYTES, MOST_FILES = 16 * 2**20, 1000
+"""Of all files together [bytes], [count]."""
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -81,11 +81,11 @@ def _drop_oldest(folder: Path, newest: str) -> None:
             with contextlib.suppress(OSError):
                 state = path.stat()
                 found.append((state.st_mtime, state.st_size, path))
-    held = sum(size for _, size, _ in found)
+    held, count = sum(size for _, size, _ in found), len(found)
     for _, size, path in sorted(found):
-        if held <= MOST_BYTES:
+        if held <= MOST_BYTES and count <= MOST_FILES:
             return
         if path.name != newest:
             with contextlib.suppress(OSError):
                 path.unlink()
-                held -= size
+                held, count = held - size, count - 1

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_double, c_int, c_int32, c_int64, c_uint8, c_void_p
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +40,7 @@ from rackline.simulation.requests import Requests
 
 _SOURCE = Path(__file__).with_name("replica.c")
 _OPTIONS = ("-O2", "-ffp-contract=off", "-shared", "-fPIC")  # products and sums are rounded as Python's are
-_PASSES = 200_000  # between two looks at interruptions
+_PASSES, _ROUNDS = 200_000, 20_000  # between two looks at interruptions
 _GAPS, _GAP_ZERO = 24_000, 12_000
 _MORE, _STUCK = 1, 2
 _PASSES_AS = {"mixed": 0, "prompts_first": 1, "batch": 2}
@@ -69,7 +71,7 @@ class _Log(ctypes.Structure):
 
 
 class _Kind(ctypes.Structure):
-    _fields_ = _fields("float: a b start shift; int: kv_at pairs_at longest_at attended_at causal first end")
+    _fields_ = _fields("float: a b start shift share; int: kv_at pairs_at longest_at attended_at causal first end")
 
 
 class _Table(ctypes.Structure):
@@ -100,6 +102,15 @@ class _Head(ctypes.Structure):
     )
 
 
+class _Run(ctypes.Structure):
+    """The fields of a run that Python writes."""
+
+    _fields_ = _fields(
+        "at: log replicas; int: num_front num_replicas least_loaded num_requests closed; floats: times_s arrival_s;"
+        "ints: first_follower followers; float: beyond_s latency_s tokens_per_s"
+    )
+
+
 @functools.cache
 def library() -> Any:
     """The compiled loop; None where there is no compiler, or the cache folder cannot be written."""
@@ -120,20 +131,22 @@ def library() -> Any:
             )
             path = keep(name, made.read_bytes()) if done.returncode == 0 else None
     try:
-        found = None if path is None else ctypes.CDLL(os.fspath(path))
+        found: Any = None if path is None else ctypes.CDLL(os.fspath(path))
     except OSError:  # a folder without the right to run programs
         return None
     if found is None:
         return None
-    sizes = (c_int64 * 5)()
+    sizes = (c_int64 * 6)()
     found.sizes(sizes)
     if list(sizes)[:4] != [ctypes.sizeof(one) for one in (_Log, _Kind, _Table, _Clock)]:
         return None
-    found.replica_bytes = sizes[4]
+    found.replica_bytes, found.run_bytes = sizes[4], sizes[5]
     found.advance.argtypes = [c_void_p, c_double, c_int64]
     found.advance.restype = c_int
     found.submit_all.argtypes = [c_void_p, c_int64, POINTER(c_int64), POINTER(c_double)]
-    for call in (found.begin, found.release):
+    found.begin_run.argtypes = [c_void_p, c_int64, POINTER(c_int64)]
+    found.go.argtypes = [c_void_p, c_int64]
+    for call in (found.begin, found.release, found.release_run):
         call.argtypes = [c_void_p]
         call.restype = None
     return found
@@ -160,7 +173,8 @@ class _Arrays:
 
     def _pointer(self, values: Array, kind: Any) -> Any:
         self.kept.append(values)
-        return values.ctypes.data_as(POINTER(kind))
+        pointer: Any = POINTER(kind)
+        return ctypes.cast(values.ctypes.data, pointer)
 
     def at(self, structure: Any) -> Any:
         """The address of a structure."""
@@ -237,7 +251,7 @@ class NativeClock:
         for place, (law, (kind, *at)) in enumerate(zip(laws, table.places.kinds, strict=True)):
             first = len(parts)
             parts += law.parts
-            kinds[place] = _Kind(kind.a, kind.b, kind.start, law.shift, *at, kind.causal, first, len(parts))
+            kinds[place] = _Kind(kind.a, kind.b, kind.start, law.shift, law.share, *at, kind.causal, first, len(parts))
         shares = np.ones(width)
         if two_batch_overlap:
             shares[: len(table.order)] = [0.5 if is_extensive(name) else 1.0 for name in table.order]
@@ -311,6 +325,7 @@ class _Rows:
 
 def _bend(others: dict[str, float], per_kv: float) -> list[float]:
     """A row's |…| as (constant, per token, per token of the group, per sequence, per KV token)."""
+
     def of(*names: str) -> float:
         return sum(others.get(name, 0.0) for name in names)
 
@@ -318,11 +333,14 @@ def _bend(others: dict[str, float], per_kv: float) -> list[float]:
     return [of(f.ONE, f.HAS_DECODE), tokens, of(f.GROUP_TOKENS), sequences, per_kv]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Law:
-    """What attention reads of a context, as the sum of weight · min(context + shift, reach) over parts."""
+    """What attention reads of a context: the sum of weight · min(context + shift, reach) over parts; and the pairs of a
+    prompt, the same over its tokens and at most a share of all."""
 
-    def __init__(self, parts: list[tuple[float, float]], shift: float) -> None:
-        self.parts, self.shift = parts, shift
+    parts: list[tuple[float, float]]
+    shift: float
+    share: float = inf
 
     def read(self, context: float) -> float:
         return sum(weight * min(context + self.shift, reach) for weight, reach in self.parts)
@@ -333,25 +351,28 @@ class _Law:
             growing = min(max(reach - before, 0.0), chunk)
             behind = (chunk - growing) * reach if growing < chunk else 0.0
             found += weight * (growing * before + growing * (growing + 1.0) / 2.0 + behind)
-        return found
+        return min(found, self.share * (chunk * before + chunk * (chunk + 1.0) / 2.0))
 
 
 def _law(kind: Kind) -> _Law | None:
     """The parts of a kind's law; None where it has none, as that of root-sparse attention."""
-    shift, law = 0.0, kind.law
-    if isinstance(law, BlockwiseLaw):
-        shift, law = 0.5 * law.block, law.law
-    parts = _parts(law)
+    law = kind.law
+    block = law.block if isinstance(law, BlockwiseLaw) else 0
+    parts = _parts(law.law if isinstance(law, BlockwiseLaw) else law)
     if parts is None:
         return None
-    found = _Law(parts, shift)
+    found = _Law(parts=parts, shift=0.5 * block)
+
+    def pairs(chunk: float, before: float) -> float:
+        return float(np.asarray(law.attention_pairs(chunk, before)))
+
+    if not kind.causal and pairs(1.0, 0.0) < found.pairs(1.0, 0.0):
+        found = replace(found, share=pairs(1.0, 0.0))
     contexts = [0.0, 1.0, 2.5, 100.0, 511.5, 777.7, 2048.0, 4097.0, 30_000.0, 131_073.0, 1e6]
     chunks = [(1.0, 0.0), (7.0, 3.0), (513.0, 4097.0), (8192.0, 65536.0), (2000.0, 0.0), (16_384.0, 100.0)]
-    reads = [(found.read(x), float(np.asarray(kind.law.kv_read_tokens(np.float64(x))))) for x in contexts]
-    pairs = [] if kind.causal else [
-        (found.pairs(*chunk), float(np.asarray(kind.law.attention_pairs(*chunk)))) for chunk in chunks
-    ]  # fmt: skip
-    return found if all(abs(mine - its) <= 1e-12 * max(its, 1.0) for mine, its in reads + pairs) else None
+    both = [(found.read(x), float(np.asarray(law.kv_read_tokens(np.float64(x))))) for x in contexts]
+    both += [] if kind.causal else [(found.pairs(*chunk), pairs(*chunk)) for chunk in chunks]
+    return found if all(abs(mine - its) <= 1e-12 * max(its, 1.0) for mine, its in both) else None
 
 
 def _parts(law: ReadLaw) -> list[tuple[float, float]] | None:
@@ -379,31 +400,11 @@ def _parts(law: ReadLaw) -> list[tuple[float, float]] | None:
     if found is None or len(found) > 4:
         return None
     ends = [0.0, *(round(at, 9) for at in found), FAR]
-    slopes = [(read(high) - read(low)) / (high - low) for low, high in zip(ends, ends[1:], strict=False)]
+    slopes = [(read(high) - read(low)) / (high - low) for low, high in itertools.pairwise(ends)]
     slopes.append(0.0)
     reaches = [*ends[1:-1], inf]
     parts = [(one - after, reach) for one, after, reach in zip(slopes, slopes[1:], reaches, strict=False)]
     return [(weight, reach) for weight, reach in parts if weight]
-
-
-class _Ready:
-    """Requests whose prompt was computed elsewhere, as a set over flags."""
-
-    def __init__(self, computed: Array | None, input_len: Array) -> None:
-        count = len(input_len)
-        self.flags = np.zeros(count, dtype=np.uint8) if computed is None else (computed >= input_len).astype(np.uint8)
-        self.number = np.array([int(self.flags.sum())], dtype=np.int64)
-
-    def __contains__(self, request: int) -> bool:
-        return bool(self.flags[request])
-
-    def __bool__(self) -> bool:
-        return bool(self.number[0])
-
-    def add(self, request: int) -> None:
-        """Add a request."""
-        self.number[0] += 1 - self.flags[request]
-        self.flags[request] = 1
 
 
 class NativeLog:
@@ -420,12 +421,15 @@ class NativeLog:
             np.full(count, np.nan) for _ in range(6)
         )
         self.preemptions = np.zeros(count, dtype=np.int64)
-        self.ready = _Ready(requests.computed, self.input_len)
+        ready = np.zeros(count, dtype=np.uint8)
+        if requests.computed is not None:
+            ready[requests.computed >= requests.input_len] = 1
         self.cached: dict[int, int] = {}
         self.tier_tokens = [0]
         self.arrays = arrays = _Arrays()
         numbers = {name: arrays.of(np.zeros(count, dtype=np.int64)) for name in ("generated", "base", "held", "done")}
-        places = {name: arrays.of(np.zeros(count, dtype=np.int32)) for name, kind in _Log._fields_ if kind is POINTER(c_int32)}
+        links = ("place", "run_before", "run_after", "fill_before", "fill_after")
+        places = {name: arrays.of(np.zeros(count, dtype=np.int32)) for name in links}
         computed = None if requests.computed is None else arrays.ints(requests.computed)
         self.structure = _Log(
             input_len=arrays.of(self.input_len),
@@ -437,14 +441,16 @@ class NativeLog:
             finish_s=arrays.of(self.finish_s),
             last_s=arrays.of(last_s),
             preempted=arrays.of(self.preemptions),
-            ready=arrays.of(self.ready.flags),
-            num_ready=arrays.of(self.ready.number),
+            ready=arrays.of(ready),
+            num_ready=arrays.ints([ready.sum()]),
             end_at=arrays.of(np.full(count, -1, dtype=np.int64)),
             fills=arrays.of(np.zeros(count, dtype=np.uint8)),
             decodes=arrays.of(np.zeros(count, dtype=np.uint8)),
             **numbers,
             **places,
         )
+
+        self.address = ctypes.addressof(self.structure)
 
     @property
     def preempted(self) -> dict[int, int]:
@@ -479,12 +485,11 @@ class NativeReplica:
     ) -> None:
         self.clock, self.log = clock, log
         self.num_ranks, self.num_blocks = ranks * micro_batches, spec.num_blocks * ranks * micro_batches
-        self.done: list[tuple[int, float]] = []
         self._library = library()
         self._memory = ctypes.create_string_buffer(self._library.replica_bytes)
-        self._at = ctypes.addressof(self._memory)
+        self.address = ctypes.addressof(self._memory)
         self._head = head = _Head.from_buffer(self._memory)
-        head.clock, head.log = ctypes.addressof(clock.structure), ctypes.addressof(log.structure)
+        head.clock, head.log = ctypes.addressof(clock.structure), log.address
         head.num_ranks, head.group_size = self.num_ranks, ranks
         head.block_size, head.num_blocks = spec.block_size, spec.num_blocks
         head.fixed_blocks, head.grows = spec.blocks_of(0), spec.grows
@@ -492,34 +497,22 @@ class NativeReplica:
         head.reserve = _RESERVES[spec.reserve or policy.reserve]
         head.passes_as, head.chunked = _PASSES_AS[policy.passes], policy.chunked
         head.interval_s, head.hands_over = policy.interval_s, hands_over
-        self.tells = self.hands_over = hands_over
-        self._library.begin(self._at)
+        self._library.begin(self.address)
 
     def __del__(self) -> None:
         """Free what the loop has allocated."""
         if hasattr(self, "_head"):
-            self._library.release(self._at)
-
-    def submit(self, request: int, time_s: float) -> None:
-        """A request reaches the scheduler at this time."""
-        self._library.submit_all(self._at, 1, c_int64(request), c_double(time_s))
+            self._library.release(self.address)
 
     def submit_all(self, requests: Sequence[int], times_s: Sequence[float]) -> None:
         """Requests reach the scheduler at these times."""
         arrays = _Arrays()
-        self._library.submit_all(self._at, len(requests), arrays.ints(requests), arrays.floats(times_s))
+        self._library.submit_all(self.address, len(requests), arrays.ints(requests), arrays.floats(times_s))
 
     def advance(self, until: float = inf) -> None:
-        """Run all passes that start before `until`; stop early when `done` has entries."""
-        head = self._head
-        head.tells = self.tells
-        while (state := self._library.advance(self._at, until, _PASSES)) == _MORE:
+        """Run all passes that start before `until`."""
+        while _goes_on(self._library.advance(self.address, until, _PASSES)):
             pass  # interruptions are noticed here
-        if state == _STUCK:
-            raise RuntimeError("no request is running and none can start")
-        if head.num_done:
-            self.done += zip(head.done[: head.num_done], head.done_s[: head.num_done], strict=True)
-            head.num_done = 0
 
     @property
     def now(self) -> float:
@@ -527,23 +520,9 @@ class NativeReplica:
         return self._head.now
 
     @property
-    def next_start(self) -> float:
-        """When the next pass can start [s]; infinite when there is nothing to do."""
-        return self._head.next_start
-
-    @property
-    def load(self) -> int:
-        """Waiting and running requests [requests]."""
-        return self._head.load
-
-    @property
     def finished(self) -> int:
         """Requests that have all their tokens [requests]."""
         return self._head.finished
-
-    @finished.setter
-    def finished(self, value: int) -> None:
-        self._head.finished = value
 
     @property
     def blocks_left(self) -> int:
@@ -559,6 +538,63 @@ class NativeReplica:
         gaps = np.ctypeslib.as_array(head.gaps, (_GAPS,))
         places = np.flatnonzero(gaps)
         found.gaps = dict(zip((places - _GAP_ZERO).tolist(), gaps[places].tolist(), strict=True))
-        rows = np.ctypeslib.as_array(head.samples, (max(head.num_samples, 1), 4))[: head.num_samples].tolist()
-        found.samples = [(time_s, int(running), int(waits), int(used)) for time_s, running, waits, used in rows]
+        samples: Any = np.ctypeslib.as_array(head.samples, (max(head.num_samples, 1), 4))[: head.num_samples].copy()
+        found.samples = samples
         return found
+
+
+def run_pools(
+    requests: Requests,
+    log: NativeLog,
+    front: Sequence[NativeReplica],
+    replicas: Sequence[NativeReplica],
+    *,
+    least_loaded: bool,
+    beyond_s: float,
+    transfer: tuple[float, float],
+    report: Callable[[], None] | None,
+) -> None:
+    """Run replicas that depend on each other: arrivals, handovers and passes in the order of time.
+
+    Args:
+        front, replicas: those of a prefill pool, if any, and those that decode.
+        least_loaded: whether requests go to the replica with the fewest; else to each in turn.
+        beyond_s: time from arrival to the scheduler [s].
+        transfer: latency [s] and rate [tokens/s] of the transfer from the prefill pool.
+        report: called from time to time.
+    """
+    found, arrays, count = library(), _Arrays(), len(requests)
+    everyone = [replica.address for replica in (*front, *replicas)]
+    first_follower = followers = None
+    free = np.arange(count)
+    if requests.after is not None:
+        free, waits = np.flatnonzero(requests.after < 0), np.flatnonzero(requests.after >= 0)
+        closed = requests.process == "closed"
+        order = waits if closed else waits[np.argsort(requests.after[waits], kind="stable")]
+        number = np.zeros(count, dtype=np.int64) if closed else np.bincount(requests.after[waits], minlength=count)
+        ends = np.concatenate([[0], np.cumsum(number)])
+        ends[-1] = len(waits)
+        first_follower, followers = arrays.ints(ends), arrays.ints(order)
+    memory = ctypes.create_string_buffer(found.run_bytes)
+    head = _Run.from_buffer(memory)
+    head.log, head.replicas = log.address, arrays.at((c_void_p * len(everyone))(*everyone))
+    head.num_front, head.num_replicas, head.num_requests = len(front), len(replicas), count
+    head.least_loaded, head.closed = least_loaded, requests.process == "closed" and first_follower is not None
+    head.times_s, head.arrival_s = arrays.floats(requests.arrival_s), arrays.of(log.arrival_s)
+    head.first_follower, head.followers = first_follower, followers
+    head.beyond_s, (head.latency_s, head.tokens_per_s) = beyond_s, transfer
+    at = ctypes.addressof(memory)
+    found.begin_run(at, len(free), arrays.ints(free))
+    try:
+        while _goes_on(found.go(at, _ROUNDS)):
+            if report is not None:
+                report()
+    finally:
+        found.release_run(at)
+
+
+def _goes_on(state: int) -> bool:
+    """Whether a call ended before the run did."""
+    if state == _STUCK:
+        raise RuntimeError("no request is running and none can start")
+    return state == _MORE

@@ -33,9 +33,10 @@ typedef struct {
     uint8_t *fills, *decodes;
 } Log;
 
-/* A kind of attention: reads a + b x from `start` on, else the sum of weight min(x + shift, reach). */
+/* A kind of attention: reads a + b x from `start` on, else the sum of weight min(x + shift, reach). Pairs of a prompt
+   are the same sums over its tokens, at most a share of all pairs. */
 typedef struct {
-    double a, b, start, shift;
+    double a, b, start, shift, share;
     i64 kv_at, pairs_at, longest_at, attended_at, causal, first, end; /* parts of its law */
 } Kind;
 
@@ -185,7 +186,7 @@ static double pairs_of(const Table *t, const Kind *kind, double chunk, double be
         double window = t->reaches[i] < INFINITY ? (chunk - growing) * t->reaches[i] : 0.0;
         found += t->weights[i] * (growing * before + growing * (growing + 1.0) / 2.0 + window);
     }
-    return found;
+    return fmin(found, kind->share * (chunk * before + chunk * (chunk + 1.0) / 2.0));
 }
 
 static double *empty(const Table *t) {
@@ -1242,7 +1243,7 @@ static double departure(const Replica *p, double time_s) {
 }
 
 static int advance_passes(Replica *p, double until, i64 passes) {
-    i64 last = p->passes + passes;
+    i64 last = passes < NEVER ? p->passes + passes : NEVER;
     for (;;) {
         take_arrivals(p);
         if (!p->present) {
@@ -1329,10 +1330,151 @@ int advance(Replica *p, double until, i64 passes) {
     return state;
 }
 
+/* pools: arrivals, handovers and passes in the order of time, as in run.py */
+
+typedef struct { double time_s; i64 kind, serial, request; } Event; /* of equal times, arrivals at the decode pool first */
+
+/* The fields up to `tokens_per_s` are written from Python. */
+typedef struct {
+    const Log *log;
+    Replica **replicas;
+    i64 num_front, num_replicas, least_loaded, num_requests, closed;
+    const double *times_s;
+    double *arrival_s;
+    const i64 *first_follower, *followers; /* of each request; the rest of all in a closed loop */
+    double beyond_s, latency_s, tokens_per_s;
+    i64 turns[2], next_of_rest, serial;
+    double *starts;
+    Event *events;
+    i64 num_events, events_room;
+} Run;
+
+static int before_event(const Event *a, const Event *b) {
+    if (a->time_s != b->time_s) return a->time_s < b->time_s;
+    if (a->kind != b->kind) return a->kind < b->kind;
+    return a->serial < b->serial;
+}
+
+static void push_event(Run *run, Event one) {
+    run->events = more(run->events, &run->events_room, run->num_events + 1, sizeof(Event));
+    i64 i = run->num_events++;
+    for (; i && before_event(&one, run->events + (i - 1) / 2); i = (i - 1) / 2) run->events[i] = run->events[(i - 1) / 2];
+    run->events[i] = one;
+}
+
+static Event pop_event(Run *run) {
+    Event first = run->events[0], last = run->events[--run->num_events];
+    i64 i = 0;
+    for (;;) {
+        i64 child = 2 * i + 1;
+        if (child >= run->num_events) break;
+        if (child + 1 < run->num_events && before_event(run->events + child + 1, run->events + child)) child++;
+        if (!before_event(run->events + child, &last)) break;
+        run->events[i] = run->events[child];
+        i = child;
+    }
+    run->events[i] = last;
+    return first;
+}
+
+static i64 route(Run *run, i64 first, i64 count, int chooser) {
+    if (!run->least_loaded) return first + run->turns[chooser]++ % count;
+    i64 found = first;
+    for (i64 i = first + 1; i < first + count; i++)
+        if (run->replicas[i]->load < run->replicas[found]->load) found = i;
+    return found;
+}
+
+static void follow(Run *run, i64 request, double end) {
+    run->arrival_s[request] = end + run->times_s[request];
+    push_event(run, (Event){run->arrival_s[request] + run->beyond_s, 1, ++run->serial, request});
+}
+
+static void tell_done(Run *run, Replica *p) {
+    const Log *log = run->log;
+    for (i64 i = 0; i < p->num_done; i++) {
+        i64 request = p->done[i];
+        double end = p->done_s[i];
+        i64 serial = ++run->serial;
+        if (p->hands_over && log->output_len[request] > 1) {
+            double moved = end + run->latency_s + (double)log->input_len[request] / run->tokens_per_s;
+            log->first_s[request] = moved; /* the decode pool streams the first token as well */
+            push_event(run, (Event){moved, 0, serial, request});
+            continue;
+        }
+        if (p->hands_over) {
+            log->finish_s[request] = end;
+            run->replicas[run->num_front]->finished++;
+        }
+        if (run->closed) {
+            i64 rest = run->first_follower[run->num_requests];
+            if (run->next_of_rest < rest) follow(run, run->followers[run->next_of_rest++], end);
+        } else if (run->first_follower)
+            for (i64 j = run->first_follower[request]; j < run->first_follower[request + 1]; j++)
+                follow(run, run->followers[j], end);
+    }
+    p->num_done = 0;
+}
+
+void begin_run(Run *run, i64 count, const i64 *requests) {
+    i64 everyone = run->num_front + run->num_replicas;
+    run->serial = run->num_requests;
+    run->starts = calloc((size_t)everyone, sizeof(double));
+    for (i64 i = 0; i < everyone; i++) {
+        run->replicas[i]->tells = run->first_follower || run->replicas[i]->hands_over;
+        run->starts[i] = run->replicas[i]->next_start;
+    }
+    for (i64 i = 0; i < count; i++) {
+        i64 one = requests[i];
+        run->arrival_s[one] = run->times_s[one];
+        push_event(run, (Event){run->times_s[one] + run->beyond_s, run->log->ready[one] ? 0 : 1, one, one});
+    }
+}
+
+int go(Run *run, i64 rounds) {
+    i64 everyone = run->num_front + run->num_replicas;
+    while (rounds--) {
+        i64 first = 0;
+        for (i64 i = 1; i < everyone; i++)
+            if (run->starts[i] < run->starts[first]) first = i;
+        double start_s = run->starts[first], arrival = run->num_events ? run->events[0].time_s : INFINITY;
+        if (arrival <= start_s) {
+            if (arrival == INFINITY) return DONE;
+            Event one = pop_event(run);
+            i64 at;
+            if (!one.kind) {
+                *run->log->num_ready += !run->log->ready[one.request];
+                run->log->ready[one.request] = 1;
+                at = route(run, run->num_front, run->num_replicas, 1);
+            } else at = run->num_front ? route(run, 0, run->num_front, 0) : route(run, 0, run->num_replicas, 0);
+            submit(run->replicas[at], one.request, arrival);
+            tell_next(run->replicas[at]);
+            run->starts[at] = run->replicas[at]->next_start;
+            continue;
+        }
+        Replica *p = run->replicas[first];
+        run->starts[first] = INFINITY;
+        double until = arrival;
+        for (i64 i = 0; i < everyone; i++) until = fmin(until, run->starts[i]);
+        int state = advance_passes(p, fmax(until, nextafter(start_s, INFINITY)), NEVER);
+        if (state) return state;
+        tell_next(p);
+        run->starts[first] = p->next_start;
+        tell_done(run, p);
+    }
+    return MORE;
+}
+
+void release_run(Run *run) {
+    free(run->starts);
+    free(run->events);
+}
+
 void sizes(i64 *found) {
     found[0] = sizeof(Log);
     found[1] = sizeof(Kind);
     found[2] = sizeof(Table);
     found[3] = sizeof(Clock);
     found[4] = sizeof(Replica);
+    found[5] = sizeof(Run);
 }

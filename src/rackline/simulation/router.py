@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 
 from rackline.errors import InputError, nearest_names
 from rackline.simulation.prefix_match import matched
-from rackline.simulation.native import NativeReplica
 from rackline.simulation.replica import Replica
 
-AnyReplica = Replica | NativeReplica
-Router = Callable[[int, Sequence[AnyReplica]], AnyReplica]
+Router = Callable[[int, Sequence[Replica]], Replica]
 
 ROUTERS = ("round-robin", "least-loaded", "prefix-aware")
 
@@ -34,7 +32,7 @@ def router(name: str) -> Router:
 def _round_robin() -> Router:
     turn = 0
 
-    def choose(request: int, replicas: Sequence[AnyReplica]) -> AnyReplica:
+    def choose(request: int, replicas: Sequence[Replica]) -> Replica:
         nonlocal turn
         turn += 1
         return replicas[(turn - 1) % len(replicas)]
@@ -42,11 +40,11 @@ def _round_robin() -> Router:
     return choose
 
 
-def _least_loaded(request: int, replicas: Sequence[AnyReplica]) -> AnyReplica:
+def _least_loaded(request: int, replicas: Sequence[Replica]) -> Replica:
     return min(replicas, key=lambda replica: replica.load)
 
 
-def _prefix_aware(request: int, replicas: Sequence[AnyReplica]) -> AnyReplica:
+def _prefix_aware(request: int, replicas: Sequence[Replica]) -> Replica:
     hashes = replicas[0].log.hashes
     if hashes is not None:
         known = [replica.known_prefix(request) for replica in replicas]

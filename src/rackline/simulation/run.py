@@ -6,6 +6,7 @@ import gc
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from math import inf, nextafter
 
@@ -16,7 +17,7 @@ from rackline.interrupts import held
 from rackline.passes.features import Array
 from rackline.simulation.clock import Clock
 from rackline.simulation.metrics import Result, gather
-from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows
+from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows, run_pools
 from rackline.simulation.policies import Policy
 from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.replica import Replica
@@ -87,8 +88,20 @@ def _native(pools: Sequence[Pool], requests: Requests) -> tuple[NativeLog, list[
     for index, (pool, clock) in enumerate(zip(pools, clocks, strict=True)):
         if clock is None:
             return None
-        shape = {"ranks": pool.ranks, "micro_batches": pool.micro_batches, "hands_over": index > 0}
-        found.append([NativeReplica(clock, pool.spec, pool.policy, log, **shape) for _ in range(pool.replicas)])
+        found.append(
+            [
+                NativeReplica(
+                    clock,
+                    pool.spec,
+                    pool.policy,
+                    log,
+                    ranks=pool.ranks,
+                    micro_batches=pool.micro_batches,
+                    hands_over=index > 0,
+                )
+                for _ in range(pool.replicas)
+            ]
+        )
     return log, found
 
 
@@ -143,23 +156,26 @@ def simulate(
     Raises:
         InputError: a request is longer than the KV pool and could never run.
     """
+    find_router(router)
     requests, skipped = _that_fit(requests, pool, prefill, skip_bad)
     pools = [pool] if prefill is None else [pool, prefill.pool]
     native = _native(pools, requests) if compiled and not (stepwise or keep_passes) else None
+    go: Callable[[], None]
     if native is not None:
         log, (replicas, *before) = native
         front = before[0] if before else []
+        go = partial(_run_native, requests, log, replicas, front, router, prefill, beyond_s, progress)
     else:
         log = RequestLog(requests, max(len(one.spec.tiers) for one in pools))
         kept, follows = {"stepwise": stepwise, "keep_passes": keep_passes}, router == "prefix-aware"
         replicas = pool.build(log, hands_over=False, follows_prefixes=follows and prefill is None, **kept)
         front = [] if prefill is None else prefill.pool.build(log, hands_over=True, follows_prefixes=follows, **kept)
-    run = _Run(requests, log, replicas, front, router, prefill, beyond_s, progress)
+        go = _Run(requests, log, replicas, front, router, prefill, beyond_s, progress).go
     interrupted = False
     collects = gc.isenabled()
     gc.disable()  # a run makes no cycles, and each collection would look at all that the program has loaded
     try:
-        run.go()
+        go()
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -210,15 +226,75 @@ def _too_long(tokens: Array, spec: RankSpec) -> Array:
     return grown > spec.num_blocks - spec.blocks_of(0)
 
 
+def _are_independent(
+    requests: Requests, replicas: Sequence[AnyReplica], front: Sequence[AnyReplica], router: str
+) -> bool:
+    """Whether what one replica does never depends on another one."""
+    alone = requests.after is None or not np.any(requests.after >= 0)
+    return alone and not front and (len(replicas) == 1 or router == "round-robin")
+
+
+def _run_each(
+    requests: Requests,
+    log: RequestLog | NativeLog,
+    replicas: Sequence[AnyReplica],
+    beyond_s: float,
+    progress: Progress | None,
+) -> None:
+    """Run replicas that do not depend on each other one after another."""
+    times, count = requests.arrival_s.tolist(), len(replicas)
+    log.arrival_s[:] = times
+    for first, replica in enumerate(replicas):
+        replica.submit_all(range(first, len(times), count), [time_s + beyond_s for time_s in times[first::count]])
+    stops = [inf] if progress is None else [*times[_ROUNDS_A_REPORT::_ROUNDS_A_REPORT], inf]
+    for stop in stops:
+        for replica in replicas:
+            replica.advance(stop)
+        if progress is not None:
+            progress(sum(replica.finished for replica in replicas), len(times), replicas[0].now)
+
+
+def _run_native(
+    requests: Requests,
+    log: NativeLog,
+    replicas: list[NativeReplica],
+    front: list[NativeReplica],
+    router: str,
+    prefill: Handover | None,
+    beyond_s: float,
+    progress: Progress | None,
+) -> None:
+    """Run replicas in C until no work is left."""
+    if _are_independent(requests, replicas, front, router):
+        _run_each(requests, log, replicas, beyond_s, progress)
+        return
+
+    def report() -> None:
+        if progress is not None:
+            progress(sum(one.finished for one in replicas), len(requests), max(one.now for one in replicas))
+
+    transfer = (0.0, inf) if prefill is None else (prefill.latency_s, prefill.tokens_per_s)
+    run_pools(
+        requests,
+        log,
+        front,
+        replicas,
+        least_loaded=router != "round-robin",  # there are no prefixes
+        beyond_s=beyond_s,
+        transfer=transfer,
+        report=report,
+    )
+
+
 class _Run:
     """Arrivals, handovers and replicas in time order."""
 
     def __init__(
         self,
         requests: Requests,
-        log: RequestLog | NativeLog,
-        replicas: Sequence[AnyReplica],
-        front: Sequence[AnyReplica],
+        log: RequestLog,
+        replicas: list[Replica],
+        front: list[Replica],
         router: str,
         prefill: Handover | None,
         beyond_s: float,
@@ -244,27 +320,10 @@ class _Run:
         """Run until no work is left."""
         times = self.requests.arrival_s.tolist()
         self.times = times
-        simple = not self.followers and not self.front
-        if simple and (len(self.replicas) == 1 or self.router_name == "round-robin"):
-            self._independent(times)
+        if _are_independent(self.requests, self.replicas, self.front, self.router_name):
+            _run_each(self.requests, self.log, self.replicas, self.beyond_s, self.progress)
         else:
             self._together(times)
-
-    def _independent(self, times: list[float]) -> None:
-        """Run replicas that do not depend on each other one after another."""
-        count = len(self.replicas)
-        self.log.arrival_s[:] = times
-        for first, replica in enumerate(self.replicas):
-            replica.submit_all(range(first, len(times), count), [time_s + self.beyond_s for time_s in times[first::count]])
-        if self.progress is None:
-            for replica in self.replicas:
-                replica.advance()
-            return
-        stops = [*times[_ROUNDS_A_REPORT::_ROUNDS_A_REPORT], inf]
-        for stop in stops:
-            for replica in self.replicas:
-                replica.advance(stop)
-            self.progress(sum(r.finished for r in self.replicas), len(times), self.replicas[0].now)
 
     def _followers_of(self, request: int) -> list[int]:
         """The requests that wait for this one."""
@@ -320,7 +379,7 @@ class _Run:
                     heapq.heappush(events, (end + times[follower] + self.beyond_s, 1, serial, follower))
             next_one.done.clear()
 
-    def _route(self, request: int, time_s: float, *, behind: bool) -> AnyReplica:
+    def _route(self, request: int, time_s: float, *, behind: bool) -> Replica:
         if behind:
             self.log.ready.add(request)
             found = self.choose_decode(request, self.replicas)
