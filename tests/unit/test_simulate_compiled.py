@@ -28,7 +28,15 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler")
 
 
 def pool(
-    name: str, on: str, layout: str, chips: int, *, seqs: int = 64, tokens: int = 30_000, around: str = "vllm", **more: Any
+    name: str,
+    on: str,
+    layout: str,
+    chips: int,
+    *,
+    seqs: int = 64,
+    tokens: int = 30_000,
+    around: str = "vllm",
+    **more: Any,
 ) -> Pool:
     found, where = model(name), cluster(on).with_num_chips(chips)
     deployment = Deployment(
