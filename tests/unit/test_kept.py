@@ -95,7 +95,7 @@ def test_writers_at_the_same_time_leave_whole_files() -> None:
 
 
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    routing._tabulated.cache_clear()
+    vars(routing)["_tabulated"].cache_clear()
     law = ExpertLoad.tabulate(
         num_experts=LAW[0], experts_per_token=LAW[1], ep=LAW[2], law="log_normal", skew=LAW[4], max_tokens=LAW[6]
     )
@@ -107,11 +107,10 @@ def test_a_routing_law_is_drawn_once_and_again_when_its_file_is_damaged(
 ) -> None:
     drawn = _tables()
     (path,) = folder.iterdir()
-    draws = routing._drawn_counts
-    monkeypatch.setattr(routing, "_drawn_counts", None)  # drawing again would be an error
-    for mine, its in zip(drawn, _tables(), strict=True):
-        np.testing.assert_array_equal(mine, its)
-    monkeypatch.setattr(routing, "_drawn_counts", draws)
+    with monkeypatch.context() as patch:
+        patch.setattr(routing, "_drawn_counts", None)  # drawing again would be an error
+        for mine, its in zip(drawn, _tables(), strict=True):
+            np.testing.assert_array_equal(mine, its)
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     for mine, its in zip(drawn, _tables(), strict=True):
         np.testing.assert_array_equal(mine, its)

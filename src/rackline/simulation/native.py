@@ -52,14 +52,16 @@ _PLACES = (
 )  # fmt: skip
 
 
+_KINDS: dict[str, Any] = {
+    "int": c_int64, "float": c_double, "ints": POINTER(c_int64), "floats": POINTER(c_double),
+    "shorts": POINTER(c_int32), "flags": POINTER(c_uint8), "at": c_void_p,
+}  # fmt: skip
+
+
 def _fields(text: str) -> list[tuple[str, Any]]:
     """Fields of a structure from "type: names; ..."."""
-    kinds: dict[str, Any] = {
-        "int": c_int64, "float": c_double, "ints": POINTER(c_int64), "floats": POINTER(c_double),
-        "shorts": POINTER(c_int32), "flags": POINTER(c_uint8), "at": c_void_p,
-    }  # fmt: skip
     parts = [part.partition(":") for part in text.split(";")]
-    return [(name, kinds[kind.strip()]) for kind, _, names in parts for name in names.split()]
+    return [(name, _KINDS[kind.strip()]) for kind, _, names in parts for name in names.split()]
 
 
 class _Log(ctypes.Structure):
@@ -160,21 +162,20 @@ class _Arrays:
 
     def floats(self, values: Any) -> Any:
         """Values as C reads them."""
-        return self._pointer(np.ascontiguousarray(values, dtype=np.float64), c_double)
+        return self._pointer(np.ascontiguousarray(values, dtype=np.float64), _KINDS["floats"])
 
     def ints(self, values: Any) -> Any:
         """Values as C reads them."""
-        return self._pointer(np.ascontiguousarray(values, dtype=np.int64), c_int64)
+        return self._pointer(np.ascontiguousarray(values, dtype=np.int64), _KINDS["ints"])
 
     def of(self, values: Array) -> Any:
         """An array that both read and write."""
-        kinds: dict[str, Any] = {"d": c_double, "l": c_int64, "q": c_int64, "i": c_int32, "B": c_uint8}
-        return self._pointer(values, kinds[values.dtype.char])
+        kinds = {"d": "floats", "l": "ints", "q": "ints", "i": "shorts", "B": "flags"}
+        return self._pointer(values, _KINDS[kinds[values.dtype.char]])
 
     def _pointer(self, values: Array, kind: Any) -> Any:
         self.kept.append(values)
-        pointer: Any = POINTER(kind)
-        return ctypes.cast(values.ctypes.data, pointer)
+        return ctypes.cast(values.ctypes.data, kind)
 
     def at(self, structure: Any) -> Any:
         """The address of a structure."""
