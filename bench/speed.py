@@ -58,7 +58,9 @@ class Command:
 
 COMMANDS = {
     "readme": Command(what="README's plan", words=README, bar_s=2.5),
-    "llama": Command(what="a plan of Llama 70B", words=f"plan {LLAMA} --on dgx-h100 --input 6k --output 400", bar_s=3.0),
+    "llama": Command(
+        what="a plan of Llama 70B", words=f"plan {LLAMA} --on dgx-h100 --input 6k --output 400", bar_s=3.0
+    ),
     "what-if": Command(
         what="a what-if of three values",
         words=f"plan {LLAMA} --on dgx-h200 --input 2k --output 500 --tpot 30ms --what-if hbm_bandwidth=3TB/s:12TB/s:3",
@@ -71,9 +73,7 @@ COMMANDS = {
         bar_s=6.0,
     ),
     "price": Command(what="`price` of DeepSeek V3", words="price deepseek-v3 --on dgx-h200", bar_s=4.0),
-    "budget": Command(
-        what="`budget`", words="budget --quality-of 70b@15T --traffic 50M --months 2", bar_s=2.0
-    ),
+    "budget": Command(what="`budget`", words="budget --quality-of 70b@15T --traffic 50M --months 2", bar_s=2.0),
     "kv": Command(what="`models --kv`", words="models --kv", bar_s=2.0),
     "chips": Command(what="a plan of 32,768 chips", words=f"{README} --chips 32768", bar_s=8.0),
     "config": Command(
@@ -140,9 +140,7 @@ def table(stored: dict[str, dict[str, dict[str, float]]]) -> str:
             continue
         bar = "" if command.bar_s is None else f"{command.bar_s:g} s"
         then = "" if before is None else f"{before['cpu_s']:.1f} s"
-        lines.append(
-            f"| {command.what} | {then} | {now['cpu_s']:.1f} s | {bar} | {now['peak_bytes'] / 1e6:.0f} MB |"
-        )
+        lines.append(f"| {command.what} | {then} | {now['cpu_s']:.1f} s | {bar} | {now['peak_bytes'] / 1e6:.0f} MB |")
     return "\n".join(lines)
 
 
@@ -160,7 +158,9 @@ def main() -> int:
     parser.add_argument("--tree", type=Path, default=ROOT, help="checkout that is measured")
     parser.add_argument("--as", dest="label", choices=("before", "now"), default="now")
     given = parser.parse_args()
-    stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {"before": {}, "now": {}}
+    stored: dict[str, dict[str, dict[str, float]]] = {"before": {}, "now": {}}
+    if STORED.exists():
+        stored = json.loads(STORED.read_text(encoding="utf-8"))
     missed = False
     for name in given.names or COMMANDS:
         command = COMMANDS[name]
