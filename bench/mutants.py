@@ -12,7 +12,7 @@ not crowd out the rest, and only files that are drawn are searched for places. C
 drawn. All runs in a copy of the committed tree under build/mutants, so the checkout is never changed.
 
 Tests are those that ran the line (slow ones and commands run as processes are left out); for lines that run once at
-import or are compiled by numba, those that ran any line of the file. The quickest of each file of tests go first, until
+import, those that ran any line of the file. The quickest of each file of tests go first, until
 `--seconds` of their usual time; the first that fails ends it. What runs three times as long counts as noticed.
 
 With `--by-name` no coverage is needed: tests are those of the fourteen files that name the function, its class or its
@@ -32,7 +32,6 @@ import re
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -42,14 +41,8 @@ from pathlib import Path
 _HOME = Path(__file__).resolve().parents[1]
 _WORK = _HOME / "build" / "mutants"
 _TREE = _WORK / "tree"
-_DATA = (_WORK / "coverage.db", _WORK / "interpreted.db")  # the second without numba's compiler
+_DATA = _WORK / "coverage.db"
 _TESTS = ("tests/unit", "tests/property", "tests/golden", "tests/validation")
-_COMPILED = (
-    "tests/unit/test_simulate_compiled.py",
-    "tests/unit/test_simulate_server.py",
-    "tests/golden/test_simulate_oracles.py",
-)
-_KERNEL = ("kernel", "loop_arrays")
 PACKAGES = ("passes", "parallel", "arch", "serving", "training", "pricing", "scaling", "simulation")
 
 
@@ -149,15 +142,12 @@ def pytest(
 
 
 def cover() -> None:
-    """Which test runs which line; simulations once more without numba, whose compiled lines are not seen otherwise."""
+    """Which test runs which line."""
     source = json.dumps([str(_TREE / "src" / "rackline" / package) for package in PACKAGES])
-    for data, tests, compiler in ((_DATA[0], _TESTS, "0"), (_DATA[1], _COMPILED, "1")):
-        data.unlink(missing_ok=True)
-        start = time.perf_counter()
-        run = pytest(
-            "-m", "not slow", *tests, MUTANTS_COVERAGE=str(data), MUTANTS_SOURCE=source, NUMBA_DISABLE_JIT=compiler
-        )
-        print(f"{run.stdout[-600:]}{run.stderr[-300:]}\n{data.name}: {time.perf_counter() - start:.0f} s", flush=True)
+    _DATA.unlink(missing_ok=True)
+    start = time.perf_counter()
+    run = pytest("-m", "not slow", *_TESTS, MUTANTS_COVERAGE=str(_DATA), MUTANTS_SOURCE=source)
+    print(f"{run.stdout[-600:]}{run.stderr[-300:]}\n{_DATA.name}: {time.perf_counter() - start:.0f} s", flush=True)
 
 
 def places(path: Path) -> dict[tuple[int, int, str], list[Mutant]]:
@@ -246,27 +236,23 @@ class Tests:
     def __init__(self) -> None:
         import coverage
 
-        self._seconds: dict[str, float] = json.loads(_DATA[0].with_suffix(".json").read_text(encoding="utf-8"))
-        self._data: list[coverage.CoverageData] = []
-        for path in _DATA:
-            self._data.append(coverage.CoverageData(basename=str(path)))
-            self._data[-1].read()
+        self._seconds: dict[str, float] = json.loads(_DATA.with_suffix(".json").read_text(encoding="utf-8"))
+        self._data = coverage.CoverageData(basename=str(_DATA))
+        self._data.read()
 
     def of(self, mutant: Mutant) -> list[str]:
         """Tests that ran the lines, else the file; the quickest of each file of tests first."""
         at_line: set[str] = set()
         in_file: set[str] = set()
-        for data in self._data:
-            for line, contexts in data.contexts_by_lineno(str(_TREE / mutant.path)).items():
-                in_file.update(contexts)
-                if mutant.line <= line <= mutant.last_line:
-                    at_line.update(contexts)
+        for line, contexts in self._data.contexts_by_lineno(str(_TREE / mutant.path)).items():
+            in_file.update(contexts)
+            if mutant.line <= line <= mutant.last_line:
+                at_line.update(contexts)
         if not in_file:  # nothing but what runs once at import: tests of the package
             folder = str((_TREE / mutant.path).parent)
-            for data in self._data:
-                for other in data.measured_files():
-                    if other.startswith(folder):
-                        in_file.update(name for names in data.contexts_by_lineno(other).values() for name in names)
+            for other in self._data.measured_files():
+                if other.startswith(folder):
+                    in_file.update(name for names in self._data.contexts_by_lineno(other).values() for name in names)
         return self._in_order(at_line) + self._in_order(in_file - at_line)
 
     def _in_order(self, tests: set[str]) -> list[str]:
@@ -296,8 +282,6 @@ class Tests:
                 chosen.write_text(json.dumps(tests), encoding="utf-8")
                 files = list(dict.fromkeys(test.split("::")[0] for test in tests))
                 environment = {"MUTANTS_TESTS": str(chosen)}
-                if path.stem in _KERNEL:  # numba looks at the time of one file only
-                    environment["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="numba-", dir=_WORK)
                 try:
                     run = pytest("-x", *files, timeout_s=3 * limit_s + 120, **environment)
                 except subprocess.TimeoutExpired:
@@ -348,15 +332,12 @@ class Named:
         path = _TREE / mutant.path
         original = path.read_text(encoding="utf-8")
         files = self.of(mutant)
-        kernel: dict[str, str] = (
-            {"NUMBA_CACHE_DIR": tempfile.mkdtemp(prefix="numba-", dir=_WORK)} if path.stem in _KERNEL else {}
-        )
         left = limit_s
         for file in files:
             start = children_s()
             try:
                 path.write_text(source, encoding="utf-8")
-                run = pytest("-x", "-m", "not slow", file, cpu_s=int(left) + 1, **kernel)
+                run = pytest("-x", "-m", "not slow", file, cpu_s=int(left) + 1)
             finally:
                 path.write_text(original, encoding="utf-8")
             left -= children_s() - start

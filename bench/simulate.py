@@ -92,7 +92,7 @@ def ranks() -> None:
         times: list[float] = []
         for _ in range(4):
             start = time.process_time()
-            simulate(requests, pool, compiled=False)
+            simulate(requests, pool)
             times.append(time.process_time() - start)
         return min(times)
 

@@ -19,7 +19,7 @@ _EXTRA_OF = {
     "uvicorn": "web",
     "vl_convert": "plot",
 }
-"""Module → the extra that installs it; `fast` is missing here, because nothing fails without it."""
+"""Module → the extra that installs it."""
 
 
 def load_optional(module: str, *, what: str, instead: str = "", nearest: str | None = None) -> Any:

@@ -17,7 +17,6 @@ HEAVY = {
     "hypothesis",
     "jax",
     "matplotlib",
-    "numba",
     "pandas",
     "pint",
     "plotly",

@@ -15,7 +15,7 @@ import pytest
 from rackline.cli import command
 from rackline.cli.main import run
 from rackline.interrupts import held
-from rackline.simulation import fast
+from rackline.simulation import native
 from rackline.validation.published import published
 
 SERVER = ["simulate", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "1"]
@@ -73,28 +73,26 @@ def test_pressed_while_the_answer_is_printed(
     assert len(series.read_text().splitlines()) == 21
 
 
+@pytest.mark.skipif(native.library() is None, reason="no C compiler")
 def test_pressed_in_the_compiled_loop(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel: Any = __import__("rackline.simulation.kernel", fromlist=["kernel"])
-    advance = kernel.advance
+    library: Any = native.library()
+    advance = library.advance
     calls: list[float] = []
 
-    def interrupted(until: float, *rest: Any) -> None:
-        advance(until, *rest)
+    def interrupted(address: int, until: float, passes: int) -> int:
+        state = advance(address, until, 10)
         calls.append(until)
-        if len(calls) == 1:
+        if len(calls) == 2:
             press()
+        return state
 
-    monkeypatch.setattr(kernel, "advance", interrupted)
-    monkeypatch.setattr(fast, "PIECE", 10)
-    from rackline.simulation import run as simulation_run
-
-    monkeypatch.setattr(simulation_run, "is_worth_it", lambda count: True)
+    monkeypatch.setattr(library, "advance", interrupted)
     assert run([*SERVE, "--requests", "100"]) == 0
     out = capsys.readouterr().out
     assert "interrupted: what follows is what was simulated so far" in out
     assert "of 100 requests" in out
     assert "100 of 100" not in out
-    assert len(calls) == 1
+    assert len(calls) == 2
 
 
 def test_pressed_while_the_results_are_gathered(

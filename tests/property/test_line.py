@@ -21,7 +21,6 @@ from rackline.passes import Calibration, OperationCalibration, PassTable, Row, S
 from rackline.passes import features as f
 from rackline.passes.calibration import POLICIES, CollectiveCalibration
 from rackline.passes.line import fastest, line_seconds, row_seconds
-from rackline.simulation.fast import available, line_arrays
 
 CLUSTER = cluster("h100-96")
 FEATURES = (f.ONE, f.TOKENS, f.LOGIT_ROWS, f.kv_tokens("full"), f.PREFILL_TOKENS)
@@ -232,19 +231,6 @@ def test_many_layouts_are_many_tables(
     together = table.time_table(policy).seconds(features)
     each = [expected_seconds(table.layout(index), features, policy) for index in range(len(factors))]
     np.testing.assert_allclose(together.ravel(), each, rtol=1e-9, atol=1e-18)
-
-
-@pytest.mark.skipif(not available(), reason="the compiled loop needs numba")
-@settings(max_examples=60)
-@given(table=tables(), features=batches())
-def test_the_simulators_loop_is_the_line(table: PassTable, features: dict[str, float]) -> None:
-    from rackline.simulation import kernel
-
-    times = table.time_table("serial")
-    place = {name: index for index, name in enumerate(times.feature_names)}
-    x = np.array([features[name] for name in times.feature_names])
-    found = kernel.pass_s(x, line_arrays(times, place))
-    assert found == pytest.approx(expected_seconds(table, features, "serial"), rel=1e-9, abs=1e-18)
 
 
 @given(

@@ -96,7 +96,7 @@ def test_help_imports_nothing_heavy(command: list[str]) -> None:
     program = (
         "import sys; from rackline.cli.main import run; "
         f"run([*{command!r}, '--help']); "
-        "found = {'numpy', 'scipy', 'pydantic', 'polars', 'numba'} & set(sys.modules); "
+        "found = {'numpy', 'scipy', 'pydantic', 'polars'} & set(sys.modules); "
         "sys.exit(' '.join(found) or 0)"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=1200)

@@ -16,7 +16,7 @@ from rackline.passes import calibration
 from rackline.serving.stack import IDEAL
 from rackline.simulation import Requests, Result, TableClock, pool_of, simulate
 from rackline.simulation.clock import Chunk
-from rackline.simulation.fast import is_plain
+from rackline.simulation.native import knows
 from rackline.simulation.neighbours import equal_passes
 from rackline.simulation.policies import policy
 from rackline.simulation.slots import Slots
@@ -102,5 +102,5 @@ def test_a_prompt_beside_a_decoding_sequence(deployment: Deployment) -> None:
 
 def test_the_compiled_loop_leaves_them_alone(deployment: Deployment) -> None:
     pool = pool_of(deployment, replace(IDEAL, max_num_seqs=NUMBER))
-    assert is_plain(policy("chunked"), pool.spec)
-    assert not is_plain(policy("chunked"), replace(pool.spec, neighbour_passes=True))
+    assert knows(policy("chunked"), pool.spec)
+    assert not knows(policy("chunked"), replace(pool.spec, neighbour_passes=True))

@@ -127,8 +127,13 @@ def _linear(coefficients: Array, times: TimeTable, variables: dict[str, str]) ->
     return " + ".join(terms) or "0.0"
 
 
-def _merged(linear: Array, gaps: Array) -> tuple[Array, Array]:
-    """Add |gap| to the line where all coefficients have one sign (features are never negative); the gaps left."""
+def merged(linear: Array, gaps: Array) -> tuple[Array, Array]:
+    """Add |gap| to the line where all coefficients have one sign (features are never negative); the gaps left.
+
+    Args:
+        linear: coefficients of the line, (features,).
+        gaps: coefficients of the absolute values, (rows, features).
+    """
     plain = np.all(gaps >= 0.0, axis=1) | np.all(gaps <= 0.0, axis=1)
     return linear + np.abs(gaps[plain]).sum(axis=0), gaps[~plain]
 
@@ -137,12 +142,12 @@ def _stream(
     stream: Stream, times: TimeTable, variables: dict[str, str], lines: list[str], tables: dict[str, list[float]]
 ) -> str:
     """The expression of one stream; what it uses more than once goes into `lines` and `tables`."""
-    line, gaps = _merged(stream.linear[0, 0], stream.difference[0])
+    line, gaps = merged(stream.linear[0, 0], stream.difference[0])
     parts: list[str] = []
     for choice in stream.choices:
         options: list[str] = []
         for index in range(choice.linear.shape[1]):
-            linear, bends = _merged(choice.linear[0, index], choice.difference[0, index : index + 1])
+            linear, bends = merged(choice.linear[0, index], choice.difference[0, index : index + 1])
             option = " + ".join([_linear(linear, times, variables), *(_gap(row, times, variables) for row in bends)])
             ramp = float(choice.ramp[0, index, 0])
             if ramp:

@@ -11,11 +11,14 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, assert_never
 
 import numpy as np
 
+from rackline import kept
 from rackline.errors import InputError
+from rackline.passes import popularity
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.popularity import log_normal_shares, rearranged
 
@@ -287,14 +290,7 @@ def _tabulated(
     tokens = np.exp2(log_tokens)
     local = float(np.ceil(num_experts / ep))
     if law in POPULAR and skew > 0 and ep > 1:
-        # drawn for whole tokens, kept on the even grid that all laws have
-        whole, counts, drawn = _drawn_counts(num_experts, experts_per_token, law, skew, max_tokens)
-        if redundant_experts is None:
-            found = _busiest(counts, ep, whole)
-        else:
-            picks = popular_picks(num_experts, experts_per_token, law, skew)
-            found = _busiest_rearranged(counts, drawn, rearranged(picks, ep, redundant_experts), whole)
-        load, touched = (np.interp(log_tokens, np.log2(whole), mean) for mean in found)
+        load, touched = _kept(num_experts, experts_per_token, ep, law, skew, redundant_experts, max_tokens)
     elif law == "balanced" or ep == 1:
         load = np.full_like(tokens, experts_per_token / ep)
         touched = experts_touched_mean(num_experts, experts_per_token, tokens) / ep
@@ -320,6 +316,40 @@ def _tabulated(
         tokens_per_token=load,
         touched=touched,
     )
+
+
+def _kept(
+    num_experts: int,
+    experts_per_token: int,
+    ep: int,
+    law: RoutingLaw,
+    skew: float,
+    redundant_experts: int | None,
+    max_tokens: float,
+) -> tuple[Array, Array]:
+    """Load and touched experts of popular experts, on the even grid that all laws have; drawn once on a machine."""
+    log_tokens = _log_grid(max_tokens)
+    law_of = (num_experts, experts_per_token, ep, law, skew, redundant_experts, max_tokens)
+    name = kept.name_of("routing", _code(), np.__version__, *law_of)
+    stored = kept.load(name)
+    if stored is not None and len(stored) == 2 * log_tokens.nbytes:
+        both = np.frombuffer(stored, dtype="<f8").reshape(2, -1).astype(float)
+        return both[0], both[1]
+    whole, counts, drawn = _drawn_counts(num_experts, experts_per_token, law, skew, max_tokens)
+    if redundant_experts is None:
+        found = _busiest(counts, ep, whole)
+    else:
+        picks = popular_picks(num_experts, experts_per_token, law, skew)
+        found = _busiest_rearranged(counts, drawn, rearranged(picks, ep, redundant_experts), whole)
+    both = np.stack([np.interp(log_tokens, np.log2(whole), mean) for mean in found])
+    kept.keep(name, both.astype("<f8").tobytes())
+    return both[0], both[1]
+
+
+@functools.cache
+def _code() -> bytes:
+    """The source of what the tables follow from: a change of it makes them anew."""
+    return b"".join(Path(module).read_bytes() for module in (__file__, popularity.__file__))
 
 
 def _log_grid(max_tokens: float) -> Array:

@@ -182,7 +182,6 @@ class Group:
             router="round-robin",
             prefill=self.prefill,
             beyond_s=self.beyond_s,
-            compiled=False,
         )
         return self._measure(result, loop.measured_part(result), requests_per_s)
 

@@ -10,6 +10,7 @@ from typing import ClassVar, NotRequired, TypedDict
 import numpy as np
 
 from rackline.passes.features import Array
+from rackline.simulation.native import NativeLog, NativeReplica
 from rackline.simulation.replica import Replica
 from rackline.simulation.replica_statistics import GAPS_PER_E, PassRecord
 from rackline.simulation.request_log import RequestLog
@@ -558,9 +559,9 @@ def known_percentiles(values: Array) -> KnownSpread:
 
 def gather(
     requests: Requests,
-    log: RequestLog,
-    replicas: list[Replica],
-    front: list[Replica],
+    log: RequestLog | NativeLog,
+    replicas: Sequence[Replica | NativeReplica],
+    front: Sequence[Replica | NativeReplica],
     *,
     skipped: int,
     interrupted: bool,
@@ -573,14 +574,14 @@ def gather(
         if found:
             column[np.fromiter(found, int, len(found))] = np.fromiter(found.values(), int, len(found))
     gaps: dict[int, int] = {}
-    for replica in everyone:
-        for place, number in replica.statistics.gaps.items():
+    counted = [replica.statistics for replica in everyone]
+    for one in counted:
+        for place, number in one.gaps.items():
             gaps[place] = gaps.get(place, 0) + number
     samples = [
         np.column_stack([np.full(len(samples_of), index), np.array(samples_of, dtype=float).reshape(-1, 4)])
-        for index, samples_of in enumerate(r.statistics.samples for r in everyone)
+        for index, samples_of in enumerate(one.samples for one in counted)
     ]
-    ranks = [rank for replica in everyone for rank in replica.ranks]
     return Result(
         requests=requests,
         arrival_s=np.array(log.arrival_s, dtype=float),
@@ -591,25 +592,25 @@ def gather(
         preempted=preempted,
         cached_tokens=cached,
         gaps=gaps,
-        steps=sum(r.statistics.steps for r in everyone),
-        passes=sum(r.statistics.passes for r in everyone),
-        busy_s=sum(r.statistics.busy_s for r in everyone),
-        sequence_s=sum(r.statistics.sequence_s for r in everyone),
-        used_block_s=sum(r.statistics.used_s for r in everyone),
-        prompt_pass_s=sum(r.statistics.prompt_pass_s for r in everyone),
-        prompt_rank_s=sum(r.statistics.prompt_rank_s for r in everyone),
-        num_blocks=sum(rank.blocks.total for rank in ranks),
-        ranks=len(ranks),
+        steps=sum(one.steps for one in counted),
+        passes=sum(one.passes for one in counted),
+        busy_s=sum(one.busy_s for one in counted),
+        sequence_s=sum(one.sequence_s for one in counted),
+        used_block_s=sum(one.used_s for one in counted),
+        prompt_pass_s=sum(one.prompt_pass_s for one in counted),
+        prompt_rank_s=sum(one.prompt_rank_s for one in counted),
+        num_blocks=sum(r.num_blocks for r in everyone),
+        ranks=sum(r.num_ranks for r in everyone),
         replicas=len(everyone),
         tier_tokens=tuple(log.tier_tokens),
         samples=np.concatenate(samples),
         passes_run=tuple(r.records for r in everyone if r.records is not None),
         skipped=skipped,
-        blocks_left=sum(rank.blocks.used for rank in ranks),
+        blocks_left=sum(r.blocks_left for r in everyone),
         interrupted=interrupted,
         adapter_loads=log.adapter_loads,
-        prefill_busy_s=sum(r.statistics.busy_s for r in front),
-        prefill_passes=sum(r.statistics.passes for r in front),
+        prefill_busy_s=sum(one.busy_s for one in counted[: len(front)]),
+        prefill_passes=sum(one.passes for one in counted[: len(front)]),
     )
 
 

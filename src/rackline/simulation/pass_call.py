@@ -85,7 +85,7 @@ def read_at(kind: Kind, context: float) -> float:
     return float(np.asarray(kind.law.kv_read_tokens(np.float64(context))))
 
 
-def _is_extensive(feature: str) -> bool:
+def is_extensive(feature: str) -> bool:
     """Whether a feature is halved when the batch is."""
     what = feature.partition(":")[0]
     return what not in (f.ONE, f.HAS_DECODE, f.HAS_PREFILL, f.CHUNK_TOKENS, "max_context")
@@ -93,7 +93,7 @@ def _is_extensive(feature: str) -> bool:
 
 def _of_two_halves(call: Callable[..., Any], order: Sequence[str]) -> Callable[..., Any]:
     """Two half batches in sequence, from the pass of one of them."""
-    shares = tuple(0.5 if _is_extensive(name) else 1.0 for name in order)
+    shares = tuple(0.5 if is_extensive(name) else 1.0 for name in order)
 
     def both(*values: Any) -> Any:
         return 2.0 * call(*[value * share for value, share in zip(values, shares, strict=False)])
@@ -127,7 +127,7 @@ def compiled(
         for row in differences:
             named = dict(zip(times.feature_names, row.tolist(), strict=True))
             if two_batch_overlap:
-                named = {name: value * (0.5 if _is_extensive(name) else 1.0) for name, value in named.items()}
+                named = {name: value * (0.5 if is_extensive(name) else 1.0) for name, value in named.items()}
             rows.append(_kv_row(named, by_label, verified))
     if several:
         rows.append(({}, 0.0, 1.0))

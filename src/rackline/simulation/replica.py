@@ -90,6 +90,26 @@ class Replica:
         """A request reaches the scheduler at this time."""
         self.arrivals.add(request, time_s)
 
+    def submit_all(self, requests: Sequence[int], times_s: Sequence[float]) -> None:
+        """Requests reach the scheduler at these times."""
+        for request, time_s in zip(requests, times_s, strict=True):
+            self.arrivals.add(request, time_s)
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of all micro-batches [count]."""
+        return len(self.ranks)
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks of all ranks [count]."""
+        return sum(rank.blocks.total for rank in self.ranks)
+
+    @property
+    def blocks_left(self) -> int:
+        """KV blocks in use on all ranks, as they were last counted [count]."""
+        return sum(rank.blocks.used for rank in self.ranks)
+
     @property
     def load(self) -> int:
         """Waiting and running requests of the replica [requests]."""

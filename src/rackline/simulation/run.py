@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from math import inf, nextafter
 
@@ -14,9 +15,9 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.interrupts import held
 from rackline.passes.features import Array
-from rackline.simulation.clock import Clock, TableClock
-from rackline.simulation.fast import FastRun, is_plain, is_plain_clock, is_worth_it, run_fast
+from rackline.simulation.clock import Clock
 from rackline.simulation.metrics import Result, gather
+from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows, run_pools
 from rackline.simulation.policies import Policy
 from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.replica import Replica
@@ -24,6 +25,7 @@ from rackline.simulation.request_log import RequestLog
 from rackline.simulation.requests import Requests
 from rackline.simulation.router import router as find_router
 
+AnyReplica = Replica | NativeReplica
 Progress = Callable[[int, int, float], None]  # (requests done, all requests, simulated time [s])
 _ROUNDS_A_REPORT = 2000
 
@@ -74,6 +76,35 @@ class Pool:
         ]
 
 
+def _native(pools: Sequence[Pool], requests: Requests) -> tuple[NativeLog, list[list[NativeReplica]]] | None:
+    """Replicas of a decode pool and of the prefill pool before it, if any, in C; None where it does not know them."""
+    if requests.hashes is not None or requests.adapters is not None:
+        return None
+    if not all(knows(pool.policy, pool.spec) for pool in pools):
+        return None
+    clocks = [compiled_clock(pool.clock, pool.spec.max_num_seqs) for pool in pools]
+    log = NativeLog(requests)
+    found: list[list[NativeReplica]] = []
+    for index, (pool, clock) in enumerate(zip(pools, clocks, strict=True)):
+        if clock is None:
+            return None
+        found.append(
+            [
+                NativeReplica(
+                    clock,
+                    pool.spec,
+                    pool.policy,
+                    log,
+                    ranks=pool.ranks,
+                    micro_batches=pool.micro_batches,
+                    hands_over=index > 0,
+                )
+                for _ in range(pool.replicas)
+            ]
+        )
+    return log, found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
     """The prefill pool of a disaggregated server, and the transfer of the KV cache to the decode pool.
@@ -102,7 +133,7 @@ def simulate(
     skip_bad: bool = False,
     stepwise: bool = False,
     keep_passes: bool = False,
-    compiled: bool | None = None,
+    compiled: bool = True,
     progress: Progress | None = None,
 ) -> Result:
     """Simulate the serving of all requests.
@@ -116,8 +147,7 @@ def simulate(
         skip_bad: leave out requests that can never fit, instead of raising an error.
         stepwise: evaluate every step by itself, which gives the same result more slowly.
         keep_passes: keep records of passes for a trace.
-        compiled: use the compiled loop, which gives the same result for plain servers; None decides by the number of
-            requests.
+        compiled: whether the loop in C is used where it knows the servers, which gives the same result.
         progress: called from time to time with (requests done, all requests, simulated time).
 
     Returns:
@@ -126,36 +156,26 @@ def simulate(
     Raises:
         InputError: a request is longer than the KV pool and could never run.
     """
+    find_router(router)
     requests, skipped = _that_fit(requests, pool, prefill, skip_bad)
-    if (
-        (is_worth_it(len(requests)) if compiled is None else compiled)
-        and prefill is None
-        and requests.after is None
-        and requests.computed is None
-    ):
-        independent = pool.replicas == 1 or router == "round-robin"
-        one = pool.ranks * pool.micro_batches == 1 and is_plain(pool.policy, pool.spec)
-        clock = pool.clock
-        wanted = one and independent and not (stepwise or keep_passes)
-        if wanted and isinstance(clock, TableClock) and is_plain_clock(clock, pool.spec):
-            return _compiled(requests, pool, clock, beyond_s, skipped, progress)
-    tiers = max(len(pool.spec.tiers), len(prefill.pool.spec.tiers) if prefill else 0)
-    log = RequestLog(requests, tiers)
-    follows = router == "prefix-aware"
-    replicas = pool.build(
-        log, hands_over=False, stepwise=stepwise, keep_passes=keep_passes, follows_prefixes=follows and prefill is None
-    )
-    front: list[Replica] = []
-    if prefill is not None:
-        front = prefill.pool.build(
-            log, hands_over=True, stepwise=stepwise, keep_passes=keep_passes, follows_prefixes=follows
-        )
-    run = _Run(requests, log, replicas, front, router, prefill, beyond_s, progress)
+    pools = [pool] if prefill is None else [pool, prefill.pool]
+    native = _native(pools, requests) if compiled and not (stepwise or keep_passes) else None
+    go: Callable[[], None]
+    if native is not None:
+        log, (replicas, *before) = native
+        front = before[0] if before else []
+        go = partial(_run_native, requests, log, replicas, front, router, prefill, beyond_s, progress)
+    else:
+        log = RequestLog(requests, max(len(one.spec.tiers) for one in pools))
+        kept, follows = {"stepwise": stepwise, "keep_passes": keep_passes}, router == "prefix-aware"
+        replicas = pool.build(log, hands_over=False, follows_prefixes=follows and prefill is None, **kept)
+        front = [] if prefill is None else prefill.pool.build(log, hands_over=True, follows_prefixes=follows, **kept)
+        go = _Run(requests, log, replicas, front, router, prefill, beyond_s, progress).go
     interrupted = False
     collects = gc.isenabled()
     gc.disable()  # a run makes no cycles, and each collection would look at all that the program has loaded
     try:
-        run.go()
+        go()
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -169,68 +189,6 @@ def _finished(make: Callable[[], Result]) -> Result:
     with held() as hold:
         result = make()
     return replace(result, interrupted=True) if hold.pressed else result
-
-
-def _compiled(
-    requests: Requests, pool: Pool, clock: TableClock, beyond_s: float, skipped: int, progress: Progress | None
-) -> Result:
-    """Run every replica in the compiled loop."""
-    count = pool.replicas
-    seen = requests.arrival_s + beyond_s
-    runs: list[FastRun] = []
-    for index in range(count):
-        mine = slice(index, None, count)
-        if len(seen[mine]) == 0 or (runs and runs[-1].interrupted):
-            break
-        runs.append(
-            run_fast(clock, pool.spec, seen[mine], requests.input_len[mine], requests.output_len[mine], progress)
-        )
-    return _finished(lambda: _joined(requests, pool, seen, runs, skipped))
-
-
-def _joined(requests: Requests, pool: Pool, seen: Array, runs: list[FastRun], skipped: int) -> Result:
-    """The result of replicas that ran independently."""
-    count = pool.replicas
-
-    def together(name: str) -> Array:
-        found = np.full(len(requests), np.nan)
-        for index, run in enumerate(runs):
-            found[index::count] = getattr(run, name)
-        return found
-
-    gaps: dict[int, int] = {}
-    for run in runs:
-        for place, number in run.gaps.items():
-            gaps[place] = gaps.get(place, 0) + number
-    return Result(
-        requests=requests,
-        arrival_s=requests.arrival_s,
-        engine_s=seen,
-        admitted_s=together("admitted_s"),
-        first_s=together("first_s"),
-        finish_s=together("finish_s"),
-        preempted=np.nan_to_num(together("preempted")).astype(int),
-        cached_tokens=np.zeros(len(requests), dtype=int),
-        gaps=gaps,
-        steps=sum(run.steps for run in runs),
-        passes=sum(run.passes for run in runs),
-        busy_s=sum(run.busy_s for run in runs),
-        sequence_s=sum(run.sequence_s for run in runs),
-        used_block_s=sum(run.used_s for run in runs),
-        prompt_pass_s=0.0,
-        prompt_rank_s=0.0,
-        num_blocks=pool.spec.num_blocks * count,
-        ranks=count,
-        replicas=count,
-        tier_tokens=(0,),
-        samples=np.concatenate(
-            [np.column_stack([np.full(len(run.samples), index), run.samples]) for index, run in enumerate(runs)]
-        ),
-        passes_run=(),
-        skipped=skipped,
-        blocks_left=sum(run.blocks_left for run in runs),
-        interrupted=any(run.interrupted for run in runs),
-    )
 
 
 def _that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad: bool) -> tuple[Requests, int]:
@@ -268,6 +226,66 @@ def _too_long(tokens: Array, spec: RankSpec) -> Array:
     return grown > spec.num_blocks - spec.blocks_of(0)
 
 
+def _are_independent(
+    requests: Requests, replicas: Sequence[AnyReplica], front: Sequence[AnyReplica], router: str
+) -> bool:
+    """Whether what one replica does never depends on another one."""
+    alone = requests.after is None or not np.any(requests.after >= 0)
+    return alone and not front and (len(replicas) == 1 or router == "round-robin")
+
+
+def _run_each(
+    requests: Requests,
+    log: RequestLog | NativeLog,
+    replicas: Sequence[AnyReplica],
+    beyond_s: float,
+    progress: Progress | None,
+) -> None:
+    """Run replicas that do not depend on each other one after another."""
+    times, count = requests.arrival_s.tolist(), len(replicas)
+    log.arrival_s[:] = times
+    for first, replica in enumerate(replicas):
+        replica.submit_all(range(first, len(times), count), [time_s + beyond_s for time_s in times[first::count]])
+    stops = [inf] if progress is None else [*times[_ROUNDS_A_REPORT::_ROUNDS_A_REPORT], inf]
+    for stop in stops:
+        for replica in replicas:
+            replica.advance(stop)
+        if progress is not None:
+            progress(sum(replica.finished for replica in replicas), len(times), replicas[0].now)
+
+
+def _run_native(
+    requests: Requests,
+    log: NativeLog,
+    replicas: list[NativeReplica],
+    front: list[NativeReplica],
+    router: str,
+    prefill: Handover | None,
+    beyond_s: float,
+    progress: Progress | None,
+) -> None:
+    """Run replicas in C until no work is left."""
+    if _are_independent(requests, replicas, front, router):
+        _run_each(requests, log, replicas, beyond_s, progress)
+        return
+
+    def report() -> None:
+        if progress is not None:
+            progress(sum(one.finished for one in replicas), len(requests), max(one.now for one in replicas))
+
+    transfer = (0.0, inf) if prefill is None else (prefill.latency_s, prefill.tokens_per_s)
+    run_pools(
+        requests,
+        log,
+        front,
+        replicas,
+        least_loaded=router != "round-robin",  # there are no prefixes
+        beyond_s=beyond_s,
+        transfer=transfer,
+        report=report,
+    )
+
+
 class _Run:
     """Arrivals, handovers and replicas in time order."""
 
@@ -302,27 +320,10 @@ class _Run:
         """Run until no work is left."""
         times = self.requests.arrival_s.tolist()
         self.times = times
-        simple = not self.followers and not self.front
-        if simple and (len(self.replicas) == 1 or self.router_name == "round-robin"):
-            self._independent(times)
+        if _are_independent(self.requests, self.replicas, self.front, self.router_name):
+            _run_each(self.requests, self.log, self.replicas, self.beyond_s, self.progress)
         else:
             self._together(times)
-
-    def _independent(self, times: list[float]) -> None:
-        """Run replicas that do not depend on each other one after another."""
-        log, count = self.log, len(self.replicas)
-        log.arrival_s = list(times)
-        for index, time_s in enumerate(times):
-            self.replicas[index % count].submit(index, time_s + self.beyond_s)
-        if self.progress is None:
-            for replica in self.replicas:
-                replica.advance()
-            return
-        stops = [*times[_ROUNDS_A_REPORT::_ROUNDS_A_REPORT], inf]
-        for stop in stops:
-            for replica in self.replicas:
-                replica.advance(stop)
-            self.progress(sum(r.finished for r in self.replicas), len(times), self.replicas[0].now)
 
     def _followers_of(self, request: int) -> list[int]:
         """The requests that wait for this one."""

@@ -145,7 +145,7 @@ def build_hash() -> str:
     """Hash of the program and its catalogue: shards of another build are not mixed in."""
     root = Path(__file__).resolve().parents[1]
     found = hashlib.sha256()
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.toml")]):
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.c"), *root.rglob("*.toml")]):
         found.update(path.relative_to(root).as_posix().encode())
         found.update(path.read_bytes())
     return found.hexdigest()[:16]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from rackline.api.answer import answer, find_verb
-from rackline.simulation.fast import LEAST_REQUESTS, is_worth_it
 from rackline.web.offered import OFFERED
 
 for _name in OFFERED:
     find_verb(_name)
-# reads calibrations and loads what is imported where it is used
+# reads calibrations, loads what is imported where it is used, and compiles the simulator's loop
 _on = {"model": "llama-3.1-8b", "on": "dgx-h100"}
 answer(find_verb("explain").question.from_data({**_on, "batch": 1, "context": 1000}))
-if is_worth_it(LEAST_REQUESTS):
-    _served = {"rate": "1", "input": 100, "output": 10, "requests": LEAST_REQUESTS}
-    answer(find_verb("simulate").question.from_data({**_on, "chips": 1, **_served}))
+_served = {"rate": "1", "input": 100, "output": 10, "requests": 100}
+answer(find_verb("simulate").question.from_data({**_on, "chips": 1, **_served}))

@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
@@ -24,6 +25,8 @@ from rackline.web.worker import Estimate, News, Progress, Reply, Task, Tell, run
 _FIRST_WAIT_S = 90.0  # longest wait while no worker has started yet
 _RECYCLED = 0.5  # share of the memory limit above which a worker is replaced
 _MOST_FAILURES = 5  # processes that end one after another before any was ready
+_QUICK_S, _LONG_S = 0.05, 2.0  # that a question takes, until some have been answered
+_NEW_SHARE = 0.2  # of the last answer in what is usual
 _FORKED = sys.platform == "linux"
 
 
@@ -165,13 +168,24 @@ class Lane:
     Args:
         most: of them that may run at a time [count].
         wait_s: longest wait for a worker [s].
+        usual_s: how long one takes, until some have been answered [s].
     """
 
-    def __init__(self, most: int, wait_s: float) -> None:
+    def __init__(self, most: int, wait_s: float, usual_s: float) -> None:
         self.most = most
         self.wait_s = wait_s
+        self.usual_s = usual_s
         self.running = 0
         self.waiting: deque[asyncio.Future[Process]] = deque()
+
+    @property
+    def expected_s(self) -> float:
+        """How long a further request would wait, if all take as long as usual [s]."""
+        return max(len(self.waiting) + self.running - self.most + 1, 0) / self.most * self.usual_s
+
+    def took(self, seconds: float) -> None:
+        """One was answered in this time."""
+        self.usual_s += _NEW_SHARE * (seconds - self.usual_s)
 
 
 class Workers:
@@ -187,8 +201,9 @@ class Workers:
     def __init__(self, settings: Settings) -> None:
         self._limits = settings.limits
         self._num = settings.workers
-        self._quick = Lane(most=settings.workers, wait_s=settings.limits.quick_wait_s)
-        self._long = Lane(most=max(settings.workers - 1, 1), wait_s=settings.limits.long_wait_s)
+        limits = settings.limits
+        self._quick = Lane(most=settings.workers, wait_s=limits.quick_wait_s, usual_s=_QUICK_S)
+        self._long = Lane(most=max(settings.workers - 1, 1), wait_s=limits.long_wait_s, usual_s=_LONG_S)
         self._all: list[Process] = []
         self._idle: list[Process] = []
         self._numbers = itertools.count()
@@ -234,9 +249,11 @@ class Workers:
         lane = self._long if is_long else self._quick
         task = Task(number=next(self._numbers), form=form, **asked)
         process = await self._take(lane, task.number, tell)
+        begun = time.monotonic()
         try:
             async with asyncio.timeout(self._limits.answer_s):
                 reply = await process.ask(task, tell)
+            lane.took(time.monotonic() - begun)
         except TimeoutError:
             process.end()
             raise problem("too-long", f"more than {self._limits.answer_s:g} s; ask for less") from None
@@ -252,8 +269,8 @@ class Workers:
         """A free process."""
         if self._failures >= _MOST_FAILURES:
             raise problem("failed", "worker processes do not start: the log of the server says why")
-        if len(lane.waiting) >= self._limits.waiting:
-            raise _too_busy(lane)
+        if len(lane.waiting) >= self._limits.waiting or lane.expected_s > lane.wait_s:
+            raise _too_busy(lane)  # at once: it would wait in vain
         place: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
         lane.waiting.append(place)
         self._dispatch()
@@ -332,9 +349,10 @@ class Workers:
 
 
 def _too_busy(lane: Lane) -> Exception:
+    wait_s = max(lane.expected_s, 1.0)
     return problem(
         "too-busy",
-        f"no worker was free within {lane.wait_s:g} s; ask again",
-        {"Retry-After": str(max(round(lane.wait_s), 1))},
+        f"{len(lane.waiting)} wait for a worker, about {wait_s:.0f} s; ask again",
+        {"Retry-After": str(round(wait_s))},
         retry=True,
     )

@@ -1,0 +1,601 @@
+"""The loop of `replica`, in C: the same results some fifty times as fast, where the machine has a C compiler.
+
+`replica.c` is compiled when a simulation runs for the first time on a machine (about half a second), kept in the user's
+cache folder, and loaded in a millisecond. It knows what most servers do: any number of ranks, micro-batches, pools of
+prompts and of outputs, drafts, windows of attention, all policies in the order of arrival. What it does not know, and
+machines without a compiler, take `replica`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, c_double, c_int, c_int32, c_int64, c_uint8, c_void_p
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rackline.kept import keep, kept_folder, load, name_of
+from rackline.passes import TimeTable
+from rackline.passes import features as f
+from rackline.passes.compile import merged
+from rackline.passes.features import Array, BlockwiseLaw, ReadLaw
+from rackline.passes.routing import ExpertLoad
+from rackline.simulation.clock import TableClock
+from rackline.simulation.pass_call import FAR, Kind, Table, is_extensive
+from rackline.simulation.policies import Policy
+from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.replica_statistics import ReplicaStatistics
+from rackline.simulation.requests import Requests
+
+_SOURCE = Path(__file__).with_name("replica.c")
+_OPTIONS = ("-O2", "-ffp-contract=off", "-shared", "-fPIC")  # products and sums are rounded as Python's are
+_PASSES, _ROUNDS = 200_000, 20_000  # between two looks at interruptions
+_GAPS, _GAP_ZERO = 24_000, 12_000
+_MORE, _STUCK = 1, 2
+_PASSES_AS = {"mixed": 0, "prompts_first": 1, "batch": 2}
+_RESERVES = {"chunk": 0, "prompt": 1, "final": 2}
+_PLACES = (
+    f.TOKENS, f.LOGIT_ROWS, f.GROUP_TOKENS, f.DECODE_SEQUENCES, f.DECODE_TOKENS, f.HAS_DECODE, f.HAS_PREFILL,
+    f.CHUNK_TOKENS, f.PREFILL_TOKENS, f.CHUNK_PREFIX_TOKENS, f.kv_tokens("all"), f.ONE, f.EXPERT_TOKENS,
+    f.EXPERTS_TOUCHED,
+)  # fmt: skip
+
+
+_KINDS: dict[str, Any] = {
+    "int": c_int64, "float": c_double, "ints": POINTER(c_int64), "floats": POINTER(c_double),
+    "shorts": POINTER(c_int32), "flags": POINTER(c_uint8), "at": c_void_p,
+}  # fmt: skip
+
+
+def _fields(text: str) -> list[tuple[str, Any]]:
+    """Fields of a structure from "type: names; ..."."""
+    parts = [part.partition(":") for part in text.split(";")]
+    return [(name, _KINDS[kind.strip()]) for kind, _, names in parts for name in names.split()]
+
+
+class _Log(ctypes.Structure):
+    _fields_ = _fields(
+        "ints: input_len output_len computed; floats: engine_s admitted_s first_s finish_s last_s;"
+        "ints: generated preempted; flags: ready; ints: num_ready base end_at held done;"
+        "shorts: place run_before run_after fill_before fill_after; flags: fills decodes"
+    )
+
+
+class _Kind(ctypes.Structure):
+    _fields_ = _fields("float: a b start shift share; int: kv_at pairs_at longest_at attended_at causal first end")
+
+
+class _Table(ctypes.Structure):
+    _fields_ = _fields(
+        "int: width num_kinds num_streams num_bends last_load; float: host_s factor skew_s imbalance per_octave;"
+        "ints: places; at: kinds; floats: weights reaches shares; ints: starts columns; floats: values;"
+        "ints: streams choices options; floats: ramps loads touched bends x"
+    )
+
+
+class _Clock(ctypes.Structure):
+    _fields_ = _fields(
+        "at: table draft; int: drafts verified bends_known;"
+        "float: tokens_per_step straight_from floor_s held_tokens host_s_per_sequence prefill_slowdown;"
+        "int: has_host; floats: hosts"
+    )
+
+
+class _Head(ctypes.Structure):
+    """The fields of a replica that Python reads or writes."""
+
+    _fields_ = _fields(
+        "at: clock log; int: num_ranks group_size block_size num_blocks fixed_blocks grows max_num_seqs"
+        " max_batched_tokens reserve passes_as chunked hands_over tells; float: interval_s now next_start;"
+        "int: load finished num_done used_blocks steps passes num_samples;"
+        "float: busy_s sequence_s used_s prompt_pass_s prompt_rank_s; ints: gaps; floats: samples; ints: done;"
+        "floats: done_s"
+    )
+
+
+class _Run(ctypes.Structure):
+    """The fields of a run that Python writes."""
+
+    _fields_ = _fields(
+        "at: log replicas; int: num_front num_replicas least_loaded num_requests closed; floats: times_s arrival_s;"
+        "ints: first_follower followers; float: beyond_s latency_s tokens_per_s"
+    )
+
+
+@functools.cache
+def library() -> Any:
+    """The compiled loop; None where there is no compiler, or the cache folder cannot be written."""
+    compiler = shutil.which(os.environ.get("CC") or "cc")
+    source = _SOURCE.read_bytes()
+    name = name_of("replica", source, _OPTIONS, platform.machine(), platform.system(), platform.libc_ver())
+    path = kept_folder() / name if load(name) is not None else None
+    if path is None:
+        if compiler is None:
+            return None
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / "replica.so"
+            done = subprocess.run(
+                [compiler, *_OPTIONS, "-o", os.fspath(made), os.fspath(_SOURCE), "-lm"],
+                capture_output=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+            path = keep(name, made.read_bytes()) if done.returncode == 0 else None
+    try:
+        found: Any = None if path is None else ctypes.CDLL(os.fspath(path))
+    except OSError:  # a folder without the right to run programs
+        return None
+    if found is None:
+        return None
+    sizes = (c_int64 * 6)()
+    found.sizes(sizes)
+    if list(sizes)[:4] != [ctypes.sizeof(one) for one in (_Log, _Kind, _Table, _Clock)]:
+        return None
+    found.replica_bytes, found.run_bytes = sizes[4], sizes[5]
+    found.advance.argtypes = [c_void_p, c_double, c_int64]
+    found.advance.restype = c_int
+    found.submit_all.argtypes = [c_void_p, c_int64, POINTER(c_int64), POINTER(c_double)]
+    found.begin_run.argtypes = [c_void_p, c_int64, POINTER(c_int64)]
+    found.go.argtypes = [c_void_p, c_int64]
+    for call in (found.begin, found.release, found.release_run):
+        call.argtypes = [c_void_p]
+        call.restype = None
+    return found
+
+
+class _Arrays:
+    """Arrays that a structure of C points into, kept as long as it."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def floats(self, values: Any) -> Any:
+        """Values as C reads them."""
+        return self._pointer(np.ascontiguousarray(values, dtype=np.float64), _KINDS["floats"])
+
+    def ints(self, values: Any) -> Any:
+        """Values as C reads them."""
+        return self._pointer(np.ascontiguousarray(values, dtype=np.int64), _KINDS["ints"])
+
+    def of(self, values: Array) -> Any:
+        """An array that both read and write."""
+        kinds = {"d": "floats", "l": "ints", "q": "ints", "i": "shorts", "B": "flags"}
+        return self._pointer(values, _KINDS[kinds[values.dtype.char]])
+
+    def _pointer(self, values: Array, kind: Any) -> Any:
+        self.kept.append(values)
+        return ctypes.cast(values.ctypes.data, kind)
+
+    def at(self, structure: Any) -> Any:
+        """The address of a structure."""
+        self.kept.append(structure)
+        return ctypes.addressof(structure)
+
+
+def knows(policy: Policy, spec: RankSpec) -> bool:
+    """Whether the loop knows a policy and all that its ranks do."""
+    return (
+        policy.order is None
+        and not policy.preempts_last_of_order
+        and not spec.prefix_caching
+        and not spec.swap_tokens_per_s
+        and not spec.tiers
+        and spec.adapters is None
+        and not spec.neighbour_passes
+    )
+
+
+def compiled_clock(clock: object, most_sequences: int) -> NativeClock | None:
+    """A clock as the loop reads it; None where it cannot."""
+    if not isinstance(clock, TableClock) or clock.straight_from >= FAR or library() is None:
+        return None
+    tables = [clock.table] if clock.draft is None else [clock.table, clock.draft]
+    for table, of in zip(tables, (clock.engine.table, clock.engine.draft), strict=False):
+        used = table.places.adapters_touched < len(table.order)
+        if used or not (of is None or of.experts is None or isinstance(of.experts, ExpertLoad)):
+            return None
+    laws = [[_law(kind) for kind in table.kinds] for table in tables]
+    if any(law is None for some in laws for law in some):
+        return None
+    return NativeClock(clock, [[law for law in some if law is not None] for some in laws], most_sequences)
+
+
+class NativeClock:
+    """The pass tables of a `TableClock` as arrays."""
+
+    def __init__(self, clock: TableClock, laws: list[list[_Law]], most_sequences: int) -> None:
+        self.arrays, stack = _Arrays(), clock.engine.stack
+        table = self._table(clock, clock.table, clock.engine.table, laws[0], clock.two_batch_overlap)
+        draft = None
+        if clock.draft is not None:
+            draft = self._table(clock, clock.draft, clock.engine.draft, laws[1], two_batch_overlap=False)
+        sequences = np.arange(most_sequences + 1.0)
+        hosts = clock.engine.host_s(sequences * clock.verified, sequences, prompts=False)
+        self.structure = _Clock(
+            table=table,
+            draft=draft,
+            drafts=clock.drafts,
+            verified=clock.verified,
+            bends_known=not any(longest for one in (clock.table, clock.draft) if one for _, _, longest in one.kv_rows),
+            tokens_per_step=clock.tokens_per_step,
+            straight_from=clock.straight_from,
+            floor_s=clock.floor_s,
+            held_tokens=stack.held_tokens,
+            host_s_per_sequence=stack.host_s_per_sequence,
+            prefill_slowdown=stack.prefill_slowdown,
+            has_host=bool(stack.graph_tokens or stack.host_s_per_sequence),
+            hosts=self.arrays.floats(np.broadcast_to(np.asarray(hosts, dtype=float), sequences.shape)),
+        )
+
+    def _table(self, clock: TableClock, table: Table, of: Any, laws: list[_Law], two_batch_overlap: bool) -> int:
+        arrays = self.arrays
+        times: TimeTable = of.time_table("overlap" if two_batch_overlap else None)
+        columns = {name: index for index, name in enumerate(table.order)}
+        nowhere = len(columns)  # what the table does not use is written there
+        for name in (f.ONE, f.EXPERT_TOKENS, f.EXPERTS_TOUCHED):
+            columns.setdefault(name, len(columns) + 1)
+        width = nowhere + 4
+        rows = _Rows(times, columns)
+        kinds = (_Kind * max(len(laws), 1))()
+        parts: list[tuple[float, float]] = []
+        for place, (law, (kind, *at)) in enumerate(zip(laws, table.places.kinds, strict=True)):
+            first = len(parts)
+            parts += law.parts
+            kinds[place] = _Kind(kind.a, kind.b, kind.start, law.shift, law.share, *at, kind.causal, first, len(parts))
+        shares = np.ones(width)
+        if two_batch_overlap:
+            shares[: len(table.order)] = [0.5 if is_extensive(name) else 1.0 for name in table.order]
+        load = of.experts
+        bends = [_bend(others, per_kv) for others, per_kv, _ in table.kv_rows if per_kv]
+        structure = _Table(
+            width=width,
+            num_kinds=len(laws),
+            num_streams=len(times.streams),
+            num_bends=len(bends),
+            last_load=-1 if load is None else len(load.log_tokens) - 2,
+            host_s=times.host_s,
+            factor=2.0 if two_batch_overlap else 1.0,
+            skew_s=table.skew_s,
+            imbalance=table.stage_imbalance,
+            per_octave=0.0 if load is None else load.points_per_octave,
+            places=arrays.ints([columns.get(name, nowhere) for name in _PLACES]),
+            kinds=arrays.at(kinds),
+            weights=arrays.floats([weight for weight, _ in parts] or [0.0]),
+            reaches=arrays.floats([reach for _, reach in parts] or [0.0]),
+            shares=arrays.floats(shares),
+            starts=arrays.ints(rows.starts),
+            columns=arrays.ints(rows.columns),
+            values=arrays.floats(rows.values),
+            streams=arrays.ints(rows.streams),
+            choices=arrays.ints(rows.choices),
+            options=arrays.ints(rows.options),
+            ramps=arrays.floats(rows.ramps),
+            loads=arrays.floats([0.0] if load is None else load.tokens_per_token),
+            touched=arrays.floats([0.0] if load is None else load.touched),
+            bends=arrays.floats(bends or [[0.0] * 5]),
+            x=arrays.floats(np.zeros(width)),
+        )
+        return arrays.at(structure)
+
+
+class _Rows:
+    """Coefficients of a pass: sparse rows, and which of them make up the streams and their alternatives."""
+
+    def __init__(self, times: TimeTable, columns: dict[str, int]) -> None:
+        self.at = [columns.get(name, -1) for name in times.feature_names]
+        self.starts, self.columns, self.values = [0], list[int](), list[float]()
+        self.streams, self.choices, self.options, self.ramps = list[int](), list[int](), list[int](), list[float]()
+        for stream in times.streams:
+            line, gaps = merged(stream.linear[0, 0], stream.difference[0])
+            first_choice = len(self.choices) // 2
+            for choice in stream.choices:
+                first = len(self.ramps)
+                for index in range(choice.linear.shape[1]):
+                    own, bent = merged(choice.linear[0, index], choice.difference[0, index : index + 1])
+                    gap = bent[0] if len(bent) else np.zeros_like(own)
+                    self.options += [self.row(own), self.row(gap), self.row(choice.overhead[0, index])]
+                    self.ramps.append(float(choice.ramp[0, index, 0]))
+                self.choices += [first, len(self.ramps)]
+            linear = self.row(line)
+            first_gap = len(self.starts) - 1
+            for gap in gaps:
+                self.row(gap)
+            self.streams += [linear, first_gap, len(self.starts) - 1, first_choice, len(self.choices) // 2]
+        self.choices, self.options, self.ramps = self.choices or [0], self.options or [0], self.ramps or [0.0]
+
+    def row(self, coefficients: Array) -> int:
+        """Add a row; returns its number."""
+        for place, value in zip(self.at, coefficients.tolist(), strict=True):
+            if value and place >= 0:
+                self.columns.append(place)
+                self.values.append(value)
+        self.starts.append(len(self.values))
+        return len(self.starts) - 2
+
+
+def _bend(others: dict[str, float], per_kv: float) -> list[float]:
+    """A row's |…| as (constant, per token, per token of the group, per sequence, per KV token)."""
+
+    def of(*names: str) -> float:
+        return sum(others.get(name, 0.0) for name in names)
+
+    tokens, sequences = of(f.TOKENS, f.LOGIT_ROWS, f.DECODE_TOKENS), of(f.DECODE_SEQUENCES, "#per_sequence")
+    return [of(f.ONE, f.HAS_DECODE), tokens, of(f.GROUP_TOKENS), sequences, per_kv]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Law:
+    """What attention reads of a context: the sum of weight · min(context + shift, reach) over parts; and the pairs of a
+    prompt, the same over its tokens and at most a share of all."""
+
+    parts: list[tuple[float, float]]
+    shift: float
+    share: float = inf
+
+    def read(self, context: float) -> float:
+        return sum(weight * min(context + self.shift, reach) for weight, reach in self.parts)
+
+    def pairs(self, chunk: float, before: float) -> float:
+        found = 0.0
+        for weight, reach in self.parts:
+            growing = min(max(reach - before, 0.0), chunk)
+            behind = (chunk - growing) * reach if growing < chunk else 0.0
+            found += weight * (growing * before + growing * (growing + 1.0) / 2.0 + behind)
+        return min(found, self.share * (chunk * before + chunk * (chunk + 1.0) / 2.0))
+
+
+def _law(kind: Kind) -> _Law | None:
+    """The parts of a kind's law; None where it has none, as that of root-sparse attention."""
+    law = kind.law
+    block = law.block if isinstance(law, BlockwiseLaw) else 0
+    parts = _parts(law.law if isinstance(law, BlockwiseLaw) else law)
+    if parts is None:
+        return None
+    found = _Law(parts=parts, shift=0.5 * block)
+
+    def pairs(chunk: float, before: float) -> float:
+        return float(np.asarray(law.attention_pairs(chunk, before)))
+
+    if not kind.causal and pairs(1.0, 0.0) < found.pairs(1.0, 0.0):
+        found = replace(found, share=pairs(1.0, 0.0))
+    contexts = [0.0, 1.0, 2.5, 100.0, 511.5, 777.7, 2048.0, 4097.0, 30_000.0, 131_073.0, 1e6]
+    chunks = [(1.0, 0.0), (7.0, 3.0), (513.0, 4097.0), (8192.0, 65536.0), (2000.0, 0.0), (16_384.0, 100.0)]
+    both = [(found.read(x), float(np.asarray(law.kv_read_tokens(np.float64(x))))) for x in contexts]
+    both += [] if kind.causal else [(found.pairs(*chunk), pairs(*chunk)) for chunk in chunks]
+    return found if all(abs(mine - its) <= 1e-12 * max(its, 1.0) for mine, its in both) else None
+
+
+def _parts(law: ReadLaw) -> list[tuple[float, float]] | None:
+    """Weights and reaches of a law that is linear between few bends, from its slopes."""
+
+    def read(context: float) -> float:
+        return float(np.asarray(law.kv_read_tokens(np.float64(context))))
+
+    def bends(low: float, high: float) -> list[float] | None:
+        """Contexts at which the slope changes, or None where it changes too often."""
+        if high - low < 4.0:
+            return None
+        rise, fall = read(low + 1.0) - read(low), read(high) - read(high - 1.0)
+        if abs(rise - fall) <= 1e-12:
+            return []
+        at = (read(high) - fall * high - (read(low) - rise * low)) / (rise - fall)
+        if not low < at < high:
+            return None
+        if abs(read(at) - (read(low) + rise * (at - low))) <= 1e-9 * max(read(at), 1.0):
+            return [at]
+        before, after = bends(low, at), bends(at, high)
+        return None if before is None or after is None else before + after
+
+    found = bends(0.0, FAR)
+    if found is None or len(found) > 4:
+        return None
+    ends = [0.0, *(round(at, 9) for at in found), FAR]
+    slopes = [(read(high) - read(low)) / (high - low) for low, high in itertools.pairwise(ends)]
+    slopes.append(0.0)
+    reaches = [*ends[1:-1], inf]
+    parts = [(one - after, reach) for one, after, reach in zip(slopes, slopes[1:], reaches, strict=False)]
+    return [(weight, reach) for weight, reach in parts if weight]
+
+
+class NativeLog:
+    """The outcome of each request as arrays that the loop writes; names as in `RequestLog`, unknown times NaN."""
+
+    adapter_loads = 0
+    hashes = None
+
+    def __init__(self, requests: Requests) -> None:
+        count = len(requests)
+        self.input_len: Array = np.ascontiguousarray(requests.input_len, dtype=np.int64)
+        self.output_len: Array = np.ascontiguousarray(requests.output_len, dtype=np.int64)
+        self.arrival_s, self.engine_s, self.admitted_s, self.first_s, self.finish_s, last_s = (
+            np.full(count, np.nan) for _ in range(6)
+        )
+        self.preemptions = np.zeros(count, dtype=np.int64)
+        ready = np.zeros(count, dtype=np.uint8)
+        if requests.computed is not None:
+            ready[requests.computed >= requests.input_len] = 1
+        self.cached: dict[int, int] = {}
+        self.tier_tokens = [0]
+        self.arrays = arrays = _Arrays()
+        numbers = {name: arrays.of(np.zeros(count, dtype=np.int64)) for name in ("generated", "base", "held", "done")}
+        links = ("place", "run_before", "run_after", "fill_before", "fill_after")
+        places = {name: arrays.of(np.zeros(count, dtype=np.int32)) for name in links}
+        computed = None if requests.computed is None else arrays.ints(requests.computed)
+        self.structure = _Log(
+            input_len=arrays.of(self.input_len),
+            output_len=arrays.of(self.output_len),
+            computed=computed,
+            engine_s=arrays.of(self.engine_s),
+            admitted_s=arrays.of(self.admitted_s),
+            first_s=arrays.of(self.first_s),
+            finish_s=arrays.of(self.finish_s),
+            last_s=arrays.of(last_s),
+            preempted=arrays.of(self.preemptions),
+            ready=arrays.of(ready),
+            num_ready=arrays.ints([ready.sum()]),
+            end_at=arrays.of(np.full(count, -1, dtype=np.int64)),
+            fills=arrays.of(np.zeros(count, dtype=np.uint8)),
+            decodes=arrays.of(np.zeros(count, dtype=np.uint8)),
+            **numbers,
+            **places,
+        )
+
+        self.address = ctypes.addressof(self.structure)
+
+    @property
+    def preempted(self) -> dict[int, int]:
+        """How often requests were preempted, those that were [count]."""
+        some = np.flatnonzero(self.preemptions)
+        return dict(zip(some.tolist(), self.preemptions[some].tolist(), strict=True))
+
+
+class NativeReplica:
+    """A `replica.Replica` whose passes run in C.
+
+    Args:
+        clock: times its passes.
+        spec: limits of each rank.
+        policy: the scheduler.
+        log: of the requests of the run.
+        ranks, micro_batches, hands_over: as in `Replica`.
+    """
+
+    records = None
+
+    def __init__(
+        self,
+        clock: NativeClock,
+        spec: RankSpec,
+        policy: Policy,
+        log: NativeLog,
+        *,
+        ranks: int = 1,
+        micro_batches: int = 1,
+        hands_over: bool = False,
+    ) -> None:
+        self.clock, self.log = clock, log
+        self.num_ranks, self.num_blocks = ranks * micro_batches, spec.num_blocks * ranks * micro_batches
+        self._library = library()
+        self._memory = ctypes.create_string_buffer(self._library.replica_bytes)
+        self.address = ctypes.addressof(self._memory)
+        self._head = head = _Head.from_buffer(self._memory)
+        head.clock, head.log = ctypes.addressof(clock.structure), log.address
+        head.num_ranks, head.group_size = self.num_ranks, ranks
+        head.block_size, head.num_blocks = spec.block_size, spec.num_blocks
+        head.fixed_blocks, head.grows = spec.blocks_of(0), spec.grows
+        head.max_num_seqs, head.max_batched_tokens = spec.max_num_seqs, spec.max_batched_tokens
+        head.reserve = _RESERVES[spec.reserve or policy.reserve]
+        head.passes_as, head.chunked = _PASSES_AS[policy.passes], policy.chunked
+        head.interval_s, head.hands_over = policy.interval_s, hands_over
+        self._library.begin(self.address)
+
+    def __del__(self) -> None:
+        """Free what the loop has allocated."""
+        if hasattr(self, "_head"):
+            self._library.release(self.address)
+
+    def submit_all(self, requests: Sequence[int], times_s: Sequence[float]) -> None:
+        """Requests reach the scheduler at these times."""
+        arrays = _Arrays()
+        self._library.submit_all(self.address, len(requests), arrays.ints(requests), arrays.floats(times_s))
+
+    def advance(self, until: float = inf) -> None:
+        """Run all passes that start before `until`."""
+        while _goes_on(self._library.advance(self.address, until, _PASSES)):
+            pass  # interruptions are noticed here
+
+    @property
+    def now(self) -> float:
+        """Its time [s]."""
+        return self._head.now
+
+    @property
+    def finished(self) -> int:
+        """Requests that have all their tokens [requests]."""
+        return self._head.finished
+
+    @property
+    def blocks_left(self) -> int:
+        """KV blocks in use on all ranks, as they were last counted [count]."""
+        return self._head.used_blocks
+
+    @property
+    def statistics(self) -> ReplicaStatistics:
+        """Counts and times so far."""
+        head, found = self._head, ReplicaStatistics()
+        for name in ("steps", "passes", "busy_s", "sequence_s", "used_s", "prompt_pass_s", "prompt_rank_s"):
+            setattr(found, name, getattr(head, name))
+        gaps = np.ctypeslib.as_array(head.gaps, (_GAPS,))
+        places = np.flatnonzero(gaps)
+        found.gaps = dict(zip((places - _GAP_ZERO).tolist(), gaps[places].tolist(), strict=True))
+        samples: Any = np.ctypeslib.as_array(head.samples, (max(head.num_samples, 1), 4))[: head.num_samples].copy()
+        found.samples = samples
+        return found
+
+
+def run_pools(
+    requests: Requests,
+    log: NativeLog,
+    front: Sequence[NativeReplica],
+    replicas: Sequence[NativeReplica],
+    *,
+    least_loaded: bool,
+    beyond_s: float,
+    transfer: tuple[float, float],
+    report: Callable[[], None] | None,
+) -> None:
+    """Run replicas that depend on each other: arrivals, handovers and passes in the order of time.
+
+    Args:
+        front, replicas: those of a prefill pool, if any, and those that decode.
+        least_loaded: whether requests go to the replica with the fewest; else to each in turn.
+        beyond_s: time from arrival to the scheduler [s].
+        transfer: latency [s] and rate [tokens/s] of the transfer from the prefill pool.
+        report: called from time to time.
+    """
+    found, arrays, count = library(), _Arrays(), len(requests)
+    everyone = [replica.address for replica in (*front, *replicas)]
+    first_follower = followers = None
+    free = np.arange(count)
+    if requests.after is not None:
+        free, waits = np.flatnonzero(requests.after < 0), np.flatnonzero(requests.after >= 0)
+        closed = requests.process == "closed"
+        order = waits if closed else waits[np.argsort(requests.after[waits], kind="stable")]
+        number = np.zeros(count, dtype=np.int64) if closed else np.bincount(requests.after[waits], minlength=count)
+        ends = np.concatenate([[0], np.cumsum(number)])
+        ends[-1] = len(waits)
+        first_follower, followers = arrays.ints(ends), arrays.ints(order)
+    memory = ctypes.create_string_buffer(found.run_bytes)
+    head = _Run.from_buffer(memory)
+    head.log, head.replicas = log.address, arrays.at((c_void_p * len(everyone))(*everyone))
+    head.num_front, head.num_replicas, head.num_requests = len(front), len(replicas), count
+    head.least_loaded, head.closed = least_loaded, requests.process == "closed" and first_follower is not None
+    head.times_s, head.arrival_s = arrays.floats(requests.arrival_s), arrays.of(log.arrival_s)
+    head.first_follower, head.followers = first_follower, followers
+    head.beyond_s, (head.latency_s, head.tokens_per_s) = beyond_s, transfer
+    at = ctypes.addressof(memory)
+    found.begin_run(at, len(free), arrays.ints(free))
+    try:
+        while _goes_on(found.go(at, _ROUNDS)):
+            if report is not None:
+                report()
+    finally:
+        found.release_run(at)
+
+
+def _goes_on(state: int) -> bool:
+    """Whether a call ended before the run did."""
+    if state == _STUCK:
+        raise RuntimeError("no request is running and none can start")
+    return state == _MORE
