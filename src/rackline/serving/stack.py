@@ -95,8 +95,10 @@ class Stack(CatalogueObject):
         untuned_slowdown: Time of such kernels over that of the tuned ones in the tables [ratio].
         first_token_s: Time to first token beyond the passes: tokenizer, scheduling, network [s].
         first_token_equal_s: The same where a benchmark's requests all have one length [s]; first_token_s if missing.
-        burst_share: Share of the other requests' prompts that a request waits for in a closed loop: a benchmark starts
-            all of them at once, and engines that prefill first keep them in step [fraction].
+        burst_share: Share of the other requests' prompts that a request waits for in a closed loop, whose requests
+            keep in step, most in engines that prefill first [fraction].
+        batch_wait_steps: Steps that a prompt waits for others to join its pass, where the operator sets such a limit
+            [steps].
         synchrony: Share of prompts that arrive together when their cohort has ended, not between decode steps
             [fraction].
         handover_s: Time to first token between a prefill and a decode worker beyond the transfer of the KV cache: two
@@ -147,6 +149,7 @@ class Stack(CatalogueObject):
     first_token_s: NonNegative = 0.0
     first_token_equal_s: NonNegative | None = None
     burst_share: Fraction = 0.0
+    batch_wait_steps: CountOrZero = 0
     synchrony: Fraction = 0.0
     handover_s: NonNegative = 0.0
     pool_burst_share: Fraction = 0.0

@@ -94,6 +94,7 @@ FORMS: dict[str, Form] = {
         required={**_DEPLOYED, **_LENGTHS, "concurrency": "count"},
         optional={
             "length_distribution": "text",
+            "num_prompts": "count",
             "speculative": "text",
             "max_num_seqs": "count",
             "max_num_batched_tokens": "count",

@@ -26,7 +26,7 @@ from rackline.serving.workload import Workloads
 from rackline.validation.cases import Case
 from rackline.validation.power import PowerCase, has_power, power_case, single_numbers
 from rackline.validation.resolve import Resolver
-from rackline.validation.sources import requests_of, source_of
+from rackline.validation.sources import requests_of, rounds_of, source_of
 from rackline.validation.speculation import speculation_of
 
 Predicted = dict[str, float] | RacklineError  # values by measured key, or the error that explains why there are none
@@ -206,8 +206,10 @@ class _Group:
     equal_lengths: bool
     members: list[tuple[int, Workload]]
 
-    def loops(self, concurrency: Sequence[float]) -> Sequence[ClosedLoop | RacklineError]:
-        """A closed loop for each case, or the error that explains why there is none."""
+    def loops(
+        self, concurrency: Sequence[float], rounds: Sequence[float] | None = None
+    ) -> Sequence[ClosedLoop | RacklineError]:
+        """A closed loop for each case, or the error that explains why there is none; endless without `rounds`."""
         try:
             return closed_loops(
                 self.deployment,
@@ -216,6 +218,7 @@ class _Group:
                 np.array(concurrency, dtype=np.float64),
                 memory_fraction=self.stack.memory_fraction,
                 engine=self.engine,
+                rounds=None if rounds is None else np.array(rounds),
             )
         except RacklineError as error:  # the model does not run on this chip, at any lengths
             return [error] * len(self.members)
@@ -276,7 +279,7 @@ def predict_serve(
         concurrency = [cases[index].number("concurrency") for index, _ in group.members]
         medians = [source_of(cases[index]).tpot == "median" for index, _ in group.members]
         steps, means = group.running(concurrency) if any(medians) else (np.zeros(len(medians)), np.ones(len(medians)))
-        loops = group.loops(concurrency)
+        loops = group.loops(concurrency, [rounds_of(cases[index]) for index, _ in group.members])
         for place, ((index, _), loop) in enumerate(zip(group.members, loops, strict=True)):
             if isinstance(loop, RacklineError):
                 found.setdefault(index, loop)

@@ -364,8 +364,10 @@ def _as_started(found: Stack, case: Case) -> Stack:
     for launched in launch:
         if launched.prompt_graph_tokens is not None:
             found = replace(found, prompt_graph_tokens=launched.prompt_graph_tokens)
-        if launched.max_batched_tokens is not None and case.kind == "max-throughput":
+        if launched.max_batched_tokens is not None:
             found = replace(found, max_batched_tokens=launched.max_batched_tokens)
+        if launched.batch_wait_steps:
+            found = replace(found, batch_wait_steps=launched.batch_wait_steps)
     if said.get("max_num_seqs") is not None:
         found = replace(found, max_num_seqs=int(case.number("max_num_seqs")))
     if said.get("max_num_batched_tokens") is not None:
