@@ -87,6 +87,7 @@ class Stack(CatalogueObject):
         prompt_graph_tokens: Tokens of the largest pass with prompts that CUDA graphs hold in pieces, where decode
             steps have graphs of their own [tokens].
         host_s_per_step: Time of the host in each step that the chip waits for [s].
+        gap_s_per_layer: Time that the chip waits between the kernels of each layer, in any pass [s].
         host_s_per_sequence: Time of the host for each sequence in a step (sampling, detokenising, streaming), which
             hides behind the chip as far as it is shorter [s].
         sample_bytes_per_logit: Memory traffic of a logit while a token is drawn by top-p from all of them; greedy
@@ -142,6 +143,7 @@ class Stack(CatalogueObject):
     graph_tokens: CountOrZero = 0
     prompt_graph_tokens: CountOrZero = 0
     host_s_per_step: NonNegative = 0.0
+    gap_s_per_layer: NonNegative = 0.0
     host_s_per_sequence: NonNegative = 0.0
     sample_bytes_per_logit: NonNegative = 0.0
     untuned_experts: tuple[Text, ...] = ()
@@ -176,16 +178,19 @@ class Stack(CatalogueObject):
             return self.first_token_equal_s
         return self.first_token_s
 
-    def calibrated(self, numbers: Calibration, generation: str) -> Calibration:
+    def calibrated(self, numbers: Calibration, generation: str, num_layers: int = 0) -> Calibration:
         """Kernel calibration, adjusted for what this version of the stack adds.
 
-        The host time per step is added; experts without a tuned configuration take `untuned_slowdown` times as long.
+        The host time per step and the gaps of all layers are added; experts without a tuned configuration take
+        `untuned_slowdown` times as long.
 
         Args:
             numbers: calibration of the stack's kernels.
             generation: chip generation.
+            num_layers: layers of the model [count].
         """
-        if numbers.is_unit or not (self.host_s_per_step or self.untuned_experts):
+        added_s = self.host_s_per_step + self.gap_s_per_layer * num_layers
+        if numbers.is_unit or not (added_s or self.untuned_experts):
             return numbers
         slower = 1.0 / self.untuned_slowdown
         operations = dict(numbers.operations)
@@ -203,8 +208,7 @@ class Stack(CatalogueObject):
                     evidence="derived",
                     origin=f"{found.origin}, × {self.untuned_slowdown:g}: no tuned configuration in this version",
                 )
-        host_s = numbers.host_s_per_step + self.host_s_per_step
-        return replace(numbers, host_s_per_step=host_s, operations=operations)
+        return replace(numbers, host_s_per_step=numbers.host_s_per_step + added_s, operations=operations)
 
     def on(self, version: str, chip: Chip | None) -> Stack:
         """The stack in a version on a chip.

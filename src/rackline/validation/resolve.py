@@ -222,6 +222,7 @@ class Resolver:
             found.name,
             found.routing,
             found.host_s_per_step,
+            found.gap_s_per_layer,
             found.untuned_experts,
             found.untuned_slowdown,
             found.sample_bytes_per_logit,
