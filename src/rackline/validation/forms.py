@@ -95,6 +95,7 @@ FORMS: dict[str, Form] = {
         optional={
             "length_distribution": "text",
             "num_prompts": "count",
+            "data_set": "text",
             "speculative": "text",
             "max_num_seqs": "count",
             "max_num_batched_tokens": "count",
@@ -124,6 +125,9 @@ FORMS: dict[str, Form] = {
         required={**_DEPLOYED, **_LENGTHS},
         optional={
             "num_prompts": "count",
+            "length_distribution": "text",
+            "data_set": "text",
+            "request_rate": "number",
             "max_num_seqs": "count",
             "max_num_batched_tokens": "count",
             "offline": "flag",

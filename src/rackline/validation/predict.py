@@ -24,6 +24,7 @@ from rackline.serving.stack import Stack
 from rackline.serving.steady import steady_state
 from rackline.serving.workload import Workloads
 from rackline.validation.cases import Case
+from rackline.validation.finite_runs import LONG_TAIL, output_rate
 from rackline.validation.power import PowerCase, has_power, power_case, single_numbers
 from rackline.validation.resolve import Resolver
 from rackline.validation.sources import requests_of, rounds_of, source_of
@@ -33,7 +34,8 @@ Predicted = dict[str, float] | RacklineError  # values by measured key, or the e
 
 # Mean length over the nominal one.
 FIXED = "fixed"
-LENGTH_SHARES = {FIXED: 1.0, "uniform_0.8_1.0": 0.9}
+LENGTH_SHARES = {FIXED: 1.0, "uniform_0.8_1.0": 0.9, LONG_TAIL: 1.0}
+_LONG_TAILED = ("sharegpt",)  # data sets of conversations
 
 
 @dataclass(slots=True)
@@ -174,7 +176,7 @@ def workload_of(case: Case) -> Workload:
     return Workload(
         input_len=max(input_len, 1.0),
         output_len=max(output_len, 2.0),
-        equal_lengths=case.text("length_distribution", FIXED) == FIXED and not source.output_spread,
+        equal_lengths=distribution_of(case) == FIXED and not source.output_spread,
         output_spread=source.output_spread,
     )
 
@@ -185,10 +187,15 @@ def length_share(case: Case) -> float:
     Raises:
         InputError: the length distribution is unknown.
     """
-    name = case.text("length_distribution", FIXED)
+    name = distribution_of(case)
     if name not in LENGTH_SHARES:
         raise InputError(what="length_distribution", given=name, allowed=", ".join(LENGTH_SHARES))
     return LENGTH_SHARES[name]
+
+
+def distribution_of(case: Case) -> str:
+    """How lengths are drawn: as the case or its data set says; equal by default."""
+    return case.text("length_distribution", LONG_TAIL if case.text("data_set") in _LONG_TAILED else FIXED)
 
 
 def request_s(case: Case, tpot_s: float, ttft_s: float) -> float:
@@ -335,7 +342,8 @@ def predict_max_throughput(predictor: Predictor, cases: Sequence[Case]) -> list[
     """All requests at once; the best of the possible layouts where the source does not state one.
 
     If their number is known, they run in full waves of as many as fit at once, and a partial one:
-    rate = N / (waves · B / X(B) + rest / X(rest)), with X(b) requests/s at b in flight.
+    rate = N / (waves · B / X(B) + rest / X(rest)), with X(b) requests/s at b in flight. Runs whose lengths have a long
+    tail are simulated.
     """
     best: dict[int, float] = {}
     reasons: dict[int, RacklineError] = {}
@@ -351,7 +359,9 @@ def predict_max_throughput(predictor: Predictor, cases: Sequence[Case]) -> list[
                 reasons[index] = loop
                 continue
             rate = loop.output_tokens_per_s
-            if rest and not isinstance(end, RacklineError):
+            if distribution_of(cases[index]) == LONG_TAIL and requests_of(cases[index]):
+                rate = output_rate(group.deployment, group.stack, cases[index])
+            elif rest and not isinstance(end, RacklineError):
                 rate = (whole + rest) / (whole / rate + rest / end.output_tokens_per_s)
             best[index] = max(best.get(index, 0.0), rate)
     found: dict[int, Predicted] = {index: {"output_tokens_per_s": value} for index, value in best.items()}
