@@ -96,6 +96,7 @@ FORMS: dict[str, Form] = {
             "length_distribution": "text",
             "num_prompts": "count",
             "data_set": "text",
+            "statistic": "text",
             "speculative": "text",
             "max_num_seqs": "count",
             "max_num_batched_tokens": "count",

@@ -194,8 +194,8 @@ def length_share(case: Case) -> float:
 
 
 def distribution_of(case: Case) -> str:
-    """How lengths are drawn: as the case or its data set says; equal by default."""
-    return case.text("length_distribution", LONG_TAIL if case.text("data_set") in _LONG_TAILED else FIXED)
+    """How lengths are drawn: as the data set has them, else as the case says; equal by default."""
+    return LONG_TAIL if case.text("data_set") in _LONG_TAILED else case.text("length_distribution", FIXED)
 
 
 def request_s(case: Case, tpot_s: float, ttft_s: float) -> float:

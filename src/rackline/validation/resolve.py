@@ -382,8 +382,8 @@ def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
     """Possible layouts of a case on all of its chips; missing parts are 1, and replicas fill the chips.
 
     A dense model has no experts to shard, and its attention-dp ranks are replicas. moe_tp follows from the other parts,
-    and so does attention_dp if experts are sharded over more chips than attention (attention_dp = moe_tp · ep / tp), as
-    in vLLM with data-parallel ranks, with or without expert parallelism. For max-throughput, a missing ep means all of
+    and so does attention_dp, missing or 1, if experts are sharded over more chips than attention (attention_dp =
+    moe_tp · ep / tp), as in vLLM with data-parallel ranks, with or without expert parallelism. For max-throughput, a missing ep means all of
     its possible values.
 
     Raises:
@@ -402,7 +402,8 @@ def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
     mixture = isinstance(model, Model) and model.is_moe
     # experts over more chips than attention: the others hold the attention of other sequences
     wide, left = divmod(parts.get("moe_tp", 1) * parts.get("ep", 1), tp)
-    attention_dp = parts.get("attention_dp", 1 if left else max(wide, 1)) if mixture else 1
+    stated = parts.get("attention_dp", 1)
+    attention_dp = (wide if stated == 1 and wide and not left else stated) if mixture else 1
     if mixture and attention_dp == 1 and source_of(case).attention_dp_of_mixtures:
         tp, attention_dp = 1, tp
     per_replica = tp * pp * cp * attention_dp
