@@ -204,13 +204,13 @@ def _mean_times(
     state = steady_state(engine, work, mode, points)
     rate = points / (output_steps * state.tpot_s + state.hold_s)
     if mode.is_batch_by_batch:  # sequences that end together are admitted together
-        waiting = engine.stack.beyond_passes_s(work) + state.hold_s
+        waiting = mean_wait = engine.stack.beyond_passes_s(work) + state.hold_s
     else:
-        others = np.maximum(wanted * layout.pp - 1.0, 0.0)[:, None]
+        others = as_array(np.maximum(wanted * layout.pp - 1.0, 0.0))[:, None]
         waiting = state.ttft_s + engine.stack.burst_share * others * state.prompt_s
+        burst_s = _first_burst_s(engine, work, mode, others + 1.0, state)
+        mean_wait = waiting + first_share[:, None] * (burst_s - waiting)
     in_flight: Array = rate * (waiting + output_steps * state.tpot_s)
-    if not mode.is_batch_by_batch:
-        waiting = waiting + first_share[:, None] * (_first_burst_s(engine, work, mode, others + 1.0, state) - waiting)
     answers: list[ClosedLoop] = []
     for loop in range(wanted.size):
         users = float(wanted[loop])
@@ -227,7 +227,7 @@ def _mean_times(
             bound = "prefill" if "prefill" in caps and decoding > _NEARLY * caps["prefill"][loop] else "concurrency"
             tpot, hold, ttft, decode = (
                 float(np.interp(decoding, here, as_array(values[loop])))
-                for values in (state.tpot_s, state.hold_s, waiting, state.decode_s)
+                for values in (state.tpot_s, state.hold_s, mean_wait, state.decode_s)
             )
             request = ttft + steps * tpot
         answers.append(

@@ -365,7 +365,7 @@ def _as_started(found: Stack, case: Case) -> Stack:
     for launched in launch:
         if launched.prompt_graph_tokens is not None:
             found = replace(found, prompt_graph_tokens=launched.prompt_graph_tokens)
-        if launched.max_batched_tokens is not None:
+        if launched.max_batched_tokens is not None and case.kind == "max-throughput":
             found = replace(found, max_batched_tokens=launched.max_batched_tokens)
         if launched.batch_wait_steps:
             found = replace(found, batch_wait_steps=launched.batch_wait_steps)
@@ -381,10 +381,10 @@ def _as_started(found: Stack, case: Case) -> Stack:
 def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
     """Possible layouts of a case on all of its chips; missing parts are 1, and replicas fill the chips.
 
-    A dense model has no experts to shard, and its attention-dp ranks are replicas. moe_tp follows from the other parts,
-    and so does attention_dp, missing or 1, if experts are sharded over more chips than attention (attention_dp =
-    moe_tp · ep / tp), as in vLLM with data-parallel ranks, with or without expert parallelism. For max-throughput, a missing ep means all of
-    its possible values.
+    A dense model has no experts to shard, and its attention-dp ranks are replicas. moe_tp follows from the other parts.
+    So does attention_dp, where it is missing or 1, if experts are sharded over more chips than attention (attention_dp
+    = moe_tp · ep / tp), as in vLLM with data-parallel ranks, with or without expert parallelism. For max-throughput, a
+    missing ep means all of its possible values.
 
     Raises:
         LayoutError: parts are unknown, contradict each other, or do not fit the model or the chips.

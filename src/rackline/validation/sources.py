@@ -27,11 +27,10 @@ class Launched:
         prompt_graph_tokens: as of `rackline.serving.stack.Stack`; the stack's own where it is None [tokens].
         precision_detail: data types that they set, as in a case.
         offline: whether they call the engine's class for offline use instead of its server.
-        max_batched_tokens: that commands set, at unlimited rate or for servers; the stack's own where it is None
-            [tokens].
+        max_batched_tokens: that commands at unlimited rate set; the stack's own where it is None [tokens].
         batch_wait_steps: as of `rackline.serving.stack.Stack`.
-        lengths: of the requests, as "input/output"; all where it is empty.
-        tp_below: tensor-parallel chips that have fewer than so many; all where it is 0 [chips].
+        lengths: of its requests, as "input/output"; all where it is empty.
+        tp_below: of deployments with a tp below it; of all where it is 0 [chips].
     """
 
     stack: str
