@@ -10,8 +10,9 @@ import pytest
 import rackline as rl
 from rackline.errors import InputError
 from rackline.serving import IDEAL, Mode, Workload, closed_loop, max_throughput, static_batch
-from rackline.serving.closed_loop import engine_of
+from rackline.serving.closed_loop import ClosedLoop, closed_loops, engine_of
 from rackline.serving.steady import steady_state
+from rackline.simulation import Requests, pool_of, simulate
 
 MODEL = rl.model("llama-3.1-8b")
 NODE = rl.cluster("dgx-h100").with_num_chips(2)
@@ -163,3 +164,39 @@ def test_a_first_burst_adds_prompts_of_the_others(share: float) -> None:
     state = steady_state(engine, work, Mode(), np.array([found.decoding]))
     expected = state.ttft_s + share * (users - 1) * state.prompt_s
     assert found.ttft_s == pytest.approx(float(expected[0]), rel=0.01)
+
+
+@pytest.mark.parametrize(("users", "input_len"), [(4, 1000), (32, 1000), (8, 6000)])
+def test_a_first_burst_waits_as_long_as_in_the_simulator(users: int, input_len: int) -> None:
+    """One request a user, all at once: the mean time to first token is that of the burst."""
+    d, work = deployment(), Workload(input_len=input_len, output_len=200)
+    found = closed_loops(d, [work], Mode(), np.array([float(users)]), rounds=np.array([1.0]))[0]
+    assert isinstance(found, ClosedLoop)
+    sizes = (np.full(users, length, dtype=np.int64) for length in (input_len, 200))
+    run = simulate(Requests(arrival_s=np.zeros(users), **dict(zip(("input_len", "output_len"), sizes, strict=True))),
+                   pool_of(d, IDEAL))  # fmt: skip
+    assert found.ttft_s == pytest.approx(float(np.mean(run.ttft_s)), rel=0.15)
+
+
+def test_the_first_burst_counts_by_its_share_of_the_requests() -> None:
+    d, work = deployment(), Workload(input_len=2000, output_len=200)
+    users = np.array([32.0])
+
+    def ttft(rounds: float | None) -> float:
+        found = closed_loops(d, [work], Mode(), users, rounds=None if rounds is None else np.array([rounds]))[0]
+        assert isinstance(found, ClosedLoop)
+        return found.ttft_s
+
+    endless, first = ttft(None), ttft(1.0)
+    assert first > 3.0 * endless
+    assert ttft(10.0) == pytest.approx(0.9 * endless + 0.1 * first)
+    assert ttft(float("inf")) == pytest.approx(endless)
+
+
+def test_prompts_wait_for_others_to_join_their_pass() -> None:
+    """At little load a prompt waits all of the steps; where others join, they wait less on average."""
+    d, work, steps = deployment(), Workload(input_len=1000, output_len=1000), 20
+    patient = engine_of(d, replace(IDEAL, batch_wait_steps=steps))
+    for users, least, most in ((1, 0.95, 1.0), (150, 0.5, 0.75)):
+        alone, waits = (closed_loop(d, work, Mode(), users, engine=engine) for engine in (engine_of(d), patient))
+        assert least < (waits.ttft_s - alone.ttft_s) / (steps * waits.tpot_s) < most

@@ -106,6 +106,18 @@ def test_three_formats_of_one_run_make_the_same_case(tmp_path: Path, form: str, 
     assert found["measured"]["tpot_s"] == pytest.approx(7.25e-3)
     assert found["measured"]["ttft_s"] == pytest.approx(81.5e-3)
     assert found["source"] == f"{form}: result.json"
+    counted = form == "vllm"  # the exports here do not count their requests
+    assert found.get("num_prompts") == (200 if counted else None)
+    assert "statistic" not in found, "a mean"
+
+
+def test_a_median_is_said_and_requests_are_counted(tmp_path: Path) -> None:
+    (found,) = load(tmp_path, "vllm", {**VLLM, "mean_ttft_ms": None})
+    assert (found["statistic"], found["measured"]["ttft_s"]) == ("median", pytest.approx(0.08))
+    (found,) = load(tmp_path, "genai-perf", {**GENAI_PERF, "request_count": {"unit": "requests", "avg": 160.0}})
+    assert found["num_prompts"] == 160
+    (found,) = load(tmp_path, "inferencex", INFERENCEX, Given())
+    assert found["num_prompts"] == 10 * found["concurrency"]
 
 
 def test_inferencex_says_everything_itself(tmp_path: Path) -> None:

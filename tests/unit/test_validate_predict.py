@@ -18,9 +18,10 @@ from rackline.serving.median_step import median_step_s
 from rackline.serving.stack import IDEAL
 from rackline.validation import Case, validate
 from rackline.validation.cases import read_line
+from rackline.validation.finite_runs import output_rate, run_of
 from rackline.validation.predict import Predictor, request_s, workload_of
 from rackline.validation.resolve import Resolver, architecture_record, layouts_of, version_of
-from rackline.validation.sources import known_sources, laboratory_of, source_of
+from rackline.validation.sources import known_sources, laboratory_of, rounds_of, source_of
 
 SHAPE: dict[str, Any] = {
     "num_layers": 24,
@@ -514,6 +515,7 @@ def test_assumed_keys_are_a_list_of_names() -> None:
         ({"tp": 2, "moe_tp": 8, "ep": 1}, Layout(tp=2, attention_dp=4, moe_tp=8)),
         ({"tp": 2, "moe_tp": 4, "ep": 2}, Layout(tp=2, attention_dp=4, moe_tp=4, ep=2)),
         ({"tp": 1, "ep": 8}, Layout(attention_dp=8, ep=8)),
+        ({"tp": 1, "attention_dp": 1, "moe_tp": 8, "ep": 1}, Layout(attention_dp=8, moe_tp=8)),
         ({"tp": 2, "attention_dp": 4}, Layout(tp=2, attention_dp=4, moe_tp=8)),
         ({"tp": 8, "ep": 8}, Layout(tp=8, ep=8)),
         ({"tp": 4}, Layout(tp=4, moe_tp=4, dp=2)),
@@ -525,3 +527,69 @@ def test_experts_over_more_chips_than_attention_are_attention_dp(layout: dict[st
     assert found.moe_tp * found.ep == found.tp * found.attention_dp
     data = case(model="qwen3-235b-a22b", num_chips=8, layout=layout)
     assert Predictor(resolver=Resolver()).predict(data)["tpot_s"] > 0
+
+
+# ------------------------------------------------------------------------------------------- runs as they were run
+
+NIGHTLY = "aic:systems/silicon_sample.csv#source_file=2026-04-06.csv"
+
+
+def test_requests_per_user_come_from_the_case_or_its_benchmark() -> None:
+    assert rounds_of(case()) == math.inf
+    assert rounds_of(case(num_prompts=40)) == 5.0
+    assert rounds_of(case(source=NIGHTLY)) == 10.0
+    assert rounds_of(case(source=NIGHTLY, statistic="median")) == math.inf, "half of the requests came later"
+
+
+def test_a_first_burst_lengthens_the_mean_time_to_first_token_alone() -> None:
+    endless, finite = predict(concurrency=64), predict(concurrency=64, num_prompts=640)
+    assert finite["ttft_s"] > 1.2 * endless["ttft_s"]
+    assert finite["tpot_s"] == pytest.approx(endless["tpot_s"])
+
+
+def test_a_launch_setting_holds_for_its_lengths_and_layouts() -> None:
+    said: dict[str, Any] = {"source": NIGHTLY, "stack": "trtllm", "model": "meta-llama/Llama-3.1-70B"}
+    equal = {"input_len": 1024, "output_len": 1024}
+
+    def waits(**changes: Any) -> int:
+        return Resolver().stack(case(**{**said, **equal, **changes})).batch_wait_steps
+
+    assert waits() == 20
+    assert waits(output_len=8192) == waits(layout={"tp": 8}, num_chips=8) == waits(stack="vllm") == 0
+
+
+def test_a_run_with_long_tails_is_simulated() -> None:
+    said: dict[str, Any] = {"kind": "max-throughput", "concurrency": ..., "measured": {"output_tokens_per_s": 1.0}}
+    chats = case(**said, num_prompts=300, data_set="sharegpt", input_len=217.4, output_len=201.6)
+    run = run_of(chats)
+    assert len(run) == 300
+    assert np.mean(run.input_len) == pytest.approx(217.4, rel=0.01)
+    assert np.mean(run.output_len) == pytest.approx(201.6, rel=0.01)
+    assert np.max(run.output_len) > 3 * 201.6
+    found = Predictor(resolver=Resolver()).predict(chats)["output_tokens_per_s"]
+    resolver = Resolver()
+    assert found == pytest.approx(output_rate(resolver.deployments(chats)[0], resolver.stack(chats), chats))
+    equal = case(**said, num_prompts=300, input_len=217.4, output_len=201.6)
+    assert found < 0.95 * Predictor(resolver=Resolver()).predict(equal)["output_tokens_per_s"], "the last one ends late"
+    slow = case(**said, num_prompts=300, data_set="sharegpt", input_len=217.4, output_len=201.6, request_rate=2.0)
+    assert Predictor(resolver=Resolver()).predict(slow)["output_tokens_per_s"] == pytest.approx(2.0 * 201.6, rel=0.25)
+
+
+def test_a_serving_beyond_the_peak_of_its_chips_is_listed_and_not_scored(tmp_path: Path) -> None:
+    """An 8B in fp8 on two H100 reads 4 GB a chip: no token comes in a tenth of the 1.2 ms that takes."""
+    rows = [{**SERVE, "id": "fast", "measured": {"tpot_s": 1.2e-4}}, {**SERVE, "id": "true"}]
+    file = tmp_path / "cases.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    board = validate([file])
+    (listed,) = board.unsupported
+    assert (listed.case_id, listed.bad_input) == ("fast", False)
+    assert "no machine does the work as stated: 0.12 ms a token measured, at least 1" in listed.reason
+    assert {score.case_id for score in board.scores} == {"true"}
+
+
+def test_gaps_between_kernels_add_up_over_layers() -> None:
+    amd: dict[str, Any] = {"chip": "mi300x", "model": "meta-llama/Llama-3.1-8B-Instruct"}
+    for stack, each in (("sglang", 35e-6), ("atom", 35e-6), ("vllm", 0.0)):
+        numbers = Resolver().deployments(case(**amd, stack=stack))[0].calibration
+        assert numbers.host_s_per_step == pytest.approx(32 * each)
+    assert Resolver().deployments(case(stack="sglang"))[0].calibration.host_s_per_step == 0.0

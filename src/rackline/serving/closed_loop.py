@@ -27,7 +27,7 @@ from rackline.passes import Batch
 from rackline.passes.features import Array, as_array
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
-from rackline.serving.steady import Engine, steady_state
+from rackline.serving.steady import Engine, SteadyState, steady_state
 from rackline.serving.workload import Mode, Workload, Workloads
 
 _POINTS = 48
@@ -121,12 +121,15 @@ def closed_loops(
     concurrency: Array,
     *,
     engine: Engine | None = None,
+    rounds: Array | None = None,
 ) -> list[ClosedLoop | InputError]:
     """Many independent closed loops on one deployment; see `closed_loop`.
 
     Args:
         workloads: the workload of each loop; `equal_lengths` must be the same for all.
         concurrency: requests in flight in each loop, (loops,) [requests].
+        rounds: requests that each user sends, (loops,), where all users begin at once and every request counts, as in a
+            benchmark; endless loops if it is None [requests].
         engine: the engine of the deployment, if it has been built already.
 
     Returns:
@@ -135,6 +138,7 @@ def closed_loops(
     layout = deployment.layout
     engine = engine or engine_of(deployment)
     work = Workloads.of(workloads)
+    first_share = np.zeros_like(concurrency) if rounds is None else 1.0 / np.maximum(rounds, 1.0)
     slots = layout.attention_dp * layout.pp * layout.dp
     whole = engine.stack.reserve == "final"  # a request starts only if its last token fits as well
     held = fitting_sequences(
@@ -153,7 +157,7 @@ def closed_loops(
     for start in range(0, able.size, _LOOPS):
         part = able[start : start + _LOOPS]
         wanted = concurrency[part] / slots  # requests of one rank and micro-batch
-        means = _mean_times(engine, work.take(part), mode, wanted, held[part], layout)
+        means = _mean_times(engine, work.take(part), mode, wanted, held[part], layout, first_share[part])
         found |= zip(part.tolist(), means, strict=True)
     return [found[index] if problem is None else problem for index, problem in enumerate(refused)]
 
@@ -172,9 +176,10 @@ def refusal(deployment: Deployment, concurrency: float, room: float) -> InputErr
 
 
 def _mean_times(
-    engine: Engine, work: Workloads, mode: Mode, wanted: Array, held: Array, layout: Layout
+    engine: Engine, work: Workloads, mode: Mode, wanted: Array, held: Array, layout: Layout, first_share: Array
 ) -> list[ClosedLoop]:
-    """Mean times of loops by requests per rank and micro-batch, (loops,), given how many fit."""
+    """Mean times of loops by requests per rank and micro-batch, (loops,), given how many fit and the share of requests
+    that all users send at once."""
     slots = layout.attention_dp * layout.pp * layout.dp
     output_steps: Array = work.output_len - 1.0
     caps: dict[str, Array] = {
@@ -195,10 +200,12 @@ def _mean_times(
     state = steady_state(engine, work, mode, points)
     rate = points / (output_steps * state.tpot_s + state.hold_s)
     if mode.is_batch_by_batch:  # sequences that end together are admitted together
-        waiting = engine.stack.beyond_passes_s(work) + state.hold_s
+        waiting = mean_wait = engine.stack.beyond_passes_s(work) + state.hold_s
     else:
-        others = np.maximum(wanted * layout.pp - 1.0, 0.0)[:, None]
+        others = as_array(np.maximum(wanted * layout.pp - 1.0, 0.0))[:, None]
         waiting = state.ttft_s + engine.stack.burst_share * others * state.prompt_s
+        burst_s = _first_burst_s(engine, work, mode, others + 1.0, state)
+        mean_wait = waiting + first_share[:, None] * (burst_s - waiting)
     in_flight: Array = rate * (waiting + output_steps * state.tpot_s)
     answers: list[ClosedLoop] = []
     for loop in range(wanted.size):
@@ -216,7 +223,7 @@ def _mean_times(
             bound = "prefill" if "prefill" in caps and decoding > _NEARLY * caps["prefill"][loop] else "concurrency"
             tpot, hold, ttft, decode = (
                 float(np.interp(decoding, here, as_array(values[loop])))
-                for values in (state.tpot_s, state.hold_s, waiting, state.decode_s)
+                for values in (state.tpot_s, state.hold_s, mean_wait, state.decode_s)
             )
             request = ttft + steps * tpot
         answers.append(
@@ -231,6 +238,17 @@ def _mean_times(
             )
         )
     return answers
+
+
+def _first_burst_s(engine: Engine, work: Workloads, mode: Mode, users: Array, state: SteadyState) -> Array:
+    """Mean time to first token of users that begin at once, in passes full of prompts [s].
+
+    Args:
+        users: of a rank, (loops, 1) [requests].
+    """
+    in_pass = np.maximum(mode.max_batched_tokens / work.new_tokens, 1.0)
+    prompts = np.where(users > in_pass, (users + in_pass) / 2.0, users)
+    return engine.stack.beyond_passes_s(work) + np.maximum(prompts * state.prompt_s, state.mixed_s)
 
 
 def static_batch(

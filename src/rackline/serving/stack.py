@@ -87,6 +87,7 @@ class Stack(CatalogueObject):
         prompt_graph_tokens: Tokens of the largest pass with prompts that CUDA graphs hold in pieces, where decode
             steps have graphs of their own [tokens].
         host_s_per_step: Time of the host in each step that the chip waits for [s].
+        gap_s_per_layer: Time that the chip waits between the kernels of each layer, in any pass [s].
         host_s_per_sequence: Time of the host for each sequence in a step (sampling, detokenising, streaming), which
             hides behind the chip as far as it is shorter [s].
         sample_bytes_per_logit: Memory traffic of a logit while a token is drawn by top-p from all of them; greedy
@@ -95,8 +96,10 @@ class Stack(CatalogueObject):
         untuned_slowdown: Time of such kernels over that of the tuned ones in the tables [ratio].
         first_token_s: Time to first token beyond the passes: tokenizer, scheduling, network [s].
         first_token_equal_s: The same where a benchmark's requests all have one length [s]; first_token_s if missing.
-        burst_share: Share of the other requests' prompts that a request waits for in a closed loop: a benchmark starts
-            all of them at once, and engines that prefill first keep them in step [fraction].
+        burst_share: Share of the other requests' prompts that a request waits for in a closed loop, whose requests
+            keep in step, most in engines that prefill first [fraction].
+        batch_wait_steps: Steps that a prompt waits for others to join its pass, where the operator sets such a limit
+            [steps].
         synchrony: Share of prompts that arrive together when their cohort has ended, not between decode steps
             [fraction].
         handover_s: Time to first token between a prefill and a decode worker beyond the transfer of the KV cache: two
@@ -140,6 +143,7 @@ class Stack(CatalogueObject):
     graph_tokens: CountOrZero = 0
     prompt_graph_tokens: CountOrZero = 0
     host_s_per_step: NonNegative = 0.0
+    gap_s_per_layer: NonNegative = 0.0
     host_s_per_sequence: NonNegative = 0.0
     sample_bytes_per_logit: NonNegative = 0.0
     untuned_experts: tuple[Text, ...] = ()
@@ -147,6 +151,7 @@ class Stack(CatalogueObject):
     first_token_s: NonNegative = 0.0
     first_token_equal_s: NonNegative | None = None
     burst_share: Fraction = 0.0
+    batch_wait_steps: CountOrZero = 0
     synchrony: Fraction = 0.0
     handover_s: NonNegative = 0.0
     pool_burst_share: Fraction = 0.0
@@ -173,16 +178,19 @@ class Stack(CatalogueObject):
             return self.first_token_equal_s
         return self.first_token_s
 
-    def calibrated(self, numbers: Calibration, generation: str) -> Calibration:
+    def calibrated(self, numbers: Calibration, generation: str, num_layers: int = 0) -> Calibration:
         """Kernel calibration, adjusted for what this version of the stack adds.
 
-        The host time per step is added; experts without a tuned configuration take `untuned_slowdown` times as long.
+        The host time per step and the gaps of all layers are added; experts without a tuned configuration take
+        `untuned_slowdown` times as long.
 
         Args:
             numbers: calibration of the stack's kernels.
             generation: chip generation.
+            num_layers: layers of the model [count].
         """
-        if numbers.is_unit or not (self.host_s_per_step or self.untuned_experts):
+        added_s = self.host_s_per_step + self.gap_s_per_layer * num_layers
+        if numbers.is_unit or not (added_s or self.untuned_experts):
             return numbers
         slower = 1.0 / self.untuned_slowdown
         operations = dict(numbers.operations)
@@ -200,8 +208,7 @@ class Stack(CatalogueObject):
                     evidence="derived",
                     origin=f"{found.origin}, × {self.untuned_slowdown:g}: no tuned configuration in this version",
                 )
-        host_s = numbers.host_s_per_step + self.host_s_per_step
-        return replace(numbers, host_s_per_step=host_s, operations=operations)
+        return replace(numbers, host_s_per_step=numbers.host_s_per_step + added_s, operations=operations)
 
     def on(self, version: str, chip: Chip | None) -> Stack:
         """The stack in a version on a chip.

@@ -357,7 +357,9 @@ def steady_state(
     service = passes * mixed_s
     with np.errstate(divide="ignore", invalid="ignore"):
         waiting = np.where(utilisation < 1.0, utilisation / (2.0 * (1.0 - utilisation)), np.inf)
-    ttft = beyond + 0.5 * step_s + service * (1.0 + waiting)
+    joining = arrivals * peers * engine.stack.batch_wait_steps  # the first of those that join waits longest
+    gathering_s = engine.stack.batch_wait_steps * step_s * (1.0 + 0.5 * joining) / (1.0 + joining)
+    ttft = beyond + 0.5 * step_s + gathering_s + service * (1.0 + waiting)
     whole = np.minimum(new, float(mode.max_batched_tokens))
     full = Batch(
         prefill_sequences=np.ones((1,) * b.ndim) * (mode.max_batched_tokens / whole),  # one point per layout

@@ -88,7 +88,9 @@ class System:
         return cls(
             model=model,
             cluster=cluster,
-            calibration=runs.calibrated(calibration, chip.generation),
+            calibration=runs.calibrated(
+                calibration, chip.generation, model.num_layers if isinstance(model, Model) else 0
+            ),
             stack=runs,
             precisions=tuple(precisions or default_precisions(model, chip)),
             routing=routing or runs.routing,

@@ -22,7 +22,7 @@ from rackline.serving.stack import IDEAL, Stack
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.predict import request_s, workload_of
 from rackline.validation.resolve import Resolver
-from rackline.validation.sources import source_of
+from rackline.validation.sources import rounds_of, source_of
 
 COMMON = {"rank_skew_s": 1e-6, "prefill_slowdown": 1.0, "eager_s_per_layer": 1e-3}
 """Parameters that all stacks share and that vary smoothly → their scale."""
@@ -182,6 +182,7 @@ class FitCases:
                 around.mode(),
                 np.array([self.cases[index].number("concurrency") for index in members]),
                 engine=replace(engine, stack=around),
+                rounds=np.array([rounds_of(self.cases[index]) for index in members]),
             )
             for index, loop in zip(members, loops, strict=True):
                 if isinstance(loop, RacklineError):

@@ -94,6 +94,9 @@ FORMS: dict[str, Form] = {
         required={**_DEPLOYED, **_LENGTHS, "concurrency": "count"},
         optional={
             "length_distribution": "text",
+            "num_prompts": "count",
+            "data_set": "text",
+            "statistic": "text",
             "speculative": "text",
             "max_num_seqs": "count",
             "max_num_batched_tokens": "count",
@@ -123,6 +126,9 @@ FORMS: dict[str, Form] = {
         required={**_DEPLOYED, **_LENGTHS},
         optional={
             "num_prompts": "count",
+            "length_distribution": "text",
+            "data_set": "text",
+            "request_rate": "number",
             "max_num_seqs": "count",
             "max_num_batched_tokens": "count",
             "offline": "flag",

@@ -70,6 +70,8 @@ class Result:
     layout: Mapping[str, int] | None = None
     length_distribution: str = "fixed"
     speculative: str = ""
+    num_prompts: int | None = None
+    statistic: str = "mean"
 
 
 def import_results(paths: Iterable[str | Path], form: str, given: Given) -> str:
@@ -181,6 +183,10 @@ class _Reader:
                 return None
         return cast("object", value)
 
+    def statistic(self, mean: str) -> str:
+        """Whether the result holds this mean, or only a median."""
+        return "mean" if self.optional(mean) is not None else "median"
+
 
 def read_vllm(result: _Reader) -> Result:
     """Result of `vllm bench serve`; milliseconds."""
@@ -199,6 +205,8 @@ def read_vllm(result: _Reader) -> Result:
         input_len=result.number("total_input_tokens") / completed,
         output_len=result.number("total_output_tokens") / completed,
         stack=backend if backend in ("sglang", "tensorrt-llm") else "vllm",
+        num_prompts=int(completed),
+        statistic=result.statistic("mean_ttft_ms"),
     )
 
 
@@ -242,7 +250,14 @@ def read_perf(result: _Reader) -> Result:
         concurrency=int(cast("float", concurrency)) if is_number(concurrency) else None,
         input_len=_block(result, "input_sequence_length", seconds=False),
         output_len=_block(result, "output_sequence_length", seconds=False),
+        num_prompts=_requests(result),
     )
+
+
+def _requests(result: _Reader) -> int | None:
+    """Requests that were measured, where the export counts them."""
+    average = result.at("request_count", "avg")
+    return int(cast("float", average)) if is_number(average) else None
 
 
 def read_inferencex(result: _Reader) -> Result:
@@ -268,6 +283,8 @@ def read_inferencex(result: _Reader) -> Result:
         layout={"attention_dp": tp, "ep": ep} if spread else {"tp": tp, "ep": ep},
         length_distribution="uniform_0.8_1.0",
         speculative="none" if speculative.lower() in ("", "none", "off") else speculative,
+        num_prompts=10 * int(result.number("conc")),  # --num-prompts of all of its commands
+        statistic=result.statistic("mean_ttft"),
     )
 
 
@@ -327,6 +344,8 @@ def _case(result: Result, given: Given, case_id: str, where: str, form: str) -> 
         "concurrency": stated["--concurrency"],
         "length_distribution": "fixed" if given.input_len else result.length_distribution,
         "speculative": result.speculative or "unknown",
+        **({} if result.num_prompts is None else {"num_prompts": result.num_prompts}),
+        **({} if result.statistic == "mean" else {"statistic": result.statistic}),
         "measured": {"tpot_s": result.tpot_s, "ttft_s": result.ttft_s},
         "source": f"{form}: {Path(where.split(', result')[0]).name}",
     }

@@ -69,7 +69,12 @@ def calibration_text(fit: ObservedFit, name: str) -> str:
 
 def _stack(stack: Stack, name: str, source: dict[str, Any]) -> dict[str, Any]:
     """The stack; what its version does to steps and experts stands in the calibration already."""
-    done: dict[str, Any] = {"host_s_per_step": 0.0, "untuned_experts": [], "untuned_slowdown": 1.0}
+    done: dict[str, Any] = {
+        "host_s_per_step": 0.0,
+        "gap_s_per_layer": 0.0,
+        "untuned_experts": [],
+        "untuned_slowdown": 1.0,
+    }
     known = set(schema_of(Stack).model_fields) - {"name", "full_name", "aliases", "sources", "defaults"}
     values: dict[str, Any] = {key: done.get(key, getattr(stack, key)) for key in sorted(known)}
     return {

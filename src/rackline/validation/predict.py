@@ -24,16 +24,18 @@ from rackline.serving.stack import Stack
 from rackline.serving.steady import steady_state
 from rackline.serving.workload import Workloads
 from rackline.validation.cases import Case
+from rackline.validation.finite_runs import LONG_TAIL, output_rate
 from rackline.validation.power import PowerCase, has_power, power_case, single_numbers
 from rackline.validation.resolve import Resolver
-from rackline.validation.sources import requests_of, source_of
+from rackline.validation.sources import requests_of, rounds_of, source_of
 from rackline.validation.speculation import speculation_of
 
 Predicted = dict[str, float] | RacklineError  # values by measured key, or the error that explains why there are none
 
 # Mean length over the nominal one.
 FIXED = "fixed"
-LENGTH_SHARES = {FIXED: 1.0, "uniform_0.8_1.0": 0.9}
+LENGTH_SHARES = {FIXED: 1.0, "uniform_0.8_1.0": 0.9, LONG_TAIL: 1.0}
+_LONG_TAILED = ("sharegpt",)  # data sets of conversations
 
 
 @dataclass(slots=True)
@@ -173,7 +175,7 @@ def workload_of(case: Case) -> Workload:
     return Workload(
         input_len=max(input_len, 1.0),
         output_len=max(output_len, 2.0),
-        equal_lengths=case.text("length_distribution", FIXED) == FIXED and not source.output_spread,
+        equal_lengths=distribution_of(case) == FIXED and not source.output_spread,
         output_spread=source.output_spread,
     )
 
@@ -184,10 +186,15 @@ def length_share(case: Case) -> float:
     Raises:
         InputError: the length distribution is unknown.
     """
-    name = case.text("length_distribution", FIXED)
+    name = distribution_of(case)
     if name not in LENGTH_SHARES:
         raise InputError(what="length_distribution", given=name, allowed=", ".join(LENGTH_SHARES))
     return LENGTH_SHARES[name]
+
+
+def distribution_of(case: Case) -> str:
+    """How lengths are drawn: as the data set has them, else as the case says; equal by default."""
+    return LONG_TAIL if case.text("data_set") in _LONG_TAILED else case.text("length_distribution", FIXED)
 
 
 def request_s(case: Case, tpot_s: float, ttft_s: float) -> float:
@@ -205,8 +212,10 @@ class _Group:
     equal_lengths: bool
     members: list[tuple[int, Workload]]
 
-    def loops(self, concurrency: Sequence[float]) -> Sequence[ClosedLoop | RacklineError]:
-        """A closed loop for each case, or the error that explains why there is none."""
+    def loops(
+        self, concurrency: Sequence[float], rounds: Sequence[float] | None = None
+    ) -> Sequence[ClosedLoop | RacklineError]:
+        """A closed loop for each case, or the error that explains why there is none; endless without `rounds`."""
         try:
             return closed_loops(
                 self.deployment,
@@ -214,6 +223,7 @@ class _Group:
                 self.stack.mode(),
                 np.array(concurrency, dtype=np.float64),
                 engine=self.engine,
+                rounds=None if rounds is None else np.array(rounds),
             )
         except RacklineError as error:  # the model does not run on this chip, at any lengths
             return [error] * len(self.members)
@@ -274,7 +284,7 @@ def predict_serve(
         concurrency = [cases[index].number("concurrency") for index, _ in group.members]
         medians = [source_of(cases[index]).tpot == "median" for index, _ in group.members]
         steps, means = group.running(concurrency) if any(medians) else (np.zeros(len(medians)), np.ones(len(medians)))
-        loops = group.loops(concurrency)
+        loops = group.loops(concurrency, [rounds_of(cases[index]) for index, _ in group.members])
         for place, ((index, _), loop) in enumerate(zip(group.members, loops, strict=True)):
             if isinstance(loop, RacklineError):
                 found.setdefault(index, loop)
@@ -330,7 +340,8 @@ def predict_max_throughput(predictor: Predictor, cases: Sequence[Case]) -> list[
     """All requests at once; the best of the possible layouts where the source does not state one.
 
     If their number is known, they run in full waves of as many as fit at once, and a partial one:
-    rate = N / (waves · B / X(B) + rest / X(rest)), with X(b) requests/s at b in flight.
+    rate = N / (waves · B / X(B) + rest / X(rest)), with X(b) requests/s at b in flight. Runs whose lengths have a long
+    tail are simulated.
     """
     best: dict[int, float] = {}
     reasons: dict[int, RacklineError] = {}
@@ -346,7 +357,9 @@ def predict_max_throughput(predictor: Predictor, cases: Sequence[Case]) -> list[
                 reasons[index] = loop
                 continue
             rate = loop.output_tokens_per_s
-            if rest and not isinstance(end, RacklineError):
+            if distribution_of(cases[index]) == LONG_TAIL and requests_of(cases[index]):
+                rate = output_rate(group.deployment, group.stack, cases[index])
+            elif rest and not isinstance(end, RacklineError):
                 rate = (whole + rest) / (whole / rate + rest / end.output_tokens_per_s)
             best[index] = max(best.get(index, 0.0), rate)
     found: dict[int, Predicted] = {index: {"output_tokens_per_s": value} for index, value in best.items()}

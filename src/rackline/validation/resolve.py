@@ -232,6 +232,7 @@ class Resolver:
             found.name,
             found.routing,
             found.host_s_per_step,
+            found.gap_s_per_layer,
             found.untuned_experts,
             found.untuned_slowdown,
             found.sample_bytes_per_logit,
@@ -376,6 +377,8 @@ def _as_started(found: Stack, case: Case) -> Stack:
             found = replace(found, prompt_graph_tokens=launched.prompt_graph_tokens)
         if launched.max_batched_tokens is not None and case.kind == "max-throughput":
             found = replace(found, max_batched_tokens=launched.max_batched_tokens)
+        if launched.batch_wait_steps:
+            found = replace(found, batch_wait_steps=launched.batch_wait_steps)
     if said.get("max_num_seqs") is not None:
         found = replace(found, max_num_seqs=int(case.number("max_num_seqs")))
     if said.get("max_num_batched_tokens") is not None:
@@ -388,10 +391,10 @@ def _as_started(found: Stack, case: Case) -> Stack:
 def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
     """Possible layouts of a case on all of its chips; missing parts are 1, and replicas fill the chips.
 
-    A dense model has no experts to shard, and its attention-dp ranks are replicas. moe_tp follows from the other parts,
-    and so does attention_dp if experts are sharded over more chips than attention (attention_dp = moe_tp · ep / tp), as
-    in vLLM with data-parallel ranks, with or without expert parallelism. For max-throughput, a missing ep means all of
-    its possible values.
+    A dense model has no experts to shard, and its attention-dp ranks are replicas. moe_tp follows from the other parts.
+    So does attention_dp, where it is missing or 1, if experts are sharded over more chips than attention (attention_dp
+    = moe_tp · ep / tp), as in vLLM with data-parallel ranks, with or without expert parallelism. For max-throughput, a
+    missing ep means all of its possible values.
 
     Raises:
         LayoutError: parts are unknown, contradict each other, or do not fit the model or the chips.
@@ -409,7 +412,8 @@ def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
     mixture = isinstance(model, Model) and model.is_moe
     # experts over more chips than attention: the others hold the attention of other sequences
     wide, left = divmod(parts.get("moe_tp", 1) * parts.get("ep", 1), tp)
-    attention_dp = parts.get("attention_dp", 1 if left else max(wide, 1)) if mixture else 1
+    stated = parts.get("attention_dp", 1)
+    attention_dp = (wide if stated == 1 and wide and not left else stated) if mixture else 1
     if mixture and attention_dp == 1 and source_of(case).attention_dp_of_mixtures:
         tp, attention_dp = 1, tp
     per_replica = tp * pp * cp * attention_dp

@@ -20,6 +20,7 @@ from rackline.validation.worst import MOST, worst_cases
 
 Predict = Callable[[Sequence[Case]], Iterable[tuple[Case, dict[str, float] | Unsupported]]]
 
+_CERTAIN = 0.95  # of the roofline, whose experts are chosen uniformly
 _ELSEWHERE = ("op", "train", "rl-step", "adapters", "requests", "observed")  # kinds with predictions of their own
 
 
@@ -121,11 +122,32 @@ def _predictions(predictor: Predictor, cases: Sequence[Case]) -> Iterator[tuple[
 def _predict_serving(
     predictor: Predictor, cases: Sequence[Case]
 ) -> Iterator[tuple[Case, dict[str, float] | Unsupported]]:
-    for case, values in zip(cases, predictor.predict_all(cases), strict=True):
+    found = list(zip(cases, predictor.predict_all(cases), strict=True))
+    fast = [case for case, values in found if isinstance(values, dict) and _much_faster(case, values)]
+    least = dict(
+        zip(map(id, fast), Predictor(resolver=Resolver(calibration_name="unit")).predict_all(fast), strict=True)
+    )
+    for case, values in found:
+        ideal = least.get(id(case))
         if isinstance(values, RacklineError):
             yield case, Unsupported.of(case, str(values), bad_input=True)
+        elif isinstance(ideal, dict) and case.measured["tpot_s"] < _CERTAIN * ideal["tpot_s"]:
+            yield case, Unsupported.of(case, _impossible(case, ideal["tpot_s"]))
         else:
             yield case, values
+
+
+def _much_faster(case: Case, values: Mapping[str, float]) -> bool:
+    """Whether a serving is measured so much faster than predicted that it may be beyond the chips' peak."""
+    return case.kind == "serve" and "tpot_s" in case.measured and case.measured["tpot_s"] < 0.8 * values["tpot_s"]
+
+
+def _impossible(case: Case, least_s: float) -> str:
+    """Why a serving as it is stated cannot be: its roofline at peak rates takes longer than was measured."""
+    return (
+        f"no machine does the work as stated: {1e3 * case.measured['tpot_s']:.3g} ms a token measured, at least "
+        f"{1e3 * least_s:.3g} ms at the peak of its chips (fewer requests in flight, or a cache of prefixes?)"
+    )
 
 
 def _each(predict: Predict, cases: Sequence[Case]) -> Iterable[tuple[Case, dict[str, float] | Unsupported]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from math import inf
 from typing import Any, Literal
 
 from rackline.validation.cases import Case
@@ -27,6 +28,9 @@ class Launched:
         precision_detail: data types that they set, as in a case.
         offline: whether they call the engine's class for offline use instead of its server.
         max_batched_tokens: that commands at unlimited rate set; the stack's own where it is None [tokens].
+        batch_wait_steps: as of `rackline.serving.stack.Stack`.
+        lengths: of its requests, as "input/output"; all where it is empty.
+        tp_below: of deployments with a tp below it; of all where it is 0 [chips].
     """
 
     stack: str
@@ -36,6 +40,19 @@ class Launched:
     precision_detail: str = ""
     offline: bool = False
     max_batched_tokens: int | None = None
+    batch_wait_steps: int = 0
+    lengths: tuple[str, ...] = ()
+    tp_below: int = 0
+
+    def holds(self, case: Case) -> bool:
+        """Whether it is about a case."""
+        return (
+            self.stack == case.stack
+            and self.model in ("", case.model)
+            and (not self.chips or case.chip in self.chips)
+            and (not self.lengths or _lengths_of(case) in self.lengths)
+            and (not self.tp_below or int(case.layout.get("tp", 1)) < self.tp_below)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +70,8 @@ class Source:
         assumed_input_len: prompt length instead of one that a case only assumes; None keeps that of the case [tokens].
         attention_dp_of_mixtures: whether its tp means attention data parallelism for mixtures of experts.
         requests: number of requests by lengths, as "input/output" [requests].
+        requests_per_user: number of requests over the concurrency, where all users begin at once and all requests
+            count; 0 where it is not known [requests].
         launched: settings of its launch commands.
         newest_versions: newest version of a stack that its cases without one can have run, by its date.
         urls, accessed: sources of this information, and the date of access.
@@ -68,6 +87,7 @@ class Source:
     assumed_input_len: float | None = None
     attention_dp_of_mixtures: bool = False
     requests: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    requests_per_user: int = 0
     launched: tuple[Launched, ...] = ()
     newest_versions: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     urls: tuple[str, ...] = ()
@@ -105,19 +125,29 @@ def shape_of(model: str) -> str:
 
 def launched_of(case: Case) -> tuple[Launched, ...]:
     """What the launch command of a case set, where its benchmark says so; later ones win."""
-    return tuple(
-        one
-        for one in source_of(case).launched
-        if one.stack == case.stack and one.model in ("", case.model) and (not one.chips or case.chip in one.chips)
-    )
+    return tuple(one for one in source_of(case).launched if one.holds(case))
 
 
 def requests_of(case: Case) -> float:
-    """Number of requests at unlimited rate, from the case or its benchmark; 0 if neither states it."""
+    """Number of requests of a run, from the case or its benchmark; 0 if neither states it."""
     if case.values.get("num_prompts"):
         return case.number("num_prompts")
-    lengths = f"{case.number('input_len'):g}/{case.number('output_len'):g}"
-    return float(source_of(case).requests.get(lengths, 0))
+    found = source_of(case)
+    if "concurrency" in case.values:
+        return found.requests_per_user * case.number("concurrency")
+    return float(found.requests.get(_lengths_of(case), 0))
+
+
+def rounds_of(case: Case) -> float:
+    """Requests that each user of a closed loop sends; infinite where their number is unknown, or where the source
+    states medians, which a first burst hardly moves."""
+    if case.text("statistic") == "median":
+        return inf
+    return requests_of(case) / case.number("concurrency") or inf
+
+
+def _lengths_of(case: Case) -> str:
+    return f"{case.number('input_len'):g}/{case.number('output_len'):g}"
 
 
 @cache
@@ -130,7 +160,7 @@ def known_sources() -> tuple[Source, ...]:
         urls = tuple(str(url) for url in values.pop("urls"))
         rows: list[dict[str, Any]] = values.pop("launched", [])
         for row in rows:
-            row["chips"] = tuple(row.get("chips", ()))
+            row |= {key: tuple(row[key]) for key in ("chips", "lengths") if key in row}
         launched = tuple(Launched(**row) for row in rows)
         found.append(Source(urls=urls, launched=launched, **values))
     return tuple(found)
