@@ -14,6 +14,9 @@ from rackline.arch.shapes import FloatLike, IntLike, Projection
 STATE_BYTES = 4.0
 """Bytes of an element of a recurrent state, which is kept in fp32."""
 
+LATENT_KERNELS = ("mla", "sparse", "compressed", "compressed_sparse")
+"""Kernels of many heads over one shared vector a token."""
+
 
 class Core(Protocol):
     """One kernel over a cache or a state: a row when decoding and a row when prefilling."""
@@ -25,7 +28,7 @@ class Core(Protocol):
 
     @property
     def kernel(self) -> str:
-        """Which calibration its kernels have: "attention" or "mla"."""
+        """Which calibration its kernels have: "attention", "mla" or one of its own (see `PARENT_CLASS`)."""
         ...
 
     @property
@@ -138,7 +141,7 @@ class Attention(Core, Protocol):
         ...
 
 
-def windowed_pairs(chunk_tokens: FloatLike, prefix_tokens: FloatLike, window: int | None) -> FloatLike:
+def windowed_pairs(chunk_tokens: FloatLike, prefix_tokens: FloatLike, window: FloatLike | None) -> FloatLike:
     """Causal query-key pairs of `chunk_tokens` new tokens behind `prefix_tokens` earlier ones.
 
     pairs = sum over i = 1..n of min(p + i, w)

@@ -13,7 +13,24 @@ from rackline.passes.features import Array, FloatLike, as_array
 
 StepPolicy = Literal["blackboard", "serial", "overlap"]
 POLICIES: tuple[StepPolicy, ...] = get_args(StepPolicy)
-PARENT_CLASS = {"mla_decode": "attention_decode", "mla_prefill": "attention_prefill"}
+_KERNEL_PARENT = {
+    "mla": "attention",
+    "sparse": "mla",
+    "compressed": "mla",
+    "compressed_sparse": "mla",
+    "index": "attention",
+    "compressed_index": "index",
+    "block_index": "index",
+    "block_sparse": "attention",
+    "gated_delta": "attention",
+    "kda": "attention",
+    "encoder": "attention",
+}
+PARENT_CLASS = {
+    **{f"{name}_{phase}": f"{of}_{phase}" for name, of in _KERNEL_PARENT.items() for phase in ("decode", "prefill")},
+    **dict.fromkeys(("convolution_decode", "convolution_prefill", "hyper_connections", "quantise"), "elementwise"),
+}
+"""Class whose numbers one takes that was measured nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +167,12 @@ class Calibration:
 
         A class without numbers takes those of its parent class.
         """
-        for name in (op_class, PARENT_CLASS.get(op_class, op_class)):
+        name = op_class
+        while name:
             for key in (dtype, compute_dtype, "*", "bf16"):
                 if (name, key) in self.operations:
                     return self.operations[name, key]
+            name = PARENT_CLASS.get(name, "")
         return UNIT_OPERATION
 
     def collective(self, name: str) -> CollectiveCalibration | None:

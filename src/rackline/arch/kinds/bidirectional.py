@@ -21,6 +21,11 @@ class BidirectionalAttention(GroupedQueryAttention):
     catalog_kind: ClassVar[str] = "bidirectional"
 
     @property
+    def kernel(self) -> str:
+        """ "encoder"."""
+        return "encoder"
+
+    @property
     def kind(self) -> str:
         """ "bidirectional" or "bidirectional_W"."""
         return "bidirectional" if self.window is None else f"bidirectional_{self.window}"

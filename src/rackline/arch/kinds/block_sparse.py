@@ -33,6 +33,11 @@ class BlockSparseAttention(GroupedQueryAttention):
     index_head_dim: int
 
     @property
+    def kernel(self) -> str:
+        """ "block_sparse"."""
+        return "block_sparse"
+
+    @property
     def kind(self) -> str:
         """ "blocks_16x128"."""
         return f"blocks_{self.top_blocks}x{self.block_size}"

@@ -63,8 +63,8 @@ class CompressedAttention(Kind):
 
     @property
     def kernel(self) -> str:
-        """ "mla": many heads over one shared vector."""
-        return "mla"
+        """ "compressed"; of its own where entries are picked."""
+        return "compressed_sparse" if self.top_k else "compressed"
 
     @property
     def num_kv_heads(self) -> int:

@@ -30,6 +30,11 @@ class GatedDeltaAttention(Stateful):
     conv_kernel: int
 
     @property
+    def kernel(self) -> str:
+        """ "gated_delta"."""
+        return "gated_delta"
+
+    @property
     def kind(self) -> str:
         """ "gated_delta"."""
         return "gated_delta"

@@ -111,6 +111,11 @@ class KimiDeltaAttention(SquareStateAttention):
     full_rank_gate: bool = False
 
     @property
+    def kernel(self) -> str:
+        """ "kda"."""
+        return "kda"
+
+    @property
     def kind(self) -> str:
         """ "kda"."""
         return "kda"
