@@ -140,6 +140,11 @@ class Attention(Core, Protocol):
         """Launches of small kernels per layer beyond those of a plain one [count]."""
         ...
 
+    @property
+    def convolution(self) -> tuple[int, int] | None:
+        """Channels and width of the short convolution before a recurrent state [elements, tokens]; None without."""
+        ...
+
 
 def windowed_pairs(chunk_tokens: FloatLike, prefix_tokens: FloatLike, window: FloatLike | None) -> FloatLike:
     """Causal query-key pairs of `chunk_tokens` new tokens behind `prefix_tokens` earlier ones.
@@ -222,6 +227,11 @@ class Kind:
     def extra_kernels(self) -> float:
         """0."""
         return 0.0
+
+    @property
+    def convolution(self) -> tuple[int, int] | None:
+        """None."""
+        return None
 
     def state_elements(self, tp: IntLike) -> FloatLike:
         """0: no recurrent state."""

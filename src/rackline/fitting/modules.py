@@ -7,7 +7,7 @@ the shipped numbers; the cores are fitted, as what is left of the module's time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -75,8 +75,8 @@ def _precision(shape: Shape) -> Precision:
         label="table",
         linear_weights=stored,
         activations=stored if product.activations == product.weights else product.activations,
-        kv_cache=KV_TYPES.get(shape["kv_dtype"], shape["kv_dtype"]),
-        attention=KV_TYPES.get(shape["dtype"], shape["dtype"]),
+        kv_cache=KV_TYPES.get(str(shape["kv_dtype"]), "bf16"),
+        attention=KV_TYPES.get(str(shape["dtype"]), "bf16"),
     )
 
 
@@ -103,9 +103,9 @@ def _on_rank(attention: Any, heads: int, own_index: bool) -> Attention:
     """The attention of a rank with so many query heads, and with its own indexer or without."""
     share = heads / attention.num_q_heads
     cut: dict[str, int] = {"num_q_heads": heads}
-    for name in ("num_kv_heads", "o_groups"):
-        if name in attention.__slots__ or name in getattr(type(attention), "__dataclass_fields__", {}):
-            cut[name] = max(1, round(getattr(attention, name) * share))
+    for each in fields(attention):
+        if each.name in ("num_kv_heads", "o_groups"):
+            cut[each.name] = max(1, round(getattr(attention, each.name) * share))
     if isinstance(attention, BlockSparseAttention):
         cut["index_heads"] = max(1, round(attention.index_heads * share))
     if not own_index:

@@ -20,7 +20,7 @@ from rackline.fitting.tables import Array
 
 _OVERHEAD_TIMES_MEDIAN = 5.0
 _EAGER_S = 80e-6
-_FASTER, _FASTER_ROWS = 1.1, 0.1
+_FASTER, _FASTER_ROWS = 1.5, 0.1
 _NEAR_ONE, _NEAR_ZERO = 0.9995, 0.03
 _BINDING_SHARE = 0.2
 _WORST_P90 = 0.6
@@ -98,6 +98,8 @@ def bad_fit(
             )
     if errors.median_error is None or errors.p90_error is None:
         return "too few rows to test"
+    if errors.median_error > errors.ideal_median_error:
+        return "no better than the peaks alone"
     fallback = float(np.median(np.abs(seconds(parents[0], group.work) / group.measured_s - 1.0)))
     if fallback > errors.median_error:
         return ""  # a poor fit of the right kernel is better than a good one of others

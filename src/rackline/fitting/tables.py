@@ -47,6 +47,11 @@ class TableFormat:
     fits: tuple[str, ...] = ()
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """Columns that hold text."""
+        return tuple(name for name in (*self.labels, *self.words) if name != "num_chips")
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """All columns that a row states, beside those of every table."""
         return tuple(name for name in (*self.labels, *self.sizes, *self.words) if name not in self.usual)

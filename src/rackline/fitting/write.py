@@ -24,7 +24,8 @@ from rackline.serving.stack import known_stack
 GENERIC = "generic"
 _SOURCE = (
     "kernel and collective times published with aiconfigurator (github.com/ai-dynamo/aiconfigurator); the numbers here "
-    "are fits to them, message sizes as nccl-tests prints them"
+    "are fits to them, message sizes as nccl-tests prints them; attention modules, recurrent states, encoders and "
+    "hyper-connections from the kernel tables of aisimulate 0.13.0.dev202610270000000085"
 )
 _URL = "https://github.com/ai-dynamo/aiconfigurator"
 _ACCESSED = "2026-11-21"

@@ -89,7 +89,10 @@ def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: C
     projections: dict[Projection, int] = {}
     expansions: dict[tuple[Projection, bool], int] = {}
     cores: dict[Core, int] = {}
+    convolutions: dict[tuple[int, int], int] = {}
     for group in model.layer_groups:
+        if group.attention.convolution is not None:
+            convolutions[group.attention.convolution] = convolutions.get(group.attention.convolution, 0) + group.count
         for projection in group.attention.projections(model.d_model):
             projections[projection] = projections.get(projection, 0) + group.count
         expansion = group.attention.expansion()
@@ -111,6 +114,8 @@ def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: C
         )
         for (p, expands_prefix), n in expansions.items()
     ]
+    for (channels, width), count in convolutions.items():
+        rows += convolution_rows(channels, width, count=count, tp=tp)
     for core, count in cores.items():
         rows.append(decode_core(core, count=count, tp=tp, precision=precision, chip=chip))
         rows.append(prefill_core(core, count=count, tp=tp, precision=precision, chip=chip))

@@ -145,9 +145,14 @@ class KimiDeltaAttention(SquareStateAttention):
         return 3 * channels * self.conv_kernel + self.num_heads + channels + self.head_dim
 
     @property
+    def convolution(self) -> tuple[int, int]:
+        """Over queries, keys and values."""
+        return 3 * self.num_heads * self.head_dim, self.conv_kernel
+
+    @property
     def extra_kernels(self) -> float:
-        """Convolutions, decay, normalisations of q and k, step size, gated norm of the output."""
-        return 6.0
+        """Decay, normalisations of q and k, step size, gated norm of the output."""
+        return 5.0
 
     @property
     def state_flop_per_token(self) -> float:

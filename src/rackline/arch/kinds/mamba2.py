@@ -84,9 +84,14 @@ class Mamba2(Stateful):
         return self.channels * (self.conv_kernel + self.conv_bias) + 3 * self.num_heads + self.inner
 
     @property
+    def convolution(self) -> tuple[int, int]:
+        """Over the input, B and C."""
+        return self.channels, self.conv_kernel
+
+    @property
     def extra_kernels(self) -> float:
-        """Convolution, split, gated norm, step sizes."""
-        return 4.0
+        """Split, gated norm, step sizes."""
+        return 3.0
 
     def state_elements(self, tp: IntLike) -> FloatLike:
         """State of one sequence on each of tp chips, per layer [elements]."""
