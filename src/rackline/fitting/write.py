@@ -19,9 +19,11 @@ from rackline.fitting.reject import host_bound_chips
 from rackline.fitting.rocm_tables import VERSION as ROCM
 from rackline.fitting.run import CalibrationResult
 from rackline.fitting.solver import Values
+from rackline.passes.calibration import PARENT_CLASS
 from rackline.serving.stack import known_stack
 
 GENERIC = "generic"
+OF_NVIDIA = frozenset(PARENT_CLASS) - {"mla_decode", "mla_prefill"}
 _SOURCE = (
     "kernel and collective times published with aiconfigurator (github.com/ai-dynamo/aiconfigurator); the numbers here "
     "are fits to them, message sizes as nccl-tests prints them; attention modules, recurrent states, encoders and "
@@ -100,8 +102,9 @@ def generic_file(result: CalibrationResult, name: str = GENERIC) -> str:
     for op_class, types in result.parents.items():
         for dtype, parents in types.items():
             members = [f for f in result.kernels if (f.group.work.op_class, f.group.work.dtype) == (op_class, dtype)]
-            levels = {"*": parents.everywhere, **parents.by_generation}
-            for chip, values in sorted(levels.items()):
+            # what only NVIDIA's chips were measured with says less of others than their own numbers of the parent class
+            levels = {} if op_class in OF_NVIDIA else {"*": parents.everywhere}
+            for chip, values in sorted({**levels, **parents.by_generation}.items()):
                 rows = sum(f.errors.rows for f in members if chip in ("*", f.group.generation))
                 operations += _entries(chip, op_class, dtype, values, {"rows": rows, "evidence": "derived"})
     bound = host_bound_chips(result.collectives)

@@ -51,6 +51,7 @@ class OperationCalibration:
         evidence: kind of evidence for the numbers.
         origin: chip, stack and rule that they come from, as text.
         median_error: median error on held-out shapes; NaN if unknown [1].
+        version: newest version of the stack that they were measured in; empty if unknown.
     """
 
     overhead_s: float = 0.0
@@ -65,6 +66,7 @@ class OperationCalibration:
     evidence: str = "derived"
     origin: str = "unit"
     median_error: float = float("nan")
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
