@@ -214,6 +214,7 @@ def deepseek_v4(c: HfConfig) -> Table:
         ],
         mtp_layers=c.count("num_nextn_predict_layers", default=0, minimum=0),
         extra_params=layers * 2 * each + head if streams > 1 else 0,
+        **({"residual_streams": streams} if streams > 1 else {}),
     )
 
 

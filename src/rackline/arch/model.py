@@ -62,6 +62,7 @@ class Model:
         norms_per_layer: 2, 4 with norms after each block (Gemma), 1 for a parallel block; a layer with one block of the
             two has half of them.
         other_params: parameters that belong to no product and no layer, such as hyper-connections [elements].
+        residual_streams: streams that hyper-connections mix before and behind each block; 1 without them [count].
         mtp_layers: layers for multi-token prediction beside the stack, which no other count includes [count].
         max_context_len: positions that the model was made for; None: not known [tokens].
         draft: model that drafts its tokens; None for its own layer for multi-token prediction or one like its last.
@@ -80,6 +81,7 @@ class Model:
     norms_per_layer: int = 2
     parallel_block: bool = False
     other_params: int = 0
+    residual_streams: int = 1
     mtp_layers: int = 0
     max_context_len: int | None = None
     adapter: AppliedAdapter | None = None

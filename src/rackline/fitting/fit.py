@@ -21,7 +21,6 @@ from rackline.fitting.tables import Array
 # 0.003, 0.01, 0.03, 0.1 (see docs/log.md); parents are pulled weakly towards the start of their class.
 _PULL, _PULL_OF_EXPERTS = 0.01, 0.03
 _PARENT_PULL = 0.01
-FEWEST_ROWS = 10
 _MOST_POOLED = 2400
 MOST_STEPS = 80
 

@@ -189,7 +189,13 @@ SPELLINGS: Mapping[str, tuple[Spelling, ...]] = {
         name: (
             Spelling(
                 table="hyper_connections",
-                columns={"part": _as(name), "tokens": "num_tokens", "d_model": "hidden_size", "streams": "hc_mult"},
+                columns={
+                    "part": _as(name),
+                    "tokens": "num_tokens",
+                    "d_model": "hidden_size",
+                    "streams": "hc_mult",
+                    "sites": "num_sites",
+                },
             ),
         )
         for name in ("pre", "post", "fused_post_pre", "expand", "contract")

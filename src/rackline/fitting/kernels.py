@@ -12,12 +12,12 @@ import numpy.typing as npt
 from rackline.fitting import modules
 from rackline.fitting.amounts import amounts
 from rackline.fitting.evaluate import Errors, evaluate
-from rackline.fitting.fit import FEWEST_ROWS, ClassFit, Group, fit_class, fit_line, pull_of
+from rackline.fitting.fit import ClassFit, Group, fit_class, fit_line, pull_of
 from rackline.fitting.line import seconds, terms_of
 from rackline.fitting.older import Older, OlderFit, older_fits
 from rackline.fitting.reject import gross_outliers
 from rackline.fitting.solver import Values
-from rackline.fitting.tables import Array, Measurements
+from rackline.fitting.tables import FEWEST_ROWS, Array, Measurements
 from rackline.hardware import Chip
 
 LAUNCH_TYPE = "bf16"  # data type whose launch overhead quantised products share

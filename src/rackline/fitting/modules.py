@@ -149,7 +149,8 @@ def _convolution(shape: Shape, chip: Chip) -> Found:
 
 
 def _hyper_connections(shape: Shape, chip: Chip) -> Found:
-    return [hyper_connection_row(shape["part"], shape["d_model"], shape["streams"], count=1)], ()
+    count = int(shape["sites"])
+    return [hyper_connection_row(shape["part"], shape["d_model"], shape["streams"], count=count)], ()
 
 
 def _quantise(shape: Shape, chip: Chip) -> Found:
@@ -194,7 +195,7 @@ LAYERS: Mapping[str, Layer] = {
     **_phases("kda", _OF_STATE, lambda phase: _core(_kda, phase)),
     **_phases("convolution", ("channels", "width"), lambda _: _convolution),
     "encoder_attention": Layer(rows=_core(_encoder, "prefill"), shape=("q_heads", "head_dim"), decodes=False),
-    "hyper_connections": Layer(rows=_hyper_connections, shape=("d_model", "streams")),
+    "hyper_connections": Layer(rows=_hyper_connections, shape=("d_model", "streams", "sites")),
     "quantise": Layer(rows=_quantise, shape=("k",)),
 }
 

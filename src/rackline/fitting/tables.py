@@ -166,12 +166,15 @@ TABLES = (
     TableFormat(
         name="hyper_connections",
         labels=("part",),
-        sizes=("tokens", "d_model", "streams"),
+        sizes=("tokens", "d_model", "streams", "sites"),
         family=("tokens",),
         fits=("hyper_connections",),
     ),
     TableFormat(name="quantise", labels=("dtype",), sizes=("m", "k"), family=("k",), fits=("quantise",)),
 )
+FEWEST_ROWS = 10
+ALIKE = 0.05
+"""Mean |log ratio| of the times of two versions at equal shapes below which they are one."""
 FORMATS: Mapping[str, TableFormat] = {form.name: form for form in TABLES}
 
 
@@ -364,7 +367,11 @@ def _positive(name: str, text: str, where: str, zero: bool = False) -> float:
 
 
 def _group(form: TableFormat, group: tuple[str, ...], rows: list[_Row]) -> Measurements:
-    """Rows of the newest version that measured them, with the older ones beside."""
+    """Rows of the newest version that measured them, with the older ones beside.
+
+    Versions hardly measure the same shapes. One that takes the time of the newest at those that they share, or that
+    shares too few to tell, adds its other shapes to the newest's.
+    """
     versions: dict[str, list[_Row]] = {}
     for row in rows:
         versions.setdefault(row.version, []).append(row)
@@ -373,12 +380,19 @@ def _group(form: TableFormat, group: tuple[str, ...], rows: list[_Row]) -> Measu
     kept = versions.pop(latest)
     newest = _fastest(kept)
     older: list[Measurements] = []
+    alike: list[_Row] = []
     for version in sorted(filter(release_numbers, versions), key=version_key, reverse=True):
         shared = [row for row in versions[version] if (row.sizes, row.words) in newest]
+        own = _fastest(shared)
+        apart = np.array([abs(math.log(time / newest[key])) for key, time in own.items()])
+        if len(apart) < FEWEST_ROWS or np.mean(apart) < ALIKE:
+            alike += [row for row in versions[version] if (row.sizes, row.words) not in newest]
         if shared:
-            times = np.array([newest[key] for key in sorted(_fastest(shared))])
+            times = np.array([newest[key] for key in sorted(own)])
             older.append(replace(_of_version(form, group, shared), newest_s=times))
-    return replace(_of_version(form, group, kept), older=tuple(older), older_rows=len(rows) - len(kept))
+    kept = [*kept, *alike]
+    measured = replace(_of_version(form, group, kept), stack_version=latest)
+    return replace(measured, older=tuple(older), older_rows=len(rows) - len(kept))
 
 
 _Shape = tuple[tuple[float, ...], tuple[str, ...]]

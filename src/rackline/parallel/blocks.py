@@ -375,9 +375,18 @@ def ends_rows(
             formula="one row of the table read and written a token",
         ),
         small_kernels_row(model, small_kernels(model), tp),
+        *_hyper_connections(model),
         gemm_row(head, count=1, tp=tp, weights=weights, chip=chip, group="ends", token_feature=f.LOGIT_ROWS),
         *([_sampling(model, sample_bytes_per_logit)] if sample_bytes_per_logit else []),
     ]
+
+
+def _hyper_connections(model: Model) -> list[Row]:
+    """Before and behind each block, where a model has several residual streams."""
+    if model.residual_streams == 1:
+        return []
+    blocks = sum(group.count * (group.has_attention + group.has_ffn) for group in model.layer_groups)
+    return [hyper_connection_row(part, model.d_model, model.residual_streams, count=blocks) for part in ("pre", "post")]
 
 
 def small_kernels_row(model: Model, launches: float, tp: FloatLike = 1) -> Row:
