@@ -245,8 +245,10 @@ def read_tables(paths: Iterable[str | Path], chips: Sequence[str]) -> list[Measu
         for read in table_rows(path, read_lines(path, what="operation table", allowed="a readable CSV file")):
             if read.form is None or not read.form.fits:
                 continue
-            if read.problem is not None:
-                raise read.problem
+            if read.problem:
+                raise InputError(
+                    what="line", given=read.problem[0], allowed=read.problem[1], where=f"{path}:{read.line}"
+                )
             row = _row(read.form, read.cells, known, f"{path}:{read.line}")
             rows.setdefault(read.form.name, []).append(row)
     if not rows:
@@ -268,13 +270,13 @@ class TableRow:
         line: its number.
         form: its format; None for one of an operation that has none.
         cells: by column.
-        problem: why it cannot be read.
+        problem: why it cannot be read: what was given, and what is allowed; empty if it can.
     """
 
     line: int
     form: TableFormat | None
     cells: dict[str, str]
-    problem: InputError | None = None
+    problem: tuple[str, ...] = ()
 
 
 def table_rows(path: Path, lines: Iterable[str]) -> Iterator[TableRow]:
@@ -296,14 +298,9 @@ def table_rows(path: Path, lines: Iterable[str]) -> Iterator[TableRow]:
             if not cells:
                 continue
             row = dict(zip(header, cells, strict=False))
-            problem = None
+            problem: tuple[str, ...] = ()
             if len(cells) != len(header):
-                problem = InputError(
-                    what="line",
-                    given=f"{len(cells)} values",
-                    allowed=f"{len(header)} values, one per column",
-                    where=f"{path}:{reader.line_num}",
-                )
+                problem = (f"{len(cells)} values", f"{len(header)} values, one per column")
             elif named:
                 found = spelled_row(row)
                 form, row = (None, row) if found is None else (FORMATS[found[0]], found[1])

@@ -211,11 +211,11 @@ def _other_version(calibration: Calibration, rows: Sequence[RowTime]) -> str:
     newest = max(measured, key=release_numbers, default="")
     if stack is None or not launched or not newest or newest == launched:
         return ""
-    said = f"; its kernels measured up to {newest}, {launched} is launched"
+    said = f"; kernels up to {newest}, {launched} launched"
     if not stack.version_error:
         return said
     median, p90 = stack.version_error
-    return f"{said}: versions left out in turn are {percent(median)} off (p90 {percent(p90)})"
+    return f"{said}: versions left out {percent(median)} off (p90 {percent(p90)})"
 
 
 def _fallback_place(origin: str, chip: Chip) -> str:

@@ -25,8 +25,8 @@ def read_op_table(path: Path, text: str, unknown_keys: dict[str, int]) -> list[C
     places: dict[tuple[object, ...], int] = {}
     for row in table_rows(path, text.splitlines()):
         where = f"{path.name}, line {row.line}"
-        if row.problem is not None or row.form is None:
-            cause = str(row.problem) if row.problem else _unknown(row)
+        if row.problem or row.form is None:
+            cause = f"line: got {row.problem[0]}, allowed: {row.problem[1]}" if row.problem else _unknown(row)
             found.append(Unsupported(case_id=where, kind="op", where=where, cause=cause, bad_input=True))
             continue
         data = _data(row, f"{path.stem}:{row.line}")
