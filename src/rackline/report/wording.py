@@ -188,9 +188,9 @@ def trust(calibration: Calibration, chip: Chip, rows: Sequence[RowTime] = ()) ->
     line = Text(f"calibration {calibration.label}, measured on {chip.name}")
     if not measured_here:
         line = Text(f"calibration {calibration.label}: not measured on {chip.name}, {shaky}", style="bold yellow")
+    line.append(_other_version(calibration, rows), style="not bold")
     if calibration.version:
         line.append(f"; {calibration.of_versions}", style="not bold")
-    line.append(_other_version(calibration, rows), style="not bold")
     if used:
         line.append(f"; {fallbacks.total()} of {len(used)} rows fall back", style="not bold")
         if len(fallbacks) == 1:
@@ -211,11 +211,8 @@ def _other_version(calibration: Calibration, rows: Sequence[RowTime]) -> str:
     newest = max(measured, key=release_numbers, default="")
     if stack is None or not launched or not newest or newest == launched:
         return ""
-    said = f"; kernels up to {newest}, {launched} launched"
-    if not stack.version_error:
-        return said
-    median, p90 = stack.version_error
-    return f"{said}: versions left out {percent(median)} off (p90 {percent(p90)})"
+    width = ", ".join(percent(error) for error in stack.version_error)
+    return f" up to {newest} ({launched} launched" + (f": versions left out {width} off)" if width else ")")
 
 
 def _fallback_place(origin: str, chip: Chip) -> str:
