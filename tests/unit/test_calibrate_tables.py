@@ -39,9 +39,16 @@ def test_keeps_the_fastest_kernel_of_the_latest_version(tmp_path: Path) -> None:
     assert np.unique(table.families).size == 1  # one (n, k)
 
 
-def test_the_latest_version_is_that_of_the_whole_table_of_a_stack(tmp_path: Path) -> None:
-    path = write(tmp_path, "h100-sxm,vllm,0.9,a,fp8,8,64,128,1e-6", "h100-sxm,vllm,1.0,a,bfloat16,8,64,128,1e-5")
-    assert [t.labels for t in read_tables([path], CHIPS)] == [("bfloat16",)]
+def test_a_data_type_has_the_newest_version_that_measured_it(tmp_path: Path) -> None:
+    """A commit has no place among versions."""
+    path = write(
+        tmp_path,
+        "h100-sxm,vllm,0.9,a,fp8,8,64,128,1e-6",
+        "h100-sxm,vllm,1.0,a,bfloat16,8,64,128,1e-5",
+        "h100-sxm,vllm,dev-1aa0e9,a,bfloat16,8,64,128,1e-6",
+    )
+    found = {table.labels: (table.stack_version, table.seconds.tolist()) for table in read_tables([path], CHIPS)}
+    assert found == {("bfloat16",): ("1.0", [1e-5]), ("fp8",): ("0.9", [1e-6])}
 
 
 def test_versions_are_ordered_by_number() -> None:

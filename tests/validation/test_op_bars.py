@@ -9,6 +9,7 @@ import pytest
 
 from rackline.catalog import OperationRecord, calibration_record, names
 from rackline.fitting import CalibrationResult, calibrate_tables, errors_by_kind
+from rackline.fitting.line import of_class
 from rackline.hardware import chip, cluster
 from scripts import load_script
 
@@ -25,9 +26,36 @@ BARS = {
     "attention decode": (0.09, 0.28),
     "mla": (0.12, 0.35),
     "moe": (0.15, 0.46),
+    "sparse attention": (0.15, 0.46),
+    "compressed attention, picked": (0.15, 0.46),
+    "compressed attention, whole": (0.15, 0.46),
+    "block-sparse attention": (0.15, 0.61),
+    "gated delta nets": (0.15, 0.46),
+    "Kimi delta attention": (0.15, 0.46),
+    "convolutions of states": (0.15, 0.46),
+    "encoder attention": (0.15, 0.46),
+    "hyper-connections": (0.15, 0.46),
+    "quantise": (0.15, 0.46),
     "library collectives": (0.05, 0.15),
     "custom all-reduce": (0.08, 0.34),
 }
+# Products, attention, experts and collectives are fitted to the older tables: see docs/log.md.
+NEWER = (
+    "sparse_attention_decode",
+    "sparse_attention_prefill",
+    "compressed_sparse_decode",
+    "compressed_sparse_prefill",
+    "heavily_compressed_decode",
+    "heavily_compressed_prefill",
+    "minimax_sparse_decode",
+    "minimax_sparse_prefill",
+    "gated_delta_net",
+    "kimi_delta_attention",
+    "mamba2",
+    "encoder_attention",
+    "hyper_connections",
+    "quantize",
+)
 # Missed: what is reached, which must not get worse. Half of 8 to 14 message sizes is 4 to 7 points for three numbers;
 # the fits to all points are off by 4 % (median over rows). NCCL's all-to-all switches protocol where the line cannot.
 MISSED = {"library collectives": (0.065, 0.175)}
@@ -36,14 +64,15 @@ MISSED = {"library collectives": (0.065, 0.175)}
 @pytest.fixture(scope="module")
 def result() -> CalibrationResult:
     folder = SHARED / "measured" / "ops"
-    if not folder.is_dir():
+    newer = [SHARED / "measured" / "kernels" / f"{name}.csv" for name in NEWER]
+    if not folder.is_dir() or not all(path.is_file() for path in newer):
         pytest.skip("operation tables are not beside the project")
     links: dict[str, float] = {}
     for name in names("clusters"):
         found = cluster(name)
         links.setdefault(found.chip.name, found.scale_up.bytes_per_s_each_way)
     chips = {name: chip(name) for name in names("chips")}
-    return calibrate_tables(sorted(folder.glob("*.csv")), chips=chips, links=links, models=[], processes=2)
+    return calibrate_tables([*sorted(folder.glob("*.csv")), *newer], chips=chips, links=links, models=[], processes=2)
 
 
 @pytest.mark.slow
@@ -61,10 +90,16 @@ def test_bar(result: CalibrationResult, kind: str) -> None:
 @pytest.mark.slow
 def test_shipped_entries_are_the_fits_of_these_tables(result: CalibrationResult) -> None:
     shipped = {(e.chip, stack, e.operation_class, e.dtype): e for stack in STACKS for e in record_of(stack)}
-    fitted = {fit.group.key: fit for fit in result.kernels}
+    fitted = {
+        (fit.group.chip, fit.group.stack, name or fit.group.work.op_class, fit.group.work.dtype): of_class(
+            fit.values, name
+        )
+        for fit in result.kernels
+        for name in ("", *(other.op_class for other in fit.group.work.others))
+    }
     assert set(shipped) <= set(fitted)
     for key, entry in shipped.items():
-        assert entry.eta_memory == pytest.approx(fitted[key].values["eta_memory"], rel=0.02), key
+        assert entry.eta_memory == pytest.approx(fitted[key]["eta_memory"], rel=0.02), key
 
 
 def record_of(stack: str) -> list[OperationRecord]:

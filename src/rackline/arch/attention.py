@@ -14,6 +14,9 @@ from rackline.arch.products import FloatLike, IntLike, Projection
 STATE_BYTES = 4.0
 """Bytes of an element of a recurrent state, which is kept in fp32."""
 
+LATENT_KERNELS = ("mla", "sparse", "compressed", "compressed_sparse")
+"""Kernels of many heads over one shared vector a token."""
+
 
 class Core(Protocol):
     """One kernel over a cache or a state: a row when decoding and a row when prefilling."""
@@ -25,7 +28,7 @@ class Core(Protocol):
 
     @property
     def kernel(self) -> str:
-        """Which calibration its kernels have: "attention" or "mla"."""
+        """Which calibration its kernels have: "attention", "mla" or one of its own (see `PARENT_CLASS`)."""
         ...
 
     @property
@@ -137,8 +140,13 @@ class Attention(Core, Protocol):
         """Launches of small kernels per layer beyond those of a plain one [count]."""
         ...
 
+    @property
+    def convolution(self) -> tuple[int, int] | None:
+        """Channels and width of the short convolution before a recurrent state [elements, tokens]; None without."""
+        ...
 
-def windowed_pairs(chunk_tokens: FloatLike, prefix_tokens: FloatLike, window: int | None) -> FloatLike:
+
+def windowed_pairs(chunk_tokens: FloatLike, prefix_tokens: FloatLike, window: FloatLike | None) -> FloatLike:
     """Causal query-key pairs of `chunk_tokens` new tokens behind `prefix_tokens` earlier ones.
 
     pairs = sum over i = 1..n of min(p + i, w)
@@ -206,6 +214,11 @@ class Kind:
         return 0
 
     extra_kernels = always(0.0)
+
+    @property
+    def convolution(self) -> tuple[int, int] | None:
+        """None."""
+        return None
 
     def state_elements(self, tp: IntLike) -> FloatLike:
         """0: no recurrent state."""

@@ -90,8 +90,9 @@ def build_model(record: ModelRecord) -> AnyModel:
     if isinstance(arch, LayeredRecord):
         groups = _listed_groups(arch, record.name)
         norms, extra = arch.norms_per_layer or 2 * arch.norm_sites, arch.extra_params
+        streams = arch.residual_streams
     else:
-        groups, norms, extra = _patterned_groups(arch), arch.norms_per_layer, 0
+        groups, norms, extra, streams = _patterned_groups(arch), arch.norms_per_layer, 0, 1
     return Model(
         name=record.name,
         native_precision=record.native_precision,
@@ -104,6 +105,7 @@ def build_model(record: ModelRecord) -> AnyModel:
         parallel_block=arch.parallel_block,
         layer_groups=groups,
         other_params=extra,
+        residual_streams=streams,
         mtp_layers=arch.mtp_layers,
         tower_params=arch.tower_params,
         lookup_params=arch.lookup_params,

@@ -107,6 +107,7 @@ class Model:
         norms_per_layer: 2, 4 with norms after each block (Gemma), 1 for a parallel block; a layer with one block of the
             two has half of them.
         other_params: parameters that belong to no product and no layer, such as hyper-connections [elements].
+        residual_streams: streams that hyper-connections mix before and behind each block; 1 without them [count].
         mtp_layers: layers for multi-token prediction beside the stack, which no other count includes [count].
         tower_params: of towers for images and sound, which text does not pass [elements].
         lookup_params: of tables of which a token reads a few rows, such as those of n-grams; they are counted, but not
@@ -128,6 +129,7 @@ class Model:
     norms_per_layer: int = 2
     parallel_block: bool = False
     other_params: int = 0
+    residual_streams: int = 1
     mtp_layers: int = 0
     tower_params: int = 0
     lookup_params: int = 0

@@ -68,6 +68,29 @@ KernelClass = Literal[
     "attention_prefill",
     "mla_decode",
     "mla_prefill",
+    "sparse_decode",
+    "sparse_prefill",
+    "compressed_decode",
+    "compressed_prefill",
+    "compressed_sparse_decode",
+    "compressed_sparse_prefill",
+    "index_decode",
+    "index_prefill",
+    "compressed_index_decode",
+    "compressed_index_prefill",
+    "block_index_decode",
+    "block_index_prefill",
+    "block_sparse_decode",
+    "block_sparse_prefill",
+    "gated_delta_decode",
+    "gated_delta_prefill",
+    "kda_decode",
+    "kda_prefill",
+    "encoder_prefill",
+    "convolution_decode",
+    "convolution_prefill",
+    "hyper_connections",
+    "quantise",
     "moe",
     "elementwise",
     "embedding",
@@ -123,7 +146,7 @@ class OperationRecord(FitRecord):
         operation_class: Which rows it is for; ``class`` in the file.
         dtype: Data types of the operands (see docs/precision.md), "*" for the fallback of the class.
         overhead_s: Fixed time of one launch [s].
-        eta_compute, eta_memory: Reached share of the peak rate [fraction].
+        eta_compute, eta_memory: Reached share of the peak rate; 1 where a kernel computes next to nothing [fraction].
         exposed: Share of the shorter time that does not hide behind the longer [fraction].
         depth_s: Time for each element that a kernel goes through in order, however many cores it has: of the reduction
             of a product, of the cached or new tokens of one sequence in attention [s].
@@ -137,7 +160,7 @@ class OperationRecord(FitRecord):
     operation_class: Annotated[KernelClass, Field(alias="class")]
     dtype: Text
     overhead_s: NonNegative
-    eta_compute: Efficiency
+    eta_compute: Efficiency = 1.0
     eta_memory: Efficiency
     exposed: Fraction = 0.0
     depth_s: NonNegative = 0.0

@@ -257,6 +257,7 @@ class LayeredRecord(ShapeRecord):
         norm_sites: Norms around each block (attention, feed-forward): 1 before it, 2 with one behind it (Gemma).
         norms_per_layer: Norms of a layer where they are not twice that: 1 for a parallel block [count].
         extra_params: Parameters that belong to no product, such as hyper-connections [count].
+        residual_streams: Streams that hyper-connections mix before and behind each block; 1 without them [count].
         layers: Groups of equal layers.
         mtp_layers: Layers for multi-token prediction beside the stack [count].
     """
@@ -264,6 +265,7 @@ class LayeredRecord(ShapeRecord):
     norm_sites: Count = 1
     norms_per_layer: Count | None = None
     extra_params: CountOrZero = 0
+    residual_streams: Count = 1
     layers: Annotated[tuple[LayerRecord, ...], Field(min_length=1)]
 
     @model_validator(mode="after")

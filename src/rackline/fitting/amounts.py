@@ -7,19 +7,21 @@ product, the keys of a query), and the `tiles` of work per core.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from rackline.arch import Core, GroupedQueryAttention, MultiHeadLatentAttention
+from rackline.arch.attention import windowed_pairs
 from rackline.errors import InputError
 from rackline.fitting.routing_tables import expert_load
 from rackline.fitting.tables import Array, Measurements
 from rackline.hardware import Chip
 from rackline.parallel.precision import storage_bytes
 from rackline.parallel.work import TILE, AttentionWork, ExpertsWork, ProductWork
+from rackline.passes.features import as_array
 
 # Measured kernels of latent attention have DeepSeek's head; those of grouped attention scale with their own.
 MLA_HEAD = MultiHeadLatentAttention(
@@ -27,6 +29,7 @@ MLA_HEAD = MultiHeadLatentAttention(
 )
 UNIT_HEAD = GroupedQueryAttention(num_q_heads=1, num_kv_heads=1, head_dim=1)
 CORES_WHEN_UNKNOWN = 128
+_ALL = 1e12  # a window that no context reaches [tokens]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ PRODUCTS = {
     "sq": Multiply(key="int8", weights="int8", activations="int8", compute="int8"),
     "int8_wo": Multiply(key="int8_bf16", weights="int8", activations="bf16", compute="bf16"),
     "int4_wo": Multiply(key="int4_bf16", weights="int4", activations="bf16", compute="bf16"),
+    "w4afp8": Multiply(key="int4_fp8", weights="int4", activations="fp8", compute="fp8"),
     "w4a16_mxfp4": Multiply(key="mxfp4_bf16", weights="mxfp4", activations="bf16", compute="bf16"),
     "w4a8_mxfp4_mxfp8": Multiply(key="mxfp4_mxfp8", weights="mxfp4", activations="mxfp8", compute="fp8"),
 }
@@ -89,6 +93,9 @@ class Amounts:
         permute_memory_s: memory time of one pass of the routed tokens (moe) [s].
         depth: sequentially processed elements [count].
         tiles: tiles of work per core [count].
+        launches: of its kernel [count].
+        known_s: time of what is not fitted: the other rows of a measured module [s].
+        others: further rows of the module that are fitted with it, under their own class.
     """
 
     op_class: str
@@ -102,26 +109,48 @@ class Amounts:
     permute_memory_s: Array
     depth: Array
     tiles: Array
+    launches: Array
+    known_s: Array
+    others: tuple[Amounts, ...] = ()
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Amounts:
         """A selection of the rows."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in _ARRAYS})
+        others = tuple(other.take(rows) for other in self.others)
+        return replace(self, others=others, **{name: getattr(self, name)[rows] for name in _ARRAYS})
 
     def ideal_s(self) -> Array:
-        """Time of the ideal roofline [s]: max(flop / peak, bytes / bandwidth)."""
-        return np.maximum(self.compute_s, self.memory_s)
+        """Time of the ideal roofline [s]: max(flop / peak, bytes / bandwidth), and what is known of other rows."""
+        own = np.maximum(self.compute_s, self.memory_s) + self.known_s
+        return sum((other.ideal_s() for other in self.others), own)
 
 
-_ARRAYS = tuple(f.name for f in fields(Amounts) if f.name not in ("op_class", "dtype"))
+_ARRAYS = tuple(f.name for f in fields(Amounts) if f.name not in ("op_class", "dtype", "others"))
 
 
 def joined(parts: Sequence[Amounts]) -> Amounts:
     """Rows of several tables of one class, concatenated."""
-    return replace(parts[0], **{name: np.concatenate([getattr(p, name) for p in parts]) for name in _ARRAYS})
+    others = tuple(joined(of_one) for of_one in zip(*(part.others for part in parts), strict=True))
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    return replace(parts[0], others=others, **arrays)
+
+
+def scattered(
+    parts: Sequence[tuple[npt.NDArray[np.int64], Amounts]], rows: int, like: Amounts | None = None
+) -> Amounts:
+    """Work of a table of `rows` rows from that of some of them, by place; the rest does nothing."""
+
+    def whole(name: str) -> Array:
+        found = np.zeros(rows)
+        for places, part in parts:
+            found[places] = getattr(part, name)
+        return found
+
+    first = parts[0][1] if parts or like is None else like
+    return replace(first, **{name: whole(name) for name in _ARRAYS})
 
 
 def amounts(measured: Measurements, chip: Chip) -> Amounts:
-    """Count the work of the rows of a kernel table.
+    """Count the work of the rows of a table of single kernels.
 
     Raises:
         InputError: a data type or distribution is unknown.
@@ -137,7 +166,7 @@ def amounts(measured: Measurements, chip: Chip) -> Amounts:
     return makers[measured.table](measured, chip)
 
 
-def _amounts(
+def work_of(
     chip: Chip,
     *,
     op_class: str,
@@ -149,7 +178,9 @@ def _amounts(
     permute_bytes: Array | None = None,
     depth: Array | None = None,
     tiles: Array | None = None,
+    launches: Array | None = None,
 ) -> Amounts:
+    """Work with its times at the peaks of a chip; what is not given is nothing, but for one launch."""
     nothing = np.zeros_like(flop)
     peak = chip.flop_per_s(compute if chip.supports(compute) else "bf16")  # else converted and multiplied in bf16
     bandwidth = chip.hbm_bytes_per_s
@@ -165,6 +196,8 @@ def _amounts(
         permute_memory_s=nothing if permute_bytes is None else permute_bytes / bandwidth,
         depth=nothing if depth is None else depth,
         tiles=nothing if tiles is None else tiles / (chip.cores or CORES_WHEN_UNKNOWN),
+        launches=nothing + 1.0 if launches is None else launches,
+        known_s=nothing,
     )
 
 
@@ -179,7 +212,7 @@ def _gemm(measured: Measurements, chip: Chip) -> Amounts:
     product = PRODUCTS[measured.labels[0]]
     m, n, k = (measured.columns[name] for name in ("m", "n", "k"))
     work = ProductWork.of(k, n, **product.sizes)
-    return _amounts(
+    return work_of(
         chip,
         op_class="gemm",
         dtype=product.key,
@@ -199,6 +232,12 @@ def _core(measured: Measurements) -> tuple[Core, Array | float, Array | float]:
     return UNIT_HEAD, c["q_heads"] * c["head_dim"], c["kv_heads"] * c["head_dim"]
 
 
+def _window(columns: Mapping[str, Array]) -> Array:
+    """Tokens that a query sees at most [tokens]; a table writes 0 where it sees all."""
+    window = columns.get("window", np.zeros(1))
+    return np.where(window > 0, window, _ALL)
+
+
 def _decode(measured: Measurements, chip: Chip) -> Amounts:
     """The cache is read once for all query heads that share it."""
     _known(measured, "kv_dtype", measured.labels[1], list(KV_TYPES))
@@ -206,15 +245,16 @@ def _decode(measured: Measurements, chip: Chip) -> Amounts:
     core, heads, kv_heads = _core(measured)
     entry_bytes = core.kv_elements_per_token(1) * kv_heads * storage_bytes(kv)
     work = AttentionWork.decode(core, heads, entry_bytes)
-    return _amounts(
+    context = np.minimum(c["context"], _window(c))
+    return work_of(
         chip,
         op_class=measured.table,
         dtype=kv,
         # kernels for an fp8 latent multiply in fp8: they exceed the peak of bf16
         compute=kv if core is MLA_HEAD else "bf16",
-        flop=work.pair_flop * c["batch"] * c["context"],
-        hbm_bytes=c["batch"] * (entry_bytes * c["context"] + work.token_bytes),
-        depth=c["context"],
+        flop=work.pair_flop * c["batch"] * context,
+        hbm_bytes=c["batch"] * (entry_bytes * context + work.token_bytes),
+        depth=context,
         tiles=c["batch"] * (1.0 if core is MLA_HEAD else c["kv_heads"]),
     )
 
@@ -228,12 +268,12 @@ def _prefill(measured: Measurements, chip: Chip) -> Amounts:
     core, heads, kv_heads = _core(measured)
     work = AttentionWork.prefill(core, heads, kv_heads, core.kv_elements_per_token(1) * kv_heads * storage_bytes(kv))
     tokens = c["batch"] * c["tokens"]
-    return _amounts(
+    return work_of(
         chip,
         op_class=measured.table,
         dtype=key,
         compute=compute,
-        flop=work.pair_flop * tokens * (c["tokens"] + 1.0) / 2.0,
+        flop=work.pair_flop * c["batch"] * as_array(windowed_pairs(c["tokens"], 0.0, _window(c))),
         hbm_bytes=work.token_bytes * tokens,
         depth=c["tokens"],
         tiles=tokens * c["q_heads"] / TILE,
@@ -245,8 +285,8 @@ def _moe(measured: Measurements, chip: Chip) -> Amounts:
     _known(measured, "dtype", measured.labels[0], list(PRODUCTS))
     product, c = PRODUCTS[measured.labels[0]], measured.columns
     pairs, touched = expert_load(c, measured.words["distribution"])
-    work = ExpertsWork.of(c["d_model"], c["d_ff"] / c["moe_tp"], matrices=3.0, **product.sizes)
-    return _amounts(
+    work = ExpertsWork.of(c["d_model"], c["d_ff"] / c["moe_tp"], matrices=c.get("matrices", 3.0), **product.sizes)
+    return work_of(
         chip,
         op_class="moe",
         dtype=product.key,

@@ -19,18 +19,15 @@ from rackline.fitting.tables import Array
 
 # Pull towards the parent, per parameter, in rows of a size: (log-error scale)² units. Chosen by held-out error among
 # 0.003, 0.01, 0.03, 0.1 (see docs/log.md); parents are pulled weakly towards the start of their class.
-PULL = {
-    "gemm": 0.01,
-    "attention_decode": 0.01,
-    "mla_decode": 0.01,
-    "attention_prefill": 0.01,
-    "mla_prefill": 0.01,
-    "moe": 0.03,
-}
+_PULL, _PULL_OF_EXPERTS = 0.01, 0.03
 _PARENT_PULL = 0.01
-FEWEST_ROWS = 10
 _MOST_POOLED = 2400
 MOST_STEPS = 80
+
+
+def pull_of(work: Amounts) -> float:
+    """Strength of the pull of a group towards its parent."""
+    return _PULL_OF_EXPERTS if work.op_class == "moe" else _PULL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +146,8 @@ def fit_class(
         Parents and the fit of every group.
     """
     first = groups[0]
-    pull = PULL[first.work.op_class]
-    terms = terms_of(first.work.op_class, first.quantised)
+    pull = pull_of(first.work)
+    terms = terms_of(first.work)
     start = {term.name: term.start for term in terms}
     pool = [g for g in groups if (g.chip, g.stack) not in excluded] or list(groups)
 

@@ -9,14 +9,15 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from rackline.fitting import modules
 from rackline.fitting.amounts import amounts
 from rackline.fitting.evaluate import Errors, evaluate
-from rackline.fitting.fit import FEWEST_ROWS, PULL, ClassFit, Group, fit_class, fit_line
+from rackline.fitting.fit import ClassFit, Group, fit_class, fit_line, pull_of
 from rackline.fitting.line import seconds, terms_of
 from rackline.fitting.older import Older, OlderFit, older_fits
 from rackline.fitting.reject import gross_outliers
 from rackline.fitting.solver import Values
-from rackline.fitting.tables import Array, Measurements
+from rackline.fitting.tables import FEWEST_ROWS, Array, Measurements
 from rackline.hardware import Chip
 
 LAUNCH_TYPE = "bf16"  # data type whose launch overhead quantised products share
@@ -59,8 +60,14 @@ class ClassResult:
 
 
 def groups_of(tables: Iterable[Measurements], chips: dict[str, Chip]) -> list[Group]:
-    """Groups of the kernel tables that have enough rows to fit."""
-    return [_group(table, chips[table.chip]) for table in tables if _is_enough(table)]
+    """Groups of the kernel tables that have enough rows to fit; a kernel that was timed alone is not taken from the
+    module that it is part of."""
+    found: dict[tuple[str, str, str, str], Group] = {}
+    for table in tables:
+        if _is_enough(table):
+            group = _group(table, chips[table.chip])
+            found.setdefault(group.key, group)
+    return list(found.values())
 
 
 def _is_enough(table: Measurements) -> bool:
@@ -75,7 +82,7 @@ def _group(table: Measurements, chip: Chip) -> Group:
         generation=chip.generation,
         stack=table.stack,
         stack_version=table.stack_version,
-        work=amounts(table, chip),
+        work=(modules.amounts if table.table in modules.LAYERS else amounts)(table, chip),
         measured_s=table.seconds,
         families=table.families,
         older=tuple(_group(older, chip) for older in table.older if _is_enough(older)),
@@ -129,13 +136,13 @@ def calibrate_class(groups: Sequence[Group]) -> ClassResult:
 def _older(group: Group, newest: Values) -> Older:
     """An older version's table; what only the benchmark has is as in the newest numbers, and so is the launch of
     quantised products."""
-    terms = terms_of(group.work.op_class, group.quantised)
+    terms = terms_of(group.work)
     kept = ("cached", "quantise_s", *(("overhead_s",) if group.quantised else ()))
     fixed = {name: newest[name] for name in kept if name in newest}
     target_s = seconds(newest, group.work) * group.measured_s / cast(Array, group.newest_s)
 
     def fit(rows: npt.NDArray[np.bool_], known: Values) -> Values:
-        return fit_line(terms, group.work.take(rows), target_s[rows], known, PULL[group.work.op_class], fixed)
+        return fit_line(terms, group.work.take(rows), target_s[rows], known, pull_of(group.work), fixed)
 
     return Older(
         stack_version=group.stack_version,

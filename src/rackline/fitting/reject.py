@@ -20,6 +20,7 @@ from rackline.fitting.tables import Array
 
 _OVERHEAD_TIMES_MEDIAN = 5.0
 _EAGER_S = 80e-6
+_FASTER, _FASTER_ROWS = 1.5, 0.1
 _NEAR_ONE, _NEAR_ZERO = 0.9995, 0.03
 _BINDING_SHARE = 0.2
 _WORST_P90 = 0.6
@@ -39,7 +40,7 @@ def constant_s(values: Values) -> float:
 
 
 def gross_outliers(fits: Sequence[tuple[Group, Values]]) -> dict[Key, str]:
-    """Groups whose constant is far above that of the others of their class.
+    """Groups whose constant is far above that of the others of their class, or that no memory could serve.
 
     Returns:
         Key of the group → reason.
@@ -55,6 +56,9 @@ def gross_outliers(fits: Sequence[tuple[Group, Values]]) -> dict[Key, str]:
             reasons[group.key] = (
                 f"{own * 1e6:.0f} us per call without work, {own / usual:.0f}x the median of its class: host-bound call"
             )
+        beyond = np.mean((group.work.memory_s - group.work.cache_s) > _FASTER * group.measured_s)
+        if beyond > _FASTER_ROWS and not group.work.others:
+            reasons[group.key] = f"{beyond:.0%} of its calls move their bytes faster than the memory of the chip can"
     return reasons
 
 
@@ -79,10 +83,10 @@ def bad_fit(
     """
     if values.get("quantise_s", 0.0) > _EAGER_QUANTISE_S:
         return f"{values['quantise_s'] * 1e6:.0f} us of a separate quantisation per call: host-bound call"
-    binding = group.work.compute_s / values["eta_compute"] > group.work.memory_s / values["eta_memory"]
+    binding = group.work.compute_s / values.get("eta_compute", 1.0) > group.work.memory_s / values["eta_memory"]
     for name, share in (("eta_compute", np.mean(binding)), ("eta_memory", np.mean(~binding))):
-        own = values[name]
-        if share < _BINDING_SHARE:
+        own = values.get(name, 0.0)
+        if share < _BINDING_SHARE or name not in values:
             continue
         if own > _NEAR_ONE or own < _NEAR_ZERO:
             return f"{name} sits at its bound ({own:.3g})"
@@ -94,6 +98,8 @@ def bad_fit(
             )
     if errors.median_error is None or errors.p90_error is None:
         return "too few rows to test"
+    if errors.median_error > errors.ideal_median_error:
+        return "no better than the peaks alone"
     fallback = float(np.median(np.abs(seconds(parents[0], group.work) / group.measured_s - 1.0)))
     if fallback > errors.median_error:
         return ""  # a poor fit of the right kernel is better than a good one of others

@@ -20,12 +20,11 @@ from rackline.fitting.siblings import (
     layer_work,
     pass_seconds,
 )
-from rackline.fitting.tables import Array, Measurements
+from rackline.fitting.tables import FORMATS, Array, Measurements
 from rackline.hardware import Chip
 from rackline.processes import mapped
 
-KERNEL_TABLES = ("moe", "gemm", "attention_decode", "attention_prefill", "mla_decode", "mla_prefill")  # longest first
-COLLECTIVE_TABLES = ("collective", "custom_all_reduce")
+COLLECTIVE = "collective"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +74,13 @@ def calibrate(
     Returns:
         Fits, errors, rejections and disagreements.
     """
-    by_table: dict[str, list[Measurements]] = {}
+    by_class: dict[str, list[Measurements]] = {}
     for table in tables:
-        by_table.setdefault(table.table, []).append(table)
-    work = [(name, by_table[name]) for name in KERNEL_TABLES if name in by_table]
-    ring = [t for name in COLLECTIVE_TABLES for t in by_table.get(name, [])]
-    tasks = [name for name, _ in work] + (["collective"] if ring else [])
-    shared = (dict(work), dict(chips), ring, dict(links), tuple(in_network))
-    results = dict(mapped(_fitter, shared, tasks, processes, done))
-    classes = [r for name in KERNEL_TABLES if isinstance(r := results.get(name), ClassResult)]
-    collectives = results.get("collective")
+        by_class.setdefault(FORMATS[table.table].fits[0], []).append(table)
+    shared = (by_class, dict(chips), dict(links), tuple(in_network))
+    results = dict(mapped(_fitter, shared, list(by_class), processes, done))
+    classes = [r for r in results.values() if isinstance(r, ClassResult)]
+    collectives = results.get(COLLECTIVE)
     rejected, times = _judge(classes, chips, layer_shapes(models))
     return CalibrationResult(
         kernels=tuple(fit for result in classes for fit in result.fits),
@@ -99,18 +95,17 @@ def calibrate(
 
 
 def _fitter(
-    by_table: Mapping[str, Sequence[Measurements]],
+    by_class: Mapping[str, Sequence[Measurements]],
     chips: dict[str, Chip],
-    ring: Sequence[Measurements],
     links: Mapping[str, float],
     in_network: Collection[str],
 ) -> Callable[[str], ClassResult | list[CollectiveFit] | None]:
     """What fits the tables of a class; None for one with too few rows."""
 
     def fitted(name: str) -> ClassResult | list[CollectiveFit] | None:
-        if name == "collective":
-            return calibrate_collectives(ring, links, in_network)
-        groups = groups_of(by_table[name], chips)
+        if name == COLLECTIVE:
+            return calibrate_collectives(by_class[name], links, in_network)
+        groups = groups_of(by_class[name], chips)
         return calibrate_class(groups) if groups else None
 
     return fitted

@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from rackline.arch import Model, MoeFfn
+from rackline.arch.attention import LATENT_KERNELS
 from rackline.fitting.amounts import KV_TYPES, PREFILL_TYPES, PRODUCTS, Amounts, amounts
 from rackline.fitting.line import seconds
 from rackline.fitting.solver import Values
@@ -66,7 +67,7 @@ def layer_shapes(models: Iterable[Model]) -> dict[str, list[tuple[float, ...]]]:
                 sizes = {(float(p.shard_out(tp)), float(p.shard_in(tp))) for p in projections}
                 found.setdefault("gemm", set()).update((m, n, k) for m in _TOKENS for n, k in sizes)
                 heads = float(np.ceil(attention.num_q_heads / tp))
-                if attention.kernel == "mla":
+                if attention.kernel in LATENT_KERNELS:
                     found.setdefault("mla_decode", set()).update((b, c, heads) for b, c in _DECODE)
                     found.setdefault("mla_prefill", set()).update((b, t, heads) for b, t in _PREFILL)
                     continue

@@ -14,13 +14,32 @@ from rackline.fitting.kernels import KernelFit
 from rackline.fitting.run import CalibrationResult
 from rackline.fitting.siblings import Disagreement
 
+_NAMED = {
+    "attention_prefill": "attention prefill",
+    "attention_decode": "attention decode",
+    "encoder_prefill": "encoder attention",
+    "hyper_connections": "hyper-connections",
+}
+_OF_KERNEL = {
+    "mla": "mla",
+    "sparse": "sparse attention",
+    "compressed_sparse": "compressed attention, picked",
+    "compressed": "compressed attention, whole",
+    "block_sparse": "block-sparse attention",
+    "gated_delta": "gated delta nets",
+    "kda": "Kimi delta attention",
+    "convolution": "convolutions of states",
+}
 KINDS = (
     "gemm bf16",
     "gemm fp8 and fp4",
     "gemm integer weights",
     "attention prefill",
     "attention decode",
-    "mla",
+    *_OF_KERNEL.values(),
+    "encoder attention",
+    "hyper-connections",
+    "quantise",
     "moe",
     "library collectives",
     "custom all-reduce",
@@ -55,9 +74,7 @@ def kind_of(op_class: str, dtype: str) -> str:
         if dtype == "bf16":
             return "gemm bf16"
         return "gemm fp8 and fp4" if dtype in ("fp8", "fp8_block", "fp4") else "gemm integer weights"
-    if op_class.startswith("mla"):
-        return "mla"
-    return {"attention_prefill": "attention prefill", "attention_decode": "attention decode"}.get(op_class, op_class)
+    return _NAMED.get(op_class) or _OF_KERNEL.get(op_class.rpartition("_")[0], op_class)
 
 
 def errors_by_kind(result: CalibrationResult) -> tuple[KindErrors, ...]:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from rackline.catalog import version_key
+from rackline.catalog import release_numbers, version_key
 from rackline.errors import InputError, nearest_names
 from rackline.files import read_lines
+from rackline.fitting.kernel_tables import names_operations, spelled_row
 from rackline.fitting.rocm_tables import is_rocm, rocm_header, rocm_row
 
 Array = npt.NDArray[np.float64]
@@ -33,6 +34,8 @@ class TableFormat:
         sizes: columns that hold positive numbers and make the key of a row.
         words: text columns that are part of the key.
         family: sizes (or words) that make a shape family: one is fitted or held out as a whole.
+        usual: what a column stands for that a table lacks or leaves empty; 0 is allowed in it.
+        fits: classes of the rows of a pass whose numbers are fitted to it; empty for none.
     """
 
     name: str
@@ -40,54 +43,139 @@ class TableFormat:
     sizes: tuple[str, ...]
     words: tuple[str, ...] = ()
     family: tuple[str, ...] = ()
+    usual: Mapping[str, str] = field(default_factory=dict[str, str])
+    fits: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Columns that hold text."""
+        return tuple(name for name in (*self.labels, *self.words) if name != "num_chips")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that a row states, beside those of every table."""
+        return tuple(name for name in (*self.labels, *self.sizes, *self.words) if name not in self.usual)
 
 
 _GQA = ("q_heads", "kv_heads", "head_dim")
+_CACHED = ("dtype", "kv_dtype")
+_STATE = ("batch", "tokens", "key_heads", "value_heads", "key_dim", "value_dim")
+
+
+def _module(name: str, *fits: str) -> tuple[TableFormat, TableFormat]:
+    """A whole attention module, its products included: prompts behind a prefix, and decoded tokens."""
+    decode, prefill = (
+        TableFormat(
+            name=f"{name}_{phase}",
+            labels=_CACHED,
+            sizes=("batch", "tokens", "prefix", "q_heads"),
+            words=("model", "gemm_type", "own_index"),
+            family=("batch", "q_heads"),
+            usual={"prefix": "0"},
+            fits=tuple(f"{one}_{phase}" for one in fits),
+        )
+        for phase in ("decode", "prefill")
+    )
+    return decode, prefill
+
+
+def _states(name: str) -> tuple[TableFormat, TableFormat]:
+    """A kernel over a recurrent state."""
+    decode, prefill = (
+        TableFormat(
+            name=f"{name}_{phase}",
+            labels=(),
+            sizes=_STATE,
+            family=("batch", "value_heads"),
+            fits=(f"{name}_{phase}",),
+        )
+        for phase in ("decode", "prefill")
+    )
+    return decode, prefill
+
+
 TABLES = (
-    TableFormat(name="gemm", labels=("dtype",), sizes=("m", "n", "k"), family=("n", "k")),
-    TableFormat(
-        name="attention_decode",
-        labels=("dtype", "kv_dtype"),
-        sizes=("batch", "context", *_GQA),
-        family=("batch", *_GQA),
+    TableFormat(name="gemm", labels=("dtype",), sizes=("m", "n", "k"), family=("n", "k"), fits=("gemm",)),
+    *(
+        TableFormat(
+            name=f"attention_{phase}",
+            labels=_CACHED,
+            sizes=("batch", tokens, *_GQA, "window"),
+            family=("batch", *_GQA),
+            usual={"window": "0"},
+            fits=(f"attention_{phase}",),
+        )
+        for phase, tokens in (("decode", "context"), ("prefill", "tokens"))
     ),
-    TableFormat(
-        name="attention_prefill",
-        labels=("dtype", "kv_dtype"),
-        sizes=("batch", "tokens", *_GQA),
-        family=("batch", *_GQA),
-    ),
-    TableFormat(
-        name="mla_decode",
-        labels=("dtype", "kv_dtype"),
-        sizes=("batch", "context", "q_heads"),
-        family=("batch", "q_heads"),
-    ),
-    TableFormat(
-        name="mla_prefill",
-        labels=("dtype", "kv_dtype"),
-        sizes=("batch", "tokens", "q_heads"),
-        family=("batch", "q_heads"),
+    *(
+        TableFormat(
+            name=f"mla_{phase}",
+            labels=_CACHED,
+            sizes=("batch", tokens, "q_heads"),
+            family=("batch", "q_heads"),
+            fits=(f"mla_{phase}",),
+        )
+        for phase, tokens in (("decode", "context"), ("prefill", "tokens"))
     ),
     TableFormat(
         name="moe",
         labels=("dtype",),
-        sizes=("tokens", "d_model", "d_ff", "top_k", "num_experts", "moe_tp", "ep"),
+        sizes=("tokens", "d_model", "d_ff", "top_k", "num_experts", "moe_tp", "ep", "matrices"),
         words=("distribution",),
         family=("d_model", "d_ff", "num_experts", "moe_tp", "ep"),
+        usual={"matrices": "3"},
+        fits=("moe",),
     ),
     TableFormat(
         name="collective",
         labels=("collective", "num_chips"),
         sizes=("message_bytes",),
+        fits=("collective",),
     ),
     TableFormat(
         name="custom_all_reduce",
         labels=("implementation", "num_chips"),
         sizes=("message_bytes",),
+        fits=("collective",),
     ),
+    TableFormat(name="deepep_low_latency", labels=(), sizes=("num_nodes", "d_model", "tokens", "top_k", "num_experts")),
+    *_module("mla_module", "mla"),
+    *_module("sparse_attention", "sparse", "index"),
+    *_module("compressed_sparse", "compressed_sparse", "compressed_index"),
+    *_module("heavily_compressed", "compressed"),
+    *_module("block_sparse", "block_sparse", "block_index"),
+    *_states("gated_delta"),
+    *_states("kda"),
+    *(
+        TableFormat(
+            name=f"convolution_{phase}",
+            labels=(),
+            sizes=("batch", "tokens", "channels", "width"),
+            family=("batch", "channels"),
+            fits=(f"convolution_{phase}",),
+        )
+        for phase in ("decode", "prefill")
+    ),
+    TableFormat(
+        name="encoder_attention",
+        labels=("dtype",),
+        sizes=("batch", "tokens", "q_heads", "head_dim"),
+        family=("tokens", "q_heads", "head_dim"),
+        fits=("encoder_prefill",),
+    ),
+    TableFormat(
+        name="hyper_connections",
+        labels=("part",),
+        sizes=("tokens", "d_model", "streams", "sites"),
+        family=("tokens",),
+        fits=("hyper_connections",),
+    ),
+    TableFormat(name="quantise", labels=("dtype",), sizes=("m", "k"), family=("k",), fits=("quantise",)),
 )
-_IGNORED = ("deepep_low_latency",)  # known table, nothing of it is fitted here
+FEWEST_ROWS = 10
+ALIKE = 0.05
+"""Mean |log ratio| of the times of two versions at equal shapes below which they are one."""
+FORMATS: Mapping[str, TableFormat] = {form.name: form for form in TABLES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,75 +241,100 @@ def read_tables(paths: Iterable[str | Path], chips: Sequence[str]) -> list[Measu
     """
     rows: dict[str, list[_Row]] = {}
     known = frozenset(chips)
-    for path in paths:
-        form, read = _read_file(Path(path), known)
-        if form is not None:
-            rows.setdefault(form.name, []).extend(read)
-    if not any(rows.values()):
+    for path in map(Path, paths):
+        for read in table_rows(path, read_lines(path, what="operation table", allowed="a readable CSV file")):
+            if read.form is None or not read.form.fits:
+                continue
+            if read.problem:
+                raise InputError(
+                    what="line", given=read.problem[0], allowed=read.problem[1], where=f"{path}:{read.line}"
+                )
+            row = _row(read.form, read.cells, known, f"{path}:{read.line}")
+            rows.setdefault(read.form.name, []).append(row)
+    if not rows:
         raise InputError(what="operation tables", given=[str(p) for p in paths], allowed="at least one row to fit")
     out: list[Measurements] = []
     for form in TABLES:
         groups: dict[tuple[str, ...], list[_Row]] = {}
-        latest: dict[tuple[str, ...], str] = {}
         for row in rows.get(form.name, []):
             groups.setdefault(row.group, []).append(row)
-            stack = row.group[:2]
-            latest[stack] = max(latest.get(stack, row.version), row.version, key=version_key)
-        for group, members in sorted(groups.items()):
-            measured = _group(form, group, members, latest[group[:2]])
-            if measured is not None:
-                out.append(measured)
+        out += [_group(form, group, members) for group, members in sorted(groups.items())]
     return out
 
 
-def _read_file(path: Path, chips: frozenset[str]) -> tuple[TableFormat | None, list[_Row]]:
-    reader = csv.reader(read_lines(path, what="operation table", allowed="a readable CSV file"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """A line of a table in the columns of its format.
+
+    Args:
+        line: its number.
+        form: its format; None for one of an operation that has none.
+        cells: by column.
+        problem: why it cannot be read: what was given, and what is allowed; empty if it can.
+    """
+
+    line: int
+    form: TableFormat | None
+    cells: dict[str, str]
+    problem: tuple[str, ...] = ()
+
+
+def table_rows(path: Path, lines: Iterable[str]) -> Iterator[TableRow]:
+    """The rows of a table in the columns of their formats, whatever its source calls them.
+
+    Args:
+        path: of the table, for messages.
+        lines: its content.
+
+    Raises:
+        InputError: the columns are of no known table.
+    """
+    reader = csv.reader(lines)
     try:
         header = next(reader, list[str]())
-        rocm = is_rocm(header)
-        form = _format(path, rocm_header(header) if rocm else header)
-        if form is None:
-            return None, []
-        found: list[_Row] = []
+        rocm, named = is_rocm(header), names_operations(header)
+        form = None if named else _format(path, rocm_header(header) if rocm else header)
         for cells in reader:
-            where = f"{path}:{reader.line_num}"
-            values = _values(header, cells, where, rocm) if cells else None
-            if values is not None:
-                found.append(_row(form, values, chips, where))
-        return form, found
+            if not cells:
+                continue
+            row = dict(zip(header, cells, strict=False))
+            problem: tuple[str, ...] = ()
+            if len(cells) != len(header):
+                problem = (f"{len(cells)} values", f"{len(header)} values, one per column")
+            elif named:
+                found = spelled_row(row)
+                form, row = (None, row) if found is None else (FORMATS[found[0]], found[1])
+            elif rocm:
+                translated = rocm_row(row)
+                if translated is None:
+                    continue
+                row = translated
+            usual = {} if form is None else {name: text for name, text in form.usual.items() if not row.get(name)}
+            yield TableRow(line=reader.line_num, form=form, cells={**row, **usual}, problem=problem)
     except csv.Error as error:
         raise InputError(what="operation table", given=str(path), allowed=f"a readable CSV file ({error})") from None
 
 
-def _format(path: Path, header: list[str]) -> TableFormat | None:
-    """The format whose columns the header has; the file's name only chooses which missing column is named."""
+def _format(path: Path, header: list[str]) -> TableFormat:
+    """The format whose columns the header has; the file's name only chooses between two, and which missing column is
+    named."""
     present = set(header)
-    if {"dispatch_s", "combine_s"} <= present:
-        return None
+    named = FORMATS.get(path.stem)
     fitting = [form for form in TABLES if not _missing(form, present)]
     if fitting:
-        return max(fitting, key=lambda form: len(form.labels) + len(form.sizes))
-    named = [form for form in TABLES if form.name == path.stem]
-    closest = named or [min(TABLES, key=lambda form: len(_missing(form, present)) - 0.1 * len(form.sizes))]
+        return max(fitting, key=lambda form: (len(form.columns), form is named))
+    closest = named or min(TABLES, key=lambda form: len(_missing(form, present)) - 0.1 * len(form.sizes))
     raise InputError(
-        what=f"columns of a {closest[0].name} table",
-        given=", ".join(header),
-        allowed=f"also {', '.join(_missing(closest[0], present))}",
+        what=f"columns of a {closest.name} table",
+        given=", ".join(header) or "nothing",
+        allowed=f"also {', '.join(_missing(closest, present))}",
         where=f"{path}:1",
     )
 
 
 def _missing(form: TableFormat, present: set[str]) -> list[str]:
-    needed = ("chip", "stack", "stack_version", *form.labels, *form.sizes, *form.words, "seconds")
+    needed = ("chip", "stack", "stack_version", *form.columns, "seconds")
     return [name for name in needed if name not in present]
-
-
-def _values(header: list[str], cells: list[str], where: str, rocm: bool) -> dict[str, str] | None:
-    """The values of a line by column; None for one of a library that has nothing of its kind here."""
-    if len(cells) != len(header):
-        raise InputError(what="line", given=f"{len(cells)} values", allowed=f"{len(header)} values", where=where)
-    values = dict(zip(header, cells, strict=True))
-    return rocm_row(values) if rocm else values
 
 
 def _row(form: TableFormat, values: dict[str, str], chips: frozenset[str], where: str) -> _Row:
@@ -234,38 +347,49 @@ def _row(form: TableFormat, values: dict[str, str], chips: frozenset[str], where
     return _Row(
         group=(chip, values["stack"], *(values[name] for name in form.labels)),
         version=values["stack_version"],
-        sizes=tuple(_positive(name, values[name], where) for name in form.sizes),
+        sizes=tuple(_positive(name, values[name], where, zero=name in form.usual) for name in form.sizes),
         words=tuple(values[name] for name in form.words),
         seconds=_positive("seconds", values["seconds"], where),
     )
 
 
-def _positive(name: str, text: str, where: str) -> float:
+def _positive(name: str, text: str, where: str, zero: bool = False) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value > 0):
+    if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
         raise InputError(what=name, given=text, allowed="a number above 0", where=where)
     return value
 
 
-def _group(form: TableFormat, group: tuple[str, ...], rows: list[_Row], latest: str) -> Measurements | None:
-    """Rows of the latest version of the stack in this table, with the older ones beside; None if there are none."""
+def _group(form: TableFormat, group: tuple[str, ...], rows: list[_Row]) -> Measurements:
+    """Rows of the newest version that measured them, with the older ones beside.
+
+    Versions hardly measure the same shapes. One that takes the time of the newest at those that they share, or that
+    shares too few to tell, adds its other shapes to the newest's.
+    """
     versions: dict[str, list[_Row]] = {}
     for row in rows:
         versions.setdefault(row.version, []).append(row)
-    kept = versions.pop(latest, None)
-    if kept is None:
-        return None
+    # commits have no order: they count where there is nothing else
+    latest = max(versions, key=lambda version: (bool(release_numbers(version)), version_key(version)))
+    kept = versions.pop(latest)
     newest = _fastest(kept)
     older: list[Measurements] = []
-    for version in sorted(versions, key=version_key, reverse=True):
+    alike: list[_Row] = []
+    for version in sorted(filter(release_numbers, versions), key=version_key, reverse=True):
         shared = [row for row in versions[version] if (row.sizes, row.words) in newest]
+        own = _fastest(shared)
+        apart = np.array([abs(math.log(time / newest[key])) for key, time in own.items()])
+        if len(apart) < FEWEST_ROWS or np.mean(apart) < ALIKE:
+            alike += [row for row in versions[version] if (row.sizes, row.words) not in newest]
         if shared:
-            times = np.array([newest[key] for key in sorted(_fastest(shared))])
+            times = np.array([newest[key] for key in sorted(own)])
             older.append(replace(_of_version(form, group, shared), newest_s=times))
-    return replace(_of_version(form, group, kept), older=tuple(older), older_rows=len(rows) - len(kept))
+    kept = [*kept, *alike]
+    measured = replace(_of_version(form, group, kept), stack_version=latest)
+    return replace(measured, older=tuple(older), older_rows=len(rows) - len(kept))
 
 
 _Shape = tuple[tuple[float, ...], tuple[str, ...]]

@@ -13,17 +13,21 @@ from rackline.files import rounded, toml_text, write_text
 from rackline.fitting.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, CollectiveFit, two_shot_values
 from rackline.fitting.evaluate import Errors
 from rackline.fitting.kernels import KernelFit
+from rackline.fitting.line import of_class
 from rackline.fitting.older import OlderFit
 from rackline.fitting.reject import host_bound_chips
 from rackline.fitting.rocm_tables import VERSION as ROCM
 from rackline.fitting.run import CalibrationResult
 from rackline.fitting.solver import Values
+from rackline.passes.calibration import PARENT_CLASS
 from rackline.serving.stack import known_stack
 
 GENERIC = "generic"
+OF_NVIDIA = frozenset(PARENT_CLASS) - {"mla_decode", "mla_prefill"}
 _SOURCE = (
     "kernel and collective times published with aiconfigurator (github.com/ai-dynamo/aiconfigurator); the numbers here "
-    "are fits to them, message sizes as nccl-tests prints them"
+    "are fits to them, message sizes as nccl-tests prints them; attention modules, recurrent states, encoders and "
+    "hyper-connections from the kernel tables of aisimulate 0.13.0.dev202610270000000085"
 )
 _URL = "https://github.com/ai-dynamo/aiconfigurator"
 _ACCESSED = "2026-11-21"
@@ -66,13 +70,16 @@ def stack_file(result: CalibrationResult, stack: str) -> str:
             "missing here falls back to the same chip under another stack, to its generation, to all chips."
         ),
         evidence="measured",
-        operations=[_kernel_entry(fit) for fit in kernels if fit.group.key not in result.rejected],
+        operations=[entry for fit in kernels if fit.group.key not in result.rejected for entry in _kernel_entries(fit)],
         collectives=[entry for fit in custom for entry in _collective_entries(fit)],
         older_operations=[
-            _entry(fit.group.chip, fit.group.work.op_class, fit.group.work.dtype, one.values, _of_older(one))
+            entry
             for fit in kernels
             if fit.group.key not in result.rejected
             for one in fit.older
+            for entry in _entries(
+                fit.group.chip, fit.group.work.op_class, fit.group.work.dtype, one.values, _of_older(one)
+            )
         ],
         older_collectives=[
             {"chip": fit.chip, "class": name, "group_size": fit.group_size, **values, **_of_older(one)}
@@ -95,10 +102,11 @@ def generic_file(result: CalibrationResult, name: str = GENERIC) -> str:
     for op_class, types in result.parents.items():
         for dtype, parents in types.items():
             members = [f for f in result.kernels if (f.group.work.op_class, f.group.work.dtype) == (op_class, dtype)]
-            levels = {"*": parents.everywhere, **parents.by_generation}
-            for chip, values in sorted(levels.items()):
+            # what only NVIDIA's chips were measured with says less of others than their own numbers of the parent class
+            levels = {} if op_class in OF_NVIDIA else {"*": parents.everywhere}
+            for chip, values in sorted({**levels, **parents.by_generation}.items()):
                 rows = sum(f.errors.rows for f in members if chip in ("*", f.group.generation))
-                operations.append(_entry(chip, op_class, dtype, values, {"rows": rows, "evidence": "derived"}))
+                operations += _entries(chip, op_class, dtype, values, {"rows": rows, "evidence": "derived"})
     bound = host_bound_chips(result.collectives)
     kept = [fit for fit in result.collectives if fit.chip not in bound]
     library = [fit for fit in kept if fit.op_class != CUSTOM]
@@ -126,16 +134,16 @@ def merged_file(result: CalibrationResult, name: str) -> str:
     for fit in accepted:
         place = (fit.group.chip, fit.group.stack)
         counts[place] = counts.get(place, 0) + 1
-    entries: dict[tuple[str, str, str], Entry] = {}
+    entries: dict[tuple[str, str, str], list[Entry]] = {}
     for fit in sorted(accepted, key=lambda f: (-counts[f.group.chip, f.group.stack], f.group.stack)):
         key = (fit.group.chip, fit.group.work.op_class, fit.group.work.dtype)
-        entries.setdefault(key, _kernel_entry(fit, note=fit.group.stack))
+        entries.setdefault(key, _kernel_entries(fit, note=fit.group.stack))
     operations: list[Entry] = [dict(entry) for entry in _ASSUMED]
-    operations += [entries[key] for key in sorted(entries)]
+    operations += [entry for key in sorted(entries) for entry in entries[key]]
     for op_class, types in result.parents.items():
         for dtype, parents in types.items():
             for chip, values in sorted({"*": parents.everywhere, **parents.by_generation}.items()):
-                operations.append(_entry(chip, op_class, dtype, values, {"evidence": "derived"}))
+                operations += _entries(chip, op_class, dtype, values, {"evidence": "derived"})
     collectives: dict[tuple[object, ...], Entry] = {}
     ranked = sorted(result.collectives, key=lambda f: (-counts.get((f.chip, f.stack), 0), f.stack))
     for fit in ranked:
@@ -172,7 +180,7 @@ def write_files(contents: Mapping[Path, str]) -> None:
         raise failed
 
 
-def _kernel_entry(fit: KernelFit, note: str = "") -> Entry:
+def _kernel_entries(fit: KernelFit, note: str = "") -> list[Entry]:
     more: Entry = {
         **_statistics(fit.errors),
         **_versions(fit.group.stack_version, fit.oldest_version),
@@ -180,11 +188,16 @@ def _kernel_entry(fit: KernelFit, note: str = "") -> Entry:
     }
     if note:
         more["note"] = note
-    return _entry(fit.group.chip, fit.group.work.op_class, fit.group.work.dtype, fit.values, more)
+    return _entries(fit.group.chip, fit.group.work.op_class, fit.group.work.dtype, fit.values, more)
 
 
-def _entry(chip: str, op_class: str, dtype: str, values: Values, more: Entry) -> Entry:
-    return {"chip": chip, "class": op_class, "dtype": dtype, **values, **more}
+def _entries(chip: str, op_class: str, dtype: str, values: Values, more: Entry) -> list[Entry]:
+    """The entry of a class, and those of the classes that were fitted with it."""
+    others = dict.fromkeys(name.partition(".")[0] for name in values if "." in name)
+    return [
+        {"chip": chip, "class": name or op_class, "dtype": dtype, **of_class(values, name), **more}
+        for name in ("", *others)
+    ]
 
 
 def _statistics(errors: Errors) -> Entry:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rackline.arch import Core, DenseFfn, Model, MoeFfn, Projection
-from rackline.arch.attention import STATE_BYTES
+from rackline.arch.attention import LATENT_KERNELS, STATE_BYTES
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
 from rackline.parallel.precision import Precision, compute_dtype, operation_dtype, storage_bytes
@@ -24,6 +24,8 @@ from rackline.passes.row import Row
 # write, the activation function. vLLM, SGLang and TensorRT-LLM fuse to about this many. A gate on shared experts is
 # three more; an attention kind says itself what it adds (`Attention.extra_kernels`).
 SMALL_KERNELS_PER_LAYER = 4.0
+
+_ROWS = 64.0  # of a tile of a product on NVIDIA's tensor cores (FlashMLA pads its heads to it)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,10 @@ def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: C
     projections: dict[Projection, int] = {}
     expansions: dict[tuple[Projection, bool], int] = {}
     cores: dict[Core, int] = {}
+    convolutions: dict[tuple[int, int], int] = {}
     for group in model.layer_groups:
+        if group.attention.convolution is not None:
+            convolutions[group.attention.convolution] = convolutions.get(group.attention.convolution, 0) + group.count
         for projection in group.attention.projections(model.d_model):
             projections[projection] = projections.get(projection, 0) + group.count
         expansion = group.attention.expansion()
@@ -109,14 +114,82 @@ def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: C
         )
         for (p, expands_prefix), n in expansions.items()
     ]
+    for (channels, width), count in convolutions.items():
+        rows += convolution_rows(channels, width, count=count, tp=tp)
     for core, count in cores.items():
         rows.append(decode_core(core, count=count, tp=tp, precision=precision, chip=chip))
         rows.append(prefill_core(core, count=count, tp=tp, precision=precision, chip=chip))
     return rows
 
 
+def convolution_rows(channels: FloatLike, width: int, *, count: int, tp: FloatLike) -> list[Row]:
+    """Short causal convolution before a recurrent state: a few values of each channel are kept, read and written."""
+    own = np.ceil(channels / np.asarray(tp))
+    kept = 2.0 * own * (width - 1)
+    return [
+        Row(
+            name=f"convolution_{phase}",
+            group="attention",
+            op_class=f"convolution_{phase}",
+            dtype="bf16",
+            compute={tokens: 2.0 * width * own * count},
+            hbm={tokens: 2.0 * 2.0 * own * count, **({f.DECODE_SEQUENCES: 2.0 * kept * count} if decodes else {})},
+            launches={f.HAS_DECODE if decodes else f.HAS_PREFILL: float(count)},
+            formula=f"{count} × {_text(own)} channels in and out, {width} tokens wide",
+        )
+        for phase, tokens, decodes in (("decode", f.DECODE_TOKENS, True), ("prefill", f.PREFILL_TOKENS, False))
+    ]
+
+
+def hyper_connection_row(part: str, d_model: FloatLike, streams: FloatLike, *, count: int) -> Row:
+    """One step of hyper-connections over several residual streams.
+
+    Before a block the streams are mixed into its input, with weights that a small product and a few rounds of
+    normalisation make of them; after it, the streams are mixed with each other and with its output.
+    """
+    moved = {
+        "pre": streams + 1.0,
+        "post": 2.0 * streams + 1.0,
+        "fused_post_pre": 2.0 * streams + 2.0,
+        "expand": streams + 1.0,
+        "contract": streams + 1.0,
+    }[part]
+    mixes = (2.0 + streams) * streams if "pre" in part else streams
+    return Row(
+        name=f"hyper_connections_{part}",
+        group="ends",
+        op_class="hyper_connections",
+        dtype=part,
+        compute_dtype="bf16",
+        compute={f.TOKENS: 2.0 * streams * d_model * mixes * count},
+        hbm={f.TOKENS: 2.0 * moved * d_model * count},
+        launches={f.ONE: float(count)},
+        formula=f"{count} × {_text(moved)} of {_text(streams)} streams and their mean, {_text(d_model)} wide",
+    )
+
+
+def quantise_row(width: FloatLike) -> Row:
+    """Activations from bf16 to 8 bits, where a kernel of its own does it."""
+    return Row(
+        name="quantise",
+        group="attention",
+        op_class="quantise",
+        dtype="fp8",
+        compute_dtype="bf16",
+        hbm={f.TOKENS: 3.0 * width},
+        launches={f.ONE: 1.0},
+        formula="bf16 read, 8 bits written",
+    )
+
+
 def _heads(core: Core, tp: FloatLike) -> FloatLike:
     return core.num_q_heads * np.ones_like(tp) if core.heads_are_copied else np.ceil(core.num_q_heads / tp)
+
+
+def _pair_heads(core: Core, heads: FloatLike) -> FloatLike:
+    """Heads that the products of scores and values work on: those of a token fill tiles of 64 rows where it picks its
+    own cache entries, so that no other token shares them."""
+    return np.ceil(np.asarray(heads) / _ROWS) * _ROWS if core.kernel in LATENT_KERNELS[1:] else heads
 
 
 def _cache_bytes(core: Core, tp: FloatLike, precision: Precision) -> FloatLike:
@@ -145,10 +218,10 @@ def decode_core(attention: Core, *, count: int, tp: FloatLike, precision: Precis
         dtype=precision.kv_cache,
         # kernels for an fp8 latent multiply in fp8 where the chip can
         compute_dtype=compute_dtype("fp8", chip)
-        if attention.kernel == "mla" and precision.kv_cache == "fp8" and chip.supports("fp8")
+        if attention.kernel in LATENT_KERNELS and precision.kv_cache == "fp8" and chip.supports("fp8")
         else _score_dtype(attention, precision, chip),
         compute={
-            f.kv_pairs(attention.kind): work.pair_flop * count,
+            f.kv_pairs(attention.kind): _pair_heads(attention, heads) * attention.decode_flop_per_pair * count,
             f.DECODE_TOKENS: heads * attention.state_flop_per_token * count,
         },
         hbm={
@@ -172,6 +245,9 @@ def prefill_core(attention: Core, *, count: int, tp: FloatLike, precision: Preci
     kv_bytes = _cache_bytes(attention, tp, precision)
     work = AttentionWork.prefill(attention, heads, kv_heads, kv_bytes)
     pairs = f.attention_pairs(attention.kind)
+    # a prompt reads and writes its state once; prompts are the rows of logits that do not decode
+    state_bytes = 2.0 * STATE_BYTES * attention.state_elements(tp) * count
+    states = {f.LOGIT_ROWS: state_bytes, f.DECODE_TOKENS: -state_bytes} if np.any(state_bytes) else {}
     return Row(
         name=f"attention_prefill_{attention.kind}",
         group="attention",
@@ -179,13 +255,14 @@ def prefill_core(attention: Core, *, count: int, tp: FloatLike, precision: Preci
         dtype=operation_dtype(precision.attention, precision.kv_cache),
         compute_dtype=_score_dtype(attention, precision, chip),
         compute={
-            pairs: work.pair_flop * count,
+            pairs: _pair_heads(attention, heads) * attention.prefill_flop_per_pair * count,
             f.PREFILL_TOKENS: heads * attention.chunk_flop_per_token * count,
         },
         hbm={
             f.PREFILL_TOKENS: work.token_bytes * count,
             f.CHUNK_PREFIX_TOKENS: kv_bytes * attention.kv_entries_per_token * count,
             **({pairs: attention.bytes_per_pair * count} if attention.bytes_per_pair else {}),
+            **states,
         },
         launches={f.HAS_PREFILL: float(count)},
         depth={f.CHUNK_TOKENS: float(count)},
@@ -287,10 +364,6 @@ def ends_rows(
         d_out=(Dim(size=model.vocab_size, units=model.vocab_size),),
     )
     weights = Weights(stored=precision.other_weights, activations=precision.other_activations)
-    q_elements = sum(
-        group.count * group.attention.num_q_heads * group.attention.decode_io_elements for group in model.layer_groups
-    )
-    small_bytes = 12.0 * model.d_model * model.num_layers + 2.0 * q_elements / tp
     return [
         Row(
             name="embedding",
@@ -301,19 +374,36 @@ def ends_rows(
             launches={f.ONE: 1.0},
             formula="one row of the table read and written a token",
         ),
-        Row(
-            name="norm_rope_activation",
-            group="ends",
-            op_class="elementwise",
-            dtype="bf16",
-            hbm={f.TOKENS: small_bytes},
-            launches={f.ONE: small_kernels(model)},
-            formula=f"{model.num_layers} × (12·{model.d_model} B + queries) per token, "
-            f"{small_kernels(model) / model.num_layers:.3g} launches per layer",
-        ),
+        small_kernels_row(model, small_kernels(model), tp),
+        *_hyper_connections(model),
         gemm_row(head, count=1, tp=tp, weights=weights, chip=chip, group="ends", token_feature=f.LOGIT_ROWS),
         *([_sampling(model, sample_bytes_per_logit)] if sample_bytes_per_logit else []),
     ]
+
+
+def _hyper_connections(model: Model) -> list[Row]:
+    """Before and behind each block, where a model has several residual streams."""
+    if model.residual_streams == 1:
+        return []
+    blocks = sum(group.count * (group.has_attention + group.has_ffn) for group in model.layer_groups)
+    return [hyper_connection_row(part, model.d_model, model.residual_streams, count=blocks) for part in ("pre", "post")]
+
+
+def small_kernels_row(model: Model, launches: float, tp: FloatLike = 1) -> Row:
+    """Norms, rotary embedding with the cache write, activations and what else attention launches beside its core."""
+    q_elements = sum(
+        group.count * group.attention.num_q_heads * group.attention.decode_io_elements for group in model.layer_groups
+    )
+    return Row(
+        name="norm_rope_activation",
+        group="ends",
+        op_class="elementwise",
+        dtype="bf16",
+        hbm={f.TOKENS: 12.0 * model.d_model * model.num_layers + 2.0 * q_elements / tp},
+        launches={f.ONE: launches},
+        formula=f"{model.num_layers} × (12·{model.d_model} B + queries) per token, "
+        f"{launches / model.num_layers:.3g} launches per layer",
+    )
 
 
 def _sampling(model: Model, bytes_per_logit: float) -> Row:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from rackline.arch import AnyModel, Model
+from rackline.arch.attention import LATENT_KERNELS
 from rackline.errors import PrecisionError, nearest_names
 from rackline.hardware import Chip
 
@@ -162,7 +163,7 @@ def stored_precision(label: str, model: AnyModel) -> Precision:
 
 def _from_label(base: str, model: AnyModel) -> Precision:
     """The table: one line per label; see docs/precision.md for a description."""
-    mla = isinstance(model, Model) and any(core.kernel == "mla" for core in model.cores().values())
+    mla = isinstance(model, Model) and any(core.kernel in LATENT_KERNELS for core in model.cores().values())
     kv = "bf16" if mla else "fp8"  # MLA stacks keep the latent in bf16 unless told otherwise
     moe = isinstance(model, Model) and model.is_moe
     if base == "bf16":

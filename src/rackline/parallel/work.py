@@ -107,7 +107,7 @@ class ExpertsWork:
         d_in: FloatLike,
         width: FloatLike,
         *,
-        matrices: float,
+        matrices: FloatLike,
         bytes_per_weight: float,
         bytes_per_activation: float,
     ) -> ExpertsWork:

@@ -13,7 +13,24 @@ from rackline.passes.features import Array, FloatLike, as_array
 
 StepPolicy = Literal["blackboard", "serial", "overlap"]
 POLICIES: tuple[StepPolicy, ...] = get_args(StepPolicy)
-PARENT_CLASS = {"mla_decode": "attention_decode", "mla_prefill": "attention_prefill"}
+_KERNEL_PARENT = {
+    "mla": "attention",
+    "sparse": "mla",
+    "compressed": "mla",
+    "compressed_sparse": "mla",
+    "index": "attention",
+    "compressed_index": "index",
+    "block_index": "index",
+    "block_sparse": "attention",
+    "gated_delta": "attention",
+    "kda": "attention",
+    "encoder": "attention",
+}
+PARENT_CLASS = {
+    **{f"{name}_{phase}": f"{of}_{phase}" for name, of in _KERNEL_PARENT.items() for phase in ("decode", "prefill")},
+    **dict.fromkeys(("convolution_decode", "convolution_prefill", "hyper_connections", "quantise"), "elementwise"),
+}
+"""Class whose numbers one takes that was measured nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +51,7 @@ class OperationCalibration:
         evidence: kind of evidence for the numbers.
         origin: chip, stack and rule that they come from, as text.
         median_error: median error on held-out shapes; NaN if unknown [1].
+        version: newest version of the stack that they were measured in; empty if unknown.
     """
 
     overhead_s: float = 0.0
@@ -48,6 +66,7 @@ class OperationCalibration:
     evidence: str = "derived"
     origin: str = "unit"
     median_error: float = float("nan")
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +169,12 @@ class Calibration:
 
         A class without numbers takes those of its parent class.
         """
-        for name in (op_class, PARENT_CLASS.get(op_class, op_class)):
+        name = op_class
+        while name:
             for key in (dtype, compute_dtype, "*", "bf16"):
                 if (name, key) in self.operations:
                     return self.operations[name, key]
+            name = PARENT_CLASS.get(name, "")
         return UNIT_OPERATION
 
     def collective(self, name: str) -> CollectiveCalibration | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -12,11 +12,12 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
 
-from rackline.catalog import measured_stacks
+from rackline.catalog import measured_stacks, release_numbers
 from rackline.hardware import Chip
 from rackline.parallel.server_memory import FractionOf
 from rackline.passes import UNIT, Calibration, RowTime
 from rackline.passes.fallback import GENERIC, best_stack
+from rackline.serving.stack import known_stack
 from rackline.units import (
     format_bytes,
     format_count,
@@ -166,7 +167,7 @@ def size(value: float) -> str:
     return format_bytes(value) if value else "-"
 
 
-def trust(calibration: Calibration, chip: Chip, rows: Iterable[RowTime] = ()) -> Text:
+def trust(calibration: Calibration, chip: Chip, rows: Sequence[RowTime] = ()) -> Text:
     """One line that says whose numbers these are, whether they were measured on this chip, and what was not.
 
     Args:
@@ -189,6 +190,7 @@ def trust(calibration: Calibration, chip: Chip, rows: Iterable[RowTime] = ()) ->
     line = Text(f"calibration {calibration.label}, measured on {chip.name}")
     if not measured_here:
         line = Text(f"calibration {calibration.label}: not measured on {chip.name}, {shaky}", style="bold yellow")
+    line.append(_other_version(calibration, rows), style="not bold")
     if calibration.version:
         line.append(f"; {calibration.of_versions}", style="not bold")
     if used:
@@ -199,6 +201,20 @@ def trust(calibration: Calibration, chip: Chip, rows: Iterable[RowTime] = ()) ->
             places = ", ".join(f"{count} to {place}" for place, count in fallbacks.most_common())
             line.append(f": {places}", style="not bold")
     return line
+
+
+def _other_version(calibration: Calibration, rows: Sequence[RowTime]) -> str:
+    """The newest version in which the kernels of the passes were measured, where another one is launched, and how far
+    versions are off that no fit has seen."""
+    used = (calibration.lookup(row.op_class, row.dtype) for row in rows if row.used and row.seconds > 0)
+    measured = {one.version for one in used if one.version and not one.origin.startswith(_FALLBACK)}
+    stack = known_stack(calibration.stack)
+    launched = calibration.version or (stack.newest_version if stack else "")
+    newest = max(measured, key=release_numbers, default="")
+    if stack is None or not launched or not newest or newest == launched:
+        return ""
+    width = ", ".join(percent(error) for error in stack.version_error)
+    return f" up to {newest} ({launched} launched" + (f": versions left out {width} off)" if width else ")")
 
 
 def _fallback_place(origin: str, chip: Chip) -> str:

@@ -118,6 +118,9 @@ class Stack(CatalogueObject):
             other stacks fuse it into the kernel before.
         static_batch_version: Version that drove single batches step by step where a source states none; empty for the
             newest.
+        newest_version: Newest version whose defaults these are; what is launched where nothing else is said.
+        version_error: Median and 90th percentile of the error in time per output token on versions left out of its
+            fit in turn [fraction].
         defaults: What differs in some versions or on some chips; later entries win.
     """
 
@@ -161,6 +164,8 @@ class Stack(CatalogueObject):
     fused_all_reduce: bool = False
     separate_quantise: tuple[Text, ...] = ()
     static_batch_version: str = ""
+    newest_version: str = ""
+    version_error: tuple[Fraction, ...] = ()
     defaults: tuple[Variation, ...] = varying(Variation)
 
     def offline(self) -> Stack:

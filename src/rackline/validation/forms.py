@@ -9,6 +9,7 @@ from functools import cache
 from typing import Literal, assert_never, cast
 
 from rackline.errors import nearest_names
+from rackline.fitting.tables import FORMATS as OPERATIONS
 
 Shape = Literal[
     "text",
@@ -68,24 +69,10 @@ _DAY = 86400.0
 _MOST_WATTS = 1e5  # of one chip; a wafer draws 23 kW
 _SLOWEST_TOKEN = 10.0  # s; a mean time per token above it is taken to be in another unit
 
-# Columns of the operation tables; a text column is listed in OP_WORDS.
-_GQA = ("q_heads", "kv_heads", "head_dim")
-OP_COLUMNS: dict[str, tuple[str, ...]] = {
-    "gemm": ("dtype", "m", "n", "k"),
-    "attention_decode": ("dtype", "kv_dtype", "batch", "context", *_GQA),
-    "attention_prefill": ("dtype", "kv_dtype", "batch", "tokens", *_GQA),
-    "mla_decode": ("dtype", "kv_dtype", "batch", "context", "q_heads"),
-    "mla_prefill": ("dtype", "kv_dtype", "batch", "tokens", "q_heads"),
-    "moe": ("dtype", "tokens", "d_model", "d_ff", "top_k", "num_experts", "moe_tp", "ep", "distribution"),
-    "collective": ("collective", "num_chips", "message_bytes"),
-    "custom_all_reduce": ("implementation", "num_chips", "message_bytes"),
-    "deepep_low_latency": ("num_nodes", "d_model", "tokens", "top_k", "num_experts"),
-}
-OP_WORDS = ("dtype", "kv_dtype", "distribution", "collective", "implementation", "kernel")
 _OP_OPTIONAL: dict[str, Shape] = {
-    name: "text" if name in OP_WORDS else "number"
-    for columns in OP_COLUMNS.values()
-    for name in columns
+    name: "text" if name in form.texts else "number"
+    for form in OPERATIONS.values()
+    for name in (*form.texts, *form.sizes)
     if name != "num_chips"
 }
 
@@ -137,7 +124,7 @@ FORMS: dict[str, Form] = {
     ),
     "op": Form(
         required={"chip": "text", "op": "text"},
-        optional={**_OP_OPTIONAL, "kernel": "text", "dispatch_s": "number", "combine_s": "number"},
+        optional={**_OP_OPTIONAL, "kernel": "text"},
         measured={"seconds": _DAY},
     ),
     "params": Form(
@@ -397,10 +384,10 @@ def _same_quantity(key: str, known: str) -> bool:
 def _kind_problem(kind: str, data: Mapping[str, object]) -> Problem | None:
     if kind == "op":
         op = str(data["op"])
-        if op not in OP_COLUMNS:
-            near = nearest_names(op, OP_COLUMNS, 1)
-            return Problem(what="op", given=op, allowed=", ".join(OP_COLUMNS), nearest="".join(near))
-        missing = next((name for name in OP_COLUMNS[op] if data.get(name) is None), None)
+        if op not in OPERATIONS:
+            near = nearest_names(op, OPERATIONS, 1)
+            return Problem(what="op", given=op, allowed=", ".join(OPERATIONS), nearest="".join(near))
+        missing = next((name for name in OPERATIONS[op].columns if data.get(name) is None), None)
         return (missing and Problem(what=missing, given="nothing", allowed=f"a value (required for {op})")) or None
     measured = cast("dict[str, float]", data.get("measured"))
     output_len = cast("float | None", data.get("output_len"))

@@ -11,7 +11,9 @@ from rackline.errors import InputError, RacklineError, nearest_names
 from rackline.fitting.amounts import Amounts, amounts
 from rackline.fitting.collectives import ONE_SHOT, TWO_SHOT, wire_bytes
 from rackline.fitting.line import seconds as line_seconds
-from rackline.fitting.tables import TABLES, Measurements
+from rackline.fitting.modules import LAYERS
+from rackline.fitting.modules import seconds as layer_seconds
+from rackline.fitting.tables import FORMATS, Measurements
 from rackline.hardware import Chip
 from rackline.passes import Calibration
 from rackline.passes.calibration import UNIT_COLLECTIVE, CollectiveCalibration
@@ -19,7 +21,6 @@ from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.line import collective_seconds, fastest
 from rackline.passes.routing import distinct_ranks
 from rackline.validation.cases import Case, Unsupported
-from rackline.validation.forms import OP_COLUMNS, OP_WORDS
 from rackline.validation.resolve import Resolver
 
 COLLECTIVES = {
@@ -39,8 +40,8 @@ def predict_operations(
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         op = case.text("op")
-        words = [name for name in OP_COLUMNS[op] if name in OP_WORDS and name != "distribution"]
-        groups.setdefault((op, case.chip, case.stack, *(case.text(word) for word in words)), []).append(case)
+        labels = [case.text(name) for name in FORMATS[op].labels if name != "num_chips"]
+        groups.setdefault((op, case.chip, case.stack, case.stack_version, *labels), []).append(case)
     for group in groups.values():
         try:
             seconds: Sequence[float] | None = op_seconds(resolver, group)
@@ -63,11 +64,13 @@ def op_seconds(resolver: Resolver, cases: Sequence[Case]) -> list[float]:
     op = cases[0].text("op")
     chip = resolver.chip(cases[0].chip)
     numbers = resolver.calibration(cases[0], chip)
-    columns = {name: _column(cases, name) for name in OP_COLUMNS[op] if name not in (*OP_WORDS, "num_chips")}
+    columns = {name: _column(cases, name) for name in FORMATS[op].sizes}
     if op == "deepep_low_latency":
         seconds = _deepep(resolver, chip, numbers, columns)
     elif op in ("collective", "custom_all_reduce"):
         seconds = _collective(resolver, chip, numbers, cases, columns["message_bytes"])
+    elif op in LAYERS:
+        seconds = layer_seconds(_measurements(op, cases, columns), chip, numbers)
     else:
         work = amounts(_measurements(op, cases, columns), chip)
         seconds = kernel_seconds(work, numbers)
@@ -88,11 +91,12 @@ def kernel_seconds(work: Amounts, numbers: Calibration) -> Array:
 
 
 def _column(cases: Sequence[Case], name: str) -> Array:
-    return np.array([case.number(name) for case in cases], dtype=float)
+    usual = FORMATS[cases[0].text("op")].usual.get(name, "")
+    return np.array([float(case.text(name, usual)) for case in cases], dtype=float)
 
 
 def _measurements(op: str, cases: Sequence[Case], columns: dict[str, Array]) -> Measurements:
-    form = next(form for form in TABLES if form.name == op)
+    form = FORMATS[op]
     return Measurements(
         table=op,
         chip=cases[0].chip,

@@ -3,19 +3,17 @@ it."""
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError
+from rackline.fitting.tables import FORMATS, TableRow, table_rows
 from rackline.validation.cases import Case, Unsupported, case_from
-from rackline.validation.forms import OP_COLUMNS, OP_WORDS
 
-_TEXTS = (*OP_WORDS, "chip", "stack", "stack_version")
-_NOT_IN_KEY = ("kernel", "seconds", "dispatch_s", "combine_s")
+_OF_EVERY_TABLE = ("chip", "stack", "stack_version")
 
 
 def read_op_table(path: Path, text: str, unknown_keys: dict[str, int]) -> list[Case | Unsupported]:
-    """Read a table whose operation follows from its file name, or else from its columns.
+    """Read a table whose operations follow from its columns, or from one that names them.
 
     Args:
         text: the content of the file.
@@ -23,26 +21,17 @@ def read_op_table(path: Path, text: str, unknown_keys: dict[str, int]) -> list[C
     Raises:
         InputError: the columns do not match any operation.
     """
-    try:
-        rows = list(csv.reader(text.splitlines()))
-    except csv.Error as error:
-        allowed = f"a readable CSV file ({error})"
-        raise InputError(what="operation table", given=str(path), allowed=allowed) from None
-    header = rows[0] if rows else []
-    op = _operation(path, header)
     found: list[Case | Unsupported] = []
-    places: dict[tuple[str, ...], int] = {}
-    for number, cells in enumerate(rows[1:], start=2):
-        if not cells:
-            continue
-        where = f"{path.name}, line {number}"
-        row = dict(zip(header, cells, strict=False))
-        if len(cells) != len(header):
-            cause = f"line: got {len(cells)} values, allowed: {len(header)}, one per column"
+    places: dict[tuple[object, ...], int] = {}
+    for row in table_rows(path, text.splitlines()):
+        where = f"{path.name}, line {row.line}"
+        if row.problem or row.form is None:
+            cause = f"line: got {row.problem[0]}, allowed: {row.problem[1]}" if row.problem else _unknown(row)
             found.append(Unsupported(case_id=where, kind="op", where=where, cause=cause, bad_input=True))
             continue
-        case = case_from(_data(op, row, f"{path.stem}:{number}"), where, unknown_keys)
-        key = tuple(value for name, value in row.items() if name not in _NOT_IN_KEY)
+        data = _data(row, f"{path.stem}:{row.line}")
+        case = case_from(data, where, unknown_keys)
+        key = tuple(value for name, value in data.items() if name not in ("id", "measured"))
         before = places.get(key)
         if before is not None and isinstance(case, Case):
             other = found[before]
@@ -55,33 +44,21 @@ def read_op_table(path: Path, text: str, unknown_keys: dict[str, int]) -> list[C
     return found
 
 
-def _operation(path: Path, header: list[str]) -> str:
-    if path.stem in OP_COLUMNS:
-        return path.stem
-    wanted = {"chip", "seconds"}
-    for op, columns in sorted(OP_COLUMNS.items(), key=lambda item: -len(item[1])):
-        if wanted | set(columns) <= set(header):
-            return op
-    near = nearest_names(path.stem, OP_COLUMNS, 1)
-    raise InputError(
-        what="operation table",
-        given=", ".join(header) or "nothing",
-        allowed=f"chip, seconds and the columns of one of {', '.join(OP_COLUMNS)}",
-        where=str(path),
-        nearest=near[0] if near else None,
-    )
+def _unknown(row: TableRow) -> str:
+    given = row.cells.get("op_name") or "nothing"
+    return str(InputError(what="operation", given=given, allowed=f"one of {', '.join(FORMATS)}"))
 
 
-def _data(op: str, row: dict[str, str], case_id: str) -> dict[str, object]:
-    data: dict[str, object] = {"id": case_id, "kind": "op", "op": op}
-    for name, cell in row.items():
-        if not cell:
-            continue
-        value: object = cell if name in _TEXTS else _number(cell)
-        if name == "seconds":
-            data["measured"] = {"seconds": value}
-        else:
-            data[name] = value
+def _data(row: TableRow, case_id: str) -> dict[str, object]:
+    form = row.form
+    if form is None:
+        return {}
+    data: dict[str, object] = {"id": case_id, "kind": "op", "op": form.name}
+    for name in (*_OF_EVERY_TABLE, *form.texts, *form.sizes, "num_chips"):
+        cell = row.cells.get(name, "")
+        if cell and cell != form.usual.get(name):
+            data[name] = cell if name in form.texts or name in _OF_EVERY_TABLE else _number(cell)
+    data["measured"] = {"seconds": _number(row.cells.get("seconds", ""))}
     return data
 
 

@@ -64,7 +64,10 @@ class CompressedAttention(Kind):
         """ "compressed_4", "compressed_128" or "window_128_shared"."""
         return f"compressed_{self.ratio}{'_shared' * self.shares_kv}" if self.ratio else f"window_{self.window}_shared"
 
-    kernel = always("mla")  # many heads over one shared vector
+    @property
+    def kernel(self) -> str:
+        """ "compressed"; of its own where entries are picked."""
+        return "compressed_sparse" if self.top_k else "compressed"
 
     num_kv_heads = always(1)
 

@@ -150,6 +150,8 @@ class BidirectionalAttention(GroupedQueryAttention):
 
     catalog_kind: ClassVar[str] = "bidirectional"
 
+    kernel = always("encoder")
+
     @property
     def kind(self) -> str:
         """ "bidirectional" or "bidirectional_W"."""
@@ -184,6 +186,8 @@ class BlockSparseAttention(GroupedQueryAttention):
     top_blocks: int
     index_heads: int
     index_head_dim: int
+
+    kernel = always("block_sparse")
 
     @property
     def kind(self) -> str:

@@ -150,6 +150,11 @@ class Indexer(Kind):
     scored_tokens: int = 1
 
     @property
+    def kernel(self) -> str:
+        """ "index"; of its own over compressed tokens, and over blocks of tokens."""
+        return "compressed_index" if self.ratio > 1 else "index" if self.scored_tokens == 1 else "block_index"
+
+    @property
     def kind(self) -> str:
         """ "index", or "index_R" over compressed tokens."""
         return "index" if self.ratio == 1 else f"index_{self.ratio}"
@@ -237,6 +242,8 @@ class SparseLatentAttention(MultiHeadLatentAttention):
         if bool(self.index_heads) != bool(self.index_head_dim):
             return "index_heads and index_head_dim are both zero or both positive"
         return None
+
+    kernel = always("sparse")
 
     @property
     def kind(self) -> str:

@@ -29,7 +29,7 @@ class GatedDeltaAttention(Stateful):
     value_head_dim: int
     conv_kernel: int
 
-    kind = always("gated_delta")
+    kind = kernel = always("gated_delta")
 
     @property
     def num_q_heads(self) -> int:
@@ -52,13 +52,18 @@ class GatedDeltaAttention(Stateful):
             Projection(name="linear_out", d_in=(values,), d_out=(model,)),
         )
 
+    @property
+    def convolution(self) -> tuple[int, int]:
+        """Over queries, keys and values."""
+        channels = 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
+        return channels, self.conv_kernel
+
     def extra_params(self) -> int:
         """Short convolution, decay and step biases, output norm."""
-        channels = 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
-        return channels * self.conv_kernel + 2 * self.num_value_heads + self.value_head_dim
+        channels, width = self.convolution
+        return channels * width + 2 * self.num_value_heads + self.value_head_dim
 
-    # convolution, gates, normalisations of q and k, the split of the projections, norm of the output
-    extra_kernels = always(6.0)
+    extra_kernels = always(5.0)  # gates, normalisations of q and k, the split of the projections, norm of the output
 
     def state_elements(self, tp: IntLike) -> FloatLike:
         """State of one sequence on each of tp chips, per layer [elements]."""
@@ -179,7 +184,7 @@ class KimiDeltaAttention(SquareStateAttention):
     conv_kernel: int
     full_rank_gate: bool = False
 
-    kind = always("kda")
+    kind = kernel = always("kda")
 
     def projections(self, d_model: int) -> tuple[Projection, ...]:
         """Fused query, key, value and step size; decay of rank head_dim; output gate; output."""
@@ -205,7 +210,12 @@ class KimiDeltaAttention(SquareStateAttention):
         channels = self.num_heads * self.head_dim
         return 3 * channels * self.conv_kernel + self.num_heads + channels + self.head_dim
 
-    extra_kernels = always(6.0)  # convolutions, decay, normalisations of q and k, step size, gated norm of the output
+    @property
+    def convolution(self) -> tuple[int, int]:
+        """Over queries, keys and values."""
+        return 3 * self.num_heads * self.head_dim, self.conv_kernel
+
+    extra_kernels = always(5.0)  # decay, normalisations of q and k, step size, gated norm of the output
 
     @property
     def state_flop_per_token(self) -> float:
@@ -287,7 +297,12 @@ class Mamba2(Stateful):
         """Convolution; step bias, decay and skip of each head; norm of the gated output."""
         return self.channels * (self.conv_kernel + self.conv_bias) + 3 * self.num_heads + self.inner
 
-    extra_kernels = always(4.0)  # convolution, split, gated norm, step sizes
+    @property
+    def convolution(self) -> tuple[int, int]:
+        """Over the input, B and C."""
+        return self.channels, self.conv_kernel
+
+    extra_kernels = always(3.0)  # split, gated norm, step sizes
 
     def state_elements(self, tp: IntLike) -> FloatLike:
         """State of one sequence on each of tp chips, per layer [elements]."""

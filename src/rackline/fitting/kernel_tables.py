@@ -1,0 +1,231 @@
+"""Tables that name their operation in a column, in the columns of the other tables: one declaration an operation.
+
+They are those of NVIDIA's performance databases for vLLM, SGLang and TensorRT-LLM: single kernels, and whole attention
+modules with their products. `op_name` says what a row is; what differs from the other tables is the spelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+Cells = Mapping[str, str]
+Cell = str | Callable[[Cells], str]
+_ELEMENT_BYTES = {"half": 2, "bfloat16": 2, "int8": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spelling:
+    """How a table spells an operation.
+
+    Args:
+        table: name of the format that its rows are read as.
+        columns: column of the format → column of the table, or what makes its cell from the cells of a row; columns
+            that are not named here have the same name in both.
+        counts: whether a row is of this operation at all.
+    """
+
+    table: str
+    columns: Mapping[str, Cell] = field(default_factory=dict[str, Cell])
+    counts: Callable[[Cells], bool] = lambda _: True
+
+
+def _context(cells: Cells) -> str:
+    """The token that is decoded reads itself as well."""
+    return str(int(cells["step"]) + 1)
+
+
+def _window(cells: Cells) -> str:
+    return cells.get("window_size") or "0"
+
+
+def _message_bytes(cells: Cells) -> str:
+    """Messages are counted in elements."""
+    return str(int(cells["message_size"]) * _ELEMENT_BYTES[cells.get("nccl_dtype") or cells["allreduce_dtype"]])
+
+
+def _implementation(cells: Cells) -> str:
+    return cells["backend"] or cells["implementation"] or cells["stack"]
+
+
+def _expert_type(cells: Cells) -> str:
+    """Kernels of other libraries for one data type are written as types of their own."""
+    return cells["moe_dtype"].removesuffix("_humming").removesuffix("_cutlass")
+
+
+def _matrices(cells: Cells) -> str:
+    return "2" if "nongated" in cells["kernel_source"] else "3"
+
+
+def _as(text: str) -> Callable[[Cells], str]:
+    return lambda _: text
+
+
+_GQA: Mapping[str, Cell] = {
+    "dtype": "attn_dtype",
+    "batch": "batch_size",
+    "q_heads": "num_heads",
+}
+_CACHED: Mapping[str, Cell] = {
+    **_GQA,
+    "kv_dtype": "kv_cache_dtype",
+    "kv_heads": "num_key_value_heads",
+    "window": _window,
+}
+_DECODED: Mapping[str, Cell] = {"batch": "batch_size", "tokens": "isl", "prefix": "step", "q_heads": "num_heads"}
+_MODULE: Mapping[str, Cell] = {
+    **_DECODED,
+    "dtype": "mla_dtype",
+    "kv_dtype": lambda cells: cells["kv_cache_dtype"].partition("_")[0],
+    "own_index": lambda cells: "no" if "skip_indexer" in cells["op_name"] else "yes",
+}
+_STATE: Mapping[str, Cell] = {
+    "batch": "batch_size",
+    "tokens": "seq_len",
+    "key_heads": "num_k_heads",
+    "value_heads": "num_v_heads",
+    "key_dim": "head_k_dim",
+    "value_dim": "head_v_dim",
+}
+
+
+def _state_channels(cells: Cells) -> str:
+    keys = 2 * int(cells["num_k_heads"]) * int(cells["head_k_dim"])
+    return str(keys + int(cells["num_v_heads"]) * int(cells["head_v_dim"]))
+
+
+def _mamba_channels(cells: Cells) -> str:
+    return str(int(cells["nheads"]) * int(cells["head_dim"]) + 2 * int(cells["n_groups"]) * int(cells["d_state"]))
+
+
+def _convolution(channels: Callable[[Cells], str]) -> dict[str, Cell]:
+    return {"batch": "batch_size", "tokens": "seq_len", "width": "d_conv", "channels": channels}
+
+
+def _is_convolution(cells: Cells) -> bool:
+    return cells["kernel_source"].startswith("causal_conv1d")
+
+
+def _is_sound_convolution(cells: Cells) -> bool:
+    """TensorRT-LLM's of prompts take 2.3 us a sequence and pass up to five times the memory's rate: of other sizes than
+    the table says."""
+    return _is_convolution(cells) and not (cells["stack"] == "trtllm" and cells["phase"] == "context")
+
+
+def _by_phase(table: str, columns: Mapping[str, Cell], counts: Callable[[Cells], bool]) -> tuple[Spelling, ...]:
+    """Prompts and decoded tokens; drafts that are verified are decoded."""
+    return tuple(
+        Spelling(
+            table=f"{table}_{phase}",
+            columns=columns,
+            counts=lambda cells, prompts=phase == "prefill": (cells["phase"] == "context") is prompts and counts(cells),
+        )
+        for phase in ("decode", "prefill")
+    )
+
+
+def _keeps_wide_state(cells: Cells) -> bool:
+    """FlashInfer's decode of gated delta nets keeps states in bf16, other kernels and all deployments in fp32."""
+    return not _is_convolution(cells) and cells["kernel_source"] != "flashinfer_gated_delta_rule_decode"
+
+
+def _linear(table: str) -> tuple[Spelling, ...]:
+    """A layer with a state: its kernel, and its convolution."""
+    return (
+        *_by_phase(table, _STATE, _keeps_wide_state),
+        *_by_phase("convolution", _convolution(_state_channels), _is_sound_convolution),
+    )
+
+
+def _module(table: str, decode: str, prefill: str) -> dict[str, tuple[Spelling, ...]]:
+    return {
+        name + ending: (Spelling(table=f"{table}_{phase}", columns=_MODULE),)
+        for phase, name in (("decode", decode), ("prefill", prefill))
+        for ending in ("", "_skip_indexer")
+    }
+
+
+_MESSAGE: Mapping[str, Cell] = {"num_chips": "num_gpus", "message_bytes": _message_bytes}
+_COLLECTIVES = (
+    Spelling(
+        table="collective", columns={**_MESSAGE, "collective": "op_name"}, counts=lambda cells: "nccl_dtype" in cells
+    ),
+    Spelling(
+        table="custom_all_reduce",
+        columns={**_MESSAGE, "implementation": _implementation},
+        counts=lambda cells: "nccl_dtype" not in cells,
+    ),
+)
+SPELLINGS: Mapping[str, tuple[Spelling, ...]] = {
+    "gemm": (Spelling(table="gemm", columns={"dtype": "gemm_dtype"}),),
+    "generation_attention": (Spelling(table="attention_decode", columns={**_CACHED, "context": _context}),),
+    "context_attention": (Spelling(table="attention_prefill", columns={**_CACHED, "tokens": "isl"}),),
+    "encoder_attention": (Spelling(table="encoder_attention", columns={**_GQA, "tokens": "isl"}),),
+    "moe": (
+        Spelling(
+            table="moe",
+            columns={
+                "dtype": _expert_type,
+                "tokens": "num_tokens",
+                "d_model": "hidden_size",
+                "d_ff": "inter_size",
+                "top_k": "topk",
+                "moe_tp": "moe_tp_size",
+                "ep": "moe_ep_size",
+                "matrices": _matrices,
+            },
+        ),
+    ),
+    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "alltoall"), _COLLECTIVES),
+    **_module("mla_module", "mla_generation_module", "mla_context_module"),
+    **_module("sparse_attention", "dsa_generation_module", "dsa_context_module"),
+    **_module("compressed_sparse", "dsv4_csa_generation_module", "dsv4_csa_context_module"),
+    **_module("heavily_compressed", "dsv4_hca_generation_module", "dsv4_hca_context_module"),
+    **_module("block_sparse", "msa_generation_module", "msa_context_module"),
+    "gdn": _linear("gated_delta"),
+    "kda": _linear("kda"),
+    "mamba2": _by_phase("convolution", _convolution(_mamba_channels), _is_sound_convolution),
+    **{
+        name: (
+            Spelling(
+                table="hyper_connections",
+                columns={
+                    "part": _as(name),
+                    "tokens": "num_tokens",
+                    "d_model": "hidden_size",
+                    "streams": "hc_mult",
+                    "sites": "num_sites",
+                },
+            ),
+        )
+        for name in ("pre", "post", "fused_post_pre", "expand", "contract")
+    },
+    **{
+        name: (Spelling(table="quantise", columns={"part": _as(name), "dtype": "quant_dtype"}),)
+        for name in ("scale_matrix", "compute_scale")
+    },
+}
+
+
+def names_operations(header: list[str]) -> bool:
+    """Whether a table has its operation in a column."""
+    return "op_name" in header
+
+
+def spelled_row(cells: Cells) -> tuple[str, dict[str, str]] | None:
+    """Name of the format and a row in its columns; None for an operation that no format is of.
+
+    >>> cells = {"op_name": "gemm", "gemm_dtype": "fp8", "m": "8", "n": "64", "k": "32", "stack": "vllm"}
+    >>> found = spelled_row(cells)
+    >>> found and (found[0], found[1]["dtype"])
+    ('gemm', 'fp8')
+    """
+    for spelling in SPELLINGS.get(cells["op_name"] or "", ()):
+        if spelling.counts(cells):
+            made = {
+                ours: cells[how] if isinstance(how, str) else how(cells)
+                for ours, how in spelling.columns.items()
+                if not isinstance(how, str) or how in cells
+            }
+            return spelling.table, {**cells, **made}
+    return None
