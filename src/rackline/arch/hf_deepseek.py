@@ -263,7 +263,7 @@ def deepseek_v4(c: HfConfig) -> Table:
         mtp_layers=c.count("num_nextn_predict_layers", default=0, minimum=0),
         extra_params=hyper_connections(c, layers),
         lookup_params=tables,
-        **({"residual_streams": streams} if (streams := c.count("hc_mult", default=1)) > 1 else {}),
+        residual_streams=c.count("hc_mult", default=1),
     )
 
 
