@@ -14,6 +14,7 @@ from rackline.passes import calibration
 from rackline.serving.stack import stack
 from rackline.simulation import CacheConfig, Lengths, Pool, open_arrivals, pool_of, simulate
 from rackline.simulation.fast import is_plain_clock
+from rackline.simulation.loop_arrays import MOST_SAMPLES
 
 pytest.importorskip("numba")
 
@@ -55,3 +56,14 @@ def test_compiled_and_plain_loops_agree(
     np.testing.assert_array_equal(fast.preempted, plain.preempted)
     assert (fast.steps, fast.gaps, fast.blocks_left) == (plain.steps, plain.gaps, 0)
     assert fast.summary()["kv_share"] == pytest.approx(plain.summary()["kv_share"], rel=0.02)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_samples_that_become_too_many_are_thinned_evenly(compiled: bool) -> None:
+    one = pool("llama-3.1-8b", "dgx-h100", "tp=1", 1, seqs=64, tokens=400_000)
+    lengths = Lengths(input_len=300, output_len=20, spread="lognormal")
+    result = simulate(open_arrivals(np.random.default_rng(3), 3000, 12.0, lengths), one, compiled=compiled)
+    assert result.passes > MOST_SAMPLES > len(result.samples)
+    at_s = result.samples[:, 1]
+    assert at_s[-1] > 0.99 * result.finish_s.max()
+    assert np.diff(at_s).max() < 0.01 * at_s[-1]
