@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rackline.simulation import PlainClock, Pool, RankSpec, Requests, policy, simulate
-from rackline.simulation.decode_steps import may_be_slowest, pace
+from rackline.simulation.decode_steps import may_be_slowest, pace, steps_before
 from rackline.simulation.decoding import DecodingBatch, Lockstep
 
 
@@ -83,3 +83,13 @@ def test_prompts_without_room_let_decoding_go_on() -> None:
     result = simulate(requests, pool)
     assert result.finished.all()
     assert result.preempted.sum() > 0
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.01, 0.3])
+def test_steps_that_start_in_time_are_counted_as_one_by_one(slope: float) -> None:
+    first = 1.0
+    starts = np.cumsum([0.0, *(first + slope * k for k in range(40))])  # step k takes first + k · slope
+    for room_s in (0.5, 1.1, 1.2, 3.7, 7.05, 20.4, 1e6):
+        for most in (1, 5, 30):
+            wanted = int(np.clip((starts[: most + 1] < room_s).sum(), 1, most))
+            assert steps_before(room_s, first, slope, most) == wanted, (room_s, most)

@@ -26,6 +26,7 @@ from rackline.simulation import (
     policy,
     simulate,
 )
+from rackline.simulation.metrics import known_percentiles
 from rackline.simulation.steady_state import percentile_interval, warm_up
 
 ONE: dict[str, Any] = {"on": "dgx-h100", "chips": 1, "layout": "tp=1", "calibration": "vllm"}
@@ -199,3 +200,15 @@ def test_the_longest_request_of_a_trace_chooses_the_layout(tmp_path: Path) -> No
     assert layouts[0] != layouts[1]
     assert any("longest request, of 121,004 tokens" in text for text in roomy.defaults)
     assert not any("longest request" in text for text in usual.defaults)
+
+
+def test_percentiles_are_those_of_their_names() -> None:
+    values = np.random.default_rng(0).permutation(1000.0 * np.arange(4001.0))
+    found = known_percentiles(np.append(values, np.nan))
+    assert [found["p50"], found["p90"], found["p99"], found["mean"]] == [2_000_000, 3_600_000, 3_960_000, 2_000_000]
+    for percentile, ends in (
+        (50.0, found["p50_interval"]),
+        (90.0, found["p90_interval"]),
+        (99.0, found["p99_interval"]),
+    ):
+        assert ends == percentile_interval(values, percentile)
