@@ -89,23 +89,19 @@ def costs_of(
     """
     from rackline.parallel import matching_layouts
     from rackline.pricing import TokenCosts
-    from rackline.search import SearchSpace, plan
+    from rackline.search import SearchSpace
+    from rackline.search.plan import contenders
     from rackline.system import Demand
 
     model, cluster = system.model, system.cluster
+    among = SearchSpace(layouts=matching_layouts(layout, model, cluster.num_chips))
     with watch.moving("searching for the cheapest deployment"):
-        answer = plan(
-            system,
-            Demand(workload=request),
-            SearchSpace(layouts=matching_layouts(layout, model, cluster.num_chips)),
-            prefill=None,
-            served=False,
-        )
-    if answer.best is None:
+        engines = contenders(system, Demand(workload=request), among, prefill=None, open_loop=False).engines
+    if not engines.contenders:
         raise InputError(
-            what="deployment", given=f"{model.name} on {cluster.name}", allowed=f"one that fits: {answer.reason}"
+            what="deployment", given=f"{model.name} on {cluster.name}", allowed=f"one that fits: {engines.reason}"
         )
-    found = [TokenCosts.of(system, one.layout) for one in answer.ranked]
+    found = [TokenCosts.of(system, one.layout) for one in engines.ranked]
     return min(found, key=lambda one: float(one.request_chip_s(request.input_len, request.output_len)[0]))
 
 
