@@ -9,8 +9,7 @@ from rackline.ledger.world import World
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import AnswerLengths, RlJob
-from rackline.posttraining.plan import given_step, run_of
-from rackline.posttraining.step import Schedule
+from rackline.posttraining.plan import Schedule, given_step, run_of
 from rackline.search.stacks import usual_stack
 from rackline.system import System
 from rackline.training.runs import TrainLayout
