@@ -15,9 +15,8 @@ from rackline.hardware import cluster
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import AnswerLengths, RlJob, RlOverheads
-from rackline.posttraining.plan import engines_of, given_step, rl_plan, run_of
+from rackline.posttraining.plan import RlStep, Schedule, engines_of, given_step, rl_plan, run_of, what_twice_gives
 from rackline.posttraining.rollout import RolloutEngine, emptying
-from rackline.posttraining.step import RlStep, Schedule, what_twice_gives
 from rackline.posttraining.updates import num_tensors, transfer_s, updates_of
 from rackline.simulation.requests import Requests
 from rackline.simulation.run import simulate

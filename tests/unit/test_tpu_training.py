@@ -61,7 +61,7 @@ def test_copies_between_slices_send_gradients_once_instead_of_weights_each_time(
 def test_a_search_offers_copies_only_to_stacks_that_have_them_and_where_there_are_domains() -> None:
     model = arch.model("llama-3.1-8b")
     one, two = TWO_PODS.with_num_chips(256), TWO_PODS
-    kinds = []
+    kinds: list[set[int]] = []
     for on, stack in ((one, MAXTEXT), (two, MAXTEXT), (two, replace(MAXTEXT, hybrid_shards=False))):
         system = TrainingSystem.of(model, on, stack=stack, global_batch_sequences=1024, seq_len=8192)
         kinds.append(set(np.unique(train_space(system, fixed={"tp": 1, "pp": 1, "cp": 1}).fsdp)))

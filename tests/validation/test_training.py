@@ -72,7 +72,8 @@ def test_deepseek_v3_trained_as_published(facts: Any) -> None:
     assert len(errors) == 4
     assert max(map(abs, errors.values())) <= 0.20
     job, layout = facts.deepseek_run()
-    held = float(job.memory(facts.Runs.of([layout])).total[0])
+    batch = facts.MicroBatch(system=job, runs=facts.Runs.of([layout]))
+    held = float(facts.train_memory(batch).total[0])
     assert 0.8 * job.cluster.chip.hbm_bytes < held <= job.cluster.chip.hbm_bytes
     assert layout.recompute == "modules"
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
         Whole,
     )
     from rackline.arch import Model
-    from rackline.posttraining.plan import RlPlan
-    from rackline.posttraining.step import Schedule
+    from rackline.posttraining.plan import RlPlan, Schedule
     from rackline.report.figure import Figure
 
 Algorithm = Literal["grpo", "dapo", "ppo"]
@@ -207,7 +206,7 @@ _LAGS: dict[Mode, int] = {"sync": 0, "one-step-off": 1, "async": 2}
 
 
 def _schedule(question: RlQuestion, gen_chips: int | None) -> Schedule:
-    from rackline.posttraining.step import Schedule
+    from rackline.posttraining.plan import Schedule
 
     lag = question.staleness
     if lag is not None and question.mode != "async":

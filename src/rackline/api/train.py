@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rackline.arch import AnyModel
     from rackline.report.figure import Figure
     from rackline.search.train import TrainPlan
-    from rackline.training.schedules.executor import Timeline
+    from rackline.training.schedules.schedule import Timeline
 
 LoraTargets = Literal["all", "attention", "qkv"]
 

@@ -23,7 +23,7 @@ import numpy as np
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
 from rackline.lab.transformer import largest_difference
 from rackline.training.schedules import SCHEDULE_OF, Durations, Schedule, Slot, equal_stages, ring
-from rackline.training.schedules.executor import Op
+from rackline.training.schedules.schedule import Op
 
 Weights = dict[str, jax.Array]
 PP, MICRO_BATCHES, VIRTUAL_PP = 4, 8, 2

@@ -9,8 +9,7 @@ from rackline.ledger.work import Finding, Work, World
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import AnswerLengths, RlJob
-from rackline.posttraining.plan import given_step, run_of
-from rackline.posttraining.step import Schedule
+from rackline.posttraining.plan import Schedule, given_step, run_of
 from rackline.scaling import (
     PhaseMfu,
     Usage,

@@ -7,8 +7,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rackline.posttraining.plan import RlPlan, RlRun
-from rackline.posttraining.step import RlStep
+from rackline.posttraining.plan import RlPlan, RlRun, RlStep
 from rackline.posttraining.updates import Updates
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_axis, nothing_figure
 from rackline.report.breakdown import plain_table, spaced

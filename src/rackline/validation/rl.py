@@ -11,8 +11,7 @@ from rackline.errors import InputError, RacklineError
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import ALGORITHMS, MODES, AnswerLengths, RlJob, RlOverheads
-from rackline.posttraining.plan import given_step, rl_plan
-from rackline.posttraining.step import RlStep, Schedule
+from rackline.posttraining.plan import RlStep, Schedule, given_step, rl_plan
 from rackline.search.stacks import usual_stack
 from rackline.system import System
 from rackline.training.runs import TrainLayout

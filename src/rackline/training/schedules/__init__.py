@@ -2,12 +2,11 @@
 
 from rackline.errors import InputError, nearest_names
 from rackline.training.schedules.dualpipe import DUALPIPE
-from rackline.training.schedules.executor import Durations, Event, Slot, Timeline, execute
 from rackline.training.schedules.gpipe import GPIPE
 from rackline.training.schedules.inference_ring import ring, token_s
 from rackline.training.schedules.interleaved import INTERLEAVED
 from rackline.training.schedules.one_f_one_b import ONE_F_ONE_B
-from rackline.training.schedules.schedule import Schedule, equal_stages
+from rackline.training.schedules.schedule import Durations, Event, Schedule, Slot, Timeline, equal_stages, execute
 from rackline.training.schedules.zb_v import ZB_V
 from rackline.training.schedules.zero_bubble import ZB_H1, ZB_H2
 

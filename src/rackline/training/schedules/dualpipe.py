@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rackline.errors import InputError
-from rackline.training.schedules.executor import Place, Slot, Table
-from rackline.training.schedules.schedule import Schedule
+from rackline.training.schedules.schedule import Place, Schedule, Slot, Table
 
 
 def table(pp: int, micro_batches: int, chunks: int) -> Table:

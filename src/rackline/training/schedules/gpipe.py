@@ -5,8 +5,7 @@ Source: Huang et al. 2019, arXiv:1811.06965.
 
 from __future__ import annotations
 
-from rackline.training.schedules.executor import Slot, Table
-from rackline.training.schedules.schedule import Schedule, in_turn
+from rackline.training.schedules.schedule import Schedule, Slot, Table, in_turn
 
 
 def table(pp: int, micro_batches: int, chunks: int) -> Table:

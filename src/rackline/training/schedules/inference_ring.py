@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rackline.errors import InputError
-from rackline.training.schedules.executor import Event, Slot, Timeline
+from rackline.training.schedules.schedule import Event, Slot, Timeline
 
 
 def ring(stage_s: Sequence[float], groups: int, passes: int, hop_s: float = 0.0) -> Timeline:

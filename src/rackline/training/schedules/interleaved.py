@@ -6,8 +6,7 @@ Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2; order as in Mega
 from __future__ import annotations
 
 from rackline.errors import InputError
-from rackline.training.schedules.executor import Slot, Table
-from rackline.training.schedules.schedule import Schedule, in_turn
+from rackline.training.schedules.schedule import Schedule, Slot, Table, in_turn
 
 
 def table(pp: int, micro_batches: int, chunks: int) -> Table:

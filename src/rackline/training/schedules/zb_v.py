@@ -10,8 +10,7 @@ found by search over all blocks that keep 2 pp chunks in memory.
 
 from __future__ import annotations
 
-from rackline.training.schedules.executor import Op, Slot, Table
-from rackline.training.schedules.schedule import Schedule, folded
+from rackline.training.schedules.schedule import Op, Schedule, Slot, Table, folded
 
 DOWN, UP = 1, 5
 """Slots from device to device: down the first chunk, up the second one; the same for the backward pass."""

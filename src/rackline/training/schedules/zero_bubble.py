@@ -5,8 +5,7 @@ Source: Qi et al. 2023, arXiv:2401.10241, section 2.
 
 from __future__ import annotations
 
-from rackline.training.schedules.executor import Slot, Table
-from rackline.training.schedules.schedule import Schedule, in_turn
+from rackline.training.schedules.schedule import Schedule, Slot, Table, in_turn
 
 
 def ordered(pp: int, micro_batches: int, ahead: tuple[int, ...], later: tuple[int, ...]) -> Table:
