@@ -280,7 +280,7 @@ class TableRow:
 
 
 def table_rows(path: Path, lines: Iterable[str]) -> Iterator[TableRow]:
-    """The rows of a table in the columns of their formats, whatever its source calls them.
+    """The rows of a table in the columns of their formats, regardless of what its source calls them.
 
     Args:
         path: of the table, for messages.
