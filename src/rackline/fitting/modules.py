@@ -97,7 +97,7 @@ def _module(*kinds: type[Any], ratio: Callable[[Any], bool] = lambda _: True) ->
 
 
 def _on_rank(attention: Any, heads: int, own_index: bool) -> Attention:
-    """The attention of a rank with so many query heads, and with its own indexer or without."""
+    """The attention of a rank with this many query heads, and with its own indexer or without."""
     share = heads / attention.num_q_heads
     cut: dict[str, int] = {"num_q_heads": heads}
     for each in fields(attention):
@@ -161,7 +161,7 @@ class Layer:
     Args:
         rows: of one shape.
         shape: columns that rows depend on; the others are features.
-        decodes: whether its tokens are decoded; None: tokens of a pass, whatever they are.
+        decodes: whether its tokens are decoded; None: tokens of a pass.
     """
 
     rows: Rows

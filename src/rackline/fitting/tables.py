@@ -280,7 +280,7 @@ class TableRow:
 
 
 def table_rows(path: Path, lines: Iterable[str]) -> Iterator[TableRow]:
-    """The rows of a table in the columns of their formats, whatever its source calls them.
+    """The rows of a table in the columns of their formats, regardless of what its source calls them.
 
     Args:
         path: of the table, for messages.
@@ -366,8 +366,8 @@ def _positive(name: str, text: str, where: str, zero: bool = False) -> float:
 def _group(form: TableFormat, group: tuple[str, ...], rows: list[_Row]) -> Measurements:
     """Rows of the newest version that measured them, with the older ones beside.
 
-    Versions hardly measure the same shapes. One that takes the time of the newest at those that they share, or that
-    shares too few to tell, adds its other shapes to the newest's.
+    Versions hardly measure the same shapes. One that takes the time of the newest at those that they share adds its
+    others to the newest's.
     """
     versions: dict[str, list[_Row]] = {}
     for row in rows:
@@ -382,7 +382,7 @@ def _group(form: TableFormat, group: tuple[str, ...], rows: list[_Row]) -> Measu
         shared = [row for row in versions[version] if (row.sizes, row.words) in newest]
         own = _fastest(shared)
         apart = np.array([abs(math.log(time / newest[key])) for key, time in own.items()])
-        if len(apart) < FEWEST_ROWS or np.mean(apart) < ALIKE:
+        if len(apart) >= FEWEST_ROWS and np.mean(apart) < ALIKE:
             alike += [row for row in versions[version] if (row.sizes, row.words) not in newest]
         if shared:
             times = np.array([newest[key] for key in sorted(own)])

@@ -25,9 +25,6 @@ from rackline.passes.calibration import UNIT, Calibration, CollectiveCalibration
 from rackline.passes.versions import at_version, split_version
 
 GENERIC = "generic"
-_OWN_KERNELS = ("trtllm",)
-"""Stacks whose kernels are their own, so that others fall back to them last; vLLM and SGLang take theirs from the same
-libraries (FlashInfer, FlashMLA, DeepGEMM, flash-linear-attention)."""
 
 
 def calibration(name: str, chip: Chip | None = None) -> Calibration:
@@ -59,7 +56,7 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
         found = replace(found, serving=resolve_beside(found.serving, name))
     if record.name in measured_stacks():
         others = [calibration_record(stack) for stack in measured_stacks() if stack != record.name]
-        for other in sorted(others, key=lambda other: other.name in _OWN_KERNELS):
+        for other in others:
             found = _fill(found, _resolve(other, chip, own_chip_only=True))
         found = _fill(found, _resolve(calibration_record(GENERIC), chip))
     if record.falls_back_to is not None:
