@@ -50,16 +50,16 @@ VOLATILE = {"elapsed_s", "question", "warnings", "model_origins"}
 PLANNED = ("tpot_s", "ttft_s", "requests_per_s", "batch_size", "num_chips", "output_tokens_per_s_per_chip")
 
 DEPLOYMENTS = (
-    {"model": "llama-3.1-8b", "on": "dgx-h100", "layout": "tp=1"},
-    {"model": "llama-3.1-8b", "on": "dgx-a100", "layout": "tp=1"},
-    {"model": "llama-3.1-70b", "on": "dgx-h100", "layout": "tp=4"},
-    {"model": "llama-3.1-70b", "on": "dgx-h200", "layout": "tp=2"},
-    {"model": "qwen3-30b-a3b", "on": "dgx-h200", "layout": "tp=2"},
-    {"model": "gpt-oss-120b", "on": "dgx-b200", "layout": "tp=2"},
-    {"model": "gemma-3-27b", "on": "mi300x-8", "layout": "tp=2"},
+    {"model": "llama-3.1-8b", "on": "dgx-h100", "layout": "tp=1", "chips": 2},
+    {"model": "llama-3.1-8b", "on": "dgx-a100", "layout": "tp=1", "chips": 2},
+    {"model": "llama-3.1-70b", "on": "dgx-h100", "layout": "tp=4", "chips": 4},
+    {"model": "llama-3.1-70b", "on": "dgx-h200", "layout": "tp=2", "chips": 4},
+    {"model": "qwen3-30b-a3b", "on": "dgx-h200", "layout": "tp=2", "chips": 4},
+    {"model": "gpt-oss-120b", "on": "dgx-b200", "layout": "tp=2", "chips": 4},
+    {"model": "gemma-3-27b", "on": "mi300x-8", "layout": "tp=2", "chips": 2},
 )
 STACKS = ("auto", "vllm", "vllm=0.14.0", "vllm=0.11.1", "sglang=0.5.6", "trtllm=1.2.0", "generic", "unit")
-OBJECTIVES = ({}, {}, {}, {"objective": "joules"})
+OBJECTIVES = ({}, {}, {}, {"objective": "joules", "serving": "aggregated"})
 WORKLOADS: tuple[dict[str, Any], ...] = (
     {"input": "2k", "output": 500},
     {"input": 1000, "output": "100"},
@@ -72,7 +72,7 @@ WORKLOADS: tuple[dict[str, Any], ...] = (
 MIX = "share,input,output\n0.7,500,200\n0.3,3000,100\n"
 OPTIONS: tuple[dict[str, Any], ...] = (
     {}, {"tpot": "50ms"}, {"tpot": "40ms@p90", "ttft": "2s@p99"}, {"ttft": "1s"}, {"chips": 4},
-    {"chips": 4, "bill": "used"}, {"precision": "fp8"}, {"precision": ["bf16", "fp8"]}, {"mode": "chunked=2048"},
+    {"bill": "used"}, {"precision": "fp8"}, {"precision": ["bf16", "fp8"]}, {"mode": "chunked=2048"},
     {"mode": ["chunked=4096", "prefill-first"]}, {"memory_fraction": "80%"}, {"power_cap": "400W"},
     {"any_layout": True}, {"routing": "balanced"}, {"price": 2.5}, {"rent": "on-demand"}, {"serving": "aggregated"},
     {"prefill_layout": "tp=2"}, {"traffic": "20k"}, {"requests": "30/s", "peak_over_mean": 1.8, "pue": 1.2},
@@ -201,8 +201,9 @@ def _http(read: Any) -> dict[str, Any]:
 
 def _sweep(case: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
     """A row of a sweep of one point: the columns of its results as they lie in the answer."""
-    data = {**case}
-    settings = data.pop("set", {})
+    data = {name: [value] if isinstance(value, list) else value for name, value in case.items()}  # lists are axes
+    settings = case.get("set", {})
+    data.pop("set", None)
     if isinstance(settings, list):
         settings = dict(text.split("=") for text in settings)
     try:

@@ -183,21 +183,21 @@ class Option:
         return value if isinstance(value, str) else str(getattr(value, "name", value))
 
 
-def option(kind: Kind, help_text: str, *, default: Any = MISSING, kw_only: bool = True, **more: Any) -> Any:
-    """A field of a question that is an option; required without a default, and an argument where it is not `kw_only`.
+def option(kind: Kind, help_text: str, *, default: Any = MISSING, **more: Any) -> Any:
+    """A field of a question that is an option, required where it has no default.
 
     Nothing (None) stands for the default; an option that may be nothing has None for it.
 
     Args:
-        more: further fields of `Option`.
+        more: further fields of `Option`; `kw_only=False` makes it an argument.
     """
-    return shared(Option(kind=kind, help=help_text), default=default, kw_only=kw_only, **more)
+    return shared(Option(kind=kind, help=help_text), default=default, **more)
 
 
-def shared(one: Option, *, default: Any = MISSING, kw_only: bool = True, **more: Any) -> Any:
+def shared(one: Option, *, default: Any = MISSING, **more: Any) -> Any:
     """The same for an option that several questions have; `more` replaces fields of it."""
-    asked = replace(one, positional=not kw_only, **more)
-    return field(default=default, kw_only=kw_only, metadata={"option": asked})
+    named = more.pop("kw_only", True)
+    return field(default=default, kw_only=named, metadata={"option": replace(one, positional=not named, **more)})
 
 
 def tokens(help_text: str, *, minimum: float = 1.0, default: Any = MISSING, **more: Any) -> Any:
