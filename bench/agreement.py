@@ -130,7 +130,8 @@ def disagreements(case: Mapping[str, Any], folder: Path) -> tuple[list[str], Cou
     found: list[str] = []
     asked: Counter[str] = Counter()
     with estimated():
-        first = _python(case)
+        plans: list[Plan] = []
+        first = _python(case, plans)
         doors = {
             "command line": _command_line, "ask": _ask, "HTTP body": _body, "HTTP address": _address, "sweep": _sweep,
         }  # fmt: skip
@@ -140,7 +141,7 @@ def disagreements(case: Mapping[str, Any], folder: Path) -> tuple[list[str], Cou
             asked[name] += 1
             found += [f"{name}: {line}" for line in differences(first, door(case, first), keys=name == "sweep")]
         if "refused" not in first and first["best"] is not None:
-            for name, said in _about(case, first).items():
+            for name, said in _about(case, first, plans[0]).items():
                 asked[name] += 1
                 found += [f"{name}: {line}" for line in said]
     return found, asked
@@ -153,8 +154,15 @@ def _data(work: Any) -> dict[str, Any]:
         return {"refused": str(refused)}
 
 
-def _python(case: Mapping[str, Any]) -> dict[str, Any]:
-    return _data(lambda: rl.plan(**case).to_dict())
+def _python(case: Mapping[str, Any], plans: list[Plan]) -> dict[str, Any]:
+    """The answer of the function; its plan is added to `plans`."""
+
+    def found() -> Any:
+        answered = rl.plan(**case)
+        plans.append(answered.result.plan)
+        return answered.to_dict()
+
+    return _data(found)
 
 
 def _command_line(case: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +232,7 @@ def _sweep(case: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _about(case: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, list[str]]:
+def _about(case: Mapping[str, Any], first: Mapping[str, Any], plan: Plan) -> dict[str, list[str]]:
     """What-if at the value that the chip has, comparison with itself, and questions about the answer."""
     found: dict[str, list[str]] = {}
     best = first["best"]
@@ -243,16 +251,15 @@ def _about(case: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, list[
         found["compare"] = [*differences({key: best[key] for key in PLANNED}, side, keys=True)]
     plain = not {"mix", "turns", "cache_hit", "speculate", "use", "prefill_layout"} & case.keys()
     if plain and best["serving"] == "aggregated":
-        found |= _engine(case)
+        found |= _engine(case, plan)
     return found
 
 
 _OF_ENGINE = ("calibration", "memory_fraction", "power_cap", "routing", "set")
 
 
-def _engine(case: Mapping[str, Any]) -> dict[str, list[str]]:
+def _engine(case: Mapping[str, Any], plan: Plan) -> dict[str, list[str]]:
     """The decode step of the answer by `explain`, its weights by `fit`, its replicas by `simulate`."""
-    plan = rl.plan(**case).result.plan
     one = plan.best
     if one is None or one.inside is None:
         return {}
