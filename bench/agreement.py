@@ -228,7 +228,7 @@ def _sweep(case: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
             place = place.setdefault(key, {})
         place[last] = value
     if all(value is None for value in columns.values()):
-        return {"refused": reason}
+        return {"reason": reason, "best": None}
     return nested
 
 
@@ -268,6 +268,8 @@ def _engine(case: Mapping[str, Any], plan: Plan) -> dict[str, list[str]]:
     same |= {"model": case["model"], "on": case["on"], "precision": one.precision.label}
     if case.get("calibration", "auto") == "auto":
         same["calibration"] = plan.system.calibration.name
+    if plan.system.cluster.chip.power_cap_w is not None:  # the one of the least energy, where that was asked for
+        same["power_cap"] = plan.system.cluster.chip.power_cap_w
     layout = ",".join(f"{name}={value}" for name, value in parts.items())
     work = plan.demand.workload
     explained = _data(
