@@ -228,7 +228,7 @@ def _sweep(case: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
             place = place.setdefault(key, {})
         place[last] = value
     if all(value is None for value in columns.values()):
-        return {"reason": reason, "best": None}
+        return {"refused": reason} if "refused" in first else {"reason": reason, "best": None}
     return nested
 
 
