@@ -50,16 +50,16 @@ VOLATILE = {"elapsed_s", "question", "warnings", "model_origins"}
 PLANNED = ("tpot_s", "ttft_s", "requests_per_s", "batch_size", "num_chips", "output_tokens_per_s_per_chip")
 
 DEPLOYMENTS = (
-    {"model": "llama-3.1-8b", "on": "dgx-h100", "layout": "tp=1"},
-    {"model": "llama-3.1-8b", "on": "dgx-a100", "layout": "tp=1"},
-    {"model": "llama-3.1-70b", "on": "dgx-h100", "layout": "tp=4"},
-    {"model": "llama-3.1-70b", "on": "dgx-h200", "layout": "tp=2"},
-    {"model": "qwen3-30b-a3b", "on": "dgx-h200", "layout": "tp=2"},
-    {"model": "gpt-oss-120b", "on": "dgx-b200", "layout": "tp=2"},
-    {"model": "gemma-3-27b", "on": "mi300x-8", "layout": "tp=2"},
+    {"model": "llama-3.1-8b", "on": "dgx-h100", "layout": "tp=1", "chips": 2},
+    {"model": "llama-3.1-8b", "on": "dgx-a100", "layout": "tp=1", "chips": 2},
+    {"model": "llama-3.1-70b", "on": "dgx-h100", "layout": "tp=4", "chips": 4},
+    {"model": "llama-3.1-70b", "on": "dgx-h200", "layout": "tp=2", "chips": 4},
+    {"model": "qwen3-30b-a3b", "on": "dgx-h200", "layout": "tp=2", "chips": 4},
+    {"model": "gpt-oss-120b", "on": "dgx-b200", "layout": "tp=2", "chips": 4},
+    {"model": "gemma-3-27b", "on": "mi300x-8", "layout": "tp=2", "chips": 2},
 )
 STACKS = ("auto", "vllm", "vllm=0.14.0", "vllm=0.11.1", "sglang=0.5.6", "trtllm=1.2.0", "generic", "unit")
-OBJECTIVES = ({}, {}, {}, {"objective": "joules"})
+OBJECTIVES = ({}, {}, {}, {"objective": "joules", "serving": "aggregated"})
 WORKLOADS: tuple[dict[str, Any], ...] = (
     {"input": "2k", "output": 500},
     {"input": 1000, "output": "100"},
@@ -72,7 +72,7 @@ WORKLOADS: tuple[dict[str, Any], ...] = (
 MIX = "share,input,output\n0.7,500,200\n0.3,3000,100\n"
 OPTIONS: tuple[dict[str, Any], ...] = (
     {}, {"tpot": "50ms"}, {"tpot": "40ms@p90", "ttft": "2s@p99"}, {"ttft": "1s"}, {"chips": 4},
-    {"chips": 4, "bill": "used"}, {"precision": "fp8"}, {"precision": ["bf16", "fp8"]}, {"mode": "chunked=2048"},
+    {"bill": "used"}, {"precision": "fp8"}, {"precision": ["bf16", "fp8"]}, {"mode": "chunked=2048"},
     {"mode": ["chunked=4096", "prefill-first"]}, {"memory_fraction": "80%"}, {"power_cap": "400W"},
     {"any_layout": True}, {"routing": "balanced"}, {"price": 2.5}, {"rent": "on-demand"}, {"serving": "aggregated"},
     {"prefill_layout": "tp=2"}, {"traffic": "20k"}, {"requests": "30/s", "peak_over_mean": 1.8, "pue": 1.2},
@@ -130,7 +130,8 @@ def disagreements(case: Mapping[str, Any], folder: Path) -> tuple[list[str], Cou
     found: list[str] = []
     asked: Counter[str] = Counter()
     with estimated():
-        first = _python(case)
+        plans: list[Plan] = []
+        first = _python(case, plans)
         doors = {
             "command line": _command_line, "ask": _ask, "HTTP body": _body, "HTTP address": _address, "sweep": _sweep,
         }  # fmt: skip
@@ -140,7 +141,7 @@ def disagreements(case: Mapping[str, Any], folder: Path) -> tuple[list[str], Cou
             asked[name] += 1
             found += [f"{name}: {line}" for line in differences(first, door(case, first), keys=name == "sweep")]
         if "refused" not in first and first["best"] is not None:
-            for name, said in _about(case, first).items():
+            for name, said in _about(case, first, plans[0]).items():
                 asked[name] += 1
                 found += [f"{name}: {line}" for line in said]
     return found, asked
@@ -153,8 +154,15 @@ def _data(work: Any) -> dict[str, Any]:
         return {"refused": str(refused)}
 
 
-def _python(case: Mapping[str, Any]) -> dict[str, Any]:
-    return _data(lambda: rl.plan(**case).to_dict())
+def _python(case: Mapping[str, Any], plans: list[Plan]) -> dict[str, Any]:
+    """The answer of the function; its plan is added to `plans`."""
+
+    def found() -> Any:
+        answered = rl.plan(**case)
+        plans.append(answered.result.plan)
+        return answered.to_dict()
+
+    return _data(found)
 
 
 def _command_line(case: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,8 +209,9 @@ def _http(read: Any) -> dict[str, Any]:
 
 def _sweep(case: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
     """A row of a sweep of one point: the columns of its results as they lie in the answer."""
-    data = {**case}
-    settings = data.pop("set", {})
+    data = {name: [value] if isinstance(value, list) else value for name, value in case.items()}  # lists are axes
+    settings = case.get("set", {})
+    data.pop("set", None)
     if isinstance(settings, list):
         settings = dict(text.split("=") for text in settings)
     try:
@@ -219,11 +228,11 @@ def _sweep(case: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
             place = place.setdefault(key, {})
         place[last] = value
     if all(value is None for value in columns.values()):
-        return {"refused": reason}
+        return {"refused": reason} if "refused" in first else {"reason": reason, "best": None}
     return nested
 
 
-def _about(case: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, list[str]]:
+def _about(case: Mapping[str, Any], first: Mapping[str, Any], plan: Plan) -> dict[str, list[str]]:
     """What-if at the value that the chip has, comparison with itself, and questions about the answer."""
     found: dict[str, list[str]] = {}
     best = first["best"]
@@ -242,16 +251,15 @@ def _about(case: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, list[
         found["compare"] = [*differences({key: best[key] for key in PLANNED}, side, keys=True)]
     plain = not {"mix", "turns", "cache_hit", "speculate", "use", "prefill_layout"} & case.keys()
     if plain and best["serving"] == "aggregated":
-        found |= _engine(case)
+        found |= _engine(case, plan)
     return found
 
 
 _OF_ENGINE = ("calibration", "memory_fraction", "power_cap", "routing", "set")
 
 
-def _engine(case: Mapping[str, Any]) -> dict[str, list[str]]:
+def _engine(case: Mapping[str, Any], plan: Plan) -> dict[str, list[str]]:
     """The decode step of the answer by `explain`, its weights by `fit`, its replicas by `simulate`."""
-    plan = rl.plan(**case).result.plan
     one = plan.best
     if one is None or one.inside is None:
         return {}
@@ -260,6 +268,8 @@ def _engine(case: Mapping[str, Any]) -> dict[str, list[str]]:
     same |= {"model": case["model"], "on": case["on"], "precision": one.precision.label}
     if case.get("calibration", "auto") == "auto":
         same["calibration"] = plan.system.calibration.name
+    if plan.system.cluster.chip.power_cap_w is not None:  # the one of the least energy, where that was asked for
+        same["power_cap"] = plan.system.cluster.chip.power_cap_w
     layout = ",".join(f"{name}={value}" for name, value in parts.items())
     work = plan.demand.workload
     explained = _data(

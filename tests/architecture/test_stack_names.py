@@ -14,7 +14,8 @@ WRITTEN_FOR_THEM = ("search/launch.py", "search/launch_plan.py", "search/kuberne
                     "validation/importers.py",
                     "validation/requests.py", "validation/tuning_table.py", "validation/rl_table.py",
                     "validation/adapters_table.py", "validation/rl_parts_table.py",
-                    "validation/result_files.py", "fitting/kernel_tables.py", "api/validated.py", "api/observe.py")  # fmt: skip
+                    "validation/result_files.py", "fitting/kernel_tables.py", "api/validated.py",
+                    "api/observe.py")  # fmt: skip
 FALLBACK = "generic"  # no stack, but the numbers of all of them
 MOST_WORDS = 3  # of a key; longer texts are prose
 

@@ -128,9 +128,14 @@ class Option:
         return self.kind in _QUANTITIES
 
     @property
+    def is_tuple(self) -> bool:
+        """Whether a question holds a tuple of its values."""
+        return self.several or self.kind == "settings"
+
+    @property
     def empty(self) -> tuple[()] | None:
         """What a question holds where nothing is given and nothing is the default."""
-        return () if self.several or self.kind == "settings" else None
+        return () if self.is_tuple else None
 
     def read(self, value: Any, name: str) -> Any:
         """A value from outside as the question keeps it: SI numbers, texts, tuples, objects.
@@ -148,7 +153,7 @@ class Option:
 
     def write(self, value: Any) -> str:
         """The text that `read` reads as this value; an object is written by its name."""
-        if self.several or self.kind == "settings":
+        if self.is_tuple:
             parts = [self._write_one(one) for one in cast("tuple[Any, ...]", value)]
             if self.is_quantity:
                 return ",".join(parts)
@@ -159,9 +164,7 @@ class Option:
         """The value of a text that `write` wrote, for `read`."""
         if self.kind == "switch":
             return {"true": True, "false": False}.get(text, text)
-        if self.kind == "settings" or (self.several and not self.is_quantity):
-            return _split(text)
-        return text
+        return _split(text) if self.is_tuple and not self.is_quantity else text
 
     def _parts(self, value: Any) -> list[Any]:
         if isinstance(value, str):
@@ -183,21 +186,21 @@ class Option:
         return value if isinstance(value, str) else str(getattr(value, "name", value))
 
 
-def option(kind: Kind, help_text: str, *, default: Any = MISSING, kw_only: bool = True, **more: Any) -> Any:
-    """A field of a question that is an option; required without a default, and an argument where it is not `kw_only`.
+def option(kind: Kind, help_text: str, *, default: Any = MISSING, **more: Any) -> Any:
+    """A field of a question that is an option, required where it has no default.
 
     Nothing (None) stands for the default; an option that may be nothing has None for it.
 
     Args:
-        more: further fields of `Option`.
+        more: further fields of `Option`; `kw_only=False` makes it an argument.
     """
-    return shared(Option(kind=kind, help=help_text), default=default, kw_only=kw_only, **more)
+    return shared(Option(kind=kind, help=help_text), default=default, **more)
 
 
-def shared(one: Option, *, default: Any = MISSING, kw_only: bool = True, **more: Any) -> Any:
+def shared(one: Option, *, default: Any = MISSING, **more: Any) -> Any:
     """The same for an option that several questions have; `more` replaces fields of it."""
-    asked = replace(one, positional=not kw_only, **more)
-    return field(default=default, kw_only=kw_only, metadata={"option": asked})
+    named = more.pop("kw_only", True)
+    return field(default=default, kw_only=named, metadata={"option": replace(one, positional=not named, **more)})
 
 
 def tokens(help_text: str, *, minimum: float = 1.0, default: Any = MISSING, **more: Any) -> Any:

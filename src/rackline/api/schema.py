@@ -413,15 +413,15 @@ def _option_schema(one: Option, *, nullable: bool) -> dict[str, Any]:
     """The JSON Schema of one option: numbers are SI, texts carry their units."""
     if one.kind == "switch":
         return {"type": "boolean", "description": one.help}
-    if one.kind == "settings":
+    if one.is_tuple and not one.several:
         texts = {"type": "array", "items": {"type": "string"}}
         return {"anyOf": [texts, {"type": "object"}, {"type": "string"}], "description": one.help}
-    number: dict[str, Any] = {"type": "integer" if one.kind == "whole" else "number"}
+    number: dict[str, Any] = {"type": {"whole": "integer"}.get(one.kind, "number")}
     if one.minimum is not None:
         number["minimum"] = one.minimum
     elif one.is_quantity:
         number["minimum" if one.zero else "exclusiveMinimum"] = 0
-    most = 1.0 if one.kind == "fraction" and one.maximum is None else one.maximum
+    most = {"fraction": 1.0}.get(one.kind) if one.maximum is None else one.maximum
     if most is not None:
         number["maximum"] = most
     forms: list[dict[str, Any]] = [number, {"type": "string"}] if one.is_quantity else [{"type": "string"}]
