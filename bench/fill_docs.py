@@ -114,7 +114,7 @@ def kernels(kind: str, part: str = "median_error") -> str:
 def fits_of(kind: str, stacks: Iterable[str] = STACKS) -> list[Any]:
     """The fits of the kernels of a kind in the shipped calibrations of stacks."""
     from rackline.catalog import calibration_record
-    from rackline.fitting.summary import kind_of
+    from rackline.fitting.report import kind_of
 
     found: list[Any] = []
     for record in map(calibration_record, stacks):

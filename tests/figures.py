@@ -11,7 +11,7 @@ import numpy as np
 
 from helpers import cluster, model, planned, system, token_costs
 from rackline.fitting import KindErrors
-from rackline.fitting.figure import errors_figure
+from rackline.fitting.report import errors_figure
 from rackline.ledger import Finding, ledger
 from rackline.ledger.table import verdicts_figure
 from rackline.parallel import SERVER, Routing, parse_layout, precision
@@ -30,13 +30,11 @@ from rackline.pricing import (
 )
 from rackline.report.axes import nothing_figure
 from rackline.report.budget_report import lifetime_figure, quality_figure
-from rackline.report.capacity_figure import capacity_figure
-from rackline.report.compare_figure import compare_figure
 from rackline.report.compare_report import Side, cluster_side
 from rackline.report.explain_figures import curves_figure, memory_figure, roofline_figure, waterfall_figure
 from rackline.report.explain_report import Explanation
 from rackline.report.figure import Figure
-from rackline.report.plan_figure import pareto_figure, rejected_figure, what_if_figure
+from rackline.report.plan_figures import capacity_figure, compare_figure, pareto_figure, rejected_figure, what_if_figure
 from rackline.report.pricing_figures import modes_figure, offered_figure, readings_figure, tiers_figure
 from rackline.report.simulate_figures import (
     occupancy_figure,

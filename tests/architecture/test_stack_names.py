@@ -12,8 +12,8 @@ from source import source_files, tree_of
 
 WRITTEN_FOR_THEM = ("search/launch.py", "search/launch_plan.py", "search/kubernetes.py", "search/dynamo.py",
                     "validation/importers.py",
-                    "validation/requests.py", "validation/tuning_table.py", "validation/rl_table.py",
-                    "validation/adapters_table.py", "validation/rl_parts_table.py",
+                    "validation/requests.py", "validation/tables.py", "validation/rl.py",
+                    "validation/adapters.py", "validation/rl.py",
                     "validation/result_files.py", "fitting/kernel_tables.py", "api/validated.py",
                     "api/observe.py")  # fmt: skip
 FALLBACK = "generic"  # no stack, but the numbers of all of them

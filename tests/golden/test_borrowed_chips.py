@@ -16,12 +16,17 @@ import pytest
 
 from rackline.catalog import calibration_record, measured_stacks, names
 from rackline.fitting.amounts import amounts
-from rackline.fitting.line import seconds
+from rackline.fitting.fit import seconds
 from rackline.fitting.tables import Measurements
 from rackline.hardware import Chip, chip
-from rackline.passes.borrowed import INLINE_ECC_DATA_SHARE, ecc_ratio, share_by_power
 from rackline.passes.calibration import OperationCalibration
-from rackline.passes.fallback import calibration, calibration_from_record
+from rackline.passes.fallback import (
+    INLINE_ECC_DATA_SHARE,
+    calibration,
+    calibration_from_record,
+    ecc_ratio,
+    share_by_power,
+)
 
 SIZES = np.array([4096.0, 8192.0, 10240.0])
 

@@ -8,9 +8,8 @@ import pytest
 from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.simulation import Lengths, PlainClock, Pool, RankSpec, Sessions, policy, simulate
-from rackline.simulation.characteristic_time import session_hits
 from rackline.simulation.prefix_cache import CacheRules
-from rackline.simulation.reuse import arrivals, reuse_of
+from rackline.simulation.reuse import arrivals, reuse_of, session_hits
 
 CHAT = Sessions(turns=4, think_s=40.0, system_tokens=1024, hash_tokens=128)
 AGENT = Sessions(turns=2, tool_calls=4, think_s=60.0, tool_s=5.0, tool_tokens=1500, system_tokens=8192, hash_tokens=512)

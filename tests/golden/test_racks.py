@@ -19,7 +19,7 @@ from rackline.hardware import (
     scale_up_path,
     torus_hops,
 )
-from rackline.parallel.traffic import (
+from rackline.parallel.exchange import (
     ExpertRouting,
     combine_traffic,
     dispatch_traffic,

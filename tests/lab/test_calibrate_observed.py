@@ -16,8 +16,8 @@ from rackline.serving.stack import stack_of
 from rackline.simulation import Requests, poisson
 from rackline.validation import Case, read_cases
 from rackline.validation.observed import ObservedRequest, ObservedRun, observed_run
-from rackline.validation.observed_file import calibration_text
 from rackline.validation.observed_fit import PARAMETERS, ObservedFit, fit_observed, with_numbers
+from rackline.validation.observed_report import calibration_text
 from rackline.validation.resolve import Resolver
 
 NAMES = [one.name for one in PARAMETERS]

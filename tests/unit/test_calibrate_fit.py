@@ -13,8 +13,7 @@ from rackline.catalog.calibrations import CalibrationRecord
 from rackline.fitting import calibrate_tables, generic_file, merged_file, stack_file
 from rackline.fitting.amounts import amounts
 from rackline.fitting.collectives import calibrate_collectives, custom_seconds, ring_seconds, wire_bytes
-from rackline.fitting.fit import fit_line
-from rackline.fitting.line import TERMS, seconds, terms_of
+from rackline.fitting.fit import TERMS, fit_line, seconds, terms_of
 from rackline.fitting.reject import alone_against_siblings, gross_outliers
 from rackline.fitting.run import CalibrationResult
 from rackline.fitting.tables import Measurements

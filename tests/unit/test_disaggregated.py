@@ -19,8 +19,8 @@ from rackline.search import PrefillPool, SearchSpace
 from rackline.search.pool_pairs import Budget, pair
 from rackline.search.pool_points import PoolPoints
 from rackline.serving import Workload
+from rackline.serving.closed_pools import prompt_time_s
 from rackline.serving.disaggregated import MOST_LOAD, PrefillPasses, kv_transfer, prefill_rate
-from rackline.serving.pool_queue import prompt_time_s
 from rackline.system import Constraints
 
 WORK = Workload(input_len=4096, output_len=1024)

@@ -10,8 +10,8 @@ import pytest
 
 from rackline.arch import Model, model
 from rackline.errors import InputError
+from rackline.fitting.fit import seconds, terms_of
 from rackline.fitting.kernels import groups_of
-from rackline.fitting.line import seconds, terms_of
 from rackline.fitting.modules import LAYERS, parts
 from rackline.fitting.modules import seconds as layer_seconds
 from rackline.fitting.tables import FORMATS, Measurements, read_tables

@@ -14,12 +14,12 @@ from rackline.catalog import calibration_record
 from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.fitting.amounts import amounts
+from rackline.fitting.fit import seconds
 from rackline.fitting.kernels import KernelFit, calibrate_class, groups_of
-from rackline.fitting.line import seconds
 from rackline.fitting.tables import read_tables
 from rackline.hardware import chip
 from rackline.passes import Batch, calibration
-from rackline.passes.versions import at_version, split_version
+from rackline.passes.fallback import at_version, split_version
 from rackline.validation.cases import Case, case_from
 from rackline.validation.resolve import Resolver
 

@@ -37,8 +37,7 @@ from rackline.search.launch_plan import (
 )
 from rackline.search.launch_rules import Role
 from rackline.search.speculation import paying_drafts
-from rackline.serving.mixture import Mixture
-from rackline.serving.workload import Mode, Workload
+from rackline.serving.workload import Mixture, Mode, Workload
 
 TABLES = flag_tables()
 ENGINES = [("vllm", "0.33.0"), ("vllm", "0.12.0"), ("sglang", "0.5.23"), ("sglang", "0.5.6"), ("trtllm", "")]

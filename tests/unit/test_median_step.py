@@ -10,9 +10,8 @@ import pytest
 from helpers import deploy
 from rackline.passes import Batch
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.median_step import median_prompts, median_step_s
 from rackline.serving.stack import IDEAL
-from rackline.serving.steady import steady_state
+from rackline.serving.steady import median_prompts, median_step_s, steady_state
 from rackline.serving.workload import Mode, Workload
 
 ENGINE = engine_of(deploy("llama-3.1-8b", "tp=1", on="dgx-h100"), replace(IDEAL, prefill_slowdown=1.2))

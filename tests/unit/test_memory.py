@@ -9,13 +9,13 @@ import rackline as rl
 from helpers import cluster, deploy, layouts, model, types
 from rackline.parallel import Layout, LayoutGrid, ServerMemory, max_sequences, memory_use
 from rackline.parallel.memory import (
+    FractionOf,
     activation_bytes,
     allocator_bytes,
     kv_bytes_per_sequence,
     sampling_bytes,
     weight_bytes,
 )
-from rackline.parallel.server_memory import FractionOf
 from rackline.plain import plain
 
 FRACTIONS: tuple[FractionOf, ...] = ("memory", "free", "static")

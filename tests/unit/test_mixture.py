@@ -18,8 +18,8 @@ from rackline.parallel import Deployment, parse_layout, precision
 from rackline.passes import calibration
 from rackline.serving import Workload, open_loop
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.mixture import Mixture
 from rackline.serving.stack import stack
+from rackline.serving.workload import Mixture
 from rackline.simulation import open_arrivals, pool_of, simulate
 
 TWO = Mixture.of(np.array([0.8, 0.2]), np.array([500.0, 6000.0]), np.array([200.0, 400.0]))

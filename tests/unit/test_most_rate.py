@@ -22,9 +22,8 @@ from rackline.search.sustained_rate import (
     prompt_s,
     sustained_rate,
 )
-from rackline.serving.mixture import Mixture
 from rackline.serving.stack import stack_of
-from rackline.serving.workload import Workload
+from rackline.serving.workload import Mixture, Workload
 from rackline.simulation import Handover, Pool, pool_of, simulate
 from rackline.simulation.clock import PlainClock
 from rackline.simulation.open_loop import OpenLoop

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import rackline as rl
 from rackline.serving.fleet import Part, Traffic, fleet_of_users
-from rackline.serving.population import Population, Response
+from rackline.serving.open_loop import Population, Response
 
 PLAN = {
     "on": "dgx-h100",

@@ -8,8 +8,8 @@ import pytest
 
 import rackline as rl
 from rackline.validation.cases import Case
-from rackline.validation.read import read_cases
-from rackline.validation.rl_parts_table import read_rl_parts_table
+from rackline.validation.rl import read_rl_parts_table
+from rackline.validation.run import read_cases
 
 TABLE = Path("../shared/measured/post_training/rl/rl_step_parts.csv")
 HEAD = (

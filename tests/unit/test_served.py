@@ -21,7 +21,7 @@ from rackline.serving.stack import stack, stack_of
 from rackline.serving.workload import Workload
 from rackline.simulation import Lengths, Requests, open_arrivals, pool_of, simulate
 from rackline.simulation.clock import Chunk, TableClock
-from rackline.simulation.extremes import Extremes
+from rackline.simulation.decoding import Extremes
 from rackline.simulation.open_loop import OpenLoop, latency, queue_grows
 from rackline.system import Constraints, Demand
 from rackline.units import parse_limit

@@ -27,7 +27,7 @@ from rackline.simulation import (
     simulate,
 )
 from rackline.simulation.metrics import known_percentiles
-from rackline.simulation.steady_state import percentile_interval, warm_up
+from rackline.simulation.statistics import percentile_interval, warm_up
 
 ONE: dict[str, Any] = {"on": "dgx-h100", "chips": 1, "layout": "tp=1", "calibration": "vllm"}
 POOL = Pool(

@@ -21,14 +21,20 @@ from rackline.training.stack import default_training_stack, training_stack
 from rackline.training.step import step_parts, step_time
 from rackline.validation import validate
 from rackline.validation.cases import Case, Unsupported, read_line
-from rackline.validation.read import read_cases
+from rackline.validation.refit_report import train_refit_markdown
 from rackline.validation.resolve import Resolver
-from rackline.validation.train_cases import measured_step_s, prepare_training
-from rackline.validation.train_fit import base_stacks, fit_numbers, fitted_numbers, stacks_with
-from rackline.validation.train_layouts import train_layout, train_stack_name, truncated
-from rackline.validation.train_refit import refit_training, repeat_spread
-from rackline.validation.train_report import train_refit_markdown
-from rackline.validation.train_stacks import stack_toml, write_stacks
+from rackline.validation.run import read_cases
+from rackline.validation.train_cases import measured_step_s, prepare_training, train_layout, train_stack_name, truncated
+from rackline.validation.train_fit import (
+    base_stacks,
+    fit_numbers,
+    fitted_numbers,
+    refit_training,
+    repeat_spread,
+    stack_toml,
+    stacks_with,
+    write_stacks,
+)
 
 BASE: dict[str, Any] = {
     "id": "a",

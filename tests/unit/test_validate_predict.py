@@ -14,8 +14,8 @@ import pytest
 from rackline.catalog.index import stack_name
 from rackline.errors import InputError, LayoutError, UnknownNameError
 from rackline.parallel import Layout
-from rackline.serving.median_step import median_step_s
 from rackline.serving.stack import IDEAL
+from rackline.serving.steady import median_step_s
 from rackline.validation import Case, validate
 from rackline.validation.cases import read_line
 from rackline.validation.finite_runs import output_rate, run_of

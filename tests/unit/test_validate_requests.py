@@ -13,7 +13,7 @@ from rackline.plain import plain
 from rackline.validation import read_cases, validate
 from rackline.validation.page import BEGIN, END, RUNS_BEGIN, RUNS_END, write_docs
 from rackline.validation.requests import chip_of
-from rackline.validation.stored import stored_form
+from rackline.validation.scoreboard import stored_form
 
 RUNS = Path(__file__).resolve().parents[3] / "shared" / "measured" / "vllm_runs" / "runs.json"
 COLUMNS = "run,request_id,arrival_s,input_toks,output_toks,queue_ms,ttft_ms,tpot_ms,e2e_ms\n"

@@ -12,8 +12,8 @@ from rackline.errors import InputError
 from rackline.plain import plain
 from rackline.validation import Score, Scoreboard, Unsupported, statistics
 from rackline.validation.page import BEGIN, END, markdown, write_docs
-from rackline.validation.stored import read_stored, stored_form, worse_than, write_stored
-from rackline.validation.worst import worst_scores
+from rackline.validation.report import worst_scores
+from rackline.validation.scoreboard import read_stored, stored_form, worse_than, write_stored
 
 
 def score(measured: float, predicted: float, name: str = "a", metric: str = "tpot_s", **groups: str) -> Score:

@@ -12,8 +12,7 @@ import pytest
 
 from rackline.hardware import Cluster, cluster
 from rackline.validation.cases import Case, Unsupported
-from rackline.validation.read import read_cases
-from rackline.validation.run import score_cases, validate
+from rackline.validation.run import read_cases, score_cases, validate
 
 RL = {
     "framework": "NeMo RL v0.6", "model": "qwen3-32b", "algorithm": "GRPO", "mode": "1-step Off", "chip": "gb200",

@@ -9,7 +9,7 @@ import pytest
 
 from rackline.catalog import OperationRecord, calibration_record, names
 from rackline.fitting import CalibrationResult, calibrate_tables, errors_by_kind
-from rackline.fitting.line import of_class
+from rackline.fitting.fit import of_class
 from rackline.hardware import chip, cluster
 from scripts import load_script
 

@@ -21,8 +21,8 @@ from rackline.serving.workload import Workload
 from rackline.validation.cases import Case
 from rackline.validation.power import FITTED, PowerCase, fit_power
 from rackline.validation.predict import Predictor
-from rackline.validation.read import read_cases
 from rackline.validation.resolve import Resolver
+from rackline.validation.run import read_cases
 from rackline.validation.sources import shape_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "measured"

@@ -16,7 +16,7 @@ import pytest
 
 from rackline.validation import Scoreboard, validate
 from rackline.validation.page import BEGIN, END, markdown
-from rackline.validation.stored import read_stored, worse_than
+from rackline.validation.scoreboard import read_stored, worse_than
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT.parent / "shared" / "measured"

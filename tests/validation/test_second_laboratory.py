@@ -10,7 +10,7 @@ import pytest
 
 from rackline.validation import validate
 from rackline.validation.engine_fit import steps_of
-from rackline.validation.read import read_cases
+from rackline.validation.run import read_cases
 from scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]

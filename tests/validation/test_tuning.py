@@ -9,7 +9,7 @@ import pytest
 
 from rackline.validation import Scoreboard, validate
 from rackline.validation.cases import Case, Unsupported
-from rackline.validation.tuning_table import is_tuning_table, read_tuning_table
+from rackline.validation.tables import is_tuning_table, read_tuning_table
 
 TABLE = Path(__file__).resolve().parents[3] / "shared/measured/post_training/lora/finetune_throughput.csv"
 HEADER = (

@@ -16,7 +16,7 @@ from rackline.cli import command as command_line
 from rackline.cli.main import run
 from rackline.hardware import cluster
 from rackline.ledger import ledger
-from rackline.parallel.traffic import ExpertRouting, dispatch_traffic
+from rackline.parallel.exchange import ExpertRouting, dispatch_traffic
 from rackline.training.schedules import equal_stages, schedule
 from rackline.validation import validate
 from rackline.validation.published import published

@@ -83,7 +83,7 @@ class Answers:
 
 
 def _text(answer: Answer[AskQuestion, Answers], width: int) -> Iterable[Any]:
-    from rackline.report.answers_report import answers_table
+    from rackline.report.plan_report import answers_table
 
     rows = [(str(one.question.get("ask", "?")), _words(one.question), *_outcome(one)) for one in answer.result.answers]
     yield answers_table(rows)

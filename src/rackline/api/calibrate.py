@@ -107,7 +107,7 @@ if TYPE_CHECKING:
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rackline.fitting.report import calibrate_report
-    from rackline.validation.observed_fit_report import observed_fit_report
+    from rackline.validation.observed_report import observed_fit_report
 
     found = answer.result
     if isinstance(found, CalibratedServer):
@@ -145,7 +145,7 @@ def _rows(answer: Answered) -> Iterable[Any]:
 
 
 def _figure(answer: Answered) -> Figure:
-    from rackline.fitting.figure import errors_figure
+    from rackline.fitting.report import errors_figure
 
     if isinstance(answer.result, CalibratedServer):
         raise InputError(what="plot", given="numbers of a server", allowed="only without `observed`")
@@ -228,8 +228,8 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
 def _of_server(question: CalibrateQuestion, target: Path | None, watch: Watch) -> CalibratedServer:
     """Fit to observed runs, and say what they leave open."""
     from rackline.validation import read_cases
-    from rackline.validation.observed_file import calibration_text
     from rackline.validation.observed_fit import fit_observed
+    from rackline.validation.observed_report import calibration_text
 
     if question.tables:
         raise InputError(what="tables", given=question.tables[0], allowed="only without `observed`")

@@ -110,7 +110,7 @@ def _rows(answer: Answer[CompareQuestion, Compared]) -> Iterable[Any]:
 
 
 def _figure(answer: Answer[CompareQuestion, Compared]) -> Figure:
-    from rackline.report.compare_figure import compare_figure
+    from rackline.report.plan_figures import compare_figure
 
     return compare_figure(answer.result.sides, what=answer.result.kind)
 

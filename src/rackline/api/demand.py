@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rackline.api.selling import SearchedWays
     from rackline.api.watch import Watch
     from rackline.pricing import Offered
-    from rackline.serving.mixture import Mixture
+    from rackline.serving.workload import Mixture
 
 USUAL_OUTPUT, USUAL_TPOT_S = 1000.0, 0.05
 _TRAFFIC = ("traffic", "requests", "users")
@@ -35,7 +35,7 @@ def requests_of(question: PriceQuestion) -> tuple[PriceQuestion, Use | None, Mix
     Raises:
         InputError: lengths that are given in two ways, prompts beyond the last context tier.
     """
-    from rackline.serving.mixture import Mixture
+    from rackline.serving.workload import Mixture
 
     use, mixture = None, mixture_of(question, "output")
     if mixture is not None:
@@ -101,7 +101,7 @@ def sold_to(one: PlanQuestion, sheet: Offered, ways: SearchedWays, steps: Sequen
     from rackline.pricing import offer_prices
     from rackline.pricing.offered import Demand
     from rackline.search.fleet import plan_fleet
-    from rackline.serving.mixture import Mixture
+    from rackline.serving.workload import Mixture
 
     full, _ = with_use(one)
     asked = plan_inputs(full, watch)

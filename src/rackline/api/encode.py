@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, MaybeLayout, Number, Whole
     from rackline.arch import MediaPart
     from rackline.parallel import Layout
-    from rackline.report.encode_report import Encoded, Encoding
+    from rackline.report.prefix_report import Encoded, Encoding
     from rackline.system import System
 
 
@@ -42,7 +42,7 @@ class EncodeQuestion(MediaQuestion):
 
 
 def _text(answer: Answer[EncodeQuestion, Encoding], width: int) -> Iterable[Any]:
-    from rackline.report.encode_report import encode_report
+    from rackline.report.prefix_report import encode_report
 
     yield encode_report(answer.result)
 
@@ -79,7 +79,7 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
         1126
         >>> Path("config.json").unlink()
     """
-    from rackline.report.encode_report import Encoding
+    from rackline.report.prefix_report import Encoding
 
     media = media_of(question, watch)
     if media is None:
@@ -131,7 +131,7 @@ def _pass(part: MediaPart, system: System, beside: Layout) -> Encoded:
     from rackline.parallel import Layout
     from rackline.parallel import precision as find_precision
     from rackline.parallel.towers import TOWER_BYTES, tower_activation_bytes, tower_batch, tower_layout
-    from rackline.report.encode_report import Encoded
+    from rackline.report.prefix_report import Encoded
 
     inner, view = part.tower.model, part.view
     layout = tower_layout(inner, beside)

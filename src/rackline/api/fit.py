@@ -85,7 +85,7 @@ def _rows(answer: Answer[FitQuestion, Fitting]) -> Iterable[Any]:
 
 
 def _figure(answer: Answer[FitQuestion, Fitting]) -> Figure:
-    from rackline.report.capacity_figure import capacity_figure
+    from rackline.report.plan_figures import capacity_figure
 
     return capacity_figure(answer.result.capacity, hbm_bytes=answer.result.hbm_bytes)
 

@@ -75,8 +75,8 @@ class Models:
 
 def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
     from rackline.hardware import chip
-    from rackline.report.adapter_report import adapter_report
     from rackline.report.catalogue_report import model_report, models_table
+    from rackline.report.choice_report import adapter_report
     from rackline.report.lecture_tables import cache_table
 
     question, found = answer.question, answer.result

@@ -89,9 +89,8 @@ if TYPE_CHECKING:
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
-    from rackline.report.plan_report import lengths_lines, plan_report
+    from rackline.report.plan_report import lengths_lines, plan_report, what_if_report
     from rackline.report.plan_summary import plan_summary
-    from rackline.report.what_if_report import what_if_report
     from rackline.report.wording import Prose
 
     found = answer.result
@@ -152,17 +151,17 @@ def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
         yield ""
         yield caps_report(found.power_caps)
     if found.speculation:
-        from rackline.report.speculation_report import speculation_report
+        from rackline.report.plan_report import speculation_report
 
         yield ""
         yield speculation_report(found.speculation, found.plan.demand.limits.tpot_s)
     if question.attention_ffn:
-        from rackline.report.attention_ffn_report import attention_ffn_report
+        from rackline.report.plan_report import attention_ffn_report
 
         yield ""
         yield attention_ffn_report(found.plan, found.attention_ffn)
     if found.fleet is not None:
-        from rackline.report.fleet_report import fleet_report
+        from rackline.report.choice_report import fleet_report
 
         yield ""
         yield fleet_report(found.fleet)
@@ -259,7 +258,7 @@ def _data(answer: Answered) -> PlanData | WhatIf:
 
 
 def _summary(answer: Answered) -> str:
-    from rackline.report.fleet_report import fleet_summary
+    from rackline.report.choice_report import fleet_summary
     from rackline.units import format_seconds, format_usd
 
     found = answer.result
@@ -288,20 +287,20 @@ def _rows(answer: Answered) -> Iterable[Any]:
 
 
 def _figure(answer: Answered) -> Figure:
-    from rackline.report.plan_figure import pareto_figure, what_if_figure
+    from rackline.report.plan_figures import pareto_figure, what_if_figure
 
     found = answer.result
     return what_if_figure(found.what_if, found.points) if isinstance(found, WhatIf) else pareto_figure(found.plan)
 
 
 def _rejected(answer: Answered) -> Figure:
-    from rackline.report.plan_figure import rejected_figure
+    from rackline.report.plan_figures import rejected_figure
 
     return rejected_figure(_one(answer, "rejected"))
 
 
 def _step(answer: Answered) -> Figure:
-    from rackline.report.plan_figure import step_figure
+    from rackline.report.plan_figures import step_figure
 
     return step_figure(_one(answer, "step"))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rackline.search.kept_prefixes import Keeping
     from rackline.search.launch_plan import Checkpoints
     from rackline.serving.fleet import Traffic
-    from rackline.serving.population import Population
+    from rackline.serving.open_loop import Population
     from rackline.serving.speculative import Speculation
     from rackline.serving.workload import Mode, Workload
     from rackline.simulation.hits_by_tier import Repeating, RepeatingSessions
@@ -335,7 +335,7 @@ def traffic_of(question: PlanQuestion, workload: Workload) -> tuple[Traffic | No
         return None, None
 
     from rackline.serving.fleet import Traffic
-    from rackline.serving.population import Population
+    from rackline.serving.open_loop import Population
 
     traffic = Traffic(
         tokens_per_s=question.traffic or (question.requests or 1.0) * workload.output_len,

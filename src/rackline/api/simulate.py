@@ -363,7 +363,7 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
 
 def _first_requests(question: SimulateQuestion) -> int:
     """The synthetic requests of the first run: a day where there is a daily cycle."""
-    from rackline.simulation.arrivals import DAY_S
+    from rackline.simulation.requests import DAY_S
 
     if question.diurnal_amplitude and question.rate is not None and str(question.rate) != "inf":
         return min(ceil(float(parse_per_second(str(question.rate), name="rate")) * DAY_S), _MOST_REQUESTS)

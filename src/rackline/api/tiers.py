@@ -391,7 +391,7 @@ def _recorded(trace: str) -> tuple[str, Repeats]:
 
 def _sessions(question: TiersQuestion) -> tuple[str, Repeats]:
     from rackline.pricing.prefixes import Repeats
-    from rackline.simulation.characteristic_time import SessionHits, session_hits
+    from rackline.simulation.reuse import SessionHits, session_hits
 
     given = question.given(*_SUCH_AS)
     for name in _SUCH_AS:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rackline.api import groups as asked
     from rackline.api.groups import Served
-    from rackline.serving.mixture import Mixture
+    from rackline.serving.workload import Mixture
     from rackline.simulation import CacheRules, Requests, Sessions, Slo, TierSpec
     from rackline.simulation.traces import TimeUnit
     from rackline.simulation.workloads import AnyLengths, Spread
@@ -53,7 +53,7 @@ def mixture_of_file(path: str) -> Mixture:
     """
     import numpy as np
 
-    from rackline.serving.mixture import Mixture
+    from rackline.serving.workload import Mixture
 
     text = read_text(path, what="mix", allowed=_FORM, max_bytes=16 * 2**20)
     rows = _toml_rows(path, text) if path.endswith(".toml") else _csv_rows(path, text)
@@ -69,7 +69,7 @@ def mixture_of_trace(path: str) -> Mixture:
     Raises:
         InputError: as `rackline.simulation.read_trace`.
     """
-    from rackline.serving.mixture import Mixture
+    from rackline.serving.workload import Mixture
     from rackline.simulation import read_trace
 
     try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rackline.api.validated import Found
     from rackline.validation.cases import CaseSet
     from rackline.validation.refit import Refit
-    from rackline.validation.train_refit import TrainRefit
+    from rackline.validation.train_fit import TrainRefit
 
 
 @asks(
@@ -61,7 +61,7 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
         return _refit(files, question.refit, question.calibration, watch)
 
     from rackline.validation import validate as run
-    from rackline.validation.stored import read_stored, worse_than
+    from rackline.validation.scoreboard import read_stored, worse_than
 
     before = read_stored(Path(question.stored)) if question.stored else None
     with watch.moving("predicting cases"):
@@ -107,7 +107,7 @@ def _refit(files: tuple[str, ...], by: LeftOut, calibration: str, watch: Watch) 
 
 def _refit_training(cases: CaseSet, by: LeftOut, watch: Watch) -> TrainRefit:
     """Leave each source, model family or chip of training cases out in turn."""
-    from rackline.validation.train_refit import refit_training
+    from rackline.validation.train_fit import refit_training
 
     if by in ("stack", "version", "half", "laboratory"):
         raise InputError(what="refit", given=by, allowed="source, model or chip for training cases", nearest="source")
@@ -126,8 +126,7 @@ def _ablation(files: tuple[str, ...], calibration: str, watch: Watch) -> Ablatio
 def _write_stacks(files: tuple[str, ...], folder: str, watch: Watch) -> StacksWritten:
     """Fit the training numbers and write the stacks that hold them."""
     from rackline.validation import read_cases
-    from rackline.validation.train_refit import fitted_stacks
-    from rackline.validation.train_stacks import write_stacks
+    from rackline.validation.train_fit import fitted_stacks, write_stacks
 
     target = Path(folder)
     if not target.is_dir():

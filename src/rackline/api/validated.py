@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rackline.validation.ablation import Ablated
     from rackline.validation.refit import Refit
     from rackline.validation.scoreboard import Score, Scoreboard
-    from rackline.validation.train_refit import TrainRefit
-    from rackline.validation.train_stacks import NotWritten
+    from rackline.validation.train_fit import NotWritten, TrainRefit
 
 LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half", "source"]
 Format = Literal["vllm", "genai-perf", "aiperf", "inferencex", "inference-perf", "guidellm"]
@@ -165,10 +164,9 @@ if TYPE_CHECKING:
 
 def text_of(answer: Answered, width: int) -> Iterable[Any]:
     from rackline.validation.refit import Refit
-    from rackline.validation.refit_report import ablation_report, refit_report
+    from rackline.validation.refit_report import ablation_report, refit_report, train_refit_report
     from rackline.validation.report import scoreboard_report
-    from rackline.validation.train_refit import TrainRefit
-    from rackline.validation.train_report import train_refit_report
+    from rackline.validation.train_fit import TrainRefit
 
     found, elapsed_s = answer.result, answer.elapsed_s
     if isinstance(found, Validated):
@@ -270,7 +268,7 @@ def status(answer: Answered) -> int:
 
 
 def _write_stored(answer: Answered, path: Path) -> None:
-    from rackline.validation.stored import write_stored
+    from rackline.validation.scoreboard import write_stored
 
     if isinstance(answer.result, Validated):
         write_stored(answer.result.board, answer.question.files, path)
@@ -280,11 +278,10 @@ def _write_docs(answer: Answered, path: Path) -> None:
     from rackline.validation.ablation import write_docs as write_ablation
     from rackline.validation.page import write_docs as write_scoreboard
     from rackline.validation.refit import Refit
-    from rackline.validation.refit_report import write_refit_docs
+    from rackline.validation.refit_report import write_refit_docs, write_train_refit_docs
+    from rackline.validation.scoreboard import stored_form
     from rackline.validation.speculation import write_docs as write_speculation
-    from rackline.validation.stored import stored_form
-    from rackline.validation.train_refit import TrainRefit
-    from rackline.validation.train_report import write_train_refit_docs
+    from rackline.validation.train_fit import TrainRefit
 
     found = answer.result
     if isinstance(found, Ablation):
@@ -335,7 +332,7 @@ def held_out_scores(found: Refit, files: tuple[str, ...], calibration: str = "au
     from rackline.validation import CaseSet, read_cases
     from rackline.validation.run import score_cases
     from rackline.validation.scoreboard import SERVED
-    from rackline.validation.train_refit import refit_training
+    from rackline.validation.train_fit import refit_training
 
     scores = list(found.board.scores)
     known = {(score.groups["kind"], score.case_id) for score in scores}

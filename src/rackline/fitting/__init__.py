@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from rackline.arch import Model
+from rackline.fitting.report import KindErrors, Summary, errors_by_kind, summary
 from rackline.fitting.run import CalibrationResult, calibrate
-from rackline.fitting.summary import KindErrors, Summary, errors_by_kind, summary
 from rackline.fitting.tables import Measurements, read_tables
 from rackline.fitting.write import generic_file, merged_file, stack_file, stacks_of, write_files
 from rackline.hardware import Chip

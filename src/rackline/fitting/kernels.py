@@ -12,8 +12,7 @@ import numpy.typing as npt
 from rackline.fitting import modules
 from rackline.fitting.amounts import amounts
 from rackline.fitting.evaluate import Errors, evaluate
-from rackline.fitting.fit import ClassFit, Group, fit_class, fit_line, pull_of
-from rackline.fitting.line import seconds, terms_of
+from rackline.fitting.fit import ClassFit, Group, fit_class, fit_line, pull_of, seconds, terms_of
 from rackline.fitting.older import Older, OlderFit, older_fits
 from rackline.fitting.reject import gross_outliers
 from rackline.fitting.solver import Values

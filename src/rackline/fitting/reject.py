@@ -12,8 +12,7 @@ import numpy as np
 
 from rackline.fitting.collectives import CollectiveFit
 from rackline.fitting.evaluate import Errors
-from rackline.fitting.fit import Group
-from rackline.fitting.line import seconds
+from rackline.fitting.fit import Group, seconds
 from rackline.fitting.siblings import DISAGREEMENT
 from rackline.fitting.solver import Values
 from rackline.fitting.tables import Array

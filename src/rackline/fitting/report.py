@@ -1,15 +1,187 @@
-"""Screens of `rackline calibrate`: errors by kind, rejected fits, siblings that disagree."""
+"""What `calibrate` shows: errors by kind, rejected fits, siblings that disagree, a figure, a summary."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from rackline.fitting.collectives import CUSTOM, CollectiveFit
+from rackline.fitting.evaluate import Errors
+from rackline.fitting.kernels import KernelFit
 from rackline.fitting.run import CalibrationResult
-from rackline.fitting.summary import errors_by_kind
+from rackline.fitting.siblings import Disagreement
+from rackline.report.axes import BAR_HEIGHT, Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
+from rackline.report.figure import Figure
+from rackline.report.wording import percent
+
+_NAMED = {
+    "attention_prefill": "attention prefill",
+    "attention_decode": "attention decode",
+    "encoder_prefill": "encoder attention",
+    "hyper_connections": "hyper-connections",
+}
+_OF_KERNEL = {
+    "mla": "mla",
+    "sparse": "sparse attention",
+    "compressed_sparse": "compressed attention, picked",
+    "compressed": "compressed attention, whole",
+    "block_sparse": "block-sparse attention",
+    "gated_delta": "gated delta nets",
+    "kda": "Kimi delta attention",
+    "convolution": "convolutions of states",
+}
+KINDS = (
+    "gemm bf16",
+    "gemm fp8 and fp4",
+    "gemm integer weights",
+    "attention prefill",
+    "attention decode",
+    *_OF_KERNEL.values(),
+    "encoder attention",
+    "hyper-connections",
+    "quantise",
+    "moe",
+    "library collectives",
+    "custom all-reduce",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindErrors:
+    """Median over groups (chip, stack, data type) of each group's errors [fraction]; NaN where nothing was tested.
+
+    Args:
+        kind: of operation.
+        groups: how many [count].
+        median_error, p90_error: on random halves that were not fitted.
+        family_median_error, family_p90_error: on whole families that were not fitted.
+        ideal_median_error, ideal_p90_error: of the ideal roofline.
+    """
+
+    kind: str
+    groups: int
+    median_error: float
+    p90_error: float
+    family_median_error: float
+    family_p90_error: float
+    ideal_median_error: float
+    ideal_p90_error: float
+
+
+def kind_of(op_class: str, dtype: str) -> str:
+    """Kind that a class and data type are reported under."""
+    if op_class == "gemm":
+        if dtype == "bf16":
+            return "gemm bf16"
+        return "gemm fp8 and fp4" if dtype in ("fp8", "fp8_block", "fp4") else "gemm integer weights"
+    return _NAMED.get(op_class) or _OF_KERNEL.get(op_class.rpartition("_")[0], op_class)
+
+
+def errors_by_kind(result: CalibrationResult) -> tuple[KindErrors, ...]:
+    """Medians over all groups, rejected ones included."""
+    found: dict[str, list[Errors]] = {}
+    for fit in result.kernels:
+        found.setdefault(kind_of(fit.group.work.op_class, fit.group.work.dtype), []).append(fit.errors)
+    for fit in result.collectives:
+        name = "custom all-reduce" if fit.op_class == CUSTOM else "library collectives"
+        found.setdefault(name, []).append(fit.errors)
+    return tuple(_medians(kind, found[kind]) for kind in KINDS if kind in found)
+
+
+def _medians(kind: str, errors: Iterable[Errors]) -> KindErrors:
+    members = list(errors)
+
+    def middle(name: str) -> float:
+        values = [value for value in (getattr(e, name) for e in members) if value is not None]
+        return float(np.median(values)) if values else float("nan")
+
+    return KindErrors(
+        kind=kind,
+        groups=len(members),
+        median_error=middle("median_error"),
+        p90_error=middle("p90_error"),
+        family_median_error=middle("family_median_error"),
+        family_p90_error=middle("family_p90_error"),
+        ideal_median_error=middle("ideal_median_error"),
+        ideal_p90_error=middle("ideal_p90_error"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedGroup:
+    """A fit of kernels, and why it was rejected; empty where it was not."""
+
+    json_keys: ClassVar = (
+        "chip=fit.group.chip",
+        "stack=fit.group.stack",
+        "stack_version=fit.group.stack_version",
+        "class=fit.group.work.op_class",
+        "dtype=fit.group.work.dtype",
+        "values=fit.values",
+        "*fit.errors",
+        "rejected",
+    )
+
+    fit: KernelFit
+    rejected: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A group that was rejected, and why."""
+
+    json_keys: ClassVar = ("chip", "stack", "class=op_class", "dtype", "reason")
+
+    chip: str
+    stack: str
+    op_class: str
+    dtype: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A run as it is written.
+
+    Args:
+        rows, older_rows, slower_rows: used; left out as of older versions, as slower kernels [count].
+        kinds: medians of the errors.
+        groups, collectives: fits with parameters and errors.
+        rejected: with reasons.
+        disagreements: between stacks on one chip.
+    """
+
+    rows: int
+    older_rows: int
+    slower_rows: int
+    kinds: tuple[KindErrors, ...]
+    groups: tuple[FittedGroup, ...]
+    collectives: tuple[CollectiveFit, ...]
+    rejected: tuple[Rejected, ...]
+    disagreements: tuple[Disagreement, ...]
+
+
+def summary(result: CalibrationResult) -> Summary:
+    """Rows, kinds, groups with parameters and errors, what was rejected, disagreements."""
+    return Summary(
+        rows=result.rows,
+        older_rows=result.older_rows,
+        slower_rows=result.slower_rows,
+        kinds=errors_by_kind(result),
+        groups=tuple(FittedGroup(fit=one, rejected=result.rejected.get(one.group.key, "")) for one in result.kernels),
+        collectives=result.collectives,
+        rejected=tuple(
+            Rejected(chip=chip, stack=stack, op_class=op_class, dtype=dtype, reason=reason)
+            for (chip, stack, op_class, dtype), reason in sorted(result.rejected.items())
+        ),
+        disagreements=result.disagreements,
+    )
 
 
 def calibrate_report(result: CalibrationResult, files: Sequence[str]) -> RenderableType:
@@ -45,3 +217,62 @@ def calibrate_report(result: CalibrationResult, files: Sequence[str]) -> Rendera
 
 def _pair(median: float, p90: float) -> str:
     return "-" if math.isnan(median) else f"{median:.1%} / {p90:.0%}"
+
+
+_KIND = Measure(field="kind", title="operation")
+_GROUPS = Measure(field="groups", title="groups of chip, stack and data type", kind="count")
+_TESTED = {
+    "halves not fitted": ("median_error", "p90_error"),
+    "families not fitted": ("family_median_error", "family_p90_error"),
+    "ideal roofline": ("ideal_median_error", "ideal_p90_error"),
+}
+
+
+def errors_figure(kinds: Sequence[KindErrors], rows_read: int) -> Figure:
+    """Median and 90th percentile of the errors of each kind of operation, beside those of the ideal roofline.
+
+    Args:
+        kinds: medians over groups.
+        rows_read: rows of the tables [count].
+    """
+    rows: list[Row] = []
+    for one in kinds:
+        for tested, (median, p90) in _TESTED.items():
+            low, high = getattr(one, median), getattr(one, p90)
+            if math.isfinite(low) and math.isfinite(high) and low > 0:
+                where = {"kind": one.kind, "groups": one.groups, "series": tested}
+                rows.append({**where, "median": low, "p90": high})
+    title = "Errors of the fit by kind of operation"
+    if not rows:
+        return nothing_figure(title, "No group has enough rows for a held-out test.")
+    middle, worst = (
+        Measure(field=name, title=text, kind="share")
+        for name, text in (("median", "absolute error"), ("p90", "90th percentile"))
+    )
+    names = list(dict.fromkeys(row["kind"] for row in rows))
+    used = [name for name in _TESTED if any(row["series"] == name for row in rows)]
+    x = log_axis(middle, [value for row in rows for value in (row["median"], row["p90"])])
+    y: Layer = {"field": "kind", "type": "nominal", "sort": names, "title": None}
+    y |= {"axis": {"labelLimit": 260, "ticks": False, "domain": False, "grid": True}}
+    shift: Layer = {"field": "series", "type": "nominal", "scale": {"domain": list(_TESTED), "paddingOuter": 0.3}}
+    place: Layer = {"x": x, "y": y, "yOffset": shift, "color": colour(list(_TESTED), used=used)}
+    shown = [_KIND, _GROUPS, Measure(field="median", title="median", kind="share"), worst]
+    fitted = [row["median"] for row in rows if row["series"] == used[0]]
+    return Figure(
+        title=title,
+        subtitle=f"dot: median; line: to the 90th percentile; {rows_read:,} rows",
+        description=f"Median and 90th percentile of absolute errors for {len(names)} kinds of operations on log axes, "
+        f"on random halves and families that were not fitted and of the ideal roofline. "
+        f"Medians of the first lie within {percent(min(fitted))} to {percent(max(fitted))}.",
+        spec={
+            "data": {"values": rows},
+            "layer": [
+                {
+                    "mark": {"type": "rule", "strokeWidth": 2},
+                    "encoding": {**place, "x2": {"field": "p90"}},
+                },
+                hovered({"type": "point", "size": 70}, place, shown),
+            ],
+        },
+        height=3 * BAR_HEIGHT * len(names) // 2 + BAR_HEIGHT,
+    )

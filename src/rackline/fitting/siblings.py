@@ -11,7 +11,7 @@ import numpy as np
 from rackline.arch import Model, MoeFfn
 from rackline.arch.attention import LATENT_KERNELS
 from rackline.fitting.amounts import KV_TYPES, PREFILL_TYPES, PRODUCTS, Amounts, amounts
-from rackline.fitting.line import seconds
+from rackline.fitting.fit import seconds
 from rackline.fitting.solver import Values
 from rackline.fitting.tables import Array, Measurements
 from rackline.hardware import Chip

@@ -12,8 +12,8 @@ from rackline.errors import InputError
 from rackline.files import rounded, toml_text, write_text
 from rackline.fitting.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, CollectiveFit, two_shot_values
 from rackline.fitting.evaluate import Errors
+from rackline.fitting.fit import of_class
 from rackline.fitting.kernels import KernelFit
-from rackline.fitting.line import of_class
 from rackline.fitting.older import OlderFit
 from rackline.fitting.reject import host_bound_chips
 from rackline.fitting.rocm_tables import VERSION as ROCM

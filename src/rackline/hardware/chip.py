@@ -116,7 +116,7 @@ class ChipPower:
             cap_w: power cap; None is the limit [W].
             drawn_w: power of the kernel at the default limit [W].
 
-        Assumes: power beyond idle is proportional to the square of the clock (as in `rackline.passes.borrowed`).
+        Assumes: power beyond idle is proportional to the square of the clock (as in `rackline.passes.fallback`).
         """
         drawn_w = min(drawn_w, self.limit_w)
         if cap_w is None or cap_w >= drawn_w:

@@ -7,7 +7,7 @@ from rackline.pricing.cache import KeepingCost, keeping_cost, recompute_cost
 from rackline.pricing.prefixes import Repeats
 from rackline.serving import blackboard as bb
 from rackline.simulation import Sessions
-from rackline.simulation.characteristic_time import SessionHits, session_hits
+from rackline.simulation.reuse import SessionHits, session_hits
 
 MODEL, CHIP = "llama-3.1-70b", "h100-sxm"
 USD_PER_CHIP_HOUR = 2.0

@@ -9,7 +9,7 @@ from rackline.arch.products import MoeFfn
 from rackline.catalog import names
 from rackline.hardware import fat_tree, rack_bill, scale_up_cables, scale_up_path
 from rackline.ledger.work import HOPPER, RACK, Finding, Work
-from rackline.parallel.traffic import ExpertRouting, combine_traffic, dispatch_traffic
+from rackline.parallel.exchange import ExpertRouting, combine_traffic, dispatch_traffic
 from rackline.units import format_bytes, format_percent, format_rate
 
 MODEL = "deepseek-v3"

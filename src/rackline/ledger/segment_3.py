@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from rackline.arch import Model
 from rackline.ledger.segment_2 import MODEL, mixture, ranks_in_use
 from rackline.ledger.work import HOPPER, RACK, Finding, Work
-from rackline.parallel.traffic import ExpertRouting, dispatch_traffic
+from rackline.parallel.exchange import ExpertRouting, dispatch_traffic
 from rackline.serving import blackboard as bb
 from rackline.units import format_bytes, format_seconds
 

@@ -8,11 +8,7 @@ from rackline.parallel.deployment import (
     parse_routing,
     stage_imbalance,
 )
-from rackline.parallel.layout import Layout, LayoutGrid, enumerate_layouts, matching_layouts, parse_layout
-from rackline.parallel.memory import MemoryUse, fitting_sequences, max_sequences, memory_use
-from rackline.parallel.precision import Precision, precision
-from rackline.parallel.server_memory import SERVER, ServerMemory
-from rackline.parallel.traffic import (
+from rackline.parallel.exchange import (
     ExpertRouting,
     TrafficMatrix,
     combine_traffic,
@@ -20,6 +16,9 @@ from rackline.parallel.traffic import (
     drawn_dispatch,
     forwarded_traffic,
 )
+from rackline.parallel.layout import Layout, LayoutGrid, enumerate_layouts, matching_layouts, parse_layout
+from rackline.parallel.memory import SERVER, MemoryUse, ServerMemory, fitting_sequences, max_sequences, memory_use
+from rackline.parallel.precision import Precision, precision
 
 __all__ = [
     "SERVER",

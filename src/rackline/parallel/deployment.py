@@ -14,10 +14,9 @@ from rackline.parallel.adapters import adapter_rows
 from rackline.parallel.blocks import attention_rows, ends_rows, ffn_rows
 from rackline.parallel.exchange import exchange_rows
 from rackline.parallel.layout import Layout, LayoutGrid, Sharding, check
-from rackline.parallel.memory import MemoryUse, max_sequences, memory_use
+from rackline.parallel.memory import SERVER, MemoryUse, ServerMemory, max_sequences, memory_use
 from rackline.parallel.precision import Precision, compute_dtype, storage_bytes
 from rackline.parallel.precision import precision as find_precision
-from rackline.parallel.server_memory import SERVER, ServerMemory
 from rackline.parallel.towers import tower_layout, tower_rows
 from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row
 from rackline.passes import features as f

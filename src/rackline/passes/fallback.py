@@ -1,28 +1,200 @@
-"""Calibration of a stack on a chip: its own measurements, or those of other chips by a documented fallback rule.
-
-Of a stack in an older version, operations that were measured in several versions take the numbers of the nearest one;
-all else is as in the newest.
-"""
+"""Calibration of a stack on a chip: its own numbers, those of other chips or versions by documented rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from rackline.catalog import (
     CalibrationRecord,
     CollectiveRecord,
     OperationRecord,
+    apart,
     calibration_record,
+    canonical_name,
     measured_stacks,
     names,
+    release_numbers,
     resolve_beside,
 )
-from rackline.errors import UnknownNameError, nearest_names
+from rackline.errors import InputError, UnknownNameError, nearest_names
 from rackline.hardware import Chip, Cluster
-from rackline.passes.borrowed import adapted
+from rackline.hardware import chip as find_chip
 from rackline.passes.calibration import UNIT, Calibration, CollectiveCalibration, OperationCalibration
-from rackline.passes.versions import at_version, split_version
+
+INLINE_ECC_DATA_SHARE = 15.0 / 16.0  # of capacity and traffic; NVIDIA Tesla V100 white paper (2017): 6.25 % are bits
+POWERED = ("gemm", "attention_prefill")  # classes whose time is dense products
+
+
+def share_by_power(eta_compute: float, ratio: float, ceiling: float) -> float:
+    """Share of the peak that a chip reaches in dense products, from that of another chip of its generation.
+
+    eta = min(eta_other · sqrt(ratio), max(ceiling, eta_other))
+
+    Args:
+        eta_compute: reached by the other chip [fraction].
+        ratio: peak FLOP/s over power of the other chip, over the same for this chip [ratio].
+        ceiling: highest share that any chip reaches in such kernels [fraction].
+
+    Returns:
+        [fraction].
+
+    Assumes: power limits both chips below their peaks; dynamic power is proportional to the square of the clock.
+
+    >>> share_by_power(0.6, 2.8, 0.95), share_by_power(0.6, 1.44, 0.95), share_by_power(0.6, 0.25, 0.95)
+    (0.95, 0.72, 0.3)
+    """
+    return min(eta_compute * ratio**0.5, max(ceiling, eta_compute))
+
+
+def adapted(
+    operations: Mapping[tuple[str, str], OperationCalibration],
+    chip: Chip,
+    tables: Iterable[OperationRecord],
+    shared: CalibrationRecord,
+) -> dict[tuple[str, str], OperationCalibration]:
+    """Calibration that a chip inherits from its generation, corrected for its power and its memory.
+
+    Args:
+        operations: (class, data type) → numbers as they were found; those that `shared` has for the generation say so
+            in their origin.
+        chip: the chip that inherits them.
+        tables: measured entries of all chips.
+        shared: the calibration of generations and of all chips.
+
+    Returns:
+        The same keys; numbers of a chip with its own measurements, and those of other calibrations, are unchanged.
+    """
+    changed = dict(operations)
+    origin = f"{shared.name}, {chip.generation}"
+    borrowed = [key for key, numbers in operations.items() if numbers.origin.endswith(origin)]
+    measured: dict[tuple[str, str], set[str]] = {}
+    for entry in tables:
+        if entry.chip == chip.name:
+            return changed
+        measured.setdefault((entry.operation_class, entry.dtype), set()).add(entry.chip)
+    ceilings: dict[tuple[str, str], float] = {}
+    for entry in shared.operation:
+        key = (entry.operation_class, entry.dtype)
+        ceilings[key] = max(ceilings.get(key, 0.0), entry.eta_compute)
+    for key in borrowed:
+        numbers = operations[key]
+        siblings = _siblings(chip, measured.get(key, ()))
+        compute, memory, why = numbers.eta_compute, numbers.eta_memory, numbers.origin
+        if key[0] in POWERED:
+            compute = share_by_power(compute, power_ratio(chip, key[1], siblings), ceilings[key])
+            why += ", by power" if compute != numbers.eta_compute else ""
+        factor = ecc_ratio(chip, siblings)
+        if factor != 1.0:
+            memory = min(memory * factor, 1.0)
+            why += ", with inline ECC" if chip.inline_ecc else ", without inline ECC"
+        changed[key] = replace(numbers, eta_compute=compute, eta_memory=memory, origin=why)
+    return changed
+
+
+def _siblings(chip: Chip, measured: Iterable[str]) -> list[Chip]:
+    known = set(names("chips"))
+    found = [find_chip(name) for name in sorted(measured) if name in known]
+    return [other for other in found if other.generation == chip.generation]
+
+
+def power_ratio(chip: Chip, dtype: str, siblings: Iterable[Chip]) -> float:
+    """Peak over power of the measured chips of this generation, over that of this chip; 1 if either is unknown.
+
+    Args:
+        dtype: data type of the matrix products.
+        siblings: measured chips of the generation.
+    """
+    mine = _per_watt(chip, dtype)
+    found = [value for other in siblings if (value := _per_watt(other, dtype))]
+    return min(found) / mine if mine and found else 1.0
+
+
+def ecc_ratio(chip: Chip, siblings: Iterable[Chip]) -> float:
+    """Data per byte of memory traffic of this chip, over that of its siblings; 1 if the siblings differ."""
+    states = {other.inline_ecc for other in siblings}
+    if len(states) != 1 or chip.inline_ecc in states:
+        return 1.0
+    return INLINE_ECC_DATA_SHARE if chip.inline_ecc else 1.0 / INLINE_ECC_DATA_SHARE
+
+
+def _per_watt(chip: Chip, dtype: str) -> float:
+    try:
+        peak = chip.flop_per_s(dtype.partition("_")[0])
+    except InputError:
+        return 0.0
+    return peak / chip.power_w if chip.power_w else 0.0
+
+
+Entry = TypeVar("Entry", OperationRecord, CollectiveRecord)
+
+
+def split_version(given: str) -> tuple[str, str]:
+    """Name and version of "sglang=0.5.9"; a name or file without one has an empty version.
+
+    Raises:
+        InputError: a version of what has none, or text that is none.
+
+    >>> split_version("atom=0.5.9"), split_version("auto")
+    (('atom', '0.5.9'), ('auto', ''))
+    """
+    name, _, version = given.partition("=")
+    if given.endswith(".toml") or name == given:
+        return given, ""
+    name = canonical_name("stacks", name) or name
+    if name not in measured_stacks():
+        near = next(iter(nearest_names(name, measured_stacks(), 1)), None)
+        allowed = f"a version only of {', '.join(measured_stacks())}"
+        raise InputError(what="calibration", given=given, allowed=allowed, nearest=near)
+    if not release_numbers(version):
+        raise InputError(what=f"version of {name}", given=version, allowed="a version such as 0.5.9 or 1.3.0rc15")
+    return name, version
+
+
+def at_version(record: CalibrationRecord, chip: str, version: str) -> tuple[CalibrationRecord, tuple[str, ...]]:
+    """The record with the numbers of the nearest versions on a chip, and which operations have those of an older one.
+
+    Args:
+        record: of a stack.
+        chip: name.
+        version: that runs there, such as "0.5.9".
+    """
+    operations = [_nearest(entry, record.older_operation, version, chip) for entry in record.operation]
+    collectives = [_nearest(entry, record.older_collective, version, chip) for entry in record.collective]
+    said = [
+        f"{found.operation_class} {found.dtype} of {found.stack_version}"
+        for found, entry in zip(operations, record.operation, strict=True)
+        if found is not entry
+    ]
+    said += [
+        f"all-reduce of {found.stack_version}"
+        for found, entry in zip(collectives, record.collective, strict=True)
+        if found is not entry
+    ]
+    changed = record.model_copy(update={"operation": tuple(operations), "collective": tuple(collectives)})
+    return changed, tuple(dict.fromkeys(said))
+
+
+def _nearest(entry: Entry, older: Sequence[Entry], version: str, chip: str) -> Entry:
+    """The entry of the nearest version; the newer of two that are as near."""
+    if entry.chip != chip or not entry.stack_version:
+        return entry
+    same = [one for one in older if _key(one) == _key(entry)]
+    newest_first = sorted(same, key=lambda one: release_numbers(one.stack_version or ""), reverse=True)
+    return min((entry, *newest_first), key=lambda one: _apart(one, version))
+
+
+def _apart(entry: OperationRecord | CollectiveRecord, version: str) -> tuple[int, ...]:
+    newest = entry.stack_version or ""
+    return apart(version, entry.oldest_version or newest, newest)
+
+
+def _key(entry: OperationRecord | CollectiveRecord) -> tuple[str, str, str]:
+    if isinstance(entry, OperationRecord):
+        return entry.chip, entry.operation_class, entry.dtype
+    return entry.chip, entry.collective_class, str(entry.group_size)
+
 
 GENERIC = "generic"
 

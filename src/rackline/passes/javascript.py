@@ -1,22 +1,200 @@
-"""A compiled pass as JavaScript: the statements that `PassTable.compile` emits, translated one by one.
-
-The page computes with it, frame by frame, what a server would; no formula is written a second time. Row by row the same
-is traced (see `rackline.passes.trace`) from `passes.line` and the numbers of the rows.
-"""
+"""A pass table as one scalar function: compiled for simulators, about a microsecond a call, and as JavaScript."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import json
-from collections.abc import Mapping, Sequence
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from rackline.errors import InputError
-from rackline.passes.compile import StepFunction, experts_source, variable
-from rackline.passes.features import EXPERT_TOKENS, EXPERTS_TOUCHED, ONE, FloatLike
+from rackline.passes.evaluate import Stream, TimeTable
+from rackline.passes.features import (
+    EXPERT_TOKENS,
+    EXPERTS_TOUCHED,
+    GROUP_TOKENS,
+    ONE,
+    TOKENS,
+    Array,
+    ExpertLaw,
+    FloatLike,
+)
 from rackline.passes.line import line_seconds, total
 from rackline.passes.numbers import RowNumbers
 from rackline.passes.routing import ExpertLoad
 from rackline.passes.trace import function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFunction:
+    """A compiled pass.
+
+    Args:
+        parameters: features that the call takes, in order; each may be given by name, missing ones are 0.
+        source: the expression, for reading and for `passes.javascript`.
+        tables: lists that the source names: bends of lines, loads of experts by tokens.
+        call: the function itself; use it directly in hot loops.
+        call_arrays: the same for arrays of KV tokens, pairs and contexts; counts of tokens stay plain numbers.
+    """
+
+    parameters: tuple[str, ...]
+    source: str
+    tables: Mapping[str, list[float]]
+    call: Callable[..., float]
+    call_arrays: Callable[..., Any]
+
+    def __call__(self, **features: float) -> float:
+        """Time of the pass [s] from features by their table names ("kv_tokens:full"); unused names are ignored."""
+        return self.call(*(features.get(name, 0.0) for name in self.parameters))
+
+
+def compile_table(times: TimeTable, load: ExpertLaw | None) -> StepFunction:
+    """Compile a table of one layout to a function.
+
+    Args:
+        times: the table with its rates.
+        load: law of the busiest expert-parallel rank; None for dense models.
+
+    Raises:
+        InputError: a table of several layouts.
+    """
+    if times.num_layouts is not None:
+        raise InputError(
+            what="table", given=f"{times.num_layouts} layouts", allowed="one layout; use table.layout(index)"
+        )
+    derived = {EXPERT_TOKENS, EXPERTS_TOUCHED} if load is not None else set[str]()
+    inputs = [name for name in times.feature_names if name != ONE and name not in derived]
+    if load is not None and GROUP_TOKENS not in inputs:
+        inputs.append(GROUP_TOKENS)
+    variables = {name: variable(name) for name in times.feature_names} | {name: variable(name) for name in inputs}
+    lines = [f"def step_s({', '.join(f'{variables[name]}=0.0' for name in inputs)}):"]
+    tables: dict[str, list[float]] = {}
+    if isinstance(load, ExpertLoad):
+        tables |= {"loads": load.tokens_per_token.tolist(), "touches": load.touched.tolist()}
+        lines += _experts(load)
+    expressions = [_stream(stream, times, variables, lines, tables) for stream in times.streams]
+    total = expressions[0] if len(expressions) == 1 else f"max({', '.join(expressions)})"
+    lines.append(f"    return {times.host_s!r} + {total}")
+    source = "\n".join(lines)
+    code = compile(source, "<pass table>", "exec")
+    scope: dict[str, Any] = {"log2": math.log2, "bisect": bisect_right, **tables}
+    arrays = {**scope, "max": _largest, "min": _smallest}
+    exec(code, scope)
+    exec(code, arrays)
+    return StepFunction(
+        parameters=tuple(inputs),
+        source=source,
+        tables=tables,
+        call=scope["step_s"],
+        call_arrays=arrays["step_s"],
+    )
+
+
+def experts_source(load: ExpertLoad) -> str:
+    """The same source for tokens and experts of the busiest rank alone: (expert_tokens, experts_touched)."""
+    group = variable(GROUP_TOKENS)
+    result = f"    return ({variable(EXPERT_TOKENS)}, {variable(EXPERTS_TOUCHED)})"
+    return "\n".join([f"def busiest_rank({group}):", *_experts(load), result])
+
+
+def _experts(load: ExpertLoad) -> list[str]:
+    """Lines that look up the load of the busiest rank by the tokens of its group."""
+    group = variable(GROUP_TOKENS)
+    return [
+        f"    position = log2({group}) * {load.points_per_octave!r} if {group} > 1.0 else 0.0",
+        f"    index = min(int(position), {len(load.log_tokens) - 2})",
+        "    part = min(position - index, 1.0)",
+        f"    {variable(EXPERT_TOKENS)} = {group} * (loads[index] + part * (loads[index + 1] - loads[index]))",
+        f"    {variable(EXPERTS_TOUCHED)} = min({group}, 1.0) * "
+        "(touches[index] + part * (touches[index + 1] - touches[index]))",
+    ]
+
+
+def _largest(*values: Any) -> Any:
+    return functools.reduce(np.maximum, values)
+
+
+def _smallest(*values: Any) -> Any:
+    return functools.reduce(np.minimum, values)
+
+
+def variable(name: str) -> str:
+    """The name of a feature in the source."""
+    return "one" if name == ONE else "".join(c if c.isalnum() else "_" for c in name)
+
+
+def _linear(coefficients: Array, times: TimeTable, variables: dict[str, str]) -> str:
+    terms: list[str] = []
+    for name, value in zip(times.feature_names, coefficients.tolist(), strict=True):
+        if value:
+            terms.append(repr(value) if name == ONE else f"{value!r} * {variables[name]}")
+    return " + ".join(terms) or "0.0"
+
+
+def merged(linear: Array, gaps: Array) -> tuple[Array, Array]:
+    """Add |gap| to the line where all coefficients have one sign (features are never negative); the gaps left.
+
+    Args:
+        linear: coefficients of the line, (features,).
+        gaps: coefficients of the absolute values, (rows, features).
+    """
+    plain = np.all(gaps >= 0.0, axis=1) | np.all(gaps <= 0.0, axis=1)
+    return linear + np.abs(gaps[plain]).sum(axis=0), gaps[~plain]
+
+
+def _stream(
+    stream: Stream, times: TimeTable, variables: dict[str, str], lines: list[str], tables: dict[str, list[float]]
+) -> str:
+    """The expression of one stream; what it uses more than once goes into `lines` and `tables`."""
+    line, gaps = merged(stream.linear[0, 0], stream.difference[0])
+    parts: list[str] = []
+    for choice in stream.choices:
+        options: list[str] = []
+        for index in range(choice.linear.shape[1]):
+            linear, bends = merged(choice.linear[0, index], choice.difference[0, index : index + 1])
+            option = " + ".join([_linear(linear, times, variables), *(_gap(row, times, variables) for row in bends)])
+            ramp = float(choice.ramp[0, index, 0])
+            if ramp:
+                value = f"value_{len(lines)}"
+                lines.append(f"    {value} = {option}")
+                overhead = _linear(choice.overhead[0, index], times, variables)
+                option = f"{value} + {ramp!r} * (({overhead}) * max({value} - ({overhead}), 0.0)) ** 0.5"
+            options.append(option)
+        parts.append(options[0] if len(options) == 1 else f"min({', '.join(options)})")
+    pieces, gaps = _by_tokens(gaps, times)
+    if pieces:
+        at, tokens = f"piece_{len(lines)}", variables[TOKENS]
+        tables |= {f"bends_{at}": pieces[0], f"bases_{at}": pieces[1], f"slopes_{at}": pieces[2]}
+        lines.append(f"    {at} = bisect(bends_{at}, {tokens})")
+        parts.append(f"bases_{at}[{at}] + slopes_{at}[{at}] * {tokens}")
+    return "(" + " + ".join([_linear(line, times, variables), *(_gap(g, times, variables) for g in gaps), *parts]) + ")"
+
+
+def _gap(row: Array, times: TimeTable, variables: dict[str, str]) -> str:
+    return f"abs({_linear(row, times, variables)})"
+
+
+def _by_tokens(gaps: Array, times: TimeTable) -> tuple[list[list[float]], Array]:
+    """The sum of all |a + b tokens| as the bends, and base and slope before, between and behind them; other gaps."""
+    names = list(times.feature_names)
+    if ONE not in names or TOKENS not in names:
+        return [], gaps
+    columns = [names.index(ONE), names.index(TOKENS)]
+    mine = (np.delete(gaps, columns, axis=1) == 0.0).all(axis=1)
+    if np.count_nonzero(mine) < 3:  # a search costs as much as two absolute values
+        return [], gaps
+    found = gaps[mine][:, columns]  # both of each row differ from zero, or it would have one sign
+    found = found[np.argsort(-found[:, 0] / found[:, 1])]
+    behind = np.tri(len(found) + 1, len(found), -1) * 2.0 - 1.0  # +1 where a piece lies behind the row's bend
+    pieces = (behind * np.sign(found[:, 1])) @ found
+    return [(-found[:, 0] / found[:, 1]).tolist(), *pieces.T.tolist()], gaps[~mine]
+
 
 # what the functions call beside Math; written once, in front of them
 PRELUDE = (

@@ -14,9 +14,8 @@ from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.serving.energy import Power, output_joules, power_of, prompt_joules, request_joules
-from rackline.serving.mixture import Mixture
 from rackline.serving.steady import Engine
-from rackline.serving.workload import Mode, Workload
+from rackline.serving.workload import Mixture, Mode, Workload
 from rackline.system import System
 
 HOURS_PER_YEAR = 8766.0

@@ -16,7 +16,7 @@ from rackline.pricing.forms import price_over_cost
 from rackline.pricing.sheet import CacheWrite, PriceSheet, PriceTier
 from rackline.serving.energy import Power
 from rackline.serving.fleet import Fleet
-from rackline.serving.mixture import Mixture
+from rackline.serving.workload import Mixture
 from rackline.units import format_seconds
 
 LIFETIMES_S = (300.0, 3600.0, 86400.0)

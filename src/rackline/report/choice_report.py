@@ -1,4 +1,4 @@
-"""Terminal report of `plan`: what to run, the request rate that it sustains, and what its simulation measured."""
+"""The terminal report of the deployment that a plan chose, of its fleet and of its adapters."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rackline.arch import AppliedAdapter
 from rackline.parallel import Layout
 from rackline.report.breakdown import plain_table
-from rackline.report.wording import Prose, money, money_name, percent, share, short_count, written
+from rackline.report.wording import Prose, flop, money, money_name, percent, share, short_count, written
 from rackline.search import Basis, Choice, Plan, Pool
 from rackline.search.choice import Energy
 from rackline.search.fits import ClusterNeed
-from rackline.simulation.steady_state import Interval
-from rackline.units import format_count, format_seconds
+from rackline.serving.fleet import Fleet, Interactive
+from rackline.simulation.statistics import Interval
+from rackline.units import format_bytes, format_count, format_seconds, format_usd
 
 BASIS: dict[Basis, str] = {
     "closed_loop_estimate": "closed-loop estimates, with every slot always taken",
@@ -293,3 +295,98 @@ def need_text(need: ClusterNeed, cluster: str) -> Text:
         line.append(f"--precision {need.narrower}", style="bold")
     line.append(f"\n        {need.reason}", style="dim")
     return line
+
+
+def fleet_report(fleet: Fleet) -> Table:
+    """One row a quantity."""
+    traffic = fleet.traffic
+    table = plain_table(f"fleet for {asked_of_fleet(fleet)}")
+    table.add_column("", no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True)
+    rows = [
+        ("rate that must be reached", f"{format_count(traffic.capacity_tokens_per_s)} tokens/s"),
+        ("copies of the deployment", f"{fleet.copies:,} of {format_count(fleet.copy_tokens_per_s)} tokens/s"),
+        ("chips", _chips(fleet)),
+        ("racks", f"{fleet.num_racks:,}"),
+        ("power of the site", _power(fleet)),
+        ("rent", "no price" if fleet.usd_per_hour is None else f"{money(fleet.usd_per_hour)} an hour"),
+        ("mean utilisation", percent(fleet.utilisation)),
+    ]
+    if fleet.tokens_per_joule is not None and fleet.racks_per_megawatt is not None:
+        each = f"{fleet.racks_per_megawatt:.3g} racks, {format_count(fleet.tokens_per_joule * 1e6)} tokens/s"
+        rows.insert(5, ("for a megawatt", each))
+    users = fleet.interactive
+    if users is not None:
+        rows.append(("users of a copy within its limits", f"{users.users_per_copy:,.0f}"))
+        rows.append(("time of a request at this traffic", format_seconds(users.response_s)))
+        rows.append(("users who wait, on average", f"{users.waiting_users:,.0f}"))
+    if fleet.usd_per_mtok_output_all_in is not None:
+        rows.append(("per M output tokens, idle hours paid", money(fleet.usd_per_mtok_output_all_in)))
+    if fleet.copy_share is not None and fleet.fleet_share is not None:
+        rows.append(("one copy of the provider's traffic", f"1/{1 / fleet.copy_share:,.0f}"))
+        rows.append(("this traffic of the provider's", percent(fleet.fleet_share)))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def asked_of_fleet(fleet: Fleet) -> str:
+    """What the traffic was given as, and what it is in tokens."""
+    tokens = f"{format_count(fleet.traffic.tokens_per_s)} output tokens/s"
+    if fleet.requests_per_s is None:
+        return tokens
+    requests = f"{fleet.requests_per_s:,.3g} requests/s, {tokens}"
+    return requests if fleet.interactive is None else f"{users_of_fleet(fleet.interactive)}: {requests}"
+
+
+def users_of_fleet(users: Interactive) -> str:
+    """How many there are, and their think time."""
+    think_s = users.population.think_s
+    pause = f"{format_seconds(think_s)} think time" if think_s else "no think time"
+    return f"{users.population.users:,.0f} users, {pause}"
+
+
+def _chips(fleet: Fleet) -> str:
+    left = fleet.billed_chips - fleet.num_chips
+    return f"{fleet.num_chips:,}" + (f", {fleet.billed_chips:,} paid" if left else "")
+
+
+def _power(fleet: Fleet) -> str:
+    if fleet.power_w is None:
+        return "not known"
+    basis = {"kernels": "", "nameplate": ", by the nameplate"}.get(fleet.power_basis, f", {fleet.power_basis}")
+    return f"{format_count(fleet.power_w)} W{basis}"
+
+
+def fleet_summary(fleet: Fleet | None) -> str:
+    """What the traffic needs; empty where none was asked for."""
+    if fleet is None:
+        return ""
+    rent = "" if fleet.usd_per_hour is None else f", {format_usd(fleet.usd_per_hour)} an hour"
+    return f";\n  {asked_of_fleet(fleet)}: {fleet.copies:,} copies, {fleet.billed_chips:,} chips paid{rent}"
+
+
+def adapter_report(adapter: AppliedAdapter) -> Table:
+    """One row for each kind of module, then all of them."""
+    table = plain_table(f"adapter {adapter.name}", caption="bf16; FLOP of one token")
+    for name in ("module", "layers", "experts", "inputs", "outputs", "rank", "parameters", "size", "FLOP"):
+        table.add_column(name, justify="left" if name == "module" else "right", no_wrap=True)
+    for one in adapter.modules:
+        table.add_row(
+            one.name,
+            f"{one.layers:,}",
+            f"{one.copies:,}" if one.copies > 1 else "-",
+            f"{one.inputs:,}",
+            f"{one.outputs:,}",
+            f"{one.rank:,}",
+            format_count(one.params),
+            format_bytes(2.0 * one.params),
+            flop(one.flop),
+        )
+    table.add_section()
+    if adapter.whole_params:
+        whole = adapter.whole_params
+        table.add_row("stored whole", "", "", "", "", "", format_count(whole), format_bytes(2.0 * whole), "")
+    total = (format_count(adapter.total_params), format_bytes(adapter.stored_bytes), flop(adapter.flop_per_token))
+    table.add_row("all", "", "", "", "", "", *total, style="bold")
+    return table

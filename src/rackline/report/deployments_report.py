@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rackline.report.breakdown import plain_table
-from rackline.report.fleet_report import asked_of_fleet, users_of_fleet
+from rackline.report.choice_report import asked_of_fleet, users_of_fleet
 from rackline.report.wording import money, money_name, percent
 from rackline.search.choice import Choice
 from rackline.serving.fleet import Fleet

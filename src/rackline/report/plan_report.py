@@ -1,4 +1,4 @@
-"""Terminal report of `plan`: what to run, why, how far from the limits, what else there is."""
+"""The terminal report of a plan: its candidates, pools, attention and experts apart, speculation and what-ifs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -22,7 +23,6 @@ from rackline.report.choice_report import (
     other_kind,
     served_table,
 )
-from rackline.report.pool_report import pool_table
 from rackline.report.terminal_plot import Series, log_plot
 from rackline.report.wording import (
     Prose,
@@ -36,10 +36,50 @@ from rackline.report.wording import (
     trust,
     written,
 )
-from rackline.search import Candidate, Choice, Plan
+from rackline.search import Candidate, Choice, Plan, PoolPair
+from rackline.search.attention_ffn import AttentionFfnSplit
 from rackline.search.least_energy import Tried
-from rackline.serving.mixture import Mixture
+from rackline.search.plan import WhatIfPoint
+from rackline.search.speculation import SpeculationRow
+from rackline.serving.workload import Mixture
 from rackline.units import format_bytes, format_count, format_seconds
+
+LEVELS = {"scale_up": "the scale-up domain", "scale_out": "the network"}
+
+
+def pool_table(choice: Choice) -> RenderableType:
+    """Chips, load and memory of each pool, and the cache that moves between them."""
+    pair = choice.estimate
+    if not isinstance(pair, PoolPair):
+        return Text("")
+    table = plain_table("the two pools")
+    table.add_column("", no_wrap=True)
+    for name in ("decode", "prefill"):
+        table.add_column(name, justify="right", no_wrap=True)
+    decode, prefill, rate = pair.decode, pair.prefill, choice.requests_per_s
+    rows = [
+        ("chips", f"{decode.num_chips}", f"{prefill.num_chips}"),
+        ("step, prompt", format_seconds(decode.seconds), format_seconds(prefill.seconds)),
+        ("requests/s it could serve", written(decode.requests_per_s), written(prefill.requests_per_s)),
+        ("load", percent(rate / decode.requests_per_s), percent(rate / prefill.requests_per_s)),
+    ]
+    inside = choice.inside
+    if inside.prefill_memory is not None:
+        then, first = inside.memory, inside.prefill_memory
+        rows += [
+            ("free memory", format_bytes(float(then.free)), format_bytes(float(first.free))),
+            ("KV cache", format_bytes(float(then.kv_cache)), format_bytes(float(first.kv_cache))),
+        ]
+    for row in rows:
+        table.add_row(*row)
+    sent = pair.transfer
+    line = Text(
+        f"KV cache of a prompt: {format_bytes(sent.kv_bytes)} over {LEVELS[sent.level]} "
+        f"in {format_seconds(sent.seconds)}",
+        style="dim",
+    )
+    return Group(table, line)
+
 
 FRONT_ROWS = 12
 
@@ -305,4 +345,104 @@ def caps_report(tried: Sequence[Tried]) -> Table:
         cap = "its limit" if one.cap_w is None else f"{one.cap_w:,.0f} W"
         joules = one.joules_per_output_token
         table.add_row(cap, "beyond the limits" if joules is None else f"{joules:.3g}", one.layout)
+    return table
+
+
+def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Table:
+    """One question a row.
+
+    Args:
+        rows: command, subject, result or error, and whether it succeeded.
+    """
+    failed = sum(not answered for *_, answered in rows)
+    table = plain_table(f"{len(rows) - failed} of {len(rows)} questions answered")
+    table.add_column("", justify="right", no_wrap=True, style="dim")
+    for name in ("question", "of", "answer"):
+        table.add_column(name, overflow="fold", no_wrap=name == "question")
+    for number, (name, words, outcome, answered) in enumerate(rows, start=1):
+        table.add_row(str(number), name, words, Text(outcome, style="" if answered else "red"))
+    return table
+
+
+def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
+    """A row a value; the lowest cost, or the least energy where that counts, is marked."""
+    priced, joules = points[0].plan.priced, any(point.plan.objective == "joules" for point in points)
+    least_of = "deployment of the least energy" if joules else "cheapest deployment"
+    table = plain_table(f"what if {name} were another: the {least_of} at each value")
+    table.add_column("", no_wrap=True)
+    energy = ("J/tok",) if joules else ()
+    for column in (name, *energy, f"{money_name(priced)}/Mtok", "tok/s/chip", "tpot", "ttft"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("layout")
+    least = min(point.cost for point in points)
+    for point in points:
+        chosen = point.plan.best
+        if chosen is None:
+            table.add_row("", point.value, *("-" for _ in energy), "-", "-", "-", "-", point.plan.reason)
+            continue
+        layout = replace(chosen.layout, dp=1).label()
+        if chosen.prefill_pool is not None:
+            layout = f"decode {layout}; prefill {replace(chosen.prefill_pool.layout, dp=1).label()}"
+        table.add_row(
+            "◆" if point.cost == least else "",
+            point.value,
+            *(written(point.cost) for _ in energy),
+            money(chosen.usd_per_mtok_output_all_in, priced).removesuffix(" chip-h"),
+            f"{chosen.output_tokens_per_s_per_chip:,.0f}",
+            format_seconds(chosen.tpot_s),
+            format_seconds(chosen.ttft_s),
+            layout,
+        )
+    return Group(table, Text(f"set: {points[0].setting.partition('=')[0]}", style="dim"))
+
+
+def attention_ffn_report(plan: Plan, split: AttentionFfnSplit | None) -> Group:
+    """The best split and what one layer of it takes; decoding alone is compared."""
+    if split is None:
+        return Group(Text("attention and experts on chips of their own: no split meets the limit", style="dim"))
+    table = plain_table("attention and experts on chips of their own, decoding alone")
+    table.add_column("", no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True)
+    rows = [
+        ("attention", f"{split.attention_ranks} ranks of tp={split.tp}, {split.sequences_per_rank:,} sequences each"),
+        ("experts", f"{split.ffn_chips} chips"),
+        ("micro-batches that take turns", str(split.micro_batches)),
+        ("a layer: attention, experts", f"{format_seconds(split.attention_s)}, {format_seconds(split.ffn_s)}"),
+        ("a layer: out, back", f"{format_seconds(split.dispatch_s)}, {format_seconds(split.combine_s)}"),
+        ("time per output token", format_seconds(split.tpot_s)),
+        ("output tokens/s per chip", f"{split.output_tokens_per_s_per_chip:,.0f}"),
+    ]
+    decode = plan.best.decode_pool if plan.best is not None else None
+    if decode is not None:
+        rate = decode.batch_size * decode.layout.dp / decode.seconds / decode.num_chips
+        rows.append(("the decode pool above", f"{rate:,.0f}"))
+    for row in rows:
+        table.add_row(*row)
+    return Group(table)
+
+
+def speculation_report(rows: Sequence[SpeculationRow], tpot_limit_s: float | None) -> Table:
+    """A row a number of drafts."""
+    limit = "memory" if tpot_limit_s is None else f"tpot {format_seconds(tpot_limit_s)}"
+    table = plain_table(
+        "speculative decoding on the chosen decode replica, passes that only decode",
+        caption=f"batches are sequences of a rank; the last two columns at the largest batch within {limit}",
+    )
+    for name in ("drafts", "tokens/step", "pays below", "speed at 1", "at half", "batch", "tok/s/chip"):
+        table.add_column(name, justify="right", no_wrap=True)
+    plain = rows[0]
+    largest = float(plain.sequences_per_rank[-1])
+    for row in rows:
+        half = int(np.argmin(np.abs(plain.sequences_per_rank - max(plain.best_batch, 1) / 2)))
+        pays = "always" if row.pays_up_to >= largest else f"{row.pays_up_to:,}" if row.pays_up_to else "never"
+        drafts = row.speculation.draft_tokens
+        table.add_row(
+            str(drafts),
+            written(row.speculation.tokens_per_step),
+            pays if drafts else "-",
+            f"×{plain.tpot_s[0] / row.tpot_s[0]:.2f}",
+            f"×{plain.tpot_s[half] / row.tpot_s[half]:.2f}",
+            f"{row.best_batch:,}" if row.best_batch else "none",
+            f"{row.output_tokens_per_s_per_chip:,.0f}",
+        )
     return table

@@ -26,7 +26,7 @@ from rackline.pricing import (
 )
 from rackline.pricing.offered import Demand
 from rackline.report.breakdown import plain_table
-from rackline.report.fleet_report import asked_of_fleet
+from rackline.report.choice_report import asked_of_fleet
 from rackline.report.wording import percent, short_count
 from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd
 

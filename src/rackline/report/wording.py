@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rackline.catalog import measured_stacks, release_numbers
 from rackline.hardware import Chip
-from rackline.parallel.server_memory import FractionOf
+from rackline.parallel.memory import FractionOf
 from rackline.passes import UNIT, Calibration, RowTime
 from rackline.passes.fallback import GENERIC, best_stack
 from rackline.serving.stack import known_stack

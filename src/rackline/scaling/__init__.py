@@ -12,9 +12,8 @@ from rackline.scaling.chinchilla import (
     overtraining_factor,
     train_flop,
 )
-from rackline.scaling.data_constrained import effective_tokens, tokens_of_effective
-from rackline.scaling.fit import FittedLaw, fit_frontier, fit_loss_law, isoflop_minimum
-from rackline.scaling.law import LossLaw, loss, loss_law, tokens_for_loss
+from rackline.scaling.fit import FittedLaw, fit_file, fit_frontier, fit_loss_law, isoflop_minimum
+from rackline.scaling.law import LossLaw, effective_tokens, loss, loss_law, tokens_for_loss, tokens_of_effective
 from rackline.scaling.optimum import (
     LifetimeOptimum,
     flop_over_life,
@@ -30,7 +29,6 @@ from rackline.scaling.overtrain import (
     lifetime_tokens,
     power_sum_minimum,
 )
-from rackline.scaling.points import fit_file
 from rackline.scaling.routed import (
     RoutedLaw,
     dense_equivalent_params,

@@ -1,9 +1,12 @@
-"""Fit a loss law to measured losses: Huber loss of the logarithms, minimised by L-BFGS."""
+"""Fit a loss law to measured losses: Huber loss of the logarithms, minimised by L-BFGS; losses from a CSV file."""
 
 from __future__ import annotations
 
+import csv
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +14,7 @@ from numpy.typing import NDArray
 
 from rackline.checked import checked
 from rackline.errors import InputError
+from rackline.files import read_lines
 from rackline.scaling.chinchilla import Frontier
 from rackline.scaling.law import LossLaw
 
@@ -188,3 +192,48 @@ def _polynomial(x: Any, y: Any, degree: int) -> list[float]:
     """Coefficients of the least-squares polynomial, the highest power first."""
     fitted = cast("NDArray[np.float64]", np.polyfit(x, y, degree))
     return [float(value) for value in fitted]
+
+
+COLUMNS = {"params": ("params", "n"), "tokens": ("tokens", "d_tokens", "d"), "loss": ("loss", "l")}
+
+
+def fit_file(path: str, *, exclude_highest: int = 0) -> FittedLaw:
+    """Fit a loss law to a CSV file with columns params (or N), tokens (or D) and loss.
+
+    Args:
+        path: the file.
+        exclude_highest: number of runs with the highest loss to leave out [count].
+
+    Returns:
+        The law and its error.
+
+    Raises:
+        InputError: no such file, a column that is missing, a cell that is not a number above 0, too few points.
+    """
+    file = Path(path)
+    try:
+        rows = list(csv.DictReader(read_lines(file, what="points", allowed="a readable CSV file")))
+    except csv.Error as error:
+        raise InputError(what="points", given=str(path), allowed=f"a readable CSV file ({error})") from None
+    header = {name.strip().lower(): name for name in (rows[0] if rows else {}) if isinstance(name, str)}
+    values: dict[str, list[float]] = {}
+    for column, spellings in COLUMNS.items():
+        found = next((header[spelling] for spelling in spellings if spelling in header), None)
+        if found is None:
+            raise InputError(
+                what="columns", given=", ".join(header) or "none", allowed=f"one of {', '.join(spellings)}", where=path
+            )
+        values[column] = [_number(row[found], found, f"{path}, line {line}") for line, row in enumerate(rows, start=2)]
+    return fit_loss_law(
+        values["params"], values["tokens"], values["loss"], exclude_highest=exclude_highest, name=file.stem
+    )
+
+
+def _number(text: str | None, column: str, where: str) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0.0):
+        raise InputError(what=column, given=text, allowed="a number above 0", where=where)
+    return value

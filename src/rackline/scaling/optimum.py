@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.checked import Num, checked, plain
-from rackline.scaling.data_constrained import tokens_of_effective
-from rackline.scaling.law import LossLaw, check_loss, tokens_for_loss
+from rackline.scaling.law import LossLaw, check_loss, tokens_for_loss, tokens_of_effective
 from rackline.scaling.overtrain import PRETRAIN_FLOP_PER_PARAM_TOKEN
 
 DEFAULT_USEFUL_REPEATS = 15.387756  # Muennighoff et al. 2023, for laws that were fitted without repeats

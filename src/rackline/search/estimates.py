@@ -5,7 +5,7 @@ millions of points, and shows which engines are worth more work.
 
 **Open loop.** Those are evaluated at mean numbers in flight, from a fraction of a sequence a rank to the largest number
 that fits in memory, each at the request rate that keeps it there (`rackline.serving.open_loop`), with the wait for a
-slot (`rackline.serving.slots`).
+slot (`rackline.serving.open_loop`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from rackline.search.candidate import Basis, open_loop_caveat, output_rate
 from rackline.search.points import Numbering, OperatingPoints
 from rackline.search.space import Part, Space
 from rackline.serving.energy import step_joules
-from rackline.serving.open_loop import open_loop
-from rackline.serving.slots import slot_wait_s
+from rackline.serving.open_loop import open_loop, slot_wait_s
 from rackline.serving.steady import Engine, SteadyState, prompt_arrivals, steady_state
 from rackline.serving.workload import Mode
 from rackline.system import Objective

@@ -9,7 +9,7 @@ from rackline.hardware import Cluster
 from rackline.search.choice import Choice
 from rackline.search.plan import Plan
 from rackline.serving.fleet import Fleet, Part, Traffic, fleet, fleet_of_users
-from rackline.serving.population import Population, Response
+from rackline.serving.open_loop import Population, Response
 
 
 def plan_fleet(

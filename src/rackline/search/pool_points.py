@@ -300,7 +300,7 @@ def seen_s(step_s: Array, batch: Array, peers: Array, workload: Workload) -> Arr
     """Time per output token where requests arrive at random and `batch` of them decode on average [s].
 
     A request sees itself beside the others, waits for the busiest of the peers, and for half a step until it joins;
-    see `rackline.serving.pool_queue`.
+    see `rackline.serving.closed_pools`.
 
     Args:
         step_s: at each batch, (layouts, batches) [s].

@@ -12,8 +12,7 @@ from rackline.arch import AnyModel
 from rackline.errors import InputError
 from rackline.hardware import Cluster
 from rackline.parallel import SERVER, Layout, LayoutGrid, Precision, ServerMemory, enumerate_layouts, memory_use
-from rackline.parallel.memory import fitting_sequences
-from rackline.parallel.server_memory import FractionOf
+from rackline.parallel.memory import FractionOf, fitting_sequences
 from rackline.passes.features import Array, FloatLike, as_array
 
 LONGEST_CONTEXT = 2.0**33

@@ -115,7 +115,7 @@ class PrefillPasses:
     them, v that of the prompts' lengths over the square of their mean. Arrivals that k replicas receive in turn are
     nearly regular: they wait for the rest of a pass only where more than one arrives in it, and 1 / k as long for room
     in it; lengths differ in turn as well. For equal lengths the result is within 15 % of the Markov chain of
-    `rackline.serving.pool_queue` for 80 % of random replicas and loads, 31 % low and 48 % high at worst; for unlike
+    `rackline.serving.closed_pools` for 80 % of random replicas and loads, 31 % low and 48 % high at worst; for unlike
     ones 27 % low to 12 % high against the simulator where passes hold the mean prompt. It exists for the search, which
     has 10^5 pairs.
 

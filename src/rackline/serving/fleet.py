@@ -9,7 +9,7 @@ from typing import ClassVar
 from rackline.errors import InputError
 from rackline.hardware import Cluster, billed_chips, drawn_w, rack_bill, taken_chips
 from rackline.serving.energy import Power, power_of
-from rackline.serving.population import Population, Response
+from rackline.serving.open_loop import Population, Response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,29 +1,19 @@
-"""An open loop: requests arrive at random, independently of the server.
-
-At lambda requests per second, a request waits for the prefill path (`rackline.serving.prompt_queue`) and then decodes
-in J = output_len - 1 passes, whose time depends on what else runs in them. Four effects determine the mean time per
-token:
-
-    tpot = E[T] + growth · D'(n) · (n_seen - n) + (V0 - VJ) · k / (J (1 - rho))
-
-- the mean pass E[T], with the prompts that arrive meanwhile;
-- the batch that a request sees, n_seen: itself and the others, more than the mean over passes because requests start to
-decode in bursts (busy periods of the prefill path make their variance 1 / (1 - rho)² that of Poisson arrivals);
-- the backlog V0 of prompt tokens when a prompt is finished, processed while it decodes, less the backlog VJ when it
-ends, at k seconds per token;
-- Little's law: lambda · J · tpot requests are decoding.
-"""
+"""An open loop: requests arrive at random, independently of the server; waiting for slots; users who think."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import sqrt
+
 import numpy as np
 
+from rackline.errors import InputError
 from rackline.passes import Batch, TimeTable
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.busiest import busiest_share
 from rackline.serving.graph_passes import PROMPTS, GraphPasses
 from rackline.serving.prompt_queue import PromptPasses, PromptQueue, first_tokens, prompt_queue
 from rackline.serving.steady import Engine, SteadyState
+from rackline.serving.trains import busiest_share
 from rackline.serving.workload import Mode, Workload
 
 _ITERATIONS = 6  # of the rate at which a batch size holds; each reduces the error
@@ -328,3 +318,110 @@ def _step_seen_s(
     bursts = 1.0 + (1.0 / (1.0 - share) ** 2 - 1.0) * steps / (steps + queue.settling)
     seen = np.maximum(in_passes + bursts / (1.0 - feedback) / peers, 1.0)
     return cycle_s + growth * growth_s * (seen - held) + excess_s
+
+
+def slot_wait_s(in_flight: FloatLike, slots: FloatLike, stay_s: FloatLike) -> Array:
+    """Mean waiting time for a slot [s]; infinite where more requests are in flight than there are slots.
+
+        M/M/c: stay / c · rho^(sqrt(2 (c + 1)) - 1) / (1 - rho),    M/D/c: half of it, times 1 + f
+
+        f = (1 - rho) (c - 1) (sqrt(4 + 5 c) - 2) / (16 rho c)
+
+    Args:
+        in_flight: mean number of occupied slots, arrival rate · stay [sequences].
+        slots: c [sequences].
+        stay_s: time that a request occupies its slot [s].
+
+    Sources: Sakasegawa 1977 for M/M/c; Cosmetatos 1975 for M/D/c.
+
+    >>> round(float(slot_wait_s(0.8, 1.0, 1.0)), 3), float(slot_wait_s(2.0, 1.0, 1.0))
+    (2.0, inf)
+    """
+    c = np.maximum(as_array(slots), 1.0)
+    rho = as_array(in_flight) / c
+    below = np.clip(rho, 1e-9, 1.0 - 1e-9)
+    wait = as_array(stay_s) / c * below ** (np.sqrt(2.0 * (c + 1.0)) - 1.0) / (1.0 - below)
+    equal = 1.0 + (1.0 - below) * (c - 1.0) * (np.sqrt(4.0 + 5.0 * c) - 2.0) / (16.0 * below * c)
+    return np.where(rho < 1.0, 0.5 * wait * equal, np.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """How long a request takes on one copy of a deployment, by request rate.
+
+    1 / latency is about a line in the rate, as for a queue or a batch whose size follows the rate.
+
+    Args:
+        alone_s: of a request that is alone [s].
+        loaded_s: at the highest rate that is served [s].
+        requests_per_s: that rate [requests/s].
+    """
+
+    alone_s: float
+    loaded_s: float
+    requests_per_s: float
+
+    def at(self, requests_per_s: float) -> float:
+        """Mean time of a request at a rate [s].
+
+        >>> Response(alone_s=1.0, loaded_s=2.0, requests_per_s=10.0).at(5.0)
+        1.3333333333333333
+        """
+        share = requests_per_s / self.requests_per_s
+        return 1.0 / ((1.0 - share) / self.alone_s + share / self.loaded_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Population:
+    """Users of a fleet.
+
+    Args:
+        users: who are there, each waiting for an answer or thinking [count].
+        think_s: mean time from an answer to the user's next request [s].
+
+    Raises:
+        InputError: nobody, or a negative time.
+    """
+
+    users: float
+    think_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.users >= 1:
+            raise InputError(what="users", given=self.users, allowed="at least 1", nearest="1")
+        if not self.think_s >= 0:
+            raise InputError(what="think_s", given=self.think_s, allowed="0 s or more", nearest="0")
+
+    def most(self, response: Response) -> float:
+        """Users that one copy serves at its highest rate, by Little's law: r · (Z + R) [count].
+
+        >>> Population(users=1, think_s=8.0).most(Response(alone_s=1.0, loaded_s=2.0, requests_per_s=10.0))
+        100.0
+        """
+        return response.requests_per_s * (self.think_s + response.loaded_s)
+
+    def requests_per_s(self, response: Response, copies: int = 1) -> float:
+        """Rate of all copies at which thinking and waiting users add up to all of them [requests/s].
+
+        Equation:
+            N = r · (Z + R(r)), N users of a copy, with 1 / R a line in r: the smaller root of a quadratic
+
+        Args:
+            copies: that share the users evenly [count].
+
+        Assumes: requests arrive about at random, as many users do who think for a while.
+        Sources: Little 1961, A proof for the queuing formula L = λW; Lazowska et al. 1984, interactive response time.
+
+        >>> found = Population(users=100, think_s=8.0).requests_per_s(
+        ...     Response(alone_s=1.0, loaded_s=2.0, requests_per_s=10.0)
+        ... )
+        >>> round(found, 9)
+        10.0
+        """
+        users, most = self.users / copies, response.requests_per_s
+        alone = 1.0 / response.alone_s
+        slope = max(alone - 1.0 / response.loaded_s, 0.0)
+        # most Z slope x² - (users slope + most Z alone + most) x + users alone = 0, x the share of the highest rate
+        square, line = most * self.think_s * slope, users * slope + most * self.think_s * alone + most
+        root = sqrt(max(line * line - 4.0 * square * users * alone, 0.0))
+        return copies * most * 2.0 * users * alone / (line + root)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.busiest import most_of
+from rackline.serving.trains import most_of
 
 _ROUNDS = 6  # iterations of the share of passes with prompts
 _TINY = 1e-12

@@ -14,7 +14,7 @@ from rackline.catalog.base import Count, CountOrZero, Fraction, NonNegative, Pos
 from rackline.catalog.objects import CatalogueObject, changed_keys, not_in_files, read_object, stated, varying
 from rackline.hardware import Chip
 from rackline.parallel.deployment import Routing
-from rackline.parallel.server_memory import SERVER, FractionOf, ServerMemory
+from rackline.parallel.memory import SERVER, FractionOf, ServerMemory
 from rackline.passes import Calibration
 from rackline.passes.features import FloatLike
 from rackline.serving.workload import Admission, Mode, Workload, Workloads

@@ -1,23 +1,76 @@
-"""The decoding sequences of the ranks of a replica.
-
-All sequences gain the same number of tokens in a step, so one clock serves all ranks: a sequence stores `context -
-clock`, finishes when the clock reaches its end, and needs a new block whenever the clock passes its phase modulo the
-block size. A step is then one addition, for any number of sequences and ranks; what a rank looks like at that time
-(`Rank.settle`) is worked out when something happens to it.
-"""
+"""The decoding sequences of the ranks of a replica: their contexts, the longest and shortest, their slots."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.simulation.extremes import Extremes
 from rackline.simulation.rank_spec import token_clock
-from rackline.simulation.slots import Slots
+
+
+class Extremes:
+    """Largest and smallest value of a mapping that grows and shrinks, in logarithmic time.
+
+    Removed values stay in the heaps until they reach the top, or until they are the majority.
+    """
+
+    __slots__ = ("down", "up", "values")
+
+    def __init__(self, values: Mapping[int, int]) -> None:
+        self.values = values
+        self.up: list[tuple[int, int]] = []
+        self.down: list[tuple[int, int]] = []
+
+    def add(self, key: int, value: int) -> None:
+        """Add a key."""
+        heapq.heappush(self.up, (value, key))
+        heapq.heappush(self.down, (-value, key))
+        if len(self.up) > 2 * len(self.values) + 64 or len(self.down) > 2 * len(self.values) + 64:
+            self.up = [(value, key) for key, value in self.values.items()]
+            self.down = [(-value, key) for key, value in self.values.items()]
+            heapq.heapify(self.up)
+            heapq.heapify(self.down)
+
+    def most(self) -> int:
+        """The largest value; the mapping must not be empty."""
+        values, heap = self.values, self.down
+        while values.get(heap[0][1]) != -heap[0][0]:
+            heapq.heappop(heap)
+        return -heap[0][0]
+
+    def least(self) -> int:
+        """The smallest value; the mapping must not be empty."""
+        values, heap = self.values, self.up
+        while values.get(heap[0][1]) != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][0]
+
+
+class Slots:
+    """The slots of an engine and the requests in them; the one that has been free for longest is taken.
+
+    Args:
+        number: of them all [count].
+    """
+
+    __slots__ = ("free", "of")
+
+    def __init__(self, number: int) -> None:
+        self.free = deque(range(number))
+        self.of: dict[int, int] = {}  # request → slot
+
+    def take(self, request: int) -> None:
+        """A request takes a slot."""
+        self.of[request] = self.free.popleft()
+
+    def give(self, request: int) -> None:
+        """A request leaves its slot."""
+        self.free.append(self.of.pop(request))
 
 
 class Lockstep:

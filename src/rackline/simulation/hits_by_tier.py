@@ -18,12 +18,10 @@ from typing import Protocol
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.simulation.characteristic_time import SessionHits, session_hits
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.requests import Requests
-from rackline.simulation.reuse import Reuse, arrivals, replay
-from rackline.simulation.sessions import Sessions
-from rackline.simulation.workloads import Lengths
+from rackline.simulation.reuse import Reuse, SessionHits, arrivals, replay, session_hits
+from rackline.simulation.workloads import Lengths, Sessions
 
 _ROUNDS = 8  # in which the share of copies settles
 _LONGEST_S = 1e9

@@ -12,11 +12,9 @@ import numpy as np
 from rackline.passes.features import Array
 from rackline.simulation.native import NativeLog, NativeReplica
 from rackline.simulation.replica import Replica
-from rackline.simulation.replica_statistics import GAPS_PER_E, PassRecord
-from rackline.simulation.request_log import RequestLog
-from rackline.simulation.requests import Requests
+from rackline.simulation.requests import RequestLog, Requests
 from rackline.simulation.reuse import unlimited_hit_share
-from rackline.simulation.steady_state import UNKNOWN, Interval, percentile_interval, warm_up
+from rackline.simulation.statistics import GAPS_PER_E, UNKNOWN, Interval, PassRecord, percentile_interval, warm_up
 
 PERCENTILES = (50.0, 90.0, 99.0)
 

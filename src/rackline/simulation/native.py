@@ -28,15 +28,15 @@ import numpy as np
 from rackline.kept import keep, kept_folder, load, name_of
 from rackline.passes import TimeTable
 from rackline.passes import features as f
-from rackline.passes.compile import merged
 from rackline.passes.features import Array, BlockwiseLaw, ReadLaw
+from rackline.passes.javascript import merged
 from rackline.passes.routing import ExpertLoad
 from rackline.simulation.clock import TableClock
 from rackline.simulation.pass_call import FAR, Kind, Table, is_extensive
 from rackline.simulation.policies import Policy
 from rackline.simulation.rank_spec import RankSpec
-from rackline.simulation.replica_statistics import ReplicaStatistics
 from rackline.simulation.requests import Requests
+from rackline.simulation.statistics import ReplicaStatistics
 
 _SOURCE = Path(__file__).with_name("replica.c")
 _OPTIONS = ("-O2", "-ffp-contract=off", "-shared", "-fPIC")  # products and sums are rounded as Python's are

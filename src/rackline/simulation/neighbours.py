@@ -15,8 +15,7 @@ import numpy as np
 
 from rackline.passes.features import Array
 from rackline.simulation.clock import Chunk, Clock, Line
-from rackline.simulation.decoding import DecodingBatch
-from rackline.simulation.slots import Slots
+from rackline.simulation.decoding import DecodingBatch, Slots
 
 
 def equal_passes(slots: Sequence[int], tokens: Sequence[int]) -> Iterator[tuple[list[int], int]]:

@@ -9,10 +9,9 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.simulation.arrivals import gamma
 from rackline.simulation.metrics import Result
-from rackline.simulation.requests import Requests
-from rackline.simulation.steady_state import Interval, percentile_interval
+from rackline.simulation.requests import Requests, gamma
+from rackline.simulation.statistics import Interval, percentile_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,18 +1,19 @@
-"""Prefix cache: blocks of prompts and answers kept by hash for later requests that begin with them.
-
-Blocks that running requests share are counted once. Unused blocks stay until their memory is needed or they expire;
-the one that is evicted moves to the next tier (host memory, flash), if there is one.
-"""
+"""Prefix cache: blocks of prompts and answers kept by hash for later requests that begin with them."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import inf
+from typing import overload
+
+import numpy as np
 
 from rackline.errors import InputError
-from rackline.simulation.block_stores import BlockStore, KeyStore, RecencyStore
+from rackline.passes.features import Array
+from rackline.simulation.blocks import BlockStore, KeyStore, RecencyStore
 from rackline.simulation.evictions import BlockUse, Eviction, eviction
 
 
@@ -326,3 +327,96 @@ class PrefixCache:
         keep = max(room_blocks, 0) // self.unit_blocks
         while len(self.idle) > keep:
             self._move_down(self.idle.pop_first(), 0)
+
+
+# Prefix-aware routing balances the load only beyond this imbalance, and follows a cache match above this share of the
+# prompt. Defaults of SGLang's router (balance-abs-threshold, balance-rel-threshold, cache-threshold), from memory.
+IMBALANCE_REQUESTS = 32
+IMBALANCE_RATIO = 1.5
+MATCH_SHARE = 0.5
+
+
+def matched(known: Sequence[int], loads: Sequence[int], num_blocks: int) -> int | None:
+    """Place of the cache to which a request goes for its prefix; None where the load decides.
+
+    Args:
+        known: blocks of the prefix in each cache [count].
+        loads: waiting and running requests beside each cache [requests].
+        num_blocks: of the prompt [count].
+
+    >>> matched([0, 6], [3, 9], 8), matched([0, 3], [3, 9], 8), matched([0, 6], [3, 90], 8)
+    (1, None, None)
+    """
+    if max(loads) - min(loads) > IMBALANCE_REQUESTS and max(loads) > IMBALANCE_RATIO * min(loads):
+        return None
+    best = max(range(len(known)), key=lambda place: (known[place], -loads[place]))
+    return best if num_blocks and known[best] > MATCH_SHARE * num_blocks else None
+
+
+class BlockHashes(Sequence[Sequence[int]]):
+    """For each request, the hashes of its prompt's full blocks, 8 bytes per hash.
+
+    Args:
+        flat: hashes of all requests, concatenated, int64, (sum of blocks,).
+        ends: end of each request's hashes in `flat`, (requests,).
+
+    Example:
+        >>> hashes = BlockHashes.of([[7, 8], [], [7]])
+        >>> len(hashes), hashes[0], hashes[-1]
+        (3, [7, 8], [7])
+    """
+
+    __slots__ = ("_ends", "_flat")
+
+    def __init__(self, flat: Array, ends: Array) -> None:
+        self._flat = flat
+        self._ends = ends
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> BlockHashes:
+        """Pack rows of hashes.
+
+        Raises:
+            TypeError: a hash is not an integer.
+            OverflowError: a hash does not fit into 64 bits.
+        """
+        kept = list(rows)
+        flat = list(chain.from_iterable(kept))
+        if not all(kind is int for kind in set(map(type, flat))):
+            raise TypeError("hashes that are not whole numbers")
+        ends = np.cumsum(np.fromiter(map(len, kept), dtype=np.int64, count=len(kept)))
+        return cls(np.array(flat, dtype=np.int64), ends)
+
+    @classmethod
+    def joined(cls, parts: Sequence[BlockHashes]) -> BlockHashes:
+        """All parts, concatenated."""
+        starts = np.cumsum([0, *(len(part._flat) for part in parts)])
+        ends = [part._ends + start for part, start in zip(parts, starts, strict=False)]
+        return cls(np.concatenate([part._flat for part in parts]), np.concatenate(ends))
+
+    def __len__(self) -> int:
+        """Number of requests."""
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, index: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[list[int]]: ...
+    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
+        """Hashes of one request or of several."""
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(index)
+        start = int(self._ends[place - 1]) if place else 0
+        return self._flat[start : int(self._ends[place])].tolist()
+
+    def pick(self, keep: Array) -> BlockHashes:
+        """The hashes of selected requests.
+
+        Args:
+            keep: mask of the requests to keep, (requests,).
+        """
+        lengths = np.diff(self._ends, prepend=0)
+        return BlockHashes(self._flat[np.repeat(keep, lengths)], np.cumsum(lengths[keep]))

@@ -7,13 +7,12 @@ from math import inf
 from typing import NamedTuple
 
 from rackline.simulation.blocks import KvBlocks
-from rackline.simulation.decoding import DecodingBatch, Lockstep
+from rackline.simulation.decoding import DecodingBatch, Lockstep, Slots
 from rackline.simulation.policies import Policy, Reserve, reserved_tokens
 from rackline.simulation.prefix_cache import PrefixCache
 from rackline.simulation.rank_spec import RankSpec
-from rackline.simulation.request_log import RequestLog
+from rackline.simulation.requests import RequestLog
 from rackline.simulation.resident_adapters import ResidentAdapters
-from rackline.simulation.slots import Slots
 from rackline.simulation.waiting import ArrivalOrder, KeyOrder
 
 

@@ -1,4 +1,4 @@
-"""The requests of a run as columns."""
+"""The requests of a run as columns, their arrival times, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
-from rackline.simulation.block_hashes import BlockHashes
+from rackline.simulation.prefix_cache import BlockHashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,3 +161,132 @@ def _picked(hashes: Sequence[Sequence[int]] | None, keep: Array) -> Sequence[Seq
     if hashes is None or isinstance(hashes, BlockHashes):
         return None if hashes is None else hashes.pick(keep)
     return [row for row, kept in zip(hashes, keep, strict=True) if kept]
+
+
+class RequestLog:
+    """Lengths [tokens], times [s] and counts by request; times are None until they are known."""
+
+    __slots__ = (
+        "adapter_loads",
+        "adapters",
+        "admitted_s",
+        "answer_hashes",
+        "arrival_s",
+        "cached",
+        "computed",
+        "engine_s",
+        "finish_s",
+        "first_s",
+        "generated",
+        "hashes",
+        "input_len",
+        "last_s",
+        "output_len",
+        "preempted",
+        "priority",
+        "ready",
+        "tier_tokens",
+    )
+
+    def __init__(self, requests: Requests, num_tiers: int = 0) -> None:
+        count = len(requests)
+        self.input_len: list[int] = requests.input_len.tolist()
+        self.output_len: list[int] = requests.output_len.tolist()
+        self.priority: list[int] | None = None if requests.priority is None else requests.priority.tolist()
+        self.hashes: Sequence[Sequence[int]] | None = requests.hashes
+        self.answer_hashes: Sequence[Sequence[int]] | None = requests.answer_hashes
+        self.adapters: list[int] | None = None if requests.adapters is None else requests.adapters.tolist()
+        self.adapter_loads = 0  # transfers of adapters from the host
+        self.arrival_s: list[float | None] = [None] * count
+        self.engine_s: list[float | None] = [None] * count  # when the scheduler sees it
+        self.admitted_s: list[float | None] = [None] * count
+        self.first_s: list[float | None] = [None] * count
+        self.finish_s: list[float | None] = [None] * count
+        self.last_s: dict[int, float] = {}  # last token of a preempted request
+        self.generated: dict[int, int] = {}  # output tokens before it was preempted or handed over
+        self.ready: set[int] = set()  # requests whose prompt was computed elsewhere
+        self.computed: list[int] | None = None  # prompt tokens that are cached on arrival
+        if requests.computed is not None:
+            self.computed = requests.computed.tolist()
+            self.ready.update(np.flatnonzero(requests.computed >= requests.input_len).tolist())
+        self.preempted: dict[int, int] = {}
+        self.cached: dict[int, int] = {}  # prompt tokens found in a cache
+        self.tier_tokens = [0] * (1 + num_tiers)
+
+    def is_urgent(self, request: int) -> int:
+        """Tier of a request; a lower one is more urgent."""
+        return 0 if self.priority is None else self.priority[request]
+
+
+DAY_S = 86400.0
+
+
+def poisson(rng: np.random.Generator, count: int, rate_per_s: float) -> Array:
+    """Poisson arrival times at a mean rate [s], (count,), ascending.
+
+    Args:
+        count: number of arrivals [requests].
+        rate_per_s: mean rate [requests/s].
+
+    Raises:
+        InputError: the rate is not above 0.
+
+    >>> times = poisson(np.random.default_rng(0), 10_000, 5.0)
+    >>> round(float(times[-1]) / 2000, 1)
+    1.0
+    """
+    return gamma(rng, count, rate_per_s, 1.0)
+
+
+def gamma(rng: np.random.Generator, count: int, rate_per_s: float, arrival_cv: float) -> Array:
+    """Arrival times with gamma-distributed inter-arrival times [s], (count,), ascending.
+
+    Args:
+        count: number of arrivals [requests].
+        rate_per_s: mean rate [requests/s].
+        arrival_cv: coefficient of variation of the inter-arrival times (standard deviation over mean): 1 is Poisson,
+            more is burstier, 0 is evenly spaced [1].
+
+    Raises:
+        InputError: the rate is not above 0, or the coefficient of variation is negative.
+
+    Sources: Vidur (arXiv:2405.05465) and vLLM's benchmark, whose --burstiness is 1 / cv², draw inter-arrival times in
+    this way.
+    """
+    if not rate_per_s > 0:
+        raise InputError(what="rate", given=rate_per_s, allowed="above 0 requests/s", nearest="1")
+    if not arrival_cv >= 0:
+        raise InputError(what="arrival_cv", given=arrival_cv, allowed="0 or more", nearest="1")
+    if arrival_cv == 0:
+        return np.arange(count) / rate_per_s
+    shape = 1.0 / arrival_cv**2
+    return np.cumsum(rng.gamma(shape, 1.0 / (rate_per_s * shape), count))
+
+
+def diurnal(
+    rng: np.random.Generator, count: int, rate_per_s: float, amplitude: float, period_s: float = DAY_S
+) -> Array:
+    """Arrival times of a Poisson process whose rate follows a daily sine [s], (count,), ascending.
+
+    rate(t) = rate · (1 - amplitude · cos(2 pi t / period))
+
+    Args:
+        count: number of arrivals [requests].
+        rate_per_s: mean rate [requests/s].
+        amplitude: relative amplitude of the rate, 0 (constant) to 1 (no arrivals at the quietest time) [1].
+        period_s: period of the sine, which starts at the quietest time [s].
+
+    Raises:
+        InputError: the amplitude is outside [0, 1], or the rate or period is not above 0.
+    """
+    if not 0.0 <= amplitude <= 1.0:
+        raise InputError(what="amplitude", given=amplitude, allowed="0 to 1", nearest="0.5")
+    if not period_s > 0:
+        raise InputError(what="period", given=period_s, allowed="above 0 s", nearest="86400")
+    even = poisson(rng, count, 1.0) / rate_per_s if rate_per_s > 0 else poisson(rng, count, rate_per_s)
+    # inverse of the cumulative rate: maps arrivals of a constant rate to those of the varying one
+    last = float(even[-1])
+    grid: Array = np.linspace(0.0, last + 2.0 * period_s, int(2000 * (last / period_s + 2.0)), dtype=np.float64)
+    angle = 2.0 * np.pi / period_s
+    cumulated: Array = grid - amplitude * np.sin(angle * grid) / angle
+    return np.interp(even, cumulated, grid)

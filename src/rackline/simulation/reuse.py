@@ -1,22 +1,20 @@
-"""How far back prompts find their prefixes: hit rates of every cache size and expiry from one look at the requests.
-
-For any C, a least recently used cache of C blocks holds the C blocks used last, so a block is found in it exactly
-if fewer than C others were used since (its stack distance; Mattson, Gecsei, Slutz and Traiger 1970), and with a sliding
-expiry if that was not too long ago. A prefix ends at the first block that is not found: of its blocks the largest
-distance and the longest time count.
-"""
+"""Hit rates of prefixes: how far back prompts find them in recorded requests, and in closed form for sessions."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf, log
+from typing import Any
 
 import numpy as np
 
+from rackline.errors import InputError
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.simulation.prefix_cache import CacheRules, PrefixCache, TierSpec
 from rackline.simulation.requests import Requests
+from rackline.simulation.workloads import Sessions
 
 _BUCKET = 512  # uses that are counted together
 
@@ -232,3 +230,201 @@ def replay(
         if capacity_blocks < inf:
             cache.trim(int(capacity_blocks))
     return Replayed(hit_tokens=found, held_blocks=held, prompt_tokens=int(requests.input_len.sum()))
+
+
+_MOST_STEPS = 100_000
+_LEAST_REACHED = 1e-9  # share of sessions with more requests that is left out
+_POINTS = 100  # pauses over which a mean is taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHits:
+    """What a prefix cache finds of the prompts of sessions.
+
+    Args:
+        hit_share: share of prompt tokens found [1].
+        kept_s: time for which an unused block stays: its expiry, or the characteristic time if that is shorter [s].
+        held_tokens: mean number of tokens in the cache, shared ones once; infinite if it keeps all [tokens].
+        input_len: mean prompt [tokens].
+        requests_per_s: of all sessions [requests/s].
+        unlimited_share: share that an unlimited cache without expiry finds [1].
+    """
+
+    hit_share: float
+    kept_s: float
+    held_tokens: float
+    input_len: float
+    requests_per_s: float
+    unlimited_share: float
+
+    @property
+    def held_s(self) -> float:
+        """Seconds for which a token is held, over prompt tokens [s]."""
+        return self.held_tokens / (self.requests_per_s * self.input_len)
+
+
+def session_hits(
+    sessions: Sessions,
+    *,
+    rate_per_s: float,
+    message_tokens: float,
+    answer_tokens: float,
+    capacity_tokens: float = inf,
+    ttl_s: float = inf,
+    answer_s: float = 0.0,
+) -> SessionHits:
+    """Hit rate of a least recently used cache with a sliding expiry.
+
+    Args:
+        sessions: how sessions go on.
+        rate_per_s: sessions started per second, at random [1/s].
+        message_tokens, answer_tokens: mean lengths [tokens].
+        capacity_tokens: of the cache [tokens].
+        ttl_s: expiry [s].
+        answer_s: mean time from a request to the end of its answer [s].
+
+    Raises:
+        InputError: the rate is not above 0.
+
+    Assumes: many sessions at a time; the mean context for all sessions at the same request.
+
+    Sources: Che, Tung and Wang 2002 (IEEE JSAC 20, 1305); how far it holds: Fricker, Robert and Roberts 2012
+    (arXiv:1202.3974).
+
+    >>> chat = Sessions(turns=4, think_s=60.0)
+    >>> kept = session_hits(chat, rate_per_s=1.0, message_tokens=200, answer_tokens=300, ttl_s=300.0)
+    >>> round(kept.hit_share, 2), round(kept.unlimited_share, 2)
+    (0.86, 0.87)
+    """
+    if not rate_per_s > 0:
+        raise InputError(what="rate", given=rate_per_s, allowed="above 0 sessions/s", nearest="1")
+    steps = _Steps.of(sessions, message_tokens, answer_tokens)
+    kept_s, least = ttl_s, steps.held(0.0, rate_per_s, answer_s)
+    if capacity_tokens < inf and steps.held(min(ttl_s, 1e12), rate_per_s, answer_s) > capacity_tokens:
+        kept_s = 0.0
+        if least < capacity_tokens:
+            brentq: Any = importlib.import_module("scipy.optimize").brentq  # takes a tenth of a second to import
+
+            def excess(kept_s: float) -> float:
+                return steps.held(kept_s, rate_per_s, answer_s) - capacity_tokens
+
+            kept_s = float(brentq(excess, 0.0, min(ttl_s, 1e12)))
+    return SessionHits(
+        hit_share=steps.hit_share(kept_s, rate_per_s, ttl_s, capacity_tokens, answer_s),
+        kept_s=kept_s,
+        held_tokens=min(steps.held(kept_s, rate_per_s, answer_s) if kept_s < inf else inf, capacity_tokens),
+        input_len=float((steps.reached * steps.prompt_len).sum() / steps.reached.sum()),
+        requests_per_s=rate_per_s * float(steps.reached.sum()),
+        unlimited_share=steps.hit_share(inf, rate_per_s, inf, inf, answer_s),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """Requests of a session by their place, (k,) each.
+
+    Args:
+        reached: probability that a session has it.
+        prompt_len: mean prompt [tokens].
+        cached_len: mean context that stays after the answer, in whole blocks [tokens].
+        running_len: mean context while the answer is written: the prompt and half of it [tokens].
+        tool: probability that it follows a tool.
+        shared_len: system prompt in whole blocks [tokens].
+        sessions: their pauses.
+    """
+
+    reached: Array
+    prompt_len: Array
+    cached_len: Array
+    running_len: Array
+    tool: Array
+    shared_len: float
+    sessions: Sessions
+
+    @classmethod
+    def of(cls, sessions: Sessions, message_tokens: float, answer_tokens: float) -> _Steps:
+        most = sessions.requests
+        if not sessions.same_length and most > 1:
+            most = ceil(log(_LEAST_REACHED) / log(1.0 - 1.0 / most))
+        places = np.arange(max(1, min(int(most), _MOST_STEPS)))
+        tool = sessions.after_tool(places)
+        added = tool * sessions.tool_tokens + (1.0 - tool) * message_tokens
+        prompt_len = sessions.system_tokens + np.cumsum(added) + answer_tokens * places
+        fits = prompt_len + answer_tokens <= sessions.max_tokens
+        fits[0] = True
+        unit = sessions.hash_tokens
+        shared_len = sessions.system_tokens // unit * unit
+        # the last token is not in the cache; the last block is on average half full
+        cached_len = np.maximum(prompt_len + answer_tokens - 1.0 - 0.5 * (unit - 1), shared_len)
+        return cls(
+            reached=sessions.reached(places)[fits],
+            prompt_len=prompt_len[fits],
+            cached_len=cached_len[fits],
+            running_len=(prompt_len + 0.5 * answer_tokens)[fits],
+            tool=tool[fits],
+            shared_len=float(shared_len),
+            sessions=sessions,
+        )
+
+    def _shared_kept(self, kept_s: float, rate_per_s: float) -> float:
+        """Probability that the system prompt is there."""
+        if kept_s == inf:
+            return 1.0
+        return -float(np.expm1(-rate_per_s * self.reached.sum() * kept_s))
+
+    def held(self, kept_s: float, rate_per_s: float, answer_s: float) -> float:
+        """Mean tokens in the cache if unused blocks stay for a time [tokens]."""
+        own, _ = self._contexts(np.array([kept_s]), rate_per_s, answer_s)
+        return float(own[0]) + self.shared_len * self._shared_kept(kept_s, rate_per_s)
+
+    def _contexts(self, kept_s: Array, rate_per_s: float, answer_s: float = 0.0) -> tuple[Array, Array]:
+        """Mean and variance of the tokens of contexts if they stay for some times [tokens, tokens²], (t,) each."""
+        goes_on = np.append(self.reached[1:] / self.reached[:-1], 0.0)[:, None]
+        tool = np.append(self.tool[1:], 0.0)[:, None]
+        of_tool, of_user = self.sessions.tool_s, self.sessions.think_s
+        pause = tool * of_tool * _within(of_tool, kept_s) + (1.0 - tool) * of_user * _within(of_user, kept_s)
+        often = rate_per_s * self.reached[:, None]
+        resting, running = often * (goes_on * pause + (1.0 - goes_on) * kept_s), often * answer_s
+        idle_len, busy_len = ((own - self.shared_len)[:, None] for own in (self.cached_len, self.running_len))
+        mean = resting * idle_len + running * busy_len
+        return mean.sum(axis=0), (resting * idle_len**2 + running * busy_len**2).sum(axis=0)
+
+    def hit_share(
+        self, kept_s: float, rate_per_s: float, ttl_s: float, capacity_tokens: float, answer_s: float
+    ) -> float:
+        """Share of prompt tokens that is found [1].
+
+        Args:
+            kept_s: time for which the cache keeps unused blocks [s].
+            ttl_s: expiry [s].
+            capacity_tokens: of the cache [tokens].
+            answer_s: for which a running request keeps its context in use [s].
+        """
+        before = np.append(0.0, self.cached_len[:-1])
+        in_time = np.zeros(len(before))
+        for share, mean_s in ((self.tool, self.sessions.tool_s), (1.0 - self.tool, self.sessions.think_s)):
+            in_time += share * self._in_time(mean_s, before, rate_per_s, ttl_s, capacity_tokens, answer_s)
+        in_time[0] = 0.0
+        shared = self.shared_len * self._shared_kept(kept_s, rate_per_s)
+        found = in_time * before + (1.0 - in_time) * shared
+        return float((self.reached * found).sum() / (self.reached * self.prompt_len).sum())
+
+    def _in_time(
+        self, mean_s: float, own_len: Array, rate_per_s: float, ttl_s: float, capacity_tokens: float, answer_s: float
+    ) -> Array:
+        """Probability that contexts are still there after an exponential pause [1], (k,)."""
+        expires = float(_within(mean_s, np.array([ttl_s]))[0])
+        if capacity_tokens == inf:
+            return np.full(len(own_len), expires)
+        from scipy.special import ndtr
+
+        share = (np.arange(_POINTS) + 0.5) / _POINTS
+        mean, variance = self._contexts(-mean_s * np.log1p(-share * expires), rate_per_s, answer_s)
+        room = capacity_tokens - self.shared_len - (own_len[:, None] - self.shared_len) - mean
+        return expires * ndtr(room / np.sqrt(np.maximum(variance, 1e-9))).mean(axis=1)
+
+
+def _within(mean_s: float, kept_s: Array) -> Array:
+    """Probability that an exponential time is shorter than others."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(kept_s == inf, 1.0, -np.expm1(-kept_s / mean_s) if mean_s > 0 else (kept_s > 0) * 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rackline.errors import InputError, nearest_names
-from rackline.simulation.prefix_match import matched
+from rackline.simulation.prefix_cache import matched
 from rackline.simulation.replica import Replica
 
 Router = Callable[[int, Sequence[Replica]], Replica]

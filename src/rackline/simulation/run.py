@@ -21,8 +21,7 @@ from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock,
 from rackline.simulation.policies import Policy
 from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.replica import Replica
-from rackline.simulation.request_log import RequestLog
-from rackline.simulation.requests import Requests
+from rackline.simulation.requests import RequestLog, Requests
 from rackline.simulation.router import router as find_router
 
 AnyReplica = Replica | NativeReplica

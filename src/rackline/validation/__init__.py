@@ -1,8 +1,7 @@
 """Measured cases → prediction → scoreboard: the accuracy of the library on published measurements."""
 
 from rackline.validation.cases import Case, CaseSet, Unsupported
-from rackline.validation.read import read_cases
-from rackline.validation.run import validate
+from rackline.validation.run import read_cases, validate
 from rackline.validation.scoreboard import Score, Scoreboard, Stats, statistics
 
 __all__ = [

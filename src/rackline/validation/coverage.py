@@ -1,20 +1,9 @@
-"""Making error bands: what 90 % of the cases of models that no fit has seen deviate by from predictions.
-
-A band is an interval of measured / predicted of a group of cases: the same metric, stack, kind of model, chip and class
-of layout, or fewer of these. It is made from predictions with whole models left out. A group's own 5 % and 95 %
-quantiles, in which each model counts the same, are mixed with those of the wider group around it,
-
-    m / (m + 2) own + 2 / (m + 2) wider            for m models in the group
-
-since a few models say little about the next one. Bands are then widened (or narrowed) around their middle by a factor
-of each group, at which 90 % of its cases lie inside bands made without their model, mixed in the same way. A class of
-layout on a chip is never narrowed by that factor below its chip, since it has the fewest models.
-"""
+"""Making error bands: what 90 % of the cases of models that no fit has seen deviate by from predictions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
@@ -23,9 +12,17 @@ import numpy as np
 
 from rackline.bands.bands import ANY, COVERAGE, Band, Evidence, Key, find_band
 from rackline.catalog.index import stack_name
+from rackline.errors import RacklineError
+from rackline.fitting.solver import groups_of, leave_out
+from rackline.hardware import ChipPower
 from rackline.passes.features import Array
+from rackline.validation.cases import Case
 from rackline.validation.page import fill_block
-from rackline.validation.scoreboard import Score
+from rackline.validation.power import PowerCase, fit_power
+from rackline.validation.predict import Predictor
+from rackline.validation.resolve import Resolver
+from rackline.validation.run import read_cases, score_cases
+from rackline.validation.scoreboard import Score, group_of
 from rackline.validation.sources import shape_of
 
 FEWEST = 20
@@ -306,3 +303,57 @@ def coverage_markdown(found: Sequence[Coverage]) -> str:
 def write_coverage_docs(scores: Iterable[Score], page: Path) -> None:
     """Replace the table of a page; see `rackline.validation.page.fill_block`."""
     fill_block(page, BEGIN, END, coverage_markdown(held_out_coverage(scores)))
+
+
+JOULES, TUNING = "joules_per_output_token", "tuning_step_s"
+
+
+def further_bands(servings: Path, tuning: Path) -> dict[Key, Band]:
+    """All bands of both files of measurements.
+
+    Args:
+        servings: with energy per output token.
+        tuning: published steps of fine-tuning.
+    """
+    return make_bands([*joules_scores(servings), *tuning_scores(tuning)])
+
+
+def joules_scores(path: Path) -> Iterator[Score]:
+    """Energy of an output token, each model by numbers of power that are fitted to the others."""
+    predictor = Predictor(resolver=Resolver())
+    cases = [case for case in read_cases([path]).cases if JOULES in case.measured]
+    prepared: list[tuple[PowerCase, float]] = []
+    for case, values in zip(cases, predictor.predict_all(cases), strict=True):
+        one = None if isinstance(values, RacklineError) else predictor.power(case)
+        if one is not None and not isinstance(values, RacklineError):
+            prepared.append((one, values["output_tokens_per_s"]))
+    groups = groups_of(shape_of(one.case.model) for one, _ in prepared)
+
+    def fitted(held: Array) -> Mapping[str, ChipPower]:
+        return fit_power(prepared[place][0] for place in np.flatnonzero(~held).tolist())
+
+    def scored(powers: Mapping[str, ChipPower], held: Array) -> list[Score]:
+        own = [prepared[place] for place in np.flatnonzero(held).tolist()]
+        return [
+            _score(one.case, JOULES, one.values(powers[one.chip.name], rate)[JOULES], one.case.measured[JOULES])
+            for one, rate in own
+        ]
+
+    for fold in leave_out(dict(sorted(groups.items())), fitted, scored):
+        yield from fold.scored
+
+
+def tuning_scores(path: Path) -> Iterator[Score]:
+    """Steps of fine-tuning, to which nothing is fitted."""
+    return (replace(score, metric=TUNING) for score in score_cases(read_cases([path])).scores)
+
+
+def _score(case: Case, metric: str, predicted: float, measured: float) -> Score:
+    return Score(
+        case_id=case.case_id,
+        where=case.where,
+        metric=metric,
+        measured=measured,
+        predicted=predicted,
+        groups=group_of(case),
+    )

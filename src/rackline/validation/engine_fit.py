@@ -18,9 +18,8 @@ from rackline.errors import RacklineError
 from rackline.fitting.solver import Parameter, Values, fit
 from rackline.passes import Batch
 from rackline.passes.features import Array
-from rackline.serving.median_step import median_prompts
 from rackline.serving.stack import IDEAL, Stack
-from rackline.serving.steady import behind
+from rackline.serving.steady import behind, median_prompts
 from rackline.validation.cases import Case
 from rackline.validation.predict import Predictor, workload_of
 from rackline.validation.resolve import Resolver

@@ -1,21 +1,27 @@
-"""Terminal report and figure of an observed run."""
+"""Observed runs and the numbers fitted to them: terminal reports, the figure, and the file that keeps them."""
 
 from __future__ import annotations
 
 import math
-from typing import TypedDict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, TypedDict
 
 import numpy as np
 from rich.console import Group
 from rich.text import Text
 
+from rackline.catalog.objects import schema_of
+from rackline.files import rounded, toml_text
 from rackline.passes.features import Array
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_axis, log_axis, thinned
 from rackline.report.breakdown import plain_table
 from rackline.report.figure import Figure
 from rackline.report.wording import percent, written
-from rackline.units import format_count, format_seconds
+from rackline.serving.stack import Stack
+from rackline.units import format_count, format_percent, format_seconds
 from rackline.validation.observed import ObservedRun
+from rackline.validation.observed_fit import DETERMINED, Estimate, ObservedFit
 
 _TIMES = {"ttft_s": "time to first token", "tpot_s": "time per output token", "e2e_s": "whole request"}
 _WORDS = {
@@ -160,3 +166,117 @@ def observed_figure(run: ObservedRun) -> Figure:
             "data": {"values": rows},
         },
     )
+
+
+_METRICS = {"ttft_s": "time to first token", "tpot_s": "time per output token"}
+
+
+def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
+    """The numbers with their shipped values, and the errors before, after and held out."""
+    kernels = "kernels measured there" if fit.has_table else "kernels not measured there"
+    head = Text()
+    head.append(f"{fit.requests:,} requests of {fit.runs:,} {'run' if fit.runs == 1 else 'runs'}", style="bold green")
+    head.append(f" of {fit.stack.name} on {fit.chip} ({kernels})")
+    numbers = plain_table("numbers")
+    for name in ("", "shipped", "fitted", "68 % interval", "determined"):
+        numbers.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for one in fit.estimates:
+        numbers.add_row(
+            one.meaning, _shown(one, one.shipped), _shown(one, one.value),
+            f"{_shown(one, one.low)} to {_shown(one, one.high)}",
+            Text(percent(one.determined), style="" if one.determined >= DETERMINED else "yellow"),
+        )  # fmt: skip
+    errors = plain_table("|predicted / measured - 1|, median / 90th percentile")
+    for name in ("", "shipped", "fitted", "held out"):
+        errors.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for one in fit.errors:
+        errors.add_row(
+            _METRICS[one.metric],
+            *(f"{format_percent(a)} / {format_percent(b)}" for a, b in (
+                (one.shipped_median, one.shipped_p90), (one.fitted_median, one.fitted_p90),
+                (one.held_out_median, one.held_out_p90),
+            )),
+        )  # fmt: skip
+    what = "each run" if fit.folds == fit.runs else "each quarter of the time"
+    parts = [head, Text(""), numbers, Text(""), errors, Text(f"held out: {what} in turn", style="dim")]
+    if files:
+        parts.append(Text(f"written to {', '.join(files)}", style="dim"))
+    return Group(*parts)
+
+
+def _shown(one: Estimate, value: float) -> str:
+    if one.unit != "s":
+        return f"× {written(value)}"
+    return "0" if value == 0.0 else format_seconds(value)
+
+
+_DIGITS = 6  # of numbers: shares of peaks are products of several
+
+
+def calibration_text(fit: ObservedFit, name: str) -> str:
+    """The file.
+
+    Args:
+        fit: numbers with their errors.
+        name: of the calibration and its stack.
+    """
+    date = datetime.now(UTC).date().isoformat()
+    held = {one.metric: one for one in fit.errors}
+    errors = ", ".join(
+        f"{metric.removesuffix('_s')} {one.held_out_median:.1%} (shipped {one.shipped_median:.1%})"
+        for metric, one in held.items()
+    )
+    said = f"fitted to {fit.requests} requests of {fit.runs} observed runs; held-out median errors: {errors}"
+    source = {"fields": ["*"], "kind": "derived", "citation": f"{said}, rackline calibrate {date}", "accessed": date}
+    numbers, stack = fit.calibration, fit.stack
+    calibration: dict[str, Any] = {
+        "name": name,
+        "full_name": f"{stack.name} on {fit.chip}, observed",
+        "stack": stack.name,
+        "description": f"Numbers of {numbers.name} on {fit.chip}, {said}.",
+        "evidence": "derived",
+        "step_policy": numbers.step_policy,
+        "host_s_per_step": numbers.host_s_per_step,
+        "context_block": numbers.context_block,
+        "separate_quantise": list(numbers.separate_quantise),
+        "operation": [
+            {
+                "chip": fit.chip, "class": kind, "dtype": dtype, "overhead_s": one.overhead_s,
+                "eta_compute": one.eta_compute, "eta_memory": one.eta_memory, "exposed": one.exposed,
+                "depth_s": one.depth_s, "tile_s": one.tile_s, "cached": one.cached, "quantise_s": one.quantise_s,
+                "permute": one.permute, "evidence": "derived", "note": one.origin,
+            }
+            for (kind, dtype), one in sorted(numbers.operations.items())
+        ],
+        "collective": [
+            {
+                "chip": fit.chip, "class": kind, "group_size": size, "overhead_s": overhead_s,
+                "alpha_s": one.alpha_s, "eta_link": eta_link, "ramp": ramp, "evidence": "derived", "note": one.origin,
+            }
+            for kind, one in sorted(numbers.collectives.items())
+            for size, overhead_s, eta_link, ramp in zip(
+                one.group_sizes, one.overheads_s, one.eta_links, one.ramps, strict=True
+            )
+        ],
+        "sources": [source],
+    }  # fmt: skip
+    comments = ["Written by rackline calibrate --from; works wherever a calibration is asked for."]
+    return toml_text(rounded({"calibration": calibration, "stack": _stack(stack, name, source)}, _DIGITS), comments)
+
+
+def _stack(stack: Stack, name: str, source: dict[str, Any]) -> dict[str, Any]:
+    """The stack; what its version does to steps and experts stands in the calibration already."""
+    done: dict[str, Any] = {
+        "host_s_per_step": 0.0,
+        "gap_s_per_layer": 0.0,
+        "untuned_experts": [],
+        "untuned_slowdown": 1.0,
+    }
+    known = set(schema_of(Stack).model_fields) - {"name", "full_name", "aliases", "sources", "defaults"}
+    values: dict[str, Any] = {key: done.get(key, getattr(stack, key)) for key in sorted(known)}
+    return {
+        "name": name,
+        "full_name": f"{stack.name}, observed",
+        **{key: value for key, value in values.items() if value is not None},
+        "sources": [source],
+    }

@@ -18,10 +18,9 @@ from rackline.passes.features import Array
 from rackline.serving import ClosedLoop, Engine, Workload, max_throughput
 from rackline.serving.closed_loop import closed_loops, engine_of, static_batches, unlimited_requests
 from rackline.serving.closed_pools import TwoPools
-from rackline.serving.median_step import median_step_s
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import Stack
-from rackline.serving.steady import steady_state
+from rackline.serving.steady import median_step_s, steady_state
 from rackline.serving.workload import Workloads
 from rackline.validation.cases import Case
 from rackline.validation.finite_runs import LONG_TAIL, output_rate

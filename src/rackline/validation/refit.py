@@ -24,16 +24,14 @@ from rackline.validation.cases import Case, CaseSet, Unsupported
 from rackline.validation.engine_fit import ELSEWHERE, NAMES, Step, fit_engine, is_of_older_engine, steps_of, with_engine
 from rackline.validation.engine_fit import FEWEST as OF_ENGINE
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
-from rackline.validation.pools_fit import fit_pools
 from rackline.validation.power import PowerCase, fit_power, flat, has_power
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver, version_of
 from rackline.validation.run import scores_of
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, Stats, statistics
-from rackline.validation.serving_fit import fit_numbers
-from rackline.validation.single_batch_fit import FEWEST as OF_SINGLE
-from rackline.validation.single_batch_fit import NAME as SINGLE
-from rackline.validation.single_batch_fit import Prompts, fit_prompts, prompts_of, with_slowdown
+from rackline.validation.serving_fit import FEWEST as OF_SINGLE
+from rackline.validation.serving_fit import NAME as SINGLE
+from rackline.validation.serving_fit import Prompts, fit_numbers, fit_pools, fit_prompts, prompts_of, with_slowdown
 from rackline.validation.sources import laboratory_of, shape_of
 
 LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half"]

@@ -1,4 +1,4 @@
-"""Terminal report of the scoreboard: errors by metric and group, unsupported cases, the worst cases."""
+"""The scoreboard on the terminal: errors by metric and group, unsupported cases, the worst with their passes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from rackline.errors import RacklineError
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import RESOURCE_NAMES
 from rackline.units import format_count, format_seconds
-from rackline.validation.scoreboard import GROUPED_BY, Scoreboard, Stats
+from rackline.validation.cases import Case
+from rackline.validation.predict import Predictor
+from rackline.validation.scoreboard import GROUPED_BY, Score, Scoreboard, Stats, WorstCase, WorstPass
 from rackline.validation.speculation import BothWays, by_group, heading
 
 _MOST_GROUPS = 12
@@ -221,3 +224,63 @@ def _pass_text(time: Mapping[str, Any]) -> str:
     shares = ", ".join(f"{name} {value / time['seconds']:.0%}" for name, value in groups if value > 0)
     binds = RESOURCE_NAMES.get(str(time["binds"]), str(time["binds"]))
     return f"{format_seconds(float(time['seconds']))} ({shares}; {binds} binds)"
+
+
+MOST = 10
+
+
+def worst_scores(scores: Sequence[Score], most: int = MOST) -> list[Score]:
+    """The predictions with the largest errors, at most one per case, largest first."""
+    found: dict[tuple[str, str], Score] = {}
+    for score in sorted(scores, key=lambda score: -score.log_ratio):
+        if len(found) == most:
+            break
+        found.setdefault((score.case_id, score.where), score)
+    return list(found.values())
+
+
+def worst_cases(
+    predictor: Predictor, cases: Mapping[tuple[str, str], Case], scores: Sequence[Score], most: int = MOST
+) -> tuple[WorstCase, ...]:
+    """The worst cases as plain data: measured and predicted values, and where the time goes in their passes.
+
+    Args:
+        cases: cases by id and location.
+    """
+    found: list[WorstCase] = []
+    for score in worst_scores(scores, most):
+        # a request of a run is named RUN#NUMBER
+        case = cases.get((score.case_id, score.where)) or cases[score.case_id.partition("#")[0], score.where]
+        found.append(_entry(predictor, case, score))
+    return tuple(found)
+
+
+def _entry(predictor: Predictor, case: Case, score: Score) -> WorstCase:
+    passes: dict[str, WorstPass] = {}
+    try:
+        found = predictor.passes(case)
+    except (RacklineError, ValueError):  # the prediction exists, only its breakdown is not available
+        found = {}
+    for name, time in found.items():
+        passes[name] = {
+            "seconds": time.seconds,
+            "binds": time.binds,
+            "calibration": time.calibration,
+            "by_group_s": time.by_group(),
+            "by_resource_s": time.by_resource,
+        }
+    return {
+        "id": score.case_id,
+        "where": case.where,
+        "metric": score.metric,
+        "measured": score.measured,
+        "predicted": score.predicted,
+        "error": score.error,
+        "kind": score.groups["kind"],
+        "model": score.groups["model"],
+        "chip": score.groups["chip"],
+        "stack": score.groups["stack"],
+        "precision": score.groups["precision"],
+        "op": score.groups["op"],
+        "passes": passes,
+    }

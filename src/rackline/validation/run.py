@@ -1,4 +1,4 @@
-"""From case files to a scoreboard."""
+"""From case files to a scoreboard: JSON lines, operation tables and recorded server runs are read and predicted."""
 
 from __future__ import annotations
 
@@ -7,16 +7,73 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from rackline.errors import RacklineError
+from rackline.errors import InputError, RacklineError
+from rackline.files import parse_json, read_text
 from rackline.serving.stack import Stack
-from rackline.validation.cases import Case, CaseSet, Unsupported
+from rackline.validation.adapters import is_adapters_table, read_adapters_table
+from rackline.validation.cases import Case, CaseSet, Unsupported, read_line
+from rackline.validation.op import read_op_table
 from rackline.validation.power import AT_MEASURED, MEASURED_KEYS
 from rackline.validation.predict import Predictor, predict_serve, request_s
-from rackline.validation.read import read_cases
+from rackline.validation.report import MOST, worst_cases
 from rackline.validation.resolve import Resolver
+from rackline.validation.rl import is_rl_parts_table, is_rl_table, read_rl_parts_table, read_rl_table
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, group_of, metric_of
 from rackline.validation.speculation import both_ways
-from rackline.validation.worst import MOST, worst_cases
+from rackline.validation.tables import is_tuning_table, read_tuning_table
+
+_TABLES = (
+    (is_tuning_table, read_tuning_table),
+    (is_rl_table, read_rl_table),
+    (is_rl_parts_table, read_rl_parts_table),
+    (is_adapters_table, read_adapters_table),
+)
+
+
+def read_cases(paths: Iterable[str | Path]) -> CaseSet:
+    """Read case files.
+
+    Args:
+        paths: files with one JSON object per line, operation tables (.csv), or a `runs.json` of server runs.
+
+    Returns:
+        Every line, as a case or as an unsupported one with the reason.
+
+    Raises:
+        InputError: a file cannot be read, or no file has a case.
+    """
+    cases: list[Case] = []
+    unsupported: list[Unsupported] = []
+    unknown: dict[str, int] = {}
+    for path in map(Path, paths):
+        text = read_text(path, what="case file", allowed="a readable file, one JSON object per line")
+        if path.suffix == ".json" and _looks_like_runs(text):
+            from rackline.validation.requests import read_runs
+
+            runs = read_runs(path, text)
+            cases += [case for case in runs if isinstance(case, Case)]
+            unsupported += [case for case in runs if isinstance(case, Unsupported)]
+            continue
+        if path.suffix == ".csv":
+            read = next((reader for is_one, reader in _TABLES if is_one(text)), read_op_table)
+            found = read(path, text, unknown)
+        else:
+            lines = enumerate(text.split("\n"), start=1)
+            found = [read_line(line, f"{path.name}, line {n}", unknown) for n, line in lines if line.strip()]
+        cases += [case for case in found if isinstance(case, Case)]
+        unsupported += [case for case in found if isinstance(case, Unsupported)]
+    if not cases and not unsupported:
+        raise InputError(what="case files", given="no case", allowed="at least one JSON object on a line")
+    return CaseSet(cases=tuple(cases), unsupported=tuple(unsupported), unknown_keys=unknown)
+
+
+def _looks_like_runs(text: str) -> bool:
+    try:
+        data = parse_json(text)
+    except ValueError:
+        return False
+    return isinstance(data, dict) and "runs" in data
+
 
 Predict = Callable[[Sequence[Case]], Iterable[tuple[Case, dict[str, float] | Unsupported]]]
 
@@ -104,7 +161,7 @@ def _predictions(predictor: Predictor, cases: Sequence[Case]) -> Iterator[tuple[
 
         yield operations, partial(predict_operations, resolver)
     if training := of("train"):
-        from rackline.validation.train import predict_training
+        from rackline.validation.train_cases import predict_training
 
         yield training, partial(predict_training, resolver)
     if steps := of("rl-step"):

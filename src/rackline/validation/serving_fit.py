@@ -1,21 +1,24 @@
-"""Fit of the few parameters that serving stacks add to their kernels, to measured servers.
-
-Three affect the time per output token: the wait of ranks at an all-reduce, the slowdown of prefill over its kernels,
-and the least time of an eager layer. Three or four affect the time to first token: the time outside of passes, for
-equal and for varying lengths, and the share of a burst that a request waits for, by admission. The first are fitted to
-the time per output token, then the others to the time to first token, both by the logarithm of the error under a soft
-L1 loss. No parameter belongs to a single model, stack or row.
-"""
+"""Fits of the few parameters that serving stacks add to their kernels: servers, single batches, pools."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rackline.errors import RacklineError
 from rackline.fitting.solver import Parameter, Values, fit
 from rackline.passes.features import Array
-from rackline.validation.fit_cases import BURST, COMMON, FIRST_TOKEN, FitCases, ServingNumbers
+from rackline.serving.closed_loop import static_batch
+from rackline.serving.closed_pools import TwoPools
+from rackline.serving.stack import Stack
+from rackline.serving.steady import behind
+from rackline.serving.workload import Workload
+from rackline.validation.cases import Case
+from rackline.validation.fit_cases import BURST, COMMON, FIRST_TOKEN, POOLS, FitCases, ServingNumbers
+from rackline.validation.predict import Predictor, workload_of
+from rackline.validation.resolve import Resolver
 
 FEWEST = 5
 """A parameter of the time to first token with fewer cases takes the value of similar ones [cases]."""
@@ -125,3 +128,118 @@ def _best_line(rest: Array, slopes: list[Array], measured: Array, names: Sequenc
 
     found = [fit(begun(first, share), errors) for first in _STARTS for share in _STARTS]
     return min(found, key=lambda one: one.cost).values
+
+
+NAME = "single_batch_prefill_slowdown"
+"""Cases that the number needs [cases]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """A measured prompt pass of a single batch.
+
+    Args:
+        case: that it is of.
+        stack: name of the engine.
+        kernels_s: its kernels [s].
+        launches_s: launches of all layers by the host [s].
+        measured_s: prefill_s of the case.
+    """
+
+    case: Case
+    stack: str
+    kernels_s: float
+    launches_s: float
+    measured_s: float
+
+
+def prompts_of(cases: Sequence[Case], calibration: str = "auto") -> list[Prompts]:
+    """The prompt passes of single batches on engines before CUDA graphs, of the cases that can be predicted."""
+    predictor = Predictor(resolver=Resolver(calibration_name=calibration))
+    found: list[Prompts] = []
+    for case in cases:
+        if case.kind != "static-batch" or "prefill_s" not in case.measured:
+            continue
+        try:
+            around = predictor.resolver.stack(case)
+            if not around.eager_decode:
+                continue
+            deployment = predictor.resolver.deployments(case)[0]
+            alone = predictor.engine(deployment, replace(around, prefill_slowdown=1.0, eager_s_per_layer=0.0))
+            sizes = case.number("batch_size"), case.number("input_len"), 1.0
+            kernels_s = static_batch(deployment, *sizes, engine=alone).prefill_s
+        except RacklineError:
+            continue
+        found.append(
+            Prompts(
+                case=case,
+                stack=around.name,
+                kernels_s=kernels_s,
+                launches_s=alone.num_layers * around.eager_s_per_layer,
+                measured_s=case.measured["prefill_s"],
+            )
+        )
+    return found
+
+
+def fit_prompts(seen: Sequence[Prompts]) -> float:
+    """The slowdown that minimises soft L1 of the log error [ratio]."""
+    kernels_s, launches_s, measured_s = (
+        np.array([getattr(one, name) for one in seen]) for name in ("kernels_s", "launches_s", "measured_s")
+    )
+    slowdown = Parameter(name=NAME, start=1.3, low=1.0, high=10.0, form="plain")
+    return fit([slowdown], lambda values: np.log(behind(values[NAME] * kernels_s, launches_s) / measured_s)).values[
+        NAME
+    ]
+
+
+def with_slowdown(slowdown: float, stacks: Collection[str]) -> Callable[[Stack], Stack]:
+    """Engines of these names before CUDA graphs with this slowdown; others as they are."""
+
+    def changed(found: Stack) -> Stack:
+        return replace(found, prefill_slowdown=slowdown) if found.eager_decode and found.name in stacks else found
+
+    return changed
+
+
+_SIZE = 0.1  # scale of both parameters
+
+
+def fit_pools(cases: Sequence[Case], numbers: ServingNumbers, calibration: str) -> ServingNumbers:
+    """These parameters with those of pools fitted to the cases; unchanged if there are too few cases.
+
+    Args:
+        cases: measured cases of pools.
+        numbers: parameters, of which those of single engines are kept.
+        calibration: "auto" (each case's own stack), a stack or a file.
+    """
+    alone = numbers.changed(dict.fromkeys(POOLS, 0.0))
+    predictor = Predictor(resolver=Resolver(calibration_name=calibration, change=alone.stack))
+    ready: list[tuple[TwoPools, Workload, float, float]] = []
+    for case in cases:
+        if "ttft_s" not in case.measured:
+            continue
+        try:
+            pools = predictor.pools(case)
+            pools.closed_loop(workload_of(case), case.number("concurrency"))
+        except RacklineError:
+            continue
+        ready.append((pools, workload_of(case), case.number("concurrency"), case.measured["ttft_s"]))
+    if len(ready) < FEWEST:
+        return numbers
+
+    def errors(values: Values) -> Array:
+        found: list[float] = []
+        for pools, work, users, measured in ready:
+            stack = replace(pools.first.stack, **values).prefill_pool()
+            # the copy shares the caches of the pools, which do not depend on these parameters
+            loop = replace(pools, first=replace(pools.first, stack=stack)).closed_loop(work, users)
+            found.append(float(np.log(loop.ttft_s / measured)))
+        return np.array(found)
+
+    parameters = [
+        Parameter(name=name, start=max(numbers.get(name), 0.02), low=0.0, high=10.0 * _SIZE, form="plain", unit=_SIZE)
+        for name in POOLS
+    ]
+    found = fit(parameters, errors, diff_step=0.05, xtol=1e-2, ftol=1e-3, max_nfev=_MOST_STEPS)
+    return numbers.changed(found.values)

@@ -75,7 +75,7 @@ def racks() -> dict[str, Any]:
 
     from rackline.hardware import cluster
     from rackline.hardware.renting import scale_up_cables, scale_up_switches
-    from rackline.parallel.traffic import ExpertRouting, dispatch_traffic
+    from rackline.parallel.exchange import ExpertRouting, dispatch_traffic
 
     found: dict[str, Any] = {}
     for name in CLUSTERS:

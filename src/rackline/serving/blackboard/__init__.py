@@ -11,11 +11,13 @@ from rackline.serving.blackboard.balance import (
     mfu_at_context,
     sparse_read_tokens,
 )
-from rackline.serving.blackboard.bubble import flush_bubble_share, stage_imbalance, stale_updates
 from rackline.serving.blackboard.coupling import (
     couple,
     coupled_rounds,
+    layers_to_reach,
+    layers_until_mixed,
     output_difference,
+    reading_accuracy,
     stored_activations,
     uncouple,
     uncoupled_rounds,
@@ -27,7 +29,6 @@ from rackline.serving.blackboard.economics import (
     tokens_per_s,
     train_latency,
 )
-from rackline.serving.blackboard.mixing import layers_to_reach, layers_until_mixed, reading_accuracy
 from rackline.serving.blackboard.modes import (
     ModeBatches,
     ModeTrade,
@@ -39,8 +40,17 @@ from rackline.serving.blackboard.modes import (
     mode_at_speed,
     mode_batches,
 )
-from rackline.serving.blackboard.pipeline import RingStep, exchange_step_s, ring_step
-from rackline.serving.blackboard.rack import ChipMemory, chip_memory, scale_up_over_scale_out_time
+from rackline.serving.blackboard.rack import (
+    ChipMemory,
+    RingStep,
+    chip_memory,
+    exchange_step_s,
+    flush_bubble_share,
+    ring_step,
+    scale_up_over_scale_out_time,
+    stage_imbalance,
+    stale_updates,
+)
 from rackline.serving.blackboard.roofline import (
     attention_then_weights_s,
     compute_s,

@@ -64,7 +64,7 @@
           command,
           [
             "from rackline.hardware import cluster",
-            "from rackline.parallel.traffic import ExpertRouting, dispatch_traffic",
+            "from rackline.parallel.exchange import ExpertRouting, dispatch_traffic",
             "",
             `machine = cluster("${name}")`,
             `routing = ExpertRouting(num_ranks=${grid.ranks}, num_experts=${grid.experts}, experts_per_token=${grid.expertsPerToken}, ranks_per_domain=${size})`,

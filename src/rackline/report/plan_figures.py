@@ -1,4 +1,4 @@
-"""Figures of a plan: its Pareto front, and the optimum over a quantity that is varied."""
+"""Figures of plans: the front of speed against cost, memory of a chip layout by layout, deployments compared."""
 
 from __future__ import annotations
 
@@ -7,13 +7,29 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rackline.report.axes import Layer, Measure, Row, colour, hovered, limit, log_axis, note, nothing_figure
+from rackline.report.axes import (
+    BAR_HEIGHT,
+    LONGEST_LABEL,
+    Layer,
+    Measure,
+    Row,
+    colour,
+    hovered,
+    limit,
+    log_axis,
+    note,
+    nothing_figure,
+    stacked_bars,
+)
+from rackline.report.compare_report import Side, ratio, written
 from rackline.report.explain_figures import pass_waterfall
 from rackline.report.figure import Figure
-from rackline.report.wording import money, money_name
+from rackline.report.simulate_report import nearest_reason
+from rackline.report.wording import memory_share, money, money_name, short_count
 from rackline.search import Candidate, Choice, Plan, PoolPair
 from rackline.search.plan import WhatIfPoint
-from rackline.units import format_seconds
+from rackline.serving.capacity import Capacity
+from rackline.units import format_bytes, format_seconds
 
 _SPEED = Measure(field="tokens_per_s_per_user", title="speed for one user [tokens/s]", kind="count")
 _ONE, _TWO = "one engine", "separate pools"
@@ -230,3 +246,105 @@ def _chosen_labels(rows: Sequence[Row]) -> str:
     for row in reversed(rows):
         text = f"abs(datum.value / {row['value']!r} - 1) < 1e-9 ? '{_short(row['given'])}' : {text}"
     return text
+
+
+_MOST_ROWS = 12
+_PARTS = ("weights", "KV cache of the requests", "rest of the room for KV", "activations, runtime, reserve")
+
+
+def capacity_figure(capacity: Capacity, *, hbm_bytes: float) -> Figure:
+    """Memory of the fullest chip by layout: weights, the cache of as many requests as fit, and what is kept back.
+
+    Args:
+        capacity: the layouts, most requests first.
+        hbm_bytes: memory of a chip [bytes].
+    """
+    shown = (capacity.fitting or tuple(sorted(capacity.rows, key=lambda row: -row.kv_room_bytes)))[:_MOST_ROWS]
+    title = f"{capacity.model} on {capacity.cluster}: memory of a chip"
+    if not shown:
+        return nothing_figure(title, nearest_reason(capacity))
+    bars: dict[str, dict[str, float]] = {}
+    for row in shown:
+        room = max(row.kv_room_bytes, 0.0)
+        ranks = row.layout.attention_dp * row.layout.pp
+        held = min(-(-row.max_concurrency // ranks) * row.layout.pp * row.kv_bytes_per_sequence, room)
+        bars[f"{row.layout.label()}: {row.total_concurrency:,} requests"] = {
+            _PARTS[0]: row.weights_bytes,
+            _PARTS[1]: held,
+            _PARTS[2]: room - held,
+            _PARTS[3]: max(hbm_bytes - row.weights_bytes - row.kv_room_bytes, 0.0) if room else 0.0,
+        }
+    first = next(iter(bars))
+    words = f"Most fit with {first}" if capacity.fitting else f"Nothing fits: {nearest_reason(capacity)}"
+    return stacked_bars(
+        bars,
+        _PARTS,
+        Measure(field="held_bytes", title="memory of the fullest chip", kind="bytes"),
+        title=title,
+        subtitle=f"requests of {short_count(capacity.context_len)} tokens; {capacity.precision.short()}; "
+        f"{memory_share(capacity.memory_fraction, capacity.fraction_of)}",
+        description=f"Weights, cache and reserve of a chip for {len(bars)} layouts. {words}.",
+        marks={f"chip: {format_bytes(hbm_bytes)}": hbm_bytes},
+    )
+
+
+_RATIO = Measure(field="ratio", title="over the first", kind="number")
+
+
+def compare_figure(sides: Sequence[Side], *, what: str) -> Figure:
+    """Each number of each thing over that of the first, on a log axis.
+
+    Args:
+        sides: what is compared, the first is 1.
+        what: their kind.
+    """
+    rows: list[Row] = []
+    names: list[str] = []
+    for key in sides[0].values:
+        label = written(key, sides[0].values[key])[0]
+        found = [(side, value) for side in sides if (value := ratio(side.values[key], sides[0].values[key]))]
+        if len(found) < 2:
+            continue
+        names.append(label)
+        rows += [
+            {"number": label, "side": side.name, "ratio": value, "value": written(key, side.values[key])[1]}
+            for side, value in found
+            if side is not sides[0]
+        ]
+    others = [side.name for side in sides[1:]]
+    x = log_axis(_RATIO, [1.0, *(row["ratio"] for row in rows)])
+    x["axis"]["labelExpr"] = f"{x['axis']['labelExpr']} + ' ×'"
+    y: Layer = {"field": "number", "type": "nominal", "sort": names, "title": None}
+    y |= {"axis": {"labelLimit": LONGEST_LABEL, "ticks": False, "grid": True}, "scale": {"padding": 0.9}}
+    shapes = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left"]
+    chosen = [shapes[index % len(shapes)] for index in range(len(others))]
+    shown = [
+        Measure(field="side", title=what.removesuffix("s")),
+        Measure(field="number", title="number"),
+        Measure(field="value", title="value"),
+        _RATIO,
+    ]
+    encoding: Layer = {
+        "x": x,
+        "y": y,
+        "color": colour(others, "side"),
+        "shape": {**colour(others, "side"), "scale": {"domain": others, "range": chosen}},
+    }
+    texts = [
+        f"{name} " + ", ".join(f"{row['number']} {row['ratio']:.3g} ×" for row in rows if row["side"] == name)
+        for name in others
+    ]
+    return Figure(
+        title=f"{what.capitalize()} side by side",
+        subtitle=f"each number over that of {sides[0].name}",
+        description=f"Ratios to {sides[0].name} on a log axis: {'; '.join(texts)}.",
+        spec={
+            "data": {"values": rows},
+            "layer": [
+                *limit("x", x, 1.0, sides[0].name, "reference"),
+                hovered({"type": "point", "size": 80, "opacity": 0.9}, encoding, shown),
+            ],
+        },
+        width=520,
+        height=BAR_HEIGHT * (max(len(names), 2) + 1),
+    )
