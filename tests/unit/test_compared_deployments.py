@@ -13,8 +13,7 @@ from rich.console import Console
 import rackline as rl
 from helpers import call
 from rackline.api.answer import Answer
-from rackline.api.compare import Compared
-from rackline.api.deployments import Now, parse_now
+from rackline.api.compare import Compared, Now, parse_now
 from rackline.api.plan import Planned
 from rackline.cli.main import run
 from rackline.errors import InputError, RacklineError

@@ -14,10 +14,12 @@ from rackline.api.resolve import lookup_of
 from rackline.errors import ConfigError, HubError, InputError
 
 if TYPE_CHECKING:
-    from rackline.api.option import MaybeNumber, MaybeWhole, Number, Whole
+    from rackline.api.option import MaybeNumber, MaybeWhole, ModelLike, Number, Whole
+    from rackline.api.resolve import Lookup
     from rackline.api.watch import Watch
     from rackline.arch import AnyModel, Media, MediaPart
     from rackline.hub import Adapter
+    from rackline.search.launch_plan import Checkpoints
 
 MOST_PIXELS = 100_000
 _GROUP = "Images and audio"
@@ -289,3 +291,44 @@ def with_draft(model: AnyModel, question: DraftQuestion, speculate: str | None, 
             "with `speculate`, such as 3=2.4"
         )
     return replace(model, draft=draft)
+
+
+_STORED = ("-nvfp4", "-fp8", "-fp4", "-bf16")
+_TUNED = ("-instruct", "-it", "-chat", "-hf")
+
+
+def checkpoints_of(model: ModelLike, lookup: Lookup) -> Checkpoints:
+    """What an engine can load for a model: the id that was given, else the alias that fits the name best.
+
+    An alias that ends in Instruct, it or Chat stands before the base model of the same name.
+    """
+    from rackline.search.launch_plan import Checkpoints
+
+    if not isinstance(model, str):
+        return Checkpoints(released=str(getattr(model, "name", model)))
+    found = lookup.find(model)
+    stored = {one.id: (one.native_precision or "").partition(",")[0] for one in found.record.checkpoints}
+    quantised = {name: dtype.removesuffix("_block") for name, dtype in stored.items() if dtype}
+    if found.origin.kind in ("hub", "cache"):
+        released = found.origin.used
+    elif "/" in model or model.endswith((".json", ".toml")):
+        released = model.removesuffix("/config.json")
+    else:
+        ids = [alias for alias in found.record.aliases if "/" in alias and alias not in quantised]
+        same = [alias for alias in ids if _plain_name(alias) == _plain_name(model)] or ids
+        tuned = [alias for alias in same if alias.lower().endswith(_TUNED)]
+        released = next(iter(tuned or same), model)
+    others = {dtype: name for name, dtype in quantised.items() if _plain_name(name) == _plain_name(released)}
+    return Checkpoints(released=released, others=others)
+
+
+def _plain_name(name: str) -> str:
+    """Without organisation, data type and what says that it was tuned.
+
+    >>> _plain_name("meta-llama/Llama-3.1-70B-Instruct") == _plain_name("llama-3.1-70b")
+    True
+    """
+    found = name.rpartition("/")[2].lower().removeprefix("meta-").removeprefix("nvidia-")
+    for ending in (*_STORED, *_TUNED):
+        found = found.removesuffix(ending)
+    return found

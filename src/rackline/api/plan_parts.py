@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.groups import FLEET, PUE, Lifetimes, Planned, Sessions
-from rackline.api.model_options import DraftQuestion, media_of, media_tokens, with_adapter, with_draft, with_media
+from rackline.api.model_options import (
+    DraftQuestion,
+    checkpoints_of,
+    media_of,
+    media_tokens,
+    with_adapter,
+    with_draft,
+    with_media,
+)
 from rackline.api.option import MOST_SECONDS, option, shared
 from rackline.api.question import options, question
 from rackline.api.resolve import check_context, cluster_of, lookup_of, named, on_terms, resolve_on
-from rackline.api.starting import checkpoints_of
 from rackline.api.traffic import cache_rules_of, mixture_of, sessions_of, tiers_of
 from rackline.errors import InputError, nearest_names
 

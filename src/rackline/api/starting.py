@@ -11,9 +11,7 @@ from rackline.errors import InputError, RacklineError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rackline.api.option import ModelLike
     from rackline.api.plan_parts import PlanInputs
-    from rackline.api.resolve import Lookup
     from rackline.search import Plan
     from rackline.search.kept_prefixes import KeptPrefixes
     from rackline.search.launch import LaunchCommand
@@ -154,44 +152,3 @@ def manifests_of(starting: Starting, kind: str) -> str:
     ]
     notes = [left, "" if of_dynamo else routing_note(commands)]
     return manifest_text(documents, [*about, *filter(None, notes)])
-
-
-_TUNED = ("-instruct", "-it", "-chat", "-hf")
-_STORED = ("-nvfp4", "-fp8", "-fp4", "-bf16")
-
-
-def checkpoints_of(model: ModelLike, lookup: Lookup) -> Checkpoints:
-    """What an engine can load for a model: the id that was given, else the alias that fits the name best.
-
-    An alias that ends in Instruct, it or Chat stands before the base model of the same name.
-    """
-    from rackline.search.launch_plan import Checkpoints
-
-    if not isinstance(model, str):
-        return Checkpoints(released=str(getattr(model, "name", model)))
-    found = lookup.find(model)
-    stored = {one.id: (one.native_precision or "").partition(",")[0] for one in found.record.checkpoints}
-    quantised = {name: dtype.removesuffix("_block") for name, dtype in stored.items() if dtype}
-    if found.origin.kind in ("hub", "cache"):
-        released = found.origin.used
-    elif "/" in model or model.endswith((".json", ".toml")):
-        released = model.removesuffix("/config.json")
-    else:
-        ids = [alias for alias in found.record.aliases if "/" in alias and alias not in quantised]
-        same = [alias for alias in ids if _plain_name(alias) == _plain_name(model)] or ids
-        tuned = [alias for alias in same if alias.lower().endswith(_TUNED)]
-        released = next(iter(tuned or same), model)
-    others = {dtype: name for name, dtype in quantised.items() if _plain_name(name) == _plain_name(released)}
-    return Checkpoints(released=released, others=others)
-
-
-def _plain_name(name: str) -> str:
-    """Without organisation, data type and what says that it was tuned.
-
-    >>> _plain_name("meta-llama/Llama-3.1-70B-Instruct") == _plain_name("llama-3.1-70b")
-    True
-    """
-    found = name.rpartition("/")[2].lower().removeprefix("meta-").removeprefix("nvidia-")
-    for ending in (*_STORED, *_TUNED):
-        found = found.removesuffix(ending)
-    return found

@@ -17,7 +17,7 @@ from rackline.passes.features import Array, as_array
 from rackline.passes.routing import distinct_ranks
 
 if TYPE_CHECKING:
-    from rackline.training.work import MicroBatch
+    from rackline.training.system import MicroBatch
 
 Link = tuple[Literal["tensor", "context", "expert_inside", "expert_outside"], Literal["forward", "input"], Row]
 

@@ -15,8 +15,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from rackline.errors import InputError, nearest_names
-from rackline.web.forms import asked_prices, parity
 from rackline.web.grids import GRIDS, WITHIN, accuracy, pipelines, racks
+from rackline.web.measured import asked_prices, parity
 from rackline.web.scenario import scenario_script, scenarios
 
 if TYPE_CHECKING:

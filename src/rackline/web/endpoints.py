@@ -13,10 +13,10 @@ from rackline.sweeps.chunk import build_hash
 from rackline.web.answers import Answers
 from rackline.web.asked import Asked, asked_by_body, asked_by_params, read_json
 from rackline.web.offered import offered
-from rackline.web.problem import ProblemError, problem
+from rackline.web.problem import EVENTS, JSON, SCRIPT, ProblemError, problem
 from rackline.web.responses import EventResponse, Find, ReaderGoneError, found_or_gone
 from rackline.web.settings import Limits, Settings
-from rackline.web.worker import EVENTS, JSON, SCRIPT, Tell
+from rackline.web.worker import Tell
 from rackline.web.workers import Workers
 
 PREFIX = "/api/v1"

@@ -11,7 +11,7 @@ import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.trace import function
-from rackline.web.forms import beside
+from rackline.web.measured import beside
 
 if TYPE_CHECKING:
     from rackline.pricing import Reading, Unknowns

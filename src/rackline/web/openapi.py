@@ -11,9 +11,8 @@ from rackline.api.question import written_defaults
 from rackline.api.schema import answer_schemas, question_schema
 from rackline.web.examples import EXAMPLES
 from rackline.web.offered import OFFERED, taken
-from rackline.web.problem import KINDS, MEDIA_TYPE
+from rackline.web.problem import EVENTS, KINDS, MEDIA_TYPE, SCRIPT
 from rackline.web.settings import Limits
-from rackline.web.worker import EVENTS, SCRIPT
 
 Schema = dict[str, Any]
 

@@ -14,9 +14,8 @@ from fastapi.staticfiles import StaticFiles
 from rackline.errors import InputError, RacklineError
 from rackline.files import write_text
 from rackline.web.data import data_names, data_script, views
-from rackline.web.problem import problem
+from rackline.web.problem import SCRIPT, problem
 from rackline.web.scenario import scenarios
-from rackline.web.worker import SCRIPT
 
 STATIC = Path(__file__).parent / "static"
 TEMPLATES = Path(__file__).parent / "templates"

@@ -1,4 +1,4 @@
-"""Errors as problem JSON (RFC 9457), with what was given, what is allowed and where."""
+"""Errors as problem JSON (RFC 9457), with what was given, what is allowed and where; media types of answers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from fastapi import Response
 from rackline.errors import InputError, RacklineError, shown
 
 MEDIA_TYPE = "application/problem+json"
+
+EVENTS = "text/event-stream"
+"""Media type of an answer with progress ahead of it."""
+
+JSON, SCRIPT = "application/json", "text/javascript; charset=utf-8"
+"""Media types of an answer, and of a script of the page."""
 
 # kind of problem: status and title
 KINDS: dict[str, tuple[int, str]] = {

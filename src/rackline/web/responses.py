@@ -11,8 +11,8 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
-from rackline.web.problem import ProblemError
-from rackline.web.worker import EVENTS, Estimate, News, Progress, Tell
+from rackline.web.problem import EVENTS, ProblemError
+from rackline.web.worker import Estimate, News, Progress, Tell
 
 _ALIVE_EVERY_S = 5.0
 

@@ -20,7 +20,7 @@ from rackline.passes.features import ONE, FloatLike
 from rackline.passes.javascript import experts_javascript, row_features, rows_javascript, step_javascript
 from rackline.passes.routing import ExpertLoad
 from rackline.passes.trace import function
-from rackline.web.forms import decode_points
+from rackline.web.measured import decode_points
 
 if TYPE_CHECKING:
     from rackline.api.answer import Answer

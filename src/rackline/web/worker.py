@@ -23,12 +23,6 @@ from rackline.api.watch import Computed, Counted, Served, Watch
 from rackline.errors import HubError, InputError, RacklineError
 from rackline.web.problem import ProblemError, problem, problem_of
 
-EVENTS = "text/event-stream"
-"""Media type of an answer with progress ahead of it."""
-
-JSON, SCRIPT = "application/json", "text/javascript; charset=utf-8"
-"""Media types of an answer, and of a script of the page."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
