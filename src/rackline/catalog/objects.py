@@ -105,7 +105,12 @@ def _table(kind: type, base: type[Record]) -> type[Record]:
             table = create_model(f"{kind.__name__}Defaults", __base__=one.metadata["condition"], **changes)
             plain |= {one.name: (tuple[table, ...], ())}
     made: Any = create_model(
-        f"{kind.__name__}Record", __base__=base, __doc__=kind.__doc__, __validators__=_rules(kind), **plain
+        f"{kind.__name__}Record",
+        __base__=base,
+        __doc__=kind.__doc__,
+        __module__=kind.__module__,
+        __validators__=_rules(kind),
+        **plain,
     )
     made.object_class = kind
     return made

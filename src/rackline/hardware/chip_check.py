@@ -44,6 +44,7 @@ def check_chip(record: ChipRecord) -> tuple[ChipFinding, ...]:
     """All that is missing or doubtful in the record of a chip, what is missing first.
 
     Example:
+        >>> from rackline.hardware import chip_record
         >>> {finding.key for finding in check_chip(chip_record("h100-sxm"))} & {"power_w", "cores", "measured kernels"}
         set()
     """
