@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rackline.api.option import Settings
     from rackline.catalog.base import SourcedRecord
-    from rackline.hardware import ChipRecord, Cluster, ClusterRecord, MemoryRecord
+    from rackline.hardware import ChipRecord, Cluster, ClusterRecord, MemoryTierRecord
     from rackline.hardware.chip_check import ChipFinding
     from rackline.report.catalogue_report import Racks
     from rackline.serving.crossover import Ridge
@@ -282,7 +282,7 @@ class MemoryTiers:
         memory: their records.
     """
 
-    memory: tuple[MemoryRecord, ...]
+    memory: tuple[MemoryTierRecord, ...]
 
 
 def _memory_text(answer: Answer[MemoryQuestion, MemoryTiers], width: int) -> Iterable[Any]:
@@ -293,7 +293,7 @@ def _memory_text(answer: Answer[MemoryQuestion, MemoryTiers], width: int) -> Ite
     yield memory_table(found, width=width) if answer.question.name is None else record_report(found[0])
 
 
-def _memory_data(answer: Answer[MemoryQuestion, MemoryTiers]) -> MemoryTiers | MemoryRecord:
+def _memory_data(answer: Answer[MemoryQuestion, MemoryTiers]) -> MemoryTiers | MemoryTierRecord:
     return answer.result if answer.question.name is None else answer.result.memory[0]
 
 

@@ -30,7 +30,7 @@ from rackline.hardware.fabric import (
     torus_hops,
     wall_w,
 )
-from rackline.hardware.memory import MemoryRecord, MemoryTier, hbm_of, memory_record, memory_tier
+from rackline.hardware.memory import MemoryTier, MemoryTierRecord, hbm_of, memory_record, memory_tier
 from rackline.hardware.renting import (
     RackBill,
     Rent,
@@ -56,8 +56,8 @@ __all__ = [
     "ClusterRecord",
     "FabricLevel",
     "FatTree",
-    "MemoryRecord",
     "MemoryTier",
+    "MemoryTierRecord",
     "Path",
     "RackBill",
     "Rent",

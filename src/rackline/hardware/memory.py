@@ -92,13 +92,13 @@ class MemoryTier(CatalogueObject):
 
 
 if TYPE_CHECKING:
-    MemoryRecord = SourcedRecord
+    MemoryTierRecord = SourcedRecord
 else:
-    MemoryRecord = schema_of(MemoryTier)
+    MemoryTierRecord = schema_of(MemoryTier)
 """What the file of a memory tier says, with the sources of its numbers."""
 
 
-memory_record = Reader("memory", MemoryRecord)
+memory_record = Reader("memory", MemoryTierRecord)
 
 
 def memory_tier(name: str, overrides: Mapping[str, object] | None = None) -> MemoryTier:

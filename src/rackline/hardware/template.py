@@ -23,13 +23,13 @@ from rackline.catalog.overrides import inner_models
 from rackline.errors import InputError, UnknownNameError, nearest_names
 from rackline.hardware.chip import ChipRecord
 from rackline.hardware.fabric import ClusterRecord
-from rackline.hardware.memory import MemoryRecord
+from rackline.hardware.memory import MemoryTierRecord
 
 KINDS: dict[str, tuple[Kind, type[SourcedRecord], str]] = {
     "chip": ("chips", ChipRecord, "h100-sxm"),
     "cluster": ("clusters", ClusterRecord, "dgx-h100"),
     "model": ("models", ModelRecord, "llama-3.1-8b"),
-    "memory": ("memory", MemoryRecord, "ddr5-host"),
+    "memory": ("memory", MemoryTierRecord, "ddr5-host"),
     "prices": ("prices", PriceSheetRecord, "anthropic-claude-opus-4.6"),
 }
 """Singular of what can be made, its kind, its record, and whose numbers a name that is like no other gets."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from rackline.catalog.objects import from_record
-from rackline.hardware import MemoryRecord, MemoryTier
+from rackline.hardware import MemoryTier, MemoryTierRecord
 from rackline.report.breakdown import plain_table
 from rackline.report.wording import short_count
 from rackline.serving.crossover import CacheOfModel, Ridge
@@ -75,7 +75,7 @@ def _crossover(context: float) -> str:
     return short_count(context) if context else "states"  # reading the states alone takes longer
 
 
-def memory_table(records: Sequence[MemoryRecord], *, width: int) -> Table:
+def memory_table(records: Sequence[MemoryTierRecord], *, width: int) -> Table:
     """One line a memory tier, fastest first."""
     table = plain_table("memory tiers", caption="one unit each; drain is capacity over bandwidth")
     table.add_column("name", no_wrap=True)
