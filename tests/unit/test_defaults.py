@@ -11,6 +11,7 @@ import pytest
 import rackline as rl
 from helpers import system
 from rackline.api.plan import Planned, WhatIf
+from rackline.api.plan_parts import PlanQuestion
 from rackline.api.resolve import resolve_on
 from rackline.api.watch import Watch
 from rackline.arch import AnyModel, Model, model
@@ -72,18 +73,13 @@ def test_the_stack_costs_little_to_find() -> None:
     assert time.thread_time() - start < 0.5  # 0.03 s on a quiet core
 
 
-class Asked:
-    """A question that names nothing but what it is given."""
-
-    def __init__(self, **given: object) -> None:
-        self.__dict__ |= given
-
-
-def resolved(of: AnyModel, place: str, **given: object) -> tuple[str, list[str], list[str]]:
+def resolved(
+    of: AnyModel, place: str, precision: str | tuple[str, ...] = "", calibration: str = "auto"
+) -> tuple[str, list[str], list[str]]:
     """(stack, labels of the precisions, what was taken by default)."""
-    watch = Watch()
-    on = cluster(place)
-    found = resolve_on(Asked(model=of, on=on, **given), of, on, watch)  # type: ignore[arg-type]
+    watch, on = Watch(), cluster(place)
+    asked = PlanQuestion(model=of, on=on, precision=precision or None, calibration=calibration)
+    found = resolve_on(asked, of, on, watch)
     return found.calibration.name, [one.label for one in found.precisions], watch.defaults
 
 

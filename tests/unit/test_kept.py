@@ -88,7 +88,9 @@ def _write(number: int) -> list[bytes | None]:
 
 
 def test_writers_at_the_same_time_leave_whole_files() -> None:
-    with ProcessPoolExecutor(3, mp_context=get_context("fork")) as pool:
+    context = get_context("spawn")  # a fork copies threads of what other tests have loaded, and JAX warns of it
+    together = context.Barrier(3)
+    with ProcessPoolExecutor(3, mp_context=context, initializer=together.wait, initargs=(120.0,)) as pool:
         found = [one for some in pool.map(_write, range(3)) for one in some]
     assert {content for content in found if content is not None} <= {bytes([number]) * 5000 for number in range(3)}
     assert kept.load("shared") is not None

@@ -160,9 +160,9 @@ def test_a_layout_that_is_asked_for_and_not_launched_is_an_answer_with_the_reaso
 
 
 def test_a_better_pair_that_is_refused_is_named_with_its_rule() -> None:
-    """Qwen3-235B on one node: tensor-parallel attention beside whole experts is cheaper, and not launched."""
+    """Qwen3-235B on one node: tensor-parallel attention beside whole experts is cheaper, and TensorRT-LLM has none."""
     name, place = "qwen3-235b-a22b", cluster("dgx-h200")
-    numbers = calibration("auto", place.chip)
+    numbers = calibration("trtllm", place.chip)
     work, limits = Workload(input_len=4000, output_len=500), Constraints(tpot_s=0.04, ttft_s=3.0)
 
     def among(space: SearchSpace) -> Plan:

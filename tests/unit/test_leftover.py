@@ -26,12 +26,12 @@ NODE = cluster("dgx-h100")
 
 
 @cache
-def of_layouts(*layouts: Layout, chips: int = 8, served: bool = False) -> Plan:
+def of_layouts(*layouts: Layout, chips: int = 8, served: bool = False, stack: str = "auto") -> Plan:
     return planned(
         model(NAME),
         NODE.with_num_chips(chips),
         WORK,
-        calibration=calibration("auto", NODE.chip),
+        calibration=calibration(stack, NODE.chip),
         constraints=LIMITS,
         search_space=SearchSpace(layouts=layouts or None, any_layout=True),
         prefill=None,
@@ -69,12 +69,13 @@ def test_chips_that_are_paid_and_free_serve_too() -> None:
     assert best.usd_with_leftover < best.usd_per_mtok_output_all_in
 
 
-def test_the_search_counts_it() -> None:
+@pytest.mark.parametrize("stack", ["vllm", "trtllm"])
+def test_the_search_counts_it(stack: str) -> None:
     """Of the contenders, the cheapest with all that is paid is the answer."""
     layouts = [Layout(pp=3), Layout(pp=5), Layout(tp=2), Layout(tp=4), Layout(pp=6)]
-    alone = [of_layouts(layout).best for layout in layouts]
+    alone = [of_layouts(layout, stack=stack).best for layout in layouts]
     costs = [one.usd_with_leftover for one in alone if one is not None]
-    found = of_layouts(*layouts).best
+    found = of_layouts(*layouts, stack=stack).best
     assert found is not None
     assert found.usd_with_leftover == pytest.approx(min(costs), rel=1e-6)
     ranked = sorted((one for one in alone if one), key=lambda one: one.usd_with_leftover)

@@ -13,6 +13,7 @@ from rackline import arch
 from rackline.hardware import cluster
 from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import Batch, PassTime, calibration
+from rackline.passes.fallback import best_stack
 from rackline.report import wording
 from rackline.report.breakdown import comparison, pass_table, resources_line
 from rackline.report.exports import chrome_trace
@@ -176,7 +177,7 @@ def deployed(on: str, name: str, layout: Layout) -> tuple[Deployment, PassTime]:
 @pytest.mark.parametrize(
     ("on", "name", "text"),
     [
-        ("dgx-h100", "auto", "calibration trtllm, measured on h100-sxm; 2 of 8 rows fall back to all chips"),
+        ("dgx-h100", "trtllm", "calibration trtllm, measured on h100-sxm; 2 of 8 rows fall back to all chips"),
         ("dgx-h100", "unit", "calibration unit: ideal roofline, a bound and not a prediction"),
         ("dgx-h100", "generic", "generic numbers: not those measured on h100-sxm, expect tens of percent"),
         ("tpu-v5e-16", "auto", "generic numbers: nothing was measured on tpu-v5e, expect tens of percent"),
@@ -199,8 +200,16 @@ def test_footer_says_whose_numbers_these_are(on: str, name: str, text: str) -> N
     assert wording.trust(deployment.calibration, deployment.cluster.chip, time.rows).plain == text
 
 
+def test_footer_of_auto_names_the_stack_with_most_measured_on_the_chip() -> None:
+    """Without a model to choose the stack for; what is measured where changes with the tables that are read."""
+    deployment, time = deployed("dgx-h100", "auto", Layout())
+    chip = deployment.cluster.chip
+    line = wording.trust(deployment.calibration, chip, time.rows).plain
+    assert line.startswith(f"calibration {best_stack(chip)}, measured on h100-sxm")
+
+
 def test_footer_counts_the_rows_that_fall_back() -> None:
-    deployment, time = deployed("dgx-h100", "auto", Layout(tp=2))
+    deployment, time = deployed("dgx-h100", "trtllm", Layout(tp=2))
     used = [row for row in time.rows if row.used and row.seconds > 0]
     fallen = sum(row.origin.startswith("fallback: ") for row in used)
     assert 0 < fallen < len(used)

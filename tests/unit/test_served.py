@@ -107,21 +107,27 @@ def test_a_higher_rate_breaks_a_limit() -> None:
 
 
 def test_one_replica_with_every_nth_arrival_is_all_of_them_behind_a_router() -> None:
-    """The group against the whole deployment from an empty start, the beginning left out."""
+    """The group against the whole deployment from an empty start, the beginning left out: means of four runs of each.
+
+    At nine tenths of the promised rate: nearer to what a replica can do, queues make the time to first token of runs of
+    4,000 requests differ by a tenth.
+    """
     choice = answer("mean", pools=False)
     assert choice.sustained is not None
     layout = choice.layout
     assert layout.dp > 1
     group = group_of(choice.estimate, site(LIMITS["mean"]), choice.max_num_seqs)
-    traffic = open_arrivals(
-        np.random.default_rng(3), 16_000, choice.requests_per_s, Lengths(input_len=1000, output_len=200, spread="fixed")
-    )
-    whole = simulate(traffic, replace(group.pool, replicas=layout.dp), beyond_s=group.beyond_s)
-    late = slice(6000, 14_000)
-    found = choice.sustained.simulated
-    assert float(whole.tpot_s[late].mean()) == pytest.approx(found.tpot_s.mean, rel=0.03)
-    assert float(whole.ttft_s[late].mean()) == pytest.approx(found.ttft_s.mean, rel=0.05)
-    assert float(np.percentile(whole.tpot_s[late], 99)) == pytest.approx(found.tpot_s.p99, rel=0.08)
+    rate, late = 0.9 * choice.requests_per_s, slice(6000, 14_000)
+    lengths = Lengths(input_len=1000, output_len=200, spread="fixed")
+    one, router = np.zeros(3), np.zeros(3)
+    for seed in range(1, 5):
+        found = group.serve(rate, choice.tpot_s, seed=seed)
+        one += (found.tpot_s.mean, found.ttft_s.mean, found.tpot_s.p99)
+        traffic = open_arrivals(np.random.default_rng(seed), 16_000, rate, lengths)
+        whole = simulate(traffic, replace(group.pool, replicas=layout.dp), beyond_s=group.beyond_s)
+        tpot_s = whole.tpot_s[late]
+        router += (tpot_s.mean(), whole.ttft_s[late].mean(), np.percentile(tpot_s, 99))
+    np.testing.assert_array_less(np.abs(router / one - 1.0), (0.03, 0.05, 0.08))
 
 
 def test_a_percentile_costs_more_than_the_mean() -> None:

@@ -77,12 +77,12 @@ TRAIN: dict[str, Any] = {
 
 def test_more_chips_than_any_cluster_joins_cost_one_case(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
-    cases = [{**TRAIN, "id": f"{chips}", "num_chips": chips} for chips in (16, 8192, 16)]
+    cases = [{**TRAIN, "id": f"{chips}", "num_chips": chips} for chips in (16, 100_000, 16)]
     path.write_text("\n".join(map(json.dumps, cases)), encoding="utf-8")
     board = validate([path])
     assert len(board.scores) == 2
     (lost,) = board.unsupported
-    assert (lost.case_id, lost.bad_input) == ("8192", True)
+    assert (lost.case_id, lost.bad_input) == ("100000", True)
     assert "no cluster of the catalogue joins more" in lost.reason
 
 

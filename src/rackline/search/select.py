@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CONTENDERS = 3  # options of one kind that are simulated if the cheapest does not meet its limits
 MOST_HELPED = 12  # layouts that engines on the chips that they leave free may make the cheapest
+_MODES = 3  # engines of a layout that idle chips may help: the cheapest that are refined
 _REFINED, _LAYOUTS = 12, 8  # engines and layouts, the cheapest, that are refined between the points of the grid
 _RANKED = 10  # styles that are shown with the best
 Either = TypeVar("Either", bound="Candidate | Choice")
@@ -120,7 +121,9 @@ def select(points: OperatingPoints, limits: Constraints, estimate: Estimate) -> 
     style = np.stack([label, space.grid.tp[row], space.grid.pp[row], space.grid.moe_tp[row]], axis=1)
     each = best[firsts(deployed)]
     sure = next((at for at in each if not candidate_of(points, int(at), estimate).caveat), best[:0])
-    chosen = [*best[:_REFINED], *each[:_LAYOUTS], *each[_helped(points, each, estimate)], *np.atleast_1d(sure)]
+    helped = numbers.deployed(points.engine[each[_helped(points, each, estimate)]])
+    with_others = [at for layout in helped for at in best[deployed == layout][:_MODES]]
+    chosen = [*best[:_REFINED], *each[:_LAYOUTS], *with_others, *np.atleast_1d(sure)]
     refined = _refined(points, np.array(list(dict.fromkeys(chosen)), dtype=np.int64), limits, slack, estimate)
     return Selection(
         refined=refined,
