@@ -127,7 +127,8 @@ UP_TO_THE_ESTIMATE = """() => {
                 const event = rest.slice(0, end + 2);
                 rest = rest.slice(end + 2);
                 sink.enqueue(event);
-                const stopped = (_, fail) => options.signal.addEventListener("abort", () => fail(options.signal.reason));
+                const { signal } = options;
+                const stopped = (_, fail) => signal.addEventListener("abort", () => fail(signal.reason));
                 if (event.includes("event: estimate")) await new Promise(stopped);
             },
         }).pipeThrough(new TextEncoderStream());
