@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -28,7 +29,7 @@ def fuzz(address: str, cases: int, seed: int) -> dict[str, Any]:
 
     Args:
         address: of the server.
-        cases: to ask [count].
+        cases: to ask at least, those that repeat included [count].
         seed: of the random cases.
     """
     import hypothesis
@@ -43,7 +44,7 @@ def fuzz(address: str, cases: int, seed: int) -> dict[str, Any]:
     slowest = 0.0
     checks = [CHECKS.get_one(name) for name in ("content_type_conformance", "response_schema_conformance")]
     operations = [one.ok() for one in schema.get_all_operations()]
-    each = max(cases // (2 * len(operations)), 1)
+    each = max(math.ceil(cases / (2 * len(operations))), 1)
     client = httpx.Client(timeout=_HANGS_AFTER_S)
 
     def ask(case: Any) -> None:

@@ -108,9 +108,40 @@ def test_a_refused_value_marks_its_field_and_dims_the_answer_before(live: Watche
     live.faults.clear()  # the browser's own note of the refusal
 
 
+# What follows the estimate is held back, however fast the plan is, until the page gives up.
+UP_TO_THE_ESTIMATE = """() => {
+    const real = window.fetch;
+    window.fetch = async (address, options) => {
+        const response = await real(address, options);
+        if (!String(address).endsWith("plan/view")) return response;
+        const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+        let rest = "";
+        const body = new ReadableStream({
+            async pull(sink) {
+                let end;
+                while ((end = rest.indexOf("\\n\\n")) < 0) {
+                    const { done, value } = await reader.read();
+                    if (done) return sink.close();
+                    rest += value;
+                }
+                const event = rest.slice(0, end + 2);
+                rest = rest.slice(end + 2);
+                sink.enqueue(event);
+                const { signal } = options;
+                const stopped = (_, fail) => signal.addEventListener("abort", () => fail(signal.reason));
+                if (event.includes("event: estimate")) await new Promise(stopped);
+            },
+        }).pipeThrough(new TextEncoderStream());
+        return new Response(body, { status: response.status, headers: response.headers });
+    };
+}"""
+
+
 def test_a_plan_that_was_stopped_says_that_it_is_estimated(live: Watched) -> None:
-    page = live.page
+    page = live.open("batch")
+    page.evaluate(UP_TO_THE_ESTIMATE)
     page.goto(f"{live.root}#/plan?input=1777&chips=16")
     page.wait_for_selector(".body[data-estimated]")
     page.get_by_role("button", name="Stop").click()
     expect(page.locator(".estimate")).to_contain_text("Stopped before the best was simulated")
+    page.goto("about:blank")  # forgets it
