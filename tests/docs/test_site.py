@@ -55,7 +55,7 @@ def test_no_page_fetches_anything_from_elsewhere(built: Path) -> None:
 def test_numbers_stand_without_their_expressions(built: Path) -> None:
     text = (built / "index.html").read_text(encoding="utf-8")
     assert "<!--=" not in text
-    assert "median error of the time per output token is 5." in text
+    assert re.search(r"median error of the time per output token is \d\.\d", text)
 
 
 def test_formulas_are_drawn_without_scripts(built: Path) -> None:

@@ -262,14 +262,35 @@ def _record(name: str) -> CalibrationRecord:
         ) from error
 
 
+_COMMON = frozenset(
+    {
+        "gemm",
+        "moe",
+        "elementwise",
+        *(f"{kind}_{phase}" for kind in ("attention", "mla") for phase in ("decode", "prefill")),
+    }
+)
+"""Classes of kernels that most models run."""
+
+
 def best_stack(chip: Chip | None) -> str:
     """The stack with the most measured entries for a chip; the generic one if there are none."""
     if chip is None:
         return GENERIC
     stacks = measured_stacks()
-    counts = {stack: sum(entry.chip == chip.name for entry in calibration_record(stack).operation) for stack in stacks}
+    counts = {stack: num_measured(stack, chip) for stack in stacks}
     best = max(stacks, key=lambda stack: counts[stack])
     return best if counts[best] else GENERIC
+
+
+def num_measured(stack: str, chip: Chip) -> int:
+    """Entries of a stack that were measured on a chip, of kernels that most models run [count].
+
+    Kernels of single kinds of attention do not count: a stack whose sparse attention or recurrent states were measured
+    says no more of the products, attention and experts of all other models.
+    """
+    entries = calibration_record(stack).operation
+    return sum(entry.chip == chip.name and entry.operation_class in _COMMON for entry in entries)
 
 
 def calibration_from_record(record: CalibrationRecord, chip: Chip | None = None) -> Calibration:

@@ -14,12 +14,12 @@ from functools import lru_cache
 import numpy as np
 
 from rackline.arch import AnyModel, Model
-from rackline.catalog import calibration_record, measured_stacks, names
+from rackline.catalog import measured_stacks, names
 from rackline.hardware import Chip, Cluster
 from rackline.parallel import Layout, Precision, Routing, enumerate_layouts, precision
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, calibration
-from rackline.passes.fallback import best_stack
+from rackline.passes.fallback import best_stack, num_measured
 from rackline.search.engines import EngineSearch
 from rackline.search.launch_rules import launch_rules
 from rackline.search.space import SearchSpace, Space
@@ -92,11 +92,7 @@ def _cheapest(model: Model, machine: Cluster, types: Precision, *stacks: str) ->
 
 def comparable_stacks(chip: Chip) -> list[str]:
     """Stacks with launch rules of their own and enough kernels measured on a chip."""
-    counts = {
-        stack: sum(entry.chip == chip.name for entry in calibration_record(stack).operation)
-        for stack in measured_stacks()
-        if stack in names("launch_rules")
-    }
+    counts = {stack: num_measured(stack, chip) for stack in measured_stacks() if stack in names("launch_rules")}
     most = max(counts.values(), default=0)
     return [stack for stack, count in counts.items() if count and count >= _COMPARABLE * most]
 
