@@ -71,6 +71,7 @@ def test_a_plan_at_its_limit_says_what_its_band_risks() -> None:
         "layout": "tp=1",
         "mode": "chunked=2048",
         "serving": "aggregated",
+        "ttft": "60s",
     }
     near, far = (
         rl.plan("llama-3.1-8b", **ask, input=1000, output=100, tpot=tpot, calibration="trtllm")
