@@ -111,7 +111,7 @@ def test_what_is_wrong_is_found(tmp_path: Path, browser: Browser) -> None:
 
 
 def test_the_search_finds(address: str, browser: Browser) -> None:
-    page = browser.new_page(reduced_motion="reduce")  # axe looks at colours, which change within a moment otherwise
+    page = browser.new_page()
     page.set_default_timeout(120_000)
     page.goto(address + "index.html")
     page.locator("input.md-search__input").fill("all-reduce")
