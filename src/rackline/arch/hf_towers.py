@@ -7,7 +7,7 @@ whose parameters tests/unit/test_towers.py holds each; sizes of images by the im
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, assert_never, cast
 
 from rackline.arch.hf_config import TOWERS, HfConfig, ReadKeys, Table
@@ -67,6 +67,16 @@ class Vision:
 _QWEN2 = Vision(frames=2, stem_bias=False, positions=False, max_patches=4 * 16384)
 _QWEN3 = Vision(frames=2, projector="deepstack", max_patches=4 * 16384)
 _KIMI = Vision(projector="kimi", max_patches=16384, grid_positions=True, end_vectors=2)
+# gated blocks with RMS norms, neither biases nor learned positions
+_PLAIN = Vision(
+    bias=False,
+    output_bias=False,
+    mlp_bias=False,
+    gated=True,
+    norm=1,
+    stem_bias=False,
+    positions=False,
+)
 VISION: dict[str, Vision] = {
     "qwen2_vl": _QWEN2,
     "qwen2_5_vl": Vision(frames=2, stem_bias=False, positions=False, gated=True, norm=1, max_patches=4 * 16384),
@@ -75,14 +85,8 @@ VISION: dict[str, Vision] = {
     "qwen3_5": _QWEN3,
     "qwen3_5_moe": _QWEN3,
     "gemma3": Vision(projector="linear", resize="fixed", end_vectors=2, sized=True),
-    "mistral3": Vision(
-        bias=False,
-        output_bias=False,
-        mlp_bias=False,
-        gated=True,
-        norm=1,
-        stem_bias=False,
-        positions=False,
+    "mistral3": replace(
+        _PLAIN,
         projector="pixtral",
         end_vectors=1,
         sized=True,
@@ -97,14 +101,8 @@ VISION: dict[str, Vision] = {
     "kimi_vl": _KIMI,
     "kimi_k25": _KIMI,
     # no code of these was public when they were read: their keys, and towers of the same laboratories
-    "deepseek_v41": Vision(
-        bias=False,
-        output_bias=False,
-        mlp_bias=False,
-        gated=True,
-        norm=1,
-        stem_bias=False,
-        positions=False,
+    "deepseek_v41": replace(
+        _PLAIN,
         projector="linear",
         max_patches=1024 * 9,
         end_vectors=1,

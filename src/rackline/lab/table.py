@@ -60,8 +60,6 @@ def measured_text(row: Reading) -> str:
 
 
 def _table(one: Experiment) -> Table:
-    from rackline.lab.experiments import entry
-
     table = plain_table(f"{one.name}: {entry(one.name).shows}")
     table.add_column("quantity", ratio=6)
     table.add_column("predicted", justify="right", ratio=2)

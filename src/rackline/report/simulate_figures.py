@@ -340,7 +340,7 @@ def served_figure(results: Mapping[str, Result]) -> Figure:
         title="Requests as they are served",
         subtitle=f"{words}, around the longest wait for a first token; one row each, by arrival",
         description=f"Bars over time, a row for each request: {', '.join(PHASES)}. "
-        + " ".join(_served_said(results, shown)),
+        + " ".join(_waits_in_words(results, shown)),
         spec={"params": [{"name": NOW, "value": end_s}], "data": {"values": rows}, "layer": layers},
         height=190 * len(results) + 40,
     )
@@ -355,10 +355,8 @@ def _window(result: Result) -> list[int]:
     return list(range(low, min(low + MOST_REQUESTS, count)))
 
 
-def _served_said(results: Mapping[str, Result], shown: list[int]) -> list[str]:
+def _waits_in_words(results: Mapping[str, Result], shown: list[int]) -> list[str]:
     """How long they waited, in words."""
-    from rackline.units import format_seconds
-
     found: list[str] = []
     for name, result in results.items():
         known = result.ttft_s[shown]

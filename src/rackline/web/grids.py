@@ -71,8 +71,6 @@ def racks() -> dict[str, Any]:
 
     Assumes: 256 experts, 8 of them a token, 7,168 elements of a byte; a domain keeps the links that its chips have.
     """
-    from dataclasses import replace
-
     from rackline.hardware import cluster
     from rackline.hardware.renting import scale_up_cables, scale_up_switches
     from rackline.parallel.exchange import ExpertRouting, dispatch_traffic
