@@ -193,6 +193,15 @@ def ledger() -> dict[str, Any]:
     }
 
 
+def guide() -> dict[str, Any]:
+    """The guided lecture: chapters, steps, and the number that the library says at each."""
+    from dataclasses import asdict
+
+    from rackline.ledger.guide import chapters
+
+    return {"chapters": [asdict(chapter) for chapter in chapters()]}
+
+
 def names() -> dict[str, Any]:
     """Names that one may choose from: of the catalogue, and of scheduling policies."""
     from rackline.catalog import names as names_of
@@ -207,6 +216,7 @@ def names() -> dict[str, Any]:
 _MADE: dict[str, Callable[[], dict[str, Any]]] = {
     "site": site,
     "ledger": ledger,
+    "guide": guide,
     "pipeline": pipelines,
     "rack": racks,
     "accuracy": accuracy,

@@ -31,6 +31,7 @@ SCRIPTS = (
     "context.js",
     "rack.js",
     "pipeline.js",
+    "guide.js",
     "lecture.js",
     "accuracy.js",
     "grids.js",
