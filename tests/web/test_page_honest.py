@@ -145,3 +145,30 @@ def test_a_plan_that_was_stopped_says_that_it_is_estimated(live: Watched) -> Non
     page.get_by_role("button", name="Stop").click()
     expect(page.locator(".estimate")).to_contain_text("Stopped before the best was simulated")
     page.goto("about:blank")  # forgets it
+
+
+def test_measured_points_outside_the_band_are_called_so(watched: Watched) -> None:
+    watched.open("batch?s=llama-2-70b")
+    time = "rackline.pass.timing(rackline.data.get('scenario-llama-2-70b'), 'measured').facts.band"
+    band = watched.page.evaluate(time)
+    note = watched.page.locator("[data-figure=step] .note").inner_text()
+    rows = watched.page.evaluate("rackline.drawn.get('step').rows.measured")
+    outside = [
+        one for one in rows if not band["low"] * one["predicted"] <= one["seconds"] <= band["high"] * one["predicted"]
+    ]
+    assert rows
+    assert note.count("outside the band") == len(outside)
+
+
+def test_what_answers_another_question_is_not_called_the_same(watched: Watched) -> None:
+    page = watched.open("pipeline")
+    titles = page.locator("section .code h3").all_inner_texts()
+    assert titles == [
+        "Command line: a real model, whose first and last stages do more",
+        "Python: the stages of this figure",
+    ]
+    code: dict[str, object] = {}
+    body, _, last = page.locator("section .code code").nth(1).inner_text().rpartition("\n")
+    exec(body, code)
+    share = eval(last, code)
+    assert f"waits {100 * share:.3g} % of a training step" in watched.answer()

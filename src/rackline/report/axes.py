@@ -52,7 +52,7 @@ def text_of(kind: Kind, value: str) -> str:
         case "seconds":
             steps = (
                 (1e-6, 1e-9, "ns"),
-                (1e-3, 1e-6, "us"),
+                (1e-3, 1e-6, "µs"),
                 (1.0, 1e-3, "ms"),
                 (MINUTE, 1.0, "s"),
                 (HOUR, MINUTE, "min"),

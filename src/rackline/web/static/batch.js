@@ -145,7 +145,9 @@
   function measured(/** @type {any} */ scenario, /** @type {any} */ time) {
     const rows = scenario.facts.measured.map((/** @type {any} */ one) => {
       const here = pass.seconds(scenario, time, one.batch_size, one.context_len);
-      const what = `${text.seconds(one.seconds)} with ${text.whole(one.batch_size)} ${one.batch_size === 1 ? "sequence" : "sequences"} of ${text.whole(one.context_len)} tokens (${one.stack}), predicted ${text.seconds(here)}`;
+      const { band } = time.facts;
+      const outside = band && !(band.low * here <= one.seconds && one.seconds <= band.high * here);
+      const what = `${text.seconds(one.seconds)} with ${text.whole(one.batch_size)} ${one.batch_size === 1 ? "sequence" : "sequences"} of ${text.whole(one.context_len)} tokens (${one.stack}), predicted ${text.seconds(here)}${outside ? ", outside the band" : ""}`;
       return { ...one, predicted: here, text: what };
     });
     const sources = [...new Set(rows.map((/** @type {any} */ one) => one.source))];

@@ -168,11 +168,11 @@
     return el("details", { class: "rows" }, el("summary", { text: name }), el("div", { class: "code" }, copy, el("pre", { tabindex: 0, role: "region", "aria-label": name }, el("code", { text: content }))));
   }
 
-  /** The same question on the command line and in Python. */
-  function commands() {
+  /** The same question on the command line and in Python. @param {string[]=} titles  where they answer something else */
+  function commands(titles) {
     /** @type {HTMLElement[]} */
     const codes = [el("code"), el("code")];
-    const blocks = ["Command line", "Python"].map((name, index) => {
+    const blocks = (titles || ["Command line", "Python"]).map((name, index) => {
       const copy = el("button", { type: "button", text: "Copy" });
       copy.addEventListener("click", () => rackline.copied(copy, codes[index].textContent || ""));
       return el("div", { class: "code" }, el("h3", { text: name }), copy, el("pre", { tabindex: 0, role: "region", "aria-label": name }, codes[index]));

@@ -24,7 +24,7 @@
       const memory = new rackline.Figure({ name: "in-flight", title: "Activations that the fullest stage holds", spec: site.figures.pipeline_memory, height: 300, hover: ["micro_batches", "whole", "in_flight", "number"], measures: [["series", "schedule", ""], ["micro_batches", "micro-batches", "whole"], ["in_flight", "activations, in those of a whole stage", "number"]] });
       slots.element.classList.add("wide");
       const table = parts.table([{ name: "schedule" }, { name: "bubble", kind: "share" }, { name: "step (forward passes of a stage)", kind: "number" }, { name: "activations held (stages)", kind: "number" }, { name: "source" }], "All schedules");
-      const commands = parts.commands();
+      const commands = parts.commands(["Command line: a real model, whose first and last stages do more", "Python: the stages of this figure"]);
       place.append(parts.bench(controls.form(list), [slots.element, bubble.element, memory.element]), parts.section("Why: schedule by schedule", table.element), parts.claims(site.views.pipeline.claims), commands.element);
       const change = controls.frames(() => list, () => draw());
       const run = (/** @type {string} */ name, /** @type {any} */ pp, /** @type {any} */ m) => grid.runs[`${name}/${pp}/${m}`];
