@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -144,6 +145,23 @@ def _rate_of(choice: Choice, usd: float, service: Service) -> float:
     engine = choice.leftover.choice
     on = replace(service, system=service.system.with_chips(engine.num_chips))
     return max(rate - choice.leftover.places * most_rate(engine.estimate, on), 0.0)
+
+
+def least_usd(choice: Choice, service: Service) -> float:
+    """Lower bound of what a choice costs once it is served, from its passes alone; 0 where it cannot be simulated.
+
+    Args:
+        service: of its plan.
+
+    Returns:
+        [USD per million output tokens, all-in]
+    """
+    rate = most_rate(choice.estimate, service)
+    if choice.leftover is not None:
+        engine = choice.leftover.choice
+        on = replace(service, system=service.system.with_chips(engine.num_chips))
+        rate += choice.leftover.places * most_rate(engine.estimate, on)
+    return choice.estimate.usd_per_mtok_output_all_in * choice.estimate.requests_per_s / rate if rate else math.inf
 
 
 def _with_served_leftover(choice: Choice, service: Service) -> Choice:

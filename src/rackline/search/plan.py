@@ -104,10 +104,10 @@ class Plan:
         What was simulated stands before what was not.
         """
         found = [choice for choice in (self.aggregated, self.pools) if choice is not None]
-        return tuple(sorted(found, key=lambda choice: (choice.sustained is None, self._cost(choice))))
+        return tuple(sorted(found, key=lambda choice: (choice.sustained is None, self.cost_of(choice))))
 
-    def _cost(self, choice: Choice) -> float:
-        """What the objective has least of, for an output token."""
+    def cost_of(self, choice: Choice) -> float:
+        """What the objective has least of [USD or chip-hours per million output tokens, all-in; J an output token]."""
         if self.objective == "joules" and choice.energy is not None:
             return choice.energy.joules_per_output_token
         return choice.usd_with_leftover
@@ -200,6 +200,7 @@ def plan(
     prefill: PrefillPool | None = ANY_POOL,
     threads: int = 2,
     served: bool = True,
+    found: Contenders | None = None,
     tell_estimate: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """Evaluate every layout × precision × mode × batch and return the cheapest that meets the limits.
@@ -211,12 +212,13 @@ def plan(
         prefill: of separate pools for prefill and decode; None to look at single engines only.
         served: whether to rank engines under random arrivals and simulate the cheapest to find the rate at which the
             limits hold; else engines are ranked in a closed loop, with every slot always taken.
+        found: what `contenders` found for the same question, where it was asked before.
         tell_estimate: is given the plan by estimates, before the cheapest are simulated.
 
     Raises:
         InputError: the space is empty.
     """
-    found = contenders(system, demand, among, prefill=prefill, threads=threads, open_loop=served)
+    found = found or contenders(system, demand, among, prefill=prefill, threads=threads, open_loop=served)
     engines, pools, prefill, workload = found.engines, found.pools, found.prefill, demand.workload
     calibration = system.calibration
     answer = Plan(
@@ -271,8 +273,12 @@ class Contenders:
     @property
     def best(self) -> Choice | None:
         """The cheapest of both kinds by its estimate, of those that can be simulated if any can; None without one."""
-        found = [*self.engines.contenders, *(self.pools.contenders if self.pools else ())]
-        return min(found, key=lambda one: (one.shares_contexts, one.usd_with_leftover), default=None)
+        return min(self.choices, key=lambda one: (one.shares_contexts, one.usd_with_leftover), default=None)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """Those of both kinds, of which one is the answer."""
+        return (*self.engines.contenders, *(self.pools.contenders if self.pools else ()))
 
 
 def contenders(
