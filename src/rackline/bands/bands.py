@@ -145,7 +145,7 @@ def to_toml(bands: Mapping[Key, Band], files: Iterable[str]) -> str:
     comments = (
         f"Written by `rackline validate --write-bands` from {names}.",
         f"measured / predicted lies between low and high in {COVERAGE:.0%} of the cases of a group, of models that no",
-        f"fit has seen; ratios are its quantiles at {RATIO_SHARES[0]:g}, {RATIO_SHARES[1]:g} and so on to {RATIO_SHARES[-1]:g}.",
+        f"fit has seen; ratios are quantiles at {', '.join(f'{share:g}' for share in RATIO_SHARES[:2])} and so on.",
     )
     rows = [
         {

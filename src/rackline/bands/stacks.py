@@ -2,9 +2,9 @@
 
 The cheapest of several predictions wins by its error as often as by its merit. So a stack is called cheaper only if its
 cost is lower in most of many paired draws, one error for each stack, from what measured servers of that stack, kind of
-model and chip deviated by from predictions that had not seen their model; and only if most of its decode step stands on
-kernels that were measured under it on the chip. Otherwise the costs cannot be told apart, and the stack of which most
-is known is taken. That one is also the default where nothing is searched.
+model and chip deviated by from predictions that had not seen their model; and only if such servers ran under it, and
+most of its decode step stands on kernels that were measured under it on the chip. Otherwise the costs cannot be told
+apart, and the stack of which most is known is taken. That one is also the default where nothing is searched.
 
 The errors of two stacks are drawn independently. What a model or a chip has in common under both would cancel, so that
 the share of draws is on the careful side of 50 %.
@@ -81,6 +81,7 @@ class StackCost:
         "cost",
         "basis",
         "own_share",
+        "can_be_called_cheaper=stands",
         "errors.of=group",
         "errors.low=errors.low",
         "errors.high=errors.high",
@@ -104,8 +105,8 @@ class StackCost:
 
     @property
     def stands(self) -> bool:
-        """Whether enough of it was measured to be called cheaper than another."""
-        return self.own_share >= OWN
+        """Whether it can be called cheaper: its own kernels were measured here, and servers of its own stack."""
+        return self.own_share >= OWN and self.errors.of.stack == self.stack
 
     def chance_below(self, other: StackCost) -> float:
         """Share of paired draws in which this costs less: a server r times as slow a token costs r times as much."""
@@ -141,19 +142,21 @@ class Stacks:
     Args:
         taken: name.
         rows: those with an answer, cheapest first, then the others.
+        measurement: command line that would tell most of what cannot be separated; empty where nothing is open.
     """
 
-    json_keys: ClassVar = ("taken", "verdict", "not_separable=open", "to_measure", "rows")
+    json_keys: ClassVar = ("taken", "verdict", "rows", "measurement")
 
     taken: str
     rows: tuple[Weighed, ...]
+    measurement: str = ""
 
     @classmethod
     def of(cls, found: Sequence[StackCost]) -> Stacks | None:
         """Weigh what was found; None where no stack has an answer.
 
         Args:
-            found: of each stack.
+            found: of each stack, that of which most is known first; see `default_stacks`.
         """
         by_cost = sorted(found, key=lambda one: one.cost)
         answers = [one for one in by_cost if math.isfinite(one.cost)]
@@ -163,10 +166,8 @@ class Stacks:
             one.stack: next((other.stack for other in answers if other is not one and other.beats(one)), "")
             for one in answers
         }
-        left = [one for one in answers if not beaten[one.stack] and one.basis != "bound"]
-        standing = [one for one in left if one.stands] or left
-        first = best_known({one.stack: one.own_share for one in standing}, {one.stack: one.errors for one in standing})
-        taken = next(one for one in standing if one.stack == first[0])
+        left = [one for one in found if not beaten.get(one.stack, "beaten") and one.basis != "bound"]
+        taken = next((one for one in left if one.stands), left[0])
         return cls(
             taken=taken.stack,
             rows=tuple(
@@ -196,8 +197,8 @@ class Stacks:
 
     @property
     def to_measure(self) -> str:
-        """The stack of which one measured server would tell most: that with the widest errors; empty if not needed."""
-        if self.verdict == "cheaper":
+        """The stack of which one measured server would tell most: that with the widest errors; empty for one alone."""
+        if len(self.open) < 2:
             return ""
         return max(self.open, key=lambda one: one.errors.high / one.errors.low).stack
 

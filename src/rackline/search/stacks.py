@@ -59,7 +59,9 @@ def _shares(model: Model, machine: Cluster, types: Precision) -> dict[str, float
     layout = _widest(model, machine.num_chips)
     batch = Batch(decode_sequences=_BATCH, context_len=_CONTEXT_LEN)
     found: dict[str, float] = {}
-    for stack in stacks_on(machine.chip) if layout else ():
+    if layout is None:
+        return found
+    for stack in stacks_on(machine.chip):
         numbers = calibration(stack, machine.chip)
         system = System.of(model, machine, calibration=numbers, precisions=[types], routing=Routing())
         found[stack] = own_share(system.deployment(layout).table().time(batch), stack, machine.chip)
@@ -76,9 +78,5 @@ def _chips_holding(model: Model, cluster: Cluster, types: Precision) -> int | No
 
 def _widest(model: Model, num_chips: int) -> Layout | None:
     """The most tensor parallelism, experts cut as attention is; None where there is no such layout."""
-    plain = [
-        one
-        for one in enumerate_layouts(model, num_chips)
-        if one.pp == one.cp == one.attention_dp == one.ep == 1
-    ]
+    plain = [one for one in enumerate_layouts(model, num_chips) if one.pp == one.cp == one.attention_dp == one.ep == 1]
     return max(plain, key=lambda one: one.tp, default=None)
