@@ -112,10 +112,10 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
     if answer.question.full and found.stacks is not None:
-        from rackline.report.stacks_report import stacks_table
+        from rackline.report.stacks_report import stacks_table, unit_of
 
         yield ""
-        yield stacks_table(found.stacks, found.plan)
+        yield stacks_table(found.stacks, unit_of(found.plan))
     yield from lengths_lines(found.plan.demand.workload.mixture)
     yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)

@@ -294,7 +294,7 @@ def resolve_on(
 
 
 def _default_stack(question: OnCluster, model: AnyModel, cluster: Cluster, watch: Watch) -> str:
-    """The stack of "auto" where nothing is searched, with a note of it where there are several to choose from.
+    """The stack of "auto" where stacks are not compared, with a note of it where there are several to choose from.
 
     It is that of the model and the cluster as the catalogue has them: what is set never brings another stack.
     """
@@ -303,8 +303,8 @@ def _default_stack(question: OnCluster, model: AnyModel, cluster: Cluster, watch
     first, *others = default_stacks(*as_published(question, model, cluster, watch))
     if others:
         watch.takes(
-            f"stack {first}: most is known of it on {cluster.chip.name} for this kind of model, before "
-            f"{', '.join(others)}; nothing is searched, so none is called cheaper (--calibration)"
+            f"stack {first}: most is known of it on {cluster.chip.name} for this model, before {', '.join(others)}; "
+            "their costs are not compared here (--calibration)"
         )
     return first
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from rackline.api.plan_parts import PlanInputs
     from rackline.api.watch import Watch
     from rackline.bands.stacks import StackCost, Stacks
+    from rackline.passes import PassTime
     from rackline.search import Plan
     from rackline.search.choice import Choice
     from rackline.search.plan import Contenders
+    from rackline.system import System
 
 T = TypeVar("T")
 _REQUESTS = 400  # of a run that measures a server
@@ -94,7 +96,7 @@ def answered_by(
         return Taken(asked=first, found=found.get(_name(first)) or solve(first, estimated.get(_name(first))))
     if weighed.to_measure:
         measured = plan_of(found[weighed.to_measure])
-        weighed = replace(weighed, measurement=_measurement(by_name[weighed.to_measure], measured))
+        weighed = replace(weighed, measurement=_measured_like(measured) if measured.best else "")
     return Taken(asked=by_name[weighed.taken], found=found[weighed.taken], stacks=weighed)
 
 
@@ -133,54 +135,125 @@ def _bound(asked: PlanInputs, known: Contenders, costs: Sequence[StackCost]) -> 
 
 
 def _cost(asked: PlanInputs, best: Choice | None, cost: float, reason: str = "") -> StackCost:
-    """The cost under a stack, with what is known of it."""
-    from rackline.bands.stacks import StackCost, errors_of
-    from rackline.search.launch_rules import rules_of
-    from rackline.search.stacks import own_share
-
-    system, stack = asked.system, _name(asked)
-    rules, pools = rules_of(system.calibration), best is not None and best.prefill_pool is not None
-    return StackCost(
-        stack=stack,
-        version=asked.version or system.calibration.version or (rules.version if rules else ""),
-        cost=cost,
-        basis="simulated" if best is not None and best.sustained is not None else "estimate",
-        own_share=0.0 if best is None else own_share(best.inside.decode, stack, system.cluster.chip),
-        errors=errors_of(stack, system.model, system.cluster.chip, pools=pools),
-        reason="" if best is not None else reason,
-    )
+    """The cost under the stack of a plan."""
+    offer = reason if best is None else Offer(cost=cost, step=best.inside.decode, pools=best.prefill_pool is not None)
+    found = stack_cost(asked.system, offer, version=asked.version)
+    return replace(found, basis="simulated") if best is not None and best.sustained is not None else found
 
 
-def _measurement(asked: PlanInputs, plan: Plan) -> str:
+def _measured_like(plan: Plan) -> str:
     """The command line that measures a server like the answer of a plan."""
-    best, work, system = plan.best, asked.demand.workload, asked.system
+    best = plan.best
     if best is None:
         return ""
+    work, load = plan.demand.workload, {"--rate": f"{best.requests_per_s:.3g}", "--requests": f"{_REQUESTS}"}
+    return observe_line(plan.system.with_chips(best.num_chips), work.input_len, work.output_len, load)
+
+
+def observe_line(system: System, input_len: float, output_len: float, load: Mapping[str, str]) -> str:
+    """The command line that measures a server of a system.
+
+    Args:
+        input_len, output_len: of its requests [tokens].
+        load: options of the traffic.
+    """
+    stack = system.calibration.name
     given = {
-        "--input": f"{work.input_len:.0f}",
-        "--output": f"{work.output_len:.0f}",
-        "--rate": f"{best.requests_per_s:.3g}",
-        "--requests": f"{_REQUESTS}",
+        "--input": f"{input_len:.0f}",
+        "--output": f"{output_len:.0f}",
+        **load,
         "--model": system.model.name,
         "--on": system.cluster.name,
-        "--chips": f"{best.num_chips}",
-        "--stack": _name(asked),
-        "-o": f"{_name(asked)}.jsonl",
+        "--chips": f"{system.cluster.num_chips}",
+        "--stack": stack,
+        "-o": f"{stack}.jsonl",
     }
     return f"rackline observe http://HOST:8000 {' '.join(f'{key} {value}' for key, value in given.items())}"
 
 
-def note_stacks(stacks: Stacks | None, plan: Plan, question: OnCluster, watch: Watch, of: str = "") -> None:
-    """Note the stack that a search takes, and which one is taken where nothing is searched if it is another.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a search finds under one stack.
 
     Args:
-        of: name of what was searched, where there are several.
+        cost: as of `StackCost`.
+        step: the decode step.
+        pools: whether prompts have chips of their own.
+        measurement: command line that measures such a server.
     """
-    if stacks is None:
-        return
+
+    cost: float
+    step: PassTime
+    pools: bool
+    measurement: str = ""
+
+
+def stack_cost(system: System, offer: Offer | str, *, version: str = "") -> StackCost:
+    """The cost under a stack, with what is known of it.
+
+    Args:
+        system: under the stack.
+        offer: by estimates, or why there is none.
+        version: that is launched; the stack's own by default.
+    """
+    from rackline.bands.stacks import StackCost, errors_of
+    from rackline.search.launch_rules import rules_of
+    from rackline.search.stacks import own_share
+
+    stack, chip, found = system.calibration.name, system.cluster.chip, None if isinstance(offer, str) else offer
+    rules = rules_of(system.calibration)
+    return StackCost(
+        stack=stack,
+        version=version or system.calibration.version or (rules.version if rules else ""),
+        cost=math.inf if found is None else found.cost,
+        basis="estimate",
+        own_share=0.0 if found is None else own_share(found.step, stack, chip),
+        errors=errors_of(stack, system.model, chip, pools=found is not None and found.pools),
+        reason=offer if isinstance(offer, str) else "",
+    )
+
+
+def estimated_by(
+    question: OnCluster, systems: Sequence[System], offer: Callable[[System], Offer | str], watch: Watch
+) -> tuple[System, Stacks | None]:
+    """The system of the stack that a search by estimates takes, and all that were asked.
+
+    Args:
+        systems: of each stack, that of which most is known first.
+        offer: what is found under one.
+    """
+    if len(systems) == 1:
+        return systems[0], None
+    from rackline.bands.stacks import Stacks
+
+    offers = {one.calibration.name: offer(one) for one in systems}
+    weighed = Stacks.of([stack_cost(one, offers[one.calibration.name]) for one in systems])
+    if weighed is None:
+        return systems[0], None
+    measured = offers.get(weighed.to_measure)
+    if isinstance(measured, Offer):
+        weighed = replace(weighed, measurement=measured.measurement)
+    taken = next(one for one in systems if one.calibration.name == weighed.taken)
+    watch.takes(_line(weighed, taken, question, watch))
+    return taken, weighed
+
+
+def note_stacks(stacks: Stacks | None, plan: Plan, question: OnCluster, watch: Watch, of: str = "") -> None:
+    """Note the stack that a plan takes.
+
+    Args:
+        of: name of what was planned, where there are several.
+    """
+    from rackline.report.stacks_report import unit_of
+
+    if stacks is not None:
+        line = _line(stacks, plan.system, question, watch, unit_of(plan))
+        watch.takes(f"{of}: {line}" if of else line)
+
+
+def _line(stacks: Stacks, system: System, question: OnCluster, watch: Watch, unit: str = "$") -> str:
+    """Which stack is taken, and which one where none are compared if it is another."""
     from rackline.bands.stacks import default_stack
     from rackline.report.stacks_report import stacks_line
 
-    system = plan.system
-    line = stacks_line(stacks, plan, default_stack(*as_published(question, system.model, system.cluster, watch)))
-    watch.takes(f"{of}: {line}" if of else line)
+    return stacks_line(stacks, unit, default_stack(*as_published(question, system.model, system.cluster, watch)))
