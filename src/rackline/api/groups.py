@@ -52,7 +52,8 @@ CALIBRATION = Option(
     kind="object",
     help="calibration of kernel efficiency: auto (searches compare the stacks measured on the chip; others, and where "
     "costs cannot be told apart, take the one of which most is known), trtllm, vllm, sglang, each also in a version "
-    "(vllm=0.11.1), generic (all stacks), unit (ideal roofline) or a TOML file; a cluster from `rackline measure` comes with its own",
+    "(vllm=0.11.1), generic (all stacks), unit (ideal roofline) or a TOML "
+    "file; a cluster from `rackline measure` comes with its own",
 )
 ROUTING = Option(
     kind="text",
