@@ -144,27 +144,27 @@ def test_each_stack_that_is_named_gives_its_row(model: str, ask: dict[str, Any])
             assert found.plan.best.label() == best.label()
 
 
-def test_only_what_could_win_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With errors of nearly nothing, the dearer stacks are settled by the bounds of their passes, or simulated."""
+def test_only_what_could_win_is_simulated_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hardly any errors, stacks that are dearer by their estimates are settled at a bound."""
     from rackline.bands import stacks as of_bands
 
     def narrow(stack: str, *_: object, **__: object) -> Band:
         return errors(stack, spread=1e-3)
 
     monkeypatch.setattr(of_bands, "errors_of", narrow)
-    found = planned("llama-3.1-70b", **LLAMA | {"tpot": "15ms"}).stacks
+    found = planned("llama-3.1-70b", **LLAMA).stacks
     assert found is not None
     assert found.verdict == "cheaper"
     bounds = [row.found for row in found.rows if row.found.basis == "bound"]
     assert bounds
     for each in bounds:
-        best = planned("llama-3.1-70b", **LLAMA | {"tpot": "15ms"}, calibration=each.stack).plan.best
+        best = planned("llama-3.1-70b", **LLAMA, calibration=each.stack).plan.best
         assert best is not None
         assert found.best.cost < each.cost <= best.usd_with_leftover
 
 
 def test_the_answer_says_what_is_taken_and_what_would_separate() -> None:
-    answer = rl.plan("qwen3-235b-a22b", **QWEN)
+    answer = rl.plan("llama-3.1-70b", **LLAMA)
     data, (said,) = answer.to_dict(), answer.defaults
     stacks = data["stacks"]
     assert said.startswith(f"stack {stacks['taken']}: ")
@@ -178,7 +178,7 @@ def test_the_answer_says_what_is_taken_and_what_would_separate() -> None:
     assert flags <= set(options(ObserveQuestion))
     keywords = {name.lstrip("-"): value for name, value in zip(given[3::2], given[4::2], strict=True) if name != "-o"}
     assert ObserveQuestion(given[2], **keywords).requests == 400
-    full = "".join(str(part) for part in rl.plan("qwen3-235b-a22b", **QWEN, full=True)._repr_html_().split())
+    full = "".join(str(part) for part in rl.plan("llama-3.1-70b", **LLAMA, full=True)._repr_html_().split())
     assert "stacks,eachaskedasifitwerenamed" in full
 
 
@@ -224,7 +224,9 @@ def test_prices_compare_stacks_by_the_first_tier() -> None:
     assert deployment is not None
     assert deployment.calibration.name == stacks.taken
     named = rl.price("qwen3-235b-a22b", **ask, calibration=stacks.taken)
-    assert named.result.offered.tiers == found.result.offered.tiers
+    assert [(tier.input_usd, tier.output_usd) for tier in named.result.offered.tiers if not tier.reason] == [
+        (tier.input_usd, tier.output_usd) for tier in found.result.offered.tiers if not tier.reason
+    ]
 
 
 def test_a_question_with_one_stack_asks_no_others() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rackline.report.deployments_report import Change
     from rackline.report.figure import Figure
     from rackline.search import Plan
+    from rackline.search.plan import Contenders
 
 
 @question
@@ -371,7 +373,7 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[Side], Use]:
     for one, each, given in zip(reversed(asked), reversed(full), reversed(inputs), strict=True):
         with watch.moving(f"planning {one.name}"):
             if one.now is None:
-                taken = answered_by(given, lambda at, known: searched(at, found=known), lambda plan: plan)
+                taken = answered_by(given, _searched, lambda plan: plan)
                 note_stacks(taken.stacks, taken.found, each, watch, of=one.name if len(asked) > 1 else "")
                 plans.append((taken.asked, taken.found))
             else:  # on the stack of the plan that it is compared with
@@ -391,6 +393,10 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[Side], Use]:
         today = one.now is not None
         sides.append(deployment_side(one.name, found, engine=engine, bands=bands, fleet=fleet, today=today))
     return sides, uses[0]
+
+
+def _searched(asked: PlanInputs, found: Contenders | None = None, below: float = math.inf) -> Plan:
+    return searched(asked, found=found, below=below)
 
 
 def _named_stack(question: PlanQuestion, planned: PlanInputs) -> CalibrationLike:

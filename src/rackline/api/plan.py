@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -418,9 +419,12 @@ def _taken(question: PlanQuestion, asked: Sequence[PlanInputs], use: Use, watch:
             watch.estimated(Planned(plan=plan, use=use))
         told.append(plan)
 
+    def solve(asked: PlanInputs, found: Contenders | None = None, below: float = math.inf) -> _Found:
+        return _found(asked, question.objective, found, below, tell)
+
     taken = answered_by(
         asked,
-        lambda one, known: _found(one, question.objective, known, tell),
+        solve,
         lambda answer: answer[0],
         bounded=question.objective != "joules" and asked[0].keeping is None,
     )
@@ -457,7 +461,11 @@ def _completed(question: PlanQuestion, taken: Taken[_Found], use: Use) -> Planne
 
 
 def _found(
-    asked: PlanInputs, objective: str, known: Contenders | None, tell_estimate: Callable[[Plan], None] | None
+    asked: PlanInputs,
+    objective: str,
+    known: Contenders | None,
+    below: float,
+    tell_estimate: Callable[[Plan], None],
 ) -> _Found:
     """The plan, the power caps that were tried, and the prefixes that the best keeps."""
     from rackline.search.least_energy import least_energy
@@ -467,7 +475,7 @@ def _found(
     def planned(at: PlanInputs) -> Plan:
         nonlocal caps
         if objective != "joules":
-            return searched(at, found=known, tell_estimate=tell_estimate)
+            return searched(at, found=known, below=below, tell_estimate=tell_estimate)
         found, caps = least_energy(at.system, at.demand, at.space, prefill=at.prefill)
         return found
 
@@ -490,6 +498,7 @@ def searched(
     *,
     served: bool = True,
     found: Contenders | None = None,
+    below: float = math.inf,
     tell_estimate: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """The plan of a question.
@@ -497,6 +506,7 @@ def searched(
     Args:
         served: whether the best is simulated.
         found: by estimates, where they are known.
+        below: cost from which on it need not be simulated to the end.
         tell_estimate: is given the plan by estimates, before the best is simulated.
     """
     from rackline.search import plan as search_plan
@@ -508,6 +518,7 @@ def searched(
         prefill=asked.prefill,
         served=served,
         found=found,
+        below=below,
         tell_estimate=tell_estimate,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from rackline.api.resolve import as_published, named
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rackline.system import System
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 _REQUESTS = 400  # of a run that measures a server
 
 
@@ -52,26 +53,35 @@ class Taken(Generic[T]):
     stacks: Stacks | None = None
 
 
+class Solve(Protocol[T_co]):
+    """Answers under one stack."""
+
+    def __call__(self, asked: PlanInputs, found: Contenders | None = None, below: float = math.inf) -> T_co:
+        """The answer.
+
+        Args:
+            found: by estimates, where they are known.
+            below: cost from which on it need not be simulated to the end.
+        """
+        ...
+
+
 def answered_by(
-    asked: Sequence[PlanInputs],
-    solve: Callable[[PlanInputs, Contenders | None], T],
-    plan_of: Callable[[T], Plan],
-    *,
-    bounded: bool = True,
+    asked: Sequence[PlanInputs], solve: Solve[T], plan_of: Callable[[T], Plan], *, bounded: bool = True
 ) -> Taken[T]:
     """Ask every stack, and answer under the one that is taken.
 
-    All are searched by their estimates. The cheapest of these is simulated first; another one only if its estimate and
-    the bound of its passes leave it a chance: unless a stack that was simulated can be called cheaper than that.
+    All are searched by their estimates, and the cheapest of these is simulated. Another one whose estimate is so dear
+    that the first can be called cheaper is simulated only at the rate at which it would still cost less than that, and
+    to the end where its limits hold there.
 
     Args:
         asked: of each stack, that of which most is known first.
-        solve: answers under one stack, with what its search found by estimates.
-        plan_of: of such an answer.
+        plan_of: of an answer.
         bounded: whether the answer is the simulation of what a search finds; else every stack is answered in full.
     """
     if len(asked) == 1:
-        return Taken(asked=asked[0], found=solve(asked[0], None))
+        return Taken(asked=asked[0], found=solve(asked[0]))
     from rackline.bands.stacks import Stacks
     from rackline.search.plan import contenders
 
@@ -81,22 +91,20 @@ def answered_by(
     found: dict[str, T] = {}
     costs: dict[str, StackCost] = {}
     for one in sorted(asked, key=lambda each: _promise(each, estimated.get(_name(each)))):
-        known = estimated.get(_name(one))
-        bound = None if known is None else _bound(one, known, [*costs.values()])
-        if bound is None:
-            found[_name(one)] = answer = solve(one, known)
+        name, known = _name(one), estimated.get(_name(one))
+        cost = None if known is None else _settled(one, known, [*costs.values()], solve, plan_of)
+        if cost is None:
+            found[name] = answer = solve(one, known)
             plan = plan_of(answer)
-            best = plan.best
-            bound = _cost(one, best, math.inf if best is None else plan.cost_of(best), plan.reason)
-        costs[_name(one)] = bound
+            cost = _cost(one, plan.best, plan.reason, None if plan.best is None else plan.cost_of(plan.best))
+        costs[name] = cost
     by_name = {_name(one): one for one in asked}
     weighed = Stacks.of([costs[name] for name in by_name])
     if weighed is None:
         first = asked[0]
         return Taken(asked=first, found=found.get(_name(first)) or solve(first, estimated.get(_name(first))))
     if weighed.to_measure:
-        measured = plan_of(found[weighed.to_measure])
-        weighed = replace(weighed, measurement=_measured_like(measured) if measured.best else "")
+        weighed = replace(weighed, measurement=_measured_like(plan_of(found[weighed.to_measure])))
     return Taken(asked=by_name[weighed.taken], found=found[weighed.taken], stacks=weighed)
 
 
@@ -106,39 +114,45 @@ def _name(asked: PlanInputs) -> str:
 
 def _promise(asked: PlanInputs, known: Contenders | None) -> tuple[bool, float]:
     """Those first that can be called cheaper, the cheapest by their estimates first."""
-    best = None if known is None else known.best
-    if best is None:
-        return True, math.inf
-    one = _cost(asked, best, best.usd_with_leftover)
+    one = _cost(asked, None if known is None else known.best)
     return not one.stands, one.cost
 
 
-def _bound(asked: PlanInputs, known: Contenders, costs: Sequence[StackCost]) -> StackCost | None:
-    """A lower bound of the cost under a stack where one that was simulated is cheaper than that; None where it is not.
+def _settled(
+    asked: PlanInputs, known: Contenders, costs: Sequence[StackCost], solve: Solve[T], plan_of: Callable[[T], Plan]
+) -> StackCost | None:
+    """A lower bound of the cost under a stack, where one that was simulated can be called cheaper than that.
 
-    Without an answer by estimates there is none.
+    Without an answer by estimates it is infinite; None where the stack could win.
     """
-    from rackline.search.finalists import least_usd
-    from rackline.search.served import Service
+    from rackline.bands.stacks import errors_of
 
-    best = known.best
-    if best is None:
-        return _cost(asked, None, math.inf, known.engines.reason)
-    estimate = _cost(asked, best, best.usd_with_leftover)
-    if not any(other.beats(estimate) for other in costs):
+    estimate = _cost(asked, known.best, known.engines.reason)
+    if known.best is None:
+        return estimate
+    chip = asked.system.cluster.chip
+    kinds = [errors_of(estimate.stack, asked.system.model, chip, pools=pools) for pools in (False, True)]
+    below = min((other.beats_from(estimate.stack, kinds) for other in costs), default=math.inf)
+    if estimate.cost < below:
         return None
-    prefill = known.prefill.system if known.prefill is not None else None
-    service = Service(system=asked.system, prefill_system=prefill or asked.system, demand=asked.demand)
-    least = min(least_usd(choice, service) for choice in known.choices)
-    bound = replace(estimate, cost=min(least, estimate.cost), basis="bound")
-    return bound if any(other.beats(bound) for other in costs) else None
+    best = plan_of(solve(asked, known, below)).best
+    if best is not None and (best.sustained is not None or best.usd_with_leftover < below):
+        return None
+    return replace(estimate, cost=below, basis="bound")
 
 
-def _cost(asked: PlanInputs, best: Choice | None, cost: float, reason: str = "") -> StackCost:
-    """The cost under the stack of a plan."""
-    offer = reason if best is None else Offer(cost=cost, step=best.inside.decode, pools=best.prefill_pool is not None)
+def _cost(asked: PlanInputs, best: Choice | None, reason: str = "", cost: float | None = None) -> StackCost:
+    """The cost under the stack of a plan.
+
+    Args:
+        cost: what the plan has least of; dollars by default.
+    """
+    if best is None:
+        return stack_cost(asked.system, reason, version=asked.version)
+    usd = best.usd_with_leftover if cost is None else cost
+    offer = Offer(cost=usd, step=best.inside.decode, pools=best.prefill_pool is not None)
     found = stack_cost(asked.system, offer, version=asked.version)
-    return replace(found, basis="simulated") if best is not None and best.sustained is not None else found
+    return found if best.sustained is None else replace(found, basis="simulated")
 
 
 def _measured_like(plan: Plan) -> str:

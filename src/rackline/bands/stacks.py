@@ -13,7 +13,7 @@ the share of draws is on the careful side of 50 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal
@@ -34,6 +34,7 @@ OWN = 0.7
 """Share of a decode step that stands on its own measured rows."""
 _AS_MUCH = 0.1  # of a step: stacks whose shares are this near are known equally well by their kernels
 _DRAWS = 4000
+_ABOVE = 1e-9  # of a cost, so that it is beaten and not equal
 _SEED = 20261123
 
 Basis = Literal["simulated", "estimate", "bound"]
@@ -116,6 +117,14 @@ class StackCost:
     def beats(self, other: StackCost) -> bool:
         """Whether it can be called cheaper."""
         return self.stands and self.basis != "bound" and self.chance_below(other) >= SURE
+
+    def beats_from(self, stack: str, errors: Iterable[Band]) -> float:
+        """Cost from which on it can be called cheaper than another stack, by any of its errors; infinite for none."""
+        if not self.stands or self.basis == "bound":
+            return math.inf
+        mine = drawn(self.stack, self.errors.ratios)
+        over = [mine / drawn(stack, each.ratios) for each in errors]
+        return (1.0 + _ABOVE) * self.cost * max(float(np.quantile(one, SURE, method="higher")) for one in over)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

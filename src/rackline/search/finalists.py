@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -84,7 +83,7 @@ class Finalist:
     reason: str = ""
 
 
-def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]]) -> list[Finalist]:
+def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]], below: float = float("inf")) -> list[Finalist]:
     """Simulate the cheapest of each kind, the cheapest kind first.
 
     An option is simulated to the end unless it cannot be cheaper than what was: because its passes alone cost more
@@ -93,10 +92,11 @@ def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]]) -> list[Fin
     Args:
         service: what all of them share.
         kinds: of single engines and of pools, the cheapest by their estimates, cheapest first; may be empty.
+        below: cost of an option that is known already [USD per million output tokens].
     """
     found = [Finalist() for _ in kinds]
     costs = [kind[0].usd_with_leftover if kind else float("inf") for kind in kinds]
-    least = float("inf")
+    least = below
     for index in sorted(range(len(kinds)), key=lambda place: costs[place]):
         finalist = _first_that_holds(service, kinds[index], least)
         found[index] = finalist
@@ -145,23 +145,6 @@ def _rate_of(choice: Choice, usd: float, service: Service) -> float:
     engine = choice.leftover.choice
     on = replace(service, system=service.system.with_chips(engine.num_chips))
     return max(rate - choice.leftover.places * most_rate(engine.estimate, on), 0.0)
-
-
-def least_usd(choice: Choice, service: Service) -> float:
-    """Lower bound of what a choice costs once it is served, from its passes alone; 0 where it cannot be simulated.
-
-    Args:
-        service: of its plan.
-
-    Returns:
-        [USD per million output tokens, all-in]
-    """
-    rate = most_rate(choice.estimate, service)
-    if choice.leftover is not None:
-        engine = choice.leftover.choice
-        on = replace(service, system=service.system.with_chips(engine.num_chips))
-        rate += choice.leftover.places * most_rate(engine.estimate, on)
-    return choice.estimate.usd_per_mtok_output_all_in * choice.estimate.requests_per_s / rate if rate else math.inf
 
 
 def _with_served_leftover(choice: Choice, service: Service) -> Choice:

@@ -140,16 +140,17 @@ class Plan:
             both = replace(both, best=replace(both.best, not_simulated=_NEXT))
         return replace(self, aggregated=alone and replace(alone, not_simulated=_NEXT), disaggregated=both)
 
-    def served(self, service: Service, engines: Engines) -> Plan:
+    def served(self, service: Service, engines: Engines, below: float = math.inf) -> Plan:
         """The same with the cheapest of each kind served.
 
         Args:
             service: what they share.
             engines: what the search over single engines found.
+            below: cost from which on it is of no use.
         """
         both = self.disaggregated
         pairs = both.contenders if both else ()
-        alone, apart = serve_kinds(service, (engines.contenders, pairs))
+        alone, apart = serve_kinds(service, (engines.contenders, pairs), below)
         if both is not None and pairs:
             both = replace(both, best=apart.choice, reason=apart.reason)
         return replace(
@@ -201,6 +202,7 @@ def plan(
     threads: int = 2,
     served: bool = True,
     found: Contenders | None = None,
+    below: float = math.inf,
     tell_estimate: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """Evaluate every layout × precision × mode × batch and return the cheapest that meets the limits.
@@ -213,6 +215,8 @@ def plan(
         served: whether to rank engines under random arrivals and simulate the cheapest to find the rate at which the
             limits hold; else engines are ranked in a closed loop, with every slot always taken.
         found: what `contenders` found for the same question, where it was asked before.
+        below: cost from which on the answer is of no use: it is not simulated to the end there
+            [USD or chip-hours per million output tokens].
         tell_estimate: is given the plan by estimates, before the cheapest are simulated.
 
     Raises:
@@ -251,7 +255,7 @@ def plan(
         launched = [*engines.contenders[:1], *pools.contenders[:1]]
         better.append(better_refused_pair(found.whole, demand.limits, prefill, launched))
     answer = replace(answer, rejected=(*(one for one in better if one is not None), *engines.rejected))
-    return (answer.served(service, engines) if served else answer).with_energy(service)
+    return (answer.served(service, engines, below) if served else answer).with_energy(service)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
