@@ -19,7 +19,7 @@ MARGIN = 0.4
 
 @cache
 def sold(name: str, on: str, contexts: str, **more: Any) -> Offered:
-    return rl.price(name, on=on, contexts=contexts, margin=MARGIN, **more).result.offered
+    return rl.price(name, on=on, contexts=contexts, margin=MARGIN, calibration="sglang", **more).result.offered
 
 
 SOLD = (

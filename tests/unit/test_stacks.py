@@ -167,17 +167,19 @@ def test_the_answer_says_what_is_taken_and_what_would_separate() -> None:
     answer = rl.plan("llama-3.1-70b", **LLAMA)
     data, (said,) = answer.to_dict(), answer.defaults
     stacks = data["stacks"]
-    assert said.startswith(f"stack {stacks['taken']}: ")
+    assert said.startswith(f"stack {stacks['taken']}, most is known of it; not separable: ")
+    assert said.endswith(f"; to separate: {stacks['measurement']}")
     assert data["calibration"].partition(" ")[0] == stacks["taken"]
     assert stacks["verdict"] in said
     given = shlex.split(stacks["measurement"])
     assert given[:2] == ["rackline", "observe"]
     from rackline.api.observe import ObserveQuestion
 
-    flags = {name.lstrip("-").replace("-", "_") for name in given[3::2]} - {"o"}
-    assert flags <= set(options(ObserveQuestion))
-    keywords = {name.lstrip("-"): value for name, value in zip(given[3::2], given[4::2], strict=True) if name != "-o"}
-    assert ObserveQuestion(given[2], **keywords).requests == 400
+    keywords = {name.removeprefix("--"): value for name, value in zip(given[3::2], given[4::2], strict=True)}
+    assert set(keywords) <= set(options(ObserveQuestion))
+    asked = ObserveQuestion(given[2], **keywords)
+    assert (asked.input, asked.output) == (2000, 300)
+    assert asked.stack in {row["stack"] for row in stacks["rows"]}
     full = "".join(str(part) for part in rl.plan("llama-3.1-70b", **LLAMA, full=True)._repr_html_().split())
     assert "stacks,eachaskedasifitwerenamed" in full
 
@@ -190,7 +192,7 @@ def test_explain_of_the_printed_layout_names_the_same_stack() -> None:
         layout = replace(answer.result.plan.best.layout, dp=1).label()
         plain = rl.explain(model, on=ask["on"], batch=64, context="4k", layout=layout)
         default = plain.result.explanation.deployment.calibration.name
-        assert (default == taken) != (f"take {default} without --calibration {taken}" in answer.defaults[0])
+        assert (default == taken) != (f"explain takes {default} (--calibration)" in answer.defaults[0])
 
 
 def test_compare_takes_the_stack_of_the_plan() -> None:

@@ -213,10 +213,9 @@ def offer_of(ways: SearchedWays, lengths: PromptLengths, terms: Terms, rent: Ren
         context_len=lengths.mean + 0.5 * terms.output_len,
         group_tokens=per_rank * layout.attention_dp,
     )
-    on = ways.system.with_chips(layout.chips_per_replica)
     return Offer(
         cost=way.request_chip_s * rent.usd_per_chip_hour / 3600.0 / terms.output_len * 1e6,
         step=deployment.table().time(batch),
         pools=way.prefill is not None,
-        measurement=observe_line(on, lengths.mean, terms.output_len, {"--users": f"{way.batch_size:.0f}"}),
+        measurement=observe_line(ways.system, lengths.mean, terms.output_len, f"--users {way.batch_size:.0f}"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-_REQUESTS = 400  # of a run that measures a server
 
 
 def stacks_of(question: OnCluster, watch: Watch) -> list[str]:
@@ -157,32 +156,22 @@ def _cost(asked: PlanInputs, best: Choice | None, reason: str = "", cost: float 
 
 def _measured_like(plan: Plan) -> str:
     """The command line that measures a server like the answer of a plan."""
-    best = plan.best
+    best, work = plan.best, plan.demand.workload
     if best is None:
         return ""
-    work, load = plan.demand.workload, {"--rate": f"{best.requests_per_s:.3g}", "--requests": f"{_REQUESTS}"}
-    return observe_line(plan.system.with_chips(best.num_chips), work.input_len, work.output_len, load)
+    load = f"--rate {best.requests_per_s:.3g}"
+    return observe_line(plan.system, work.input_len, work.output_len, load)
 
 
-def observe_line(system: System, input_len: float, output_len: float, load: Mapping[str, str]) -> str:
-    """The command line that measures a server of a system.
+def observe_line(system: System, input_len: float, output_len: float, load: str) -> str:
+    """The command line that measures a server of a stack.
 
     Args:
         input_len, output_len: of its requests [tokens].
-        load: options of the traffic.
+        load: option of the traffic.
     """
-    stack = system.calibration.name
-    given = {
-        "--input": f"{input_len:.0f}",
-        "--output": f"{output_len:.0f}",
-        **load,
-        "--model": system.model.name,
-        "--on": system.cluster.name,
-        "--chips": f"{system.cluster.num_chips}",
-        "--stack": stack,
-        "-o": f"{stack}.jsonl",
-    }
-    return f"rackline observe http://HOST:8000 {' '.join(f'{key} {value}' for key, value in given.items())}"
+    lengths = f"--input {input_len:.0f} --output {output_len:.0f}"
+    return f"rackline observe http://HOST:8000 {lengths} {load} --stack {system.calibration.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

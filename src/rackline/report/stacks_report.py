@@ -34,27 +34,24 @@ def stacks_line(stacks: Stacks, unit: str, usual: str) -> str:
         unit: of the costs: $, chip-h or J.
         usual: the one that is taken where stacks are not compared.
     """
-    best, others = stacks.best, [one for one in stacks.rows if one.chance is not None]
-    own = f"{percent(best.own_share)} of its decode step on rows measured under it"
-    costs = ", ".join(f"{one.stack} {cost_text(one, unit)}" for one in stacks.open)
+    open_costs = ", ".join(f"{one.stack} {cost_text(one, unit)}" for one in stacks.open)
     if stacks.verdict == "cheaper":
-        than = ", ".join(
-            f"{one.found.stack} ({cost_text(one.found, unit)}) in {percent(one.chance or 0.0)}" for one in others
-        )
-        text = f"{costs}, cheaper than {than} of the draws from their errors; {own}" if than else f"{costs}; {own}"
-    else:
-        text = f"not separable: {costs}" if len(stacks.open) > 1 else f"{costs}, too little of it was measured"
-        text += f"; taken as most is known of it: {own}, errors of {best.group}"
-        text += "".join(
-            f"; {one.beaten_by} is cheaper than {one.found.stack} ({cost_text(one.found, unit)})"
+        than = [
+            f"{one.found.stack} ({cost_text(one.found, unit)}) in {percent(one.chance)}"
             for one in stacks.rows
-            if one.beaten_by
-        )
-    text = f"stack {stacks.taken}: {text} (--calibration)"
+            if one.chance is not None
+        ]
+        text = f"stack {stacks.taken}: {open_costs}"
+        text += f", cheaper than {', '.join(than)} of the draws from their errors" if than else ""
+    else:
+        dearer = ", ".join(f"{one.found.stack} {cost_text(one.found, unit)}" for one in stacks.rows if one.beaten_by)
+        text = f"stack {stacks.taken}, most is known of it; "
+        text += f"not separable: {open_costs}" if len(stacks.open) > 1 else f"too little was measured: {open_costs}"
+        text += f"; dearer: {dearer}" if dearer else ""
     if usual != stacks.taken:
-        text += f"; explain and others that compare no stacks take {usual} without --calibration {stacks.taken}"
+        text += f"; explain takes {usual} (--calibration)"
     if stacks.measurement:
-        text += f"; what would tell them apart, on a server of {stacks.to_measure}: {stacks.measurement}"
+        text += f"; to separate: {stacks.measurement}"
     return text
 
 
