@@ -113,7 +113,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
     if answer.question.full and found.stacks is not None:
-        from rackline.report.stacks_report import stacks_table, unit_of
+        from rackline.bands.stacks_report import stacks_table, unit_of
 
         yield ""
         yield stacks_table(found.stacks, unit_of(found.plan))
