@@ -63,6 +63,11 @@ class Asked:
         return rl.plan(self.name, on=self.on, use="batch", input=self.given, output=self.made).result.plan
 
     @property
+    def stack(self) -> str:
+        """The stack of the plan, which is named to commands that compare none."""
+        return self.plan.system.calibration.name
+
+    @property
     def compared(self) -> Mapping[str, float | None]:
         return compared(self.pair, self.given, self.made)[self.side]
 
@@ -112,8 +117,9 @@ class Asked:
 
     def explain(self, batch: int, context: float) -> dict[str, Any]:
         return rl.explain(
-            self.name, on=self.on, precision=self.label, layout=self.layout, batch=batch, context=context
-        ).to_dict()
+            self.name, on=self.on, calibration=self.stack, precision=self.label, layout=self.layout, batch=batch,
+            context=context,
+        ).to_dict()  # fmt: skip
 
     @cached_property
     def step(self) -> dict[str, Any]:
@@ -123,7 +129,10 @@ class Asked:
     @cached_property
     def row(self) -> Any:
         """What fits, by `fit`."""
-        found = rl.fit(self.name, on=self.on, precision=self.label, layout=self.layout, context=self.given + self.made)
+        found = rl.fit(
+            self.name, on=self.on, calibration=self.stack, precision=self.label, layout=self.layout,
+            context=self.given + self.made,
+        )  # fmt: skip
         (row,) = found.result.capacity.rows
         return row
 
@@ -131,8 +140,8 @@ class Asked:
     def sold(self) -> dict[str, Any]:
         """The bare cost, by `price`."""
         return rl.price(
-            self.name, on=self.on, precision=self.label, layout=self.layout, margin=0, utilisation=1,
-            contexts=self.given, output=self.made, tpot="1d", margin_at="longest",
+            self.name, on=self.on, calibration=self.stack, precision=self.label, layout=self.layout, margin=0,
+            utilisation=1, contexts=self.given, output=self.made, tpot="1d", margin_at="longest",
         ).to_dict()  # fmt: skip
 
     @cached_property
@@ -145,8 +154,9 @@ class Asked:
         """A few requests, by `simulate`."""
         mode, policy = self.engine.mode, {"chunked": "chunked", "prefill_first": "prefill-first"}
         return rl.simulate(
-            self.name, on=self.on, precision=self.label, layout=self.layout, rate=self.engine.requests_per_s,
-            requests=20, input=self.given, output=self.made, policy=policy.get(mode.admission),
+            self.name, on=self.on, calibration=self.stack, precision=self.label, layout=self.layout,
+            rate=self.engine.requests_per_s, requests=20, input=self.given, output=self.made,
+            policy=policy.get(mode.admission),
             max_batched_tokens=mode.max_batched_tokens, max_num_seqs=self.engine.max_num_seqs,
         )  # fmt: skip
 
@@ -158,8 +168,8 @@ class Asked:
     def simulated_fit(self) -> int:
         """Requests that the cache of a simulated replica holds with the stack's own settings."""
         spec = rl.simulate(
-            self.name, on=self.on, precision=self.label, layout=self.layout, replicas=1, rate=1, requests=1,
-            input=self.given, output=self.made,
+            self.name, on=self.on, calibration=self.stack, precision=self.label, layout=self.layout, replicas=1, rate=1,
+            requests=1, input=self.given, output=self.made,
         ).result.run.server.pool.spec  # fmt: skip
         each = -(-(self.given + self.made) // spec.block_size) + -(-spec.fixed_tokens // spec.block_size)
         return spec.pool_tokens // spec.block_size // each * self.slots

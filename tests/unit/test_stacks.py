@@ -208,7 +208,7 @@ def test_compare_takes_the_stack_of_the_plan() -> None:
 
 
 def test_a_what_if_keeps_the_stack_of_the_answer_and_says_so() -> None:
-    ask = QWEN | {"serving": "aggregated"}
+    ask: dict[str, Any] = {**QWEN, "serving": "aggregated"}
     taken = planned("qwen3-235b-a22b", **ask).plan.system.calibration.name
     found = rl.plan("qwen3-235b-a22b", **ask, what_if="hbm_bandwidth=5TB/s,10TB/s")
     assert isinstance(found.result, WhatIf)
