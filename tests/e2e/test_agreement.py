@@ -260,7 +260,8 @@ def test_each_number_is_the_same_whoever_is_asked(asked: Asked) -> None:
     said = {name: {who: float(say(asked)) for who, say in ways.items()} for name, ways in rows.items()}
     if whole and asked.sold["tiers"][0]["prefill_layout"] is not None:  # what is sold is no single engine
         del said["chips of one engine"]["price"]
-        assert asked.sold["tiers"][0]["usd_per_mtok_output_all_in"] < asked.engine.usd_per_mtok_output_all_in
+        sold = asked.sold["tiers"][0]["usd_per_mtok_output_all_in"]  # the same where pools cost as much
+        assert sold <= asked.engine.usd_per_mtok_output_all_in * (1.0 + 1e-9)
     apart = {name: values for name, values in said.items() if not _same(values)}
     assert apart == {}
     assert not whole or asked.step["binds"] == asked.engine.inside.decode.binds
