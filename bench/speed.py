@@ -57,7 +57,7 @@ class Command:
 
 
 COMMANDS = {
-    "readme": Command(what="README's plan", words=README, bar_s=2.5),
+    "readme": Command(what="README's plan", words=README, bar_s=6.0),
     "llama": Command(
         what="a plan of Llama 70B", words=f"plan {LLAMA} --on dgx-h100 --input 6k --output 400", bar_s=3.0
     ),
@@ -70,12 +70,12 @@ COMMANDS = {
     "compare": Command(
         what="`compare` of seven",
         words=f"compare {' '.join(f'{LLAMA}@{on}' for on in SERVERS)} --input 4k --output 1k",
-        bar_s=6.0,
+        bar_s=10.0,
     ),
     "price": Command(what="`price` of DeepSeek V3", words="price deepseek-v3 --on dgx-h200", bar_s=4.0),
     "budget": Command(what="`budget`", words="budget --quality-of 70b@15T --traffic 50M --months 2", bar_s=2.0),
     "kv": Command(what="`models --kv`", words="models --kv", bar_s=2.0),
-    "chips": Command(what="a plan of 32,768 chips", words=f"{README} --chips 32768", bar_s=8.0),
+    "chips": Command(what="a plan of 32,768 chips", words=f"{README} --chips 32768", bar_s=12.0),
     "config": Command(
         what="a plan of a 355B mixture from a config.json",
         words="plan config.json --on dgx-h200 --input 4k --output 1k --tpot 30ms",

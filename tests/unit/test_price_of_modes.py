@@ -19,7 +19,8 @@ MARGIN = 0.4
 
 @cache
 def sold(name: str, on: str, contexts: str, **more: Any) -> Offered:
-    return rl.price(name, on=on, contexts=contexts, margin=MARGIN, **more).result.offered
+    stack = {"gpt-oss-120b": "vllm", "deepseek-v3": "sglang"}.get(name, "trtllm")
+    return rl.price(name, on=on, contexts=contexts, margin=MARGIN, calibration=stack, **more).result.offered
 
 
 SOLD = (
@@ -54,6 +55,7 @@ def run_of(tier: SoldTier, tmp_path: Path) -> tuple[float, float, float]:
         way.costs.deployment.model.name,
         on=way.costs.deployment.cluster.name,
         trace=str(trace),
+        calibration=way.costs.system.calibration.name,
         layout=f"tp={layout.tp},pp={layout.pp}",
         precision=way.costs.deployment.precision.label,
         replicas=1,

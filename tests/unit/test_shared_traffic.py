@@ -53,8 +53,10 @@ def test_compare_refuses_traffic_of_chips() -> None:
 
 
 def test_requests_pay_the_rent_of_their_fleet_with_the_margin(mix: str) -> None:
-    found = rl.price(MODEL, on=ON, mix=mix, contexts="8k", requests="400/s", margin="25%").result.offered
+    priced = rl.price(MODEL, on=ON, mix=mix, contexts="8k", requests="400/s", margin="25%").result
+    found, stacks = priced.offered, priced.stacks
     demand = found.demand
+    assert stacks is not None
     assert demand is not None
     assert demand.fleet.usd_per_hour is not None
     # by hand: four requests of five have 500 + 200 tokens, the fifth 6,000 + 400
@@ -64,7 +66,8 @@ def test_requests_pay_the_rent_of_their_fleet_with_the_margin(mix: str) -> None:
     )
     assert demand.request_usd == pytest.approx(request)
     assert 400 * 3600 * request == pytest.approx(1.25 * demand.fleet.usd_per_hour)
-    planned = rl.plan(MODEL, on=ON, mix=mix, requests="400/s", tpot="50ms", serving="aggregated").result.fleet
+    ask: dict[str, Any] = {"requests": "400/s", "tpot": "50ms", "serving": "aggregated", "calibration": stacks.taken}
+    planned = rl.plan(MODEL, on=ON, mix=mix, **ask).result.fleet
     assert planned.billed_chips == demand.fleet.billed_chips
     assert planned.usd_per_hour == pytest.approx(demand.fleet.usd_per_hour)
 

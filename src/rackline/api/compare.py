@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,23 +10,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rackline.api.answer import Answer, asks
 from rackline.api.groups import SET, ModelQuestion, Planned
 from rackline.api.option import limit, option, shared
-from rackline.api.plan import searched
+from rackline.api.plan import searched, stack_inputs
 from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs, plan_question_of
 from rackline.api.question import question
 from rackline.api.resolve import Lookup, lookup_of
+from rackline.api.stacks import answered_by, note_stacks
 from rackline.api.uses import Use, use_lines, with_use
 from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError, nearest_names
 from rackline.units import parse_whole
 
 if TYPE_CHECKING:
-    from rackline.api.option import Limit, Settings, Texts
+    from rackline.api.option import CalibrationLike, Limit, Settings, Texts
     from rackline.hardware import Chip, Cluster, RentKind
     from rackline.parallel import Layout
     from rackline.report.compare_report import Comparison, Side
     from rackline.report.deployments_report import Change
     from rackline.report.figure import Figure
     from rackline.search import Plan
+    from rackline.search.plan import Contenders
 
 
 @question
@@ -364,16 +367,21 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[Side], Use]:
     from rackline.report.deployments_report import Band
     from rackline.search.fleet import plan_fleet
 
-    uses: list[Use] = []
-    inputs: list[PlanInputs] = []
-    for one in asked:
-        full, use = with_use(one.question)
-        uses.append(use)
-        inputs.append(plan_inputs(full if one.now is None else _as_it_runs(full, one.now), watch, again=True))
-    sides: list[Side] = []
-    for one, given in zip(asked, inputs, strict=True):
+    full, uses = zip(*(with_use(one.question) for one in asked), strict=True)
+    inputs = [stack_inputs(each, watch) for each in full]  # refuses before anything is searched
+    plans: list[tuple[PlanInputs, Plan]] = []
+    for one, each, given in zip(reversed(asked), reversed(full), reversed(inputs), strict=True):
         with watch.moving(f"planning {one.name}"):
-            found = searched(given) if one.now is None else _running(given, one.now)
+            if one.now is None:
+                taken = answered_by(given, _searched, lambda plan: plan)
+                note_stacks(taken.stacks, taken.found, each, watch, of=one.name if len(asked) > 1 else "")
+                plans.append((taken.asked, taken.found))
+            else:  # on the stack of the plan that it is compared with
+                now = replace(_as_it_runs(each, one.now), calibration=_named_stack(each, plans[-1][0]))
+                running = plan_inputs(now, watch)
+                plans.append((running, _running(running, one.now)))
+    sides: list[Side] = []
+    for one, (given, found) in zip(asked, reversed(plans), strict=True):
         engine = one.engine or given.system.calibration.name
         known = (
             of_candidate(found.best, found.system.model, found.system.cluster.chip.name, found.system.calibration.name)
@@ -385,6 +393,17 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[Side], Use]:
         today = one.now is not None
         sides.append(deployment_side(one.name, found, engine=engine, bands=bands, fleet=fleet, today=today))
     return sides, uses[0]
+
+
+def _searched(asked: PlanInputs, found: Contenders | None = None, below: float = math.inf) -> Plan:
+    return searched(asked, found=found, below=below)
+
+
+def _named_stack(question: PlanQuestion, planned: PlanInputs) -> CalibrationLike:
+    """The calibration that a question names, else the stack that its plan takes."""
+    if question.calibration != "auto" or planned.system.cluster.calibration:
+        return question.calibration
+    return planned.system.calibration.name
 
 
 def _as_it_runs(question: PlanQuestion, now: Now) -> PlanQuestion:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.groups import CHIPS, FREE_LAYOUT, MEMORY_FRACTION
+from rackline.api.groups import CALIBRATION, CHIPS, FREE_LAYOUT, MEMORY_FRACTION
 from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, with_adapter, with_media
 from rackline.api.option import shared, tokens, whole
 from rackline.api.question import question
@@ -15,7 +15,7 @@ from rackline.api.resolve import check_context, resolve
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
-    from rackline.api.option import MaybeLayout, MaybeWhole, Number
+    from rackline.api.option import CalibrationLike, MaybeLayout, MaybeWhole, Number
     from rackline.report.figure import Figure
     from rackline.search.fits import ClusterNeed
     from rackline.serving.capacity import Capacity
@@ -31,6 +31,7 @@ class FitQuestion(AdapterQuestion):
     concurrency: MaybeWhole = whole("concurrent requests that must fit on the cluster", default=None)
     chips: MaybeWhole = shared(CHIPS, default=None)
     layout: MaybeLayout = shared(FREE_LAYOUT, default=None)
+    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
     memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
 
 

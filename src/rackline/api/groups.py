@@ -50,8 +50,9 @@ PRECISION = Option(
 )
 CALIBRATION = Option(
     kind="object",
-    help="calibration of kernel efficiency: auto (of the stacks measured on the chip, the cheapest for the model), "
-    "trtllm, vllm, sglang, each also in a version (vllm=0.11.1), generic (all stacks), unit (ideal roofline) or a TOML "
+    help="calibration of kernel efficiency: auto (searches compare the stacks measured on the chip; others, and where "
+    "costs cannot be told apart, take the one of which most is known), trtllm, vllm, sglang, each also in a version "
+    "(vllm=0.11.1), generic (all stacks), unit (ideal roofline) or a TOML "
     "file; a cluster from `rackline measure` comes with its own",
 )
 ROUTING = Option(

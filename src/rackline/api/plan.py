@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs
+from rackline.api.plan_parts import PlanInputs, PlanQuestion, engine_of, plan_inputs
 from rackline.api.resolve import named
+from rackline.api.stacks import Taken, answered_by, note_stacks, stacks_of
 from rackline.api.starting import KINDS, LAUNCH_AS, Starting, launch_options, manifests_of
 from rackline.api.uses import Use, use_lines, with_use
 from rackline.api.watch import Watch
@@ -19,6 +21,7 @@ from rackline.files import write_text
 
 if TYPE_CHECKING:
     from rackline.bands.intervals import Ends, Interval
+    from rackline.bands.stacks import Stacks
     from rackline.report.figure import Figure
     from rackline.search import Plan
     from rackline.search.attention_ffn import AttentionFfnSplit
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from rackline.search.kept_prefixes import KeptPrefixes
     from rackline.search.launch import LaunchCommand
     from rackline.search.least_energy import Tried
-    from rackline.search.plan import WhatIfPoint
+    from rackline.search.plan import Contenders, WhatIfPoint
     from rackline.search.speculation import SpeculationRow
     from rackline.serving.fleet import Fleet
 
@@ -46,6 +49,7 @@ class Planned:
         starting: what is needed to launch it; None where nothing was searched.
         power_caps: those that were tried for the least energy; None where dollars count.
         prefixes: that the best keeps and finds; None where prompts do not repeat.
+        stacks: all that were asked, where none was named; None where there is no choice.
     """
 
     plan: Plan
@@ -57,6 +61,7 @@ class Planned:
     starting: Starting | None = None
     power_caps: tuple[Tried, ...] | None = None
     prefixes: KeptPrefixes | None = None
+    stacks: Stacks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +72,15 @@ class WhatIf:
         what_if: the quantity.
         points: its values, each with the plan there.
         answers: the whole answer at each value.
+        stacks: all that were asked without a value, of which one is kept at every value; None where there is no choice.
     """
 
-    json_keys: ClassVar = ("what_if", "points=rows")
+    json_keys: ClassVar = ("what_if", "stacks", "points=rows")
 
     what_if: str
     points: tuple[WhatIfPoint, ...]
     answers: tuple[Planned, ...]
+    stacks: Stacks | None = None
 
     @property
     def rows(self) -> tuple[AtValue, ...]:
@@ -86,6 +93,7 @@ class WhatIf:
 
 if TYPE_CHECKING:
     Answered = Answer[PlanQuestion, Planned | WhatIf]
+    _Found = tuple[Plan, tuple[Tried, ...], KeptPrefixes | None]
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
@@ -104,6 +112,11 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
         return
     report = plan_report if answer.question.full else plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
+    if answer.question.full and found.stacks is not None:
+        from rackline.bands.stacks_report import stacks_table, unit_of
+
+        yield ""
+        yield stacks_table(found.stacks, unit_of(found.plan))
     yield from lengths_lines(found.plan.demand.workload.mixture)
     yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
@@ -204,6 +217,7 @@ class PlanData:
         "launch_script",
         "power_caps=answer.power_caps",
         "prefixes=answer.prefixes",
+        "stacks=answer.stacks",
     )
 
     answer: Planned
@@ -371,30 +385,60 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     question, use = with_use(question)
     if question.what_if is not None:
         return _what_if(question, question.what_if, use, watch)
-    asked = plan_inputs(question, watch, again=True)
+    asked = stack_inputs(question, watch)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
-        return _planned(question, asked, use, tell_estimate=lambda plan: watch.estimated(Planned(plan=plan, use=use)))
+        return _planned(question, asked, use, watch)
 
 
-def _planned(
-    question: PlanQuestion, asked: PlanInputs, use: Use, *, tell_estimate: Callable[[Plan], None] | None = None
-) -> Planned:
+def stack_inputs(question: PlanQuestion, watch: Watch) -> list[PlanInputs]:
+    """What a question says under every stack that it may be answered with; see `rackline.api.stacks.stacks_of`."""
+    engine, _ = engine_of(question.launch or "auto")
+    stacks = [] if engine else stacks_of(question, watch)
+    return [plan_inputs(replace(question, calibration=one), watch) for one in stacks] or [plan_inputs(question, watch)]
+
+
+def _planned(question: PlanQuestion, asked: Sequence[PlanInputs], use: Use, watch: Watch) -> Planned:
     """The plan, and everything else that was asked of it.
 
     Args:
-        asked: by the question.
-        tell_estimate: as `searched`.
+        asked: by the question, under each stack.
     """
+    return _completed(question, _taken(question, asked, use, watch), use)
+
+
+def _taken(question: PlanQuestion, asked: Sequence[PlanInputs], use: Use, watch: Watch) -> Taken[_Found]:
+    """The plan under the stack that is taken."""
     if question.launch is not None:
         from rackline.search.launch import check_stack
 
-        check_stack(asked.engine or asked.system.calibration.name)
-    found, caps, prefixes = _found(asked, question.objective, tell_estimate)
+        check_stack(asked[0].engine or asked[0].system.calibration.name)
+    told: list[Plan] = []
 
+    def tell(plan: Plan) -> None:
+        if not told:
+            watch.estimated(Planned(plan=plan, use=use))
+        told.append(plan)
+
+    def solve(asked: PlanInputs, found: Contenders | None = None, below: float = math.inf) -> _Found:
+        return _found(asked, question.objective, found, below, tell)
+
+    taken = answered_by(
+        asked,
+        solve,
+        lambda answer: answer[0],
+        bounded=question.objective != "joules" and asked[0].keeping is None,
+    )
+    note_stacks(taken.stacks, taken.found[0], question, watch)
+    return taken
+
+
+def _completed(question: PlanQuestion, taken: Taken[_Found], use: Use) -> Planned:
+    """A plan with everything else that was asked of it."""
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
     from rackline.search.speculation import plan_speculation
 
+    asked, (found, caps, prefixes) = taken.asked, taken.found
     rows = None if asked.drafts is None else tuple(plan_speculation(found, asked.drafts or None))
     starting = Starting(
         plan=found,
@@ -412,12 +456,17 @@ def _planned(
         starting=starting,
         power_caps=caps or None,
         prefixes=prefixes,
+        stacks=taken.stacks,
     )
 
 
 def _found(
-    asked: PlanInputs, objective: str, tell_estimate: Callable[[Plan], None] | None
-) -> tuple[Plan, tuple[Tried, ...], KeptPrefixes | None]:
+    asked: PlanInputs,
+    objective: str,
+    known: Contenders | None,
+    below: float,
+    tell_estimate: Callable[[Plan], None],
+) -> _Found:
     """The plan, the power caps that were tried, and the prefixes that the best keeps."""
     from rackline.search.least_energy import least_energy
 
@@ -426,7 +475,7 @@ def _found(
     def planned(at: PlanInputs) -> Plan:
         nonlocal caps
         if objective != "joules":
-            return searched(at, tell_estimate=tell_estimate)
+            return searched(at, found=known, below=below, tell_estimate=tell_estimate)
         found, caps = least_energy(at.system, at.demand, at.space, prefill=at.prefill)
         return found
 
@@ -444,24 +493,40 @@ def _found(
     return found, caps, prefixes
 
 
-def searched(asked: PlanInputs, *, served: bool = True, tell_estimate: Callable[[Plan], None] | None = None) -> Plan:
+def searched(
+    asked: PlanInputs,
+    *,
+    served: bool = True,
+    found: Contenders | None = None,
+    below: float = math.inf,
+    tell_estimate: Callable[[Plan], None] | None = None,
+) -> Plan:
     """The plan of a question.
 
     Args:
         served: whether the best is simulated.
+        found: by estimates, where they are known.
+        below: cost from which on it need not be simulated to the end.
         tell_estimate: is given the plan by estimates, before the best is simulated.
     """
     from rackline.search import plan as search_plan
 
     return search_plan(
-        asked.system, asked.demand, asked.space, prefill=asked.prefill, served=served, tell_estimate=tell_estimate
+        asked.system,
+        asked.demand,
+        asked.space,
+        prefill=asked.prefill,
+        served=served,
+        found=found,
+        below=below,
+        tell_estimate=tell_estimate,
     )
 
 
 def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatIf:
     """The same question with one more setting at each value.
 
-    The stack is that of the question without a value, and no value changes it: a faster link never brings another.
+    The stack is that of the answer without a value, and no value changes it: a faster link never brings another.
 
     Raises:
         InputError: a bad quantity.
@@ -472,18 +537,25 @@ def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatI
     model, _ = named(question, watch)
     sweep = read_sweep(text)
     settings = [setting(sweep.name, value, model) for value in sweep.values]
-    asked = replace(question, what_if=None)
-    system = plan_inputs(asked, watch, again=True).system
-    if question.calibration == "auto" and not system.cluster.calibration:
-        asked = replace(asked, calibration=system.calibration.name)
-    questions = [replace(asked, set=(*question.set, given)) for given in settings]
-    inputs = [plan_inputs(one, watch) for one in questions]  # refuses before anything is searched
+    plain = replace(question, what_if=None)
+    asked = stack_inputs(plain, watch)
+    first = asked[0].system
+    fixed = plain if len(asked) == 1 else replace(plain, calibration=first.calibration.name)
+    for given in settings:  # refuses before anything is searched
+        plan_inputs(replace(fixed, set=(*question.set, given)), watch)
+    stacks: Stacks | None = None
+    if len(asked) > 1:
+        with watch.moving("searching every stack without a value"):
+            stacks = _taken(plain, asked, use, watch).stacks
+        fixed = plain if stacks is None else replace(plain, calibration=stacks.taken)
+        watch.takes("the stack of the answer without a value is kept at every value")
     points: list[WhatIfPoint] = []
     answers: list[Planned] = []
     with watch.counting("looking at the first value", "considered") as done:
-        for value, given, one, parts in zip(sweep.values, settings, questions, inputs, strict=True):
-            found = _planned(one, parts, use)
+        for value, given in zip(sweep.values, settings, strict=True):
+            one = replace(fixed, set=(*question.set, given))
+            found = _planned(one, [plan_inputs(one, watch)], use, Watch())
             answers.append(found)
             points.append(WhatIfPoint(value=value, number=leading_number(value), setting=given, plan=found.plan))
             done(value, len(points), len(settings))
-    return WhatIf(what_if=sweep.name, points=tuple(points), answers=tuple(answers))
+    return WhatIf(what_if=sweep.name, points=tuple(points), answers=tuple(answers), stacks=stacks)

@@ -225,11 +225,8 @@ class PlanInputs:
         return None if system is None else system.cluster
 
 
-def plan_inputs(question: PlanQuestion, watch: Watch, *, again: bool = False) -> PlanInputs:
+def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     """Everything that a plan's question says, as objects.
-
-    Args:
-        again: whether the stack is chosen for the hardware as it is set, see `rackline.api.resolve.resolve_on`.
 
     Raises:
         RacklineError: as `rackline.api.resolve.resolve`; options that contradict each other.
@@ -258,7 +255,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch, *, again: bool = False) ->
     pool_layouts = matching_layouts(question.prefill_layout, model, (other or cluster).num_chips)
     _check_overlap(question, modes, layouts, model, cluster)
     model = with_adapter(model, question, watch)
-    system = resolve_on(question, model, cluster, watch, engine or "auto", again=again)
+    system = resolve_on(question, model, cluster, watch, engine or "auto")
     same = system.calibration.name if question.calibration == "auto" else question.calibration
     ahead = None if other is None else resolve_on(question, model, other, watch, same)
     return PlanInputs(

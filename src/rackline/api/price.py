@@ -11,14 +11,18 @@ from rackline.api.demand import USUAL_OUTPUT, fleet_question, requests_of, sold_
 from rackline.api.model_options import media_of, with_media
 from rackline.api.price_question import PriceQuestion
 from rackline.api.resolve import check_context, resolve
-from rackline.api.selling import SearchedWays, rent_of
+from rackline.api.selling import SearchedWays, offer_of, rent_of
+from rackline.api.stacks import estimated_by, stacks_of
 from rackline.api.uses import Use, use_lines
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
+    from rackline.api.option import CalibrationLike
+    from rackline.bands.stacks import Stacks
     from rackline.pricing import Offered
     from rackline.report.figure import Figure
+    from rackline.system import System
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +32,14 @@ class Priced:
     Args:
         offered: the sheet.
         use: the lengths and limits that a use gave; None where none was named.
+        stacks: all that were asked, where none was named; None where there is no choice.
     """
 
-    json_keys: ClassVar = ("*offered", "use")
+    json_keys: ClassVar = ("*offered", "use", "stacks")
 
     offered: Offered
     use: Use | None = None
+    stacks: Stacks | None = None
 
 
 def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
@@ -118,10 +124,15 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         raise InputError(what="purchase", given=question.purchase, allowed="instead of `rent` or `price`")
     asked, use, mixture = requests_of(question)
     of_traffic = fleet_question(asked)
-    system = resolve(asked, watch)
-    system = replace(system, model=with_media(system.model, media_of(asked, watch)))
+    media = media_of(asked, watch)
+
+    def system_of(calibration: CalibrationLike) -> System:
+        found = resolve(replace(asked, calibration=calibration), watch)
+        return replace(found, model=with_media(found.model, media))
+
+    systems = [system_of(one) for one in stacks_of(asked, watch) or [asked.calibration]]
     rent = rent_of(
-        system.cluster,
+        systems[0].cluster,
         purchase_usd=asked.purchase,
         years=asked.years,
         usd_per_kwh=asked.electricity_price,
@@ -131,12 +142,7 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
     from rackline.pricing import Terms, offer_prices
 
     steps, output_len = asked.contexts, asked.output or USUAL_OUTPUT
-    check_context(system.model, max(steps) + output_len, watch)
-    model, cluster = system.model, system.cluster
-    ways = SearchedWays(
-        system=replace(system, cluster=replace(cluster, usd_per_chip_hour=rent.usd_per_chip_hour)),
-        layouts=matching_layouts(asked.layout, model, cluster.num_chips),
-    )
+    check_context(systems[0].model, max(steps) + output_len, watch)
     terms = Terms(
         margin=asked.margin,
         earned_at="longest" if asked.margin_at == "longest" else "mean",
@@ -147,6 +153,16 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         lifetimes_s=asked.lifetimes,
         mixture=mixture,
     )
+
+    def ways_of(system: System) -> SearchedWays:
+        cluster = replace(system.cluster, usd_per_chip_hour=rent.usd_per_chip_hour)
+        layouts = matching_layouts(asked.layout, system.model, cluster.num_chips)
+        return SearchedWays(system=replace(system, cluster=cluster), layouts=layouts)
+
+    first = terms.prompts(0.0, steps[0])
+    with watch.moving("searching for the cheapest deployment of the first tier under each stack"):
+        system, stacks = estimated_by(asked, systems, lambda one: offer_of(ways_of(one), first, terms, rent), watch)
+    model, cluster, ways = system.model, system.cluster, ways_of(system)
     with watch.moving("searching for the cheapest deployment of each mode and context tier"):
         found = offer_prices(ways, rent, terms, steps=list(steps))
     if found.deployment is None:
@@ -157,5 +173,6 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         )
     if of_traffic is not None:
         one = replace(of_traffic, price=rent.usd_per_chip_hour, rent=None)
+        one = one if stacks is None else replace(one, calibration=stacks.taken)
         found = sold_to(one, found, ways, list(steps), watch)
-    return Priced(offered=found, use=use)
+    return Priced(offered=found, use=use, stacks=stacks)

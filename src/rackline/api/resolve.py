@@ -265,15 +265,11 @@ def resolve_on(
     cluster: Cluster,
     watch: Watch,
     calibration: CalibrationLike = "auto",
-    *,
-    again: bool = False,
 ) -> System:
     """As `resolve`, for a model and a cluster that are known.
 
     Args:
         calibration: of a question that names none.
-        again: whether `auto` chooses the stack for the model and the cluster as they are set; else it keeps the one
-            that it takes for them as the catalogue has them, so that a better link never brings a slower stack.
     """
     from rackline.parallel import parse_routing, precision
     from rackline.system import System
@@ -281,7 +277,7 @@ def resolve_on(
     chip = cluster.chip
     taken = calibration if question.calibration == "auto" else question.calibration
     if taken == "auto":
-        taken = cluster.calibration or _usual_stack(question, model, cluster, watch, again=again)
+        taken = cluster.calibration or _default_stack(question, model, cluster, watch)
         if cluster.calibration:
             watch.takes(f"calibration {cluster.calibration}, which comes with {cluster.name} (--calibration)")
     labels = (question.precision,) if isinstance(question.precision, str) else question.precision or ("native",)
@@ -297,25 +293,29 @@ def resolve_on(
     )
 
 
-def _usual_stack(question: OnCluster, model: AnyModel, cluster: Cluster, watch: Watch, *, again: bool) -> str:
-    """The stack of "auto", with a note of it where there are several to choose from."""
-    from rackline.arch import found_model
-    from rackline.search.stacks import usual_stack
+def _default_stack(question: OnCluster, model: AnyModel, cluster: Cluster, watch: Watch) -> str:
+    """The stack of "auto" where stacks are not compared, with a note of it where there are several to choose from.
 
-    plain, on = model, cluster
+    It is that of the model and the cluster as the catalogue has them: what is set never brings another stack.
+    """
+    from rackline.bands.stacks import default_stacks
+
+    first, *others = default_stacks(*as_published(question, model, cluster, watch))
+    if others:
+        watch.takes(
+            f"stack {first}: most is known of it on {cluster.chip.name} for this model, before {', '.join(others)}; "
+            "their costs are not compared here (--calibration)"
+        )
+    return first
+
+
+def as_published(question: OnCluster, model: AnyModel, cluster: Cluster, watch: Watch) -> tuple[AnyModel, Cluster]:
+    """The model and the cluster without what a question sets, as far as it names them."""
+    from rackline.arch import found_model
+
     if isinstance(question.model, str):
-        plain = found_model(lookup_of(question, watch).find(question.model))
-    if isinstance(question.on, str):
-        on = cluster_of(question.on)
-    kept = choice = usual_stack(plain, on)
-    if again:
-        choice = usual_stack(*named(question, watch))
-    which = f"cheapest measured on {cluster.chip.name} for this model"
-    if choice.name != kept.name:
-        which = f"chosen again, the cheapest for what was set; without it {kept.name}, which `explain` keeps"
-    if choice.second:
-        watch.takes(f"stack {choice.name}: {which}; {choice.second} {choice.ratio:.2f} times as much (--calibration)")
-    return choice.name
+        model = found_model(lookup_of(question, watch).find(question.model))
+    return model, cluster_of(question.on) if isinstance(question.on, str) else cluster
 
 
 def in_version(numbers: Calibration, server: str | None, chip: Chip) -> Calibration:

@@ -10,10 +10,11 @@ from rackline.api.option import Option
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
+    from rackline.api.stacks import Offer
     from rackline.api.watch import Watch
     from rackline.hardware import Cluster
     from rackline.parallel import Layout
-    from rackline.pricing import PromptLengths, Rent, TokenCosts, Way
+    from rackline.pricing import PromptLengths, Rent, Terms, TokenCosts, Way
     from rackline.search.choice import Choice
     from rackline.serving.workload import Workload
     from rackline.system import System
@@ -191,3 +192,30 @@ class SearchedWays:
             output_chip_s=found.usd_per_mtok_output / per_mtok,
             used_share=used / found.billed_chips,
         )
+
+
+def offer_of(ways: SearchedWays, lengths: PromptLengths, terms: Terms, rent: Rent) -> Offer | str:
+    """What the mean request of a tier costs in the standard mode under the stack of some ways, or why there is none.
+
+    Args:
+        lengths: prompts of the tier.
+    """
+    from rackline.api.stacks import Offer, observe_line
+    from rackline.passes import Batch
+
+    way = ways.cheapest(lengths, terms.output_len, terms.tpot_s)
+    if isinstance(way, str):
+        return way
+    deployment, layout = way.costs.deployment, way.costs.deployment.layout
+    per_rank = max(way.batch_size / (layout.attention_dp * layout.pp), 1.0)
+    batch = Batch(
+        decode_sequences=per_rank,
+        context_len=lengths.mean + 0.5 * terms.output_len,
+        group_tokens=per_rank * layout.attention_dp,
+    )
+    return Offer(
+        cost=way.request_chip_s * rent.usd_per_chip_hour / 3600.0 / terms.output_len * 1e6,
+        step=deployment.table().time(batch),
+        pools=way.prefill is not None,
+        measurement=observe_line(ways.system, lengths.mean, terms.output_len, f"--users {way.batch_size:.0f}"),
+    )

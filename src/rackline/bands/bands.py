@@ -21,6 +21,10 @@ from rackline.parallel import Deployment, Layout
 
 COVERAGE = 0.9
 """Share of measured values that a band holds."""
+RATIO_SHARES = tuple(place / 20.0 for place in range(1, 20))
+"""Shares of the cases up to which the ratios of a band reach; the first and the last are its ends."""
+DRAWN = ("tpot_s", "pools_tpot_s")
+"""Metrics whose ratios are stored, for groups of any layout: costs follow the time per output token."""
 ANY = "*"
 _DIGITS = 4
 _SHIPPED = ("bands.toml", "further_bands.toml")
@@ -67,6 +71,7 @@ class Band:
         low, high: predicted · low to predicted · high holds COVERAGE of the measured values.
         num_cases: cases behind it [count].
         num_models: models among them [count].
+        ratios: quantiles of measured / predicted at RATIO_SHARES, ascending; empty where they are not stored.
     """
 
     metric: str
@@ -75,6 +80,7 @@ class Band:
     high: float
     num_cases: int
     num_models: int
+    ratios: tuple[float, ...] = ()
 
 
 def layout_class(layout: Layout) -> str:
@@ -139,7 +145,7 @@ def to_toml(bands: Mapping[Key, Band], files: Iterable[str]) -> str:
     comments = (
         f"Written by `rackline validate --write-bands` from {names}.",
         f"measured / predicted lies between low and high in {COVERAGE:.0%} of the cases of a group, of models that no",
-        "fit has seen.",
+        f"fit has seen; ratios are quantiles at {', '.join(f'{share:g}' for share in RATIO_SHARES[:2])} and so on.",
     )
     rows = [
         {
@@ -149,6 +155,7 @@ def to_toml(bands: Mapping[Key, Band], files: Iterable[str]) -> str:
             "high": float(one.high),
             "cases": one.num_cases,
             "models": one.num_models,
+            **({"ratios": list(one.ratios)} if one.metric in DRAWN and one.of.layout == ANY else {}),
         }
         for one in bands.values()
     ]
@@ -166,6 +173,7 @@ def read_bands(text: str) -> dict[Key, Band]:
             high=float(row["high"]),
             num_cases=int(row["cases"]),
             num_models=int(row["models"]),
+            ratios=tuple(row.get("ratios", ())),
         )
         for row in rows
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from rackline.bands.stacks import default_stack
 from rackline.ledger.work import Finding, Work, World
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
@@ -25,7 +26,6 @@ from rackline.scaling import (
     power_sum_minimum,
     train_flop,
 )
-from rackline.search.stacks import usual_stack
 from rackline.system import System
 from rackline.training.runs import TrainLayout
 from rackline.units import format_count, format_percent
@@ -48,7 +48,7 @@ def grpo_job(world: World, name: str, answers: int) -> RlJob:
         InputError: a model whose layers are not known.
     """
     model, rack = world.model(name), world.cluster(CLUSTER).with_num_chips(CHIPS)
-    numbers = calibration(usual_stack(model, rack).name, rack.chip)
+    numbers = calibration(default_stack(model, rack), rack.chip)
     return RlJob.of(
         System.of(model, rack, calibration=numbers, precisions=[precision("bf16", model, rack.chip)]),
         prompts=answers // _GENERATIONS,

@@ -26,7 +26,7 @@ from rackline.report.wording import Prose, money, money_name, percent, share, tr
 from rackline.search import Candidate, Choice, Plan
 from rackline.units import format_bytes, format_count, format_seconds
 
-MOST_LINES = 40  # of the answer at 100 columns
+MOST_LINES = 41  # of the answer at 100 columns
 _ROWS = 3  # of a pass that are named
 
 

@@ -83,7 +83,7 @@ class Finalist:
     reason: str = ""
 
 
-def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]]) -> list[Finalist]:
+def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]], below: float = float("inf")) -> list[Finalist]:
     """Simulate the cheapest of each kind, the cheapest kind first.
 
     An option is simulated to the end unless it cannot be cheaper than what was: because its passes alone cost more
@@ -92,10 +92,11 @@ def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]]) -> list[Fin
     Args:
         service: what all of them share.
         kinds: of single engines and of pools, the cheapest by their estimates, cheapest first; may be empty.
+        below: cost of an option that is known already [USD per million output tokens].
     """
     found = [Finalist() for _ in kinds]
     costs = [kind[0].usd_with_leftover if kind else float("inf") for kind in kinds]
-    least = float("inf")
+    least = below
     for index in sorted(range(len(kinds)), key=lambda place: costs[place]):
         finalist = _first_that_holds(service, kinds[index], least)
         found[index] = finalist

@@ -104,10 +104,10 @@ class Plan:
         What was simulated stands before what was not.
         """
         found = [choice for choice in (self.aggregated, self.pools) if choice is not None]
-        return tuple(sorted(found, key=lambda choice: (choice.sustained is None, self._cost(choice))))
+        return tuple(sorted(found, key=lambda choice: (choice.sustained is None, self.cost_of(choice))))
 
-    def _cost(self, choice: Choice) -> float:
-        """What the objective has least of, for an output token."""
+    def cost_of(self, choice: Choice) -> float:
+        """What the objective has least of [USD or chip-hours per million output tokens, all-in; J an output token]."""
         if self.objective == "joules" and choice.energy is not None:
             return choice.energy.joules_per_output_token
         return choice.usd_with_leftover
@@ -140,16 +140,17 @@ class Plan:
             both = replace(both, best=replace(both.best, not_simulated=_NEXT))
         return replace(self, aggregated=alone and replace(alone, not_simulated=_NEXT), disaggregated=both)
 
-    def served(self, service: Service, engines: Engines) -> Plan:
+    def served(self, service: Service, engines: Engines, below: float = math.inf) -> Plan:
         """The same with the cheapest of each kind served.
 
         Args:
             service: what they share.
             engines: what the search over single engines found.
+            below: cost from which on it is of no use.
         """
         both = self.disaggregated
         pairs = both.contenders if both else ()
-        alone, apart = serve_kinds(service, (engines.contenders, pairs))
+        alone, apart = serve_kinds(service, (engines.contenders, pairs), below)
         if both is not None and pairs:
             both = replace(both, best=apart.choice, reason=apart.reason)
         return replace(
@@ -200,6 +201,8 @@ def plan(
     prefill: PrefillPool | None = ANY_POOL,
     threads: int = 2,
     served: bool = True,
+    found: Contenders | None = None,
+    below: float = math.inf,
     tell_estimate: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """Evaluate every layout × precision × mode × batch and return the cheapest that meets the limits.
@@ -211,12 +214,15 @@ def plan(
         prefill: of separate pools for prefill and decode; None to look at single engines only.
         served: whether to rank engines under random arrivals and simulate the cheapest to find the rate at which the
             limits hold; else engines are ranked in a closed loop, with every slot always taken.
+        found: what `contenders` found for the same question, where it was asked before.
+        below: cost from which on the answer is of no use: it is not simulated to the end there
+            [USD or chip-hours per million output tokens].
         tell_estimate: is given the plan by estimates, before the cheapest are simulated.
 
     Raises:
         InputError: the space is empty.
     """
-    found = contenders(system, demand, among, prefill=prefill, threads=threads, open_loop=served)
+    found = found or contenders(system, demand, among, prefill=prefill, threads=threads, open_loop=served)
     engines, pools, prefill, workload = found.engines, found.pools, found.prefill, demand.workload
     calibration = system.calibration
     answer = Plan(
@@ -249,7 +255,7 @@ def plan(
         launched = [*engines.contenders[:1], *pools.contenders[:1]]
         better.append(better_refused_pair(found.whole, demand.limits, prefill, launched))
     answer = replace(answer, rejected=(*(one for one in better if one is not None), *engines.rejected))
-    return (answer.served(service, engines) if served else answer).with_energy(service)
+    return (answer.served(service, engines, below) if served else answer).with_energy(service)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,8 +277,12 @@ class Contenders:
     @property
     def best(self) -> Choice | None:
         """The cheapest of both kinds by its estimate, of those that can be simulated if any can; None without one."""
-        found = [*self.engines.contenders, *(self.pools.contenders if self.pools else ())]
-        return min(found, key=lambda one: (one.shares_contexts, one.usd_with_leftover), default=None)
+        return min(self.choices, key=lambda one: (one.shares_contexts, one.usd_with_leftover), default=None)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """Those of both kinds, of which one is the answer."""
+        return (*self.engines.contenders, *(self.pools.contenders if self.pools else ()))
 
 
 def contenders(

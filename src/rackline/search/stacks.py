@@ -1,158 +1,82 @@
-"""Which serving stack is taken where none is named: of those measured on the chip, the cheapest for the model.
+"""Serving stacks beside each other: which were measured on a chip, and how much of a step stands on their own rows.
 
-A short search, the same for every command: one machine (or as many as hold the weights), the checkpoint's own data
-types, a dozen layouts that the stack launches, 2k tokens in and 512 out at 50 ms per token, with every slot taken. What
-a question asks for beside model and chip has no part in it, so that commands agree.
+What can be said of their costs, given how far off each of them was, is `rackline.bands.stacks`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-
-import numpy as np
 
 from rackline.arch import AnyModel, Model
 from rackline.catalog import measured_stacks, names
 from rackline.hardware import Chip, Cluster
 from rackline.parallel import Layout, Precision, Routing, enumerate_layouts, precision
 from rackline.parallel.precision import storage_bytes
-from rackline.passes import Batch, calibration
-from rackline.passes.fallback import best_stack, num_measured
-from rackline.search.engines import EngineSearch
-from rackline.search.launch_rules import launch_rules
-from rackline.search.space import SearchSpace, Space
-from rackline.serving.workload import Mode, Workload
-from rackline.system import Constraints, System
+from rackline.passes import Batch, PassTime, calibration
+from rackline.passes.fallback import num_measured
+from rackline.system import System
 
-_REQUEST = Workload(input_len=2048, output_len=512)
-_TPOT_S = 0.05
-_BATCHES = np.array([1, 4, 16, 32, 64, 128, 256, 512], dtype=np.float64)  # sequences of a rank
-_MODE = Mode(admission="chunked", max_batched_tokens=8192)
+_BATCH, _CONTEXT_LEN = 32.0, 2048.0  # of the usual step, on a rank
 _ROOM = 1.25  # memory for weights, and for some KV cache beside them
-_COMPARABLE = 0.5  # of the measured operations of the stack with most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackChoice:
-    """The stack that is taken.
+def stacks_on(chip: Chip) -> tuple[str, ...]:
+    """Stacks with kernels measured on a chip and launch rules of their own."""
+    return tuple(one for one in measured_stacks() if one in names("launch_rules") and num_measured(one, chip))
 
-    Args:
-        name: of the stack, or "generic" where nothing was measured on the chip.
-        second: the next; empty where there is no other.
-        ratio: cost of a request on the second over that on the first.
+
+def own_share(step: PassTime, stack: str, chip: Chip) -> float:
+    """Share of a step that stands on rows measured under a stack on a chip, over all rows in use [1].
+
+    Rows of another stack, of what stacks share, of the generation or of all chips stand in and do not count.
     """
+    rows = [row for row in step.rows if row.used]
+    own = sum(row.seconds for row in rows if row.evidence == "measured" and row.origin == f"{stack}, {chip.name}")
+    return own / (sum(row.seconds for row in rows) or 1.0)
 
-    name: str
-    second: str = ""
-    ratio: float = 1.0
 
+def usual_shares(model: AnyModel, cluster: Cluster) -> dict[str, float]:
+    """Share of a usual decode step that stands on a stack's own rows, of each stack measured on the chip [1].
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
-    """What every stack is tried on.
-
-    Args:
-        machine: hosts that hold the weights, at no price.
-        types: the checkpoint's own data types.
-        layouts: on all chips of the machine; may be empty.
+    The step does not depend on what a question asks for beside model and chip: a tensor-parallel replica on as many
+    hosts as hold the weights, the checkpoint's own data types, 32 sequences of 2,048 tokens. Empty where that is no
+    replica, or where the layers of the model are not known.
     """
-
-    model: Model
-    machine: Cluster
-    types: Precision
-    layouts: tuple[Layout, ...]
-
-
-def usual_stack(model: AnyModel, cluster: Cluster) -> StackChoice:
-    """The stack for a model on the chips of a cluster, independent of how many are in use."""
-    known = comparable_stacks(cluster.chip)
-    if not isinstance(model, Model) or len(known) < 2:
-        return StackChoice(name=best_stack(cluster.chip))
+    if not isinstance(model, Model):
+        return {}
     types = precision("native", model, cluster.chip)
-    machine = _machine(model, cluster, types)
-    return StackChoice(name=best_stack(cluster.chip)) if machine is None else _cheapest(model, machine, types, *known)
+    chips = _chips_holding(model, cluster, types)
+    if chips is None:
+        return {}
+    return _shares(model, replace(cluster, usd_per_chip_hour=None, rented_chips=1).with_num_chips(chips), types)
 
 
 @lru_cache(maxsize=256)
-def _cheapest(model: Model, machine: Cluster, types: Precision, *stacks: str) -> StackChoice:
-    """The cheapest of some stacks on a machine; remembered by all values of model and machine, not by their names."""
-    trial = _Trial(model=model, machine=machine, types=types, layouts=_layouts(model, machine.num_chips))
-    known = [stack for stack in stacks if _is_measured(trial, stack)] or [*stacks]
-    costs = {stack: cost for stack in known if (cost := _cost(trial, stack)) < math.inf}
-    ranked = sorted(costs, key=lambda stack: costs[stack])
-    if not ranked:
-        return StackChoice(name=best_stack(machine.chip))
-    first, *others = ranked
-    if not others:
-        return StackChoice(name=first)
-    return StackChoice(name=first, second=others[0], ratio=costs[others[0]] / costs[first])
+def _shares(model: Model, machine: Cluster, types: Precision) -> dict[str, float]:
+    """Remembered by all values of model and machine, not by their names."""
+    layout = _widest(model, machine.num_chips)
+    batch = Batch(decode_sequences=_BATCH, context_len=_CONTEXT_LEN)
+    found: dict[str, float] = {}
+    if layout is None:
+        return found
+    for stack in stacks_on(machine.chip):
+        numbers = calibration(stack, machine.chip)
+        system = System.of(model, machine, calibration=numbers, precisions=[types], routing=Routing())
+        found[stack] = own_share(system.deployment(layout).table().time(batch), stack, machine.chip)
+    return found
 
 
-def comparable_stacks(chip: Chip) -> list[str]:
-    """Stacks with launch rules of their own and enough kernels measured on a chip."""
-    counts = {stack: num_measured(stack, chip) for stack in measured_stacks() if stack in names("launch_rules")}
-    most = max(counts.values(), default=0)
-    return [stack for stack, count in counts.items() if count and count >= _COMPARABLE * most]
-
-
-def _machine(model: Model, cluster: Cluster, types: Precision) -> Cluster | None:
-    """As many hosts as hold the weights, a power of two, at no price; None where the fabric joins too few."""
-    host = cluster.host_chips
+def _chips_holding(model: Model, cluster: Cluster, types: Precision) -> int | None:
+    """Chips of as many hosts as hold the weights, a power of two; None where the fabric joins too few."""
     weights = model.total_params * storage_bytes(types.expert_weights if model.is_moe else types.linear_weights)
-    hosts = 2 ** max(math.ceil(math.log2(_ROOM * weights / (host * cluster.chip.program_bytes))), 0)
-    chips = host * hosts
-    free = replace(cluster, usd_per_chip_hour=None, rented_chips=1)
-    return free.with_num_chips(chips) if chips <= cluster.max_chips else None
+    hosts = 2 ** max(math.ceil(math.log2(_ROOM * weights / (cluster.host_chips * cluster.chip.program_bytes))), 0)
+    chips = cluster.host_chips * hosts
+    return chips if chips <= cluster.max_chips else None
 
 
-def _layouts(model: Model, num_chips: int) -> tuple[Layout, ...]:
-    """Layouts without pipeline stages: attention cut over a replica or each rank its own, experts cut or spread."""
-    return tuple(
-        one
-        for one in enumerate_layouts(model, num_chips)
-        if one.pp == one.cp == 1
-        and 1 in (one.attention_dp, one.tp)
-        and one.ep in (1, one.tp * one.attention_dp)
-        and one.chips_per_replica.bit_count() == 1
-    )
-
-
-def _is_measured(trial: _Trial, stack: str) -> bool:
-    """Whether the row that takes most of a decode step was measured under this stack, in the checkpoint's types."""
-    if not trial.layouts:
-        return False
-    deployment = _system(trial, stack).deployment(trial.layouts[0])
-    batch = Batch(decode_sequences=float(_BATCHES[len(_BATCHES) // 2]), context_len=float(_REQUEST.input_len))
-    rows = [row for row in deployment.table().time(batch).rows if row.used]
-    return max(rows, key=lambda row: row.seconds).evidence == "measured"
-
-
-def _system(trial: _Trial, stack: str) -> System:
-    """A trial under a stack; experts chosen uniformly, which all stacks share."""
-    return System.of(
-        trial.model,
-        trial.machine,
-        calibration=calibration(stack, trial.machine.chip),
-        precisions=[trial.types],
-        routing=Routing(),
-    )
-
-
-def _cost(trial: _Trial, stack: str) -> float:
-    """Least cost of the request on a stack, in any unit that all stacks share; infinite where it starts nothing."""
-    if not trial.layouts:
-        return math.inf
-    among = SearchSpace(layouts=trial.layouts, modes=[_MODE], batches=_BATCHES, rules=launch_rules(stack))
-    space = Space.of(_system(trial, stack), _REQUEST, among, threads=1)
-    starts = np.flatnonzero(space.launches(trial.types, _MODE))
-    if not starts.size:
-        return math.inf
-    space = replace(space, grid=space.grid.take(starts))
-    points = EngineSearch.through(space, Constraints(), open_loop=False).shortlist.points()
-    points = points.take(np.flatnonzero(points.serves))
-    if not len(points):
-        return math.inf
-    quick = points.cost[points.tpot_s <= _TPOT_S]
-    return float(np.min(quick)) if quick.size else float(points.cost[np.argmin(points.tpot_s)])
+def _widest(model: Model, num_chips: int) -> Layout | None:
+    """The most tensor parallelism, experts cut as attention is; None where there is no such layout."""
+    plain = [one for one in enumerate_layouts(model, num_chips) if one.pp == one.cp == one.attention_dp == one.ep == 1]
+    return max(plain, key=lambda one: one.tp, default=None)

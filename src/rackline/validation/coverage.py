@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from rackline.bands.bands import ANY, COVERAGE, Band, Evidence, Key, find_band
+from rackline.bands.bands import ANY, COVERAGE, RATIO_SHARES, Band, Evidence, Key, find_band
 from rackline.catalog.index import stack_name
 from rackline.errors import RacklineError
 from rackline.fitting.solver import groups_of, leave_out
@@ -89,9 +89,15 @@ def _bands_of(metric: str, values: Sequence[_Value]) -> dict[Key, Band]:
         models = len({value.model for value in members})
         ends[of] = _mixed(ends, of, _quantiles(members), models)
         if len(members) >= FEWEST:
-            low, high = np.exp(ends[of]).tolist()
+            ratios = np.exp(ends[of]).tolist()
             found[metric, of] = Band(
-                metric=metric, of=of, low=low, high=high, num_cases=len(members), num_models=models
+                metric=metric,
+                of=of,
+                low=ratios[0],
+                high=ratios[-1],
+                num_cases=len(members),
+                num_models=models,
+                ratios=tuple(ratios),
             )
     return found
 
@@ -116,9 +122,8 @@ def _mixed(known: Mapping[Evidence, Array], of: Evidence, own: Array, models: in
 
 
 def _quantiles(values: Sequence[_Value]) -> Array:
-    """Lower and upper end."""
-    tail = (1.0 - COVERAGE) / 2.0
-    return _quantile(np.array([value.log for value in values]), [value.model for value in values], [tail, 1.0 - tail])
+    """At RATIO_SHARES, whose ends hold COVERAGE."""
+    return _quantile(np.array([value.log for value in values]), [value.model for value in values], RATIO_SHARES)
 
 
 def _quantile(values: Array, models: Sequence[str], shares: Sequence[float]) -> Array:
@@ -134,9 +139,10 @@ def _quantile(values: Array, models: Sequence[str], shares: Sequence[float]) -> 
 
 
 def _scaled(band: Band, factor: Array) -> Band:
-    middle = 0.5 * (math.log(band.low) + math.log(band.high))
-    half = 0.5 * (math.log(band.high) - math.log(band.low)) * factor
-    return replace(band, low=float(np.exp(middle - half)), high=float(np.exp(middle + half)))
+    logs = np.log(band.ratios)
+    middle = 0.5 * (logs[0] + logs[-1])
+    ratios = np.exp(middle + factor * (logs - middle)).tolist()
+    return replace(band, low=ratios[0], high=ratios[-1], ratios=tuple(ratios))
 
 
 def _needed(metric: str, values: Sequence[_Value]) -> Array:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from rackline.arch import Model
+from rackline.bands.stacks import default_stack
 from rackline.errors import InputError, RacklineError
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import ALGORITHMS, MODES, AnswerLengths, RlJob, RlOverheads
 from rackline.posttraining.plan import RlStep, Schedule, given_step, rl_plan
-from rackline.search.stacks import usual_stack
 from rackline.system import System
 from rackline.training.runs import TrainLayout
 from rackline.validation.cases import Case, Unsupported, case_from
@@ -61,7 +61,7 @@ def rl_step_of(resolver: Resolver, case: Case, overheads: RlOverheads | None = N
         raise InputError(what="model", given=case.model, allowed="a model whose layers are known")
     chip = resolver.chip(case.chip)
     rack = resolver.cluster(chip, case.num_chips)
-    name = case.text("engine") or usual_stack(model, rack).name
+    name = case.text("engine") or default_stack(model, rack)
     serving = System.of(
         model,
         rack,

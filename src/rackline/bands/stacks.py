@@ -1,0 +1,253 @@
+"""Which serving stack is taken where none is named, and whether one can be called cheaper than another.
+
+The cheapest of several predictions wins by its error as often as by its merit. So a stack is called cheaper only if its
+cost is lower in most of many paired draws, one error for each stack, from what measured servers of that stack, kind of
+model and chip deviated by from predictions that had not seen their model; and only if such servers ran under it, and
+most of its decode step stands on kernels that were measured under it on the chip. Otherwise the costs cannot be told
+apart, and the stack of which most is known is taken. That one is also the default where nothing is searched.
+
+The errors of two stacks are drawn independently. What a model or a chip has in common under both would cancel, so that
+the share of draws is on the careful side of 50 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar, Literal
+from zlib import crc32
+
+import numpy as np
+
+from rackline.arch import AnyModel
+from rackline.bands.bands import ANY, RATIO_SHARES, Band, Evidence, find_band, kind_of_model, shipped_bands
+from rackline.hardware import Chip, Cluster
+from rackline.passes.fallback import best_stack
+from rackline.passes.features import Array
+from rackline.search.stacks import usual_shares
+
+SURE = 0.8
+"""Share of the draws in which a stack that is called cheaper costs less."""
+OWN = 0.7
+"""Share of a decode step that stands on its own measured rows."""
+_AS_MUCH = 0.1  # of a step: stacks whose shares are this near are known equally well by their kernels
+_DRAWS = 4000
+_ABOVE = 1e-9  # of a cost, so that it is beaten and not equal
+_SEED = 20261123
+
+Basis = Literal["simulated", "estimate", "bound"]
+
+
+def errors_of(stack: str, model: AnyModel, chip: Chip, *, pools: bool = False) -> Band:
+    """What measured servers of a stack, with a model of this kind on a chip, deviate by in time per output token.
+
+    Args:
+        pools: those with pools of prefill and decode workers.
+    """
+    of = Evidence(stack=stack, kind=kind_of_model(model), chip=chip.name)
+    return find_band(shipped_bands(), "pools_tpot_s" if pools else "tpot_s", of)
+
+
+@cache
+def drawn(stack: str, ratios: tuple[float, ...]) -> Array:
+    """Errors of a stack, the same in every run, shape (draws,) [measured / predicted].
+
+    Args:
+        ratios: quantiles at RATIO_SHARES; what lies beyond them is drawn as they are.
+    """
+    shares = np.random.default_rng([_SEED, crc32(stack.encode())]).random(_DRAWS)
+    return np.exp(np.interp(shares, RATIO_SHARES, np.log(ratios)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackCost:
+    """The answer under one stack.
+
+    Args:
+        stack: name.
+        version: that is launched.
+        cost: of its answer, with engines on chips that are left over, or a lower bound of it [USD or chip-hours per
+            million output tokens, all-in; J an output token]; infinite where it has no answer.
+        basis: simulated, an estimate of what cannot be simulated, or a bound where that is dear enough.
+        own_share: of the decode step of its answer, on rows measured under it on the chip [1].
+        errors: what measured servers of its kind deviate by.
+        reason: why it has no answer; empty where it has one.
+    """
+
+    json_keys: ClassVar = (
+        "stack",
+        "version",
+        "cost",
+        "basis",
+        "own_share",
+        "can_be_called_cheaper=stands",
+        "errors.of=group",
+        "errors.low=errors.low",
+        "errors.high=errors.high",
+        "errors.cases=errors.num_cases",
+        "errors.models=errors.num_models",
+        "reason",
+    )
+
+    stack: str
+    version: str
+    cost: float
+    basis: Basis
+    own_share: float
+    errors: Band
+    reason: str = ""
+
+    @property
+    def group(self) -> str:
+        """The measured servers that its errors are from."""
+        return self.errors.of.text()
+
+    @property
+    def stands(self) -> bool:
+        """Whether it can be called cheaper: its own kernels were measured here, and servers of its own stack."""
+        return self.own_share >= OWN and self.errors.of.stack == self.stack
+
+    def chance_below(self, other: StackCost) -> float:
+        """Share of paired draws in which this costs less: a server r times as slow a token costs r times as much."""
+        mine, others = drawn(self.stack, self.errors.ratios), drawn(other.stack, other.errors.ratios)
+        return float(np.mean(self.cost * mine < other.cost * others))
+
+    def beats(self, other: StackCost) -> bool:
+        """Whether it can be called cheaper."""
+        return self.stands and self.basis != "bound" and self.chance_below(other) >= SURE
+
+    def beats_from(self, stack: str, errors: Iterable[Band]) -> float:
+        """Cost from which on it can be called cheaper than another stack, by any of its errors; infinite for none."""
+        if not self.stands or self.basis == "bound":
+            return math.inf
+        mine = drawn(self.stack, self.errors.ratios)
+        over = [mine / drawn(stack, each.ratios) for each in errors]
+        return (1.0 + _ABOVE) * self.cost * max(float(np.quantile(one, SURE, method="higher")) for one in over)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """One stack beside the one that is taken.
+
+    Args:
+        found: its answer.
+        chance: share of the draws in which the one that is taken costs less; None for itself.
+        beaten_by: a stack that can be called cheaper; empty without one.
+    """
+
+    json_keys: ClassVar = ("*found", "chance_taken_is_cheaper=chance", "beaten_by")
+
+    found: StackCost
+    chance: float | None
+    beaten_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacks:
+    """All stacks that were asked, and the one that is taken.
+
+    Args:
+        taken: name.
+        rows: those with an answer, cheapest first, then the others.
+        measurement: command line that would tell most of what cannot be separated; empty where nothing is open.
+    """
+
+    json_keys: ClassVar = ("taken", "verdict", "rows", "measurement")
+
+    taken: str
+    rows: tuple[Weighed, ...]
+    measurement: str = ""
+
+    @classmethod
+    def of(cls, found: Sequence[StackCost]) -> Stacks | None:
+        """Weigh what was found; None where no stack has an answer.
+
+        Args:
+            found: of each stack, that of which most is known first; see `default_stacks`.
+        """
+        by_cost = sorted(found, key=lambda one: one.cost)
+        answers = [one for one in by_cost if math.isfinite(one.cost)]
+        if not answers:
+            return None
+        beaten = {
+            one.stack: next((other.stack for other in answers if other is not one and other.beats(one)), "")
+            for one in answers
+        }
+        left = [one for one in found if not beaten.get(one.stack, "beaten") and one.basis != "bound"]
+        taken = next((one for one in left if one.stands), left[0])
+        return cls(
+            taken=taken.stack,
+            rows=tuple(
+                Weighed(
+                    found=one,
+                    chance=None if one is taken or not math.isfinite(one.cost) else taken.chance_below(one),
+                    beaten_by=beaten.get(one.stack, ""),
+                )
+                for one in by_cost
+            ),
+        )
+
+    @property
+    def open(self) -> tuple[StackCost, ...]:
+        """Those than which none can be called cheaper, cheapest first; the one that is taken is among them."""
+        return tuple(one.found for one in self.rows if math.isfinite(one.found.cost) and not one.beaten_by)
+
+    @property
+    def best(self) -> StackCost:
+        """The one that is taken."""
+        return next(one.found for one in self.rows if one.found.stack == self.taken)
+
+    @property
+    def verdict(self) -> str:
+        """ "cheaper", or "not separable"."""
+        return "cheaper" if len(self.open) == 1 and self.best.stands else "not separable"
+
+    @property
+    def to_measure(self) -> str:
+        """The stack of which one measured server would tell most: that with the widest errors; empty for one alone."""
+        if len(self.open) < 2:
+            return ""
+        return max(self.open, key=lambda one: one.errors.high / one.errors.low).stack
+
+
+def best_known(shares: Mapping[str, float], errors: Mapping[str, Band]) -> list[str]:
+    """Stacks by what is known of them, most first.
+
+    Those whose decode step stands most on their own rows come first; of shares within a tenth of the largest, the one
+    with the narrowest group of measured servers, and of equal groups the least errors.
+
+    Args:
+        shares: of a decode step [1], by stack.
+        errors: of served requests, by stack.
+    """
+
+    def servers(stack: str) -> tuple[int, float]:
+        band = errors[stack]
+        named = sum(part != ANY for part in (band.of.stack, band.of.kind, band.of.chip))
+        return -named, band.high / band.low
+
+    left, found = dict(shares), list[str]()
+    while left:
+        near = [stack for stack, share in left.items() if share >= max(left.values()) - _AS_MUCH]
+        found.append(min(near, key=servers))
+        del left[found[-1]]
+    return found
+
+
+def default_stacks(model: AnyModel, cluster: Cluster) -> list[str]:
+    """The stacks of a model on the chips of a cluster, by what is known of them; the first is taken without a search.
+
+    Independent of how many chips are in use and of what is asked for, so that commands agree. Where nothing was
+    measured on the chip, or the layers of the model are not known, that with the most measurements, else the generic
+    one.
+    """
+    shares = usual_shares(model, cluster)
+    errors = {stack: errors_of(stack, model, cluster.chip) for stack in shares}
+    return best_known(shares, errors) or [best_stack(cluster.chip)]
+
+
+def default_stack(model: AnyModel, cluster: Cluster) -> str:
+    """The first of `default_stacks`."""
+    return default_stacks(model, cluster)[0]
