@@ -1,0 +1,177 @@
+"""rackline and AISimulate on the same measured servings: errors by source, stack and model, as a table of the docs.
+
+    uv venv /tmp/peer && uv pip install --python /tmp/peer/bin/python aisimulate==0.13.0.dev202610270000000085
+    uv run python bench/head_to_head.py measured/serving.jsonl ... --peer /tmp/peer/bin/python
+
+The wheel (1.6 GB with what it requires) stays in an environment of its own and is not part of CI. Rows are drawn from the
+files, each combination of model, stack and chip in turn, by a fixed seed. AISimulate replays each as `aisimulate predict`
+does: its default version of the stack's tables, the layout of the row, as many requests a user as the benchmarks send.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rackline.validation.cases import Case
+    from rackline.validation.scoreboard import Score
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "accuracy" / "head-to-head.md"
+STORED = ROOT / "docs" / "measured" / "head-to-head.json"
+BEGIN, END = "<!-- head to head: begin -->", "<!-- head to head: end -->"
+SEED = 35
+REQUESTS_A_USER = 10
+MOST_TOKENS = 20e6
+"""Output tokens of one replay; beyond, users send fewer requests, three at least."""
+SECONDS_A_ROW = 240
+CHECKPOINTS = {
+    ("DeepSeek-V3.1", "fp8"): ("deepseek-ai/DeepSeek-V3", {}),
+    ("Kimi-K2.5", "fp4"): ("nvidia/Kimi-K2.5-NVFP4", {}),
+    ("Llama-3.1-8B", "bf16"): ("meta-llama/Meta-Llama-3.1-8B", {}),
+    ("Llama-3.1-8B", "fp8"): ("meta-llama/Meta-Llama-3.1-8B", {"gemm_quant_mode": "fp8"}),
+    ("Llama-3.1-70B", "bf16"): ("meta-llama/Meta-Llama-3.1-70B", {}),
+    ("Llama-3.1-70B", "fp8"): ("nvidia/Llama-3.1-70B-Instruct-FP8", {}),
+    ("Llama-3.1-70B", "fp4"): ("meta-llama/Meta-Llama-3.1-70B", {"gemm_quant_mode": "nvfp4"}),
+    ("Llama-3.3-70B", "bf16"): ("meta-llama/Meta-Llama-3.1-70B", {}),
+    ("Llama-3.1-405B", "bf16"): ("meta-llama/Meta-Llama-3.1-405B", {}),
+    ("Qwen3-8B", "bf16"): ("Qwen/Qwen3-8B", {}),
+    ("Qwen3-32B", "bf16"): ("Qwen/Qwen3-32B", {}),
+    ("Qwen3-32B", "fp8"): ("Qwen/Qwen3-32B", {"gemm_quant_mode": "fp8"}),
+    ("Qwen3-32B", "fp4"): ("Qwen/Qwen3-32B", {"gemm_quant_mode": "nvfp4"}),
+    ("Qwen3-30B-A3B", "bf16"): ("Qwen/Qwen3-30B-A3B", {}),
+    ("Qwen3-235B-A22B", "bf16"): ("Qwen/Qwen3-235B-A22B", {}),
+    ("Qwen3-235B-A22B", "fp8"): ("Qwen/Qwen3-235B-A22B-FP8", {}),
+    ("Qwen3.5-397B-A17B", "bf16"): ("Qwen/Qwen3.5-397B-A17B", {}),
+    ("Qwen3.5-397B-A17B", "fp8"): (
+        "Qwen/Qwen3.5-397B-A17B",
+        {"gemm_quant_mode": "fp8", "moe_quant_mode": "fp8_block"},
+    ),
+    ("gpt-oss-120b", "fp4"): ("openai/gpt-oss-120b", {}),
+    ("gpt-oss-120b", "mxfp4"): ("openai/gpt-oss-120b", {}),
+}
+"""(start of the model's name, label of its precision) → checkpoint that the wheel knows and the data types that differ
+from it; the longest start counts. Other models have no configuration in the wheel."""
+
+
+def answer_all(lines: Iterator[str]) -> None:
+    """What the environment of AISimulate runs: configurations in, mean times per output token and to the first out."""
+    import signal
+    from importlib import import_module
+
+    prediction = import_module("aisimulate.predict")
+    config = import_module("aisimulate.config")
+    factory = import_module("aisimulate.stack").resolve_runner_factory("engine")
+    answers = sys.stdout
+    sys.stdout = sys.stderr
+    signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(TimeoutError(f"more than {SECONDS_A_ROW} s")))
+    for line in lines:
+        signal.alarm(SECONDS_A_ROW)
+        try:
+            question = config.CorePredictionConfig.model_validate(json.loads(line))
+            found = prediction.run_prediction(question, stack="engine", runner_factory=factory).summary
+            answer = {"tpot_s": found["mean_tpot_ms"] / 1e3, "ttft_s": found["mean_ttft_ms"] / 1e3}
+        except Exception as error:  # any of the wheel's refusals is an answer: none
+            answer = {"refused": f"{type(error).__name__}: {error}"[:300]}
+        signal.alarm(0)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def configuration(case: Case) -> dict[str, Any] | None:
+    """A measured serving as AISimulate takes it; None where the wheel has no configuration of the model."""
+    name = case.model.rpartition("/")[2]
+    starts = [start for start, label in CHECKPOINTS if name.startswith(start) and label == case.precision]
+    if not starts or not isinstance(case.values.get("concurrency"), int):
+        return None
+    checkpoint, types = CHECKPOINTS[max(starts, key=len), case.precision]
+    parts = {key: int(value) for key, value in case.layout.items() if isinstance(value, int)}
+    users, output_len = int(case.number("concurrency")), int(case.number("output_len"))
+    tensor, expert = parts.get("tp", 1), parts.get("ep", 1)
+    ranks = parts.get("attention_dp", max(parts.get("moe_tp", 1) * expert // tensor, 1))
+    mixture = {"moe_tensor": parts.get("moe_tp", tensor * ranks // expert), "moe_expert": expert}
+    most = int(case.values.get("max_num_seqs") or max(256, -(-users // ranks)))  # type: ignore[call-overload]
+    chunk = int(case.values.get("max_num_batched_tokens") or 8192)  # type: ignore[call-overload]
+    requests = min(REQUESTS_A_USER * users, max(3 * users, int(MOST_TOKENS / output_len)))
+    return {
+        "traffic": {
+            "source": {"type": "synthetic", "input_tokens": int(case.number("input_len")), "output_tokens": output_len},
+            "load": {"type": "concurrency", "concurrency": users},
+            "stop": {"requests": requests},
+        },
+        "engine": {
+            "mode": "aggregated",
+            "model": checkpoint,
+            "hardware": case.chip.replace("-", "_"),
+            "backend": case.stack,
+            "workers": {
+                "aggregated": {
+                    "parallelism": {
+                        "tensor": tensor,
+                        "pipeline": parts.get("pp", 1),
+                        "attention_data": ranks,
+                        **mixture,
+                    },
+                    "scheduler": {"max_batched_tokens": chunk, "max_sequences": most},
+                    "timing": types,
+                }
+            },
+        },
+    }
+
+
+def drawn(cases: Sequence[Case], count: int) -> list[Case]:
+    """Rows by model × stack × chip in turn, in an order drawn by a fixed seed, until there are enough."""
+    groups: dict[tuple[str, str, str], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.model, case.stack, case.chip), []).append(case)
+    chance = random.Random(SEED)
+    queues = [chance.sample(members, len(members)) for _, members in sorted(groups.items())]
+    found = [queue[place] for place in range(max(map(len, queues))) for queue in queues if place < len(queue)]
+    return found[:count]
+
+
+def answers(python: str, questions: Sequence[Mapping[str, Any]], kept: Path) -> list[dict[str, Any]]:
+    """What AISimulate says to each question; what a run that was cut off has said already is not asked again."""
+    known: dict[str, dict[str, Any]] = {}
+    if kept.exists():
+        known = {item["asked"]: item["answer"] for item in map(json.loads, kept.read_text().splitlines())}
+    asked = [json.dumps(question, sort_keys=True) for question in questions]
+    left = [line for line in dict.fromkeys(asked) if line not in known]
+    if left:
+        command = [python, __file__, "--answer"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
+            if peer.stdin is None or peer.stdout is None:
+                raise RuntimeError("the pipe to AISimulate has no ends")
+            with kept.open("a") as file:
+                for line in left:
+                    peer.stdin.write(line + "\n")
+                    peer.stdin.flush()
+                    known[line] = json.loads(peer.stdout.readline())
+                    file.write(json.dumps({"asked": line, "answer": known[line]}) + "\n")
+                    file.flush()
+            peer.stdin.close()
+    return [known[line] for line in asked]
+
+
+def main() -> None:
+    """Draw rows, ask both, store the answers and write the page's tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("--peer", help="Python of the environment that AISimulate is installed in")
+    parser.add_argument("--rows", type=int, default=200)
+    parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.answer:
+        answer_all(iter(sys.stdin))
+
+
+if __name__ == "__main__":
+    main()
