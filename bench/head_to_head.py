@@ -1,11 +1,14 @@
-"""rackline and AISimulate on the same measured servings: errors by source, stack and model, as a table of the docs.
+"""rackline and AISimulate on the same measured servings: errors by source, stack and model, as a page of the docs.
 
     uv venv /tmp/peer && uv pip install --python /tmp/peer/bin/python aisimulate==0.13.0.dev202610270000000085
-    uv run python bench/head_to_head.py measured/serving.jsonl ... --peer /tmp/peer/bin/python
+    uv run python bench/head_to_head.py ../shared/measured/serving_qwen3_235b.jsonl \\
+        --fitted ../shared/measured/serving.jsonl ../shared/measured/serving_power.jsonl --peer /tmp/peer/bin/python
+    uv run python bench/head_to_head.py  # writes the page from what is stored
 
-The wheel (1.6 GB with what it requires) stays in an environment of its own and is not part of CI. Rows are drawn from the
-files, each combination of model, stack and chip in turn, by a fixed seed. AISimulate replays each as `aisimulate predict`
+The wheel (1.6 GB with what it requires) stays in an environment of its own and is not part of CI. Rows are drawn from
+the files, each combination of model, stack and chip in turn, by a fixed seed. AISimulate replays each as its `predict`
 does: its default version of the stack's tables, the layout of the row, as many requests a user as the benchmarks send.
+rackline predicts the rows that its numbers are fitted to (`--fitted`) with and without their model in the fit.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rackline.validation.cases import Case
-    from rackline.validation.scoreboard import Score
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "accuracy" / "head-to-head.md"
@@ -161,16 +164,142 @@ def answers(python: str, questions: Sequence[Mapping[str, Any]], kept: Path) -> 
     return [known[line] for line in asked]
 
 
+def asked_both(
+    files: Sequence[str], fitted: Sequence[str], python: str, count: int, kept: Path
+) -> list[dict[str, Any]]:
+    """Rows with what was measured and what each says; those that one of them does not answer have a reason.
+
+    Args:
+        files: cases that no number is fitted to.
+        fitted: cases that the shipped numbers are fitted to; each of their models is left out in turn as well.
+        python: of the environment of AISimulate.
+        count: of rows to draw [count].
+        kept: file of answers that a run which was cut off goes on from.
+    """
+    from dataclasses import replace
+
+    from rackline.validation import read_cases
+    from rackline.validation.refit import refit
+    from rackline.validation.run import score_cases
+
+    found = read_cases([*files, *fitted])
+    cases = drawn([case for case in found.cases if configuration(case)], count)
+    said = answers(python, [question for case in cases if (question := configuration(case))], kept)
+    board = score_cases(replace(found, cases=tuple(cases), unsupported=()), num_worst=0)
+    own = {(score.case_id, score.metric): score.predicted for score in board.scores}
+    refits = refit(read_cases(fitted), "model", processes=1) if fitted else None
+    left_out = {(one.case_id, one.metric): one.predicted for one in refits.board.scores} if refits else {}
+    return [
+        {
+            "id": case.case_id,
+            "source": Path(case.where.split(", line")[0]).stem,
+            "model": case.model.rpartition("/")[2],
+            "stack": case.stack,
+            "chip": case.chip,
+            "fitted": (case.case_id, "tpot_s") in left_out,
+            "refused": answer.get("refused", "" if (case.case_id, "tpot_s") in own else "rackline"),
+            **{
+                metric: {
+                    "measured": case.measured[metric],
+                    "aisimulate": answer.get(metric),
+                    "rackline": own.get((case.case_id, metric)),
+                    "left_out": left_out.get((case.case_id, metric), own.get((case.case_id, metric))),
+                }
+                for metric in METRICS
+                if metric in case.measured
+            },
+        }
+        for case, answer in zip(cases, said, strict=True)
+    ]
+
+
+METRICS = {"tpot_s": "Time per output token", "ttft_s": "Time to first token"}
+TOOLS = {"aisimulate": "AISimulate", "left_out": "rackline, model left out", "rackline": "rackline as it ships"}
+SOURCES = {
+    "serving": "servings that rackline's numbers are fitted to",
+    "serving_power": "the second laboratory (ML.ENERGY), the same",
+    "serving_qwen3_235b": "Qwen3-235B, to which nothing is fitted",
+}
+FEWEST = 6
+
+
+def errors_of(rows: Sequence[Mapping[str, Any]], metric: str, tool: str) -> tuple[float, float, float]:
+    """Median and 90th percentile of |predicted / measured - 1|, and median(predicted / measured) - 1."""
+    from numpy import array, median, quantile
+
+    ratios = array([row[metric][tool] / row[metric]["measured"] for row in rows])
+    return float(median(abs(ratios - 1))), float(quantile(abs(ratios - 1), 0.9)), float(median(ratios) - 1)
+
+
+def markdown(stored: Mapping[str, Any]) -> str:
+    """The tables of the page."""
+    rows = [row for row in stored["rows"] if not row["refused"]]
+    refused = [row for row in stored["rows"] if row["refused"]]
+    lines = [
+        f"{stored['date']}, AISimulate {stored['version']}, {len(stored['rows'])} servings drawn of "
+        f"{stored['of']:,}; both answer {len(rows)}. Median / 90th percentile of the error, bias.",
+    ]
+    ahead: list[str] = []
+    for metric, title in METRICS.items():
+        lines += ["", f"### {title}", "", f"| servings | cases | {' | '.join(TOOLS.values())} |"]
+        lines.append(f"|---|---:|{'---:|' * len(TOOLS)}")
+        for by in ("", "source", "stack", "model"):
+            groups: dict[str, list[Mapping[str, Any]]] = {}
+            for row in rows:
+                if metric in row:
+                    groups.setdefault(row[by] if by else "all", []).append(row)
+            for group, members in sorted(groups.items(), key=lambda item: -len(item[1])):
+                if len(members) < FEWEST:
+                    continue
+                errors = {tool: errors_of(members, metric, tool) for tool in TOOLS}
+                label = SOURCES.get(group, group)
+                cells = [f"{100 * a:.1f} / {100 * b:.0f} %, {100 * c:+.0f}" for a, b, c in errors.values()]
+                lines.append(f"| {label} | {len(members)} | {' | '.join(cells)} |")
+                if errors["aisimulate"][0] < errors["left_out"][0]:
+                    ahead.append(
+                        f"{title.lower()} of {label} ({100 * errors['aisimulate'][0]:.1f} against "
+                        f"{100 * errors['left_out'][0]:.1f} %)"
+                    )
+    lines += [
+        "",
+        f"AISimulate is ahead by the median, models left out of rackline's fits: {'; '.join(ahead) or 'nowhere'}.",
+    ]
+    if refused:
+        reasons = sorted({f"{row['model']} on {row['chip']} under {row['stack']}" for row in refused})
+        lines += ["", f"Not answered by AISimulate: {len(refused)} ({'; '.join(reasons)})."]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Draw rows, ask both, store the answers and write the page's tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*")
+    parser.add_argument("files", nargs="*", help="cases that no number is fitted to")
+    parser.add_argument("--fitted", nargs="*", default=[], help="cases that the shipped numbers are fitted to")
     parser.add_argument("--peer", help="Python of the environment that AISimulate is installed in")
-    parser.add_argument("--rows", type=int, default=200)
+    parser.add_argument("--rows", type=int, default=220)
+    parser.add_argument("--kept", type=Path, default=ROOT / "build" / "head-to-head.jsonl")
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.answer:
         answer_all(iter(sys.stdin))
+        return
+    from rackline.validation.page import fill_block
+
+    if asked.peer:
+        from rackline.validation import read_cases
+
+        version = "import importlib.metadata as m; print(m.version('aisimulate'))"
+        told = subprocess.run([asked.peer, "-c", version], capture_output=True, text=True, check=True)
+        asked.kept.parent.mkdir(parents=True, exist_ok=True)
+        stored = {
+            "date": datetime.now(UTC).date().isoformat(),
+            "version": told.stdout.strip(),
+            "seed": SEED,
+            "of": sum(configuration(case) is not None for case in read_cases([*asked.files, *asked.fitted]).cases),
+            "rows": asked_both(asked.files, asked.fitted, asked.peer, asked.rows, asked.kept),
+        }
+        STORED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    fill_block(PAGE, BEGIN, END, markdown(json.loads(STORED.read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

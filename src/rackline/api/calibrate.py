@@ -321,7 +321,8 @@ def _chips() -> dict[str, Chip]:
 
 def _onboarded(question: CalibrateQuestion, target: Path | None, watch: Watch) -> Onboarded:
     """Fit a release or chip beside what is stored, score cases before and after, write the catalogue."""
-    from rackline.catalog.index import folder, forget, user_catalogue
+    from rackline.catalog.index import folder, user_catalogue
+    from rackline.catalog.load import forget
     from rackline.fitting import read_tables, write_files
     from rackline.fitting.onboard import of_release, onboard
     from rackline.hardware import chip as find_chip

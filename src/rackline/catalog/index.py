@@ -96,7 +96,7 @@ def find(kind: Kind, name: str) -> Traversable:
     if not name.endswith(".toml") and len(name) <= _LONGEST_NAME:
         if name in names(kind):
             return file_of(kind, name)
-        index = _alias_index(kind)
+        index = alias_index(kind)
         for form in _forms(kind, name):
             if form in index:
                 return file_of(kind, index[form])
@@ -130,11 +130,11 @@ def usual_machine(chip: str) -> str | None:
         >>> usual_machine("h100-sxm"), usual_machine("gb200"), usual_machine("l4")
         ('dgx-h100', 'gb200-nvl72', None)
     """
-    return _machines().get(chip)
+    return machines().get(chip)
 
 
 @functools.cache
-def _machines() -> dict[str, str]:
+def machines() -> dict[str, str]:
     """The smallest cluster of each chip."""
     found: dict[str, tuple[int, str]] = {}
     for name in names("clusters"):
@@ -152,18 +152,12 @@ def canonical_name(kind: Kind, label: str) -> str | None:
         ('llama-3.1-70b', None)
     """
     form = "-".join(label.lower().split())
-    return form if form in names(kind) else _alias_index(kind).get(form)
+    return form if form in names(kind) else alias_index(kind).get(form)
 
 
 def stack_name(label: str) -> str:
     """Catalogue name of a serving or training stack from any spelling; unknown ones in lower case."""
     return canonical_name("stacks", label) or label.lower()
-
-
-def forget() -> None:
-    """Read the names and files of the catalogue again: one was written."""
-    for kept in (names, file_of, _machines, _alias_index):
-        kept.cache_clear()
 
 
 def _exists(file: Path) -> bool:
@@ -178,7 +172,7 @@ def _nearest(kind: Kind, name: str) -> list[str]:
     """Return canonical names whose name or alias looks like the given one."""
     if len(name) > _LONGEST_NAME:
         return []
-    index = _alias_index(kind)
+    index = alias_index(kind)
     found: list[str] = []
     for form in _forms(kind, name):
         for near in nearest_names(form, [*names(kind), *index]):
@@ -213,7 +207,7 @@ def _forms(kind: Kind, name: str) -> list[str]:
 
 
 @functools.cache
-def _alias_index(kind: Kind) -> dict[str, str]:
+def alias_index(kind: Kind) -> dict[str, str]:
     """Map lower-case aliases (and their shortened forms) to canonical names."""
     exact: dict[str, str] = {name: name for name in names(kind)}
     loose: dict[str, str] = {}

@@ -25,7 +25,18 @@ from pydantic_core import ErrorDetails
 
 from rackline.catalog.base import SourcedRecord
 from rackline.catalog.calibrations import CalibrationRecord
-from rackline.catalog.index import SINGULAR, Kind, file_of, find, folder, names, shipped_head, user_catalogue
+from rackline.catalog.index import (
+    SINGULAR,
+    Kind,
+    alias_index,
+    file_of,
+    find,
+    folder,
+    machines,
+    names,
+    shipped_head,
+    user_catalogue,
+)
 from rackline.catalog.models import ModelRecord
 from rackline.catalog.overrides import apply_overrides, keys_of_table
 from rackline.catalog.records import (
@@ -269,6 +280,12 @@ def measured_stacks() -> tuple[str, ...]:
     """Stacks whose kernels were measured, in the order in which they stand in for one another."""
     ranks = {name: shipped_head("stacks", name).get("fallback_rank") for name in names("stacks")}
     return tuple(name for _, name in sorted((rank, name) for name, rank in ranks.items() if isinstance(rank, int)))
+
+
+def forget() -> None:
+    """Read names and files of the catalogue again: one was written."""
+    for kept in (names, file_of, machines, alias_index, _of_catalogue, measured_stacks):
+        kept.cache_clear()
 
 
 # ----------------------------------------------------------------------------------------------- errors

@@ -1,4 +1,4 @@
-"""A stored scoreboard on a page of the documentation: Markdown tables between two markers."""
+"""Tables on pages of the documentation, between two markers; a stored scoreboard as such tables."""
 
 from __future__ import annotations
 
@@ -67,9 +67,18 @@ def write_docs(stored: Mapping[str, Any], page: Path) -> None:
 def fill_block(page: Path, begin: str, end: str, text: str) -> None:
     """Replace the block between two markers on a page; line endings are kept.
 
+    Args:
+        page: the page, or a folder with one page that has this block.
+
     Raises:
         InputError: the page cannot be read or written, or does not have this block.
     """
+    if page.is_dir():
+        pages = [one for one in sorted(page.glob("*.md")) if begin in one.read_text(encoding="utf-8")]
+        if len(pages) != 1:
+            allowed = f"a folder with one page that has the lines {begin} and {end}"
+            raise InputError(what="--write-docs", given=str(page), allowed=allowed)
+        page = pages[0]
     old = read_text(page, what="--write-docs", allowed="a readable page")
     if old.count(begin) != 1 or end not in old.split(begin)[1]:
         raise InputError(what="--write-docs", given=str(page), allowed=f"a page with the lines {begin} and {end}")

@@ -71,7 +71,16 @@ def _cells(stats: Stats) -> list[str]:
     return [percent(stats.median_abs_error), percent(stats.p90_abs_error), percent(stats.bias, signed=True)]
 
 
-_HEADS = ("median", "p90", "bias", "in sample", "p90", "bias", "mean of models", "worst model")
+_HEADS = (
+    "median",
+    "p90",
+    "bias",
+    "in sample: median",
+    "in sample: p90",
+    "in sample: bias",
+    "mean of models",
+    "worst model",
+)
 
 
 def _summary(found: Refit) -> Table:
@@ -109,25 +118,36 @@ def refit_markdown(found: Refit) -> str:
     ]
     for metric, left, whole, macro, worst in _rows(found):
         lines.append(f"| {metric} | {' | '.join([*_cells(left), *_cells(whole), macro, worst])} |")
-    lines += ["", f"| left out {found.by} | cases | {_heads(_metrics(found))} |"]
-    lines.append(f"|---|---:|{'---:|' * (2 * len(_metrics(found)))}")
-    for fold in found.folds:
-        cells: list[str] = []
-        for metric in _metrics(found):
-            cells += _cells(statistics([one for one in fold.scores if one.metric == metric]))[:2]
-        lines.append(f"| {fold.left_out} | {fold.num_cases} | {' | '.join(cells)} |")
+    for metrics in _tables(found):
+        lines += ["", f"| left out {found.by} | cases | {' | '.join(metrics)} |", f"|---|---:|{'---:|' * len(metrics)}"]
+        for fold in found.folds:
+            cells = [_pair(statistics([one for one in fold.scores if one.metric == metric])) for metric in metrics]
+            if set(cells) != {"-"}:
+                lines.append(f"| {fold.left_out} | {fold.num_cases} | {' | '.join(cells)} |")
     lines += ["", "| number | least | most | all cases |", "|---|---:|---:|---:|"]
     for name, values in found.ranges().items():
         lines.append(f"| {name} | {' | '.join(_number(name, value) for value in values)} |")
     return "\n".join(lines)
 
 
-def _metrics(found: Refit) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.metric for one in found.board.scores))
+_TOGETHER = (
+    ("tpot_s", "ttft_s", "request_s", "served_tokens_per_s"),
+    ("pools_tpot_s", "pools_ttft_s", "pools_request_s"),
+    ("prefill_s", "token_s", "total_s"),
+)
 
 
-def _heads(metrics: Sequence[str]) -> str:
-    return " | ".join(f"{metric} {what}" for metric in metrics for what in ("median", "p90"))
+def _tables(found: Refit) -> list[list[str]]:
+    """The metrics of each table: single engines, pools, single batches, the rest."""
+    known = list(dict.fromkeys(one.metric for one in found.board.scores))
+    rest = [metric for metric in known if not any(metric in kind for kind in _TOGETHER)]
+    tables = [[metric for metric in kind if metric in known] for kind in _TOGETHER]
+    return [table for table in (*tables, rest) if table]
+
+
+def _pair(stats: Stats) -> str:
+    """Median and 90th percentile of the errors of a group."""
+    return f"{percent(stats.median_abs_error)} / {percent(stats.p90_abs_error)}" if stats.supported else "-"
 
 
 def write_refit_docs(found: Refit, page: Path) -> None:
