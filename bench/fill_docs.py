@@ -173,7 +173,8 @@ def left_out_table(by: str, *metrics: str) -> str:
     for name, row in left_out_tables(by)[1].items():
         pairs = [(row.get(f"{metric} median", "-"), row.get(f"{metric} p90", "-")) for metric in metrics]
         cells = ["-" if median == "-" else f"{median} / {p90}" for median, p90 in pairs]
-        rows.append(f"| {name} | {row['cases']} | {' | '.join(cells)} |")
+        if set(cells) != {"-"}:
+            rows.append(f"| {name} | {row['cases']} | {' | '.join(cells)} |")
     return "\n".join(
         ["\n| left out | cases | " + " | ".join(metrics) + " |", "|---|---:|" + "---:|" * len(metrics), *rows, ""]
     )

@@ -65,7 +65,7 @@ from it; the longest start counts. Other models have no configuration in the whe
 
 
 def answer_all(lines: Iterator[str]) -> None:
-    """What the environment of AISimulate runs: configurations in, mean times per output token and to the first out."""
+    """What the environment of AISimulate runs: configurations in, times per output token and to the first out."""
     import signal
     from importlib import import_module
 
@@ -80,7 +80,11 @@ def answer_all(lines: Iterator[str]) -> None:
         try:
             question = config.CorePredictionConfig.model_validate(json.loads(line))
             found = prediction.run_prediction(question, stack="engine", runner_factory=factory).summary
-            answer = {"tpot_s": found["mean_tpot_ms"] / 1e3, "ttft_s": found["mean_ttft_ms"] / 1e3}
+            answer = {
+                "tpot_s": found["mean_tpot_ms"] / 1e3,
+                "median_tpot_s": found["median_itl_ms"] / 1e3,
+                "ttft_s": found["mean_ttft_ms"] / 1e3,
+            }
         except Exception as error:  # any of the wheel's refusals is an answer: none
             answer = {"refused": f"{type(error).__name__}: {error}"[:300]}
         signal.alarm(0)
@@ -98,7 +102,7 @@ def configuration(case: Case) -> dict[str, Any] | None:
     parts = {key: int(value) for key, value in case.layout.items() if isinstance(value, int)}
     users, output_len = int(case.number("concurrency")), int(case.number("output_len"))
     tensor, expert = parts.get("tp", 1), parts.get("ep", 1)
-    ranks = parts.get("attention_dp", max(parts.get("moe_tp", 1) * expert // tensor, 1))
+    ranks = max(parts.get("attention_dp", 1), parts.get("moe_tp", 1) * expert // tensor)
     mixture = {"moe_tensor": parts.get("moe_tp", tensor * ranks // expert), "moe_expert": expert}
     most = int(case.values.get("max_num_seqs") or max(256, -(-users // ranks)))  # type: ignore[call-overload]
     chunk = int(case.values.get("max_num_batched_tokens") or 8192)  # type: ignore[call-overload]
@@ -181,6 +185,7 @@ def asked_both(
     from rackline.validation import read_cases
     from rackline.validation.refit import refit
     from rackline.validation.run import score_cases
+    from rackline.validation.sources import source_of
 
     found = read_cases([*files, *fitted])
     cases = drawn([case for case in found.cases if configuration(case)], count)
@@ -201,7 +206,9 @@ def asked_both(
             **{
                 metric: {
                     "measured": case.measured[metric],
-                    "aisimulate": answer.get(metric),
+                    "aisimulate": answer.get(
+                        "median_tpot_s" if metric == "tpot_s" and source_of(case).tpot == "median" else metric
+                    ),
                     "rackline": own.get((case.case_id, metric)),
                     "left_out": left_out.get((case.case_id, metric), own.get((case.case_id, metric))),
                 }
@@ -283,6 +290,7 @@ def main() -> None:
     if asked.answer:
         answer_all(iter(sys.stdin))
         return
+    from rackline.files import rounded
     from rackline.validation.page import fill_block
 
     if asked.peer:
@@ -298,7 +306,7 @@ def main() -> None:
             "of": sum(configuration(case) is not None for case in read_cases([*asked.files, *asked.fitted]).cases),
             "rows": asked_both(asked.files, asked.fitted, asked.peer, asked.rows, asked.kept),
         }
-        STORED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+        STORED.write_text(json.dumps(rounded(stored), indent=1) + "\n", encoding="utf-8")
     fill_block(PAGE, BEGIN, END, markdown(json.loads(STORED.read_text(encoding="utf-8"))))
 
 

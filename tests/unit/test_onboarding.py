@@ -60,7 +60,7 @@ def stored_values() -> dict[str, float]:
 
 
 def onboarded(*tables: str, **asked: object) -> Onboarded:
-    found = calibrate(*tables, processes=1, **asked).result
+    found = calibrate(list(tables), processes=1, **asked).result
     assert isinstance(found, Onboarded)
     return found
 
@@ -109,14 +109,25 @@ def test_what_got_worse_is_said(tmp_path: Path) -> None:
 def test_measured_servings_are_predicted_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from rackline.cli.main import run
 
-    slow = table(tmp_path / "gemm.csv", 3.0)
-    words = ["calibrate", "--release", "vllm=0.33", slow, "--cases", str(PAGES / "servings.jsonl")]
+    slow, cases = table(tmp_path / "gemm.csv", 3.0), tmp_path / "cases.jsonl"
+    rows = [json.loads(line) for line in (PAGES / "servings.jsonl").read_text().splitlines()]
+    cases.write_text("".join(json.dumps({**row, "stack_version": "0.33"}) + "\n" for row in rows))
+    words = ["calibrate", "--release", "vllm=0.33", slow, "--cases", str(cases)]
     assert run([*words, "--processes", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [group["verdict"] for group in found["groups"]] == ["replaced"]
     metrics = {name: (before, after) for name, _, before, _, after, _ in found["rescored"]["changes"]}
-    assert metrics["tpot_s"][1] != pytest.approx(metrics["tpot_s"][0])
+    assert metrics["tpot_s"][1] > 2 * metrics["tpot_s"][0]
     assert any(line.startswith("tpot_s: median") for line in found["worse"])
+
+
+def test_servings_of_older_versions_keep_their_numbers(tmp_path: Path) -> None:
+    found = onboarded(table(tmp_path / "gemm.csv", 3.0), release="vllm=0.33", cases=[str(PAGES / "servings.jsonl")])
+    assert found.rescored is not None
+    assert found.rescored.changes
+    for _, cases, median, p90, median_after, p90_after in found.rescored.changes:
+        assert (cases, median_after, p90_after) == (3, pytest.approx(median), pytest.approx(p90))
+    assert found.worse == ()
 
 
 def test_a_chip_of_a_file_gets_a_name_and_numbers(tmp_path: Path, catalogue: Path) -> None:
@@ -185,7 +196,7 @@ def test_a_folder_gets_what_ships_and_nothing_else(tmp_path: Path) -> None:
     other.write_text(Path(own).read_text().replace(",vllm,", ",another,"))
     out = tmp_path / "out"
     out.mkdir()
-    calibrate(own, str(newer), str(other), output=str(out), processes=1)
+    calibrate([own, str(newer), str(other)], output=str(out), processes=1)
     assert sorted(path.name for path in out.iterdir()) == ["generic.toml", "vllm.toml"]
     entries = tomllib.loads((out / "vllm.toml").read_text())["operation"]
     assert {(entry["dtype"], entry["stack_version"]) for entry in entries} == {("bf16", "0.33")}
