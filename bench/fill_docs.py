@@ -202,6 +202,7 @@ HELPERS = {
     "left_out": left_out,
     "left_out_range": left_out_range,
     "left_out_table": left_out_table,
+    "left_out_tables": left_out_tables,
     "number": number,
     "percent": percent,
     "scored": scored,
