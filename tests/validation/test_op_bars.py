@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rackline.catalog import OperationRecord, calibration_record, names
-from rackline.fitting import CalibrationResult, calibrate_tables, errors_by_kind
+from rackline.fitting import CalibrationResult, calibrate, errors_by_kind, read_tables
 from rackline.fitting.fit import of_class
 from rackline.hardware import chip, cluster
 from scripts import load_script
@@ -72,7 +72,8 @@ def result() -> CalibrationResult:
         found = cluster(name)
         links.setdefault(found.chip.name, found.scale_up.bytes_per_s_each_way)
     chips = {name: chip(name) for name in names("chips")}
-    return calibrate_tables([*sorted(folder.glob("*.csv")), *newer], chips=chips, links=links, models=[], processes=2)
+    tables = read_tables([*sorted(folder.glob("*.csv")), *newer], list(chips))
+    return calibrate(tables, chips=chips, links=links, models=[], processes=2)
 
 
 @pytest.mark.slow

@@ -348,10 +348,6 @@ def held_out_scores(found: Refit, files: tuple[str, ...], calibration: str = "au
     return scores
 
 
-def _existing(text: str, name: str) -> Path:
-    return Path(text)
-
-
 FILES = {
     "write_stored": SideFile(
         option=Option(kind="text", help="write the scoreboard to FILE.json, for `stored`"), write=_write_stored
@@ -363,7 +359,7 @@ FILES = {
             "or of the page of a folder that has it",
         ),
         write=_write_docs,
-        check=_existing,
+        folders=True,
     ),
     "write_bands": SideFile(
         option=Option(
