@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, assert_never, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from rackline.catalog.index import file_of
 from rackline.errors import InputError
 from rackline.files import rounded, toml_text
 from rackline.fitting.collectives import CUSTOM
-from rackline.fitting.evaluate import SEEDS, Errors, half_of_families
+from rackline.fitting.evaluate import SEEDS, Errors, half_of_families, is_worse
 from rackline.fitting.fit import Group, terms_of
 from rackline.fitting.kernels import KernelFit, version_of
 from rackline.fitting.older import held_out_errors, is_worth
@@ -34,8 +34,6 @@ from rackline.fitting.tables import Measurements
 from rackline.fitting.write import GENERIC, Entry, collective_entries, kernel_entries
 
 Verdict = Literal["new", "replaced", "as stored", "rejected"]
-RELATIVE, ABSOLUTE = 0.02, 0.002
-"""Increase of an error that does not count as worse: 2 % of itself plus 0.2 percentage points."""
 
 
 @cache
@@ -94,7 +92,7 @@ class OnboardedGroup:
     @property
     def is_worse(self) -> bool:
         """Whether the release is described worse than its entry was before; never where nothing was stored."""
-        return self.error > self.stated_error * (1 + RELATIVE) + ABSOLUTE
+        return not math.isnan(self.stated_error) and is_worse(self.error, self.stated_error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,14 +224,19 @@ class _Entries:
                 stated_error=float(stored[0].get("median_error", math.nan)),
                 verdict="rejected" if reason else "replaced" if gains else "as stored",
             )
-        if found.verdict == "as stored":
-            for entry in stored:
-                self._extend(entry, group.stack_version)
-        elif found.verdict != "rejected":
-            for entry in kernel_entries(fit):
-                self.put_entry("operation", entry)
-        else:
-            self.comments.append(f"  {group.stack_version} on {group.chip} {found.op_class} {found.dtype}: {reason}")
+        match found.verdict:
+            case "as stored":
+                for entry in stored:
+                    self._extend(entry, group.stack_version)
+            case "new" | "replaced":
+                for entry in kernel_entries(fit):
+                    self.put_entry("operation", entry)
+            case "rejected":
+                self.comments.append(
+                    f"  {group.stack_version} on {group.chip} {found.op_class} {found.dtype}: {reason}"
+                )
+            case _:
+                assert_never(found.verdict)
         return found
 
     def put_entry(self, table: str, entry: Entry) -> Entry:
