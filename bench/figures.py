@@ -188,6 +188,12 @@ PICTURES = (
         measured=True,
     ),
     Picture(
+        name="parity-served",
+        shows="`validate`: predicted over measured, servings",
+        command="validate ../shared/measured/serving.jsonl",
+        measured=True,
+    ),
+    Picture(
         name="parity",
         shows="`validate`: predicted over measured",
         command="validate ../shared/measured/training.jsonl",

@@ -127,23 +127,25 @@ def fits_of(kind: str, stacks: Iterable[str] = STACKS) -> list[Any]:
 
 @cache
 def left_out_tables(by: str) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
-    """The two tables of docs/accuracy.md on what was left out of the fits: metric -> columns, left out -> columns.
+    """What docs/accuracy/left-out.md says of what was left out of the fits: metric -> columns, left out -> columns.
 
     `rackline validate --refit` takes minutes, so what it wrote there is read here.
     """
-    block = re.search(rf"<!-- left out by {by}: begin -->(.*?)<!-- left out by {by}: end -->", _accuracy(), re.S)
+    page = (ROOT / "docs" / "accuracy" / "left-out.md").read_text(encoding="utf-8")
+    block = re.search(rf"<!-- left out by {by}: begin -->(.*?)<!-- left out by {by}: end -->", page, re.S)
     if block is None:
-        raise KeyError(f"docs/accuracy.md has no tables of what was left out by {by}")
-    found: list[dict[str, dict[str, str]]] = []
+        raise KeyError(f"docs/accuracy/left-out.md has no tables of what was left out by {by}")
+    metrics: dict[str, dict[str, str]] = {}
+    groups: dict[str, dict[str, str]] = {}
     for table in re.findall(r"(?:^\|.*\n)+", block[1], re.M):
         head, _, *rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()]
-        found.append({row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows})
-    return found[0], found[1]
-
-
-@cache
-def _accuracy() -> str:
-    return (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+        for row in rows if head[0] == "measured" else ():
+            metrics[row[0]] = dict(zip(head[1:], row[1:], strict=True))
+        for row in rows if head[0].startswith("left out") else ():
+            known = groups.setdefault(row[0], {"cases": row[1]})
+            for metric, cell in zip(head[2:], row[2:], strict=True):
+                known |= dict(zip((f"{metric} median", f"{metric} p90"), cell.split(" / "), strict=False))
+    return metrics, groups
 
 
 def left_out(by: str, metric: str, part: str = "median") -> str:
@@ -153,16 +155,29 @@ def left_out(by: str, metric: str, part: str = "median") -> str:
 
 def left_out_range(by: str, metric: str, part: str = "median") -> str:
     """The least and the largest of them by what was left out, in whole per cent: "7 to 16 %"."""
-    texts = [row[f"{metric} {part}"] for row in left_out_tables(by)[1].values()]
+    texts = [row.get(f"{metric} {part}", "-") for row in left_out_tables(by)[1].values()]
     values = sorted(float(text.rstrip(" %")) for text in texts if text != "-")
     return f"{values[0]:.0f} to {values[-1]:.0f} %"
 
 
 def worst_left_out(by: str, metric: str, part: str) -> str:
     """A part of the error of the worst of them by the median: its p90, or the number of its cases."""
-    rows = [row for row in left_out_tables(by)[1].values() if row[f"{metric} median"] != "-"]
+    rows = [row for row in left_out_tables(by)[1].values() if row.get(f"{metric} median", "-") != "-"]
     worst = max(rows, key=lambda row: float(row[f"{metric} median"].rstrip(" %")))
     return worst[part] if part == "cases" else f"{float(worst[f'{metric} {part}'].rstrip(' %')):.0f} %"
+
+
+def left_out_table(by: str, *metrics: str) -> str:
+    """Rows of a table: the error of each model, chip, stack or laboratory that was left out, the largest first."""
+    rows: list[str] = []
+    for name, row in left_out_tables(by)[1].items():
+        pairs = [(row.get(f"{metric} median", "-"), row.get(f"{metric} p90", "-")) for metric in metrics]
+        cells = ["-" if median == "-" else f"{median} / {p90}" for median, p90 in pairs]
+        if set(cells) != {"-"}:
+            rows.append(f"| {name} | {row['cases']} | {' | '.join(cells)} |")
+    return "\n".join(
+        ["\n| left out | cases | " + " | ".join(metrics) + " |", "|---|---:|" + "---:|" * len(metrics), *rows, ""]
+    )
 
 
 def kernel_fits() -> str:
@@ -186,6 +201,8 @@ HELPERS = {
     "kernels": kernels,
     "left_out": left_out,
     "left_out_range": left_out_range,
+    "left_out_table": left_out_table,
+    "left_out_tables": left_out_tables,
     "number": number,
     "percent": percent,
     "scored": scored,

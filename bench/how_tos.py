@@ -78,8 +78,9 @@ def follow(page: Path, binaries: Path) -> Followed:
     scripts, session = fences(page.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        for file in page.parent.glob("*.toml"):
-            shutil.copy(file, folder)
+        for file in page.parent.iterdir():
+            if file.suffix in (".toml", ".csv", ".jsonl"):
+                shutil.copy(file, folder)
         if session:
             (folder / "page.py").write_text(session, encoding="utf-8")
             scripts = [*scripts, "python page.py"]

@@ -24,6 +24,8 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 for _name in ("HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
     os.environ.pop(_name, None)
 
+os.environ["RACKLINE_CATALOGUE"] = os.devnull + "/catalogue"  # no test reads or writes the user's own
+
 os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # else Ray builds an environment for each worker under `uv run`
 
 # The lab exchanges between devices of the host; JAX reads this once, when it is first imported.

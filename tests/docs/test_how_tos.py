@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+
+import pytest
 
 from scripts import load_script
 
@@ -36,3 +39,12 @@ def test_what_a_page_shows_is_run(tmp_path: Path) -> None:
     assert script.follow(page, tmp_path).fault == ""
     page.write_text("```bash\nfalse | true\n```\n")
     assert "exit 1" in script.follow(page, tmp_path).fault
+
+
+def test_the_page_that_onboards_a_release_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a reader does: what the page shows, in an empty folder with the files beside the page."""
+    monkeypatch.delenv("RACKLINE_CATALOGUE")
+    page = script.PAGES / "calibrate.md"
+    scripts, _ = script.fences(page.read_text(encoding="utf-8"))
+    assert sum("rackline calibrate --" in text for text in scripts) == 2
+    assert script.follow(page, Path(sys.executable).parent).fault == ""

@@ -110,11 +110,21 @@ def test_what_is_wrong_is_found(tmp_path: Path, browser: Browser) -> None:
     assert "page.html at 1280, dark: has another look" in found
 
 
-def test_the_search_finds(address: str, browser: Browser) -> None:
+@pytest.mark.parametrize(("asked", "found"), [("all-reduce", "all-reduce"), ("How accurate is it?", "accuracy.html")])
+def test_the_search_finds(address: str, browser: Browser, asked: str, found: str) -> None:
     page = browser.new_page()
     page.set_default_timeout(120_000)
     page.goto(address + "index.html")
-    page.locator("input.md-search__input").fill("all-reduce")
+    page.locator("input.md-search__input").fill(asked)
     page.wait_for_selector(".md-search-result__link")
-    assert "all-reduce" in page.locator(".md-search-result").inner_text().lower()
+    links = [link.get_attribute("href") or "" for link in page.locator(".md-search-result__link").all()]
+    assert found in page.locator(".md-search-result").inner_text().lower() + links[0]
+    page.close()
+
+
+def test_the_accuracy_page_is_two_screens(address: str, browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 1100})
+    page.goto(address + "accuracy.html")
+    assert page.locator("article").bounding_box()["height"] <= 2 * 1100
+    assert page.locator("article picture, article img").count() >= 1
     page.close()

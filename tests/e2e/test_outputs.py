@@ -108,6 +108,28 @@ def test_a_page_keeps_its_line_ends(end: str, tmp_path: Path) -> None:
         fill_block(page, "<!-- no such mark -->", END, "text")
 
 
+def test_the_page_of_a_folder_that_has_the_block_is_written(tmp_path: Path) -> None:
+    (tmp_path / "one.md").write_text("# One\n")
+    page = tmp_path / "two.md"
+    page.write_text(f"# Two\n{BEGIN}\n{END}\n")
+    fill_block(tmp_path, BEGIN, END, "new")
+    assert page.read_text() == f"# Two\n{BEGIN}\nnew\n{END}\n"
+    with pytest.raises(InputError, match="one page that has the lines"):
+        fill_block(tmp_path, "<!-- no such mark -->", END, "text")
+    page.with_name("three.md").write_text(page.read_text())
+    with pytest.raises(InputError, match="one page that has the lines"):
+        fill_block(tmp_path, BEGIN, END, "text")
+
+
+def test_the_command_writes_the_page_of_a_folder(tmp_path: Path) -> None:
+    page = tmp_path / "groups.md"
+    page.write_text(f"# Groups\n\n{BEGIN}\n{END}\n")
+    cases = tmp_path / "cases.jsonl"
+    cases.write_text((Path(__file__).resolve().parents[2] / "docs" / "how-to" / "servings.jsonl").read_text())
+    assert run(["validate", str(cases), "--write-docs", str(tmp_path), "--json"]) == 0
+    assert "| tpot_s | 3 | 3 |" in page.read_text()
+
+
 def test_a_calibration_that_cannot_be_written_is_still_shown(
     full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +138,8 @@ def test_a_calibration_that_cannot_be_written_is_still_shown(
 
     nothing: dict[str, Any] = {"kernels": (), "parents": {}, "collectives": (), "rejected": {}, "disagreements": ()}
     result = CalibrationResult(**nothing, rows=7, older_rows=0, slower_rows=0)
-    monkeypatch.setattr(fitting, "calibrate_tables", lambda *_, **__: result)
+    monkeypatch.setattr(fitting, "read_tables", lambda *_, **__: [])
+    monkeypatch.setattr(fitting, "calibrate", lambda *_, **__: result)
     target = tmp_path / "fit.toml"
     target.symlink_to(full)
     assert run(["calibrate", "a.csv", "-o", str(target), "--json"]) == 2

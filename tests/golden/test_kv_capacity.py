@@ -1,7 +1,7 @@
 """What servers said at their start that they had left for KV, beside our count.
 
 `kv_capacity.json` holds the lines, each with its source; "use" says which ones fixed the numbers of a stack.
-`uv run python tests/golden/test_kv_capacity.py` writes the table of docs/accuracy.md.
+`uv run python tests/golden/test_kv_capacity.py` writes the table of docs/accuracy/memory.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rackline.validation.resolve import architecture_record
 
 GIB = 2**30
 LINES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("kv_capacity.json").read_text(encoding="utf-8"))
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "accuracy.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "accuracy" / "memory.md"
 BEGIN, END = "<!-- start-up lines: begin -->", "<!-- start-up lines: end -->"
 # Lines that are not hit, with predicted over published and why.
 MISSED = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rackline.catalog.calibrations import CalibrationRecord
-from rackline.fitting import calibrate_tables, generic_file, merged_file, stack_file
+from rackline.fitting import calibrate, generic_file, merged_file, read_tables, stack_file
 from rackline.fitting.amounts import amounts
 from rackline.fitting.collectives import calibrate_collectives, custom_seconds, ring_seconds, wire_bytes
 from rackline.fitting.fit import TERMS, fit_line, seconds, terms_of
@@ -48,8 +48,6 @@ def gemm(on: Chip, stack: str = "vllm", dtype: str = "bfloat16", **truth: float)
 
 
 def run(*tables: Measurements) -> CalibrationResult:
-    from rackline.fitting import calibrate
-
     return calibrate(tables, chips=CHIPS, links=LINKS, models=[], processes=1)
 
 
@@ -209,12 +207,12 @@ def test_the_command_writes_a_calibration_that_loads(tmp_path: Path, capsys: pyt
     assert own.eta_memory == pytest.approx(TRUTH["eta_memory"], rel=0.1)
 
 
-def test_tables_that_are_read_and_fitted_in_one_call(tmp_path: Path) -> None:
+def test_a_table_of_collectives_is_read_and_fitted(tmp_path: Path) -> None:
     header = "chip,stack,stack_version,collective,num_chips,message_bytes,seconds"
     times = ring_seconds({"overhead_s": 1e-5, "eta_link": 0.7}, wire_bytes("all_gather", MESSAGES, 4) / 450e9)
     rows = [f"h100-sxm,nccl,2,all_gather,4,{b:.0f},{t!r}" for b, t in zip(MESSAGES, times.tolist(), strict=True)]
     path = tmp_path / "c.csv"
     path.write_text("\n".join([header, *rows]) + "\n")
-    result = calibrate_tables([path], chips=CHIPS, links=LINKS, models=[], processes=1)
+    result = calibrate(read_tables([path], list(CHIPS)), chips=CHIPS, links=LINKS, models=[], processes=1)
     assert [(fit.op_class, fit.group_size) for fit in result.collectives] == [("all_gather", 4)]
     assert result.rows == len(MESSAGES)

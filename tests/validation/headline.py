@@ -1,6 +1,6 @@
 """Published headline figures of DeepSeek V3 servers beside our prediction of the same deployment.
 
-`uv run python tests/validation/headline.py` prints the table and writes it into docs/accuracy.md.
+`uv run python tests/validation/headline.py` prints the table and writes it into docs/accuracy/servers.md.
 """
 
 from __future__ import annotations
@@ -329,5 +329,5 @@ def write(page: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(__file__).resolve().parents[2] / "docs" / "accuracy.md")
+    write(Path(__file__).resolve().parents[2] / "docs" / "accuracy")
     print(table())

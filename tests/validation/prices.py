@@ -1,6 +1,6 @@
 """Open models sold by several hosts: what their prices reveal against what the models are.
 
-`uv run python tests/validation/prices.py` prints the table and writes it into docs/accuracy.md.
+`uv run python tests/validation/prices.py` prints the table and writes it into docs/accuracy/prices.md.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _summary(found: list[Compared], what: str) -> str:
 
 
 def table() -> str:
-    """The block of docs/accuracy.md."""
+    """The block of docs/accuracy/prices.md."""
     found = rows()
     parts: list[str] = []
     for quantity, title in (("active_params", "Active parameters"), ("kv_bytes_per_token", "KV bytes per token")):
@@ -72,4 +72,4 @@ def table() -> str:
 
 if __name__ == "__main__":
     print(table())
-    fill_block(Path(__file__).resolve().parents[2] / "docs" / "accuracy.md", BEGIN, END, table())
+    fill_block(Path(__file__).resolve().parents[2] / "docs" / "accuracy", BEGIN, END, table())

@@ -31,7 +31,7 @@ def ratios() -> list[float]:
 
 
 def test_half_of_the_figures_are_within_a_quarter(ratios: list[float]) -> None:
-    """With numbers fitted to single kernels, none of these figures; each ratio stands in docs/accuracy.md."""
+    """With numbers fitted to single kernels, none of these figures; each ratio stands in docs/accuracy/servers.md."""
     errors = [abs(ratio - 1.0) for ratio in ratios]
     assert statistics.median(errors) <= 0.21
     named = {case.what: ratio for case, ratio in zip(headline.HEADLINES, ratios, strict=True)}
@@ -58,11 +58,11 @@ def test_published_figure_is_the_one_in_the_facts(case) -> None:
 
 
 def test_accuracy_page_shows_the_current_table() -> None:
-    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "accuracy" / "servers.md").read_text(encoding="utf-8")
     shown = page.split(headline.BEGIN)[1].split(headline.END)[0].strip()
     assert shown == headline.table(), "run `uv run python tests/validation/headline.py`"
 
 
 def test_accuracy_page_names_the_range_of_the_ratios(ratios: list[float]) -> None:
-    text = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "accuracy" / "servers.md").read_text(encoding="utf-8")
     assert f"between {min(ratios):.2f} and {max(ratios):.2f} of what was measured" in text

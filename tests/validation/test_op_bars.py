@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from rackline.catalog import OperationRecord, calibration_record, names
-from rackline.fitting import CalibrationResult, calibrate_tables, errors_by_kind
+from rackline.fitting import CalibrationResult, calibrate, errors_by_kind, read_tables
 from rackline.fitting.fit import of_class
+from rackline.fitting.onboard import ships
 from rackline.hardware import chip, cluster
 from scripts import load_script
 
@@ -39,23 +40,6 @@ BARS = {
     "library collectives": (0.05, 0.15),
     "custom all-reduce": (0.08, 0.34),
 }
-# Products, attention, experts and collectives are fitted to the older tables: see docs/log.md.
-NEWER = (
-    "sparse_attention_decode",
-    "sparse_attention_prefill",
-    "compressed_sparse_decode",
-    "compressed_sparse_prefill",
-    "heavily_compressed_decode",
-    "heavily_compressed_prefill",
-    "minimax_sparse_decode",
-    "minimax_sparse_prefill",
-    "gated_delta_net",
-    "kimi_delta_attention",
-    "mamba2",
-    "encoder_attention",
-    "hyper_connections",
-    "quantize",
-)
 # Missed: what is reached, which must not get worse. Half of 8 to 14 message sizes is 4 to 7 points for three numbers;
 # the fits to all points are off by 4 % (median over rows). NCCL's all-to-all switches protocol where the line cannot.
 MISSED = {"library collectives": (0.065, 0.175)}
@@ -63,16 +47,17 @@ MISSED = {"library collectives": (0.065, 0.175)}
 
 @pytest.fixture(scope="module")
 def result() -> CalibrationResult:
-    folder = SHARED / "measured" / "ops"
-    newer = [SHARED / "measured" / "kernels" / f"{name}.csv" for name in NEWER]
-    if not folder.is_dir() or not all(path.is_file() for path in newer):
+    folders = [SHARED / "measured" / name for name in ("ops", "kernels")]
+    if not all(folder.is_dir() for folder in folders):
         pytest.skip("operation tables are not beside the project")
     links: dict[str, float] = {}
     for name in names("clusters"):
         found = cluster(name)
         links.setdefault(found.chip.name, found.scale_up.bytes_per_s_each_way)
     chips = {name: chip(name) for name in names("chips")}
-    return calibrate_tables([*sorted(folder.glob("*.csv")), *newer], chips=chips, links=links, models=[], processes=2)
+    files = [file for folder in folders for file in sorted(folder.glob("*.csv"))]
+    tables = read_tables(files, list(chips), ships()["held"])
+    return calibrate(tables, chips=chips, links=links, models=[], processes=2)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What prices reveal of open models: the table in docs/accuracy.md is the current one, and its claims hold."""
+"""What prices reveal of open models: the table in docs/accuracy/prices.md is the current one, and its claims hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ prices = load_script(Path(__file__).with_name("prices.py"))
 
 
 def test_accuracy_page_shows_the_current_table() -> None:
-    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "accuracy" / "prices.md").read_text(encoding="utf-8")
     shown = page.split(prices.BEGIN)[1].split(prices.END)[0].strip()
     assert shown == prices.table(), "run `uv run python tests/validation/prices.py`"
 

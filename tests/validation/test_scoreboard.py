@@ -1,10 +1,10 @@
-"""The scoreboard of the open cases: it must not get worse, and docs/accuracy.md shows it.
+"""The scoreboard of the open cases: it must not get worse, and docs/accuracy/groups.md shows it.
 
 After a change that makes it better, or worse for a good reason, store it again:
 
     uv run rackline validate \
         ../shared/measured/{serving,serving_disaggregated,static_batch,max_throughput,training}.jsonl \
-        --write-stored tests/validation/scoreboard.json --write-docs docs/accuracy.md
+        --write-stored tests/validation/scoreboard.json --write-docs docs/accuracy
 """
 
 from __future__ import annotations
@@ -56,6 +56,6 @@ def test_everything_is_predicted_in_time(scoreboard: tuple[Scoreboard, float]) -
 
 
 def test_accuracy_page_shows_the_stored_scoreboard() -> None:
-    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "accuracy" / "groups.md").read_text(encoding="utf-8")
     shown = page.split(BEGIN)[1].split(END)[0].strip()
     assert shown == markdown(read_stored(STORED)), "store it again, as the head of this file says"

@@ -1,4 +1,4 @@
-"""Published training tables that nothing is fitted to, beside predictions; writes them into docs/accuracy.md.
+"""Published training tables that nothing is fitted to, beside predictions; writes them into docs/accuracy/training.md.
 
     uv run python tests/validation/training_facts.py
 
@@ -588,5 +588,5 @@ def markdown() -> str:
 
 if __name__ == "__main__":
     text = markdown()
-    fill_block(ROOT / "docs" / "accuracy.md", BEGIN, END, text)
+    fill_block(ROOT / "docs" / "accuracy", BEGIN, END, text)
     print(text)

@@ -151,12 +151,14 @@ class SideFile:
         write: writes it: the answer, the path, and the kind where the flag has one before the file.
         check: turns the name into a path, before any work is done.
         needs: fields that the question must have for it.
+        folders: whether a folder may be named as well, one of whose pages is written.
     """
 
     option: Option
     write: Callable[..., None]
     check: Callable[[str, str], Path] | None = None
     needs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    folders: bool = False
 
 
 def _result(answer: Answer[Any, R]) -> R:

@@ -1,4 +1,7 @@
-"""`calibrate`: operation tables, or observed runs, → fitted calibrations, with their errors on held-out data."""
+"""`calibrate`: operation tables, or observed runs, → fitted calibrations, with their errors on held-out data.
+
+With a release or a chip, the fits become entries of the catalogue, held against what is stored.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,27 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from rackline.api.answer import Answer, asks
 from rackline.api.option import option, whole
 from rackline.api.question import Question, question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
-from rackline.files import check_outputs, write_text
+from rackline.files import check_outputs, read_text, write_text
 
 if TYPE_CHECKING:
     from rackline.api.option import Texts, Whole
     from rackline.arch import Model
-    from rackline.fitting import CalibrationResult, Summary
+    from rackline.fitting import CalibrationResult, Measurements, Summary
+    from rackline.fitting.onboard import Onboarding
+    from rackline.hardware import Chip, FabricLevel
     from rackline.report.figure import Figure
     from rackline.validation.observed_fit import ObservedFit
+    from rackline.validation.run import Rescored
+
+Catalogue = Literal["user", "project"]
+_ONBOARDING = "Only with tables of a new release or chip"
 
 
 @question
@@ -55,6 +64,37 @@ class CalibrateQuestion(Question):
         "TOML file to write; a folder gets one file per stack and generic.toml",
         default=None,
         short="o",
+        output=True,
+    )
+    release: str | None = option(
+        "text",
+        "fit the rows of a release, such as vllm=0.33, and put the numbers into the catalogue",
+        default=None,
+        group=_ONBOARDING,
+        output=True,
+    )
+    chip: str | None = option(
+        "text",
+        "fit the rows of a chip, by name or as the TOML file that describes it, and put the numbers into the catalogue",
+        default=None,
+        group=_ONBOARDING,
+        output=True,
+    )
+    cases: Texts = option(
+        "text",
+        "measured servings that are predicted with the catalogue before and after; may be repeated",
+        default=None,
+        several=True,
+        repeated=True,
+        group=_ONBOARDING,
+    )
+    catalogue: Catalogue = option(
+        "text",
+        "where the entries go: user (RACKLINE_CATALOGUE, or rackline/catalogue in the user's data folder) or project "
+        "(the files of this installation)",
+        default="user",
+        choices=get_args(Catalogue),
+        group=_ONBOARDING,
         output=True,
     )
     processes: Whole = whole("number of processes", default="2", maximum=256)
@@ -101,8 +141,34 @@ class CalibratedServer:
     unwritten: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Onboarded:
+    """A release or chip in the catalogue.
+
+    Args:
+        onboarding: what became of its rows, group by group.
+        rescored: measured servings before and after; None where none were given.
+        files: that were written.
+        unwritten: why they were not; empty where they were.
+    """
+
+    json_keys: ClassVar = ("groups=onboarding.groups", "rescored", "worse", "files", "unwritten")
+
+    onboarding: Onboarding
+    rescored: Rescored | None
+    files: tuple[str, ...]
+    unwritten: str = ""
+
+    @property
+    def worse(self) -> tuple[str, ...]:
+        """What got worse against what was stored, one line each."""
+        from rackline.fitting.report import worse_groups
+
+        return (*worse_groups(self.onboarding), *(self.rescored.worse if self.rescored else ()))
+
+
 if TYPE_CHECKING:
-    Answered = Answer[CalibrateQuestion, Calibrated | CalibratedServer]
+    Answered = Answer[CalibrateQuestion, Calibrated | CalibratedServer | Onboarded]
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
@@ -112,6 +178,12 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     found = answer.result
     if isinstance(found, CalibratedServer):
         yield observed_fit_report(found.observed, found.files)
+        return
+    if isinstance(found, Onboarded):
+        from rackline.fitting.report import onboarding_report
+
+        changes = found.rescored.changes if found.rescored else ()
+        yield onboarding_report(found.onboarding, changes, found.worse, found.files)
         return
     yield calibrate_report(found.fitted, list(found.files))
 
@@ -134,6 +206,9 @@ def _summary(answer: Answered) -> str:
             for one in answer.result.observed.errors
         )
         return f"{answer.result.observed.requests:,} requests on {answer.result.observed.chip}: {errors}"
+    if isinstance(answer.result, Onboarded):
+        groups = answer.result.onboarding.groups
+        return f"{len(groups)} groups onboarded, {len(answer.result.worse)} figures worse than what was stored"
     fitted = answer.result.fitted
     return f"{len(fitted.kernels)} groups of kernels and {len(fitted.collectives)} of collectives, {fitted.rows:,} rows"
 
@@ -141,14 +216,16 @@ def _summary(answer: Answered) -> str:
 def _rows(answer: Answered) -> Iterable[Any]:
     if isinstance(answer.result, CalibratedServer):
         return answer.result.observed.estimates
+    if isinstance(answer.result, Onboarded):
+        return answer.result.onboarding.groups
     return answer.result.summary.groups
 
 
 def _figure(answer: Answered) -> Figure:
     from rackline.fitting.report import errors_figure
 
-    if isinstance(answer.result, CalibratedServer):
-        raise InputError(what="plot", given="numbers of a server", allowed="only without `observed`")
+    if not isinstance(answer.result, Calibrated):
+        raise InputError(what="plot", given="numbers of a server or release", allowed="only for fits of tables alone")
     found = answer.result.summary
     return errors_figure(found.kinds, found.rows)
 
@@ -162,8 +239,12 @@ def _figure(answer: Answered) -> Figure:
     status=_status,
     figures={"errors": _figure},
 )
-def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | CalibratedServer:
+def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | CalibratedServer | Onboarded:
     """Fit the numbers of each chip, stack, operation and data type to tables of measured operations.
+
+    With a release (vllm=0.33) or a chip, its rows are fitted beside what is stored of it, scored on shapes and families
+    that the fit did not see, and put into the catalogue: numbers that describe a new release as well as a new fit stay.
+    What got worse is said, with measured servings (`cases`) also of whole predictions.
 
     From observed runs of one server it fits the few numbers of its stack and chip that they determine, drawn to the
     shipped ones; the file works by its name as a calibration of plan, simulate, explain and validate.
@@ -183,38 +264,22 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
     if question.calibration != "auto":
         raise InputError(what="calibration", given=question.calibration, allowed="only with `observed`")
 
-    from rackline.catalog import names
-    from rackline.fitting import (
-        calibrate_tables,
-        generic_file,
-        merged_file,
-        stack_file,
-        stacks_of,
-        write_files,
-    )
-    from rackline.hardware import FabricLevel
-    from rackline.hardware import chip as find_chip
-    from rackline.hardware import cluster as find_cluster
+    if question.release or question.chip:
+        return _onboarded(question, target, watch)
+    if question.cases or question.catalogue != "user":
+        raise InputError(what="cases", given="without a release", allowed="`release` or `chip` beside it")
 
-    levels: dict[str, FabricLevel] = {}
-    for cluster_name in names("clusters"):
-        cluster = find_cluster(cluster_name)
-        levels.setdefault(cluster.chip.name, cluster.scale_up)
-    chips = {chip_name: find_chip(chip_name) for chip_name in names("chips")}
-    with watch.counting("reading tables", "fitted") as done:
-        result = calibrate_tables(
-            list(question.tables),
-            chips=chips,
-            links={name: level.bytes_per_s_each_way for name, level in levels.items()},
-            in_network=[name for name, level in levels.items() if level.in_network_reduction],
-            models=_models(),
-            processes=question.processes,
-            done=done,
-        )
+    from rackline.fitting import generic_file, merged_file, read_tables, stack_file, stacks_of, write_files
+    from rackline.fitting.onboard import ships
+
+    shipping = ships() if target is not None and target.is_dir() else {"fitted": (), "held": ()}
+    chips = _chips()
+    result = _fitted(read_tables(question.tables, list(chips), shipping["held"]), chips, question, watch)
     if target is None:
         return Calibrated(fitted=result, files=())
     if target.is_dir():
-        files = {target / f"{stack}.toml": stack_file(result, stack) for stack in stacks_of(result)}
+        stacks = [stack for stack in stacks_of(result) if stack in shipping["fitted"]]
+        files = {target / f"{stack}.toml": stack_file(result, stack) for stack in stacks}
         files[target / "generic.toml"] = generic_file(result)
     else:
         files = {target: merged_file(result, target.stem.lower())}
@@ -225,14 +290,92 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
     return Calibrated(fitted=result, files=tuple(str(path) for path in files))
 
 
+def _fitted(
+    tables: list[Measurements], chips: dict[str, Chip], question: CalibrateQuestion, watch: Watch
+) -> CalibrationResult:
+    from rackline.catalog import names
+    from rackline.fitting import calibrate as fit
+    from rackline.hardware import cluster as find_cluster
+
+    levels: dict[str, FabricLevel] = {}
+    for cluster in map(find_cluster, names("clusters")):
+        levels.setdefault(cluster.chip.name, cluster.scale_up)
+    with watch.counting("reading tables", "fitted") as done:
+        return fit(
+            tables,
+            chips=chips,
+            links={name: level.bytes_per_s_each_way for name, level in levels.items()},
+            in_network=[name for name, level in levels.items() if level.in_network_reduction],
+            models=_models(),
+            processes=question.processes,
+            done=done,
+        )
+
+
+def _chips() -> dict[str, Chip]:
+    from rackline.catalog import names
+    from rackline.hardware import chip as find_chip
+
+    return {name: find_chip(name) for name in names("chips")}
+
+
+def _onboarded(question: CalibrateQuestion, target: Path | None, watch: Watch) -> Onboarded:
+    """Fit a release or chip beside what is stored, score cases before and after, write the catalogue."""
+    from rackline.catalog.index import folder, user_catalogue
+    from rackline.catalog.load import forget
+    from rackline.fitting import read_tables, write_files
+    from rackline.fitting.onboard import of_release, onboard
+    from rackline.hardware import chip as find_chip
+    from rackline.passes.fallback import split_version
+    from rackline.validation.run import read_cases, rescored
+
+    if target is not None:
+        allowed = "only without a release or chip, whose numbers go to the catalogue"
+        raise InputError(what="output", given=str(target), allowed=allowed)
+    stack, version = split_version(question.release) if question.release else ("", "")
+    if stack and not version:
+        raise InputError(what="release", given=question.release, allowed="a stack and its version, such as vllm=0.33")
+    if question.cases:
+        read_cases(question.cases)  # what cannot be read is said before the fit
+    chips, texts = _chips(), dict[str, str]()
+    name = ""
+    if question.chip:
+        found = find_chip(question.chip)
+        name = found.name
+        if name not in chips:
+            chips[name] = found
+            allowed = "a readable file that describes the chip"
+            texts[f"chips/{name}.toml"] = read_text(question.chip, what="chip", allowed=allowed)
+    tables = of_release(read_tables(question.tables, list(chips)), stack, version, name)
+    asked = " ".join(
+        [*([f"--release {stack}={version}"] if stack else []), *([f"--chip {name}"] if name else [])]
+        + [Path(table).name for table in question.tables]
+    )
+    onboarding = onboard(_fitted(tables, chips, question, watch), f"operation tables: rackline calibrate {asked}")
+    texts |= {f"calibrations/{stack}.toml": text for stack, text in onboarding.texts.items()}
+    change = None
+    if question.cases:
+        with watch.moving("predicting cases"):
+            change = rescored(question.cases, texts)
+    place = user_catalogue() if question.catalogue == "user" else Path(str(folder("calibrations"))).parent
+    files = {place / file: text for file, text in texts.items()}
+    try:
+        for path in files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_files(files)
+    except (InputError, OSError) as error:
+        return Onboarded(onboarding=onboarding, rescored=change, files=(), unwritten=str(error))
+    forget()
+    return Onboarded(onboarding=onboarding, rescored=change, files=tuple(map(str, files)))
+
+
 def _of_server(question: CalibrateQuestion, target: Path | None, watch: Watch) -> CalibratedServer:
     """Fit to observed runs, and say what they leave open."""
     from rackline.validation import read_cases
     from rackline.validation.observed_fit import fit_observed
     from rackline.validation.observed_report import calibration_text
 
-    if question.tables:
-        raise InputError(what="tables", given=question.tables[0], allowed="only without `observed`")
+    question.refuse("tables", "release", "chip", "cases", allowed="only without `observed`")
     if target is not None and target.is_dir():
         raise InputError(what="output", given=str(target), allowed="a file, such as mine.toml")
     found = read_cases(question.observed)

@@ -288,11 +288,11 @@ def _write_docs(answer: Answered, path: Path) -> None:
         write_ablation(found.effects, path)
     elif isinstance(found, Refit):
         write_refit_docs(found, path)
-        if found.by == "model":
+        if found.by in ("model", "laboratory"):
             from rackline.validation.coverage import write_coverage_docs
 
             files = answer.question.files
-            write_coverage_docs(held_out_scores(found, files, answer.question.calibration), path)
+            write_coverage_docs(held_out_scores(found, files, answer.question.calibration), found.by, path)
     elif isinstance(found, TrainRefit):
         write_train_refit_docs(found, path)
     elif not isinstance(found, Validated):
@@ -348,20 +348,18 @@ def held_out_scores(found: Refit, files: tuple[str, ...], calibration: str = "au
     return scores
 
 
-def _existing(text: str, name: str) -> Path:
-    return Path(text)
-
-
 FILES = {
     "write_stored": SideFile(
         option=Option(kind="text", help="write the scoreboard to FILE.json, for `stored`"), write=_write_stored
     ),
     "write_docs": SideFile(
         option=Option(
-            kind="text", help="write the scoreboard (refits, ablation) to the marked block of a Markdown page"
+            kind="text",
+            help="write the scoreboard (refits with their intervals, ablation) to the marked block of a Markdown page, "
+            "or of the page of a folder that has it",
         ),
         write=_write_docs,
-        check=_existing,
+        folders=True,
     ),
     "write_bands": SideFile(
         option=Option(

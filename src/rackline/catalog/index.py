@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import os
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Literal, cast
@@ -41,7 +42,7 @@ _MODEL_SUFFIXES = ("-instruct", "-hf", "-fp8", "-nvfp4")
 
 @functools.cache
 def names(kind: Kind) -> tuple[str, ...]:
-    """Return the canonical names of all shipped objects of a kind, sorted.
+    """Return the canonical names of all objects of a kind, shipped ones and the user's, sorted.
 
     Args:
         kind: "chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "laws", "runs".
@@ -52,22 +53,38 @@ def names(kind: Kind) -> tuple[str, ...]:
     """
     if kind not in SINGULAR:
         raise UnknownNameError(what="kind of catalogue object", given=kind, allowed=", ".join(SINGULAR))
-    place = folder(kind)
-    if not place.is_dir():
-        return ()
-    return tuple(sorted(p.name.removesuffix(".toml") for p in place.iterdir() if p.name.endswith(".toml")))
+    files = [file for place in (folder(kind), user_catalogue() / kind) if place.is_dir() for file in place.iterdir()]
+    return tuple(sorted({file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")}))
 
 
 @functools.cache
 def folder(kind: str) -> Traversable:
-    """Where the files of a kind are."""
+    """Where the shipped files of a kind are."""
     return importlib.resources.files("rackline.catalog").joinpath("data", kind)
 
 
+def user_catalogue(environment: Mapping[str, str] | None = None) -> Path:
+    """The user's own catalogue, with a folder a kind; its files come before shipped ones of the same name.
+
+    RACKLINE_CATALOGUE, else rackline/catalogue in XDG_DATA_HOME or ~/.local/share.
+
+    Args:
+        environment: variables; those of the process by default.
+
+    >>> user_catalogue({"XDG_DATA_HOME": "/data"}).as_posix()
+    '/data/rackline/catalogue'
+    """
+    given = os.environ if environment is None else environment
+    if chosen := given.get("RACKLINE_CATALOGUE"):
+        return Path(chosen)
+    return Path(given.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser()) / "rackline" / "catalogue"
+
+
 @functools.cache
-def _file(kind: Kind, name: str) -> Traversable:
-    """The file of a canonical name."""
-    return folder(kind).joinpath(f"{name}.toml")
+def file_of(kind: Kind, name: str) -> Traversable:
+    """The file of a canonical name: the user's own, else the shipped one."""
+    own = user_catalogue() / kind / f"{name}.toml"
+    return own if _exists(own) else folder(kind).joinpath(own.name)
 
 
 def find(kind: Kind, name: str) -> Traversable:
@@ -78,11 +95,11 @@ def find(kind: Kind, name: str) -> Traversable:
     """
     if not name.endswith(".toml") and len(name) <= _LONGEST_NAME:
         if name in names(kind):
-            return _file(kind, name)
-        index = _alias_index(kind)
+            return file_of(kind, name)
+        index = alias_index(kind)
         for form in _forms(kind, name):
             if form in index:
-                return _file(kind, index[form])
+                return file_of(kind, index[form])
     user_file = Path(name)
     if (name.endswith(".toml") or "/" in name) and _exists(user_file):
         return user_file
@@ -95,7 +112,7 @@ def find(kind: Kind, name: str) -> Traversable:
         if machine is None:
             allowed = f"a cluster; none of the catalogue has the chip {chip}: write one with `rackline new cluster`"
             raise UnknownNameError(what="cluster", given=name, allowed=allowed)
-        return _file(kind, machine)
+        return file_of(kind, machine)
     what, allowed = SINGULAR[kind], f"one of {len(names(kind))} catalogue names or a .toml file"
     if name.endswith(".toml"):
         what, allowed = f"{SINGULAR[kind]} file", "an existing file"
@@ -113,15 +130,15 @@ def usual_machine(chip: str) -> str | None:
         >>> usual_machine("h100-sxm"), usual_machine("gb200"), usual_machine("l4")
         ('dgx-h100', 'gb200-nvl72', None)
     """
-    return _machines().get(chip)
+    return machines().get(chip)
 
 
 @functools.cache
-def _machines() -> dict[str, str]:
+def machines() -> dict[str, str]:
     """The smallest cluster of each chip."""
     found: dict[str, tuple[int, str]] = {}
     for name in names("clusters"):
-        head = _head(folder("clusters").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+        head = _head(file_of("clusters", name).read_text(encoding="utf-8"))
         chip, size = str(head.get("chip")), cast("int", head.get("num_chips"))
         found[chip] = min(found.get(chip, (size, name)), (size, name))
     return {chip: name for chip, (_, name) in found.items()}
@@ -135,7 +152,7 @@ def canonical_name(kind: Kind, label: str) -> str | None:
         ('llama-3.1-70b', None)
     """
     form = "-".join(label.lower().split())
-    return form if form in names(kind) else _alias_index(kind).get(form)
+    return form if form in names(kind) else alias_index(kind).get(form)
 
 
 def stack_name(label: str) -> str:
@@ -155,7 +172,7 @@ def _nearest(kind: Kind, name: str) -> list[str]:
     """Return canonical names whose name or alias looks like the given one."""
     if len(name) > _LONGEST_NAME:
         return []
-    index = _alias_index(kind)
+    index = alias_index(kind)
     found: list[str] = []
     for form in _forms(kind, name):
         for near in nearest_names(form, [*names(kind), *index]):
@@ -190,12 +207,12 @@ def _forms(kind: Kind, name: str) -> list[str]:
 
 
 @functools.cache
-def _alias_index(kind: Kind) -> dict[str, str]:
+def alias_index(kind: Kind) -> dict[str, str]:
     """Map lower-case aliases (and their shortened forms) to canonical names."""
     exact: dict[str, str] = {name: name for name in names(kind)}
     loose: dict[str, str] = {}
     for name in names(kind):
-        for alias in _aliases(folder(kind).joinpath(f"{name}.toml").read_text(encoding="utf-8")):
+        for alias in _aliases(file_of(kind, name).read_text(encoding="utf-8")):
             forms = _forms(kind, alias)
             exact.setdefault(forms[0], name)
             for form in forms[1:]:
@@ -204,8 +221,8 @@ def _alias_index(kind: Kind) -> dict[str, str]:
 
 
 def shipped_head(kind: Kind, name: str) -> dict[str, object]:
-    """The keys of a shipped file before its first table, read without its record."""
-    return _head(folder(kind).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    """The keys of a file of the catalogue before its first table, read without its record."""
+    return _head(file_of(kind, name).read_text(encoding="utf-8"))
 
 
 def _head(text: str) -> dict[str, object]:

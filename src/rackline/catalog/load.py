@@ -25,7 +25,18 @@ from pydantic_core import ErrorDetails
 
 from rackline.catalog.base import SourcedRecord
 from rackline.catalog.calibrations import CalibrationRecord
-from rackline.catalog.index import SINGULAR, Kind, find, folder, names, shipped_head
+from rackline.catalog.index import (
+    SINGULAR,
+    Kind,
+    alias_index,
+    file_of,
+    find,
+    folder,
+    machines,
+    names,
+    shipped_head,
+    user_catalogue,
+)
 from rackline.catalog.models import ModelRecord
 from rackline.catalog.overrides import apply_overrides, keys_of_table
 from rackline.catalog.records import (
@@ -201,9 +212,9 @@ def record_of(kind: Kind, model: type[R], name: str, overrides: Mapping[str, obj
         CatalogError: The file or an override breaks the schema.
     """
     path = find(kind, name)
-    if overrides or not _is_shipped(kind, path):
+    if overrides or not (_is_shipped(kind, path) or path == user_catalogue() / kind / path.name):
         return _read(kind, model, path, name, overrides)
-    return cast("R", _shipped(kind, model, path.name))
+    return cast("R", _of_catalogue(kind, model, path.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +249,9 @@ def _is_shipped(kind: Kind, path: Traversable) -> bool:
 
 
 @functools.cache
-def _shipped(kind: Kind, model: type[SourcedRecord], file: str) -> SourcedRecord:
+def _of_catalogue(kind: Kind, model: type[SourcedRecord], file: str) -> SourcedRecord:
     """A record of the catalogue; read once, because a calibration takes ten milliseconds."""
-    record = _read(kind, model, folder(kind).joinpath(file), file, None)
+    record = _read(kind, model, file_of(kind, file.removesuffix(".toml")), file, None)
     if record.name != file.removesuffix(".toml"):
         raise CatalogError(what="name", given=record.name, allowed="the name of its file", where=f"{kind}/{file}")
     return record
@@ -269,6 +280,12 @@ def measured_stacks() -> tuple[str, ...]:
     """Stacks whose kernels were measured, in the order in which they stand in for one another."""
     ranks = {name: shipped_head("stacks", name).get("fallback_rank") for name in names("stacks")}
     return tuple(name for _, name in sorted((rank, name) for name, rank in ranks.items() if isinstance(rank, int)))
+
+
+def forget() -> None:
+    """Read names and files of the catalogue again: one was written."""
+    for kept in (names, file_of, machines, alias_index, _of_catalogue, measured_stacks):
+        kept.cache_clear()
 
 
 # ----------------------------------------------------------------------------------------------- errors

@@ -236,7 +236,8 @@ def _paths(verb: Verb[Any, Any], question: Question, wanted: Mapping[str, Any]) 
             kind, name = text
             outputs[key].read(kind, key)
         paths[key] = _path(verb, key, name)
-    check_outputs(paths, files_read(question))
+    pages = {key for key, one in verb.files.items() if one.folders and key in paths and paths[key].is_dir()}
+    check_outputs({key: path for key, path in paths.items() if key not in pages}, files_read(question))
     return paths
 
 

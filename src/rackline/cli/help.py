@@ -186,6 +186,7 @@ Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
     rackline calibrate gemm.csv moe.csv collective.csv -o calibration.toml
     rackline plan llama-3.1-70b --on dgx-h100 \\
       --input 1k --output 500 --calibration ./calibration.toml
+    rackline calibrate --release vllm=0.33 gemm.csv --cases servings.jsonl
     rackline calibrate --from observed.jsonl -o mine.toml
     rackline validate observed-later.jsonl --calibration mine
 """,

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from pathlib import Path
-
-from rackline.arch import Model
 from rackline.fitting.report import KindErrors, Summary, errors_by_kind, summary
 from rackline.fitting.run import CalibrationResult, calibrate
 from rackline.fitting.tables import Measurements, read_tables
 from rackline.fitting.write import generic_file, merged_file, stack_file, stacks_of, write_files
-from rackline.hardware import Chip
 
 __all__ = [
     "CalibrationResult",
@@ -18,7 +13,6 @@ __all__ = [
     "Measurements",
     "Summary",
     "calibrate",
-    "calibrate_tables",
     "errors_by_kind",
     "generic_file",
     "merged_file",
@@ -28,20 +22,3 @@ __all__ = [
     "summary",
     "write_files",
 ]
-
-
-def calibrate_tables(
-    paths: Iterable[str | Path],
-    *,
-    chips: Mapping[str, Chip],
-    links: Mapping[str, float],
-    in_network: Collection[str] = (),
-    models: Iterable[Model],
-    processes: int = 2,
-    done: Callable[[str, int, int], None] | None = None,
-) -> CalibrationResult:
-    """Read operation tables and fit them; see `read_tables` and `calibrate`."""
-    tables = read_tables(paths, list(chips))
-    return calibrate(
-        tables, chips=chips, links=links, in_network=in_network, models=models, processes=processes, done=done
-    )

@@ -37,6 +37,15 @@ class Errors:
     ideal_p90_error: float
 
 
+RELATIVE, ABSOLUTE = 0.02, 0.002
+"""Increase of an error that does not count as worse: 2 % of itself plus 0.2 percentage points."""
+
+
+def is_worse(now: float, before: float) -> bool:
+    """Whether an error is larger than before by more than does not count; so is one that is no number."""
+    return not now <= before * (1.0 + RELATIVE) + ABSOLUTE
+
+
 def random_half(rows: int, seed: int) -> npt.NDArray[np.bool_]:
     """Mask of a random half of the rows, to fit."""
     return np.random.default_rng(seed).permutation(rows) < rows // 2

@@ -200,10 +200,7 @@ SPELLINGS: Mapping[str, tuple[Spelling, ...]] = {
         )
         for name in ("pre", "post", "fused_post_pre", "expand", "contract")
     },
-    **{
-        name: (Spelling(table="quantise", columns={"part": _as(name), "dtype": "quant_dtype"}),)
-        for name in ("scale_matrix", "compute_scale")
-    },
+    "scale_matrix": (Spelling(table="quantise", columns={"dtype": "quant_dtype"}),),  # compute_scale has no times
 }
 
 

@@ -133,15 +133,24 @@ def calibrate_class(groups: Sequence[Group]) -> ClassResult:
 
 
 def _older(group: Group, newest: Values) -> Older:
-    """An older version's table; what only the benchmark has is as in the newest numbers, and so is the launch of
-    quantised products."""
+    """An older version's table."""
+    target_s = seconds(newest, group.work) * group.measured_s / cast(Array, group.newest_s)
+    return version_of(group, newest, target_s)
+
+
+def version_of(group: Group, known: Values, target_s: Array) -> Older:
+    """A version's table with its model; what only the benchmark has is as in known numbers, and so is the launch of
+    quantised products.
+
+    Args:
+        target_s: times that it is fitted to [s], shape (rows,).
+    """
     terms = terms_of(group.work)
     kept = ("cached", "quantise_s", *(("overhead_s",) if group.quantised else ()))
-    fixed = {name: newest[name] for name in kept if name in newest}
-    target_s = seconds(newest, group.work) * group.measured_s / cast(Array, group.newest_s)
+    fixed = {name: known[name] for name in kept if name in known}
 
-    def fit(rows: npt.NDArray[np.bool_], known: Values) -> Values:
-        return fit_line(terms, group.work.take(rows), target_s[rows], known, pull_of(group.work), fixed)
+    def fit(rows: npt.NDArray[np.bool_], towards: Values) -> Values:
+        return fit_line(terms, group.work.take(rows), target_s[rows], towards, pull_of(group.work), fixed)
 
     return Older(
         stack_version=group.stack_version,

@@ -7,7 +7,7 @@ fitted to better than the numbers of the next newer version do. They are pulled 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,8 +72,8 @@ def older_fits(newest: Values, newest_version: str, tables: Sequence[Older]) -> 
     ]
     for table in tables:
         known = spans[-1][0]
-        own, newer = _errors(table, known)
-        if np.mean(np.log1p(newer)) - np.mean(np.log1p(own)) > WORTH:
+        own, newer = held_out_errors(table, known)
+        if is_worth(own, newer):
             values = table.fit(np.ones(len(table.target_s), dtype=np.bool_), known)
             spans.append((values, [table.stack_version], table, (float(np.median(own)), float(np.median(newer)))))
         else:
@@ -92,14 +92,24 @@ def older_fits(newest: Values, newest_version: str, tables: Sequence[Older]) -> 
     )
 
 
-def _errors(table: Older, known: Values) -> tuple[Array, Array]:
-    """Ratios less one, of the slower to the faster of predicted and measured: own numbers, and known ones."""
+def is_worth(own: Array, known: Array) -> bool:
+    """Whether numbers of its own gain a version more than WORTH, by their errors and those of known numbers."""
+    return bool(np.mean(np.log1p(known)) - np.mean(np.log1p(own)) > WORTH)
+
+
+def held_out_errors(table: Older, known: Values, fitted: Mapping[str, Mask] | None = None) -> tuple[Array, Array]:
+    """Ratios less one, of the slower to the faster of predicted and measured: own numbers, and known ones.
+
+    Args:
+        known: values that own numbers are pulled towards.
+        fitted: rows that are fitted, one mask a fold; random halves by default. The others are scored.
+    """
 
     def errors(values: Values, mask: Mask) -> list[Array]:
         logs = (np.log(table.predict(numbers)[~mask] / table.target_s[~mask]) for numbers in (values, known))
         return [np.expm1(np.abs(log)) for log in logs]
 
-    halves = {str(seed): random_half(len(table.target_s), seed) for seed in _SEEDS}
+    halves = fitted or {str(seed): random_half(len(table.target_s), seed) for seed in _SEEDS}
     held = [fold.scored for fold in leave_out(halves, lambda mask: table.fit(mask, known), errors)]
     own, newer = (np.concatenate([fold[place] for fold in held]) for place in (0, 1))
     return own, newer

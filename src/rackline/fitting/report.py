@@ -14,6 +14,7 @@ from rich.table import Table
 from rackline.fitting.collectives import CUSTOM, CollectiveFit
 from rackline.fitting.evaluate import Errors
 from rackline.fitting.kernels import KernelFit
+from rackline.fitting.onboard import Onboarding
 from rackline.fitting.run import CalibrationResult
 from rackline.fitting.siblings import Disagreement
 from rackline.report.axes import BAR_HEIGHT, Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
@@ -213,6 +214,56 @@ def calibrate_report(result: CalibrationResult, files: Sequence[str]) -> Rendera
         ]
     lines += ["", "Written: " + ", ".join(files)]
     return Group(table, "\n".join(lines))
+
+
+def worse_groups(found: Onboarding) -> list[str]:
+    """One line for each group that is described worse than its stored entry says of itself."""
+    return [
+        f"{one.chip} {one.stack} {one.op_class} {one.dtype}: {one.error:.1%} on rows not fitted, before "
+        f"{one.stated_error:.1%}"
+        for one in found.groups
+        if one.is_worse
+    ]
+
+
+def onboarding_report(
+    found: Onboarding,
+    changes: Sequence[tuple[str, int, float, float, float, float]],
+    worse: Sequence[str],
+    files: Sequence[str],
+) -> RenderableType:
+    """What became of a release or chip: errors group by group, servings before and after, what got worse.
+
+    Args:
+        changes: of measured servings, as `rackline.validation.run.Rescored` has them.
+        worse: one line each.
+        files: that were written.
+    """
+    table = Table(title="Error on rows that were not fitted (median / p90)")
+    for name in ("kernels", "rows", "random half", "whole families", "stored numbers", "stored", "now"):
+        table.add_column(name, justify="left" if name in ("kernels", "now") else "right")
+    for one in found.groups:
+        errors = one.errors
+        table.add_row(
+            f"{one.chip} {one.stack} {one.op_class} {one.dtype}",
+            str(errors.rows),
+            _pair(_known(errors.median_error), _known(errors.p90_error)),
+            _pair(_known(errors.family_median_error), _known(errors.family_p90_error)),
+            "-" if math.isnan(one.stored_error) else f"{one.stored_error:.1%}",
+            f"{one.stored_version}: {one.stated_error:.1%}" if one.stored_version else "-",
+            f"{one.verdict}: {one.reason}" if one.reason else one.verdict,
+        )
+    lines = [
+        f"{name}, {cases:,} cases: {_pair(*before)} before, {_pair(*after)} now"
+        for name, cases, *errors in changes
+        for before, after in [(errors[:2], errors[2:])]
+    ]
+    lines += ["", "Worse than what was stored:", *(f"  {line}" for line in worse)] if worse else ["", "Nothing worse."]
+    return Group(table, "\n".join([*lines, "", "Written: " + (", ".join(files) or "nothing")]))
+
+
+def _known(error: float | None) -> float:
+    return math.nan if error is None else error
 
 
 def _pair(median: float, p90: float) -> str:

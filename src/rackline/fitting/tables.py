@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -225,12 +225,13 @@ class _Row:
     seconds: float
 
 
-def read_tables(paths: Iterable[str | Path], chips: Sequence[str]) -> list[Measurements]:
+def read_tables(paths: Iterable[str | Path], chips: Sequence[str], held: Collection[str] = ()) -> list[Measurements]:
     """Read operation tables.
 
     Args:
         paths: CSV files.
         chips: names that the chip column may hold.
+        held: classes that are not read from tables which name their operations (`op_name`).
 
     Returns:
         One entry for each table, chip, stack and label set, sorted.
@@ -243,7 +244,7 @@ def read_tables(paths: Iterable[str | Path], chips: Sequence[str]) -> list[Measu
     known = frozenset(chips)
     for path in map(Path, paths):
         for read in table_rows(path, read_lines(path, what="operation table", allowed="a readable CSV file")):
-            if read.form is None or not read.form.fits:
+            if read.form is None or not read.form.fits or (read.named and read.form.fits[0] in held):
                 continue
             if read.problem:
                 raise InputError(
@@ -270,12 +271,14 @@ class TableRow:
         line: its number.
         form: its format; None for one of an operation that has none.
         cells: by column.
+        named: whether a column names the operation.
         problem: why it cannot be read: what was given, and what is allowed; empty if it can.
     """
 
     line: int
     form: TableFormat | None
     cells: dict[str, str]
+    named: bool = False
     problem: tuple[str, ...] = ()
 
 
@@ -310,7 +313,7 @@ def table_rows(path: Path, lines: Iterable[str]) -> Iterator[TableRow]:
                     continue
                 row = translated
             usual = {} if form is None else {name: text for name, text in form.usual.items() if not row.get(name)}
-            yield TableRow(line=reader.line_num, form=form, cells={**row, **usual}, problem=problem)
+            yield TableRow(line=reader.line_num, form=form, cells={**row, **usual}, named=named, problem=problem)
     except csv.Error as error:
         raise InputError(what="operation table", given=str(path), allowed=f"a readable CSV file ({error})") from None
 

@@ -70,8 +70,8 @@ def stack_file(result: CalibrationResult, stack: str) -> str:
             "missing here falls back to the same chip under another stack, to its generation, to all chips."
         ),
         evidence="measured",
-        operations=[entry for fit in kernels if fit.group.key not in result.rejected for entry in _kernel_entries(fit)],
-        collectives=[entry for fit in custom for entry in _collective_entries(fit)],
+        operations=[entry for fit in kernels if fit.group.key not in result.rejected for entry in kernel_entries(fit)],
+        collectives=[entry for fit in custom for entry in collective_entries(fit)],
         older_operations=[
             entry
             for fit in kernels
@@ -110,7 +110,7 @@ def generic_file(result: CalibrationResult, name: str = GENERIC) -> str:
     bound = host_bound_chips(result.collectives)
     kept = [fit for fit in result.collectives if fit.chip not in bound]
     library = [fit for fit in kept if fit.op_class != CUSTOM]
-    collectives = [entry for fit in library for entry in _collective_entries(fit)]
+    collectives = [entry for fit in library for entry in collective_entries(fit)]
     return _file(
         name=name,
         full_name="All stacks, fitted",
@@ -137,7 +137,7 @@ def merged_file(result: CalibrationResult, name: str) -> str:
     entries: dict[tuple[str, str, str], list[Entry]] = {}
     for fit in sorted(accepted, key=lambda f: (-counts[f.group.chip, f.group.stack], f.group.stack)):
         key = (fit.group.chip, fit.group.work.op_class, fit.group.work.dtype)
-        entries.setdefault(key, _kernel_entries(fit, note=fit.group.stack))
+        entries.setdefault(key, kernel_entries(fit, note=fit.group.stack))
     operations: list[Entry] = [dict(entry) for entry in _ASSUMED]
     operations += [entry for key in sorted(entries) for entry in entries[key]]
     for op_class, types in result.parents.items():
@@ -147,7 +147,7 @@ def merged_file(result: CalibrationResult, name: str) -> str:
     collectives: dict[tuple[object, ...], Entry] = {}
     ranked = sorted(result.collectives, key=lambda f: (-counts.get((f.chip, f.stack), 0), f.stack))
     for fit in ranked:
-        for entry in _collective_entries(fit):
+        for entry in collective_entries(fit):
             collectives.setdefault((entry["chip"], entry["class"], entry["group_size"]), entry)
     stacks = stacks_of(result)
     return _file(
@@ -180,7 +180,7 @@ def write_files(contents: Mapping[Path, str]) -> None:
         raise failed
 
 
-def _kernel_entries(fit: KernelFit, note: str = "") -> list[Entry]:
+def kernel_entries(fit: KernelFit, note: str = "") -> list[Entry]:
     more: Entry = {
         **_statistics(fit.errors),
         **_versions(fit.group.stack_version, fit.oldest_version),
@@ -212,7 +212,7 @@ def _statistics(errors: Errors) -> Entry:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _collective_entries(fit: CollectiveFit) -> list[Entry]:
+def collective_entries(fit: CollectiveFit) -> list[Entry]:
     more: Entry = {
         **_statistics(fit.errors),
         **_versions(fit.stack_version, fit.oldest_version),
@@ -250,7 +250,7 @@ def _collective_parents(fits: Iterable[CollectiveFit]) -> list[Entry]:
     """Medians over chips of each collective and group size."""
     found: dict[tuple[str, int], list[Values]] = {}
     for fit in fits:
-        for entry in _collective_entries(fit):
+        for entry in collective_entries(fit):
             numbers = {k: float(v) for k, v in entry.items() if k in ("overhead_s", "eta_link", "ramp")}
             found.setdefault((str(entry["class"]), fit.group_size), []).append(numbers)
     return [

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from rackline.catalog import ModelRecord, PriceSheetRecord
 from rackline.catalog.base import SourcedRecord
-from rackline.catalog.index import SINGULAR, Kind, find, folder, names
+from rackline.catalog.index import SINGULAR, Kind, file_of, find, names
 from rackline.catalog.overrides import inner_models
 from rackline.errors import InputError, UnknownNameError, nearest_names
 from rackline.hardware.chip import ChipRecord
@@ -90,7 +90,7 @@ def template(kind: str, name: str, like: str | None = None) -> Template:
             nearest=f"my-{name}",
         )  # fmt: skip
     nearest = _nearest(plural, name, like, usual)
-    text = folder(plural).joinpath(f"{nearest}.toml").read_text(encoding="utf-8")
+    text = file_of(plural, nearest).read_text(encoding="utf-8")
     return Template(kind=kind, name=name, nearest=nearest, text=_written(text, record, kind, name, nearest))
 
 

@@ -39,7 +39,7 @@ class ServerMemory:
         logit_bytes: memory of one logit while tokens are drawn [bytes].
         block_size: of the paged cache [tokens].
 
-    Sources: start-up logs of vLLM, SGLang and TensorRT-LLM; see docs/accuracy.md, "What a server keeps".
+    Sources: start-up logs of vLLM, SGLang and TensorRT-LLM; see docs/accuracy/memory.md.
     """
 
     memory_fraction: float = 0.9

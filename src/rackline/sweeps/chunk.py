@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rackline.catalog.index import user_catalogue
 from rackline.errors import RacklineError
 from rackline.passes.features import Array
 from rackline.sweeps import passes, questions
@@ -142,11 +143,12 @@ def _sources(file: SweepFile) -> dict[str, str]:
 
 @cache
 def build_hash() -> str:
-    """Hash of the program and its catalogue: shards of another build are not mixed in."""
-    root = Path(__file__).resolve().parents[1]
+    """Hash of the program, its catalogue and the user's own: shards of another build are not mixed in."""
+    root, own = Path(__file__).resolve().parents[1], user_catalogue()
     found = hashlib.sha256()
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.c"), *root.rglob("*.toml")]):
-        found.update(path.relative_to(root).as_posix().encode())
+    files = [(root, path) for end in ("py", "c", "toml") for path in root.rglob(f"*.{end}")]
+    for place, path in sorted([*files, *((own, path) for path in own.rglob("*.toml"))]):
+        found.update(path.relative_to(place).as_posix().encode())
         found.update(path.read_bytes())
     return found.hexdigest()[:16]
 

@@ -17,7 +17,7 @@ from rackline.processes import mapped
 from rackline.serving.stack import Stack
 from rackline.validation.cases import Case, CaseSet
 from rackline.validation.fit_cases import FIRST_TOKEN, prepare, shipped_numbers
-from rackline.validation.page import fill_block
+from rackline.validation.page import Sheet, fill_block
 from rackline.validation.refit import Fold, score_fold
 from rackline.validation.scoreboard import Stats, statistics
 from rackline.validation.serving_fit import fit_numbers
@@ -177,23 +177,30 @@ def _ablating(cases: tuple[Case, ...], calibration: str) -> Callable[[str], Abla
     return ablated
 
 
+def ablation_sheet(rows: Sequence[Ablated]) -> Sheet:
+    """Errors without each effect."""
+    kinds = ("median", "p90", "bias")
+
+    def cells(stats: Stats) -> list[str]:
+        errors = [f"{100 * error:.1f} %" for error in (stats.median_abs_error, stats.p90_abs_error)]
+        return [*errors, f"{100 * stats.bias:+.1f} %"]
+
+    return Sheet(
+        title="median, 90th percentile and bias of the error",
+        heads=("switched off", "instead", *(f"{metric} {kind}" for metric in METRICS for kind in kinds)),
+        rows=[
+            (row.name, row.without, *(cell for metric in METRICS for cell in cells(row.stats(metric)))) for row in rows
+        ],
+        texts=2,
+    )
+
+
 def markdown(rows: Sequence[Ablated]) -> str:
     """The table of a page."""
-    head = " | ".join(f"{metric} {what}" for metric in METRICS for what in ("median", "p90", "bias"))
-    lines = [
-        "Each effect is switched off in turn, the other parameters are refitted, all served cases scored (in sample).",
-        "",
-        f"| switched off | instead | {head} |",
-        f"|---|---|{'---:|' * (3 * len(METRICS))}",
-    ]
-    for row in rows:
-        cells: list[str] = []
-        for metric in METRICS:
-            stats = row.stats(metric)
-            cells += [f"{100 * stats.median_abs_error:.1f} %", f"{100 * stats.p90_abs_error:.1f} %"]
-            cells.append(f"{100 * stats.bias:+.1f} %")
-        lines.append(f"| {row.name} | {row.without} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    said = (
+        "Each effect is switched off in turn, the other parameters are refitted, all served cases scored (in sample)."
+    )
+    return "\n".join([said, *ablation_sheet(rows).markdown()])
 
 
 def write_docs(rows: Sequence[Ablated], page: Path) -> None:

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from rackline.bands.bands import ANY, COVERAGE, RATIO_SHARES, Band, Evidence, Key, find_band
+from rackline.bands.bands import ANY, COVERAGE, RATIO_SHARES, Band, Evidence, Key, find_band, shipped_bands
 from rackline.catalog.index import stack_name
 from rackline.errors import RacklineError
 from rackline.fitting.solver import groups_of, leave_out
@@ -277,16 +277,52 @@ def _covered(metric: str, by: str, group: str, inside: Array, width: Array) -> C
     )
 
 
-BEGIN, END = "<!-- error bands: begin -->", "<!-- error bands: end -->"
+SHIPPED = ("<!-- shipped intervals: begin -->", "<!-- shipped intervals: end -->")
 _LEAST = 0.75
 _MANY = 30
+_BY_FILE = "file"
 
 
-def coverage_markdown(found: Sequence[Coverage]) -> str:
+def marks(left_out: str) -> tuple[str, str]:
+    """The marker lines around the table of bands made without each model, laboratory and so on."""
+    return f"<!-- intervals left out by {left_out}: begin -->", f"<!-- intervals left out by {left_out}: end -->"
+
+
+def shipped_coverage(scores: Iterable[Score]) -> list[Coverage]:
+    """How many measured values the shipped bands hold, by file and by the groups of GROUPED.
+
+    Args:
+        scores: of cases that neither the fits nor the bands were made from.
+    """
+    inside: dict[tuple[str, str, str], list[tuple[bool, float]]] = {}
+    bands = shipped_bands()
+    by: Mapping[str, Callable[[Score], str]] = {
+        _BY_FILE: lambda score: Path(score.where.split(", line")[0]).name,
+        **GROUPED,
+    }
+    for score in scores:
+        if any(metric == score.metric for metric, _ in bands):
+            near = find_band(bands, score.metric, evidence_of_score(score))
+            held = near.low <= score.measured / score.predicted <= near.high
+            for kind, key in by.items():
+                inside.setdefault((score.metric, kind, key(score)), []).append((held, near.high / near.low))
+    return [
+        _covered(metric, kind, group, np.array([held for held, _ in own]), np.array([width for _, width in own]))
+        for (metric, kind, group), own in sorted(inside.items())
+    ]
+
+
+def low_groups(found: Iterable[Coverage]) -> list[str]:
+    """Groups of 30 cases and more of which the bands hold less than 75 %, in words."""
+    low = [part for part in found if part.group and part.num_cases >= _MANY and part.share < _LEAST]
+    return [f"{part.metric} of {part.group} {part.share:.0%} of {part.num_cases}" for part in low]
+
+
+def coverage_markdown(found: Sequence[Coverage], left_out: str = "model") -> str:
     """The table of a page: all cases of a metric, then the groups of 30 cases and more that are held worst."""
     lines = [
-        f"Bands of {COVERAGE:.0%}, made without each model (or half of the cases) in turn from predictions that had "
-        "not seen its model either, and scored on it. Width is the median of high over low.",
+        f"Bands of {COVERAGE:.0%}, made without each {left_out} (or half of the cases) in turn from predictions that "
+        f"had not seen its {left_out} either, and scored on it. Width is the median of high over low.",
         "",
         "| measured | left out | cases | inside | width | groups of 30 cases and more that are held worst |",
         "|---|---|---:|---:|---:|---|",
@@ -300,15 +336,27 @@ def coverage_markdown(found: Sequence[Coverage]) -> str:
         lines.append(
             f"| {one.metric} | {one.by} | {one.num_cases} | {one.share:.1%} | {one.width:.2f} | {named or '-'} |"
         )
-    low = [part for part in found if part.group and part.num_cases >= _MANY and part.share < _LEAST]
-    names = "; ".join(f"{part.metric} of {part.group} {part.share:.0%}" for part in low)
-    lines += ["", f"Groups of 30 cases and more under {_LEAST:.0%}: {names or 'none'}."]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", _low_line(found)])
 
 
-def write_coverage_docs(scores: Iterable[Score], page: Path) -> None:
+def shipped_markdown(found: Sequence[Coverage]) -> str:
+    """The table of a page: shipped bands on each file of cases."""
+    lines = ["| measured | cases of | cases | inside | width |", "|---|---|---:|---:|---:|"]
+    lines += [
+        f"| {one.metric} | {one.group} | {one.num_cases} | {one.share:.0%} | {one.width:.2f} |"
+        for one in found
+        if one.by == _BY_FILE
+    ]
+    return "\n".join([*lines, "", _low_line([one for one in found if one.by != _BY_FILE])])
+
+
+def _low_line(found: Iterable[Coverage]) -> str:
+    return f"Groups of 30 cases and more under {_LEAST:.0%}: {'; '.join(low_groups(found)) or 'none'}."
+
+
+def write_coverage_docs(scores: Iterable[Score], left_out: str, page: Path) -> None:
     """Replace the table of a page; see `rackline.validation.page.fill_block`."""
-    fill_block(page, BEGIN, END, coverage_markdown(held_out_coverage(scores)))
+    fill_block(page, *marks(left_out), coverage_markdown(held_out_coverage(scores, left_out), left_out))
 
 
 JOULES, TUNING = "joules_per_output_token", "tuning_step_s"

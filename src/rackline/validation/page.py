@@ -1,18 +1,21 @@
-"""A stored scoreboard on a page of the documentation: Markdown tables between two markers."""
+"""Tables on pages of the documentation, between two markers; a stored scoreboard as such tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
 from rackline.errors import InputError
 from rackline.files import read_text, write_text
+from rackline.report.breakdown import plain_table
 
 BEGIN, END = "<!-- scoreboard: begin -->", "<!-- scoreboard: end -->"
 RUNS_BEGIN, RUNS_END = "<!-- real servers: begin -->", "<!-- real servers: end -->"
-_HEAD = "| n | supported | median error | p90 | within 20 % | bias |"
-_RULE = "---:|---:|---:|---:|---:|---:|"
+_HEADS = ("n", "supported", "median error", "p90", "within 20 %", "bias")
 _TITLES = {
     "model": "By model",
     "chip": "By chip",
@@ -23,25 +26,57 @@ _TITLES = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """A table for the terminal and for a page.
+
+    Args:
+        heads: of the columns.
+        rows: cells.
+        texts: columns from the left that hold text; the others hold numbers [count].
+        title: on the terminal.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    texts: int = 1
+    title: str = ""
+
+    def markdown(self) -> list[str]:
+        """Lines of Markdown, an empty one before them."""
+        rule = "|---" * self.texts + "|---:" * (len(self.heads) - self.texts) + "|"
+        return ["", f"| {' | '.join(self.heads)} |", rule, *(f"| {' | '.join(row)} |" for row in self.rows)]
+
+    def table(self) -> Table:
+        """The same for the terminal."""
+        found = plain_table(self.title)
+        for place, name in enumerate(self.heads):
+            is_text = place < self.texts
+            head = name if is_text else "\n".join(name.rsplit(" ", 1))
+            found.add_column(head, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+        for row in self.rows:
+            found.add_row(*row)
+        return found
+
+
 def markdown(stored: Mapping[str, Any], by_what: Sequence[str] = tuple(_TITLES)) -> str:
     """A stored scoreboard as Markdown tables, overall and by group."""
     lines = [
         f"{stored['supported']:,} of {stored['cases']:,} cases are supported. Error is |predicted / measured − 1|, "
         "bias is median(predicted / measured) − 1; calibration "
         + ("of each case's own stack." if stored["calibration"] == "auto" else f"{stored['calibration']}."),
-        "",
-        f"| measured {_HEAD}",
-        f"|---|{_RULE}",
     ]
-    lines += [f"| {name} | {_cells(stats)}" for name, stats in stored["metrics"].items()]
+    lines += Sheet(
+        heads=("measured", *_HEADS), rows=[(name, *_cells(stats)) for name, stats in stored["metrics"].items()]
+    ).markdown()
     for by in by_what:
         rows = [row for row in stored["groups"] if row["by"] == by and row["supported"]]
         if rows:
-            lines += ["", f"### {_TITLES[by]}", "", f"| measured | {by} {_HEAD}", f"|---|---|{_RULE}"]
-            lines += [f"| {row['metric']} | {row['group']} | {_cells(row)}" for row in rows]
+            cells = [(row["metric"], row["group"], *_cells(row)) for row in rows]
+            lines += ["", f"### {_TITLES[by]}", *Sheet(heads=("measured", by, *_HEADS), rows=cells, texts=2).markdown()]
     if stored["unsupported"]:
-        lines += ["", "### Not supported", "", "| kind | cases | reason |", "|---|---:|---|"]
-        lines += [f"| {row['kind']} | {row['n']:,} | {_escaped(row['reason'])} |" for row in stored["unsupported"]]
+        cells = [(row["kind"], f"{row['n']:,}", _escaped(row["reason"])) for row in stored["unsupported"]]
+        lines += ["", "### Not supported", *Sheet(heads=("kind", "cases", "reason"), rows=cells, texts=3).markdown()]
     return "\n".join(lines)
 
 
@@ -49,11 +84,11 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-def _cells(stats: Mapping[str, Any]) -> str:
+def _cells(stats: Mapping[str, Any]) -> list[str]:
     values = [stats[key] for key in ("median_abs_error", "p90_abs_error", "share_within_20", "bias")]
-    texts: Sequence[str] = ["-" if v is None else f"{100 * v:.1f} %" for v in values[:3]]
     bias = "-" if values[3] is None else f"{100 * values[3]:+.1f} %"
-    return " | ".join([f"{stats['n']:,}", f"{stats['supported']:,}", *texts, bias]) + " |"
+    texts = ["-" if value is None else f"{100 * value:.1f} %" for value in values[:3]]
+    return [f"{stats['n']:,}", f"{stats['supported']:,}", *texts, bias]
 
 
 def write_docs(stored: Mapping[str, Any], page: Path) -> None:
@@ -67,9 +102,18 @@ def write_docs(stored: Mapping[str, Any], page: Path) -> None:
 def fill_block(page: Path, begin: str, end: str, text: str) -> None:
     """Replace the block between two markers on a page; line endings are kept.
 
+    Args:
+        page: the page, or a folder with one page that has this block.
+
     Raises:
         InputError: the page cannot be read or written, or does not have this block.
     """
+    if page.is_dir():
+        pages = [one for one in sorted(page.glob("*.md")) if begin in one.read_text(encoding="utf-8")]
+        if len(pages) != 1:
+            allowed = f"a folder with one page that has the lines {begin} and {end}"
+            raise InputError(what="--write-docs", given=str(page), allowed=allowed)
+        page = pages[0]
     old = read_text(page, what="--write-docs", allowed="a readable page")
     if old.count(begin) != 1 or end not in old.split(begin)[1]:
         raise InputError(what="--write-docs", given=str(page), allowed=f"a page with the lines {begin} and {end}")

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from rackline.report.breakdown import plain_table
 from rackline.units import format_seconds
-from rackline.validation.ablation import METRICS, Ablated
-from rackline.validation.page import fill_block
+from rackline.validation.ablation import Ablated, ablation_sheet
+from rackline.validation.page import Sheet, fill_block
 from rackline.validation.refit import LeftOut, Refit
 from rackline.validation.report import percent, scoreboard_report
 from rackline.validation.scoreboard import Score, Stats, statistics
@@ -38,10 +36,9 @@ def refit_report(found: Refit, *, elapsed_s: float | None = None, width: int = 1
         elapsed_s: wall time of the refits [s].
         width: columns of the terminal.
     """
-    head = Text(f"serving parameters refitted without each {found.by}, scored on the held-out cases", style="bold")
-    if elapsed_s is not None:
-        head.append(f", {format_seconds(elapsed_s)}", style="dim")
-    parts: list[RenderableType] = [head, Text(""), _summary(found), Text(""), _numbers(found), Text("")]
+    said = f"serving parameters refitted without each {found.by}, scored on the held-out cases"
+    parts: list[RenderableType] = [_head(said, elapsed_s), _summary(found).table(), Text("")]
+    parts += [_numbers(found.ranges()).table(), Text("")]
     if found.memory_bound:
         names = "\n".join(f"  {name}" for name in found.memory_bound)
         parts += [Text(f"requests queue for memory, not counted where KV fits:\n{names}", style="dim")]
@@ -49,39 +46,37 @@ def refit_report(found: Refit, *, elapsed_s: float | None = None, width: int = 1
     return Group(*parts)
 
 
-def _rows(found: Refit) -> list[tuple[str, Stats, Stats, str, str]]:
-    """(metric, left out, in sample, macro median, worst model) of each metric, and of ttft_s where the KV fits."""
+def _head(said: str, elapsed_s: float | None) -> Text:
+    head = Text(said, style="bold")
+    if elapsed_s is not None:
+        head.append(f", {format_seconds(elapsed_s)}", style="dim")
+    return head.append("\n")
+
+
+_HEADS = ("median", "p90", "bias", "in sample: median", "in sample: p90", "in sample: bias", "mean of models")
+
+
+def _summary(found: Refit) -> Sheet:
+    """Errors left out and in sample of each metric, and of ttft_s where the KV fits."""
 
     def of(scores: Sequence[Score], metric: str) -> Stats:
         return statistics([one for one in scores if one.metric == metric])
 
-    rows: list[tuple[str, Stats, Stats, str, str]] = []
+    rows: list[tuple[str, ...]] = []
     for metric in dict.fromkeys(one.metric for one in found.board.scores):
         name, worst = found.worst_group(metric)
         text = f"{name.rsplit('/', 1)[-1]} {percent(worst)}" if name else "-"
-        macro = percent(found.macro_median(metric))
-        rows.append((metric, of(found.board.scores, metric), of(found.whole.scores, metric), macro, text))
+        both = [*_cells(of(found.board.scores, metric)), *_cells(of(found.whole.scores, metric))]
+        rows.append((metric, *both, percent(found.macro_median(metric)), text))
         if metric == "ttft_s" and found.memory_bound:
-            left, whole = found.where_kv_fits(found.board.scores), found.where_kv_fits(found.whole.scores)
-            rows.append(("ttft_s, KV fits", left, whole, "", ""))
-    return rows
+            fits = [found.where_kv_fits(scores) for scores in (found.board.scores, found.whole.scores)]
+            rows.append(("ttft_s, KV fits", *(cell for stats in fits for cell in _cells(stats)), "", ""))
+    title = f"each {found.by} held out, and a fit to all cases"
+    return Sheet(title=title, heads=("measured", *_HEADS, "worst model"), rows=rows)
 
 
 def _cells(stats: Stats) -> list[str]:
     return [percent(stats.median_abs_error), percent(stats.p90_abs_error), percent(stats.bias, signed=True)]
-
-
-_HEADS = ("median", "p90", "bias", "in sample", "p90", "bias", "mean of models", "worst model")
-
-
-def _summary(found: Refit) -> Table:
-    table = plain_table(f"each {found.by} held out, and a fit to all cases")
-    table.add_column("measured", no_wrap=True)
-    for name in _HEADS:
-        table.add_column(name, justify="right")
-    for metric, left, whole, macro, worst in _rows(found):
-        table.add_row(metric, *_cells(left), *_cells(whole), macro, worst)
-    return table
 
 
 def _number(name: str, value: float) -> str:
@@ -89,45 +84,41 @@ def _number(name: str, value: float) -> str:
     return f"{value * factor:.3g} {unit}".strip()
 
 
-def _numbers(found: Refit) -> Table:
-    table = plain_table("fitted parameters")
-    table.add_column("number", no_wrap=True)
-    for name in ("least", "most", "all cases"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, values in found.ranges().items():
-        table.add_row(name, *(_number(name, value) for value in values))
-    return table
+def _numbers(ranges: Mapping[str, tuple[float, float, float]]) -> Sheet:
+    rows = [(name, *(_number(name, value) for value in values)) for name, values in ranges.items()]
+    return Sheet(title="fitted parameters", heads=("number", "least", "most", "all cases"), rows=rows)
 
 
 def refit_markdown(found: Refit) -> str:
     """The refits as Markdown tables."""
-    lines = [
-        f"Serving parameters are refitted without each {found.by} in turn and scored on the held-out cases.",
-        "",
-        f"| measured | {' | '.join(_HEADS)} |",
-        f"|---|{'---:|' * len(_HEADS)}",
-    ]
-    for metric, left, whole, macro, worst in _rows(found):
-        lines.append(f"| {metric} | {' | '.join([*_cells(left), *_cells(whole), macro, worst])} |")
-    lines += ["", f"| left out {found.by} | cases | {_heads(_metrics(found))} |"]
-    lines.append(f"|---|---:|{'---:|' * (2 * len(_metrics(found)))}")
-    for fold in found.folds:
-        cells: list[str] = []
-        for metric in _metrics(found):
-            cells += _cells(statistics([one for one in fold.scores if one.metric == metric]))[:2]
-        lines.append(f"| {fold.left_out} | {fold.num_cases} | {' | '.join(cells)} |")
-    lines += ["", "| number | least | most | all cases |", "|---|---:|---:|---:|"]
-    for name, values in found.ranges().items():
-        lines.append(f"| {name} | {' | '.join(_number(name, value) for value in values)} |")
-    return "\n".join(lines)
+    said = f"Serving parameters are refitted without each {found.by} in turn and scored on the held-out cases."
+    sheets = (_summary(found), *_groups(found), _numbers(found.ranges()))
+    return "\n".join([said, *(line for sheet in sheets for line in sheet.markdown())])
 
 
-def _metrics(found: Refit) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.metric for one in found.board.scores))
+_TOGETHER = (
+    ("tpot_s", "ttft_s", "request_s", "served_tokens_per_s"),
+    ("pools_tpot_s", "pools_ttft_s", "pools_request_s"),
+    ("prefill_s", "token_s", "total_s"),
+)
 
 
-def _heads(metrics: Sequence[str]) -> str:
-    return " | ".join(f"{metric} {what}" for metric in metrics for what in ("median", "p90"))
+def _groups(found: Refit) -> list[Sheet]:
+    """Errors of each group left out: of single engines, pools, single batches, the rest."""
+    known = list(dict.fromkeys(one.metric for one in found.board.scores))
+    rest = [metric for metric in known if not any(metric in kind for kind in _TOGETHER)]
+    sheets: list[Sheet] = []
+    for metrics in ([metric for metric in kind if metric in known] for kind in (*_TOGETHER, rest)):
+        cells = [(fold, [_pair(fold.metrics.get(metric)) for metric in metrics]) for fold in found.folds]
+        rows = [(one.left_out, str(one.num_cases), *own) for one, own in cells if set(own) != {"-"}]
+        if metrics:
+            sheets.append(Sheet(heads=(f"left out {found.by}", "cases", *metrics), rows=rows))
+    return sheets
+
+
+def _pair(stats: Stats | None) -> str:
+    """Median and 90th percentile of the errors of a group."""
+    return f"{percent(stats.median_abs_error)} / {percent(stats.p90_abs_error)}" if stats else "-"
 
 
 def write_refit_docs(found: Refit, page: Path) -> None:
@@ -141,17 +132,8 @@ def ablation_report(rows: Sequence[Ablated], *, elapsed_s: float | None = None) 
     Args:
         elapsed_s: wall time of the refits [s].
     """
-    head = Text("each effect switched off in turn, the other parameters refitted to all cases", style="bold")
-    if elapsed_s is not None:
-        head.append(f", {format_seconds(elapsed_s)}", style="dim")
-    table = plain_table("median, 90th percentile and bias of the error")
-    table.add_column("switched off")
-    for metric in METRICS:
-        for what in (f"{metric}\nmedian", "\np90", "\nbias"):
-            table.add_column(what, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row.name, *(cell for metric in METRICS for cell in _cells(row.stats(metric))))
-    return Group(head, Text(""), table)
+    head = _head("each effect switched off in turn, the other parameters refitted to all cases", elapsed_s)
+    return Group(head, ablation_sheet(rows).table())
 
 
 _NAMES = {"source": "source", "model": "model family", "chip": "chip"}
@@ -162,22 +144,18 @@ def train_marks(by: TrainLeftOut) -> tuple[str, str]:
     return f"<!-- training left out by {by}: begin -->", f"<!-- training left out by {by}: end -->"
 
 
-def _training_cells(stats: Stats) -> list[str]:
-    return [
-        str(stats.supported),
-        percent(stats.median_abs_error),
-        percent(stats.p90_abs_error),
-        percent(stats.share_within_20),
-        percent(stats.bias, signed=True),
+def _training(found: TrainRefit) -> Sheet:
+    named = [
+        ("in sample", found.whole.stats),
+        (f"each {_NAMES[found.by]} held out", found.left_out),
+        *((f"without {fold.left_out}", fold.stats) for fold in found.folds),
     ]
-
-
-def _training_rows(found: TrainRefit) -> list[tuple[str, list[str]]]:
-    return [
-        ("in sample", _training_cells(found.whole.stats)),
-        (f"each {_NAMES[found.by]} held out", _training_cells(found.left_out)),
-        *((f"without {fold.left_out}", _training_cells(fold.stats)) for fold in found.folds),
+    cells = [
+        (name, str(one.supported), *_cells(one)[:2], percent(one.share_within_20), percent(one.bias, signed=True))
+        for name, one in named
     ]
+    title = "error of the step time, |predicted / measured - 1|"
+    return Sheet(title=title, heads=("", "cases", "median error", "p90", "within 20 %", "bias"), rows=cells)
 
 
 def _notes(found: TrainRefit) -> str:
@@ -194,22 +172,9 @@ def train_refit_report(found: TrainRefit, *, elapsed_s: float | None = None) -> 
     Args:
         elapsed_s: wall time of the refits [s].
     """
-    head = Text(f"training parameters refitted without each {_NAMES[found.by]} in turn", style="bold")
-    if elapsed_s is not None:
-        head.append(f", {format_seconds(elapsed_s)}", style="dim")
-    table = plain_table("error of the step time, |predicted / measured - 1|")
-    table.add_column("")
-    for name in ("cases", "median", "p90", "≤ 20 %", "bias"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, cells in _training_rows(found):
-        table.add_row(name, *cells)
-    numbers = plain_table("fitted parameters")
-    numbers.add_column("number", no_wrap=True)
-    for name in ("least", "most", "all cases"):
-        numbers.add_column(name, justify="right", no_wrap=True)
-    for name, (least, most, value) in ranges(found).items():
-        numbers.add_row(name, f"{least:.3g}", f"{most:.3g}", f"{value:.3g}")
-    return Group(head, Text(""), table, Text(_notes(found), style="dim"), Text(""), numbers)
+    head = _head(f"training parameters refitted without each {_NAMES[found.by]} in turn", elapsed_s)
+    note = Text(_notes(found), style="dim")
+    return Group(head, _training(found).table(), note, Text(""), _numbers(ranges(found)).table())
 
 
 def ranges(found: TrainRefit) -> dict[str, tuple[float, float, float]]:
@@ -223,16 +188,8 @@ def ranges(found: TrainRefit) -> dict[str, tuple[float, float, float]]:
 
 def train_refit_markdown(found: TrainRefit) -> str:
     """The refits as Markdown tables."""
-    lines = [
-        f"Training parameters are refitted without each {_NAMES[found.by]} in turn; {_notes(found)}.",
-        "",
-        "| | cases | median error | p90 | within 20 % | bias |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in _training_rows(found)]
-    lines += ["", "| number | least | most | all cases |", "|---|---:|---:|---:|"]
-    lines += [f"| {name} | {a:.3g} | {b:.3g} | {c:.3g} |" for name, (a, b, c) in ranges(found).items()]
-    return "\n".join(lines)
+    said = f"Training parameters are refitted without each {_NAMES[found.by]} in turn; {_notes(found)}."
+    return "\n".join([said, *_training(found).markdown(), *_numbers(ranges(found)).markdown()])
 
 
 def write_train_refit_docs(found: TrainRefit, page: Path) -> None:

@@ -18,7 +18,7 @@ from rackline.units import format_count, format_seconds
 from rackline.validation.cases import Case
 from rackline.validation.predict import Predictor
 from rackline.validation.scoreboard import GROUPED_BY, Score, Scoreboard, Stats, WorstCase, WorstPass
-from rackline.validation.speculation import BothWays, by_group, heading
+from rackline.validation.speculation import speculation_sheet
 
 _MOST_GROUPS = 12
 PARTS_OF_STEPS = {
@@ -55,7 +55,7 @@ def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, widt
     if any(score.metric in PARTS_OF_STEPS for score in board.scores):
         parts += [_parts(board), Text("")]
     if board.both_ways:
-        parts += [_both_ways(board.both_ways), Text("")]
+        parts += [speculation_sheet(board.both_ways).table(), Text("")]
     if board.unsupported:
         parts += [_unsupported(board), Text("")]
     if board.unknown_keys:
@@ -122,26 +122,6 @@ def _groups(board: Scoreboard, by: str) -> Table | None:
             table.add_row(Padding(Text(name, overflow="fold"), (0, 0, 0, 2)), *_stats_cells(group.stats))
     if hidden:
         table.caption = f"{hidden} smaller groups; --json shows all"
-    return table
-
-
-def _both_ways(rows: Sequence[BothWays]) -> Table:
-    table = plain_table(f"time per output token where the source does not say whether it speculates: {heading()}")
-    table.add_column("group", overflow="fold")
-    for name in (
-        "cases",
-        "between\nboth",
-        "faster\nthan both",
-        "slower\nthan both",
-        "error\nplain",
-        "error with\ndrafts",
-    ):
-        table.add_column(name, justify="right", no_wrap=True)
-    for group in by_group(rows):
-        shares = [percent(group.shares[place]) for place in ("between", "faster", "slower")]
-        table.add_row(
-            group.name, f"{group.cases:,}", *shares, percent(group.plain_error), percent(group.speculating_error)
-        )
     return table
 
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from rackline.catalog.index import user_catalogue
 from rackline.errors import InputError, RacklineError
 from rackline.files import parse_json, read_text
 from rackline.serving.stack import Stack
@@ -18,7 +27,7 @@ from rackline.validation.predict import Predictor, predict_serve, request_s
 from rackline.validation.report import MOST, worst_cases
 from rackline.validation.resolve import Resolver
 from rackline.validation.rl import is_rl_parts_table, is_rl_table, read_rl_parts_table, read_rl_table
-from rackline.validation.scoreboard import SERVED, Score, Scoreboard, group_of, metric_of
+from rackline.validation.scoreboard import SERVED, Score, Scoreboard, group_of, metric_of, write_stored
 from rackline.validation.speculation import both_ways
 from rackline.validation.tables import is_tuning_table, read_tuning_table
 
@@ -141,6 +150,64 @@ def score_cases(
         both_ways=both_ways(
             [case for at, case in by_place.items() if at not in lost], partial(predict_serve, predictor)
         ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescored:
+    """Measured cases under two catalogues.
+
+    Args:
+        changes: (metric, cases, median and 90th percentile before, both after) of each metric [1].
+        worse: metrics whose median or 90th percentile got worse, or that fewer cases support, one line each.
+    """
+
+    changes: tuple[tuple[str, int, float, float, float, float], ...]
+    worse: tuple[str, ...]
+
+
+def rescored(paths: Iterable[str | Path], texts: Mapping[str, str]) -> Rescored:
+    """Predict cases with the catalogue as it is and, in a process of its own, with other files in it.
+
+    Args:
+        paths: case files.
+        texts: file in the catalogue, such as "calibrations/vllm.toml" → its content.
+    """
+    files = [str(Path(path).resolve()) for path in paths]
+    before = validate(files)
+    with tempfile.TemporaryDirectory() as folder:
+        changed, stored = Path(folder) / "catalogue", Path(folder) / "before.json"
+        if user_catalogue().is_dir():
+            shutil.copytree(user_catalogue(), changed)
+        for name, text in texts.items():
+            (changed / name).parent.mkdir(parents=True, exist_ok=True)
+            (changed / name).write_text(text, encoding="utf-8")
+        write_stored(before, files, stored)
+        done = subprocess.run(
+            [sys.executable, "-m", "rackline", "validate", *files, "--stored", str(stored), "--json"],
+            env={**os.environ, "RACKLINE_CATALOGUE": str(changed)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode not in (0, 1):  # 1: something got worse
+        raise InputError(
+            what="cases", given=" ".join(files), allowed=f"cases that validate reads: {done.stderr[-500:]}"
+        )
+    after: dict[str, Any] = json.loads(done.stdout)
+    return Rescored(
+        changes=tuple(
+            (
+                name,
+                stats.supported,
+                stats.median_abs_error,
+                stats.p90_abs_error,
+                after["metrics"][name]["median_abs_error"],
+                after["metrics"][name]["p90_abs_error"],
+            )
+            for name, stats in before.metrics.items()
+        ),
+        worse=tuple(after["worse"]),
     )
 
 

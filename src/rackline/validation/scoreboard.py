@@ -16,6 +16,7 @@ from rackline.arch import model
 from rackline.bands.bands import ANY, kind_of_model
 from rackline.errors import InputError, UnknownNameError
 from rackline.files import parse_json, read_text, write_text
+from rackline.fitting.evaluate import is_worse
 from rackline.plain import plain
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.resolve import inline_of, model_of
@@ -329,8 +330,6 @@ def statistics(scores: Sequence[Score] | Iterable[Score], unsupported: int = 0) 
     )
 
 
-RELATIVE, ABSOLUTE = 0.02, 0.002
-"""Increase of a median or p90 that does not count as worse: 2 % of itself plus 0.2 percentage points."""
 _DIGITS = 4
 
 
@@ -410,6 +409,6 @@ def worse_than(stored: Mapping[str, Any], board: Scoreboard) -> list[str]:
             found.append(f"{name}: {now.supported} supported cases, before {before['supported']}")
         for key, value in (("median", now.median_abs_error), ("p90", now.p90_abs_error)):
             was = before[f"{key}_abs_error"]
-            if was is not None and not value <= was * (1.0 + RELATIVE) + ABSOLUTE:
+            if was is not None and is_worse(value, was):
                 found.append(f"{name}: {key} error {value:.2%}, before {was:.2%}")
     return found

@@ -13,7 +13,7 @@ import numpy as np
 from rackline.errors import InputError, RacklineError
 from rackline.serving.speculative import PLAIN, USUAL_DRAFT_TOKENS, Speculation, usual_speculation
 from rackline.validation.cases import Case
-from rackline.validation.page import fill_block
+from rackline.validation.page import Sheet, fill_block
 
 UNKNOWN = "unknown"
 BEGIN, END = "<!-- unknown speculation: begin -->", "<!-- unknown speculation: end -->"
@@ -175,20 +175,35 @@ def heading() -> str:
     return f"one token per step, and {usual.label()}"
 
 
+def speculation_sheet(rows: Sequence[BothWays]) -> Sheet:
+    """Where the measured values lie, all and by group."""
+    cells = [
+        (one.name, f"{one.cases:,}", *(f"{100 * value:.0f} %" for value in (*places, one.plain_error, drafts)))
+        for one in by_group(rows)
+        for places, drafts in [((one.share_between, one.share_faster, one.share_slower), one.speculating_error)]
+    ]
+    return Sheet(
+        title=f"time per output token where the source does not say whether it speculates: {heading()}",
+        heads=(
+            "group",
+            "cases",
+            "between both",
+            "faster than both",
+            "slower than both",
+            "median error, plain",
+            "with drafts",
+        ),
+        rows=cells,
+    )
+
+
 def markdown(rows: Sequence[BothWays]) -> str:
     """The table of a page."""
-    lines = [
+    said = (
         f"Time per output token of {len(rows):,} cases whose source does not say whether it speculates, predicted with "
-        f"{heading()}.",
-        "",
-        "| group | cases | between both | faster than both | slower than both | median error, plain | with drafts |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for group in by_group(rows):
-        values = [*(group.shares[p] for p in ("between", "faster", "slower")), group.plain_error]
-        cells = [f"{100 * value:.0f} %" for value in [*values, group.speculating_error]]
-        lines.append(f"| {group.name} | {group.cases} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        f"{heading()}."
+    )
+    return "\n".join([said, *speculation_sheet(rows).markdown()])
 
 
 def write_docs(rows: Sequence[BothWays], page: Path) -> None:
