@@ -239,6 +239,8 @@ class AtValue:
         "value=point.value",
         "setting=point.setting",
         "best=data.best",
+        "aggregated=point.plan.aggregated",
+        "pools=point.plan.pools",
         "reason=point.reason",
         "fleet=data.answer.fleet",
         "speculation=data.answer.speculation",

@@ -367,33 +367,65 @@ def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Table:
 def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
     """A row a value; the lowest cost, or the least energy where that counts, is marked."""
     priced, joules = points[0].plan.priced, any(point.plan.objective == "joules" for point in points)
+    both = not joules and any(point.plan.pools is not None for point in points)
     least_of = "deployment of the least energy" if joules else "cheapest deployment"
-    table = plain_table(f"what if {name} were another: the {least_of} at each value")
+    unit = f"{money_name(priced)}/Mtok"
+    what = f"{unit} of one engine and of two pools" if both else f"the {least_of} at each value"
+    table = plain_table(f"what if {name} were another: {what}")
     table.add_column("", no_wrap=True)
-    energy = ("J/tok",) if joules else ()
-    for column in (name, *energy, f"{money_name(priced)}/Mtok", "tok/s/chip", "tpot", "ttft"):
+    costs = ("one engine", "two pools") if both else ("J/tok", unit) if joules else (unit,)
+    for column in (name, *costs, "tok/s/chip", "tpot", "ttft"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("layout")
     least = min(point.cost for point in points)
     for point in points:
         chosen = point.plan.best
         if chosen is None:
-            table.add_row("", point.value, *("-" for _ in energy), "-", "-", "-", "-", point.plan.reason)
+            table.add_row("", point.value, *("-" for _ in costs), "-", "-", "-", point.plan.reason)
             continue
         layout = replace(chosen.layout, dp=1).label()
         if chosen.prefill_pool is not None:
             layout = f"decode {layout}; prefill {replace(chosen.prefill_pool.layout, dp=1).label()}"
+        shown = (point.plan.aggregated, point.plan.pools) if both else (chosen,)
         table.add_row(
             "◆" if point.cost == least else "",
             point.value,
-            *(written(point.cost) for _ in energy),
-            money(chosen.usd_per_mtok_output_all_in, priced).removesuffix(" chip-h"),
+            *([written(point.cost)] if joules else []),
+            *(_cost_text(one, priced) for one in shown),
             f"{chosen.output_tokens_per_s_per_chip:,.0f}",
             format_seconds(chosen.tpot_s),
             format_seconds(chosen.ttft_s),
             layout,
         )
-    return Group(table, Text(f"set: {points[0].setting.partition('=')[0]}", style="dim"))
+    lines = [f"set: {points[0].setting.partition('=')[0]}", *(_worth(points) if both else ())]
+    return Group(table, *(Prose(line, style="dim") for line in lines))
+
+
+def _cost_text(choice: Choice | None, priced: bool) -> str:
+    """Cost of a token; ~ where it is an estimate."""
+    if choice is None:
+        return "-"
+    text = money(choice.usd_per_mtok_output_all_in, priced).removesuffix(" chip-h")
+    return text if choice.sustained is not None else f"~{text}"
+
+
+def _worth(points: Sequence[WhatIfPoint]) -> list[str]:
+    """What the last value changes against the first, for one engine and for two pools; what ~ means."""
+    first, last = points[0], points[-1]
+    ends = {
+        "one engine": (first.plan.aggregated, last.plan.aggregated),
+        "two pools": (first.plan.pools, last.plan.pools),
+    }
+    parts = [
+        f"{name} {written(then.usd_per_mtok_output_all_in / one.usd_per_mtok_output_all_in)} times the cost"
+        for name, (one, then) in ends.items()
+        if one is not None and then is not None
+    ]
+    found = [f"from {first.value} to {last.value}: {', '.join(parts)}"] if parts and len(points) > 1 else []
+    kinds = [one for point in points for one in (point.plan.aggregated, point.plan.pools) if one is not None]
+    if any(one.sustained is None for one in kinds):
+        found.append("~ an estimate: not simulated at its own rate")
+    return found
 
 
 def attention_ffn_report(plan: Plan, split: AttentionFfnSplit | None) -> Group:
