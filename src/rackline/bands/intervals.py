@@ -13,7 +13,6 @@ from rackline.bands.bands import (
     evidence_of,
     find_band,
     kind_of_model,
-    layout_class,
     shipped_bands,
 )
 from rackline.catalog.index import stack_name
@@ -106,7 +105,7 @@ def of_candidate(candidate: Candidate | Choice, model: AnyModel, chip: str, cali
         stack=stack_name(calibration),
         kind=kind_of_model(model),
         chip=chip,
-        layout=layout_class(candidate.layout) if candidate.prefill_pool is None else "pools",
+        layout=candidate.layout_kind,
     )
     return intervals({metric: value for metric, value in predicted.items() if math.isfinite(value)}, of)
 

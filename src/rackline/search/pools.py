@@ -172,7 +172,7 @@ class PoolSearch:
         return cls(
             prefill=Side.of(prefill, links[0], prefill_modes),
             decode=Side.of(decode, links[1], decode_modes),
-            limits=limits,
+            limits=limits.of_predictions("pools"),
         )
 
     def look_at(self, part: Part) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from rackline.parallel.layout import KINDS
 from rackline.passes.features import Array
 from rackline.search.candidate import Candidate, PoolPair, billed_of, placed_on, rate_and_costs
 from rackline.search.estimates import Estimate, numbering
@@ -251,6 +252,7 @@ def nearest_violations(
 
 
 def _reason(name: str, points: OperatingPoints, at: int, limits: Constraints) -> str:
+    limits = limits.of_predictions(KINDS[int(points.kind[at])])
     if name == "memory":
         return f"memory: {format_bytes(-points.free_bytes[at])} too much on the fullest chip"
     if name == "prefill":

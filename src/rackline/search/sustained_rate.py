@@ -261,25 +261,27 @@ class TooSlow:
 
 
 def sustained_rate(
-    estimate: Candidate | PoolPair, service: Service, above: float = 0.0
+    estimate: Candidate | PoolPair, service: Service, above: float = 0.0, *, max_num_seqs: int | None = None
 ) -> SustainedRate | NoSustainedRate | TooSlow:
     """Find the rate, or say why there is none.
 
     Args:
         above: rate that it must exceed to be of use; 0 for any [requests/s].
+        max_num_seqs: cap of the sequences that one rank and micro-batch may run; by default room for bursts.
     """
-    found = _group_with_slots(estimate, service)
+    found = _group_with_slots(estimate, service, max_num_seqs)
     if isinstance(found, str):
         return NoSustainedRate(reason=found, simulated=False)
     group, span = found
-    most = most_requests_per_s(group, service.demand.limits)
+    limits = service.demand.limits.of_predictions(estimate.layout_kind)
+    most = most_requests_per_s(group, limits)
     if above > 0.0 and most <= above:
         costs = f"cost at least {above / most:.3g} times as much" if most else "are too slow"
         off = ", which its estimate is below" if estimate.requests_per_s > most > 0.0 else ""
         return TooSlow(reason=f"it cannot be cheaper: its passes alone {costs}{off}")
     saturation = min(span.saturation_requests_per_s, most_requests_per_s(group, Constraints()))
     span = replace(span, saturation_requests_per_s=saturation)
-    return _Search(estimate=estimate, span=span, group=group, limits=service.demand.limits, above=above).answer()
+    return _Search(estimate=estimate, span=span, group=group, limits=limits, above=above).answer()
 
 
 def most_rate(estimate: Candidate | PoolPair, service: Service) -> float:
@@ -287,10 +289,14 @@ def most_rate(estimate: Candidate | PoolPair, service: Service) -> float:
     [requests/s].
     """
     found = _group_with_slots(estimate, service)
-    return float("inf") if isinstance(found, str) else most_requests_per_s(found[0], service.demand.limits)
+    if isinstance(found, str):
+        return float("inf")
+    return most_requests_per_s(found[0], service.demand.limits.of_predictions(estimate.layout_kind))
 
 
-def _group_with_slots(estimate: Candidate | PoolPair, service: Service) -> tuple[Group, Span] | str:
+def _group_with_slots(
+    estimate: Candidate | PoolPair, service: Service, max_num_seqs: int | None = None
+) -> tuple[Group, Span] | str:
     """What is simulated, or why it cannot be."""
     if isinstance(estimate, PoolPair) and estimate.shares_contexts:
         return "context parallelism is not simulated"
@@ -298,6 +304,8 @@ def _group_with_slots(estimate: Candidate | PoolPair, service: Service) -> tuple
     if engine.batch_size > MOST_IN_FLIGHT:
         return f"{engine.batch_size:,} requests are in flight on a replica, more than {MOST_IN_FLIGHT:,}"
     span = span_of(estimate, service)
+    if max_num_seqs is not None:
+        span = replace(span, max_num_seqs=max_num_seqs)
     try:
         group = group_of(estimate, service, span.max_num_seqs)
     except RacklineError as error:

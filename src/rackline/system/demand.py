@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from rackline.errors import InputError
+from rackline.parallel.layout import KINDS, LayoutKind
+from rackline.passes.features import Array
 from rackline.serving.workload import Workload
 from rackline.units import Quantity, parse_limit
 
@@ -13,10 +18,25 @@ Objective = Literal["dollars", "joules"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Headroom:
+    """Room that predictions leave below limits, so that a share of the servers of their kind keeps each.
+
+    Args:
+        share: of the servers [1].
+        tpot, ttft: measured over predicted that this share keeps, by kind of layout [ratio].
+    """
+
+    share: float
+    tpot: Mapping[LayoutKind, float]
+    ttft: Mapping[LayoutKind, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
     """Limits on latency.
 
     Args:
+        headroom: that predictions leave below the limits; None where they may reach them.
         tpot_s: largest time per output token, None for no limit [s].
         ttft_s: largest time to first token, None for no limit [s].
         tpot_percentile, ttft_percentile: of the requests that must keep it, below 100; None limits the mean.
@@ -29,6 +49,7 @@ class Constraints:
     ttft_s: float | None = None
     tpot_percentile: float | None = None
     ttft_percentile: float | None = None
+    headroom: Headroom | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("tpot_s", self.tpot_s), ("ttft_s", self.ttft_s)):
@@ -48,6 +69,31 @@ class Constraints:
         tpot_s, tpot_percentile = (None, None) if tpot is None else parse_limit(tpot, name="tpot")
         ttft_s, ttft_percentile = (None, None) if ttft is None else parse_limit(ttft, name="ttft")
         return cls(tpot_s=tpot_s, ttft_s=ttft_s, tpot_percentile=tpot_percentile, ttft_percentile=ttft_percentile)
+
+    def of_predictions(self, kind: LayoutKind) -> Constraints:
+        """Limits on predictions of a kind of layout, below these by the headroom."""
+        room = self.headroom
+        if room is None:
+            return self
+        return replace(
+            self,
+            tpot_s=self.tpot_s and self.tpot_s / room.tpot[kind],
+            ttft_s=self.ttft_s and self.ttft_s / room.ttft[kind],
+            headroom=None,
+        )
+
+    def of_kinds(self, kinds: Array) -> tuple[Array, Array]:
+        """The same on time per output token and to first token, infinite without a limit [s].
+
+        Args:
+            kinds: places among the kinds of layouts of single engines, any shape.
+        """
+        each = [self.of_predictions(kind) for kind in KINDS]
+        tpot_s, ttft_s = (
+            np.array([np.inf if limit is None else limit for limit in limits])
+            for limits in zip(*((one.tpot_s, one.ttft_s) for one in each), strict=True)
+        )
+        return tpot_s[kinds], ttft_s[kinds]
 
     def latencies(self) -> list[tuple[str, float, float | None]]:
         """(name, limit [s], percentile or None for the mean) of those that are limited."""
