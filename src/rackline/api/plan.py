@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rackline.search.plan import WhatIfPoint
     from rackline.search.speculation import SpeculationRow
     from rackline.serving.fleet import Fleet
+    from rackline.system import Risk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ class Planned:
         starting: what is needed to launch it; None where nothing was searched.
         power_caps: those that were tried for the least energy; None where dollars count.
         prefixes: that the best keeps and finds; None where prompts do not repeat.
+        risk: how surely the best keeps its limits; None where nothing serves or no measured server is like it.
     """
 
     plan: Plan
@@ -57,6 +59,7 @@ class Planned:
     starting: Starting | None = None
     power_caps: tuple[Tried, ...] | None = None
     prefixes: KeptPrefixes | None = None
+    risk: Risk | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +106,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
                 yield from more
         return
     report = plan_report if answer.question.full else plan_summary
-    yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
+    yield report(found.plan, found.risk, width=width, elapsed_s=answer.elapsed_s)
     yield from lengths_lines(found.plan.demand.workload.mixture)
     yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
@@ -204,6 +207,7 @@ class PlanData:
         "launch_script",
         "power_caps=answer.power_caps",
         "prefixes=answer.prefixes",
+        "risk=answer.risk",
     )
 
     answer: Planned
@@ -248,6 +252,7 @@ class AtValue:
         "launch=data.answer.launch",
         "power_caps=data.answer.power_caps",
         "prefixes=data.answer.prefixes",
+        "risk=data.answer.risk",
     )
 
     point: WhatIfPoint
@@ -392,7 +397,10 @@ def _planned(
 
         check_stack(asked.engine or asked.system.calibration.name)
     found, caps, prefixes = _found(asked, question.objective, tell_estimate)
+    looser = asked.without_headroom()
+    without = None if looser is None else _found(looser, question.objective, None)[0].best
 
+    from rackline.bands.intervals import risk_of
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
     from rackline.search.speculation import plan_speculation
@@ -414,6 +422,7 @@ def _planned(
         starting=starting,
         power_caps=caps or None,
         prefixes=prefixes,
+        risk=found.best and risk_of(found.best, found.system, found.demand.limits, without),
     )
 
 

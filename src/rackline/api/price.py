@@ -127,6 +127,7 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         usd_per_kwh=asked.electricity_price,
         pue=asked.pue,
     )
+    from rackline.bands.intervals import headroom_of
     from rackline.parallel import matching_layouts
     from rackline.pricing import Terms, offer_prices
 
@@ -136,6 +137,7 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
     ways = SearchedWays(
         system=replace(system, cluster=replace(cluster, usd_per_chip_hour=rent.usd_per_chip_hour)),
         layouts=matching_layouts(asked.layout, model, cluster.num_chips),
+        headroom=headroom_of(asked.confidence, system),
     )
     terms = Terms(
         margin=asked.margin,

@@ -26,6 +26,8 @@ COVERAGE = 0.9
 """Share of measured values that a band holds."""
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 """Shares of the measured values that the quantiles of a band are above."""
+LIMITED = ("tpot_s", "ttft_s", "pools_tpot_s", "pools_ttft_s")
+"""Metrics of latencies that a plan may limit."""
 ANY = "*"
 _DIGITS = 4
 _SHIPPED = ("bands.toml", "further_bands.toml")

@@ -9,6 +9,7 @@ from typing import TypedDict
 
 from rackline.arch import AnyModel
 from rackline.bands.bands import (
+    Band,
     Evidence,
     evidence_of,
     find_band,
@@ -16,10 +17,12 @@ from rackline.bands.bands import (
     shipped_bands,
 )
 from rackline.catalog.index import stack_name
+from rackline.errors import InputError
 from rackline.parallel import Deployment
+from rackline.parallel.layout import KINDS, LayoutKind
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
-from rackline.system import Constraints
+from rackline.system import Constraints, Headroom, LimitRisk, Risk, System
 from rackline.units import format_seconds
 
 JOULES = "joules_per_output_token"
@@ -180,6 +183,81 @@ def interval_line(found: Sequence[Interval], what: str = "servers") -> str:
     first = found[0]
     head = f"90 % of measured {what} ({first.group}, {first.num_cases} cases) lay within"
     return f"{head}: {'; '.join(parts)}"
+
+
+def _band(name: str, system: System, kind: LayoutKind) -> Band:
+    """The band of a limited latency, of the narrowest group of servers like these."""
+    of = Evidence(
+        stack=stack_name(system.calibration.name),
+        kind=kind_of_model(system.model),
+        chip=system.cluster.chip.name,
+        layout=kind,
+    )
+    return find_band(shipped_bands(), f"pools_{name}" if kind == "pools" else name, of)
+
+
+def has_servers(system: System) -> bool:
+    """Whether measured servers say how far predictions for a system are off: not of the ideal roofline, nor of a
+    machine with numbers of its own.
+    """
+    return not (system.calibration.name == "unit" or system.calibration.serving)
+
+
+def headroom_of(share: float | None, system: System) -> Headroom | None:
+    """The room below limits that a share of the servers like these needs to keep them; None without a share.
+
+    Args:
+        share: of the servers, for each limit, 0.01 to 0.99 [1].
+
+    Raises:
+        InputError: no measured server is like these.
+    """
+    if share is None:
+        return None
+    if not has_servers(system):
+        raise InputError(
+            what="confidence",
+            given=f"{share:.0%} under {system.calibration.label}",
+            allowed="a stack whose servers were measured, such as vllm, sglang or trtllm",
+        )
+
+    def ratios(name: str) -> Mapping[LayoutKind, float]:
+        return {kind: _band(name, system, kind).ratio_within(share) for kind in (*KINDS, "pools")}
+
+    return Headroom(share=share, tpot=ratios("tpot_s"), ttft=ratios("ttft_s"))
+
+
+def risk_of(choice: Choice, system: System, limits: Constraints, without: Choice | None = None) -> Risk | None:
+    """How surely a way to serve keeps its limits; None where no measured server is like it.
+
+    Args:
+        without: the cheapest without headroom.
+    """
+    if not has_servers(system):
+        return None
+    found: list[LimitRisk] = []
+    for name, limit_s, percentile in limits.latencies():
+        band, predicted_s = _band(name, system, choice.layout_kind), choice.latency_s(name, percentile)
+        found.append(
+            LimitRisk(
+                metric=name,
+                limit_s=limit_s,
+                percentile=percentile,
+                predicted_s=predicted_s,
+                chance=band.share_within(limit_s / predicted_s),
+                low_s=predicted_s * band.low,
+                median_s=predicted_s * band.ratio_within(0.5),
+                high_s=predicted_s * band.high,
+                group=band.of.text(),
+                num_cases=band.num_cases,
+            )
+        )
+    return Risk(
+        limits=tuple(found),
+        confidence=limits.headroom and limits.headroom.share,
+        usd=choice.usd_with_leftover,
+        usd_without=without and without.usd_with_leftover,
+    )
 
 
 def risk_line(found: Iterable[Interval], choice: Choice, limits: Constraints) -> str:

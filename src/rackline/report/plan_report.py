@@ -42,6 +42,7 @@ from rackline.search.least_energy import Tried
 from rackline.search.plan import WhatIfPoint
 from rackline.search.speculation import SpeculationRow
 from rackline.serving.workload import Mixture
+from rackline.system import Risk
 from rackline.units import format_bytes, format_count, format_seconds
 
 LEVELS = {"scale_up": "the scale-up domain", "scale_out": "the network"}
@@ -84,10 +85,11 @@ def pool_table(choice: Choice) -> RenderableType:
 FRONT_ROWS = 12
 
 
-def plan_report(plan: Plan, *, width: int, elapsed_s: float) -> Group:
+def plan_report(plan: Plan, risk: Risk | None, *, width: int, elapsed_s: float) -> Group:
     """Everything that `rackline plan` prints.
 
     Args:
+        risk: how surely the best keeps its limits; None where that is not known.
         width: columns of the terminal.
         elapsed_s: wall time of the search [s].
     """
@@ -97,7 +99,7 @@ def plan_report(plan: Plan, *, width: int, elapsed_s: float) -> Group:
         parts += [nothing_panel(plan)]
     else:
         pools = [pool_table(best)] if best.serving == "disaggregated" else []
-        parts += [choice_panel(plan, best), key_numbers(plan, best, width)]
+        parts += [choice_panel(plan, best, risk), key_numbers(plan, best, width)]
         parts += [Group(served_table(best), *estimate_line(best), *other_kind(plan)), *pools]
         parts += [memory_table(best.memory, "memory of the fullest chip"), *_passes(plan, best, width)]
         parts += _floors(plan, best)

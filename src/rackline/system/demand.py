@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from rackline.serving.workload import Workload
 from rackline.units import Quantity, parse_limit
 
 Objective = Literal["dollars", "joules"]
+LEAST_CHANCE = 0.01  # that measured servers tell from none; as far below 1, from all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +103,58 @@ class Constraints:
             ("ttft_s", self.ttft_s, self.ttft_percentile),
         )
         return [(name, limit, percentile) for name, limit, percentile in given if limit is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRisk:
+    """One limit, against what servers of this kind measured.
+
+    Args:
+        metric: tpot_s or ttft_s.
+        limit_s: as it was asked [s].
+        percentile: that it is of; None for the mean.
+        predicted_s: of the plan at its rate [s].
+        chance: share of the servers of this kind that keep the limit at this rate, from 1 to 99 % [1].
+        low_s, median_s, high_s: time that 5, 50 and 95 % of such servers stay below [s].
+        group: what the servers have in common.
+        num_cases: of servers [count].
+    """
+
+    metric: str
+    limit_s: float
+    percentile: float | None
+    predicted_s: float
+    chance: float
+    low_s: float
+    median_s: float
+    high_s: float
+    group: str
+    num_cases: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Risk:
+    """How surely a plan keeps its limits.
+
+    Args:
+        limits: each with its chance.
+        confidence: share of the servers for which each leaves headroom; None where none was asked for [1].
+        usd_without: all cost over output tokens of the plan without headroom; None where there is no headroom, or no
+            such plan [USD per million].
+        usd: of the plan itself [USD per million].
+    """
+
+    json_keys: ClassVar = ("limits", "confidence", "usd_per_mtok_output_all_in_without=usd_without", "cost_ratio")
+
+    limits: tuple[LimitRisk, ...]
+    usd: float
+    confidence: float | None = None
+    usd_without: float | None = None
+
+    @property
+    def cost_ratio(self) -> float | None:
+        """Cost over that of the plan without headroom [ratio]."""
+        return None if self.usd_without is None else self.usd / self.usd_without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
