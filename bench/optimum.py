@@ -111,7 +111,7 @@ def neighbours(asked: dict[str, Any], plan: Plan) -> Iterator[dict[str, Any]]:
     apart = best.serving == "disaggregated"
     layouts = {"layout": best.layout} | ({"prefill_layout": best.prefill_pool.layout} if best.prefill_pool else {})
     for option, layout in layouts.items():
-        if option in asked:
+        if option in asked or "layout" in asked:  # which both pools keep
             continue
         own = {name: getattr(layout, name) for name in ("tp", "pp", "attention_dp", "ep", "moe_tp")}
         yield {option: ",".join(f"{name}={value}" for name, value in own.items())}
@@ -207,7 +207,7 @@ def highest(group: Group, plan: Plan, choice: Choice, seed: int) -> float:
         run = group.serve(rate, choice.tpot_s, seed)
         return not run.queue_grows and max(run.over_limits(plan.demand.limits).values(), default=0.0) <= 1.0
 
-    low, high = 0.8 * choice.requests_per_s, 1.2 * choice.requests_per_s
+    low, high = 0.5 * choice.requests_per_s, 1.5 * choice.requests_per_s
     while high > low * (1.0 + 0.5 * RESOLVED):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if holds(middle) else (low, middle)

@@ -67,7 +67,9 @@ def _cheapest_on(
     return next(iter(search.answer().contenders), None) if search.shortlist.looked_at else None
 
 
-OFF = 1.1  # times its estimate with a caveat: beyond it, the next options are simulated too
+_OFF = 1.1  # times its simulated cost that an estimate may be too dear by; of two pools, whose waits are known worse
+_OFF_POOLS = 1.3
+_RESOLVED = 0.005  # of a rate: what is cheaper by less is not told from the cheapest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]]) -> list[Fin
 
 
 def _first_that_holds(service: Service, choices: Sequence[Choice], least: float) -> Finalist:
-    """The first that holds its limits; where its estimate was off, as its caveat says, the cheapest of the next too.
+    """The cheapest that holds its limits, of all whose estimates may be off by enough to win.
 
     Args:
         least: simulated cost of the other kind; infinite before it is known [USD per million output tokens].
@@ -114,16 +116,17 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], least: float)
     unserved: Choice | None = None
     reason = ""
     for choice in choices:
-        if (best or unserved) and choice.usd_with_leftover >= least:
+        off = _OFF_POOLS if choice.serving == "disaggregated" else _OFF
+        if (best or unserved) and choice.usd_with_leftover >= (off if best else 1.0) * least:
             break
-        found = sustained_rate(choice.estimate, service, _rate_of(choice, least, service))
+        found = sustained_rate(
+            choice.estimate, service, _rate_of(choice, least * (1.0 - _RESOLVED if best else 1.0), service)
+        )
         if isinstance(found, SustainedRate):
             served = _with_served_leftover(choice.with_sustained_rate(found), service)
             if best is None or served.usd_with_leftover < best.usd_with_leftover:
                 best = served
             least = min(least, served.usd_with_leftover)
-            if not choice.caveat or served.usd_with_leftover <= OFF * choice.usd_with_leftover:
-                break
         elif isinstance(found, NoSustainedRate) and found.simulated:
             reason = reason or found.reason
         else:

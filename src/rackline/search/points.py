@@ -142,6 +142,11 @@ class Numbering:
         return engine // (self.modes * self.layouts) * self.layouts + engine % self.layouts
 
 
+def firsts(keys: Array) -> Array:
+    """Where each different key, of rows a whole row, comes first: ascending positions."""
+    return np.sort(np.unique(keys, axis=0, return_index=True)[1])
+
+
 def pareto_front(maximise: Array, minimise: Array) -> NDArray[np.int64]:
     """Indices of the points that no other point beats in one quantity without losing in the other.
 
