@@ -29,6 +29,7 @@ from rackline.api.plan import Planned
 from rackline.errors import RacklineError
 from rackline.files import write_text
 from rackline.search import Choice, Plan
+from rackline.search.estimates import MORE_SLOTS
 from rackline.search.served import Group, Service, group_of
 from rackline.search.sustained_rate import SustainedRate, sustained_rate
 
@@ -155,8 +156,9 @@ def looked_at(asked: dict[str, Any]) -> list[Found]:
         other = served({**asked, **same, **fixed})
         name = ", ".join(f"{key}={value}" for key, value in fixed.items())
         found.append(_compared(asked, name, plan, None if other is None else other.best))
-    for slots in (plan.best.max_num_seqs // 2, plan.best.max_num_seqs * 2):
-        if plan.best.sustained is not None and slots:
+    room = 2 * plan.best.sequences_per_rank + MORE_SLOTS  # less is what memory holds
+    for slots in (plan.best.max_num_seqs // 2, min(plan.best.max_num_seqs * 2, room)):
+        if plan.best.sustained is not None and slots and room >= slots != plan.best.max_num_seqs:
             held = sustained_rate(plan.best.estimate, service_of(plan), max_num_seqs=slots)
             capped = plan.best.with_sustained_rate(held) if isinstance(held, SustainedRate) else None
             found.append(_compared(asked, f"max_num_seqs={slots}", plan, capped))

@@ -12,7 +12,7 @@ from rackline.search.engines import EngineSearch
 from rackline.search.select import with_a_sure_one
 from rackline.search.served import Service
 from rackline.search.space import Space, every_layout
-from rackline.search.sustained_rate import NoSustainedRate, SustainedRate, most_rate, sustained_rate
+from rackline.search.sustained_rate import RESOLVED, NoSustainedRate, SustainedRate, most_rate, sustained_rate
 from rackline.system import Constraints
 
 
@@ -69,7 +69,7 @@ def _cheapest_on(
 
 _OFF = 1.1  # times its simulated cost that an estimate may be too dear by; of two pools, whose waits are known worse
 _OFF_POOLS = 1.3
-_RESOLVED = 0.005  # of a rate: what is cheaper by less is not told from the cheapest
+_FEWER = (0.5, 0.7)  # of the running sequences: a request that waits does not slow those that run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], least: float)
         if (best or unserved) and choice.usd_with_leftover >= (off if best else 1.0) * least:
             break
         found = sustained_rate(
-            choice.estimate, service, _rate_of(choice, least * (1.0 - _RESOLVED if best else 1.0), service)
+            choice.estimate, service, _rate_of(choice, least * (1.0 - RESOLVED if best else 1.0), service)
         )
         if isinstance(found, SustainedRate):
             served = _with_served_leftover(choice.with_sustained_rate(found), service)
@@ -131,8 +131,18 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], least: float)
             reason = reason or found.reason
         else:
             unserved = unserved or replace(choice, not_simulated=found.reason)
-    best = best or unserved
+    best = _with_fewer_slots(best, service) if best else unserved
     return Finalist(choice=best, reason="" if best is not None else reason)
+
+
+def _with_fewer_slots(best: Choice, service: Service) -> Choice:
+    """The choice with the cap of running sequences, of a few smaller ones, at which it serves most."""
+    for share in _FEWER:
+        rate, slots = best.requests_per_s * (1.0 + RESOLVED), max(int(best.max_num_seqs * share), 1)
+        found = sustained_rate(best.estimate, service, rate, max_num_seqs=slots)
+        if isinstance(found, SustainedRate):
+            best = best.with_sustained_rate(found)
+    return best
 
 
 def _rate_of(choice: Choice, usd: float, service: Service) -> float:

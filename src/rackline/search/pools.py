@@ -187,8 +187,12 @@ class PoolSearch:
         points = prefill_points(part, self.prefill.modes, self.prefill.link)
         self._prefill_points.append(best_loaded(points, self.slack_s))
 
-    def answer(self) -> Disaggregated:
-        """Pair everything that was evaluated."""
+    def answer(self, most: int = CONTENDERS) -> Disaggregated:
+        """Pair everything that was evaluated.
+
+        Args:
+            most: contenders; from a few on they have other partners than the cheapest by estimates [count].
+        """
         if self.prefill.space is not self.decode.space:
             for part in self.prefill.space.parts():
                 self._prefill(part)
@@ -208,13 +212,14 @@ class PoolSearch:
             meets &= then.seconds <= self.limits.tpot_s
         kept = np.flatnonzero(meets)
         near = kept[np.argsort(cost[kept], kind="stable")]
-        near = near[firsts(np.stack([then.label, then.mode, then.row, then.cp], axis=1)[near])][:_NEAR]
+        near = near[firsts(np.stack([then.label, then.mode, then.row, then.cp], axis=1)[near])][: min(_NEAR, most)]
         options = [self._refined(first, then, pairs, int(index)) for index in near]
-        options += self._other_partners(first, then.take(near[:_PAIRED]), pairs.partner[near[:_PAIRED]])
+        if most > _PAIRED:
+            options += self._other_partners(first, then.take(near[:_PAIRED]), pairs.partner[near[:_PAIRED]])
         options.sort(key=lambda option: option.usd_per_mtok_output_all_in)
         contenders = tuple(
             Choice(workload=self.decode.space.workload, estimate=one, inside=self._inside(one))
-            for one in options[:CONTENDERS]
+            for one in options[:most]
         )
         shown = [self._pair(first, then, pairs, int(index)) for index in front]
         again = pareto_front(
