@@ -139,12 +139,12 @@ def test_the_bound_of_a_linear_engine() -> None:
     work = Workload(input_len=1000, output_len=101)
     sequence_s = 1e-4 + 1e-7 * 1049.5
     full_s = (0.01 + 50 * sequence_s) / 50
-    assert decode_s(plain(51), work, Constraints()) < decode_s(plain(50), work, Constraints()) <= full_s
-    assert decode_s(plain(50), work, Constraints()) == pytest.approx(full_s, rel=0.02)
+    assert decode_s(plain(51), work, [Constraints()])[0] < decode_s(plain(50), work, [Constraints()])[0] <= full_s
+    assert decode_s(plain(50), work, [Constraints()])[0] == pytest.approx(full_s, rel=0.02)
     assert prompt_s(plain(50), work) == pytest.approx(1000 * 1e-5)
-    assert decode_s(plain(50, ranks=4), work, Constraints()) == pytest.approx(full_s / 4, rel=0.05)
+    assert decode_s(plain(50, ranks=4), work, [Constraints()])[0] == pytest.approx(full_s / 4, rel=0.05)
     assert prompt_s(plain(50, ranks=4), work) == pytest.approx(1000 * 1e-5 / 4)
-    least_s = decode_s(plain(50), work, Constraints())
+    least_s = decode_s(plain(50), work, [Constraints()])[0]
     apart, mixed = (
         most_requests_per_s(group(plain(50, passes), work), Constraints())[0] for passes in ("prefill_first", "chunked")
     )
@@ -152,13 +152,13 @@ def test_the_bound_of_a_linear_engine() -> None:
     assert mixed == pytest.approx(1.0 / (100 * least_s))
     # as many as fit into 14 ms, of short contexts
     kept = (0.014 - 0.01) / (1e-4 + 1e-7 * 1000)
-    limited = decode_s(plain(50), work, Constraints(tpot_s=0.014))
+    limited = decode_s(plain(50), work, [Constraints(tpot_s=0.014)])[0]
     assert limited == pytest.approx((0.01 + kept * sequence_s) / kept, rel=0.06)
     assert limited <= (0.01 + kept * sequence_s) / kept * (1 + 1e-9)
     # nine of ten requests within the limit, the others as slow as with all slots
-    most = decode_s(plain(50), work, Constraints(tpot_s=0.014, tpot_percentile=90.0))
+    most = decode_s(plain(50), work, [Constraints(tpot_s=0.014, tpot_percentile=90.0)])[0]
     assert most == pytest.approx(0.9 * limited + 0.1 * least_s)
-    assert decode_s(plain(50), work, Constraints(tpot_s=0.0101)) == np.inf
+    assert decode_s(plain(50), work, [Constraints(tpot_s=0.0101)])[0] == np.inf
     assert most_requests_per_s(group(plain(50), work), Constraints(tpot_s=0.0101))[0] == 0.0
 
 
@@ -168,8 +168,8 @@ def test_long_answers_may_be_slower_than_the_mean_request() -> None:
     same = Workload(input_len=1000, output_len=101)
     limit = Constraints(tpot_s=0.014)
     assert few.output_len == same.output_len
-    assert decode_s(plain(200), few, limit) < 0.9 * decode_s(plain(200), same, limit)
-    assert decode_s(plain(200), few, limit) >= decode_s(plain(200), few, Constraints())
+    assert decode_s(plain(200), few, [limit])[0] < 0.9 * decode_s(plain(200), same, [limit])[0]
+    assert decode_s(plain(200), few, [limit])[0] >= decode_s(plain(200), few, [Constraints()])[0]
 
 
 # what is simulated and what is not

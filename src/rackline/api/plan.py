@@ -110,7 +110,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     yield from lengths_lines(found.plan.demand.workload.mixture)
     yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
-    for line in _interval(answer).splitlines():
+    for line in _interval(answer, boxed=True).splitlines():
         yield Prose(line, style="dim")
     yield from _more_text(answer.question, found)
 
@@ -126,18 +126,22 @@ def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
 _PARTS = ("usd_per_mtok_input", "usd_per_mtok_output")
 
 
-def _interval(answer: Answered) -> str:
-    """What measured servers of the kind of the best deviate by, in time and energy, and what that may break."""
-    from rackline.bands.intervals import interval_line, joules_line, risk_line
+def _interval(answer: Answered, *, boxed: bool = False) -> str:
+    """What measured servers of the kind of the best deviate by, in time and energy, and which of them keep the limits.
+
+    Args:
+        boxed: whether the limited times are drawn elsewhere.
+    """
+    from rackline.bands.intervals import chance_line, interval_line, joules_line
 
     found = answer.result
     if isinstance(found, WhatIf) or found.plan.best is None:
         return ""
-    best = found.plan.best
-    known = _intervals(found.plan, best)
-    whole = [one for one in known if one.metric not in _PARTS]  # the parts follow from it
-    lines = (interval_line(whole), risk_line(known, best, found.plan.demand.limits), joules_line(known))
-    return "\n".join(line for line in lines if line)
+    known = _intervals(found.plan, found.plan.best)
+    drawn = {one.metric for one in found.risk.limits} if boxed and found.risk is not None else set[str]()
+    whole = [one for one in known if one.metric not in (*_PARTS, *drawn)]  # the parts follow from it
+    chances = "" if boxed or found.risk is None else chance_line(found.risk)
+    return "\n".join(line for line in (interval_line(whole), chances, joules_line(known)) if line)
 
 
 def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:

@@ -260,27 +260,15 @@ def risk_of(choice: Choice, system: System, limits: Constraints, without: Choice
     )
 
 
-def risk_line(found: Iterable[Interval], choice: Choice, limits: Constraints) -> str:
-    """Which limits a server at the far end of the bands would miss, with the limits that have room for the band.
+def chance_line(risk: Risk) -> str:
+    """Which share of the servers of this kind keeps each limit, in one sentence; empty without limits."""
+    from rackline.report.wording import percent
 
-    In one sentence; empty where all are kept.
-
-    Args:
-        found: of the choice.
-        limits: that the prediction itself keeps.
-    """
-    bands = {one.metric: one for one in found}
-    parts: list[str] = []
-    for name, limit_s, percentile in limits.latencies():
-        band, value_s = bands.get(name), choice.latency_s(name, percentile)
-        if band is None or not value_s * band.high > limit_s * band.predicted:
-            continue
-        most_s = value_s * band.high / band.predicted
-        place = "" if percentile is None else f"@p{percentile:g}"
-        room = format_seconds(limit_s * value_s / most_s).replace(" ", "") + place
-        says = "" if parts else " has room"
-        parts.append(f"{name.removesuffix('_s')} ({format_seconds(most_s)}; {room}{says})")
-    return f"at its slow end the band misses {', '.join(parts)}" if parts else ""
+    parts = [
+        f"{percent(one.chance)} keep {one.metric.removesuffix('_s')} ≤ {format_seconds(one.limit_s)}"
+        for one in risk.limits
+    ]
+    return f"of such servers {', '.join(parts)}" if parts else ""
 
 
 class Ends(TypedDict):

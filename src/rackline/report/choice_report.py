@@ -127,7 +127,7 @@ def _limit_line(one: LimitRisk) -> Text:
     at = np.log(np.clip(one.limit_s / one.low_s, 1.0, one.high_s / one.low_s)) / np.log(one.high_s / one.low_s)
     within = round(float(at) * (_CELLS - 1))
     name = one.metric.removesuffix("_s")
-    of = name if one.percentile is None else f"p{one.percentile:g} of {name}"
+    of = name if one.percentile is None else f"p{one.percentile:g} {name}"
     line = Text(f"{of} ≤ {format_seconds(one.limit_s)} kept by {_chance_text(one.chance)} of servers ")
     line.append("█" * within, style="green").append("┃", style="bold")
     line.append("░" * (_CELLS - 1 - within), style="red")
@@ -139,8 +139,8 @@ def _limit_line(one: LimitRisk) -> Text:
 def _chance_text(chance: float) -> str:
     """A share between those that are known."""
     if chance <= LEAST_CHANCE:
-        return f"at most {percent(LEAST_CHANCE)}"
-    return f"over {percent(1.0 - LEAST_CHANCE)}" if chance >= 1.0 - LEAST_CHANCE else percent(chance)
+        return f"<{percent(LEAST_CHANCE)}"
+    return f">{percent(1.0 - LEAST_CHANCE)}" if chance >= 1.0 - LEAST_CHANCE else percent(chance)
 
 
 def _slots(choice: Choice) -> str:

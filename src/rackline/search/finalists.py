@@ -12,7 +12,14 @@ from rackline.search.engines import EngineSearch
 from rackline.search.select import with_a_sure_one
 from rackline.search.served import Service
 from rackline.search.space import Space, every_layout
-from rackline.search.sustained_rate import RESOLVED, NoSustainedRate, SustainedRate, most_rate, sustained_rate
+from rackline.search.sustained_rate import (
+    MOST_LOAD,
+    RESOLVED,
+    NoSustainedRate,
+    SustainedRate,
+    most_rate,
+    sustained_rate,
+)
 from rackline.system import Constraints
 
 
@@ -137,8 +144,10 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], least: float)
 
 def _with_fewer_slots(best: Choice, service: Service) -> Choice:
     """The choice with the cap of running sequences, of a few smaller ones, at which it serves most."""
-    for share in _FEWER:
+    for share in _FEWER if service.demand.limits.latencies() else ():
         rate, slots = best.requests_per_s * (1.0 + RESOLVED), max(int(best.max_num_seqs * share), 1)
+        if rate > MOST_LOAD * best.saturation_requests_per_s:
+            break
         found = sustained_rate(best.estimate, service, rate, max_num_seqs=slots)
         if isinstance(found, SustainedRate):
             best = best.with_sustained_rate(found)

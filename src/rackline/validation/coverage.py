@@ -148,7 +148,8 @@ def _scaled(band: Band, factor: Array) -> Band:
     if quantiles.size:  # the median stays; on either side of it all move as the end does
         before, median = quantiles[list(_ENDS)], quantiles[SHARES.index(0.5)]
         side = (quantiles > median).astype(int)
-        quantiles = median + (quantiles - median) * np.maximum((np.array(ends) - median) / (before - median), 0.0)[side]
+        reach = np.maximum((np.array(ends) - median) / np.where(before == median, 1.0, before - median), 0.0)
+        quantiles = median + (quantiles - median) * reach[side]
     return replace(
         band, low=float(np.exp(ends[0])), high=float(np.exp(ends[1])), quantiles=tuple(np.exp(quantiles).tolist())
     )
