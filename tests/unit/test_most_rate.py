@@ -208,9 +208,9 @@ def test_what_cannot_win_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> N
     rate, rates = choice.requests_per_s, list[float]()
     serve = Group.serve
 
-    def counted(self: Group, rate: float, tpot_s: float) -> Simulated:
+    def counted(self: Group, rate: float, tpot_s: float, *more: int) -> Simulated:
         rates.append(rate)
-        return serve(self, rate, tpot_s)
+        return serve(self, rate, tpot_s, *more)
 
     monkeypatch.setattr(Group, "serve", counted)
     none = sustained_rate(choice.estimate, service, above=1.3 * rate)

@@ -1,5 +1,6 @@
 """Intervals of predicted numbers."""
 
+import re
 from typing import Any
 
 import pytest

@@ -393,7 +393,7 @@ def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
             "◆" if point.cost == least else "",
             point.value,
             *([written(point.cost)] if joules else []),
-            *(_cost_text(one, priced) for one in shown),
+            *(_cost_text(one, chosen, priced) for one in shown),
             f"{chosen.output_tokens_per_s_per_chip:,.0f}",
             format_seconds(chosen.tpot_s),
             format_seconds(chosen.ttft_s),
@@ -403,12 +403,14 @@ def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
     return Group(table, *(Prose(line, style="dim") for line in lines))
 
 
-def _cost_text(choice: Choice | None, priced: bool) -> str:
-    """Cost of a token; ~ where it is an estimate."""
+def _cost_text(choice: Choice | None, best: Choice, priced: bool) -> str:
+    """Cost of a token; ~ where it is an estimate, > where simulation refuted one below that of the best."""
     if choice is None:
         return "-"
-    text = money(choice.usd_per_mtok_output_all_in, priced).removesuffix(" chip-h")
-    return text if choice.sustained is not None else f"~{text}"
+    least = best.usd_per_mtok_output_all_in
+    refuted = choice.sustained is None and best.sustained is not None and choice.usd_per_mtok_output_all_in < least
+    text = money(least if refuted else choice.usd_per_mtok_output_all_in, priced).removesuffix(" chip-h")
+    return f">{text}" if refuted else text if choice.sustained is not None else f"~{text}"
 
 
 def _worth(points: Sequence[WhatIfPoint]) -> list[str]:

@@ -114,7 +114,7 @@ class LimitRisk:
         limit_s: as it was asked [s].
         percentile: that it is of; None for the mean.
         predicted_s: of the plan at its rate [s].
-        chance: share of the servers of this kind that keep the limit at this rate, from 1 to 99 % [1].
+        chance: share of the servers of this kind that meet the limit at this rate, from 1 to 99 % [1].
         low_s, median_s, high_s: time that 5, 50 and 95 % of such servers stay below [s].
         group: what the servers have in common.
         num_cases: of servers [count].
