@@ -80,10 +80,10 @@ def test_a_plan_at_its_limit_says_what_its_band_risks() -> None:
     )
     lines = [one.verb.interval(one) for one in (near, far)]
     (near_line,), (far_line,) = ([one for one in text.splitlines() if one.startswith("of such")] for text in lines)
-    found = re.fullmatch(r"of such servers (\d+) % keep tpot ≤ 20.0 ms, 99 % keep ttft ≤ 60.0 s", near_line)
+    found = re.fullmatch(r"of such servers (\d+) % keep tpot ≤ 20.0 ms, 99 % keep ttft ≤ 1.00 min", near_line)
     assert found is not None
     assert 10 < int(found[1]) < 90  # at its limit, about as many are slower as faster
-    assert far_line == "of such servers 99 % keep tpot ≤ 10.0 s, 99 % keep ttft ≤ 60.0 s"
+    assert far_line == "of such servers 99 % keep tpot ≤ 10.0 s, 99 % keep ttft ≤ 1.00 min"
 
 
 def test_a_line_says_which_measurements() -> None:

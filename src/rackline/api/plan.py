@@ -127,7 +127,7 @@ _PARTS = ("usd_per_mtok_input", "usd_per_mtok_output")
 
 
 def _interval(answer: Answered, *, boxed: bool = False) -> str:
-    """What measured servers of the kind of the best deviate by, in time and energy, and how many of them meet the limits.
+    """What measured servers of the kind of the best deviate by, in time and energy, and how many meet the limits.
 
     Args:
         boxed: whether the limited times are drawn elsewhere.
