@@ -393,12 +393,11 @@ class _Search:
             else:
                 broken = found
             if held is None:
-                assert broken is not None
                 if rate <= self.above:
-                    return TooSlow(reason=self._worst(broken, ", where it would cost as much,"))
-                rate = max(self._lowered(broken, tries), self.above)
+                    return TooSlow(reason=self._worst(found, ", where it would cost as much,"))
+                rate = max(self._lowered(found, tries), self.above)
                 if rate < _LEAST_RATE * first:
-                    reason = f"no request rate meets the limits: {self._worst(broken)}"
+                    reason = f"no request rate meets the limits: {self._worst(found)}"
                     return NoSustainedRate(reason=reason, simulated=True)
                 continue
             if broken is None:
