@@ -68,6 +68,7 @@ def drawn(seed: int) -> OperatingPoints:
     alone_s = draw(0.1, 0.7)
     return OperatingPoints(
         engine=engine,
+        kind=np.zeros(engine.size, dtype=int),
         per_rank=per_rank,
         tpot_s=draw(0.2, 2.0),
         ttft_s=alone_s + draw(0.0, 0.4),

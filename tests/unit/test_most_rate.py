@@ -91,19 +91,19 @@ def served(one: Group, rate: float, count: int) -> tuple[float, float]:
 def test_no_scheduler_does_better(name: str, work: Workload, slots: int, passes: str) -> None:
     """Below and beyond what an engine can do: its rate is within the bound for the time per token that it has."""
     one = group(pool(name, passes, slots), work)
-    most = most_requests_per_s(one, Constraints())
+    most = most_requests_per_s(one, Constraints())[0]
     for load in (0.4, 3.0):
         rate, tpot_s = served(one, load * most, 250)
-        assert rate <= most_requests_per_s(one, Constraints(tpot_s=tpot_s)) <= most * (1 + 1e-9)
+        assert rate <= most_requests_per_s(one, Constraints(tpot_s=tpot_s))[0] <= most * (1 + 1e-9)
     assert rate >= 0.4 * most  # the bound is no idle one
 
 
 def test_ranks_that_wait_for_each_other_and_two_batches_at_a_time() -> None:
     for overlap in (False, True):
         one = group(pool("ranks", "prefill_first", 20, overlap), CHAT)
-        most = most_requests_per_s(one, Constraints())
+        most = most_requests_per_s(one, Constraints())[0]
         rate, tpot_s = served(one, 2.0 * most, 250)
-        assert 0.5 * most <= rate <= most_requests_per_s(one, Constraints(tpot_s=tpot_s))
+        assert 0.5 * most <= rate <= most_requests_per_s(one, Constraints(tpot_s=tpot_s))[0]
 
 
 @pytest.mark.parametrize("slots", [1, 5, 40, 150])
@@ -112,14 +112,14 @@ def test_fewer_slots_are_a_scheduler_too(slots: int) -> None:
     front = replace(pool("dense", "prefill_first", 64), replicas=60)
     rate, _ = served(group(pool("dense", "chunked", slots), LONG, front), 1e4, 10 * slots + 100)
     tpot_s = slots / (rate * (LONG.output_len - 1.0))  # without the wait for a slot
-    most = most_requests_per_s(group(pool("dense", "chunked", 200), LONG, front), Constraints(tpot_s=tpot_s))
+    most = most_requests_per_s(group(pool("dense", "chunked", 200), LONG, front), Constraints(tpot_s=tpot_s))[0]
     assert 0.75 * most <= rate <= most
 
 
 def test_a_prefill_pool_is_as_fast_as_its_prompts() -> None:
     front = pool("dense", "prefill_first", 64)
     one = group(replace(pool("dense", "chunked", 64), replicas=20), SHORT, front)
-    most = most_requests_per_s(one, Constraints())
+    most = most_requests_per_s(one, Constraints())[0]
     rate, _ = served(one, 3.0 * most, 400)
     assert 0.7 * most <= rate <= most
     assert most == pytest.approx(1.0 / prompt_s(front, SHORT))
@@ -139,27 +139,27 @@ def test_the_bound_of_a_linear_engine() -> None:
     work = Workload(input_len=1000, output_len=101)
     sequence_s = 1e-4 + 1e-7 * 1049.5
     full_s = (0.01 + 50 * sequence_s) / 50
-    assert decode_s(plain(51), work, Constraints()) < decode_s(plain(50), work, Constraints()) <= full_s
-    assert decode_s(plain(50), work, Constraints()) == pytest.approx(full_s, rel=0.02)
+    assert decode_s(plain(51), work, [Constraints()])[0] < decode_s(plain(50), work, [Constraints()])[0] <= full_s
+    assert decode_s(plain(50), work, [Constraints()])[0] == pytest.approx(full_s, rel=0.02)
     assert prompt_s(plain(50), work) == pytest.approx(1000 * 1e-5)
-    assert decode_s(plain(50, ranks=4), work, Constraints()) == pytest.approx(full_s / 4, rel=0.05)
+    assert decode_s(plain(50, ranks=4), work, [Constraints()])[0] == pytest.approx(full_s / 4, rel=0.05)
     assert prompt_s(plain(50, ranks=4), work) == pytest.approx(1000 * 1e-5 / 4)
-    least_s = decode_s(plain(50), work, Constraints())
+    least_s = decode_s(plain(50), work, [Constraints()])[0]
     apart, mixed = (
-        most_requests_per_s(group(plain(50, passes), work), Constraints()) for passes in ("prefill_first", "chunked")
+        most_requests_per_s(group(plain(50, passes), work), Constraints())[0] for passes in ("prefill_first", "chunked")
     )
     assert apart == pytest.approx(1.0 / (100 * least_s + 0.01))
     assert mixed == pytest.approx(1.0 / (100 * least_s))
     # as many as fit into 14 ms, of short contexts
     kept = (0.014 - 0.01) / (1e-4 + 1e-7 * 1000)
-    limited = decode_s(plain(50), work, Constraints(tpot_s=0.014))
+    limited = decode_s(plain(50), work, [Constraints(tpot_s=0.014)])[0]
     assert limited == pytest.approx((0.01 + kept * sequence_s) / kept, rel=0.06)
     assert limited <= (0.01 + kept * sequence_s) / kept * (1 + 1e-9)
     # nine of ten requests within the limit, the others as slow as with all slots
-    most = decode_s(plain(50), work, Constraints(tpot_s=0.014, tpot_percentile=90.0))
+    most = decode_s(plain(50), work, [Constraints(tpot_s=0.014, tpot_percentile=90.0)])[0]
     assert most == pytest.approx(0.9 * limited + 0.1 * least_s)
-    assert decode_s(plain(50), work, Constraints(tpot_s=0.0101)) == np.inf
-    assert most_requests_per_s(group(plain(50), work), Constraints(tpot_s=0.0101)) == 0.0
+    assert decode_s(plain(50), work, [Constraints(tpot_s=0.0101)])[0] == np.inf
+    assert most_requests_per_s(group(plain(50), work), Constraints(tpot_s=0.0101))[0] == 0.0
 
 
 def test_long_answers_may_be_slower_than_the_mean_request() -> None:
@@ -168,8 +168,8 @@ def test_long_answers_may_be_slower_than_the_mean_request() -> None:
     same = Workload(input_len=1000, output_len=101)
     limit = Constraints(tpot_s=0.014)
     assert few.output_len == same.output_len
-    assert decode_s(plain(200), few, limit) < 0.9 * decode_s(plain(200), same, limit)
-    assert decode_s(plain(200), few, limit) >= decode_s(plain(200), few, Constraints())
+    assert decode_s(plain(200), few, [limit])[0] < 0.9 * decode_s(plain(200), same, [limit])[0]
+    assert decode_s(plain(200), few, [limit])[0] >= decode_s(plain(200), few, [Constraints()])[0]
 
 
 # what is simulated and what is not
@@ -208,9 +208,9 @@ def test_what_cannot_win_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> N
     rate, rates = choice.requests_per_s, list[float]()
     serve = Group.serve
 
-    def counted(self: Group, rate: float, tpot_s: float) -> Simulated:
+    def counted(self: Group, rate: float, tpot_s: float, *more: int) -> Simulated:
         rates.append(rate)
-        return serve(self, rate, tpot_s)
+        return serve(self, rate, tpot_s, *more)
 
     monkeypatch.setattr(Group, "serve", counted)
     none = sustained_rate(choice.estimate, service, above=1.3 * rate)
@@ -250,7 +250,7 @@ def test_a_kind_is_held_against_the_cost_of_the_other(
 def test_the_first_of_all_is_simulated_whatever_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """R2: with nothing to be dearer than, nothing is too dear."""
     choice, service = small_plan()
-    monkeypatch.setattr("rackline.search.sustained_rate.most_requests_per_s", lambda *_: 0.0)
+    monkeypatch.setattr("rackline.search.sustained_rate.most_requests_per_s", lambda *limits: [0.0] * (len(limits) - 1))
     monkeypatch.setattr(Group, "serve", unserved)
     with pytest.raises(AssertionError, match="simulated"):
         serve_kinds(service, ([replace(choice, sustained=None)], []))

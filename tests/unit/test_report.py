@@ -135,7 +135,7 @@ def test_front_holds_the_best_once_and_both_ends(small_plan: Plan) -> None:
 def test_report_is_built_for_any_width(small_plan: Plan) -> None:
     for width in (60, 80, 100, 140, 200):
         console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-        console.print(plan_report(small_plan, width=width, elapsed_s=0.1))
+        console.print(plan_report(small_plan, None, width=width, elapsed_s=0.1))
         text = console.export_text()
         console.file.close()
         assert max(len(line) for line in text.splitlines()) <= width

@@ -88,6 +88,7 @@ def _random(rng: np.random.Generator, size: int) -> tuple[OperatingPoints, Opera
 
     points = OperatingPoints(
         engine=np.arange(size),
+        kind=np.zeros(size, dtype=int),
         per_rank=np.ones(size),
         tpot_s=draw(0.1, 1.0),
         ttft_s=(ttft_s := draw(0.1, 1.0)),
@@ -102,6 +103,7 @@ def _random(rng: np.random.Generator, size: int) -> tuple[OperatingPoints, Opera
     loose = rng.uniform(0.3, 1.0, size)
     bounds = OperatingPoints(
         engine=points.engine,
+        kind=points.kind,
         per_rank=points.per_rank,
         tpot_s=points.tpot_s * loose,
         ttft_s=np.zeros(size),

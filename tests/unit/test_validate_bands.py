@@ -14,7 +14,6 @@ from rackline.bands.bands import (
     Evidence,
     band,
     find_band,
-    layout_class,
     read_bands,
     shipped_bands,
     to_toml,
@@ -196,7 +195,7 @@ def test_kinds_and_layouts() -> None:
     assert blocks(model="no-such-mixture", config=mixtral) == "mixture"
     with pytest.raises(RacklineError):  # a description that cannot be read is an error, not a dense model
         blocks(model="x", config={"model_type": "mixtral"})
-    assert [layout_class(one) for one in (Layout(), Layout(pp=2), Layout(attention_dp=8, ep=8))] == [
+    assert [one.kind for one in (Layout(), Layout(pp=2), Layout(attention_dp=8, ep=8))] == [
         "one",
         "tp",
         "attention_dp",

@@ -80,3 +80,21 @@ def test_a_list_of_users_shows_what_differs(tmp_path: Path) -> None:
     assert [one.result.fleet.copies for one in (few, many)] == [
         int(line.split(" copies")[0].split()[-1]) for line in lines
     ]
+
+
+def test_one_engine_and_two_pools_have_a_column_each(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {**SMALL, "chips": 4, "ttft": "2s", "serving": "both", "what_if": "hbm_bandwidth=2TB/s,3.35TB/s"}
+    points = rl.plan("llama-3.1-8b", **asked).to_dict()["points"]
+    cost = "usd_per_mtok_output_all_in"
+    for point in points:
+        kinds = [point[kind] for kind in ("aggregated", "pools")]
+        assert point["best"][cost] == min(kind[cost] for kind in kinds if kind["basis"] == "simulated")
+        assert kinds[0][cost] != kinds[1][cost]
+    words = ["plan", "llama-3.1-8b"]
+    for name, value in asked.items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    assert run(words) == 0
+    shown = capsys.readouterr().out
+    assert "one engine  two pools" in shown
+    ends = [points[-1][kind][cost] / points[0][kind][cost] for kind in ("aggregated", "pools")]
+    assert f"one engine {ends[0]:.3g} times the cost, two pools {ends[1]:.3g} times" in " ".join(shown.split())

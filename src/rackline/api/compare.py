@@ -416,6 +416,7 @@ def _as_it_runs(question: PlanQuestion, now: Now) -> PlanQuestion:
         any_layout=True,
         tpot=None,
         ttft=None,
+        confidence=None,
     )
 
 

@@ -111,6 +111,14 @@ CACHE_HIT = Option(
     maximum=0.9999,
     zero=True,
 )
+CONFIDENCE = Option(
+    kind="fraction",
+    help="share of the servers of this kind that keep each latency limit, such as 90%: predictions stay below the "
+    "limits by what measured servers exceeded them; by default they may reach them",
+    unit="1",
+    minimum=0.5,
+    maximum=0.99,
+)
 EVICTION = Option(
     kind="text",
     help="which unused block leaves the prefix cache first: lru, lfu, fifo or cost-aware (by uses and time to "
@@ -213,6 +221,7 @@ class Planned(Served):
     output: MaybeNumber = tokens("output tokens per request, at least 2", minimum=2.0, default=None)
     tpot: Limit = limit("time per output token", "30ms")
     ttft: Limit = limit("time to first token", "2s")
+    confidence: MaybeNumber = shared(CONFIDENCE, default=None)
     chips: MaybeWhole = shared(CHIPS, default=None)
     precision: Texts = option(
         "text",

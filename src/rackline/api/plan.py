@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rackline.search.plan import Contenders, WhatIfPoint
     from rackline.search.speculation import SpeculationRow
     from rackline.serving.fleet import Fleet
+    from rackline.system import Risk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class Planned:
         power_caps: those that were tried for the least energy; None where dollars count.
         prefixes: that the best keeps and finds; None where prompts do not repeat.
         stacks: all that were asked, where none was named; None where there is no choice.
+        risk: how surely the best keeps its limits; None where nothing serves or no measured server is like it.
     """
 
     plan: Plan
@@ -62,6 +64,7 @@ class Planned:
     power_caps: tuple[Tried, ...] | None = None
     prefixes: KeptPrefixes | None = None
     stacks: Stacks | None = None
+    risk: Risk | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
                 yield from more
         return
     report = plan_report if answer.question.full else plan_summary
-    yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
+    yield report(found.plan, found.risk, width=width, elapsed_s=answer.elapsed_s)
     if answer.question.full and found.stacks is not None:
         from rackline.bands.stacks_report import stacks_table, unit_of
 
@@ -120,7 +123,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     yield from lengths_lines(found.plan.demand.workload.mixture)
     yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
-    for line in _interval(answer).splitlines():
+    for line in _interval(answer, boxed=True).splitlines():
         yield Prose(line, style="dim")
     yield from _more_text(answer.question, found)
 
@@ -136,18 +139,22 @@ def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
 _PARTS = ("usd_per_mtok_input", "usd_per_mtok_output")
 
 
-def _interval(answer: Answered) -> str:
-    """What measured servers of the kind of the best deviate by, in time and energy, and what that may break."""
-    from rackline.bands.intervals import interval_line, joules_line, risk_line
+def _interval(answer: Answered, *, boxed: bool = False) -> str:
+    """What measured servers of the kind of the best deviate by, in time and energy, and how many meet the limits.
+
+    Args:
+        boxed: whether the limited times are drawn elsewhere.
+    """
+    from rackline.bands.intervals import chance_line, interval_line, joules_line
 
     found = answer.result
     if isinstance(found, WhatIf) or found.plan.best is None:
         return ""
-    best = found.plan.best
-    known = _intervals(found.plan, best)
-    whole = [one for one in known if one.metric not in _PARTS]  # the parts follow from it
-    lines = (interval_line(whole), risk_line(known, best, found.plan.demand.limits), joules_line(known))
-    return "\n".join(line for line in lines if line)
+    known = _intervals(found.plan, found.plan.best)
+    drawn = {one.metric for one in found.risk.limits} if boxed and found.risk is not None else set[str]()
+    whole = [one for one in known if one.metric not in (*_PARTS, *drawn)]  # the parts follow from it
+    chances = "" if boxed or found.risk is None else chance_line(found.risk)
+    return "\n".join(line for line in (interval_line(whole), chances, joules_line(known)) if line)
 
 
 def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:
@@ -218,6 +225,7 @@ class PlanData:
         "power_caps=answer.power_caps",
         "prefixes=answer.prefixes",
         "stacks=answer.stacks",
+        "risk=answer.risk",
     )
 
     answer: Planned
@@ -253,6 +261,8 @@ class AtValue:
         "value=point.value",
         "setting=point.setting",
         "best=data.best",
+        "aggregated=point.plan.aggregated",
+        "pools=point.plan.pools",
         "reason=point.reason",
         "fleet=data.answer.fleet",
         "speculation=data.answer.speculation",
@@ -260,6 +270,7 @@ class AtValue:
         "launch=data.answer.launch",
         "power_caps=data.answer.power_caps",
         "prefixes=data.answer.prefixes",
+        "risk=data.answer.risk",
     )
 
     point: WhatIfPoint
@@ -434,11 +445,14 @@ def _taken(question: PlanQuestion, asked: Sequence[PlanInputs], use: Use, watch:
 
 def _completed(question: PlanQuestion, taken: Taken[_Found], use: Use) -> Planned:
     """A plan with everything else that was asked of it."""
+    from rackline.bands.intervals import risk_of
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
     from rackline.search.speculation import plan_speculation
 
     asked, (found, caps, prefixes) = taken.asked, taken.found
+    looser = asked.without_headroom()
+    without = None if looser is None else _found(looser, question.objective)[0].best
     rows = None if asked.drafts is None else tuple(plan_speculation(found, asked.drafts or None))
     starting = Starting(
         plan=found,
@@ -457,15 +471,16 @@ def _completed(question: PlanQuestion, taken: Taken[_Found], use: Use) -> Planne
         power_caps=caps or None,
         prefixes=prefixes,
         stacks=taken.stacks,
+        risk=found.best and risk_of(found.best, found.system, found.demand.limits, without),
     )
 
 
 def _found(
     asked: PlanInputs,
     objective: str,
-    known: Contenders | None,
-    below: float,
-    tell_estimate: Callable[[Plan], None],
+    known: Contenders | None = None,
+    below: float = math.inf,
+    tell_estimate: Callable[[Plan], None] | None = None,
 ) -> _Found:
     """The plan, the power caps that were tried, and the prefixes that the best keeps."""
     from rackline.search.least_energy import least_energy

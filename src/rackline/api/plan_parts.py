@@ -218,6 +218,13 @@ class PlanInputs:
         work = replace(self.demand.workload, cache_hit=share)
         return replace(self, demand=replace(self.demand, workload=work))
 
+    def without_headroom(self) -> PlanInputs | None:
+        """The same with predictions that may reach the limits; None where they may."""
+        limits = self.demand.limits
+        if limits.headroom is None:
+            return None
+        return replace(self, demand=replace(self.demand, limits=replace(limits, headroom=None)))
+
     @property
     def prefill_cluster(self) -> Cluster | None:
         """The cluster of the prefill pool where it is another one."""
@@ -244,6 +251,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     keeping = keeping_of(question, media_tokens(media), model)
     model = with_media(model, media, workload.input_len)
 
+    from rackline.bands.intervals import headroom_of
     from rackline.parallel import matching_layouts
     from rackline.search import PrefillPool, SearchSpace
     from rackline.search.launch_rules import launch_rules
@@ -258,9 +266,12 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     system = resolve_on(question, model, cluster, watch, engine or "auto")
     same = system.calibration.name if question.calibration == "auto" else question.calibration
     ahead = None if other is None else resolve_on(question, model, other, watch, same)
+    limits = Constraints.of(question.tpot, question.ttft)
+    if not limits.latencies():
+        question.refuse("confidence", allowed="together with a limit: `tpot` or `ttft`")
     return PlanInputs(
         system=system,
-        demand=Demand(workload=workload, limits=Constraints.of(question.tpot, question.ttft)),
+        demand=Demand(workload=workload, limits=replace(limits, headroom=headroom_of(question.confidence, system))),
         space=SearchSpace(
             modes=modes or None,
             layouts=layouts,

@@ -138,6 +138,7 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         usd_per_kwh=asked.electricity_price,
         pue=asked.pue,
     )
+    from rackline.bands.intervals import headroom_of
     from rackline.parallel import matching_layouts
     from rackline.pricing import Terms, offer_prices
 
@@ -157,7 +158,8 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
     def ways_of(system: System) -> SearchedWays:
         cluster = replace(system.cluster, usd_per_chip_hour=rent.usd_per_chip_hour)
         layouts = matching_layouts(asked.layout, system.model, cluster.num_chips)
-        return SearchedWays(system=replace(system, cluster=cluster), layouts=layouts)
+        headroom = headroom_of(asked.confidence, system)
+        return SearchedWays(system=replace(system, cluster=cluster), layouts=layouts, headroom=headroom)
 
     first = terms.prompts(0.0, steps[0])
     with watch.moving("searching for the cheapest deployment of the first tier under each stack"):

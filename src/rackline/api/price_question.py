@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from rackline.api.groups import PUE, Served
+from rackline.api.groups import CONFIDENCE, PUE, Served
 from rackline.api.model_options import MediaQuestion
 from rackline.api.option import MOST_SECONDS, MOST_USD, option, shared, tokens
 from rackline.api.question import question
@@ -48,6 +48,7 @@ class PriceQuestion(Served, MediaQuestion):
         unit="s",
         maximum=MOST_SECONDS,
     )
+    confidence: MaybeNumber = shared(CONFIDENCE, default=None)
     fast: Numbers = option(
         "count",
         "speed-ups of the fast modes over the standard one, such as 1.5,2.5; below 2 a mode is called priority",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rackline.pricing import PromptLengths, Rent, Terms, TokenCosts, Way
     from rackline.search.choice import Choice
     from rackline.serving.workload import Workload
-    from rackline.system import System
+    from rackline.system import Headroom, System
 
 MOST_MARGIN = 1000.0
 CALIBRATION = Option(kind="object", help="auto, trtllm, vllm, sglang, generic, unit (ideal roofline) or a TOML file")
@@ -113,11 +113,13 @@ class SearchedWays:
     Args:
         system: in one precision; its cluster at the price of a chip-hour that counts.
         layouts: that are left free; None for all.
+        headroom: below the limits; None where predictions may reach them.
         found: what was searched before, by tier and limit.
     """
 
     system: System
     layouts: Sequence[Layout] | None
+    headroom: Headroom | None = None
     found: dict[tuple[float, float, float, float | None], Way | str] = field(
         default_factory=dict[tuple[float, float, float, float | None], "Way | str"], compare=False
     )
@@ -156,7 +158,7 @@ class SearchedWays:
             layouts = [layout for layout in layouts if layout.pp == 1] or layouts
         found = contenders(
             self.system,
-            Demand(workload=lengths_asked, limits=Constraints(tpot_s=tpot_s)),
+            Demand(workload=lengths_asked, limits=Constraints(tpot_s=tpot_s, headroom=self.headroom)),
             SearchSpace(layouts=layouts),
             open_loop=tpot_s is not None,  # where nobody waits for an answer, every slot is always taken
         )

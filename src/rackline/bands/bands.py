@@ -5,6 +5,7 @@ The shipped bands hold 90 % of the cases of models that no fit has seen; `rackli
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -13,18 +14,20 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from rackline.arch import AnyModel, Model
 from rackline.catalog.index import stack_name
 from rackline.errors import InputError, nearest_names
 from rackline.files import rounded, toml_text
-from rackline.parallel import Deployment, Layout
+from rackline.parallel import Deployment
 
 COVERAGE = 0.9
 """Share of measured values that a band holds."""
-RATIO_SHARES = tuple(place / 20.0 for place in range(1, 20))
-"""Shares of the cases up to which the ratios of a band reach; the first and the last are its ends."""
-DRAWN = ("tpot_s", "pools_tpot_s")
-"""Metrics whose ratios are stored, for groups of any layout: costs follow the time per output token."""
+SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+"""Shares of the measured values that the quantiles of a band are above."""
+LIMITED = ("tpot_s", "ttft_s", "pools_tpot_s", "pools_ttft_s")
+"""Metrics of latencies that a plan may limit."""
 ANY = "*"
 _DIGITS = 4
 _SHIPPED = ("bands.toml", "further_bands.toml")
@@ -71,7 +74,8 @@ class Band:
         low, high: predicted · low to predicted · high holds COVERAGE of the measured values.
         num_cases: cases behind it [count].
         num_models: models among them [count].
-        ratios: quantiles of measured / predicted at RATIO_SHARES, ascending; empty where they are not stored.
+        quantiles: measured / predicted below which SHARES of the measured values lay, rising, of latencies that a plan
+            may limit; else empty.
     """
 
     metric: str
@@ -80,18 +84,19 @@ class Band:
     high: float
     num_cases: int
     num_models: int
-    ratios: tuple[float, ...] = ()
+    quantiles: tuple[float, ...] = ()
 
+    def ratio_within(self, share: float) -> float:
+        """Measured over predicted that a share of the servers keeps [ratio].
 
-def layout_class(layout: Layout) -> str:
-    """Class of a layout of one engine.
+        Args:
+            share: between the first and the last of SHARES.
+        """
+        return float(np.exp(np.interp(share, SHARES, np.log(self.quantiles))))
 
-    >>> layout_class(Layout(tp=8)), layout_class(Layout(attention_dp=8, ep=8))
-    ('tp', 'attention_dp')
-    """
-    if layout.attention_dp > 1:
-        return "attention_dp"
-    return "tp" if layout.tp * layout.pp * layout.cp > 1 else "one"
+    def share_within(self, ratio: float) -> float:
+        """Share of the servers whose measured over predicted is at most a ratio, from 1 to 99 % [1]."""
+        return float(np.interp(math.log(ratio), np.log(self.quantiles), SHARES))
 
 
 def evidence_of(deployment: Deployment, *, pools: bool = False) -> Evidence:
@@ -100,7 +105,7 @@ def evidence_of(deployment: Deployment, *, pools: bool = False) -> Evidence:
         stack=stack_name(deployment.calibration.name),
         kind=kind_of_model(deployment.model),
         chip=deployment.cluster.chip.name,
-        layout="pools" if pools else layout_class(deployment.layout),
+        layout="pools" if pools else deployment.layout.kind,
     )
 
 
@@ -145,7 +150,7 @@ def to_toml(bands: Mapping[Key, Band], files: Iterable[str]) -> str:
     comments = (
         f"Written by `rackline validate --write-bands` from {names}.",
         f"measured / predicted lies between low and high in {COVERAGE:.0%} of the cases of a group, of models that no",
-        f"fit has seen; ratios are quantiles at {', '.join(f'{share:g}' for share in RATIO_SHARES[:2])} and so on.",
+        f"fit has seen; quantiles are at the shares {', '.join(f'{share:g}' for share in SHARES)}.",
     )
     rows = [
         {
@@ -155,7 +160,7 @@ def to_toml(bands: Mapping[Key, Band], files: Iterable[str]) -> str:
             "high": float(one.high),
             "cases": one.num_cases,
             "models": one.num_models,
-            **({"ratios": list(one.ratios)} if one.metric in DRAWN and one.of.layout == ANY else {}),
+            **({"quantiles": list(one.quantiles)} if one.quantiles else {}),
         }
         for one in bands.values()
     ]
@@ -173,7 +178,7 @@ def read_bands(text: str) -> dict[Key, Band]:
             high=float(row["high"]),
             num_cases=int(row["cases"]),
             num_models=int(row["models"]),
-            ratios=tuple(row.get("ratios", ())),
+            quantiles=tuple(float(value) for value in row.get("quantiles", ())),
         )
         for row in rows
     ]

@@ -9,18 +9,20 @@ from typing import TypedDict
 
 from rackline.arch import AnyModel
 from rackline.bands.bands import (
+    Band,
     Evidence,
     evidence_of,
     find_band,
     kind_of_model,
-    layout_class,
     shipped_bands,
 )
 from rackline.catalog.index import stack_name
+from rackline.errors import InputError
 from rackline.parallel import Deployment
+from rackline.parallel.layout import KINDS, LayoutKind
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
-from rackline.system import Constraints
+from rackline.system import Constraints, Headroom, LimitRisk, Risk, System
 from rackline.units import format_seconds
 
 JOULES = "joules_per_output_token"
@@ -106,7 +108,7 @@ def of_candidate(candidate: Candidate | Choice, model: AnyModel, chip: str, cali
         stack=stack_name(calibration),
         kind=kind_of_model(model),
         chip=chip,
-        layout=layout_class(candidate.layout) if candidate.prefill_pool is None else "pools",
+        layout=candidate.layout_kind,
     )
     return intervals({metric: value for metric, value in predicted.items() if math.isfinite(value)}, of)
 
@@ -183,27 +185,90 @@ def interval_line(found: Sequence[Interval], what: str = "servers") -> str:
     return f"{head}: {'; '.join(parts)}"
 
 
-def risk_line(found: Iterable[Interval], choice: Choice, limits: Constraints) -> str:
-    """Which limits a server at the far end of the bands would miss, with the limits that have room for the band.
+def _band(name: str, system: System, kind: LayoutKind) -> Band:
+    """The band of a limited latency, of the narrowest group of servers like these."""
+    of = Evidence(
+        stack=stack_name(system.calibration.name),
+        kind=kind_of_model(system.model),
+        chip=system.cluster.chip.name,
+        layout=kind,
+    )
+    return find_band(shipped_bands(), f"pools_{name}" if kind == "pools" else name, of)
 
-    In one sentence; empty where all are kept.
+
+def has_servers(system: System) -> bool:
+    """Whether measured servers say how far predictions for a system are off: not of the ideal roofline, nor of a
+    machine with numbers of its own.
+    """
+    return not (system.calibration.name == "unit" or system.calibration.serving)
+
+
+def headroom_of(share: float | None, system: System) -> Headroom | None:
+    """The room below limits that a share of the servers like these needs to keep them; None without a share.
 
     Args:
-        found: of the choice.
-        limits: that the prediction itself keeps.
+        share: of the servers, for each limit, 0.01 to 0.99 [1].
+
+    Raises:
+        InputError: no measured server is like these.
     """
-    bands = {one.metric: one for one in found}
-    parts: list[str] = []
+    if share is None:
+        return None
+    if not has_servers(system):
+        raise InputError(
+            what="confidence",
+            given=f"{share:.0%} under {system.calibration.label}",
+            allowed="a stack whose servers were measured, such as vllm, sglang or trtllm",
+        )
+
+    def ratios(name: str) -> Mapping[LayoutKind, float]:
+        return {kind: _band(name, system, kind).ratio_within(share) for kind in (*KINDS, "pools")}
+
+    return Headroom(share=share, tpot=ratios("tpot_s"), ttft=ratios("ttft_s"))
+
+
+def risk_of(choice: Choice, system: System, limits: Constraints, without: Choice | None = None) -> Risk | None:
+    """How surely a way to serve keeps its limits; None where no measured server is like it.
+
+    Args:
+        without: the cheapest without headroom.
+    """
+    if not has_servers(system):
+        return None
+    found: list[LimitRisk] = []
     for name, limit_s, percentile in limits.latencies():
-        band, value_s = bands.get(name), choice.latency_s(name, percentile)
-        if band is None or not value_s * band.high > limit_s * band.predicted:
-            continue
-        most_s = value_s * band.high / band.predicted
-        place = "" if percentile is None else f"@p{percentile:g}"
-        room = format_seconds(limit_s * value_s / most_s).replace(" ", "") + place
-        says = "" if parts else " has room"
-        parts.append(f"{name.removesuffix('_s')} ({format_seconds(most_s)}; {room}{says})")
-    return f"at its slow end the band misses {', '.join(parts)}" if parts else ""
+        band, predicted_s = _band(name, system, choice.layout_kind), choice.latency_s(name, percentile)
+        found.append(
+            LimitRisk(
+                metric=name,
+                limit_s=limit_s,
+                percentile=percentile,
+                predicted_s=predicted_s,
+                chance=band.share_within(limit_s / predicted_s),
+                low_s=predicted_s * band.low,
+                median_s=predicted_s * band.ratio_within(0.5),
+                high_s=predicted_s * band.high,
+                group=band.of.text(),
+                num_cases=band.num_cases,
+            )
+        )
+    return Risk(
+        limits=tuple(found),
+        confidence=limits.headroom and limits.headroom.share,
+        usd=choice.usd_with_leftover,
+        usd_without=without and without.usd_with_leftover,
+    )
+
+
+def chance_line(risk: Risk) -> str:
+    """Which share of the servers of this kind keeps each limit, in one sentence; empty without limits."""
+    from rackline.report.wording import percent
+
+    parts = [
+        f"{percent(one.chance)} keep {one.metric.removesuffix('_s')} ≤ {format_seconds(one.limit_s)}"
+        for one in risk.limits
+    ]
+    return f"of such servers {', '.join(parts)}" if parts else ""
 
 
 class Ends(TypedDict):

@@ -22,7 +22,7 @@ from zlib import crc32
 import numpy as np
 
 from rackline.arch import AnyModel
-from rackline.bands.bands import ANY, RATIO_SHARES, Band, Evidence, find_band, kind_of_model, shipped_bands
+from rackline.bands.bands import ANY, SHARES, Band, Evidence, find_band, kind_of_model, shipped_bands
 from rackline.hardware import Chip, Cluster
 from rackline.passes.fallback import best_stack
 from rackline.passes.features import Array
@@ -55,10 +55,10 @@ def drawn(stack: str, ratios: tuple[float, ...]) -> Array:
     """Errors of a stack, the same in every run, shape (draws,) [measured / predicted].
 
     Args:
-        ratios: quantiles at RATIO_SHARES; what lies beyond them is drawn as they are.
+        ratios: quantiles at SHARES; what lies beyond them is drawn as they are.
     """
     shares = np.random.default_rng([_SEED, crc32(stack.encode())]).random(_DRAWS)
-    return np.exp(np.interp(shares, RATIO_SHARES, np.log(ratios)))
+    return np.exp(np.interp(shares, SHARES, np.log(ratios)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class StackCost:
 
     def chance_below(self, other: StackCost) -> float:
         """Share of paired draws in which this costs less: a server r times as slow a token costs r times as much."""
-        mine, others = drawn(self.stack, self.errors.ratios), drawn(other.stack, other.errors.ratios)
+        mine, others = drawn(self.stack, self.errors.quantiles), drawn(other.stack, other.errors.quantiles)
         return float(np.mean(self.cost * mine < other.cost * others))
 
     def beats(self, other: StackCost) -> bool:
@@ -122,8 +122,8 @@ class StackCost:
         """Cost from which on it can be called cheaper than another stack, by any of its errors; infinite for none."""
         if not self.stands or self.basis == "bound":
             return math.inf
-        mine = drawn(self.stack, self.errors.ratios)
-        over = [mine / drawn(stack, each.ratios) for each in errors]
+        mine = drawn(self.stack, self.errors.quantiles)
+        over = [mine / drawn(stack, each.quantiles) for each in errors]
         return (1.0 + _ABOVE) * self.cost * max(float(np.quantile(one, SURE, method="higher")) for one in over)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from rackline.errors import LayoutError, nearest_names
 
 IntArray = NDArray[np.int64]
 IntLike = int | IntArray
+LayoutKind = Literal["one", "tp", "attention_dp", "pools"]
+KINDS: tuple[LayoutKind, ...] = ("one", "tp", "attention_dp")
+"""Of single engines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,17 @@ class Layout:
     def chips_per_replica(self) -> int:
         """Chips of one replica."""
         return self.tp * self.attention_dp * self.pp * self.cp
+
+    @property
+    def kind(self) -> LayoutKind:
+        """How the chips of a replica share the attention: one chip alone, tp (or pp, cp) or attention-dp ranks.
+
+        >>> Layout(tp=8).kind, Layout(attention_dp=8, ep=8).kind
+        ('tp', 'attention_dp')
+        """
+        if self.attention_dp > 1:
+            return "attention_dp"
+        return "tp" if self.chips_per_replica > 1 else "one"
 
     @property
     def num_chips(self) -> int:
@@ -86,6 +101,11 @@ class LayoutGrid:
     def layout(self, row: int) -> Layout:
         """One of the layouts, of a single replica."""
         return Layout(**{each.name: int(getattr(self, each.name)[row]) for each in fields(self)})
+
+    @property
+    def kind(self) -> IntArray:
+        """Place of each layout's kind among KINDS, shape (layouts,)."""
+        return np.where(self.attention_dp > 1, 2, np.where(self.tp * self.pp > 1, 1, 0))
 
     @property
     def chips_per_replica(self) -> IntArray:

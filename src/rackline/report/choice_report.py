@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isnan
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -19,6 +20,8 @@ from rackline.search.choice import Energy
 from rackline.search.fits import ClusterNeed
 from rackline.serving.fleet import Fleet, Interactive
 from rackline.simulation.statistics import Interval
+from rackline.system import LimitRisk, Risk
+from rackline.system.demand import LEAST_CHANCE
 from rackline.units import format_bytes, format_count, format_seconds, format_usd
 
 BASIS: dict[Basis, str] = {
@@ -79,8 +82,8 @@ def _replicas(layout: Layout, on: str = "") -> str:
     return f"{count} replica{'s' if count > 1 else ''} of {chips} chip{'s' if chips > 1 else ''}{on}"
 
 
-def choice_panel(plan: Plan, choice: Choice) -> Panel:
-    """What to run, in the headline."""
+def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None) -> Panel:
+    """What to run, in the headline, and how surely it keeps its limits."""
     body = Text()
     first, then = choice.prefill_pool, choice.decode_pool
     if first is not None and then is not None:
@@ -99,7 +102,45 @@ def choice_panel(plan: Plan, choice: Choice) -> Panel:
         notes = choice.precision.notes
     for note in notes:
         body.append(f"\n{note}", style="yellow")
+    for line in () if risk is None else risk_lines(risk, priced=plan.priced):
+        body.append("\n").append(line)
     return Panel(body, title=title(plan), title_align="left", subtitle=request_text(plan), subtitle_align="left")
+
+
+_CELLS = 12  # of the bar of a limit
+
+
+def risk_lines(risk: Risk, *, priced: bool) -> list[Text]:
+    """A limit a line: the share of the servers that keep it, and where it lies among what most of them take."""
+    lines = [_limit_line(one) for one in risk.limits]
+    if risk.confidence is not None:
+        text = f"headroom for {percent(risk.confidence)} of servers of this kind"
+        if risk.usd_without is not None and risk.cost_ratio is not None:
+            cost, without = money(risk.usd, priced), money(risk.usd_without, priced)
+            text += f": {cost} per M output, {written(risk.cost_ratio)} times {without} without it"
+        lines.append(Text(text))
+    return lines
+
+
+def _limit_line(one: LimitRisk) -> Text:
+    """Servers from the fastest to the slowest 5 %, the limit marked, log scale."""
+    at = np.log(np.clip(one.limit_s / one.low_s, 1.0, one.high_s / one.low_s)) / np.log(one.high_s / one.low_s)
+    within = round(float(at) * (_CELLS - 1))
+    name = one.metric.removesuffix("_s")
+    of = name if one.percentile is None else f"p{one.percentile:g} {name}"
+    line = Text(f"{of} ≤ {format_seconds(one.limit_s)} kept by {_chance_text(one.chance)} of servers ")
+    line.append("█" * within, style="green").append("┃", style="bold")
+    line.append("░" * (_CELLS - 1 - within), style="red")
+    low, high = format_seconds(one.low_s), format_seconds(one.high_s)
+    number, _, unit = low.partition(" ")
+    return line.append(f" {number if high.endswith(f' {unit}') else low} to {high}", style="dim")
+
+
+def _chance_text(chance: float) -> str:
+    """A share between those that are known."""
+    if chance <= LEAST_CHANCE:
+        return f"<{percent(LEAST_CHANCE)}"
+    return f">{percent(1.0 - LEAST_CHANCE)}" if chance >= 1.0 - LEAST_CHANCE else percent(chance)
 
 
 def _slots(choice: Choice) -> str:

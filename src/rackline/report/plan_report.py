@@ -42,6 +42,7 @@ from rackline.search.least_energy import Tried
 from rackline.search.plan import WhatIfPoint
 from rackline.search.speculation import SpeculationRow
 from rackline.serving.workload import Mixture
+from rackline.system import Risk
 from rackline.units import format_bytes, format_count, format_seconds
 
 LEVELS = {"scale_up": "the scale-up domain", "scale_out": "the network"}
@@ -84,10 +85,11 @@ def pool_table(choice: Choice) -> RenderableType:
 FRONT_ROWS = 12
 
 
-def plan_report(plan: Plan, *, width: int, elapsed_s: float) -> Group:
+def plan_report(plan: Plan, risk: Risk | None, *, width: int, elapsed_s: float) -> Group:
     """Everything that `rackline plan` prints.
 
     Args:
+        risk: how surely the best keeps its limits; None where that is not known.
         width: columns of the terminal.
         elapsed_s: wall time of the search [s].
     """
@@ -97,7 +99,7 @@ def plan_report(plan: Plan, *, width: int, elapsed_s: float) -> Group:
         parts += [nothing_panel(plan)]
     else:
         pools = [pool_table(best)] if best.serving == "disaggregated" else []
-        parts += [choice_panel(plan, best), key_numbers(plan, best, width)]
+        parts += [choice_panel(plan, best, risk), key_numbers(plan, best, width)]
         parts += [Group(served_table(best), *estimate_line(best), *other_kind(plan)), *pools]
         parts += [memory_table(best.memory, "memory of the fullest chip"), *_passes(plan, best, width)]
         parts += _floors(plan, best)
@@ -367,33 +369,67 @@ def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Table:
 def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
     """A row a value; the lowest cost, or the least energy where that counts, is marked."""
     priced, joules = points[0].plan.priced, any(point.plan.objective == "joules" for point in points)
+    both = not joules and any(point.plan.pools is not None for point in points)
     least_of = "deployment of the least energy" if joules else "cheapest deployment"
-    table = plain_table(f"what if {name} were another: the {least_of} at each value")
+    unit = f"{money_name(priced)}/Mtok"
+    what = f"{unit} of one engine and of two pools" if both else f"the {least_of} at each value"
+    table = plain_table(f"what if {name} were another: {what}")
     table.add_column("", no_wrap=True)
-    energy = ("J/tok",) if joules else ()
-    for column in (name, *energy, f"{money_name(priced)}/Mtok", "tok/s/chip", "tpot", "ttft"):
+    costs = ("one engine", "two pools") if both else ("J/tok", unit) if joules else (unit,)
+    for column in (name, *costs, "tok/s/chip", "tpot", "ttft"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("layout")
     least = min(point.cost for point in points)
     for point in points:
         chosen = point.plan.best
         if chosen is None:
-            table.add_row("", point.value, *("-" for _ in energy), "-", "-", "-", "-", point.plan.reason)
+            table.add_row("", point.value, *("-" for _ in costs), "-", "-", "-", point.plan.reason)
             continue
         layout = replace(chosen.layout, dp=1).label()
         if chosen.prefill_pool is not None:
             layout = f"decode {layout}; prefill {replace(chosen.prefill_pool.layout, dp=1).label()}"
+        shown = (point.plan.aggregated, point.plan.pools) if both else (chosen,)
         table.add_row(
             "◆" if point.cost == least else "",
             point.value,
-            *(written(point.cost) for _ in energy),
-            money(chosen.usd_per_mtok_output_all_in, priced).removesuffix(" chip-h"),
+            *([written(point.cost)] if joules else []),
+            *(_cost_text(one, chosen, priced) for one in shown),
             f"{chosen.output_tokens_per_s_per_chip:,.0f}",
             format_seconds(chosen.tpot_s),
             format_seconds(chosen.ttft_s),
             layout,
         )
-    return Group(table, Text(f"set: {points[0].setting.partition('=')[0]}", style="dim"))
+    lines = [f"set: {points[0].setting.partition('=')[0]}", *(_worth(points) if both else ())]
+    return Group(table, *(Prose(line, style="dim") for line in lines))
+
+
+def _cost_text(choice: Choice | None, best: Choice, priced: bool) -> str:
+    """Cost of a token; ~ where it is an estimate, > where simulation refuted one below that of the best."""
+    if choice is None:
+        return "-"
+    least = best.usd_per_mtok_output_all_in
+    refuted = choice.sustained is None and best.sustained is not None and choice.usd_per_mtok_output_all_in < least
+    text = money(least if refuted else choice.usd_per_mtok_output_all_in, priced).removesuffix(" chip-h")
+    return f">{text}" if refuted else text if choice.sustained is not None else f"~{text}"
+
+
+def _worth(points: Sequence[WhatIfPoint]) -> list[str]:
+    """What the last value changes against the first, for one engine and for two pools; what ~ means."""
+    first, last = points[0], points[-1]
+    ends = {
+        "one engine": (first.plan.aggregated, last.plan.aggregated),
+        "two pools": (first.plan.pools, last.plan.pools),
+    }
+    parts = [
+        f"{name} {written(then.usd_per_mtok_output_all_in / one.usd_per_mtok_output_all_in)} times the cost"
+        for name, (one, then) in ends.items()
+        if one is not None and then is not None
+    ]
+    found = [f"from {first.value} to {last.value}: {', '.join(parts)}"] if parts and len(points) > 1 else []
+    kinds = [one for point in points for one in (point.plan.aggregated, point.plan.pools) if one is not None]
+    if any(one.sustained is None for one in kinds):
+        found.append("~ an estimate: not simulated at its own rate")
+    return found
 
 
 def attention_ffn_report(plan: Plan, split: AttentionFfnSplit | None) -> Group:

@@ -24,16 +24,18 @@ from rackline.report.choice_report import (
 )
 from rackline.report.wording import Prose, money, money_name, percent, share, trust, written
 from rackline.search import Candidate, Choice, Plan
+from rackline.system import Risk
 from rackline.units import format_bytes, format_count, format_seconds
 
-MOST_LINES = 41  # of the answer at 100 columns
+MOST_LINES = 43  # of the answer at 100 columns; each limit has one
 _ROWS = 3  # of a pass that are named
 
 
-def plan_summary(plan: Plan, *, width: int, elapsed_s: float) -> Group:
+def plan_summary(plan: Plan, risk: Risk | None, *, width: int, elapsed_s: float) -> Group:
     """What `rackline plan` prints; `plan_report` has the rest.
 
     Args:
+        risk: how surely the best keeps its limits; None where that is not known.
         width: columns of the terminal.
         elapsed_s: wall time of the search [s].
     """
@@ -41,7 +43,7 @@ def plan_summary(plan: Plan, *, width: int, elapsed_s: float) -> Group:
     said: list[tuple[str, RenderableType]] = []
     parts: list[RenderableType] = [nothing_panel(plan)]
     if best is not None:
-        parts = [choice_panel(plan, best), _numbers(plan, best, width), _served(best)]
+        parts = [choice_panel(plan, best, risk), _numbers(plan, best, width), _served(best)]
         said += [("also", Prose(line)) for line in _leftover(plan, best)]
         said += [
             ("limits", Prose("\n".join(_limits(plan, best)))),

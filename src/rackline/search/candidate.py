@@ -10,6 +10,7 @@ import numpy as np
 
 from rackline.hardware import Cluster, billed_chips, replicas, taken_chips
 from rackline.parallel import Layout, Precision
+from rackline.parallel.layout import LayoutKind
 from rackline.passes.features import FloatLike
 from rackline.serving.disaggregated import KvTransfer
 from rackline.serving.workload import Mode, Workload
@@ -101,6 +102,11 @@ class Candidate:
     def tokens_per_s_per_user(self) -> float:
         """1 / tpot [tokens/s]."""
         return 1.0 / self.tpot_s
+
+    @property
+    def layout_kind(self) -> LayoutKind:
+        """What measured servers of its kind have in common with it."""
+        return self.layout.kind
 
     @property
     def prefill_pool(self) -> None:
@@ -227,6 +233,11 @@ class PoolPair:
     def tokens_per_s_per_user(self) -> float:
         """1 / tpot [tokens/s]."""
         return 1.0 / self.tpot_s
+
+    @property
+    def layout_kind(self) -> LayoutKind:
+        """What measured servers of its kind have in common with it."""
+        return "pools"
 
     @property
     def shares_contexts(self) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from rackline.parallel import Deployment, Layout, MemoryUse, Precision
+from rackline.parallel.layout import LayoutKind
 from rackline.parallel.memory import weight_bytes
 from rackline.passes import UNIT, Batch, PassTime
 from rackline.search.candidate import Basis, Candidate, Pool, PoolPair
@@ -237,6 +238,11 @@ class Choice:
     def serving(self) -> Serving:
         """One engine, or two pools."""
         return "disaggregated" if isinstance(self.estimate, PoolPair) else "aggregated"
+
+    @property
+    def layout_kind(self) -> LayoutKind:
+        """What measured servers of its kind have in common with it."""
+        return self.estimate.layout_kind
 
     @property
     def basis(self) -> Basis:

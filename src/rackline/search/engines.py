@@ -157,11 +157,12 @@ class EngineSearch:
             order = np.lexsort((cost, tpot_s))
             cheapest = np.minimum.accumulate(cost[order])  # of all engines that are as fast
             take(cost / cheapest[np.searchsorted(tpot_s[order], tpot_s, side="right") - 1], MOST_NEAR, NEAR)
-            within = np.ones(len(some), dtype=bool) if self.limits.tpot_s is None else tpot_s <= self.limits.tpot_s
+            most_tpot_s, most_ttft_s = self.limits.of_kinds(some.kind)
+            within = tpot_s <= most_tpot_s
             least = with_idle(some, self.space, within)
             late = (LATE, 1.0, 0.5) if self.limits.ttft_s is not None else (np.inf,)
             for part in late:
-                kept = within & (ttft_s <= part * (self.limits.ttft_s or 1.0))
+                kept = within & (ttft_s <= part * most_ttft_s)
                 take(np.where(kept, cost, np.inf), MOST_CHEAP, np.inf)
                 helped = kept & (least < cost)
                 take(np.where(helped, least, np.inf), MOST_HELPED, BETWEEN * float(np.min(cost[kept], initial=np.inf)))

@@ -116,6 +116,7 @@ class Block:
 
         bounds = OperatingPoints(
             engine=flat(engines[:, None]),
+            kind=flat(space.grid.kind[:, None]),
             per_rank=flat(b),
             tpot_s=flat(tpot_s),
             ttft_s=none,
@@ -275,7 +276,7 @@ class OpenLoop:
         """
         places = [numbering(self.space).place(engine) for engine in engines.tolist()]
         names = [name for name in OperatingPoints.__slots__ if name != "engine"]
-        found = {name: np.empty(in_flight.shape) for name in names}
+        found = {name: np.empty(in_flight.shape, dtype=int if name == "kind" else float) for name in names}
         groups: dict[object, list[int]] = {}
         for index, (label, mode, _) in enumerate(places):
             each = self.space.modes[mode]
@@ -329,6 +330,7 @@ class OpenLoop:
             serves &= np.isfinite(ttft_s) & (state.prefill_utilisation < 1.0) & possible
             steepness = _steepness(state.tpot_s, state.requests_per_s)
             return {
+                "kind": np.broadcast_to(part.grid.kind[:, None], n.shape),
                 "per_rank": n,
                 "tpot_s": state.tpot_s,
                 "ttft_s": np.where(serves, ttft_s, np.inf),

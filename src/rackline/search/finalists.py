@@ -12,7 +12,14 @@ from rackline.search.engines import EngineSearch
 from rackline.search.select import with_a_sure_one
 from rackline.search.served import Service
 from rackline.search.space import Space, every_layout
-from rackline.search.sustained_rate import NoSustainedRate, SustainedRate, most_rate, sustained_rate
+from rackline.search.sustained_rate import (
+    MOST_LOAD,
+    RESOLVED,
+    NoSustainedRate,
+    SustainedRate,
+    most_rate,
+    sustained_rate,
+)
 from rackline.system import Constraints
 
 
@@ -67,7 +74,9 @@ def _cheapest_on(
     return next(iter(search.answer().contenders), None) if search.shortlist.looked_at else None
 
 
-OFF = 1.1  # times its estimate with a caveat: beyond it, the next options are simulated too
+_OFF = 1.1  # times its simulated cost that an estimate may be too dear by; of two pools, whose waits are known worse
+_OFF_POOLS = 1.3
+_FEWER = (0.5, 0.7)  # of the running sequences: a request that waits does not slow those that run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +115,7 @@ def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]], below: floa
 
 
 def _first_that_holds(service: Service, choices: Sequence[Choice], least: float) -> Finalist:
-    """The first that holds its limits; where its estimate was off, as its caveat says, the cheapest of the next too.
+    """The cheapest that holds its limits, of all whose estimates may be off by enough to win.
 
     Args:
         least: simulated cost of the other kind; infinite before it is known [USD per million output tokens].
@@ -115,22 +124,35 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], least: float)
     unserved: Choice | None = None
     reason = ""
     for choice in choices:
-        if (best or unserved) and choice.usd_with_leftover >= least:
+        off = _OFF_POOLS if choice.serving == "disaggregated" else _OFF
+        if (best or unserved) and choice.usd_with_leftover >= (off if best else 1.0) * least:
             break
-        found = sustained_rate(choice.estimate, service, _rate_of(choice, least, service))
+        found = sustained_rate(
+            choice.estimate, service, _rate_of(choice, least * (1.0 - RESOLVED if best else 1.0), service)
+        )
         if isinstance(found, SustainedRate):
             served = _with_served_leftover(choice.with_sustained_rate(found), service)
             if best is None or served.usd_with_leftover < best.usd_with_leftover:
                 best = served
             least = min(least, served.usd_with_leftover)
-            if not choice.caveat or served.usd_with_leftover <= OFF * choice.usd_with_leftover:
-                break
         elif isinstance(found, NoSustainedRate) and found.simulated:
             reason = reason or found.reason
         else:
             unserved = unserved or replace(choice, not_simulated=found.reason)
-    best = best or unserved
+    best = _with_fewer_slots(best, service) if best else unserved
     return Finalist(choice=best, reason="" if best is not None else reason)
+
+
+def _with_fewer_slots(best: Choice, service: Service) -> Choice:
+    """The choice with the cap of running sequences, of a few smaller ones, at which it serves most."""
+    for share in _FEWER if service.demand.limits.latencies() else ():
+        rate, slots = best.requests_per_s * (1.0 + RESOLVED), max(int(best.max_num_seqs * share), 1)
+        if rate > MOST_LOAD * best.saturation_requests_per_s:
+            break
+        found = sustained_rate(best.estimate, service, rate, max_num_seqs=slots)
+        if isinstance(found, SustainedRate):
+            best = best.with_sustained_rate(found)
+    return best
 
 
 def _rate_of(choice: Choice, usd: float, service: Service) -> float:

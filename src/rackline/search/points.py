@@ -28,6 +28,7 @@ class OperatingPoints:
 
     Args:
         engine: layout, precision and scheduler, see `Numbering`.
+        kind: of the layout, its place among `rackline.parallel.layout.KINDS`.
         per_rank: sequences that decode on a rank and micro-batch; their mean number under random arrivals [sequences].
         tpot_s, ttft_s: means [s].
         alone_s: time to first token of a request that waits for no other [s].
@@ -41,6 +42,7 @@ class OperatingPoints:
     """
 
     engine: Array
+    kind: Array
     per_rank: Array
     tpot_s: Array
     ttft_s: Array
@@ -67,14 +69,15 @@ class OperatingPoints:
             slack: factors on the limits of time per output token and to first token.
         """
         good = np.ones(len(self), dtype=bool)
+        tpot_s, ttft_s = limits.of_kinds(self.kind)
         if limits.tpot_s is not None:
-            good &= self.tpot_s <= limits.tpot_s * slack[0]
+            good &= self.tpot_s <= tpot_s * slack[0]
         if limits.ttft_s is not None:
             # waits are nearly exponential: the wait at a percentile of the requests
             longer = max(-np.log1p(-(limits.ttft_percentile or 0.0) / 100.0) - 1.0, 0.0)
             with np.errstate(invalid="ignore"):  # both times are infinite where a point cannot serve
                 waits = np.where(self.serves, np.maximum(self.ttft_s - self.alone_s, 0.0), 0.0)
-            good &= self.ttft_s + waits * longer <= limits.ttft_s * slack[1]
+            good &= self.ttft_s + waits * longer <= ttft_s * slack[1]
         return good
 
     def excesses(self, limits: Constraints) -> dict[str, Array]:
@@ -84,11 +87,12 @@ class OperatingPoints:
             "memory": np.maximum(-self.free_bytes, 0.0) / 1e9,
             "prefill": np.where(crowded, np.maximum(self.utilisation - 1.0, 1e-9), 0.0),
         }
+        tpot_s, ttft_s = limits.of_kinds(self.kind)
         if limits.tpot_s is not None:
-            over["tpot"] = np.maximum(self.tpot_s / limits.tpot_s - 1.0, 0.0)
+            over["tpot"] = np.maximum(self.tpot_s / tpot_s - 1.0, 0.0)
         if limits.ttft_s is not None:
             finite = np.where(np.isfinite(self.ttft_s), self.ttft_s, 1e9)
-            over["ttft"] = np.where(crowded, 0.0, np.maximum(finite / limits.ttft_s - 1.0, 0.0))
+            over["ttft"] = np.where(crowded, 0.0, np.maximum(finite / ttft_s - 1.0, 0.0))
         return over
 
     def violations(self, limits: Constraints) -> dict[str, tuple[Array, Array]]:
@@ -136,6 +140,11 @@ class Numbering:
     def deployed(self, engine: Array) -> Array:
         """A number for the precision and layout of each engine, of any mode."""
         return engine // (self.modes * self.layouts) * self.layouts + engine % self.layouts
+
+
+def firsts(keys: Array) -> Array:
+    """Where each different key, of rows a whole row, comes first: ascending positions."""
+    return np.sort(np.unique(keys, axis=0, return_index=True)[1])
 
 
 def pareto_front(maximise: Array, minimise: Array) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from rackline.hardware import FabricLevel
 from rackline.parallel import Layout, memory_use
 from rackline.parallel.memory import kv_bytes_per_sequence
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.search.points import pareto_front
+from rackline.search.points import firsts, pareto_front
 from rackline.search.space import Part, Space
 from rackline.serving.context import ContextGroup, context_decode_s, exchange_s, kv_exchange_bytes
 from rackline.serving.disaggregated import MOST_LOAD, PrefillPasses, prefill_rate
@@ -129,8 +129,9 @@ def undominated(points: PoolPoints, limit_s: float | None = None) -> PoolPoints:
     return points.take(np.concatenate(keep) if keep else np.empty(0, dtype=np.int64))
 
 
-def best_loaded(points: PoolPoints, slack_s: float | None, most: int = 2) -> PoolPoints:
-    """Of each precision and size of a prefill replica, the few that serve most requests within the time to first token.
+def best_loaded(points: PoolPoints, slack_s: float | None, most: int = 3) -> PoolPoints:
+    """Of each precision and size of a prefill replica, the few that serve most requests within the time to first token,
+    of each layout the best scheduler.
 
     Args:
         slack_s: time to first token less its constant part; None for no limit [s].
@@ -140,6 +141,7 @@ def best_loaded(points: PoolPoints, slack_s: float | None, most: int = 2) -> Poo
     kind = points.label * (int(points.chips.max(initial=0)) + 1) + points.chips
     order = np.lexsort((-rate, kind))
     order = order[rate[order] > 0]
+    order = order[firsts(np.stack([points.label[order], points.row[order], points.cp[order]], axis=1))]
     first = np.searchsorted(kind[order], kind[order], side="left")
     return points.take(order[np.arange(order.size) - first < most])
 

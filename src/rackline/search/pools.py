@@ -16,7 +16,7 @@ from rackline.passes import Batch, PassTime
 from rackline.passes.features import Array
 from rackline.search.candidate import Pool, PoolPair, price_per_chip_s
 from rackline.search.choice import Choice, Inside, floors
-from rackline.search.points import pareto_front
+from rackline.search.points import firsts, pareto_front
 from rackline.search.pool_pairs import Budget, Pairs, pair
 from rackline.search.pool_points import (
     WAITING_PROMPTS,
@@ -36,6 +36,7 @@ from rackline.serving.workload import Mode, Workload
 from rackline.system import Constraints
 
 _MANY_RANKS = 8
+_NEAR, _PAIRED = 12, 4  # cheapest decode engines, and how many of them are paired with other prefill replicas too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +173,7 @@ class PoolSearch:
         return cls(
             prefill=Side.of(prefill, links[0], prefill_modes),
             decode=Side.of(decode, links[1], decode_modes),
-            limits=limits,
+            limits=limits.of_predictions("pools"),
         )
 
     def look_at(self, part: Part) -> None:
@@ -186,8 +187,12 @@ class PoolSearch:
         points = prefill_points(part, self.prefill.modes, self.prefill.link)
         self._prefill_points.append(best_loaded(points, self.slack_s))
 
-    def answer(self) -> Disaggregated:
-        """Pair everything that was evaluated."""
+    def answer(self, most: int = CONTENDERS) -> Disaggregated:
+        """Pair everything that was evaluated.
+
+        Args:
+            most: contenders; from a few on they have other partners than the cheapest by estimates [count].
+        """
         if self.prefill.space is not self.decode.space:
             for part in self.prefill.space.parts():
                 self._prefill(part)
@@ -206,12 +211,15 @@ class PoolSearch:
         if self.limits.tpot_s is not None:
             meets &= then.seconds <= self.limits.tpot_s
         kept = np.flatnonzero(meets)
-        near = kept[np.argsort(cost[kept], kind="stable")][:12]
+        near = kept[np.argsort(cost[kept], kind="stable")]
+        near = near[firsts(np.stack([then.label, then.mode, then.row, then.cp], axis=1)[near])][: min(_NEAR, most)]
         options = [self._refined(first, then, pairs, int(index)) for index in near]
+        if most > _PAIRED:
+            options += self._other_partners(first, then.take(near[:_PAIRED]), pairs.partner[near[:_PAIRED]])
         options.sort(key=lambda option: option.usd_per_mtok_output_all_in)
         contenders = tuple(
             Choice(workload=self.decode.space.workload, estimate=one, inside=self._inside(one))
-            for one in options[:CONTENDERS]
+            for one in options[:most]
         )
         shown = [self._pair(first, then, pairs, int(index)) for index in front]
         again = pareto_front(
@@ -226,6 +234,20 @@ class PoolSearch:
             pairs_compared=pairs.evaluated,
             reason="" if contenders else self._why_nothing(first, then, cost),
         )
+
+    def _other_partners(self, first: PoolPoints, then: PoolPoints, partner: Array) -> list[PoolPair]:
+        """Decode points with other prefill replicas than the cheapest by their estimate, whose waits are known worse.
+
+        Args:
+            partner: of each decode point, its cheapest.
+        """
+        found: list[tuple[float, int, int, Pairs]] = []
+        for at in range(first.chips.size):
+            pairs = pair(first.take(np.array([at])), then, self.budget, self.slack_s)
+            costs = np.where(partner == at, np.inf, pairs.usd_per_request)
+            found += [(cost, at, index, pairs) for index, cost in enumerate(costs.tolist()) if np.isfinite(cost)]
+        cheapest = sorted(found, key=lambda one: one[0])[:_NEAR]
+        return [self._refined(first.take(np.array([at])), then, pairs, index) for _, at, index, pairs in cheapest]
 
     def _inside(self, pair: PoolPair) -> Inside:
         prefill, prefill_memory = self._prefilling(pair.prefill)

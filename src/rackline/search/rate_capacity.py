@@ -24,6 +24,29 @@ _UNSURE_TOLERANCE = 0.05  # of the ends of the interval, which need not be as sh
 _FAR = 2.0  # an end beyond this factor of the rate is not looked for
 
 
+def rate_between(
+    low: float, high: float, below: Mapping[str, float], over: Mapping[str, float], tolerance: float, *, held: bool
+) -> float:
+    """The next rate to try between one that holds and one that does not [requests/s].
+
+    Latency grows with the rate as A / (1 - r / s), so 1 / latency is about a line. The rate at which the first latency
+    reaches its limit is approached from both sides in turn, half of the tolerance away, so that both ends close in.
+
+    Args:
+        low, high: the highest that holds, and the lowest that does not [requests/s].
+        below, over: latencies over their limits at both, by name; infinite where a queue grows [1].
+        tolerance: within which both ends shall come [1].
+        held: whether the last one that was tried holds.
+    """
+    ends = [(below[name], above) for name, above in over.items() if above > 1.0 and below[name] < 1.0]
+    if high <= low * (1.0 + 3.0 * tolerance) or not ends or inf in over.values():
+        return sqrt(low * high)
+    share = min((1.0 / under - 1.0) / (1.0 / under - 1.0 / above) for under, above in ends)
+    aim = (low + (high - low) * share) * (1.0 + (0.5 if held else -0.5) * tolerance)
+    inside = 0.1 * (high - low)
+    return min(max(aim, low + inside), high - inside)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedRate:
     """One rate [requests/s], whether it held, and the limited latencies at the percentile [s].
@@ -94,7 +117,7 @@ def rate_capacity(
     tolerance: float = 0.02,
     most_runs: int = 24,
 ) -> RateCapacity:
-    """Bisect the highest rate within limits, with the same requests at scaled arrival times.
+    """The highest rate within limits, with the same requests at scaled arrival times.
 
     Args:
         requests: open arrivals; their times are scaled.
@@ -167,7 +190,9 @@ class _Search:
             elif high <= low * (1.0 + tolerance):
                 return low, high
             else:
-                rate = sqrt(low * high)
+                held = rate in self.tried and self.tried[rate].over[edge] <= 1.0
+                below, over = ({"": max(self.tried[one].over[edge], 1e-9)} for one in (low, high))
+                rate = rate_between(low, high, below, over, tolerance, held=held)
             if len(self.tried) >= most or not ends[0] <= rate <= ends[1]:
                 return low, high
             self._try(rate)

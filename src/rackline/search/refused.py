@@ -16,6 +16,8 @@ from rackline.search.select import Rejected
 from rackline.search.space import PrefillPool, Space
 from rackline.system import Constraints
 
+_PAIRS = 3  # cheapest pairs among which one is refused by a rule
+
 
 def better_refused(space: Space, limits: Constraints, best: Choice | None, *, open_loop: bool) -> Rejected | None:
     """The cheapest single engine that the engine's rules alone keep from being the answer; None without one.
@@ -73,7 +75,7 @@ def better_refused_pair(
     for part in free.parts():
         search.look_at(part)
     least = min((one.estimate.usd_per_mtok_output_all_in for one in choices), default=np.inf)
-    for found in search.answer().contenders:
+    for found in search.answer(_PAIRS).contenders:
         if not isinstance(found.estimate, PoolPair) or not found.usd_per_mtok_output_all_in < least:
             continue
         why = _pair_refusal(space, found.estimate, prefill)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from rackline.parallel.layout import KINDS
 from rackline.passes.features import Array
 from rackline.search.candidate import Candidate, PoolPair, billed_of, placed_on, rate_and_costs
 from rackline.search.estimates import Estimate, numbering
-from rackline.search.points import BETWEEN, OperatingPoints, idle_chips, least_cost, pareto_front
+from rackline.search.points import BETWEEN, OperatingPoints, firsts, idle_chips, least_cost, pareto_front
 from rackline.search.space import Space
 from rackline.system import Constraints
 from rackline.units import format_bytes
@@ -23,7 +24,7 @@ from rackline.units import format_bytes
 if TYPE_CHECKING:
     from rackline.search.choice import Choice
 
-CONTENDERS = 3  # options of one kind that are simulated if the cheapest does not meet its limits
+CONTENDERS = 16  # options of one kind, the cheapest by their estimates, that are simulated where one could win
 MOST_HELPED = 12  # layouts that engines on the chips that they leave free may make the cheapest
 _MODES = 3  # engines of a layout that idle chips may help: the cheapest that are refined
 _REFINED, _LAYOUTS = 12, 8  # engines and layouts, the cheapest, that are refined between the points of the grid
@@ -69,20 +70,15 @@ class Selection:
     soonest: Candidate | None
 
     def contenders(self) -> list[Candidate]:
-        """The cheapest of each layout: the first few, the first of no known error, all that idle chips may help."""
+        """The cheapest few, whichever layout and scheduler they have, the first of no known error, all with idle chips.
+
+        What other engines yield on idle chips is not known here: layouts may be fixed, theirs are not.
+        """
         first: dict[object, Candidate] = {}
         for one in self.refined:
             first.setdefault((one.layout, one.precision.label), one)
-        distinct = list(first.values())
-        kept = with_a_sure_one(distinct)
-        most_rate = max((one.output_tokens_per_s_per_chip for one in distinct), default=0.0)
-        for one in distinct:
-            idle = float(one.billed_chips - one.num_chips)
-            cost, rate = one.usd_per_mtok_output_all_in, one.output_tokens_per_s_per_chip
-            least = least_cost(np.array(cost), np.array(rate), np.array(one.num_chips), np.array(idle), most_rate)
-            if one not in kept and idle and float(least) < distinct[0].usd_per_mtok_output_all_in:
-                kept.append(one)
-        return kept
+        kept = with_a_sure_one(self.refined)
+        return [*kept, *(one for one in first.values() if one.billed_chips > one.num_chips and one not in kept)]
 
 
 def with_a_sure_one(options: Sequence[Either]) -> list[Either]:
@@ -133,11 +129,6 @@ def select(points: OperatingPoints, limits: Constraints, estimate: Estimate) -> 
         fastest=_least(points, points.tpot_s, estimate),
         soonest=_least(points, points.ttft_s, estimate),
     )
-
-
-def firsts(keys: Array) -> Array:
-    """Where each different key, of rows a whole row, comes first: ascending positions."""
-    return np.sort(np.unique(keys, axis=0, return_index=True)[1])
 
 
 def with_idle(points: OperatingPoints, space: Space, kept: Array) -> Array:
@@ -251,6 +242,7 @@ def nearest_violations(
 
 
 def _reason(name: str, points: OperatingPoints, at: int, limits: Constraints) -> str:
+    limits = limits.of_predictions(KINDS[int(points.kind[at])])
     if name == "memory":
         return f"memory: {format_bytes(-points.free_bytes[at])} too much on the fullest chip"
     if name == "prefill":

@@ -45,15 +45,13 @@ class SearchSpace:
     any_layout: bool = False
 
 
+CHUNKS = (256, 512, 1024, 2048, 4096, 8192, 16384)  # tokens of a pass
+
+
 def default_modes(model: AnyModel) -> list[Mode]:
-    """Schedulers worth looking at: chunked prefill with four budgets, prefill first; each also overlapped."""
-    plain = [
-        Mode(admission="chunked", max_batched_tokens=512),
-        Mode(admission="chunked", max_batched_tokens=1024),
-        Mode(admission="chunked", max_batched_tokens=2048),
-        Mode(admission="chunked", max_batched_tokens=8192),
-        Mode(admission="prefill_first", max_batched_tokens=16384),
-    ]
+    """Schedulers worth looking at: chunked prefill with seven budgets, prefill first; each also overlapped."""
+    plain = [Mode(admission="chunked", max_batched_tokens=budget) for budget in CHUNKS]
+    plain.append(Mode(admission="prefill_first", max_batched_tokens=16384))
     if not model.is_moe or isinstance(model, AggregateModel):
         return plain
     return plain + [

@@ -28,8 +28,9 @@ limit is the next rate to try, above as below. All rates see the same inter-arri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from rackline.passes import Batch
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import Candidate, PoolPair
 from rackline.search.estimates import engine_points
+from rackline.search.rate_capacity import rate_between
 from rackline.search.served import Group, Service, Simulated, group_of
 from rackline.search.space import SearchSpace, Space
 from rackline.serving.workload import Workload
@@ -51,22 +53,23 @@ _RATIO = 1.05
 _LARGE = 1 << 17  # tokens of a pass in which nothing but arithmetic and traffic of its tokens counts
 
 
-def most_requests_per_s(group: Group, limits: Constraints) -> float:
-    """Upper bound of the rate of a deployment within its limit on the time per output token [requests/s].
+def most_requests_per_s(group: Group, *limits: Constraints) -> list[float]:
+    """Upper bounds of the rate of a deployment within limits on the time per output token [requests/s].
 
-    The limit on the time to first token is left out. 0 where not even a sequence that is alone is fast enough.
+    Limits on the time to first token are left out. 0 where not even a sequence that is alone is fast enough.
     """
     work, pool = group.workload, group.pool
-    decoding = _outputs(work) * decode_s(pool, work, limits)
+    outputs_s = [_outputs(work) * each for each in decode_s(pool, work, limits)]
     if group.prefill is not None:
-        front = group.prefill.pool
-        return group.copies * min(pool.replicas / decoding, front.replicas / prompt_s(front, work))
-    parts = decoding, prompt_s(pool, work)
-    return group.copies * pool.replicas / (max(parts) if pool.policy.passes == "mixed" else sum(parts))
+        prompts = group.prefill.pool.replicas / prompt_s(group.prefill.pool, work)
+        return [group.copies * min(pool.replicas / decoding, prompts) for decoding in outputs_s]
+    each_s = prompt_s(pool, work)
+    mixed = pool.policy.passes == "mixed"
+    return [group.copies * pool.replicas / (max(part, each_s) if mixed else part + each_s) for part in outputs_s]
 
 
-def decode_s(pool: Pool, work: Workload, limits: Constraints) -> float:
-    """Lower bound of a replica's time per output token, over all sequences that decode in it [s].
+def decode_s(pool: Pool, work: Workload, limits: Sequence[Constraints]) -> list[float]:
+    """Lower bounds of a replica's time per output token within each limit, over all sequences that decode in it [s].
 
     Steps are those at the shortest context where they are held against the limit, and at the mean one where they are
     added up: requests may be short where many decode together.
@@ -81,12 +84,15 @@ def decode_s(pool: Pool, work: Workload, limits: Constraints) -> float:
     # any number between two of these takes at least the step of the smaller, for less than the larger
     per_step = (np.append(total[1:], total[-1] + 1) - 1.0) * pool.micro_batches * clock.tokens_per_step
     per_token = each / per_step
-    limit_s, least = limits.tpot_s, float(np.min(per_token))
-    if limit_s is None:
-        return least
-    share_kept, longer = _within(work, limits.tpot_percentile)
-    kept = _envelope(shortest / clock.tokens_per_step, per_token, limit_s * longer)
-    return kept if np.isinf(kept) else share_kept * kept + (1.0 - share_kept) * least
+    least, found = float(np.min(per_token)), list[float]()
+    for one in limits:
+        if one.tpot_s is None:
+            found.append(least)
+            continue
+        share_kept, longer = _within(work, one.tpot_percentile)
+        kept = _envelope(shortest / clock.tokens_per_step, per_token, one.tpot_s * longer)
+        found.append(kept if np.isinf(kept) else share_kept * kept + (1.0 - share_kept) * least)
+    return found
 
 
 def prompt_s(pool: Pool, work: Workload) -> float:
@@ -184,13 +190,12 @@ MOST_LOAD = 0.95  # of the saturation rate: beyond, waits grow without bound
 SEEDS = (1, 2, 3)  # random seeds of the arrivals; the first one decides where a mean is limited
 MOST_IN_GROUP = 100_000  # on all replicas of a group of two pools
 MOST_IN_FLIGHT = 10_000  # on a replica: beyond, chance hardly matters and a run would take many seconds
-_CLOSE = 0.02  # a rate this near to one that does not hold is not raised any more
-_SLACK = 0.02  # nor one that leaves a limit only so much
-_ROOM = 0.05  # share of a limit that is left: from there on a higher rate is tried
+RESOLVED = 0.005  # a rate this near to one that does not hold is not raised any more
+_ROOM = 0.002  # share of a limit that is left: from there on a higher rate is tried
 _SURE = 0.8  # of a limit on a percentile, or of saturation: above, further random seeds are simulated
-_AIM = 0.98  # of a limit, where the rate is raised
+_AIM = 1.002  # of a limit, where the rate is raised
 _MOST_RAISE = 2.0  # of the rate at a time
-_MOST_RUNS = 7  # where a rate holds; else until the least
+_MOST_RUNS = 12  # where a rate holds; else until the least
 _FALLS = (1.0, 0.8, 0.5)  # share of a rate that breaks, at the most, for the first, second and each further time
 _LEAST_RATE = 0.02  # of the first one
 
@@ -261,25 +266,26 @@ class TooSlow:
 
 
 def sustained_rate(
-    estimate: Candidate | PoolPair, service: Service, above: float = 0.0
+    estimate: Candidate | PoolPair, service: Service, above: float = 0.0, *, max_num_seqs: int | None = None
 ) -> SustainedRate | NoSustainedRate | TooSlow:
     """Find the rate, or say why there is none.
 
     Args:
         above: rate that it must exceed to be of use; 0 for any [requests/s].
+        max_num_seqs: cap of the sequences that one rank and micro-batch may run; by default room for bursts.
     """
-    found = _group_with_slots(estimate, service)
+    found = _group_with_slots(estimate, service, max_num_seqs)
     if isinstance(found, str):
         return NoSustainedRate(reason=found, simulated=False)
     group, span = found
-    most = most_requests_per_s(group, service.demand.limits)
+    limits = service.demand.limits.of_predictions(estimate.layout_kind)
+    most, saturation = most_requests_per_s(group, limits, Constraints())
     if above > 0.0 and most <= above:
         costs = f"cost at least {above / most:.3g} times as much" if most else "are too slow"
         off = ", which its estimate is below" if estimate.requests_per_s > most > 0.0 else ""
         return TooSlow(reason=f"it cannot be cheaper: its passes alone {costs}{off}")
-    saturation = min(span.saturation_requests_per_s, most_requests_per_s(group, Constraints()))
-    span = replace(span, saturation_requests_per_s=saturation)
-    return _Search(estimate=estimate, span=span, group=group, limits=service.demand.limits, above=above).answer()
+    span = replace(span, saturation_requests_per_s=min(span.saturation_requests_per_s, saturation))
+    return _Search(estimate=estimate, span=span, group=group, limits=limits, above=above).answer()
 
 
 def most_rate(estimate: Candidate | PoolPair, service: Service) -> float:
@@ -287,10 +293,14 @@ def most_rate(estimate: Candidate | PoolPair, service: Service) -> float:
     [requests/s].
     """
     found = _group_with_slots(estimate, service)
-    return float("inf") if isinstance(found, str) else most_requests_per_s(found[0], service.demand.limits)
+    if isinstance(found, str):
+        return float("inf")
+    return most_requests_per_s(found[0], service.demand.limits.of_predictions(estimate.layout_kind))[0]
 
 
-def _group_with_slots(estimate: Candidate | PoolPair, service: Service) -> tuple[Group, Span] | str:
+def _group_with_slots(
+    estimate: Candidate | PoolPair, service: Service, max_num_seqs: int | None = None
+) -> tuple[Group, Span] | str:
     """What is simulated, or why it cannot be."""
     if isinstance(estimate, PoolPair) and estimate.shares_contexts:
         return "context parallelism is not simulated"
@@ -298,6 +308,8 @@ def _group_with_slots(estimate: Candidate | PoolPair, service: Service) -> tuple
     if engine.batch_size > MOST_IN_FLIGHT:
         return f"{engine.batch_size:,} requests are in flight on a replica, more than {MOST_IN_FLIGHT:,}"
     span = span_of(estimate, service)
+    if max_num_seqs is not None:
+        span = replace(span, max_num_seqs=max_num_seqs)
     try:
         group = group_of(estimate, service, span.max_num_seqs)
     except RacklineError as error:
@@ -356,52 +368,53 @@ class _Search:
 
     def answer(self) -> SustainedRate | NoSustainedRate | TooSlow:
         first = min(self.estimate.requests_per_s, MOST_LOAD * self.span.saturation_requests_per_s)
-        first = max(first, self.above)
+        found = self._highest(max(first, self.above), self.estimate.tpot_s, SEEDS[:1])
+        if isinstance(found, SustainedRate) and self._is_chance(found.simulated):
+            again = self._highest(found.requests_per_s, found.simulated.tpot_s.mean, SEEDS)
+            return replace(again, runs=again.runs + found.runs) if isinstance(again, SustainedRate) else again
+        return found
+
+    def _highest(self, first: float, tpot_s: float, seeds: Sequence[int]) -> SustainedRate | NoSustainedRate | TooSlow:
+        """The highest rate at which the limits hold over all runs with some seeds.
+
+        Args:
+            first: rate to begin with [requests/s].
+            tpot_s: approximate time per output token [s].
+        """
         held: Simulated | None = None
         broken: Simulated | None = None
-        tpot_s, rate = self.estimate.tpot_s, first
-        run = 0
+        rate, tries = first, 0
         while True:
-            run += 1
-            found = self.group.serve(rate, tpot_s)
+            tries += 1
+            found = Simulated.joined([self.group.serve(rate, tpot_s, seed) for seed in seeds])
             tpot_s = found.tpot_s.mean
             if self._excess(found) <= 1.0:
                 held = found
             else:
                 broken = found
-            if broken is None:
-                more = self._raised(found)
-                if run >= _MOST_RUNS or more <= rate * (1.0 + _CLOSE):
-                    return self._confirmed(found, run)
-                rate = more
+            if held is None:
+                if rate <= self.above:
+                    return TooSlow(reason=self._worst(found, ", where it would cost as much,"))
+                rate = max(self._lowered(found, tries), self.above)
+                if rate < _LEAST_RATE * first:
+                    reason = f"no request rate meets the limits: {self._worst(found)}"
+                    return NoSustainedRate(reason=reason, simulated=True)
                 continue
-            if held is not None and (run >= _MOST_RUNS or self._is_near(held, broken)):
-                return self._confirmed(held, run)
-            if broken.requests_per_s <= self.above:
-                return TooSlow(reason=self._worst(broken, ", where it would cost as much,"))
-            rate = max(self._next(held, broken, run), self.above)
-            if held is None and rate < _LEAST_RATE * first:
-                reason = f"no request rate meets the limits: {self._worst(broken)}"
-                return NoSustainedRate(reason=reason, simulated=True)
-
-    def _confirmed(self, held: Simulated, runs: int) -> SustainedRate | NoSustainedRate | TooSlow:
-        """That rate; where chance decides whether a percentile holds, the first from there on that several seeds do."""
-        if not self._is_chance(held):
-            return self._sustained(held, runs)
-        several, rate = [held], held.requests_per_s
-        while True:
-            others = SEEDS[len(several) :]
-            several += [self.group.serve(rate, held.tpot_s.mean, seed) for seed in others]
-            runs += len(others)
-            joined = Simulated.joined(several)
-            if self._excess(joined) <= 1.0:
-                return self._sustained(joined, runs)
-            rate, several = self._next(None, joined, 1), []
-            if rate <= self.above:
-                return TooSlow(reason=self._worst(joined, ", where it would cost as much,"))
-            if rate < _LEAST_RATE * held.requests_per_s:
-                reason = f"no request rate meets the limits: {self._worst(joined)}"
-                return NoSustainedRate(reason=reason, simulated=True)
+            if broken is None:
+                more = self._raised(held)
+            else:
+                more = rate_between(
+                    held.requests_per_s,
+                    broken.requests_per_s,
+                    held.over_limits(self.limits),
+                    dict.fromkeys(self.span.alone, inf) if broken.queue_grows else broken.over_limits(self.limits),
+                    RESOLVED,
+                    held=found is held,
+                )
+            most = held.requests_per_s * (1.0 + RESOLVED)
+            if tries >= _MOST_RUNS or (more if broken is None else broken.requests_per_s) <= most:
+                return self._sustained(held, tries * len(seeds))
+            rate = more
 
     def _is_chance(self, held: Simulated) -> bool:
         """Whether another run may be beyond a limit: a percentile is near it, or only a growing queue would tell."""
@@ -424,9 +437,6 @@ class _Search:
         """The latency that is furthest over its limit, over that; infinite where the queue grows."""
         return float("inf") if found.queue_grows else max(found.over_limits(self.limits).values(), default=0.0)
 
-    def _is_near(self, held: Simulated, broken: Simulated) -> bool:
-        return broken.requests_per_s <= held.requests_per_s * (1.0 + _CLOSE) or self._excess(held) >= 1.0 - _SLACK
-
     def _raised(self, held: Simulated) -> float:
         """A rate at which the nearest limit is about reached, below saturation; that of `held` where it is near."""
         most = MOST_LOAD * self.span.saturation_requests_per_s
@@ -439,24 +449,9 @@ class _Search:
             most = min(most, held.requests_per_s * (1.0 / alone - 1.0 / _AIM) / (1.0 / alone - 1.0 / over[name]))
         return min(most, _MOST_RAISE * held.requests_per_s)
 
-    def _next(self, held: Simulated | None, broken: Simulated, runs: int) -> float:
-        """The next rate to try, after some runs."""
-        high = broken.requests_per_s
-        over = broken.over_limits(self.limits)
-        if held is not None:
-            low = held.requests_per_s
-            below = held.over_limits(self.limits)
-            if broken.queue_grows:
-                return (low * high) ** 0.5
-            # 1 / latency is about a line: aim a little below the limit
-            crossings = [
-                low
-                + (high - low) * (1.0 / below[name] - 1.0 / (1.0 - 0.5 * _SLACK)) / (1.0 / below[name] - 1.0 / ratio)
-                for name, ratio in over.items()
-                if ratio > 1.0 and below[name] < 1.0 - 0.5 * _SLACK
-            ]
-            inside = 0.1 * (high - low)
-            return min(max(min(crossings, default=low), low + inside), high - inside)
+    def _lowered(self, broken: Simulated, runs: int) -> float:
+        """The next rate to try, after some runs of which none held."""
+        high, over = broken.requests_per_s, broken.over_limits(self.limits)
         rate = 0.9 * high if broken.queue_grows else 0.98 * high
         for name, limit, _ in self.limits.latencies():
             ratio = over[name]

@@ -12,7 +12,7 @@ The prefill pool generates the first token, which counts once the cache has arri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -79,6 +79,8 @@ def prefill_rate(
 
     def seconds(tokens: float) -> Array:
         batch = prefill_chunk(workload, tokens, cp)
+        if np.ndim(engine.attention_dp) > 1:  # a column of layouts, as all that stands beside the passes is
+            batch = replace(batch, prefill_sequences=as_array(batch.prefill_sequences).reshape(1))
         device = engine.seconds(batch, times, two_batch_overlap=two_batch_overlap)
         found = engine.with_prompts_s(0.0, device + beyond, tokens=tokens)
         return found[:, 0] if found.ndim > 1 else found  # (layouts, 1)

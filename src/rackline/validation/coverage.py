@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from rackline.bands.bands import ANY, COVERAGE, RATIO_SHARES, Band, Evidence, Key, find_band, shipped_bands
+from rackline.bands.bands import ANY, COVERAGE, LIMITED, SHARES, Band, Evidence, Key, find_band, shipped_bands
 from rackline.catalog.index import stack_name
 from rackline.errors import RacklineError
 from rackline.fitting.solver import groups_of, leave_out
@@ -30,6 +30,7 @@ FEWEST = 20
 _MODELS = 2.0  # a group of as many models counts as much as the wider group around it
 _AIMED = 0.92  # of the cases; the factor itself is found on other models, which costs the rest
 _WIDEST = 4.0
+_ENDS = tuple(SHARES.index(round(share, 3)) for share in (0.5 - 0.5 * COVERAGE, 0.5 + 0.5 * COVERAGE))
 _CHANGE = 1.5  # of the factor from a group to a narrower one, at most: bands made of few models ask for any
 
 
@@ -89,15 +90,16 @@ def _bands_of(metric: str, values: Sequence[_Value]) -> dict[Key, Band]:
         models = len({value.model for value in members})
         ends[of] = _mixed(ends, of, _quantiles(members), models)
         if len(members) >= FEWEST:
-            ratios = np.exp(ends[of]).tolist()
+            quantiles = np.exp(ends[of])
+            low, high = quantiles[list(_ENDS)].tolist()
             found[metric, of] = Band(
                 metric=metric,
                 of=of,
-                low=ratios[0],
-                high=ratios[-1],
+                low=low,
+                high=high,
                 num_cases=len(members),
                 num_models=models,
-                ratios=tuple(ratios),
+                quantiles=tuple(quantiles.tolist()) if metric in LIMITED else (),
             )
     return found
 
@@ -122,8 +124,8 @@ def _mixed(known: Mapping[Evidence, Array], of: Evidence, own: Array, models: in
 
 
 def _quantiles(values: Sequence[_Value]) -> Array:
-    """At RATIO_SHARES, whose ends hold COVERAGE."""
-    return _quantile(np.array([value.log for value in values]), [value.model for value in values], RATIO_SHARES)
+    """Logarithms that SHARES of the cases are below."""
+    return _quantile(np.array([value.log for value in values]), [value.model for value in values], SHARES)
 
 
 def _quantile(values: Array, models: Sequence[str], shares: Sequence[float]) -> Array:
@@ -139,10 +141,18 @@ def _quantile(values: Array, models: Sequence[str], shares: Sequence[float]) -> 
 
 
 def _scaled(band: Band, factor: Array) -> Band:
-    logs = np.log(band.ratios)
-    middle = 0.5 * (logs[0] + logs[-1])
-    ratios = np.exp(middle + factor * (logs - middle)).tolist()
-    return replace(band, low=ratios[0], high=ratios[-1], ratios=tuple(ratios))
+    middle = 0.5 * (math.log(band.low) + math.log(band.high))
+    half = 0.5 * (math.log(band.high) - math.log(band.low)) * factor
+    ends = middle - half, middle + half
+    quantiles = np.log(band.quantiles)
+    if quantiles.size:  # the median stays; on either side of it all move as the end does
+        before, median = quantiles[list(_ENDS)], quantiles[SHARES.index(0.5)]
+        side = (quantiles > median).astype(int)
+        reach = np.maximum((np.array(ends) - median) / np.where(before == median, 1.0, before - median), 0.0)
+        quantiles = median + (quantiles - median) * reach[side]
+    return replace(
+        band, low=float(np.exp(ends[0])), high=float(np.exp(ends[1])), quantiles=tuple(np.exp(quantiles).tolist())
+    )
 
 
 def _needed(metric: str, values: Sequence[_Value]) -> Array:
@@ -225,18 +235,11 @@ def held_out_coverage(scores: Iterable[Score], left_out: str = "model") -> list[
         if score.groups["kind"] not in ("op", "params") and score.predicted > 0 and score.measured > 0:
             by_metric.setdefault(score.metric, []).append(score)
     for metric, own in by_metric.items():
-        names = [GROUPED[left_out](score) for score in own]
-        by, names = _with_halves(left_out, names, own)
         inside, width = np.zeros(len(own), dtype=bool), np.full(len(own), np.nan)
-        for name in dict.fromkeys(names):
-            bands = make_bands(score for score, of in zip(own, names, strict=True) if of != name)
-            if not bands:
-                continue
-            for index, (score, of) in enumerate(zip(own, names, strict=True)):
-                if of == name:
-                    near = find_band(bands, metric, evidence_of_score(score))
-                    ratio = score.measured / score.predicted
-                    inside[index], width[index] = near.low <= ratio <= near.high, near.high / near.low
+        by, bands = _without_their_group(metric, own, left_out)
+        for index, near in bands:
+            ratio = own[index].measured / own[index].predicted
+            inside[index], width[index] = near.low <= ratio <= near.high, near.high / near.low
         known = np.isfinite(width)
         if not known.any():
             continue
@@ -247,6 +250,58 @@ def held_out_coverage(scores: Iterable[Score], left_out: str = "model") -> list[
                 part = known & (groups == group)
                 found.append(_covered(metric, kind, group, inside[part], width[part]))
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """How many servers keep limits that leave headroom for a share of them, made without their group.
+
+    Args:
+        metric: that is limited.
+        by: what was left out in turn.
+        share: that the headroom is for [1].
+        num_cases: of servers [count].
+        kept: share of them that was at most as slow as the headroom allows [1].
+    """
+
+    metric: str
+    by: str
+    share: float
+    num_cases: int
+    kept: float
+
+
+def kept_limits(scores: Iterable[Score], shares: Sequence[float], left_out: str = "model") -> list[Kept]:
+    """Shares of the servers that keep limits, were each predicted as slow as the headroom for each share allows.
+
+    Args:
+        scores: of predictions with models left out.
+        shares: that headroom is left for.
+    """
+    by_metric: dict[str, list[Score]] = {}
+    for score in scores:
+        if score.metric in LIMITED:
+            by_metric.setdefault(score.metric, []).append(score)
+    found: list[Kept] = []
+    for metric, own in by_metric.items():
+        by, bands = _without_their_group(metric, own, left_out)
+        ratios = np.array([own[index].measured / own[index].predicted for index, _ in bands])
+        for share in shares:
+            most = np.array([one.ratio_within(share) for _, one in bands])
+            kept = float(np.mean(ratios <= most))
+            found.append(Kept(metric=metric, by=by, share=share, num_cases=len(bands), kept=kept))
+    return found
+
+
+def _without_their_group(metric: str, scores: Sequence[Score], left_out: str) -> tuple[str, list[tuple[int, Band]]]:
+    """What was left out, and the band of each score, by its place, that was made without its group."""
+    by, names = _with_halves(left_out, [GROUPED[left_out](score) for score in scores], scores)
+    found: list[tuple[int, Band]] = []
+    for name in dict.fromkeys(names):
+        bands = make_bands(score for score, of in zip(scores, names, strict=True) if of != name)
+        places = [place for place, of in enumerate(names) if of == name and bands]
+        found += [(place, find_band(bands, metric, evidence_of_score(scores[place]))) for place in places]
+    return by, sorted(found, key=lambda one: one[0])
 
 
 def _with_halves(left_out: str, names: Sequence[str], scores: Sequence[Score]) -> tuple[str, list[str]]:
