@@ -12,7 +12,7 @@ import pytest
 import rackline as rl
 from rackline.api.plan import Planned, WhatIf
 from rackline.api.question import options
-from rackline.bands.bands import RATIO_SHARES, Band, Evidence, shipped_bands
+from rackline.bands.bands import LIMITED, SHARES, Band, Evidence, shipped_bands
 from rackline.bands.stacks import SURE, StackCost, Stacks, drawn
 from rackline.search.stacks import stacks_on
 
@@ -23,10 +23,10 @@ README: dict[str, Any] = {"on": "gb200-nvl72", "input": "4k", "output": "1k", "t
 
 def errors(stack: str = "a", spread: float = 0.2, middle: float = 0.0) -> Band:
     """Ratios that are spread evenly in the logarithm."""
-    ratios = np.exp(middle + spread * np.linspace(-1.0, 1.0, len(RATIO_SHARES))).tolist()
+    ratios = np.exp(middle + spread * np.linspace(-1.0, 1.0, len(SHARES))).tolist()
     of = Evidence(stack=stack, kind="dense", chip="c")
     return Band(
-        metric="tpot_s", of=of, low=ratios[0], high=ratios[-1], num_cases=30, num_models=3, ratios=tuple(ratios)
+        metric="tpot_s", of=of, low=ratios[0], high=ratios[-1], num_cases=30, num_models=3, quantiles=tuple(ratios)
     )
 
 
@@ -99,7 +99,7 @@ def test_what_has_no_answer_stays_with_its_reason() -> None:
 
 
 def test_draws_are_the_same_in_every_run_and_differ_between_stacks() -> None:
-    ratios = errors().ratios
+    ratios = errors().quantiles
     again = drawn.__wrapped__("a", ratios)
     assert np.array_equal(drawn("a", ratios), again)
     assert not np.array_equal(drawn("a", ratios), drawn("b", ratios))
@@ -109,12 +109,12 @@ def test_draws_are_the_same_in_every_run_and_differ_between_stacks() -> None:
 
 
 def test_the_ratios_of_a_band_run_between_its_ends() -> None:
-    kept = [band for band in shipped_bands().values() if band.ratios]
-    assert {band.metric for band in kept} == {"tpot_s", "pools_tpot_s"}
+    kept = [band for band in shipped_bands().values() if band.quantiles]
+    assert {band.metric for band in kept} == set(LIMITED)
     for band in kept:
-        assert len(band.ratios) == len(RATIO_SHARES)
-        assert list(band.ratios) == sorted(band.ratios)
-        assert (band.ratios[0], band.ratios[-1]) == (band.low, band.high)
+        assert len(band.quantiles) == len(SHARES)
+        assert list(band.quantiles) == sorted(band.quantiles)
+        assert (band.quantiles[SHARES.index(0.05)], band.quantiles[SHARES.index(0.95)]) == (band.low, band.high)
 
 
 def planned(model: str, **ask: Any) -> Planned:
