@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_double, c_int, c_int32, c_int64, c_uint8, c_void_p
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,8 @@ class _Head(ctypes.Structure):
 
     _fields_ = _fields(
         "at: clock log; int: num_ranks group_size block_size num_blocks fixed_blocks grows max_num_seqs"
-        " max_batched_tokens reserve passes_as chunked hands_over tells; float: interval_s now next_start;"
+        " max_batched_tokens reserve passes_as chunked aligned some_passes all_passes idle_releases counts_always"
+        " holds_chunks every decodes_after hands_over tells; float: interval_s now next_start;"
         "int: load finished num_done used_blocks steps passes num_samples;"
         "float: busy_s sequence_s used_s prompt_pass_s prompt_rank_s; ints: gaps; floats: samples; ints: done;"
         "floats: done_s"
@@ -498,6 +499,10 @@ class NativeReplica:
         head.reserve = _RESERVES[spec.reserve or policy.reserve]
         head.passes_as, head.chunked = _PASSES_AS[policy.passes], policy.chunked
         head.interval_s, head.hands_over = policy.interval_s, hands_over
+        if policy.alignment is not None:
+            head.aligned = True
+            for one in fields(policy.alignment):
+                setattr(head, one.name, getattr(policy.alignment, one.name))
         self._library.begin(self.address)
 
     def __del__(self) -> None:
