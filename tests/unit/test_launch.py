@@ -43,7 +43,7 @@ def test_every_flag_of_random_commands_is_one_of_the_engine(engine: str, version
         layout = options[int(draw.integers(len(options)))]
         chosen = default_precisions(of, on.chip)
         label = chosen[int(draw.integers(len(chosen)))]
-        modes = default_modes(of)
+        modes = default_modes(of, stack(name))
         mode, role = modes[int(draw.integers(len(modes)))], str(draw.choice(["both", "prefill", "decode"]))
         what = Asked(model=of, cluster=on, sharding=layout, precision=label, mode=mode, role=role)  # type: ignore[arg-type]
         if rules.refusal(what):

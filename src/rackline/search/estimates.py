@@ -104,6 +104,8 @@ class Block:
         exists = np.isfinite(rate) & space.launches(part.precision, mode)[:, None]
         if mode.two_batch_overlap and halves:
             exists &= (space.grid.attention_dp > 1)[:, None] & (b >= 2)
+        if mode.alignment is not None:
+            exists &= ((space.grid.attention_dp > 1) & (space.grid.pp == 1))[:, None]
         load = 0.0
         if mode.is_mixed:
             arrivals, room = prompt_arrivals(part.engine, space.workload, mode, b)
@@ -279,7 +281,7 @@ class OpenLoop:
         groups: dict[object, list[int]] = {}
         for index, (label, mode, _) in enumerate(places):
             each = self.space.modes[mode]
-            groups.setdefault((label, each.admission, each.two_batch_overlap), []).append(index)
+            groups.setdefault((label, each.admission, each.two_batch_overlap, each.alignment), []).append(index)
         for group in groups.values():
             part = self._group([places[index] for index in group], in_flight[group])
             for name in names:

@@ -17,8 +17,10 @@ from rackline.passes import Batch, ExpertLoad
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import price_per_chip_s
 from rackline.search.launch_rules import Asked, LaunchRules, Role, rules_of
+from rackline.serving.stack import Stack
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode, Workload
+from rackline.simulation.policies import policy
 from rackline.system import System
 
 LAYOUTS_AT_ONCE = 2048  # bounds the memory of a search over thousands of chips
@@ -45,8 +47,14 @@ class SearchSpace:
     any_layout: bool = False
 
 
-def default_modes(model: AnyModel) -> list[Mode]:
-    """Schedulers worth looking at: chunked prefill with four budgets, prefill first; each also overlapped."""
+ALIGNED_PASSES = (16, 48)  # for which attention-dp ranks hold prompts, at most where that depends
+
+
+def default_modes(model: AnyModel, stack: Stack) -> list[Mode]:
+    """Schedulers worth looking at: chunked prefill with four budgets, prefill first; each also overlapped.
+
+    For a mixture also those that the stack offers to align the prompts of attention-dp ranks.
+    """
     plain = [
         Mode(admission="chunked", max_batched_tokens=512),
         Mode(admission="chunked", max_batched_tokens=1024),
@@ -63,7 +71,26 @@ def default_modes(model: AnyModel) -> list[Mode]:
             two_batch_overlap=True,
         )
         for mode in plain
-    ]
+    ] + aligned_modes(stack)
+
+
+def aligned_modes(stack: Stack) -> list[Mode]:
+    """Schedulers that hold prompts until those of several attention-dp ranks run together."""
+    found: list[Mode] = []
+    for name in stack.alignments:
+        like = policy(name)
+        if like.alignment is None:
+            continue
+        first = like.passes == "prompts_first"
+        found += [
+            Mode(
+                admission="prefill_first" if first else "chunked",
+                max_batched_tokens=16384 if first else 8192,
+                alignment=like.alignment.of(passes),
+            )
+            for passes in ALIGNED_PASSES
+        ]
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +126,7 @@ class Space:
             system=system,
             workload=workload,
             grid=LayoutGrid.of(layouts),
-            modes=list(among.modes) if among.modes else default_modes(model),
+            modes=list(among.modes) if among.modes else default_modes(model, system.stack),
             batches=batches[batches <= max(most_sequences(model), batches[0])],  # no more than have their adapters
             threads=threads,
             rules=None if among.any_layout else among.rules or rules_of(system.calibration),

@@ -12,6 +12,7 @@ import numpy as np
 from rackline.catalog.records import Admission
 from rackline.errors import InputError, nearest_names
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.serving.alignment import Alignment
 from rackline.serving.prompt_queue import PromptSizes
 from rackline.units import parse_whole
 
@@ -321,11 +322,13 @@ class Mode:
             their own while decoding waits; "decode_first" finishes a batch before it admits the next one.
         max_batched_tokens: token budget of a pass on one rank [tokens].
         two_batch_overlap: whether the batch is split in two halves, one computing while the other communicates.
+        alignment: how attention-dp ranks wait for each other's prompts; None runs them at once.
     """
 
     admission: Admission = "chunked"
     max_batched_tokens: int = 8192
     two_batch_overlap: bool = False
+    alignment: Alignment | None = None
 
     @property
     def is_mixed(self) -> bool:
@@ -352,7 +355,8 @@ class Mode:
     def label(self) -> str:
         """Short label for reports."""
         overlap = ", two-batch overlap" if self.two_batch_overlap else ""
-        return f"{self.admission.replace('_', ' ')} {self.max_batched_tokens}{overlap}"
+        held = f", {self.alignment.label()}" if self.alignment else ""
+        return f"{self.admission.replace('_', ' ')} {self.max_batched_tokens}{overlap}{held}"
 
 
 # the tokens of a pass where the text of a mode names none

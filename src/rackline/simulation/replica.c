@@ -59,7 +59,7 @@ typedef struct {
     const Table *table, *draft;
     i64 drafts, verified, bends_known;
     double tokens_per_step, straight_from, floor_s, held_tokens, host_s_per_sequence, prefill_slowdown;
-    i64 has_host;
+    i64 has_host, graphs_need_all;
     const double *hosts; /* of a decode step by its sequences */
 } Clock;
 
@@ -254,7 +254,7 @@ static double bent(const Clock *c, const Rank *r, double clock, double advance, 
 }
 
 static double prompts_s(const Clock *c, i64 n, double kv, double longest, const Chunk *chunks, i64 count, double group,
-                        double alone_s) {
+                        double alone_s, int others) {
     const Table *t = c->table;
     const i64 *at = t->at;
     double tokens = 0.0, prefix = 0.0, largest = 0.0, pairs = 0.0, decoded = (double)(n * c->verified);
@@ -303,7 +303,7 @@ static double prompts_s(const Clock *c, i64 n, double kv, double longest, const 
     if (!tokens) return device;
     if (n && c->has_host)
         alone_s = sqrt(sqrt(fmax(pow(alone_s, 4.0) - pow(c->hosts[n], 4.0), 0.0)));
-    int held = decoded + tokens <= c->held_tokens;
+    int held = decoded + tokens <= c->held_tokens && !(others && c->graphs_need_all);
     double stretched = fmax(device - alone_s, 0.0) * (held ? 1.0 : c->prefill_slowdown) + alone_s;
     double host_s = c->floor_s;
     if (c->held_tokens || c->host_s_per_sequence)
@@ -1146,10 +1146,14 @@ static int decode(Replica *p, double until, int alone, i64 held) {
 
 static double group_s(Replica *p, i64 first_rank, i64 first, i64 end, int decodes) {
     const Clock *c = p->clock;
-    i64 size = p->group_size, decoding = 0, new = 0, with = 0, others = 0;
+    i64 size = p->group_size, decoding = 0, new = 0, with = 0, others = 0, beside = 0;
     double seconds = 0.0;
     for (i64 i = first_rank; i < first_rank + size; i++)
         if (!p->ranks[i].pauses) decoding += p->ranks[i].count * c->verified;
+    for (i64 i = first_rank, j = first; (decodes || p->beside) && i < first_rank + size; i++) {
+        while (j < end && p->chunks[j].rank < i) j++;
+        beside = beside || ((j >= end || p->chunks[j].rank != i) && p->ranks[i].count);
+    }
     for (i64 i = first; i < end; i++) new += p->chunks[i].take;
     double group = (double)(decoding + new);
     i64 next = first_rank;
@@ -1162,7 +1166,7 @@ static double group_s(Replica *p, i64 first_rank, i64 first, i64 end, int decode
         i64 n = decodes ? r->count : 0;
         double kv = n ? kv_of(p, r) : 0.0, longest = n ? (double)(r->longest + p->clock_tokens) : 0.0;
         double alone = n ? step_s(p, r, (double)decoding, 0.0) : 0.0;
-        seconds = fmax(seconds, prompts_s(c, n, kv, longest, p->chunks + i, j - i, group, alone));
+        seconds = fmax(seconds, prompts_s(c, n, kv, longest, p->chunks + i, j - i, group, alone, beside != 0));
         i = j;
     }
     if (!(decodes || p->beside) || with >= size || !decoding) return seconds;
@@ -1171,7 +1175,7 @@ static double group_s(Replica *p, i64 first_rank, i64 first, i64 end, int decode
     for (i64 i = 0; i < number; i++) {
         const Rank *r = p->ranks + p->found[i];
         double longest = (double)(r->longest + p->clock_tokens);
-        seconds = fmax(seconds, prompts_s(c, r->count, kv_of(p, r), longest, NULL, 0, group, 0.0));
+        seconds = fmax(seconds, prompts_s(c, r->count, kv_of(p, r), longest, NULL, 0, group, 0.0, 0));
     }
     return seconds;
 }

@@ -475,6 +475,7 @@ class Replica:
         beside = decodes or self.beside
         decoding = sum([rank.decoding.count for rank in group if decodes or (beside and rank.index not in prompts)])
         decoding *= verified
+        others = beside and any(rank.decoding.count for rank in group if rank.index not in prompts)
         new = sum([take for chunks in prompts.values() for _, take, _ in chunks])
         seconds = 0.0
         alike: set[tuple[tuple[int, int], ...]] = set()  # prompts of ranks that do nothing else
@@ -493,7 +494,8 @@ class Replica:
                 alike.add(key)
             kv, longest = (batch.kv_tokens, batch.longest_context) if n else (0, 0)
             alone = step_s(clock, batch, decoding) if n else 0.0
-            seconds = max(seconds, clock.prompts(n, kv, longest, pieces, decoding + new, alone) + rank.swap_s)
+            mine = clock.prompts(n, kv, longest, pieces, decoding + new, alone, others_decode=others)
+            seconds = max(seconds, mine + rank.swap_s)
         if beside and len(prompts) < len(group) and decoding:
             for batch in may_be_slowest([rank.decoding for rank in group if rank.index not in prompts]):
                 kv, longest = batch.kv_tokens, batch.longest_context

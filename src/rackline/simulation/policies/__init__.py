@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rackline.simulation.policies.base import Alignment, Order, Passes, Policy, Reserve, Waiting, reserved_tokens
+from rackline.simulation.policies.base import Order, Passes, Policy, Reserve, Waiting, reserved_tokens
 from rackline.simulation.registry import found_in, names_in
 
-__all__ = ["Alignment", "Order", "Passes", "Policy", "Reserve", "Waiting", "policy", "policy_names", "reserved_tokens"]
+__all__ = ["Order", "Passes", "Policy", "Reserve", "Waiting", "policy", "policy_names", "reserved_tokens"]
 
 
 def policy_names() -> tuple[str, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Protocol, assert_never
+
+from rackline.serving.alignment import Alignment
 
 Passes = Literal["mixed", "prompts_first", "batch"]
 Reserve = Literal["chunk", "prompt", "final"]
@@ -21,40 +23,6 @@ class Waiting(Protocol):
 
 Order = Callable[[Waiting, int], float]
 """(requests, index of one) → its key: the lowest is next, equal ones in the order of arrival."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alignment:
-    """When the ranks that run their passes together admit prompts; prompts are never held where nothing decodes.
-
-    Args:
-        some_passes: passes that prompts are held at most while a rank has none [passes].
-        all_passes: passes that they are held once every rank has one, for more to join them [passes].
-        idle_releases: whether a rank with nothing to decode releases the prompts of all.
-        counts_always: whether passes count towards `some_passes` in which no rank has a prompt.
-        holds_chunks: whether prompts of which a part has run are held as well.
-        every: prompts run in each pass whose number is a multiple of this; 0 for any pass [passes].
-        decodes_after: passes without prompts after each that had some [passes].
-    """
-
-    some_passes: int = 0
-    all_passes: int = 0
-    idle_releases: bool = False
-    counts_always: bool = False
-    holds_chunks: bool = True
-    every: int = 0
-    decodes_after: int = 0
-
-    def of(self, passes: int) -> Alignment:
-        """The same with another number of passes; where there are two, in the same ratio to each other."""
-        most = max(self.some_passes, self.every, self.decodes_after)
-        return replace(
-            self,
-            some_passes=passes if self.some_passes else 0,
-            all_passes=round(self.all_passes * passes / most),
-            every=passes if self.every else 0,
-            decodes_after=passes if self.decodes_after else 0,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 
+from rackline.serving.alignment import Alignment
 from rackline.simulation.policies import prefill_first
-from rackline.simulation.policies.base import Alignment
 
 POLICY = replace(
     prefill_first.POLICY,
     name="prefill_decode_interval",
-    alignment=Alignment(decodes_after=22),
+    alignment=Alignment(
+        name="prefill_decode_interval",
+        decodes_after=22,
+        options=("--prefill-decode-interval", "{passes}"),
+    ),
     source="SGLang from 0.5.20 on, --prefill-decode-interval (0, off, by default; 22 for Qwen3-VL on Hopper); pull "
     "request 35017, https://github.com/sgl-project/sglang/pull/35017, accessed 2026-11-23",
 )
