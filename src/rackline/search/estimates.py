@@ -303,7 +303,8 @@ class OpenLoop:
         chips = as_array(part.grid.chips_per_replica)[:, None]
         replicas = np.maximum(space.system.cluster.num_chips // chips, 1.0)
         alone_s = whole.ttft_s[:, :1] + 1.5 * (whole.decode_s - whole.decode_s[:, :1])
-        in_turn_s = whole.ttft_s if mode.is_batch_by_batch else _in_turn(whole, alone_s, replicas)
+        gathers = mode.is_batch_by_batch or mode.alignment is not None
+        in_turn_s = whole.ttft_s if gathers else _in_turn(whole, alone_s, replicas)
         columns = {name: getattr(whole, name) for name in SteadyState.__slots__} | {"ttft_s": in_turn_s}
         state = SteadyState(
             **{name: np.broadcast_to(value, whole.tpot_s.shape)[:, 1:] for name, value in columns.items()}
