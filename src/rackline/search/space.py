@@ -19,8 +19,8 @@ from rackline.search.candidate import price_per_chip_s
 from rackline.search.launch_rules import Asked, LaunchRules, Role, rules_of
 from rackline.serving.stack import Stack
 from rackline.serving.steady import Engine
-from rackline.serving.workload import Mode, Workload
-from rackline.simulation.policies import policy
+from rackline.serving.workload import Mode, Workload, parse_mode
+from rackline.simulation.policies import alignments
 from rackline.system import System
 
 LAYOUTS_AT_ONCE = 2048  # bounds the memory of a search over thousands of chips
@@ -64,33 +64,28 @@ def default_modes(model: AnyModel, stack: Stack) -> list[Mode]:
     ]
     if not model.is_moe or isinstance(model, AggregateModel):
         return plain
-    return plain + [
-        Mode(
-            admission=mode.admission,
-            max_batched_tokens=mode.max_batched_tokens,
-            two_batch_overlap=True,
-        )
-        for mode in plain
-    ] + aligned_modes(stack)
+    return (
+        plain
+        + [
+            Mode(
+                admission=mode.admission,
+                max_batched_tokens=mode.max_batched_tokens,
+                two_batch_overlap=True,
+            )
+            for mode in plain
+        ]
+        + aligned_modes(stack)
+    )
 
 
 def aligned_modes(stack: Stack) -> list[Mode]:
     """Schedulers that hold prompts until those of several attention-dp ranks run together."""
-    found: list[Mode] = []
-    for name in stack.alignments:
-        like = policy(name)
-        if like.alignment is None:
-            continue
-        first = like.passes == "prompts_first"
-        found += [
-            Mode(
-                admission="prefill_first" if first else "chunked",
-                max_batched_tokens=16384 if first else 8192,
-                alignment=like.alignment.of(passes),
-            )
-            for passes in ALIGNED_PASSES
-        ]
-    return found
+    known = alignments()
+    return [
+        replace(parse_mode(known[name][0]), alignment=known[name][1].of(passes))
+        for name in stack.alignments
+        for passes in ALIGNED_PASSES
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -28,7 +27,10 @@ if TYPE_CHECKING:
 _POINTS = 8  # of the time for which prompts are held
 _LOADS = 5  # prompts of a pass at which its time is evaluated
 _ROUNDS = 16  # of the rate; each halves the error at least
-_CHANCE = 1.4  # of random assignment of prompts to ranks, by eye on tests/golden/test_aligned_ranks.py
+# all three by eye on tests/golden/test_aligned_ranks.py, which holds the result to the simulator
+_CHANCE = 1.4  # spread of prompts over ranks relative to random assignment: those that ran together end together
+_EVEN = 1.5  # how fast all ranks have a prompt, over random assignment: each goes to the least loaded rank
+_BEHIND = 0.25  # cycles that prompts wait when passes fill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class Alignment:
         options: words of the engine's command, or lines of its file of options, with {passes} and {more} for
             the numbers of passes.
     """
+
+    json_keys: ClassVar = ("name", "passes", "options=words")
 
     name: str
     some_passes: int = 0
@@ -73,6 +77,7 @@ class Alignment:
             decodes_after=passes if self.decodes_after else 0,
         )
 
+    @property
     def words(self) -> list[str]:
         """Its options for a launch."""
         return [word.format(passes=self.passes, more=self.all_passes) for word in self.options]
@@ -101,7 +106,7 @@ class Alignment:
         complete: FloatLike = 0.0
         held_s: FloatLike = 0.0
         for place in (np.arange(_POINTS) + 0.5) / _POINTS:
-            complete = (-np.expm1(-each * (passes_s + place * longest_s))) ** peers
+            complete = (-np.expm1(-_EVEN * each * (passes_s + place * longest_s))) ** peers
             held_s = held_s + (1.0 - complete) * longest_s / _POINTS
         idle_s = np.exp(-coming * passes_s) / coming
         if self.counts_always:  # the first prompt comes at any of these passes
@@ -211,7 +216,7 @@ def aligned(passes: AlignedPasses, workload: Workload, sequences: Array, steps: 
     fit = np.maximum(passes.room / workload.new_tokens, 1.0)
     below = np.clip(load, 1e-9, 1.0 - 1e-6)
     # passes that are nearly full leave prompts for the next one: a queue of as many servers as prompts fit
-    behind_s = 0.5 * cycle_s * below ** (np.sqrt(2.0 * (fit + 1.0)) - 1.0) / (fit * (1.0 - below))
+    behind_s = _BEHIND * cycle_s * below ** (np.sqrt(2.0 * (fit + 1.0)) - 1.0) / (fit * (1.0 - below))
     pieces = np.ceil(workload.new_tokens / passes.room - 1e-9)
     again_s = cycle_s if of.holds_chunks else prompt_s
     return AlignedState(

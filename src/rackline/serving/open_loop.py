@@ -192,9 +192,7 @@ def _aligned_loop(
         prompt_s=found.prompt_s,
         hold_s=np.zeros_like(cycle_s),
         prefill_utilisation=found.load,
-        prefill_cost_share=np.clip(
-            (found.prompt_s - busiest_s * mode.is_mixed) * found.some / found.step_s, 0.0, 1.0
-        ),
+        prefill_cost_share=np.clip((found.prompt_s - busiest_s * mode.is_mixed) * found.some / found.step_s, 0.0, 1.0),
     )
 
 
@@ -394,9 +392,7 @@ def _step_seen_s(
         last = np.where(
             beside,
             last,
-            np.minimum(
-                rate * queue.prompt_tokens / np.maximum(rate * queue.pass_s, 1e-30) * decode, queue.left_behind
-            ),
+            np.minimum(rate * queue.prompt_tokens / np.maximum(rate * queue.pass_s, 1e-30) * decode, queue.left_behind),
         )
     share = np.clip(prompts_s / queue.pass_s, 0.0, 0.97)
     per_token_s = prompts_s / queue.prompt_tokens

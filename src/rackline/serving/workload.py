@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import ClassVar, assert_never
@@ -363,11 +363,14 @@ class Mode:
 _USUAL_TOKENS: dict[Admission, int] = {"chunked": 8192, "prefill_first": 16384, "decode_first": 16384}
 
 
-def parse_mode(text: str) -> Mode:
-    """Read ADMISSION[=TOKENS][,overlap], such as "chunked=2k" or "prefill-first,overlap".
+def parse_mode(text: str, alignments: Mapping[str, tuple[Admission, Alignment]] | None = None) -> Mode:
+    """Read ADMISSION[=TOKENS][,overlap][,ALIGNMENT[=PASSES]], such as "chunked=2k" or "prefill-first,overlap".
+
+    Args:
+        alignments: by name, each with the admission that it goes with.
 
     Raises:
-        InputError: an unknown admission, or tokens that are no whole number.
+        InputError: an unknown admission or alignment, or tokens or passes that are no whole number.
 
     Example:
         >>> parse_mode("prefill-first=8k").max_batched_tokens
@@ -377,13 +380,25 @@ def parse_mode(text: str) -> Mode:
     name, equals, tokens = head.partition("=")
     written = name.strip().replace("-", "_")
     admission: Admission | None = next((known for known in _USUAL_TOKENS if known == written), None)
-    if admission is None or any(extra != "overlap" for extra in extras):
+    found: Alignment | None = None
+    held = [extra for extra in extras if extra != "overlap"]
+    goes_with: Admission | None = admission
+    if len(held) == 1:
+        which, _, passes = held[0].partition("=")
+        goes_with, found = (alignments or {}).get(which.strip().replace("-", "_"), (None, None))
+        if found is not None and passes:
+            found = found.of(parse_whole(passes, name="mode passes", minimum=2, maximum=1e6))
+    if admission is None or len(held) > 1 or goes_with != admission:
         near = nearest_names(written, _USUAL_TOKENS, 1)
         raise InputError(
             what="mode",
             given=text,
-            allowed="chunked[=TOKENS], prefill-first[=TOKENS] or decode-first[=TOKENS], each also with ,overlap",
+            allowed="chunked[=TOKENS], prefill-first[=TOKENS] or decode-first[=TOKENS], each also with ,overlap"
+            + "".join(
+                f", {of.replace('_', '-')} with ,{name.replace('_', '-')}[=PASSES]"
+                for name, (of, _) in (alignments or {}).items()
+            ),
             nearest=near[0].replace("_", "-") if near else "chunked",
         )
     most = parse_whole(tokens, name="mode tokens", minimum=1, maximum=1e9) if equals else _USUAL_TOKENS[admission]
-    return Mode(admission=admission, max_batched_tokens=most, two_batch_overlap=bool(extras))
+    return Mode(admission=admission, max_batched_tokens=most, two_batch_overlap="overlap" in extras, alignment=found)

@@ -100,7 +100,9 @@ class _Head(ctypes.Structure):
 
     _fields_ = _fields(
         "at: clock log; int: num_ranks group_size block_size num_blocks fixed_blocks grows max_num_seqs"
-        " max_batched_tokens reserve passes_as chunked aligned " + " ".join(_ALIGNMENT) + " hands_over tells; float: interval_s now next_start;"
+        " max_batched_tokens reserve passes_as chunked aligned "
+        + " ".join(_ALIGNMENT)
+        + " hands_over tells; float: interval_s now next_start;"
         "int: load finished num_done used_blocks steps passes num_samples;"
         "float: busy_s sequence_s used_s prompt_pass_s prompt_rank_s; ints: gaps; floats: samples; ints: done;"
         "floats: done_s"

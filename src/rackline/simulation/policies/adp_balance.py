@@ -10,7 +10,10 @@ POLICY = replace(
     name="adp_balance",
     alignment=Alignment(
         name="adp_balance",
-        some_passes=49, all_passes=10, idle_releases=True, counts_always=True,
+        some_passes=49,
+        all_passes=10,
+        idle_releases=True,
+        counts_always=True,
         options=(
             "attention_dp_config:",
             "  enable_balance: true",

@@ -10,7 +10,8 @@ POLICY = replace(
     name="prefill_delayer",
     alignment=Alignment(
         name="prefill_delayer",
-        some_passes=29, holds_chunks=False,
+        some_passes=29,
+        holds_chunks=False,
         options=("--enable-prefill-delayer", "--prefill-delayer-max-delay-passes", "{passes}"),
     ),
     source="SGLang from 0.5.8 on, --enable-prefill-delayer (off by default) with --prefill-delayer-max-delay-passes 30 "
