@@ -134,7 +134,7 @@ class AlignedPasses:
     Args:
         alignment: of the ranks.
         prompts: mean prompts of a rank, ascending, (loads, ...) [prompts].
-        seconds: passes with so many, (loads, ...) [s].
+        seconds: passes with as many, (loads, ...) [s].
         decode_s: pass without prompts [s].
         room: prompt tokens that a pass takes from one rank [tokens].
         peers: ranks that wait for each other [count].

@@ -332,12 +332,16 @@ def steady_state(
         group_tokens=np.maximum(ranks * (beside * verified + carried * share / in_group), beside * verified + busiest),
     )
     mixed_s = engine.seconds(batch, times, two_batch_overlap=overlap, threads=threads)
+    pushed = beside * verified + busiest
+    before_s = decode_s if mode.is_mixed else 0.0
+    device_s = mixed_s
+    mixed_s = engine.with_prompts_s(before_s, device_s, tokens=pushed, sequences=beside)
+    if engine.stack.graphs_need_all_ranks:  # a rank without prompts makes the pass of all eager
+        eager_s = engine.with_prompts_s(before_s, device_s, sequences=beside)
+        mixed_s = eager_s + (mixed_s - eager_s) * np.minimum(share**ranks / in_group, 1.0)
     if mode.is_mixed:
-        pushed = b * verified + busiest
-        mixed_s = engine.with_prompts_s(decode_s, mixed_s, tokens=pushed, sequences=b)
         extra = np.maximum(mixed_s - decode_s, 0.0)
     else:
-        mixed_s = engine.with_prompts_s(0.0, mixed_s, tokens=busiest)
         others = decodes_beside(engine, mode)
         extra = np.where(others, np.maximum(mixed_s - decode_s, 0.0), mixed_s)
     beyond = engine.stack.beyond_passes_s(workload)
