@@ -101,10 +101,12 @@ class Plan:
     def choices(self) -> tuple[Choice, ...]:
         """The cheapest of each kind that meets the limits, cheapest first, or that of the least energy.
 
-        What was simulated stands before what was not.
+        What was simulated stands before what was not, and an estimate with a known error after all others.
         """
         found = [choice for choice in (self.aggregated, self.pools) if choice is not None]
-        return tuple(sorted(found, key=lambda choice: (choice.sustained is None, self._cost(choice))))
+        return tuple(
+            sorted(found, key=lambda choice: (choice.sustained is None, bool(choice.caveat), self._cost(choice)))
+        )
 
     def _cost(self, choice: Choice) -> float:
         """What the objective has least of, for an output token."""
