@@ -17,6 +17,7 @@ import pytest
 
 from rackline.arch import model
 from rackline.bands.bands import Evidence, find_band, shipped_bands
+from rackline.bands.intervals import WIDEST_EXPERTS
 from rackline.hardware import cluster
 from rackline.parallel import parse_layout
 from rackline.passes import calibration
@@ -32,6 +33,7 @@ MEASURED = Path(__file__).resolve().parents[3] / "shared" / "measured"
 FILES = ("serving_disaggregated.jsonl", "serving_unknown_speculation.jsonl")
 NEAR = 0.3  # relative difference of the times per token of a pair
 WITHOUT_DRAFTS = 0.75  # measured over predicted time per token; with drafts in use it is below 0.5
+POOLS = ("prefill", "decode")
 SAME_MODEL = {"DeepSeek-R1": "DeepSeek-V3"}
 
 
@@ -128,6 +130,16 @@ def test_what_is_furthest_off_waits_for_its_first_token(pairs: list[tuple[Side, 
         assert (pools.case.stack, pools.case.chip) == ("sglang", "b200-sxm")
         assert pools.ttft_s[0] > 3.0 * pools.ttft_s[1]
         assert off(pools, engine, ttft_s=pools.ttft_s[0]) < 0.6 * off(pools, engine)
+
+
+def test_the_widest_measured_groups_of_experts_are_known() -> None:
+    widest: dict[str, int] = {}
+    for case in read_cases([MEASURED / name for name in (*FILES, "serving.jsonl", "serving_qwen3_235b.jsonl")]).cases:
+        layouts = [case.values.get("layout"), *(dict(case.values.get(side) or {}).get("layout") for side in POOLS)]
+        for layout in layouts:
+            if layout is not None:
+                widest[case.chip] = max(widest.get(case.chip, 1), int(dict(layout).get("ep", 1)))
+    assert {chip: width for chip, width in widest.items() if width > 1} == WIDEST_EXPERTS
 
 
 def best_pools(layouts: tuple[str, ...], limit_s: float) -> float:

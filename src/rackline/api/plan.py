@@ -125,7 +125,7 @@ _PARTS = ("usd_per_mtok_input", "usd_per_mtok_output")
 
 def _interval(answer: Answered) -> str:
     """What measured servers of the kind of the best deviate by, in time and energy, and what that may break."""
-    from rackline.bands.intervals import interval_line, joules_line, risk_line
+    from rackline.bands.intervals import interval_line, joules_line, risk_line, width_line
 
     found = answer.result
     if isinstance(found, WhatIf) or found.plan.best is None:
@@ -133,7 +133,8 @@ def _interval(answer: Answered) -> str:
     best = found.plan.best
     known = _intervals(found.plan, best)
     whole = [one for one in known if one.metric not in _PARTS]  # the parts follow from it
-    lines = (interval_line(whole), risk_line(known, best, found.plan.demand.limits), joules_line(known))
+    width = width_line(best.layout, found.plan.system.cluster.chip.name) if known else ""
+    lines = (interval_line(whole), width, risk_line(known, best, found.plan.demand.limits), joules_line(known))
     return "\n".join(line for line in lines if line)
 
 
