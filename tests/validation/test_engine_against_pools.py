@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -135,10 +136,9 @@ def test_what_is_furthest_off_waits_for_its_first_token(pairs: list[tuple[Side, 
 def test_the_widest_measured_groups_of_experts_are_known() -> None:
     widest: dict[str, int] = {}
     for case in read_cases([MEASURED / name for name in (*FILES, "serving.jsonl", "serving_qwen3_235b.jsonl")]).cases:
-        layouts = [case.values.get("layout"), *(dict(case.values.get(side) or {}).get("layout") for side in POOLS)]
-        for layout in layouts:
-            if layout is not None:
-                widest[case.chip] = max(widest.get(case.chip, 1), int(dict(layout).get("ep", 1)))
+        pools = [cast("Mapping[str, Any]", case.values[side]) for side in POOLS if side in case.values]
+        for layout in (case.layout, *(pool["layout"] for pool in pools)):
+            widest[case.chip] = max(widest.get(case.chip, 1), int(layout.get("ep", 1)))
     assert {chip: width for chip, width in widest.items() if width > 1} == WIDEST_EXPERTS
 
 

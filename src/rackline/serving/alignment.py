@@ -203,6 +203,7 @@ def aligned(passes: AlignedPasses, workload: Workload, sequences: Array, steps: 
     of, decode_s, peers, n = passes.alignment, passes.decode_s, passes.peers, np.maximum(sequences, 1e-6)
     rate = n / (steps * decode_s) * 0.7
     cycle_s = 2.0 * decode_s + passes.seconds[0]
+    prompt_s = held_s = idle_s = step_s = decode_s
     for _ in range(_ROUNDS):
         prompts = rate * cycle_s
         prompt_s = passes.at(prompts)

@@ -339,11 +339,8 @@ def steady_state(
     if engine.stack.graphs_need_all_ranks:  # a rank without prompts makes the pass of all eager
         eager_s = engine.with_prompts_s(before_s, device_s, sequences=beside)
         mixed_s = eager_s + (mixed_s - eager_s) * np.minimum(share**ranks / in_group, 1.0)
-    if mode.is_mixed:
-        extra = np.maximum(mixed_s - decode_s, 0.0)
-    else:
-        others = decodes_beside(engine, mode)
-        extra = np.where(others, np.maximum(mixed_s - decode_s, 0.0), mixed_s)
+    beside_prompts = decodes_beside(engine, mode)
+    extra = np.where(beside_prompts, np.maximum(mixed_s - decode_s, 0.0), mixed_s)
     beyond = engine.stack.beyond_passes_s(workload)
     if beyond and np.any(peers > 1.0) and mode.alignment is None:
         full = np.maximum(room / busiest, 1.0)
@@ -351,7 +348,7 @@ def steady_state(
     some = some / gathered
     step_s = decode_s + drafts_s + some * extra
     if not mode.is_mixed:  # a rank waits for its own prompts
-        step_s = np.where(others, step_s * (1.0 + share / gathered), step_s)
+        step_s = np.where(beside_prompts, step_s * (1.0 + share / gathered), step_s)
     cost_share = some * extra / step_s
     utilisation = load if mode.is_mixed else cost_share
     passes = np.ceil(new / chunk)
