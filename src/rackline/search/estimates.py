@@ -102,10 +102,10 @@ class Block:
         tpot_s = part.decode_s(mode.two_batch_overlap)
         rate = _rate(part, tpot_s, 0.0)
         exists = np.isfinite(rate) & space.launches(part.precision, mode)[:, None]
+        if halves or mode.alignment is not None:
+            exists &= space.suits(mode)[:, None]
         if mode.two_batch_overlap and halves:
-            exists &= (space.grid.attention_dp > 1)[:, None] & (b >= 2)
-        if mode.alignment is not None:
-            exists &= ((space.grid.attention_dp > 1) & (space.grid.pp == 1))[:, None]
+            exists &= b >= 2
         load = 0.0
         if mode.is_mixed:
             arrivals, room = prompt_arrivals(part.engine, space.workload, mode, b)

@@ -101,12 +101,14 @@ class Plan:
     def choices(self) -> tuple[Choice, ...]:
         """The cheapest of each kind that meets the limits, cheapest first, or that of the least energy.
 
-        What was simulated stands before what was not, and an estimate with a known error after all others.
+        What was simulated stands before what could not be, and of that an estimate with a known error stands last.
         """
-        found = [choice for choice in (self.aggregated, self.pools) if choice is not None]
-        return tuple(
-            sorted(found, key=lambda choice: (choice.sustained is None, bool(choice.caveat), self._cost(choice)))
-        )
+
+        def last(choice: Choice) -> tuple[bool, bool, float]:
+            marked = bool(choice.caveat and choice.not_simulated)
+            return choice.sustained is None, marked, self._cost(choice)
+
+        return tuple(sorted((one for one in (self.aggregated, self.pools) if one is not None), key=last))
 
     def _cost(self, choice: Choice) -> float:
         """What the objective has least of, for an output token."""

@@ -140,10 +140,20 @@ class Space:
 
     @property
     def combinations(self) -> int:
-        """Distinct layout × precision × mode combinations; overlap only where attention-dp ranks exchange tokens."""
-        overlapped = int(np.sum(self.grid.attention_dp > 1))
-        per_precision = sum(overlapped if mode.two_batch_overlap else len(self.grid) for mode in self.modes)
-        return per_precision * len(self.system.precisions)
+        """Distinct layout × precision × mode combinations; overlap and alignment only where there are several ranks."""
+        return sum(int(np.sum(self.suits(mode))) for mode in self.modes) * len(self.system.precisions)
+
+    def suits(self, mode: Mode) -> Array:
+        """Whether a mode is one of each layout: attention-dp ranks exchange tokens or wait for each other, (layouts,).
+
+        Ranks wait for each other where no stages lie between them, with prompts that one pass holds: an engine would
+        hold each part of a longer one anew.
+        """
+        several = as_array(self.grid.attention_dp) > 1
+        if mode.alignment is not None:
+            whole = self.workload.mean_pieces(float(mode.max_batched_tokens)) <= 1.0
+            return several & (as_array(self.grid.pp) == 1) & whole
+        return several if mode.two_batch_overlap else np.ones(len(self.grid), dtype=bool)
 
     def asked(
         self, precision: Precision, mode: Mode, role: Role = "both", cp: int = 1, layout: Layout | None = None
