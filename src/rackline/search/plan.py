@@ -299,6 +299,8 @@ def contenders(
     """
     limits, cluster = demand.limits, system.cluster
     whole = Space.of(system, demand.workload, among or SearchSpace(), threads=threads)
+    if not (open_loop or (among and among.modes)):  # with every slot taken, no estimate of held prompts is checked
+        whole = replace(whole, modes=[mode for mode in whole.modes if mode.alignment is None])
     alone = cluster.num_chips == 1 and prefill is not None and prefill.system is None
     if alone or isinstance(system.model, AggregateModel):
         prefill = None
