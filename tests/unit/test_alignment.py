@@ -17,11 +17,11 @@ from rackline.simulation.policies import alignments, policy
 STEP_S = 0.01
 
 
-def served(name: str, arrivals: list[float], inputs: list[int], outputs: list[int], **limits: int) -> Result:
+def served(name: str, arrivals: list[float], inputs: list[int], outputs: list[int], most_tokens: int = 8192) -> Result:
     """Requests on two ranks; every pass takes one hundredth of a second."""
     pool = Pool(
         clock=PlainClock(base_s=STEP_S),
-        spec=RankSpec(pool_tokens=100_000, **limits),
+        spec=RankSpec(pool_tokens=100_000, max_batched_tokens=most_tokens),
         policy=policy(name),
         ranks=2,
     )
@@ -73,15 +73,15 @@ def test_prompts_run_in_every_nth_pass() -> None:
 
 def test_ranks_without_prompts_decode_beside_those_with_prompts() -> None:
     """A prompt of eight passes on the other rank takes nothing from a sequence that decodes."""
-    alone = served("prefill_first", [0.0], [10], [100], max_batched_tokens=100)
-    both = served("prefill_first", [0.0, 0.5], [10, 800], [100, 5], max_batched_tokens=100)
+    alone = served("prefill_first", [0.0], [10], [100], most_tokens=100)
+    both = served("prefill_first", [0.0, 0.5], [10, 800], [100, 5], most_tokens=100)
     assert both.finish_s[0] == pytest.approx(alone.finish_s[0])
     assert both.first_s[1] >= 0.5 + 8 * STEP_S - 1e-9
 
 
 def test_a_rank_waits_for_its_own_prompts() -> None:
-    alone = served("prefill_first", [0.0, 0.0], [10, 10], [100, 100], max_batched_tokens=100)
-    both = served("prefill_first", [0.0, 0.0, 0.5], [10, 10, 800], [100, 100, 5], max_batched_tokens=100)
+    alone = served("prefill_first", [0.0, 0.0], [10, 10], [100, 100], most_tokens=100)
+    both = served("prefill_first", [0.0, 0.0, 0.5], [10, 10, 800], [100, 100, 5], most_tokens=100)
     waited = np.rint((both.finish_s[:2] - alone.finish_s) / STEP_S)
     assert sorted(waited) == [0.0, 8.0]
 
