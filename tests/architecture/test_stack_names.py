@@ -10,7 +10,8 @@ import ast
 from rackline.catalog import names
 from source import source_files, tree_of
 
-WRITTEN_FOR_THEM = ("search/launch.py", "search/launch_plan.py", "search/kubernetes.py", "search/dynamo.py",
+WRITTEN_FOR_THEM = ("search/launch.py", "search/launch_options.py", "search/launch_plan.py",
+                    "search/kubernetes.py", "search/dynamo.py",
                     "validation/importers.py",
                     "validation/requests.py", "validation/tables.py", "validation/rl.py",
                     "validation/adapters.py", "validation/rl.py",

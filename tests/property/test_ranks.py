@@ -58,6 +58,8 @@ class RoofClock:
         chunks: Sequence[Chunk],
         group_tokens: float,
         alone_s: float,
+        *,
+        others_decode: bool = False,
     ) -> float:
         work = sum(chunk.tokens * (1.0 + 1e-3 * chunk.prefix) for chunk in chunks)
         return float(self.straight(sequences, kv_tokens, longest, group_tokens)) + PROMPT_S * work

@@ -72,6 +72,8 @@ class WindowClock(PlainClock):
         chunks: Sequence[Chunk],
         group_tokens: float,
         alone_s: float,
+        *,
+        others_decode: bool = False,
     ) -> float:
         work = sum(chunk.tokens * (1.0 + 1e-3 * chunk.prefix) for chunk in chunks)
         base_s = alone_s or self.base_s

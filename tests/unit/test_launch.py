@@ -19,6 +19,7 @@ from rackline.search.launch import LaunchCommand, Replica, launch_command
 from rackline.search.launch_plan import Checkpoints, Loaded, checkpoint
 from rackline.search.launch_rules import Asked, Role, launch_rules
 from rackline.search.space import default_modes
+from rackline.serving.stack import stack
 from rackline.serving.workload import Mode, Workload
 from rackline.system import default_precisions
 
@@ -43,7 +44,7 @@ def test_every_flag_of_random_commands_is_one_of_the_engine(engine: str, version
         layout = options[int(draw.integers(len(options)))]
         chosen = default_precisions(of, on.chip)
         label = chosen[int(draw.integers(len(chosen)))]
-        modes = default_modes(of)
+        modes = default_modes(of, stack(engine, version=version))
         mode, role = modes[int(draw.integers(len(modes)))], str(draw.choice(["both", "prefill", "decode"]))
         what = Asked(model=of, cluster=on, sharding=layout, precision=label, mode=mode, role=role)  # type: ignore[arg-type]
         if rules.refusal(what):

@@ -25,7 +25,8 @@ from rackline.hub import Adapter
 from rackline.parallel import Layout, precision
 from rackline.report.launch_report import commands_text
 from rackline.search.kubernetes import kubernetes_manifests
-from rackline.search.launch import Drafts, LaunchCommand, check_stack
+from rackline.search.launch import LaunchCommand, check_stack
+from rackline.search.launch_options import Drafts
 from rackline.search.launch_places import PORT, Start, Wanted, starts_of
 from rackline.search.launch_plan import (
     Checkpoints,

@@ -17,7 +17,7 @@ from rackline.plain import plain
 from rackline.search import BATCH_GRID, Candidate, Plan, SearchSpace, default_modes
 from rackline.search.choice import floors
 from rackline.search.fits import best_free_bytes
-from rackline.serving.stack import stack
+from rackline.serving.stack import IDEAL, stack
 from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import Mode, Workload
 from rackline.system import Constraints, System, default_precisions
@@ -176,7 +176,7 @@ def test_the_main_job_is_exhaustive() -> None:
     # a batch of one sequence has no halves to overlap
     alone = precisions * 5 * overlapping
     assert found.candidates_evaluated == found.combinations * len(BATCH_GRID) - alone
-    assert len(default_modes(model("deepseek-v3"))) == 10
+    assert len(default_modes(model("deepseek-v3"), IDEAL)) == 10
 
 
 def test_the_best_keeps_every_limit_and_fills_the_rack() -> None:
@@ -338,7 +338,7 @@ def test_aggregate_models_are_planned() -> None:
     assert found.aggregated is not None
     assert found.combinations == 72 * len(
         default_precisions(model("lecture-frontier"), cluster("gb200-nvl72").chip)
-    ) * len(default_modes(model("lecture-frontier")))
+    ) * len(default_modes(model("lecture-frontier"), IDEAL))
 
 
 def test_an_empty_space_is_refused() -> None:

@@ -81,7 +81,10 @@ SERVERS: dict[str, tuple[str, str, str, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["chunked", "prefill_first", "decode_first", "fcfs", "trains"])
+ALIGNED = ["adp_balance", "prefill_delayer", "prefill_decode_interval", "prefill_schedule_interval"]
+
+
+@pytest.mark.parametrize("name", ["chunked", "prefill_first", "decode_first", "fcfs", "trains", *ALIGNED])
 @pytest.mark.parametrize("server", SERVERS)
 def test_servers_and_policies(server: str, name: str) -> None:
     same(arrivals(300, 60.0 if "ranks" in server else 12.0), pool(*SERVERS[server], policy_name=name))
@@ -165,7 +168,7 @@ def test_any_small_run(data: st.DataObject) -> None:
         max_batched_tokens=data.draw(st.integers(64, 900)),
         reserve=data.draw(st.sampled_from([None, "chunk", "prompt", "final"])),
     )
-    name = data.draw(st.sampled_from(["chunked", "prefill_first", "decode_first", "fcfs", "trains"]))
+    name = data.draw(st.sampled_from(["chunked", "prefill_first", "decode_first", "fcfs", "trains", *ALIGNED]))
     one = replace(base, spec=spec, policy=policy(name), replicas=data.draw(st.integers(1, 2)))
     handover = Handover(pool=replace(one, policy=policy("prefill_first")), tokens_per_s=1e5)
     same(requests, one, prefill=handover if data.draw(st.booleans()) else None)

@@ -233,8 +233,9 @@ class Planned(Served):
     )
     mode: Texts = option(
         "text",
-        "scheduler: chunked[=TOKENS], prefill-first[=TOKENS] or decode-first[=TOKENS], each also with ,overlap; "
-        "may be repeated",
+        "scheduler: chunked[=TOKENS], prefill-first[=TOKENS] or decode-first[=TOKENS], each also with ,overlap or, "
+        "where attention-dp ranks wait for each other's prompts, with ,POLICY[=PASSES] (see simulate --policy); may "
+        "be repeated",
         default=None,
         several=True,
         repeated=True,

@@ -145,16 +145,18 @@ def _interval(answer: Answered, *, boxed: bool = False) -> str:
     Args:
         boxed: whether the limited times are drawn elsewhere.
     """
-    from rackline.bands.intervals import chance_line, interval_line, joules_line
+    from rackline.bands.intervals import chance_line, interval_line, joules_line, width_line
 
     found = answer.result
     if isinstance(found, WhatIf) or found.plan.best is None:
         return ""
-    known = _intervals(found.plan, found.plan.best)
+    best = found.plan.best
+    known = _intervals(found.plan, best)
     drawn = {one.metric for one in found.risk.limits} if boxed and found.risk is not None else set[str]()
     whole = [one for one in known if one.metric not in (*_PARTS, *drawn)]  # the parts follow from it
     chances = "" if boxed or found.risk is None else chance_line(found.risk)
-    return "\n".join(line for line in (interval_line(whole), chances, joules_line(known)) if line)
+    width = width_line(best.layout, found.plan.system.cluster.chip.name) if known else ""
+    return "\n".join(line for line in (interval_line(whole), width, chances, joules_line(known)) if line)
 
 
 def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:

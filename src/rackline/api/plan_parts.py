@@ -256,9 +256,10 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     from rackline.search import PrefillPool, SearchSpace
     from rackline.search.launch_rules import launch_rules
     from rackline.serving.workload import parse_mode
+    from rackline.simulation.policies import alignments
     from rackline.system import Constraints, Demand
 
-    modes = [parse_mode(text) for text in question.mode]
+    modes = [parse_mode(text, alignments()) for text in question.mode]
     layouts = matching_layouts(question.layout, model, cluster.num_chips)
     pool_layouts = matching_layouts(question.prefill_layout, model, (other or cluster).num_chips)
     _check_overlap(question, modes, layouts, model, cluster)

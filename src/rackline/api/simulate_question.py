@@ -94,8 +94,9 @@ class SimulateQuestion(Traffic, Lifetimes, DraftQuestion):
     )
     policy: str | None = option(
         "text",
-        "scheduling policy: chunked, prefill-first, decode-first, fcfs, shortest-job, priority or trains; the "
-        "stack's by default",
+        "scheduling policy: chunked, prefill-first, decode-first, fcfs, shortest-job, priority or trains; of "
+        "attention-dp ranks that wait for each other's prompts prefill-delayer, prefill-decode-interval, "
+        "prefill-schedule-interval or adp-balance; the stack's by default",
         default=None,
         group=_SERVER,
     )

@@ -66,7 +66,7 @@ def launch_options(
         prefixes: that the answer keeps; None where prompts do not repeat.
     """
     from rackline.arch import Model
-    from rackline.search.launch import Drafts
+    from rackline.search.launch_options import Drafts
     from rackline.search.launch_plan import LaunchOptions
     from rackline.search.speculation import paying_drafts
 

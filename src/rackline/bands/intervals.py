@@ -18,7 +18,7 @@ from rackline.bands.bands import (
 )
 from rackline.catalog.index import stack_name
 from rackline.errors import InputError
-from rackline.parallel import Deployment
+from rackline.parallel import Deployment, Layout
 from rackline.parallel.layout import KINDS, LayoutKind
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
@@ -87,6 +87,25 @@ def intervals(predicted: Mapping[str, float], of: Evidence) -> list[Interval]:
                 )
             )
     return found
+
+
+# most chips over which a server spread its experts, of those that were measured on a chip
+# (tests/validation/test_engine_against_pools.py holds it to the cases)
+WIDEST_EXPERTS = {"h100-sxm": 16, "h200-sxm": 8, "b200-sxm": 8, "gb200": 32, "gb300": 32}
+
+
+def width_line(layout: Layout, chip: str) -> str:
+    """That experts are spread over more chips than in any server measured on a chip; empty where they are not.
+
+    What published decode rates of wider groups are of predicted ones: docs/accuracy.md, published figures of servers.
+    """
+    widest = WIDEST_EXPERTS.get(chip, 0)
+    if not widest or layout.ep <= widest:
+        return ""
+    return (
+        f"wider than what was measured: {layout.ep} chips share the experts, in servers measured on {chip} at most "
+        f"{widest}; published decode rates of 48 to 144 chips are 0.76 to 1.2 times those predicted"
+    )
 
 
 def of_candidate(candidate: Candidate | Choice, model: AnyModel, chip: str, calibration: str) -> list[Interval]:

@@ -12,14 +12,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, assert_never
 
 from rackline.arch import AppliedAdapter
 from rackline.errors import InputError, nearest_names
 from rackline.parallel import Layout, Precision
-from rackline.search.launch_adapters import adapter_words
+from rackline.search.launch_options import (
+    Drafts,
+    MoreWords,
+    adapter_words,
+    alignment_words,
+    sglang_drafts,
+    trtllm_drafts,
+    vllm_drafts,
+)
 from rackline.search.launch_places import Start
 from rackline.search.launch_rules import Role, launch_rules
 from rackline.serving.workload import Mode, Workload
@@ -29,6 +37,7 @@ HOST, RANK = "$HOST", "$RANK"
 # variables that name the chips of a process: CUDA programming guide, environment variables; ROCm, GPU isolation
 _CHIPS_OF = {"NVIDIA": "CUDA_VISIBLE_DEVICES", "AMD": "HIP_VISIBLE_DEVICES"}
 _ATTENTION_DP_OPTION = (0, 5, 23)  # first SGLang that was read with --attn-dp-size; --dp-size meant it before
+_GRAPH_TOKENS = 8192  # of the largest pass with prompts that TensorRT-LLM captures, as its stack has it
 _FP4_WHILE_LOADING = {"vllm": ((0, 33), "nvfp4_per_token"), "sglang": ((0, 5, 23), "nvfp4_online")}  # first read
 
 
@@ -109,21 +118,6 @@ class LaunchCommand:
         if self.stack != "vllm" or not self.is_pool:
             return ()
         return (("VLLM_NIXL_SIDE_CHANNEL_HOST", address), ("VLLM_NIXL_SIDE_CHANNEL_PORT", side_port))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drafts:
-    """Speculative decoding of a replica.
-
-    Args:
-        tokens: drafts of a step [tokens].
-        model_id: Hugging Face id or path of the draft model; empty for the model's own layer.
-        is_head: whether the draft model is a head of one layer (EAGLE), not a model of its own.
-    """
-
-    tokens: int
-    model_id: str = ""
-    is_head: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +228,9 @@ def launch_command(stack: str, replica: Replica, version: str = "") -> LaunchCom
         case _:
             command = _vllm(replica, version)
     if replica.adapter is not None:
-        command = _with_adapters(command, replica.adapter)
+        command = _with(command, adapter_words(command.stack, replica.adapter))
+    if replica.mode.alignment is not None and replica.role == "both":
+        command = _with(command, alignment_words(command.stack, version, replica.mode.alignment))
     if command.options_file:
         name = f"{replica.role}.yaml" if replica.is_pool else "options.yaml"
         words = (*command.words, "--extra_llm_api_options", name)
@@ -273,17 +269,7 @@ def transfer_library(stages: int) -> str:
     return "mooncake" if stages > 1 else "nixl"
 
 
-def drafts_refusal(stack: str, stages: int) -> str:
-    """Why an engine does not draft in a layout; empty where it does.
-
-    Args:
-        stages: of the replica with the most [count].
-    """
-    return "SGLang has no pipeline stages with them" if stack == "sglang" and stages > 1 else ""
-
-
-def _with_adapters(command: LaunchCommand, adapter: AppliedAdapter) -> LaunchCommand:
-    more = adapter_words(command.stack, adapter)
+def _with(command: LaunchCommand, more: MoreWords) -> LaunchCommand:
     return replace(
         command,
         words=(*command.words, *more.words),
@@ -340,7 +326,7 @@ def _vllm(replica: Replica, version: str) -> LaunchCommand:
     if replica.is_pool:
         words += ["--kv-transfer-config", _json({"kv_connector": "NixlConnector", "kv_role": "kv_both"})]
     if replica.drafts is not None:
-        words += ["--speculative-config", _json(_vllm_drafts(replica.drafts))]
+        words += ["--speculative-config", _json(vllm_drafts(replica.drafts))]
     if replica.host_cache_bytes and replica.is_pool:
         lacks.append("a connector for the other pool and one for the memory of the host")
     elif replica.host_cache_bytes:
@@ -359,19 +345,6 @@ def _vllm(replica: Replica, version: str) -> LaunchCommand:
     )
 
 
-def _vllm_drafts(drafts: Drafts) -> Mapping[str, Any]:
-    """The value of --speculative-config (vllm/config/speculative.py)."""
-    count = {"num_speculative_tokens": drafts.tokens}
-    if not drafts.model_id:
-        return {"method": "mtp", **count}
-    return {"method": _eagle(drafts) if drafts.is_head else "draft_model", "model": drafts.model_id, **count}
-
-
-def _eagle(drafts: Drafts) -> str:
-    """Which EAGLE a head is, by its name, as vLLM tells them apart."""
-    return "eagle3" if "eagle3" in drafts.model_id.lower().replace("-", "") else "eagle"
-
-
 def _vllm_hosts(replica: Replica) -> tuple[list[str], list[str]]:
     """Options on the first host and on the others: they share the attention-dp ranks, or else all ranks."""
     if replica.num_hosts == 1:
@@ -385,7 +358,7 @@ def _vllm_hosts(replica: Replica) -> tuple[list[str], list[str]]:
     return [*start, "0"], [*start, RANK, "--headless"]
 
 
-def _json(value: Mapping[str, Any]) -> str:
+def _json(value: Mapping[str, Any] | Sequence[int]) -> str:
     return json.dumps(value)
 
 
@@ -428,7 +401,7 @@ def _sglang(replica: Replica, version: str) -> LaunchCommand:
     if replica.is_pool:
         words += ["--disaggregation-mode", replica.role, "--disaggregation-transfer-backend", replica.transfer]
     if replica.drafts is not None:
-        words += _sglang_drafts(replica.drafts)
+        words += sglang_drafts(replica.drafts)
     if replica.host_cache_bytes:
         # a rank's share in GB (sglang/srt/mem_cache, HostKVCache)
         size = max(int(replica.host_cache_bytes / 1e9), 1)
@@ -440,16 +413,6 @@ def _sglang(replica: Replica, version: str) -> LaunchCommand:
     return LaunchCommand(
         stack="sglang", role=replica.role, words=tuple(words), other_words=tuple(others), lacks=tuple(lacks)
     )
-
-
-def _sglang_drafts(drafts: Drafts) -> list[str]:
-    """Options of speculative decoding: one draft after another, without a tree (SGLang, speculative decoding)."""
-    chain = ["--speculative-num-steps", str(drafts.tokens), "--speculative-eagle-topk", "1"]
-    chain += ["--speculative-num-draft-tokens", str(drafts.tokens + 1)]
-    if not drafts.model_id:
-        return ["--speculative-algorithm", "EAGLE", *chain]  # the model's own layer, which NEXTN is another name of
-    kind = _eagle(drafts).upper() if drafts.is_head else "STANDALONE"
-    return ["--speculative-algorithm", kind, "--speculative-draft-model-path", drafts.model_id, *chain]
 
 
 def _trtllm(replica: Replica) -> LaunchCommand:
@@ -469,6 +432,10 @@ def _trtllm(replica: Replica) -> LaunchCommand:
         options.append("enable_attention_dp: true")
     if replica.prefills:
         options.append("enable_chunked_prefill: true")  # else a prompt longer than a pass is refused
+        # off by default; the tokens of a pass are padded to the next of these
+        sizes = [2**power for power in range(8)] + list(range(256, min(replica.pass_tokens, _GRAPH_TOKENS) + 1, 256))
+        options += ["torch_compile_config:", "  enable_piecewise_cuda_graph: true", "  enable_userbuffers: false"]
+        options.append(f"  capture_num_tokens: {_json(sizes)}")
     if replica.role == "prefill":
         options.append("disable_overlap_scheduler: true")  # workers that only prefill do not have it
     if replica.redundant_experts:
@@ -485,7 +452,7 @@ def _trtllm(replica: Replica) -> LaunchCommand:
     if replica.is_pool:
         options += ["cache_transceiver_config:", "  backend: NIXL"]
     if replica.drafts is not None:
-        options += _trtllm_drafts(replica.drafts)
+        options += trtllm_drafts(replica.drafts)
     if replica.mode.two_batch_overlap:
         lacks.append("no option splits the batch to overlap the exchange of tokens")
     before = ("mpirun", "-n", str(layout.chips_per_replica), "--host", "$HOST_SLOTS", "trtllm-llmapi-launch")
@@ -497,12 +464,3 @@ def _trtllm(replica: Replica) -> LaunchCommand:
         options_file=tuple(options),
         lacks=tuple(lacks),
     )
-
-
-def _trtllm_drafts(drafts: Drafts) -> list[str]:
-    """Lines of speculative decoding (tensorrt_llm/llmapi/llm_args.py)."""
-    if not drafts.model_id:
-        return ["speculative_config:", "  decoding_type: MTP", f"  num_nextn_predict_layers: {drafts.tokens}"]
-    kind = "Eagle" if drafts.is_head else "DraftTarget"
-    where = f"  speculative_model_dir: {json.dumps(drafts.model_id)}"
-    return ["speculative_config:", f"  decoding_type: {kind}", f"  max_draft_len: {drafts.tokens}", where]

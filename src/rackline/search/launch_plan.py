@@ -24,14 +24,13 @@ from rackline.parallel.memory import MemoryUse, kv_size
 from rackline.search.candidate import Pool
 from rackline.search.choice import Choice
 from rackline.search.launch import (
-    Drafts,
     LaunchCommand,
     Replica,
     check_stack,
-    drafts_refusal,
     launch_command,
     transfer_library,
 )
+from rackline.search.launch_options import Drafts, drafts_refusal
 from rackline.search.launch_places import ROUTER_PORT, Start, Wanted, starts_of
 from rackline.search.launch_rules import Role
 from rackline.search.plan import Plan

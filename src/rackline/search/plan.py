@@ -101,10 +101,14 @@ class Plan:
     def choices(self) -> tuple[Choice, ...]:
         """The cheapest of each kind that meets the limits, cheapest first, or that of the least energy.
 
-        What was simulated stands before what was not.
+        What was simulated stands before what could not be, and of that an estimate with a known error stands last.
         """
-        found = [choice for choice in (self.aggregated, self.pools) if choice is not None]
-        return tuple(sorted(found, key=lambda choice: (choice.sustained is None, self.cost_of(choice))))
+
+        def last(choice: Choice) -> tuple[bool, bool, float]:
+            marked = bool(choice.caveat and choice.not_simulated)
+            return choice.sustained is None, marked, self.cost_of(choice)
+
+        return tuple(sorted((one for one in (self.aggregated, self.pools) if one is not None), key=last))
 
     def cost_of(self, choice: Choice) -> float:
         """What the objective has least of [USD or chip-hours per million output tokens, all-in; J an output token]."""
@@ -305,6 +309,8 @@ def contenders(
     """
     limits, cluster = demand.limits, system.cluster
     whole = Space.of(system, demand.workload, among or SearchSpace(), threads=threads)
+    if not (open_loop or (among and among.modes)):  # with every slot taken, no estimate of held prompts is checked
+        whole = replace(whole, modes=[mode for mode in whole.modes if mode.alignment is None])
     alone = cluster.num_chips == 1 and prefill is not None and prefill.system is None
     if alone or isinstance(system.model, AggregateModel):
         prefill = None

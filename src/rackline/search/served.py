@@ -54,6 +54,7 @@ def prompt_cost_share(result: Result, pool: Pool) -> float:
         admission=_ADMISSION[pool.policy.passes],
         max_batched_tokens=pool.spec.max_batched_tokens,
         two_batch_overlap=clock.two_batch_overlap,
+        alignment=pool.policy.alignment,
     )
     return float(steady_state(clock.engine, workload, mode, max(decoding, 1.0)).prefill_cost_share)
 
@@ -257,10 +258,11 @@ def group_of(estimate: Candidate | PoolPair, service: Service, max_num_seqs: int
 
 
 def _pool(deployment: Deployment, stack: Stack, mode: Mode, replicas: int) -> Pool:
-    return pool_of(
+    found = pool_of(
         deployment,
         replace(stack, max_batched_tokens=mode.max_batched_tokens),
-        policy_name=mode.admission,
+        policy_name=mode.alignment.name if mode.alignment else mode.admission,
         two_batch_overlap=mode.two_batch_overlap,
         replicas=replicas,
     )
+    return replace(found, policy=replace(found.policy, alignment=mode.alignment))

@@ -17,8 +17,10 @@ from rackline.passes import Batch, ExpertLoad
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import price_per_chip_s
 from rackline.search.launch_rules import Asked, LaunchRules, Role, rules_of
+from rackline.serving.stack import Stack
 from rackline.serving.steady import Engine
-from rackline.serving.workload import Mode, Workload
+from rackline.serving.workload import Mode, Workload, parse_mode
+from rackline.simulation.policies import alignments
 from rackline.system import System
 
 LAYOUTS_AT_ONCE = 2048  # bounds the memory of a search over thousands of chips
@@ -46,21 +48,39 @@ class SearchSpace:
 
 
 CHUNKS = (256, 512, 1024, 2048, 4096, 8192, 16384)  # tokens of a pass
+ALIGNED_PASSES = (16, 48)  # for which attention-dp ranks hold prompts, at most where that depends
 
 
-def default_modes(model: AnyModel) -> list[Mode]:
-    """Schedulers worth looking at: chunked prefill with seven budgets, prefill first; each also overlapped."""
+def default_modes(model: AnyModel, stack: Stack) -> list[Mode]:
+    """Schedulers worth looking at: chunked prefill with seven budgets, prefill first; each also overlapped.
+
+    For a mixture also those that the stack offers to align the prompts of attention-dp ranks.
+    """
     plain = [Mode(admission="chunked", max_batched_tokens=budget) for budget in CHUNKS]
     plain.append(Mode(admission="prefill_first", max_batched_tokens=16384))
     if not model.is_moe or isinstance(model, AggregateModel):
         return plain
-    return plain + [
-        Mode(
-            admission=mode.admission,
-            max_batched_tokens=mode.max_batched_tokens,
-            two_batch_overlap=True,
-        )
-        for mode in plain
+    return (
+        plain
+        + [
+            Mode(
+                admission=mode.admission,
+                max_batched_tokens=mode.max_batched_tokens,
+                two_batch_overlap=True,
+            )
+            for mode in plain
+        ]
+        + aligned_modes(stack)
+    )
+
+
+def aligned_modes(stack: Stack) -> list[Mode]:
+    """Schedulers that hold prompts until those of several attention-dp ranks run together."""
+    known = alignments()
+    return [
+        replace(parse_mode(known[name][0]), alignment=known[name][1].of(passes))
+        for name in stack.alignments
+        for passes in ALIGNED_PASSES
     ]
 
 
@@ -97,7 +117,7 @@ class Space:
             system=system,
             workload=workload,
             grid=LayoutGrid.of(layouts),
-            modes=list(among.modes) if among.modes else default_modes(model),
+            modes=list(among.modes) if among.modes else default_modes(model, system.stack),
             batches=batches[batches <= max(most_sequences(model), batches[0])],  # no more than have their adapters
             threads=threads,
             rules=None if among.any_layout else among.rules or rules_of(system.calibration),
@@ -116,10 +136,20 @@ class Space:
 
     @property
     def combinations(self) -> int:
-        """Distinct layout × precision × mode combinations; overlap only where attention-dp ranks exchange tokens."""
-        overlapped = int(np.sum(self.grid.attention_dp > 1))
-        per_precision = sum(overlapped if mode.two_batch_overlap else len(self.grid) for mode in self.modes)
-        return per_precision * len(self.system.precisions)
+        """Distinct layout × precision × mode combinations; overlap and alignment only where there are several ranks."""
+        return sum(int(np.sum(self.suits(mode))) for mode in self.modes) * len(self.system.precisions)
+
+    def suits(self, mode: Mode) -> Array:
+        """Whether a mode is one of each layout: attention-dp ranks exchange tokens or wait for each other, (layouts,).
+
+        Ranks wait for each other where no stages lie between them, with prompts that one pass holds: an engine would
+        hold each part of a longer one anew.
+        """
+        several = as_array(self.grid.attention_dp) > 1
+        if mode.alignment is not None:
+            whole = self.workload.mean_pieces(float(mode.max_batched_tokens)) <= 1.0
+            return several & (as_array(self.grid.pp) == 1) & whole
+        return several if mode.two_batch_overlap else np.ones(len(self.grid), dtype=bool)
 
     def asked(
         self, precision: Precision, mode: Mode, role: Role = "both", cp: int = 1, layout: Layout | None = None

@@ -16,7 +16,7 @@ percentile limits that share of the requests; the others may be as slow as they 
 prompt in a large pass, in which weights, launches and latencies are spread over the most tokens.
 
 Schedulers that run prompts in passes of their own take the sum of both. Where prompts and decode tokens share passes,
-prompts may use the arithmetic that decoding leaves idle: it is at least the longer of both.
+be it those of other ranks, prompts may use the arithmetic that decoding leaves idle: it is at least the longer of both.
 
 Sources: Dantzig 1957 for the envelope (a linear programme with one constraint mixes two of its columns); Williams et
 al. 2009, roofline, for the longer of traffic and arithmetic.
@@ -64,8 +64,13 @@ def most_requests_per_s(group: Group, *limits: Constraints) -> list[float]:
         prompts = group.prefill.pool.replicas / prompt_s(group.prefill.pool, work)
         return [group.copies * min(pool.replicas / decoding, prompts) for decoding in outputs_s]
     each_s = prompt_s(pool, work)
-    mixed = pool.policy.passes == "mixed"
-    return [group.copies * pool.replicas / (max(part, each_s) if mixed else part + each_s) for part in outputs_s]
+    if pool.policy.passes == "mixed":
+        return [group.copies * pool.replicas / max(part, each_s) for part in outputs_s]
+    if pool.policy.passes == "prompts_first" and pool.ranks * pool.micro_batches > 1 and pool.clock.verified == 1:
+        # ranks that decode beside the prompts of another do the work of its experts, but not its own decoding
+        own_s = prompt_s(pool, work, others=False)
+        return [group.copies * pool.replicas / max(each_s, part + own_s) for part in outputs_s]
+    return [group.copies * pool.replicas / (part + each_s) for part in outputs_s]
 
 
 def decode_s(pool: Pool, work: Workload, limits: Sequence[Constraints]) -> list[float]:
@@ -95,15 +100,19 @@ def decode_s(pool: Pool, work: Workload, limits: Sequence[Constraints]) -> list[
     return found
 
 
-def prompt_s(pool: Pool, work: Workload) -> float:
-    """Lower bound of a replica's time per prompt [s]."""
+def prompt_s(pool: Pool, work: Workload, *, others: bool = True) -> float:
+    """Lower bound of a replica's time per prompt [s].
+
+    Args:
+        others: whether all ranks run prompts at once; else what one rank takes that runs prompts alone.
+    """
     clock = pool.clock
     new = max(round(work.new_tokens), 1)
     before = max(round(work.input_len) - new, 0)
 
     def pass_s(prompts: int) -> float:
         chunks = [Chunk(new, before)] * prompts
-        return clock.prompts(0, 0.0, 0.0, chunks, float(pool.ranks * prompts * new), 0.0)
+        return clock.prompts(0, 0.0, 0.0, chunks, float((pool.ranks if others else 1) * prompts * new), 0.0)
 
     most = max(_LARGE // new, 2)
     counts = [*np.unique(np.geomspace(1, most, 8).astype(int)).tolist(), 2 * most]

@@ -214,6 +214,7 @@ def lumped(passes: GraphPasses, rate: Array) -> PromptQueue:
         pass_s=mean_s,
         prompt_pass_s=(found.held * held_s + found.beyond * beyond_s) / some,
         some=some,
+        own=some,
         prompt_tokens=rate * new * mean_s,
         wait_s=square / (2.0 * mean_s) + with_prompt_s,
         backlog=rate * new * mean_s,

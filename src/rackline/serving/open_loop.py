@@ -10,9 +10,10 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.passes import Batch, TimeTable
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.serving.alignment import AlignedPasses, aligned, prompts_of
 from rackline.serving.graph_passes import PROMPTS, GraphPasses
 from rackline.serving.prompt_queue import PromptPasses, PromptQueue, first_tokens, prompt_queue
-from rackline.serving.steady import Engine, SteadyState
+from rackline.serving.steady import Engine, SteadyState, decodes_beside
 from rackline.serving.trains import busiest_share
 from rackline.serving.workload import Mode, Workload
 
@@ -66,18 +67,20 @@ def open_loop(
     if growth_s is None:
         growth_s = _step(engine, workload, mode, np.maximum(n, 1.0) + 1.0, times, None, threads) - step_s
     busiest_s = step_s + growth_s * UNEVEN * (1.0 - 1.0 / peers)
+    if mode.alignment is not None:
+        return _aligned_loop(engine, workload, mode, budget, n, times, step_s, busiest_s, threads)
     passes, graphs = _passes(engine, workload, mode, budget, n, times, step_s, busiest_s, threads)
     if mode.is_batch_by_batch:
         return _batch_after_batch(engine, workload, n, steps, step_s, growth_s, passes)
-    chunked = mode.is_mixed
+    chunked = decodes_beside(engine, mode)
     sizes = workload.prompt_sizes()
     first = first_tokens(workload.new_tokens, passes.room, sizes)
     whole_s = passes.decode_s + passes.first_s + passes.per_token_s * (passes.room - first)
     most = 0.999 * passes.room / (workload.new_tokens * whole_s)
     # prompts that arrive in a pass if every request saw the mean pass
     coming = n / steps
-    some = -np.expm1(-coming * peers) if chunked else coming * peers
-    first_s = passes.first_s + (0.0 if chunked else passes.decode_s)
+    some = np.where(chunked, -np.expm1(-coming * peers), coming * peers)
+    first_s = passes.first_s + np.where(chunked, 0.0, passes.decode_s)
     more = np.maximum(coming - some, 0.0) * workload.new_tokens * passes.per_token_s
     rate = coming / (passes.decode_s + some * first_s + more)
     rate = np.minimum(rate, most)
@@ -88,7 +91,7 @@ def open_loop(
         return found if graphs is None else graphs.queue(found, rate, steps, as_array(growth_s))
 
     queue = queue_at(rate)
-    tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
+    tpot_s = _step_seen_s(queue, passes, mode, chunked, n, rate, steps, growth_s)
     slope = np.clip(tpot_s / passes.decode_s, 1.0, 5.0)  # of ln(rate · tpot) against ln(rate), at first
     before, at = np.zeros_like(rate), rate
     for turn in range(iterations):
@@ -101,17 +104,17 @@ def open_loop(
         rate = rate * np.exp(np.clip(-error / slope, -0.7, 0.7))
         rate = np.where((rate > least) & (rate < most), rate, np.sqrt(least * most))
         queue = queue_at(rate)
-        tpot_s = _step_seen_s(queue, passes, mode, n, rate, steps, growth_s)
+        tpot_s = _step_seen_s(queue, passes, mode, chunked, n, rate, steps, growth_s)
     error = np.clip(np.log(np.maximum(rate * steps * tpot_s / n, 1e-9)), -3.0, 3.0)  # remaining error
     moved = np.exp(-error / _slope(error - before, np.log(rate / at), slope))
     rate = rate * moved
     tpot_s = n / (rate * steps)
-    prompts = queue.pass_s - passes.decode_s * (1.0 - queue.some * (not chunked))
+    prompts = queue.pass_s - passes.decode_s * (1.0 - queue.some * ~chunked)
     idle = np.maximum(1.0 - prompts / queue.pass_s, 0.0) * np.exp(-rate * peers * steps * passes.decode_s)
     wait_s = queue.wait_s - 0.5 * idle * passes.decode_s
     load = queue.load * moved
     found = (np.abs(error) < _FOUND) & (load < 1.0)
-    exists = found & ((n * workload.new_tokens / steps < passes.room) | (not chunked))
+    exists = found & ((n * workload.new_tokens / steps < passes.room) | (not mode.is_mixed))
     zero = np.zeros_like(tpot_s)
     return SteadyState(
         requests_per_s=rate * peers,
@@ -120,10 +123,76 @@ def open_loop(
         prefill_share=queue.some,
         tpot_s=tpot_s / engine.speculation.tokens_per_step,
         ttft_s=np.where(exists, engine.stack.beyond_passes_s(workload) + wait_s, np.inf),
-        prompt_s=(passes.first_s + (0.0 if chunked else passes.decode_s)) * workload.new_tokens / first,
+        prompt_s=(passes.first_s + np.where(chunked, 0.0, passes.decode_s)) * workload.new_tokens / first,
         hold_s=zero,
         prefill_utilisation=np.where(exists, load, np.maximum(load, 1.0)),
         prefill_cost_share=prompts / queue.pass_s,
+    )
+
+
+def _aligned_loop(
+    engine: Engine,
+    workload: Workload,
+    mode: Mode,
+    budget: Array,
+    n: Array,
+    times: TimeTable,
+    step_s: Array,
+    busiest_s: Array,
+    threads: int,
+) -> SteadyState:
+    """The open loop of ranks that wait for each other's prompts, see `rackline.serving.alignment`."""
+    if mode.alignment is None:
+        raise TypeError("a mode with an alignment is needed")
+    verified, ranks = engine.speculation.verified_tokens, as_array(engine.attention_dp)
+    peers = ranks * as_array(engine.micro_batches)
+    beside = n if mode.is_mixed else np.zeros_like(n)
+    room = np.maximum(budget - beside * verified, 1.0)
+    loads, tokens = prompts_of(workload, room, peers)
+    first = first_tokens(workload.new_tokens, room, workload.prompt_sizes())
+    graphs_s: list[Array] = []
+    eager_s: list[Array] = []
+    for prompts, busiest in zip(loads, tokens, strict=True):
+        batch = Batch(
+            decode_sequences=beside,
+            decode_tokens=verified,
+            context_len=workload.mean_context,
+            prefill_sequences=busiest / np.minimum(first, busiest),
+            chunk_tokens=np.minimum(first, busiest),
+            prefix_tokens=workload.prefix_tokens + np.maximum(workload.new_tokens - first, 0.0) / 2.0,
+            group_tokens=ranks * beside * verified + np.maximum(ranks * prompts * workload.new_tokens, busiest),
+        )
+        device = engine.seconds(batch, times, two_batch_overlap=mode.two_batch_overlap, threads=threads)
+        before = step_s if mode.is_mixed else 0.0
+        for found, pushed in ((graphs_s, beside * verified + busiest), (eager_s, np.inf)):
+            pass_s = engine.with_prompts_s(before, device, tokens=pushed, sequences=beside)
+            found.append(np.maximum(pass_s, busiest_s))
+    alone = 1.0 - (-np.expm1(-loads)) ** peers  # some rank has none, and decodes
+    parts = alone if engine.stack.graphs_need_all_ranks else 0.0
+    passes = AlignedPasses(
+        alignment=mode.alignment,
+        prompts=loads,
+        seconds=np.stack(graphs_s) * (1.0 - parts) + np.stack(eager_s) * parts,
+        decode_s=busiest_s,
+        room=room,
+        peers=peers,
+        mixed=mode.is_mixed,
+    )
+    steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
+    found = aligned(passes, workload, n, steps)
+    serves = found.load < 1.0
+    cycle_s = found.prompt_s / np.maximum(found.some, 1e-9)
+    return SteadyState(
+        requests_per_s=found.rate * peers,
+        decode_s=step_s,
+        mixed_s=found.prompt_s,
+        prefill_share=found.some,
+        tpot_s=found.step_s / engine.speculation.tokens_per_step,
+        ttft_s=np.where(serves, engine.stack.beyond_passes_s(workload) + found.wait_s, np.inf),
+        prompt_s=found.prompt_s,
+        hold_s=np.zeros_like(cycle_s),
+        prefill_utilisation=found.load,
+        prefill_cost_share=np.clip((found.prompt_s - busiest_s * mode.is_mixed) * found.some / found.step_s, 0.0, 1.0),
     )
 
 
@@ -207,6 +276,8 @@ def _passes(
     answer has both.
     """
     chunked = mode.is_mixed
+    apart_of_decode = decodes_beside(engine, mode) & (not chunked)
+    eager = engine.stack.graphs_need_all_ranks & (as_array(engine.attention_dp) > 1.0)
     verified, new = engine.speculation.verified_tokens, workload.new_tokens
     room = np.maximum(budget - (n * verified if chunked else 0.0 * n), 1.0)
     ranks = as_array(engine.attention_dp)
@@ -232,8 +303,11 @@ def _passes(
         return engine.seconds(batch, times, two_batch_overlap=mode.two_batch_overlap, threads=threads)
 
     def stretched_s(device: Array, tokens: Array) -> Array:
+        if np.any(apart_of_decode):  # the others decode beside it
+            alone = engine.with_prompts_s(0.0, device, tokens=np.where(eager, np.inf, tokens))
+            return np.where(apart_of_decode, np.maximum(alone, busiest_s), alone)
         if chunked:
-            pushed = np.where(apart, np.inf, beside * verified + tokens)
+            pushed = np.where(apart | eager, np.inf, beside * verified + tokens)
             return engine.with_prompts_s(step_s, device, tokens=pushed, sequences=n) - step_s
         return engine.with_prompts_s(0.0, device, tokens=tokens)
 
@@ -255,7 +329,8 @@ def _passes(
     first_s = one_prompt_s(one)
     share = -np.expm1(-n * peers / steps)
     loaded = step_s + first_s if chunked else first_s
-    mean_s = (1.0 - share) * step_s + share * loaded + (0.0 if chunked else step_s * share)
+    waits = ~apart_of_decode & (not chunked)
+    mean_s = (1.0 - share) * step_s + share * loaded + np.where(waits, step_s * share, 0.0)
     rate = n / steps / mean_s
     together = np.maximum(rate * ((1.0 - share) * step_s**2 + share * loaded**2) / mean_s, 1e-3)
     busiest = busiest_share(together, peers) * together / -np.expm1(-together)
@@ -293,7 +368,14 @@ def _passes(
 
 
 def _step_seen_s(
-    queue: PromptQueue, passes: PromptPasses, mode: Mode, n: Array, rate: Array, steps: float, growth_s: Array
+    queue: PromptQueue,
+    passes: PromptPasses,
+    mode: Mode,
+    beside: Array,
+    n: Array,
+    rate: Array,
+    steps: float,
+    growth_s: Array,
 ) -> Array:
     """Time of a step as a request sees it; with drafts, a step yields several tokens [s]."""
     decode, peers = passes.decode_s, as_array(passes.peers)
@@ -302,12 +384,15 @@ def _step_seen_s(
     growth = queue.growth
     last = queue.backlog + (queue.left_behind - queue.backlog) * np.exp(-steps / np.maximum(queue.settling, 1e-9))
     if not mode.is_mixed:
-        decodes = np.maximum(1.0 - queue.some, 1e-6)
+        # a rank waits for its own prompts, and one that is alone has no other passes with prompts
+        decodes = np.maximum(1.0 - np.where(beside, queue.own, queue.some), 1e-6)
         cycle_s = queue.pass_s / decodes
-        prompts_s = queue.pass_s - decode * decodes
-        growth = cycle_s / decode
-        last = np.minimum(
-            rate * queue.prompt_tokens / np.maximum(rate * queue.pass_s, 1e-30) * decode, queue.left_behind
+        prompts_s = queue.pass_s - decode * np.where(beside, 1.0, decodes)
+        growth = np.where(beside, queue.growth, cycle_s / decode)
+        last = np.where(
+            beside,
+            last,
+            np.minimum(rate * queue.prompt_tokens / np.maximum(rate * queue.pass_s, 1e-30) * decode, queue.left_behind),
         )
     share = np.clip(prompts_s / queue.pass_s, 0.0, 0.97)
     per_token_s = prompts_s / queue.prompt_tokens

@@ -83,6 +83,7 @@ class PromptQueue:
         pass_s: E[T], mean pass [s].
         prompt_pass_s: mean pass with prompts [s].
         some: share of passes in which any peer carries prompts [1].
+        own: share of passes in which a rank itself carries some [1].
         prompt_tokens: E[x], new tokens per pass on one rank [tokens].
         wait_s: time from the arrival of a prompt to the end of its last pass [s].
         backlog: tokens waiting when a pass starts [tokens].
@@ -95,6 +96,7 @@ class PromptQueue:
     pass_s: Array
     prompt_pass_s: Array
     some: Array
+    own: Array
     prompt_tokens: Array
     wait_s: Array
     backlog: Array
@@ -240,6 +242,7 @@ def prompt_queue(
         pass_s=mean_s,
         prompt_pass_s=loaded_s,
         some=some,
+        own=own,
         prompt_tokens=taken,
         wait_s=token_s + later_s,
         backlog=backlog,

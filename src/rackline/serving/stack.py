@@ -86,6 +86,8 @@ class Stack(CatalogueObject):
             hold decode steps of any size and no pass with prompts [tokens].
         prompt_graph_tokens: Tokens of the largest pass with prompts that CUDA graphs hold in pieces, where decode
             steps have graphs of their own [tokens].
+        graphs_need_all_ranks: Whether these hold a pass only if every attention-dp rank that has work runs prompts.
+        alignments: Policies by which attention-dp ranks can be made to wait for each other's prompts; off by default.
         host_s_per_step: Time of the host in each step that the chip waits for [s].
         gap_s_per_layer: Time that the chip waits between the kernels of each layer, in any pass [s].
         host_s_per_sequence: Time of the host for each sequence in a step (sampling, detokenising, streaming), which
@@ -145,6 +147,8 @@ class Stack(CatalogueObject):
     redundant_experts: CountOrZero = 0
     graph_tokens: CountOrZero = 0
     prompt_graph_tokens: CountOrZero = 0
+    graphs_need_all_ranks: bool = False
+    alignments: tuple[Text, ...] = ()
     host_s_per_step: NonNegative = 0.0
     gap_s_per_layer: NonNegative = 0.0
     host_s_per_sequence: NonNegative = 0.0

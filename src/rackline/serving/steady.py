@@ -208,6 +208,13 @@ def prompt_arrivals(
     return arrivals * (1.0 - engine.stack.synchrony), room
 
 
+def decodes_beside(engine: Engine, mode: Mode) -> Array:
+    """Whether sequences decode in passes with prompts, at least those of ranks that have none."""
+    peers = as_array(engine.attention_dp) * as_array(engine.micro_batches)
+    others = peers > 1.0 if mode.admission == "prefill_first" and not engine.speculation.draft_tokens else False
+    return np.logical_or(mode.is_mixed, others) & np.ones(peers.shape, dtype=bool)
+
+
 def _collected(
     arrivals: Array, peers: Array, some: Array, extra: Array, calm_s: Array, away_s: float, full: Array
 ) -> tuple[Array, Array]:
@@ -296,15 +303,20 @@ def steady_state(
         decode_s = engine.decode_s(decode, times, two_batch_overlap=overlap, threads=threads)
     drafts_s = engine.drafts_s(b, workload.mean_context)
     new = workload.new_tokens
+    ranks = as_array(engine.attention_dp)
+    peers = ranks * as_array(engine.micro_batches)
     arrivals, room = prompt_arrivals(engine, workload, mode, b)
+    gathered: FloatLike = 1.0  # passes whose prompts run together
+    if mode.alignment is not None:
+        held_s, idle_s = mode.alignment.gaps_s(arrivals / decode_s, decode_s, decode_s, peers, b)
+        gathered = 1.0 + (held_s + idle_s) / decode_s
+        arrivals = arrivals * gathered
     load = arrivals * new / room
     share = np.maximum(-np.expm1(-arrivals), load)
     if mode.is_mixed:
         share = np.minimum(share, 1.0)
     chunk = np.minimum(new, room)
     carried = np.minimum(arrivals * new / share, room)
-    ranks = as_array(engine.attention_dp)
-    peers = ranks * as_array(engine.micro_batches)
     none = np.log1p(-np.minimum(share, 1.0 - 1e-12))
     some = np.maximum(-np.expm1(peers * none), share)
     in_group = np.maximum(-np.expm1(ranks * none), share)
@@ -320,18 +332,23 @@ def steady_state(
         group_tokens=np.maximum(ranks * (beside * verified + carried * share / in_group), beside * verified + busiest),
     )
     mixed_s = engine.seconds(batch, times, two_batch_overlap=overlap, threads=threads)
-    if mode.is_mixed:
-        pushed = b * verified + busiest
-        mixed_s = engine.with_prompts_s(decode_s, mixed_s, tokens=pushed, sequences=b)
-        extra = np.maximum(mixed_s - decode_s, 0.0)
-    else:
-        mixed_s = engine.with_prompts_s(0.0, mixed_s, tokens=busiest)
-        extra = mixed_s
+    pushed = beside * verified + busiest
+    before_s = decode_s if mode.is_mixed else 0.0
+    device_s = mixed_s
+    mixed_s = engine.with_prompts_s(before_s, device_s, tokens=pushed, sequences=beside)
+    if engine.stack.graphs_need_all_ranks:  # a rank without prompts makes the pass of all eager
+        eager_s = engine.with_prompts_s(before_s, device_s, sequences=beside)
+        mixed_s = eager_s + (mixed_s - eager_s) * np.minimum(share**ranks / in_group, 1.0)
+    beside_prompts = decodes_beside(engine, mode)
+    extra = np.where(beside_prompts, np.maximum(mixed_s - decode_s, 0.0), mixed_s)
     beyond = engine.stack.beyond_passes_s(workload)
-    if beyond and np.any(peers > 1.0):
+    if beyond and np.any(peers > 1.0) and mode.alignment is None:
         full = np.maximum(room / busiest, 1.0)
         some, extra = _collected(arrivals, peers, some, extra, decode_s + drafts_s, beyond, full)
+    some = some / gathered
     step_s = decode_s + drafts_s + some * extra
+    if not mode.is_mixed:  # a rank waits for its own prompts
+        step_s = np.where(beside_prompts, step_s * (1.0 + share / gathered), step_s)
     cost_share = some * extra / step_s
     utilisation = load if mode.is_mixed else cost_share
     passes = np.ceil(new / chunk)
@@ -340,7 +357,7 @@ def steady_state(
         waiting = np.where(utilisation < 1.0, utilisation / (2.0 * (1.0 - utilisation)), np.inf)
     joining = arrivals * peers * engine.stack.batch_wait_steps  # the first of those that join waits longest
     gathering_s = engine.stack.batch_wait_steps * step_s * (1.0 + 0.5 * joining) / (1.0 + joining)
-    ttft = beyond + 0.5 * step_s + gathering_s + service * (1.0 + waiting)
+    ttft = beyond + 0.5 * gathered * step_s + gathering_s + service * (1.0 + waiting)
     whole = np.minimum(new, float(mode.max_batched_tokens))
     full = Batch(
         prefill_sequences=np.ones((1,) * b.ndim) * (mode.max_batched_tokens / whole),  # one point per layout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import ClassVar, assert_never
@@ -12,6 +12,7 @@ import numpy as np
 from rackline.catalog.records import Admission
 from rackline.errors import InputError, nearest_names
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.serving.alignment import Alignment
 from rackline.serving.prompt_queue import PromptSizes
 from rackline.units import parse_whole
 
@@ -321,11 +322,13 @@ class Mode:
             their own while decoding waits; "decode_first" finishes a batch before it admits the next one.
         max_batched_tokens: token budget of a pass on one rank [tokens].
         two_batch_overlap: whether the batch is split in two halves, one computing while the other communicates.
+        alignment: how attention-dp ranks wait for each other's prompts; None runs them at once.
     """
 
     admission: Admission = "chunked"
     max_batched_tokens: int = 8192
     two_batch_overlap: bool = False
+    alignment: Alignment | None = None
 
     @property
     def is_mixed(self) -> bool:
@@ -352,18 +355,22 @@ class Mode:
     def label(self) -> str:
         """Short label for reports."""
         overlap = ", two-batch overlap" if self.two_batch_overlap else ""
-        return f"{self.admission.replace('_', ' ')} {self.max_batched_tokens}{overlap}"
+        held = f", {self.alignment.label()}" if self.alignment else ""
+        return f"{self.admission.replace('_', ' ')} {self.max_batched_tokens}{overlap}{held}"
 
 
 # the tokens of a pass where the text of a mode names none
 _USUAL_TOKENS: dict[Admission, int] = {"chunked": 8192, "prefill_first": 16384, "decode_first": 16384}
 
 
-def parse_mode(text: str) -> Mode:
-    """Read ADMISSION[=TOKENS][,overlap], such as "chunked=2k" or "prefill-first,overlap".
+def parse_mode(text: str, alignments: Mapping[str, tuple[Admission, Alignment]] | None = None) -> Mode:
+    """Read ADMISSION[=TOKENS][,overlap][,ALIGNMENT[=PASSES]], such as "chunked=2k" or "prefill-first,overlap".
+
+    Args:
+        alignments: by name, each with the admission that it goes with.
 
     Raises:
-        InputError: an unknown admission, or tokens that are no whole number.
+        InputError: an unknown admission or alignment, or tokens or passes that are no whole number.
 
     Example:
         >>> parse_mode("prefill-first=8k").max_batched_tokens
@@ -373,13 +380,25 @@ def parse_mode(text: str) -> Mode:
     name, equals, tokens = head.partition("=")
     written = name.strip().replace("-", "_")
     admission: Admission | None = next((known for known in _USUAL_TOKENS if known == written), None)
-    if admission is None or any(extra != "overlap" for extra in extras):
+    found: Alignment | None = None
+    held = [extra for extra in extras if extra != "overlap"]
+    goes_with: Admission | None = admission
+    if len(held) == 1:
+        which, _, passes = held[0].partition("=")
+        goes_with, found = (alignments or {}).get(which.strip().replace("-", "_"), (None, None))
+        if found is not None and passes:
+            found = found.of(parse_whole(passes, name="mode passes", minimum=2, maximum=1e6))
+    if admission is None or len(held) > 1 or goes_with != admission:
         near = nearest_names(written, _USUAL_TOKENS, 1)
         raise InputError(
             what="mode",
             given=text,
-            allowed="chunked[=TOKENS], prefill-first[=TOKENS] or decode-first[=TOKENS], each also with ,overlap",
+            allowed="chunked[=TOKENS], prefill-first[=TOKENS] or decode-first[=TOKENS], each also with ,overlap"
+            + "".join(
+                f", {of.replace('_', '-')} with ,{name.replace('_', '-')}[=PASSES]"
+                for name, (of, _) in (alignments or {}).items()
+            ),
             nearest=near[0].replace("_", "-") if near else "chunked",
         )
     most = parse_whole(tokens, name="mode tokens", minimum=1, maximum=1e9) if equals else _USUAL_TOKENS[admission]
-    return Mode(admission=admission, max_batched_tokens=most, two_batch_overlap=bool(extras))
+    return Mode(admission=admission, max_batched_tokens=most, two_batch_overlap="overlap" in extras, alignment=found)

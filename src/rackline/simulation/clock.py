@@ -83,8 +83,15 @@ class Clock(Protocol):
         chunks: Sequence[Chunk],
         group_tokens: float,
         alone_s: float,
+        *,
+        others_decode: bool = False,
     ) -> float:
-        """A pass with prompts [s]; `alone_s` is the same pass without them, 0 when nothing decodes in it."""
+        """A pass with prompts [s].
+
+        Args:
+            alone_s: the same pass without them, 0 when nothing decodes in it [s].
+            others_decode: whether ranks that share experts decode in it without prompts of their own.
+        """
         ...
 
 
@@ -129,6 +136,8 @@ class PlainClock:
         chunks: Sequence[Chunk],
         group_tokens: float,
         alone_s: float,
+        *,
+        others_decode: bool = False,
     ) -> float:
         """The same base plus the prompt tokens."""
         tokens = sum(chunk.tokens for chunk in chunks)
@@ -285,6 +294,8 @@ class TableClock:
         chunks: Sequence[Chunk],
         group_tokens: float,
         alone_s: float,
+        *,
+        others_decode: bool = False,
     ) -> float:
         """A pass with prompts as the stack runs it: slower prefill, no CUDA graph."""
         table = self.table
@@ -334,11 +345,12 @@ class TableClock:
         stack = self.engine.stack
         if sequences and (stack.graph_tokens or stack.host_s_per_sequence):
             alone_s = float(self.engine.without_host_s(alone_s, sequences))
-        slower = 1.0 if decoded + tokens <= stack.held_tokens else stack.prefill_slowdown
+        held = decoded + tokens <= stack.held_tokens and not (others_decode and stack.graphs_need_all_ranks)
+        slower = 1.0 if held else stack.prefill_slowdown
         stretched = max(device - alone_s, 0.0) * slower + alone_s
         host_s = self.floor_s
         if stack.held_tokens or stack.host_s_per_sequence:
-            launches_s = self.floor_s if decoded + tokens > stack.held_tokens else 0.0
+            launches_s = 0.0 if held else self.floor_s
             host_s = launches_s + stack.host_s_per_sequence * sequences
         return (stretched**4 + host_s**4) ** 0.25 if host_s else stretched
 

@@ -244,6 +244,22 @@ class DecodingBatch:
             self.longest, self.shortest = self.extremes.most(), self.extremes.least()
         return base + together.clock
 
+    def postpone(self, tokens: int) -> None:
+        """Sequences do not gain the next tokens of the clock."""
+        together = self.together
+        for request, base in self.base.items():
+            self.base[request] = base - tokens
+            self.extremes.add(request, base - tokens)
+            together.end_at[request] += tokens
+            heapq.heappush(together.ends, (together.end_at[request], self.index, request))
+        self.sum_base -= self.count * tokens
+        self.longest, self.shortest = self.longest - tokens, self.shortest - tokens
+        size = len(self.phases)
+        moved = [self.phases[(place - tokens) % size] for place in range(size)]
+        for place, (before, after) in enumerate(zip(self.phases, moved, strict=True)):
+            together.phases[place] += after - before
+        self.phases = moved
+
     def new_blocks(self, tokens: int, since: int | None = None) -> int:
         """New KV blocks while every sequence gains `tokens` tokens from now, or from `since` on the clock [count]."""
         return blocks_between(self.phases, self.count, self.together.clock if since is None else since, tokens)

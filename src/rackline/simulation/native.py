@@ -45,6 +45,9 @@ _GAPS, _GAP_ZERO = 24_000, 12_000
 _MORE, _STUCK = 1, 2
 _PASSES_AS = {"mixed": 0, "prompts_first": 1, "batch": 2}
 _RESERVES = {"chunk": 0, "prompt": 1, "final": 2}
+_ALIGNMENT = (
+    "some_passes", "all_passes", "idle_releases", "counts_always", "holds_chunks", "every", "decodes_after",
+)  # fmt: skip
 _PLACES = (
     f.TOKENS, f.LOGIT_ROWS, f.GROUP_TOKENS, f.DECODE_SEQUENCES, f.DECODE_TOKENS, f.HAS_DECODE, f.HAS_PREFILL,
     f.CHUNK_TOKENS, f.PREFILL_TOKENS, f.CHUNK_PREFIX_TOKENS, f.kv_tokens("all"), f.ONE, f.EXPERT_TOKENS,
@@ -88,7 +91,7 @@ class _Clock(ctypes.Structure):
     _fields_ = _fields(
         "at: table draft; int: drafts verified bends_known;"
         "float: tokens_per_step straight_from floor_s held_tokens host_s_per_sequence prefill_slowdown;"
-        "int: has_host; floats: hosts"
+        "int: has_host graphs_need_all; floats: hosts"
     )
 
 
@@ -97,7 +100,9 @@ class _Head(ctypes.Structure):
 
     _fields_ = _fields(
         "at: clock log; int: num_ranks group_size block_size num_blocks fixed_blocks grows max_num_seqs"
-        " max_batched_tokens reserve passes_as chunked hands_over tells; float: interval_s now next_start;"
+        " max_batched_tokens reserve passes_as chunked aligned "
+        + " ".join(_ALIGNMENT)
+        + " hands_over tells; float: interval_s now next_start;"
         "int: load finished num_done used_blocks steps passes num_samples;"
         "float: busy_s sequence_s used_s prompt_pass_s prompt_rank_s; ints: gaps; floats: samples; ints: done;"
         "floats: done_s"
@@ -232,6 +237,7 @@ class NativeClock:
             straight_from=clock.straight_from,
             floor_s=clock.floor_s,
             held_tokens=stack.held_tokens,
+            graphs_need_all=stack.graphs_need_all_ranks,
             host_s_per_sequence=stack.host_s_per_sequence,
             prefill_slowdown=stack.prefill_slowdown,
             has_host=bool(stack.graph_tokens or stack.host_s_per_sequence),
@@ -498,6 +504,10 @@ class NativeReplica:
         head.reserve = _RESERVES[spec.reserve or policy.reserve]
         head.passes_as, head.chunked = _PASSES_AS[policy.passes], policy.chunked
         head.interval_s, head.hands_over = policy.interval_s, hands_over
+        if policy.alignment is not None:
+            head.aligned = True
+            for name in _ALIGNMENT:
+                setattr(head, name, getattr(policy.alignment, name))
         self._library.begin(self.address)
 
     def __del__(self) -> None:

@@ -50,6 +50,7 @@ class Rank:
         "held",
         "index",
         "is_open",
+        "joined",
         "log",
         "policy",
         "preemptions",
@@ -63,6 +64,7 @@ class Rank:
         "swap_s",
         "tier_s",
         "together",
+        "waited_s",
         "waiting",
         "yields",
     )  # fmt: skip
@@ -85,6 +87,8 @@ class Rank:
         self.stuck = False  # no waiting request can start before something happens to this rank
         self.yields = False  # a prompt did not fit: decode before another is admitted
         self.swap_s = self.tier_s = 0.0
+        self.waited_s = 0.0  # since the last decode step
+        self.joined: list[tuple[float, int]] = []  # when sequences came to those that wait, and how many
         self.adapters = ResidentAdapters(spec.adapters) if spec.adapters and log.adapters is not None else None
         self.cache = (
             PrefixCache(spec.hash_tokens, spec.hash_tokens // spec.block_size, spec.tiers, spec.cache_rules)
@@ -123,6 +127,24 @@ class Rank:
         if not since or self.final:
             return self.blocks.used
         return self.blocks.used + self.decoding.new_blocks(since, self.settled)
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether a prompt may run in the next pass, as far as is known without trying."""
+        return bool(self.prefilling) or (
+            bool(self.waiting) and not self.stuck and len(self.running) < self.spec.max_num_seqs
+        )
+
+    def pause(self) -> int:
+        """Decoding waits for a pass in which the others' goes on; returns the KV blocks that it would have taken.
+
+        The rank must be settled, and the clock goes on by one token next.
+        """
+        spared = 0 if self.final else self.decoding.new_blocks(1)
+        self.decoding.postpone(1)
+        self.settled = self.together.clock + 1
+        self.together.changed.add(self.index)
+        return spared
 
     def room(self) -> float:
         """Tokens that every decoding sequence can gain before the free blocks run out [tokens]."""

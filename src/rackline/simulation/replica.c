@@ -59,7 +59,7 @@ typedef struct {
     const Table *table, *draft;
     i64 drafts, verified, bends_known;
     double tokens_per_step, straight_from, floor_s, held_tokens, host_s_per_sequence, prefill_slowdown;
-    i64 has_host;
+    i64 has_host, graphs_need_all;
     const double *hosts; /* of a decode step by its sequences */
 } Clock;
 
@@ -70,20 +70,23 @@ typedef struct {
     i64 *waiting, first, queued, room; /* ring of requests */
     i64 running, last_run, first_fill, last_fill, filling;
     i64 used, settled, preemptions;
-    i64 is_open, stuck, yields, is_changed;
+    i64 is_open, stuck, yields, is_changed, pauses, is_late;
+    double waited_s;
+    struct Joined { double time_s; i64 count; } *joined;
+    i64 num_joined, joined_room;
 } Rank;
 
 typedef struct { double time_s; i64 serial, request; } Arrival;
 typedef struct { i64 end, rank, request; } End;
 typedef struct { i64 rank, request, take, done; } Chunk;
-typedef struct { double time_s; i64 count; } Joined;
 
 /* The fields up to `seconds` are read and written from Python. */
 typedef struct {
     const Clock *clock;
     const Log *log;
     i64 num_ranks, group_size, block_size, num_blocks, fixed_blocks, grows, max_num_seqs, max_batched_tokens, reserve,
-        passes_as, chunked, hands_over, tells;
+        passes_as, chunked, aligned, some_passes, all_passes, idle_releases, counts_always, holds_chunks, every,
+        decodes_after, hands_over, tells;
     double interval_s;
     double now, next_start;
     i64 load, finished, num_done, used_blocks, steps, passes, num_samples;
@@ -92,7 +95,8 @@ typedef struct {
     double *samples;
     i64 *done;
     double *done_s;
-    double next_sample, sample_s, waited_s;
+    double next_sample, sample_s;
+    i64 beside, any_late, held_passes, gathered_passes, owed_passes;
     Rank *ranks;
     i64 *loads, *together, clock_tokens, clock_steps, count, unsettled, present;
     double *rooms;
@@ -107,8 +111,6 @@ typedef struct {
     i64 num_chunks, chunks_room;
     i64 *fill_now;
     i64 fill_room;
-    Joined *joined;
-    i64 num_joined, joined_room;
     i64 *slowest, num_slowest, *found, *order;
     double *slowest_tokens, *durations, *paces;
     i64 num_durations;
@@ -252,7 +254,7 @@ static double bent(const Clock *c, const Rank *r, double clock, double advance, 
 }
 
 static double prompts_s(const Clock *c, i64 n, double kv, double longest, const Chunk *chunks, i64 count, double group,
-                        double alone_s) {
+                        double alone_s, int others) {
     const Table *t = c->table;
     const i64 *at = t->at;
     double tokens = 0.0, prefix = 0.0, largest = 0.0, pairs = 0.0, decoded = (double)(n * c->verified);
@@ -301,7 +303,7 @@ static double prompts_s(const Clock *c, i64 n, double kv, double longest, const 
     if (!tokens) return device;
     if (n && c->has_host)
         alone_s = sqrt(sqrt(fmax(pow(alone_s, 4.0) - pow(c->hosts[n], 4.0), 0.0)));
-    int held = decoded + tokens <= c->held_tokens;
+    int held = decoded + tokens <= c->held_tokens && !(others && c->graphs_need_all);
     double stretched = fmax(device - alone_s, 0.0) * (held ? 1.0 : c->prefill_slowdown) + alone_s;
     double host_s = c->floor_s;
     if (c->held_tokens || c->host_s_per_sequence)
@@ -471,6 +473,23 @@ static void add_decoding(Replica *p, Rank *r, i64 request, i64 context, i64 rema
     p->together[phase]++;
     p->count++;
     r->is_changed = p->any_changed = 1;
+}
+
+/* sequences do not gain the next token of the clock */
+static void postpone(Replica *p, Rank *r) {
+    i64 size = p->block_size, last = r->phases[size - 1];
+    for (i64 i = 0; i < r->count; i++) {
+        i64 request = r->members[i];
+        r->bases[i]--;
+        p->log->base[request]--;
+        push_end(p, (End){++p->log->end_at[request], r->index, request});
+    }
+    r->sum_base -= r->count;
+    r->longest--;
+    r->shortest--;
+    for (i64 i = 0; i < size; i++) p->together[i] += (i ? r->phases[i - 1] : last) - r->phases[i];
+    memmove(r->phases + 1, r->phases, (size_t)(size - 1) * sizeof(i64));
+    r->phases[0] = last;
 }
 
 static i64 remove_decoding(Replica *p, Rank *r, i64 request) {
@@ -691,18 +710,34 @@ static void gap_of(Replica *p, double seconds, i64 count) {
     p->gaps[most(least(at + GAP_ZERO, GAPS - 1), 0)] += count;
 }
 
-static void gap(Replica *p, i64 count, double seconds, double end) {
-    if (p->waited_s) {
-        for (i64 i = 0; i < p->num_joined; i++) {
-            i64 joined = least(p->joined[i].count, count);
-            gap_of(p, end - p->joined[i].time_s, joined);
-            count -= joined;
+static void late(Replica *p, Rank *r, double seconds) {
+    p->any_late = r->is_late = 1;
+    r->waited_s += seconds;
+}
+
+static void first_gaps(Replica *p, i64 sequences, double seconds, double end) {
+    if (p->any_late) {
+        p->any_late = 0;
+        for (i64 i = 0; i < p->num_ranks; i++) {
+            Rank *r = p->ranks + i;
+            if (!r->is_late) continue;
+            if (r->pauses) {
+                p->any_late = 1;
+                continue;
+            }
+            i64 count = r->count;
+            sequences -= count;
+            for (i64 j = 0; j < r->num_joined; j++) {
+                i64 joined = least(r->joined[j].count, count);
+                if (joined) gap_of(p, end - r->joined[j].time_s, joined);
+                count -= joined;
+            }
+            if (count) gap_of(p, seconds + r->waited_s, count);
+            r->waited_s = 0.0;
+            r->is_late = r->num_joined = 0;
         }
-        seconds += p->waited_s;
-        p->waited_s = 0.0;
-        p->num_joined = 0;
     }
-    if (count) gap_of(p, seconds, count);
+    if (sequences) gap_of(p, seconds, sequences);
 }
 
 static void account(Replica *p, double seconds, i64 steps, i64 sequences, double used) {
@@ -830,10 +865,18 @@ static void end_of(Replica *p, Rank *r, i64 request, double end) {
     finish(p, request, end);
 }
 
-static void advance_clock(Replica *p, i64 steps) {
+static void advance_clock(Replica *p, i64 steps, i64 pausing) {
     i64 grown = tokens_of(p, steps);
     if (grown && p->reserve != BY_REQUEST)
         p->unsettled += blocks_between(p->together, p->block_size, p->count, p->clock_tokens, grown);
+    for (i64 i = 0; pausing && i < p->num_ranks; i++) {
+        Rank *r = p->ranks + i;
+        if (!r->pauses) continue;
+        settle(p, r);
+        if (p->reserve != BY_REQUEST) p->unsettled -= new_blocks(p, r, 1);
+        postpone(p, r);
+        r->settled = p->clock_tokens + 1;
+    }
     p->clock_tokens += grown;
     p->clock_steps += steps;
     find_ended(p);
@@ -1028,12 +1071,50 @@ static Pace pace(Replica *p, i64 limit, double room_s) {
     return (Pace){p->num_durations, end, p->durations[0], 0.0};
 }
 
-static int decode(Replica *p, double until, int alone) {
+/* passes of decoding before prompts may run, unless something happens meanwhile */
+static int has_prompts(const Replica *p, const Rank *r) {
+    return r->filling || (r->queued && !r->stuck && r->running < p->max_num_seqs);
+}
+
+static i64 passes_held(Replica *p) {
+    if (!p->aligned || !p->count) return 0;
+    if (p->every) return mod(-p->steps, p->every);
+    if (p->decodes_after) return p->owed_passes;
+    i64 some = 0, decode = 1;
+    for (i64 i = 0; i < p->num_ranks; i++) {
+        some += has_prompts(p, p->ranks + i);
+        decode = decode && p->ranks[i].count;
+    }
+    if (some == p->num_ranks) {
+        p->held_passes = 0;
+        if (decode && p->gathered_passes < p->all_passes) return p->all_passes - p->gathered_passes;
+        if (decode) p->gathered_passes = 0;
+        return 0;
+    }
+    if (!some) return 0;
+    if (p->held_passes >= p->some_passes || (p->idle_releases && !decode)) {
+        p->held_passes = 0;
+        return 0;
+    }
+    return p->some_passes - p->held_passes;
+}
+
+static void count_held(Replica *p, i64 steps, i64 held) {
+    if (!p->aligned) return;
+    p->owed_passes = most(p->owed_passes - steps, 0);
+    i64 all = held;
+    for (i64 i = 0; i < p->num_ranks && all; i++) all = has_prompts(p, p->ranks + i);
+    if (all) p->gathered_passes += steps;
+    else if (held) p->held_passes += steps;
+    else if (p->counts_always) p->held_passes = (p->held_passes + steps) % (p->some_passes + 1);
+}
+
+static int decode(Replica *p, double until, int alone, i64 held) {
     if (!p->count) return STUCK;
     refresh(p);
     i64 limit = 1;
     if (!alone) {
-        limit = most(least(AHEAD, steps_to_end(p)), 1);
+        limit = most(least(held ? held : AHEAD, steps_to_end(p)), 1);
         double room = least_room(p) - (double)p->clock_tokens;
         if (room < (double)tokens_of(p, limit)) limit = most(steps_within(p, (i64)room), 1);
     }
@@ -1043,14 +1124,15 @@ static int decode(Replica *p, double until, int alone) {
     i64 sequences = p->count;
     double begin = p->now, end = begin + next.seconds;
     p->now = end;
-    gap(p, sequences, next.first_s, begin + next.first_s);
+    first_gaps(p, sequences, next.first_s, begin + next.first_s);
     if (next.steps > 1) {
         if (!p->num_durations) gap_of(p, next.first_s + 0.5 * next.slope_s * (double)next.steps, sequences * (next.steps - 1));
         for (i64 k = 1; k < p->num_durations; k++) gap_of(p, p->durations[k], sequences);
     }
+    count_held(p, next.steps, held);
     double used = (double)(p->used_blocks + p->unsettled);
     i64 before = p->unsettled;
-    advance_clock(p, next.steps);
+    advance_clock(p, next.steps, 0);
     account(p, next.seconds, next.steps, sequences, used + 0.5 * (double)(p->unsettled - before));
     for (i64 i = 0; i < p->num_ended; i++) {
         Rank *r = p->ranks + p->ended[i].rank;
@@ -1064,10 +1146,14 @@ static int decode(Replica *p, double until, int alone) {
 
 static double group_s(Replica *p, i64 first_rank, i64 first, i64 end, int decodes) {
     const Clock *c = p->clock;
-    i64 size = p->group_size, decoding = 0, new = 0, with = 0, others = 0;
+    i64 size = p->group_size, decoding = 0, new = 0, with = 0, others = 0, beside = 0;
     double seconds = 0.0;
-    if (decodes)
-        for (i64 i = first_rank; i < first_rank + size; i++) decoding += p->ranks[i].count * c->verified;
+    for (i64 i = first_rank; i < first_rank + size; i++)
+        if (!p->ranks[i].pauses) decoding += p->ranks[i].count * c->verified;
+    for (i64 i = first_rank, j = first; (decodes || p->beside) && i < first_rank + size; i++) {
+        while (j < end && p->chunks[j].rank < i) j++;
+        beside = beside || ((j >= end || p->chunks[j].rank != i) && p->ranks[i].count);
+    }
     for (i64 i = first; i < end; i++) new += p->chunks[i].take;
     double group = (double)(decoding + new);
     i64 next = first_rank;
@@ -1080,16 +1166,16 @@ static double group_s(Replica *p, i64 first_rank, i64 first, i64 end, int decode
         i64 n = decodes ? r->count : 0;
         double kv = n ? kv_of(p, r) : 0.0, longest = n ? (double)(r->longest + p->clock_tokens) : 0.0;
         double alone = n ? step_s(p, r, (double)decoding, 0.0) : 0.0;
-        seconds = fmax(seconds, prompts_s(c, n, kv, longest, p->chunks + i, j - i, group, alone));
+        seconds = fmax(seconds, prompts_s(c, n, kv, longest, p->chunks + i, j - i, group, alone, beside != 0));
         i = j;
     }
-    if (!decodes || with >= size || !decoding) return seconds;
+    if (!(decodes || p->beside) || with >= size || !decoding) return seconds;
     for (; next < first_rank + size; next++) p->order[others++] = next;
     i64 number = may_be_slowest(p, p->order, others, p->found);
     for (i64 i = 0; i < number; i++) {
         const Rank *r = p->ranks + p->found[i];
         double longest = (double)(r->longest + p->clock_tokens);
-        seconds = fmax(seconds, prompts_s(c, r->count, kv_of(p, r), longest, NULL, 0, group, 0.0));
+        seconds = fmax(seconds, prompts_s(c, r->count, kv_of(p, r), longest, NULL, 0, group, 0.0, 0));
     }
     return seconds;
 }
@@ -1099,6 +1185,11 @@ static void run_pass(Replica *p, int decodes) {
     i64 size = p->group_size, at = 0, with = 0;
     double seconds = 0.0;
     refresh(p);
+    i64 pausing = !decodes, sequences = p->count;
+    if (pausing)
+        for (i64 i = 0; i < p->num_ranks; i++) p->ranks[i].pauses = !p->beside;
+    if (pausing && p->beside)
+        for (i64 i = 0; i < p->num_chunks; i++) p->ranks[p->chunks[i].rank].pauses = 1;
     for (i64 first = 0; first < p->num_ranks; first += size) {
         i64 begin = at;
         for (; at < p->num_chunks && p->chunks[at].rank < first + size; at++)
@@ -1109,14 +1200,17 @@ static void run_pass(Replica *p, int decodes) {
     double end = p->now + seconds;
     account(p, seconds, 1, p->count, (double)(p->used_blocks + p->unsettled));
     p->now = end;
-    i64 sequences = decodes ? p->count : 0, joined = 0;
-    if (sequences) gap(p, sequences, seconds, end);
+    for (i64 i = 0; i < p->num_ranks && pausing; i++) sequences -= p->ranks[i].pauses ? p->ranks[i].count : 0;
+    if (sequences) first_gaps(p, sequences, seconds, end);
+    for (i64 i = 0; i < p->num_ranks && pausing; i++)
+        if (p->ranks[i].pauses) late(p, p->ranks + i, seconds);
     if (p->num_ranks > 1) {
         p->prompt_pass_s += seconds;
         p->prompt_rank_s += seconds * ((double)with / (double)p->num_ranks);
     }
     p->num_ended = 0;
-    if (sequences) advance_clock(p, 1);
+    if (sequences) advance_clock(p, 1, pausing);
+    for (i64 i = 0; i < p->num_ranks && pausing; i++) p->ranks[i].pauses = 0;
     at = 0;
     for (i64 index = 0; index < p->num_ranks; index++) {
         Rank *r = p->ranks + index;
@@ -1126,6 +1220,7 @@ static void run_pass(Replica *p, int decodes) {
         settle(p, r);
         for (i64 i = 0; i < p->num_ended; i++)
             if (p->ended[i].rank == index) end_of(p, r, p->ended[i].request, end);
+        i64 joined = 0;
         for (; at < p->num_chunks && p->chunks[at].rank == index; at++) {
             Chunk chunk = p->chunks[at];
             i64 request = chunk.request, done = chunk.done + chunk.take;
@@ -1148,20 +1243,19 @@ static void run_pass(Replica *p, int decodes) {
                 finish(p, request, end);
             } else joined++;
         }
-    }
-    if (!decodes) {
-        p->waited_s += seconds;
-        if (joined) {
-            p->joined = more(p->joined, &p->joined_room, p->num_joined + 1, sizeof(Joined));
-            p->joined[p->num_joined++] = (Joined){end, joined};
+        if (joined && !decodes) {
+            r->joined = more(r->joined, &r->joined_room, r->num_joined + 1, sizeof(struct Joined));
+            r->joined[r->num_joined++] = (struct Joined){end, joined};
         }
     }
+    p->owed_passes = p->decodes_after;
 }
 
 static int mixed_or_decode(Replica *p, double until) {
     i64 grown = p->count ? tokens_of(p, 1) : 0, finished = p->finished;
     refresh(p);
     int lost = 0;
+    i64 held = passes_held(p);
     double fits = (double)(p->clock_tokens + grown);
     p->num_chunks = 0;
     if (p->present > p->count || least_room(p) < fits) {
@@ -1174,7 +1268,7 @@ static int mixed_or_decode(Replica *p, double until) {
                 grown = tokens_of(p, 1);
                 if (r->count * grown > free_blocks(p, r)) lost = make_room(p, r, grown) || lost;
             }
-            if (r->filling || r->queued) {
+            if ((r->filling || r->queued) && !held) {
                 i64 need = needed(p, r, grown), preempted = r->preemptions;
                 take(p, r, need);
                 take_prompts(p, r, p->max_batched_tokens - r->count * p->clock->verified, !lost);
@@ -1184,18 +1278,19 @@ static int mixed_or_decode(Replica *p, double until) {
         }
     }
     if (p->num_chunks) run_pass(p, 1);
-    else if (p->count || p->finished == finished) return decode(p, until, lost);
+    else if (p->count || p->finished == finished) return decode(p, until, lost, held);
     return DONE;
 }
 
 static int prompts_or_decode(Replica *p, double until) {
     int batch = p->passes_as == BATCH, lost = 0, yielding = 0;
-    i64 finished = p->finished;
+    i64 finished = p->finished, held = passes_held(p);
     p->num_chunks = 0;
     if (batch || p->present > p->count) {
         for (i64 i = 0; i < p->num_ranks; i++) {
             Rank *r = p->ranks + i;
             if (!(r->queued || r->filling || batch)) continue;
+            if (held && (!r->filling || p->holds_chunks)) continue;
             if (*p->log->num_ready && r->queued) {
                 settle(p, r);
                 join(p, r);
@@ -1206,12 +1301,12 @@ static int prompts_or_decode(Replica *p, double until) {
             if (r->filling || (r->queued && !r->stuck)) {
                 settle(p, r);
                 i64 preempted = r->preemptions;
-                take_prompts(p, r, p->max_batched_tokens, (r->is_open || !batch) && !held_back);
+                take_prompts(p, r, p->max_batched_tokens, (r->is_open || !batch) && !held_back && !held);
                 if (r->preemptions != preempted) lost = 1, r->yields = p->any_yields = 1;
             }
         }
     }
-    if (p->num_chunks) {
+    if (p->num_chunks && !p->beside) {
         run_pass(p, 0);
         return DONE;
     }
@@ -1223,13 +1318,16 @@ static int prompts_or_decode(Replica *p, double until) {
     if (least_room(p) < fits) {
         for (i64 i = 0; i < p->num_ranks; i++) {
             Rank *r = p->ranks + i;
-            if (p->rooms[i] >= fits) continue;
+            int some = 0;
+            for (i64 j = 0; j < p->num_chunks && !some; j++) some = p->chunks[j].rank == i;
+            if (p->rooms[i] >= fits || some) continue;
             settle(p, r);
             lost = make_room(p, r, grown) || lost;
         }
     }
     int state = DONE;
-    if (p->count || p->finished == finished) state = decode(p, until, lost || yielding);
+    if (p->num_chunks) run_pass(p, 0);
+    else if (p->count || p->finished == finished) state = decode(p, until, lost || yielding, held);
     if (p->any_yields) {
         p->any_yields = 0;
         for (i64 i = 0; i < p->num_ranks; i++) p->ranks[i].yields = 0;
@@ -1258,7 +1356,8 @@ static int advance_passes(Replica *p, double until, i64 passes) {
             double begin = departure(p, p->now);
             if (begin > p->now) {
                 if (begin >= until) return DONE;
-                if (p->count) p->waited_s += begin - p->now;
+                for (i64 i = 0; i < p->num_ranks; i++)
+                    if (p->ranks[i].count) late(p, p->ranks + i, begin - p->now);
                 p->now += begin - p->now;
                 continue;
             }
@@ -1295,6 +1394,7 @@ void begin(Replica *p) {
     p->slowest_tokens = calloc((size_t)n, sizeof(double));
     p->durations = calloc(AT_ONCE, sizeof(double));
     p->paces = calloc(3 * (size_t)n, sizeof(double));
+    p->beside = p->passes_as == PROMPTS_FIRST && n > 1 && p->clock->verified == 1;
     for (i64 i = 0; i < n; i++) {
         Rank *r = p->ranks + i;
         r->index = i;
@@ -1312,10 +1412,11 @@ void release(Replica *p) {
         free(p->ranks[i].bases);
         free(p->ranks[i].phases);
         free(p->ranks[i].waiting);
+        free(p->ranks[i].joined);
     }
     void *all[] = {p->ranks, p->loads, p->rooms, p->together, p->gaps, p->samples, p->slowest, p->found, p->order,
                    p->slowest_tokens, p->durations, p->paces, p->done, p->done_s, p->ends, p->ended, p->queue,
-                   p->late, p->chunks, p->fill_now, p->joined};
+                   p->late, p->chunks, p->fill_now};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) free(all[i]);
 }
 

@@ -12,7 +12,7 @@ together too, each with its own load of experts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from math import ceil, inf
 from typing import assert_never
 
@@ -73,6 +73,10 @@ class Replica:
         self.room: list[float] = [inf] * len(self.ranks)  # by rank, the clock until which decoding fits
         self.slowest: list[tuple[DecodingBatch, float]] = []  # ranks that may be, with the tokens of their group
         self.yields = False  # whether one of them yields to decoding
+        # ranks without prompts decode beside those that have some; with drafts, all of them wait
+        self.beside = policy.passes == "prompts_first" and len(self.ranks) > 1 and clock.verified == 1
+        self.late: list[Rank] = []  # ranks whose decoding has waited since its last step
+        self.held_passes = self.gathered_passes = self.owed_passes = 0  # of the alignment
         self.caches = self.ranks[0].cache is not None
         self.swaps = bool(spec.swap_tokens_per_s) or self.ranks[0].adapters is not None or bool(spec.tiers)
         self.hands_over, self.stepwise = hands_over, stepwise
@@ -217,8 +221,72 @@ class Replica:
 
     def _wait(self, seconds: float) -> None:
         self.now += seconds
-        if self.together.count:
-            self.statistics.waited_s += seconds
+        for rank in self.ranks:
+            if rank.decoding.count:
+                self._late(rank, seconds)
+
+    def _late(self, rank: Rank, seconds: float) -> None:
+        if not rank.waited_s:
+            self.late.append(rank)
+        rank.waited_s += seconds
+
+    def _first_gaps(self, sequences: int, seconds: float, end: float, waiting: Container[int] = ()) -> None:
+        """Each decoding sequence gets a token, but on ranks that wait; some waited before, or joined those that did."""
+        still: list[Rank] = []
+        for rank in self.late:
+            if rank.index in waiting:
+                still.append(rank)
+                continue
+            count = rank.decoding.count
+            sequences -= count
+            for time_s, joined in rank.joined:
+                joined = min(joined, count)
+                if joined:
+                    self.statistics.gap_of(end - time_s, joined)
+                count -= joined
+            if count:
+                self.statistics.gap_of(seconds + rank.waited_s, count)
+            rank.waited_s, rank.joined = 0.0, []
+        self.late = still
+        if sequences:
+            self.statistics.gap_of(seconds, sequences)
+
+    def _passes_held(self) -> int:
+        """Passes of decoding before prompts may run, unless something happens meanwhile; 0 where they may run now."""
+        alignment = self.policy.alignment
+        if alignment is None or not self.together.count:
+            return 0
+        if alignment.every:
+            return -self.statistics.steps % alignment.every
+        if alignment.decodes_after:
+            return self.owed_passes
+        some = [rank.has_prompts for rank in self.ranks]
+        decode = all(rank.decoding.count for rank in self.ranks)
+        if all(some):
+            self.held_passes = 0
+            if decode and self.gathered_passes < alignment.all_passes:
+                return alignment.all_passes - self.gathered_passes
+            self.gathered_passes = 0 if decode else self.gathered_passes
+            return 0
+        if not any(some):
+            return 0
+        if self.held_passes >= alignment.some_passes or (alignment.idle_releases and not decode):
+            self.held_passes = 0
+            return 0
+        return alignment.some_passes - self.held_passes
+
+    def _count_held(self, steps: int, held: int) -> None:
+        """Passes without prompts, of which some were held."""
+        alignment = self.policy.alignment
+        if alignment is None:
+            return
+        self.owed_passes = max(self.owed_passes - steps, 0)
+        if held and all(rank.has_prompts for rank in self.ranks):
+            self.gathered_passes += steps
+        elif held:
+            self.held_passes += steps
+        elif alignment.counts_always:
+            self.held_passes = (self.held_passes + steps) % (alignment.some_passes + 1)
 
     def _mixed_or_decode(self, until: float) -> None:
         now, verified, together = self.now, self.clock.verified, self.together
@@ -226,7 +294,7 @@ class Replica:
         finished = self.finished
         self._refresh()
         prompts: _Chunks = {}
-        lost = False
+        lost, held = False, self._passes_held()
         least = together.clock + grown
         if self.present > together.count or min(self.room) < least:
             for rank in self.ranks:
@@ -240,7 +308,7 @@ class Replica:
                     grown = together.tokens_of(1)
                     if batch.count * grown > rank.blocks.free:
                         lost = rank.make_room(grown, now) or lost
-                if rank.prefilling or rank.waiting:
+                if (rank.prefilling or rank.waiting) and not held:
                     need = rank.needed(grown)  # reserved for the sequences that decode in this pass
                     rank.blocks.used += need
                     preempted = rank.preemptions
@@ -252,7 +320,7 @@ class Replica:
         if prompts:
             self._pass(prompts, decodes=True)
         elif together.count or self.finished == finished:
-            self._decode(until, alone=lost)
+            self._decode(until, alone=lost, held=held)
 
     def _prompts_or_decode(self, until: float) -> None:
         now, together = self.now, self.together
@@ -260,8 +328,11 @@ class Replica:
         finished = self.finished
         prompts: _Chunks = {}
         lost = yielding = False
+        held = self._passes_held()
         for rank in self.ranks if batch or self.present > together.count else ():
             if not (rank.waiting or rank.prefilling or batch):
+                continue
+            if held and (not rank.prefilling or (self.policy.alignment and self.policy.alignment.holds_chunks)):
                 continue
             if self.log.ready and rank.waiting:
                 rank.settle()
@@ -270,7 +341,7 @@ class Replica:
                 rank.is_open = True
             held_back = rank.yields and rank.decoding.count > 0
             yielding = yielding or held_back
-            admit = (rank.is_open or not batch) and not held_back
+            admit = (rank.is_open or not batch) and not held_back and not held
             if rank.prefilling or (rank.waiting and not rank.stuck):
                 rank.settle()
                 preempted = rank.preemptions
@@ -279,7 +350,7 @@ class Replica:
                     lost = rank.yields = self.yields = True
                 if chunks:
                     prompts[rank.index] = chunks
-        if prompts:
+        if prompts and not self.beside:
             self._pass(prompts, decodes=False)
             return
         if batch:
@@ -289,11 +360,13 @@ class Replica:
         grown = together.tokens_of(1)
         if min(self.room) < together.clock + grown:
             for rank in self.ranks:
-                if self.room[rank.index] < together.clock + grown:
+                if self.room[rank.index] < together.clock + grown and rank.index not in prompts:
                     rank.settle()
                     lost = rank.make_room(grown, now) or lost
-        if together.count or self.finished == finished:
-            self._decode(until, alone=lost or yielding)
+        if prompts:
+            self._pass(prompts, decodes=False)
+        elif together.count or self.finished == finished:
+            self._decode(until, alone=lost or yielding, held=held)
         if self.yields:
             self.yields = False
             for rank in self.ranks:
@@ -320,6 +393,12 @@ class Replica:
     # one pass with prompts
 
     def _pass(self, prompts: _Chunks, *, decodes: bool) -> None:
+        """A pass with prompts.
+
+        Args:
+            prompts: by rank.
+            decodes: whether ranks with prompts decode in it; those without do so as well, or where they do beside them.
+        """
         log, together = self.log, self.together
         self._refresh()
         seconds = beside = 0.0
@@ -343,24 +422,27 @@ class Replica:
         start, end = self.now, self.now + seconds
         self.statistics.account(seconds, 1, together.count, self.used_blocks)
         self.now = end
-        sequences = together.count if decodes else 0
+        waiting = () if decodes else prompts if self.beside else range(len(self.ranks))
+        sequences = together.count - sum([self.ranks[index].decoding.count for index in waiting])
         if self.records is not None:
             tokens = sum(take for chunks in prompts.values() for _, take, _ in chunks)
             self.records.append(PassRecord(start, seconds, 1, sequences, tokens))
         if sequences:
-            self.statistics.gap(sequences, seconds, end)
+            self._first_gaps(sequences, seconds, end, waiting)
+        for index in waiting:
+            self._late(self.ranks[index], seconds)
         if len(self.ranks) > 1:
             self.statistics.prompts(seconds, len(prompts) / len(self.ranks))
         ended: dict[int, list[int]] = {}
         if sequences:
-            for index, request in self._advance(1):
+            for index, request in self._advance(1, waiting):
                 ended.setdefault(index, []).append(request)
-        joined = 0
         for index in sorted({*ended, *prompts}):
             rank = self.ranks[index]
             rank.settle()
             for request in ended.get(index, ()):
                 self._end(rank, request, end)
+            joined = 0
             for request, take, done in prompts.get(index, ()):
                 if request not in rank.prefilling:
                     continue
@@ -382,15 +464,18 @@ class Replica:
                     self._finish(request, end)
                 else:
                     joined += 1
-        if not decodes:
-            self.statistics.waited_s += seconds
-            if joined:
-                self.statistics.joined.append((end, joined))
+            if joined and not decodes:
+                rank.joined.append((end, joined))
+        if self.policy.alignment is not None:
+            self.owed_passes = self.policy.alignment.decodes_after
 
     def _group_s(self, group: list[Rank], prompts: _Chunks, *, decodes: bool) -> float:
         """A pass of ranks that share experts, with prompts on some of them [s]."""
         clock, verified = self.clock, self.clock.verified
-        decoding = sum([rank.decoding.count for rank in group]) * verified if decodes else 0
+        beside = decodes or self.beside
+        decoding = sum([rank.decoding.count for rank in group if decodes or (beside and rank.index not in prompts)])
+        decoding *= verified
+        others = beside and any(rank.decoding.count for rank in group if rank.index not in prompts)
         new = sum([take for chunks in prompts.values() for _, take, _ in chunks])
         seconds = 0.0
         alike: set[tuple[tuple[int, int], ...]] = set()  # prompts of ranks that do nothing else
@@ -409,15 +494,16 @@ class Replica:
                 alike.add(key)
             kv, longest = (batch.kv_tokens, batch.longest_context) if n else (0, 0)
             alone = step_s(clock, batch, decoding) if n else 0.0
-            seconds = max(seconds, clock.prompts(n, kv, longest, pieces, decoding + new, alone) + rank.swap_s)
-        if decodes and len(prompts) < len(group) and decoding:
+            mine = clock.prompts(n, kv, longest, pieces, decoding + new, alone, others_decode=others)
+            seconds = max(seconds, mine + rank.swap_s)
+        if beside and len(prompts) < len(group) and decoding:
             for batch in may_be_slowest([rank.decoding for rank in group if rank.index not in prompts]):
                 kv, longest = batch.kv_tokens, batch.longest_context
                 seconds = max(seconds, clock.prompts(batch.count, kv, longest, [], decoding + new, 0.0))
         if self.swaps:  # beside or without decoding
             for rank in group:
                 if rank.swap_s and rank.index not in prompts:
-                    batch, n = rank.decoding, rank.decoding.count if decodes else 0
+                    batch, n = rank.decoding, rank.decoding.count if beside else 0
                     kv, longest = batch.kv_tokens, batch.longest_context
                     also = clock.prompts(n, kv, longest, [], decoding + new, 0.0) if n else 0.0
                     seconds = max(seconds, also + rank.swap_s)
@@ -425,7 +511,7 @@ class Replica:
 
     # decode steps
 
-    def _decode(self, until: float, *, alone: bool) -> None:
+    def _decode(self, until: float, *, alone: bool, held: int = 0) -> None:
         together, interval, alone_s = self.together, self.policy.interval_s, 0.0
         if not together.count:
             raise RuntimeError("no request is running and none can start")
@@ -433,7 +519,7 @@ class Replica:
         one = len(self.ranks) == 1
         most = 1
         if not (alone or self.stepwise):
-            most = max(min(_AHEAD, together.steps_to_end()), 1)
+            most = max(min(held or _AHEAD, together.steps_to_end()), 1)
             room = min(self.room) - together.clock
             if room < together.tokens_of(most):
                 most = max(together.steps_within(int(room)), 1)
@@ -456,7 +542,9 @@ class Replica:
         self.now = end = start + seconds
         if self.records is not None:
             self.records.append(PassRecord(start, seconds, steps, sequences, 0))
-        self.statistics.gaps_of(sequences, start, first + alone_s, slope, steps, durations)
+        self._first_gaps(sequences, first + alone_s, start + first + alone_s)
+        self.statistics.gaps_of(sequences, first + alone_s, slope, steps, durations)
+        self._count_held(steps, held)
         used = self.used_blocks
         before = together.unsettled
         ended = self._advance(steps)
@@ -491,12 +579,15 @@ class Replica:
 
     # the end of a pass
 
-    def _advance(self, steps: int) -> Sequence[tuple[int, int]]:
-        """All decoding sequences gain their tokens of some steps; (rank, request) of those that have all of them."""
+    def _advance(self, steps: int, waiting: Iterable[int] = ()) -> Sequence[tuple[int, int]]:
+        """Sequences gain their tokens of some steps, but on ranks that wait; (rank, request) of those that have all."""
         together = self.together
         grown = together.tokens_of(steps)
-        if grown and not self.ranks[0].final:
-            together.unsettled += together.new_blocks(grown)
+        need = together.new_blocks(grown) if grown and not self.ranks[0].final else 0
+        for index in waiting:
+            self.ranks[index].settle()
+            need -= self.ranks[index].pause()
+        together.unsettled += need
         together.advance(grown, steps)
         return together.ended()
 

@@ -124,8 +124,6 @@ class ReplicaStatistics:
         self.busy_s = self.sequence_s = self.used_s = 0.0
         self.prompt_pass_s = self.prompt_rank_s = 0.0  # passes with prompts; times the share of ranks with prompts
         self.gaps: dict[int, int] = {}
-        self.waited_s = 0.0  # since the last decode step
-        self.joined: list[tuple[float, int]] = []
         self.samples: list[tuple[float, int, int, int]] = []
         self.next_sample = self.sample_s = 0.0
 
@@ -150,21 +148,8 @@ class ReplicaStatistics:
         place = int(log(seconds) * GAPS_PER_E) if seconds > 0 else -10000
         self.gaps[place] = self.gaps.get(place, 0) + count
 
-    def gap(self, count: int, seconds: float, end: float) -> None:
-        """Each decoding sequence gets a token; some joined while prompts had passes of their own."""
-        if self.waited_s:
-            for time_s, joined in self.joined:
-                joined = min(joined, count)
-                self.gap_of(end - time_s, joined)
-                count -= joined
-            seconds += self.waited_s
-            self.waited_s, self.joined = 0.0, []
-        if count:
-            self.gap_of(seconds, count)
-
-    def gaps_of(self, n: int, start: float, first: float, slope: float, steps: int, durations: Sequence[float]) -> None:
-        """Count the inter-token times of decode steps, from their durations or, if there are none, from their slope."""
-        self.gap(n, first, start + first)
+    def gaps_of(self, n: int, first: float, slope: float, steps: int, durations: Sequence[float]) -> None:
+        """Count the inter-token times of decode steps after the first, from their durations or else their slope."""
         if steps == 1:
             return
         if not durations:

@@ -347,7 +347,8 @@ def version_of(case: Case) -> str:
     if version and not version_numbers(version):
         tagged = re.search(rf"{re.escape(case.stack.casefold())}[-_:]v?(\d+(\.\d+)+)", version.casefold())
         version = tagged.group(1) if tagged else version
-    version = version or source_of(case).newest_versions.get(case.stack, "")
+    if not version_numbers(version):  # none, or a nightly build
+        version = source_of(case).newest_versions.get(case.stack, version)
     if case.kind == "static-batch" and not version:
         name = stack_name(case.stack)
         return stack(name if name in names("stacks") else "generic").static_batch_version

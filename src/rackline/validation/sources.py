@@ -73,7 +73,7 @@ class Source:
         requests_per_user: number of requests over the concurrency, where all users begin at once and all requests
             count; 0 where it is not known [requests].
         launched: settings of its launch commands.
-        newest_versions: newest version of a stack that its cases without one can have run, by its date.
+        newest_versions: newest version of a stack that its cases without a number can have run, by its date.
         urls, accessed: sources of this information, and the date of access.
     """
 

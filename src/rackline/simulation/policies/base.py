@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, assert_never
 
+from rackline.serving.alignment import Alignment
+
 Passes = Literal["mixed", "prompts_first", "batch"]
 Reserve = Literal["chunk", "prompt", "final"]
 
@@ -32,12 +34,14 @@ class Policy:
         order: key of the waiting queue; None is the order of arrival.
         preempts_last_of_order: whether the running request that is last in that order is preempted; else the one that
             was admitted last.
-        passes: "mixed" puts prompts and decoding sequences into one pass; "prompts_first" runs prompts in passes of
-            their own while decoding waits; "batch" admits requests only when none is running.
+        passes: "mixed" puts prompts and decoding sequences of a rank into one pass; "prompts_first" runs the prompts of
+            a rank while its decoding waits (other ranks go on to decode beside it, unless they draft); "batch" admits
+            requests only when none is running.
         chunked: whether a prompt may be split to fit the token budget of a pass.
         reserve: cache that must be free for admission: that of the next chunk, of the whole prompt, or of the whole
             request.
         interval_s: passes start only at multiples of this time; 0 starts them at once [s].
+        alignment: how ranks wait for each other with their prompts; None admits them at once.
         source: publication.
     """
 
@@ -48,6 +52,7 @@ class Policy:
     chunked: bool = True
     reserve: Reserve = "chunk"
     interval_s: float = 0.0
+    alignment: Alignment | None = None
     source: str = ""
 
 

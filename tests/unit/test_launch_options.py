@@ -12,7 +12,7 @@ from rackline.hardware import cluster
 from rackline.hub import Adapter
 from rackline.parallel import Layout, precision
 from rackline.search.launch import LaunchCommand, Replica, launch_command
-from rackline.search.launch_adapters import adapter_words
+from rackline.search.launch_options import adapter_words
 from rackline.serving.workload import Mode, Workload
 
 TABLES = flags_of_engines()
