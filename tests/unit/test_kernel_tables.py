@@ -45,12 +45,19 @@ def test_columns_are_read_under_the_names_of_the_source(tmp_path: Path) -> None:
         "seconds,window_size"
     )
     row = "h100-sxm,vllm,0.25.0,generation_attention,fa3,4,1,32,8,128,1,bfloat16,fp8,4095,2e-5"
-    (table,) = read(tmp_path, header, f"{row},0", f"{row},128")
+    wide = row.replace(",128,1,", ",512,1,")
+    (table,) = read(tmp_path, header, f"{row},0", f"{row},128", f"{wide},0")
     assert (table.table, table.labels) == ("attention_decode", ("bfloat16", "fp8"))
-    assert table.columns["context"].tolist() == [4096.0, 4096.0]  # a token reads itself
-    assert table.columns["window"].tolist() == [0.0, 128.0]
-    whole, windowed = groups_of([replace_rows(table)], {B200.name: B200, "h100-sxm": chip("h100-sxm")})[0].work.flop[:2]
-    assert whole == pytest.approx(32 * windowed)
+    assert table.columns["context"].tolist() == [4096.0]  # a token reads itself
+    assert table.columns["window"].tolist() == [0.0]  # windows and wide heads run other kernels: read, but not fitted
+    scored = read_cases([tmp_path / "kernels.csv"]).cases
+    assert sorted((case.text("window", "0"), case.text("head_dim")) for case in scored) == [
+        ("0", "128"), ("0", "512"), ("128", "128")
+    ]  # fmt: skip
+    windowed = replace(table, columns={**table.columns, "window": np.array([128.0])})
+    chips = {B200.name: B200, "h100-sxm": chip("h100-sxm")}
+    flop = [groups_of([replace_rows(one, 12)], chips)[0].work.flop[0] for one in (table, windowed)]
+    assert flop[0] == pytest.approx(32 * flop[1])
 
 
 def replace_rows(table: Measurements, times: int = 6) -> Measurements:
@@ -78,7 +85,7 @@ def test_messages_are_counted_in_elements(tmp_path: Path, op: str, dtype: str, s
 def test_an_older_version_that_takes_the_same_time_adds_its_shapes(tmp_path: Path) -> None:
     header = f"{HEAD},gemm_dtype,m,n,k,seconds"
     rows = [
-        f"h100-sxm,vllm,{version},gemm,a,bfloat16,{m},64,{k},{seconds}"
+        f"h100-sxm,vllm,{version},gemm,a,bfloat16,{m},128,{k},{seconds}"
         for version, k, seconds in (("1.1", 128, 1e-5), ("1.0", 128, 1.02e-5), ("1.0", 256, 2e-5), ("0.9", 128, 2e-5))
         for m in range(1, 13)
     ]
@@ -89,6 +96,47 @@ def test_an_older_version_that_takes_the_same_time_adds_its_shapes(tmp_path: Pat
     assert sorted(set(table.columns["k"])) == [128.0, 256.0]
     assert table.seconds.tolist().count(2e-5) == 12  # of 1.0, not of 0.9, which takes twice as long
     assert [older.stack_version for older in table.older] == ["1.0", "0.9"]
+
+
+def versions(folder: Path, *rows: tuple[str, str, int, float], shapes: int = 12) -> Measurements:
+    """Products of versions (version, kernel, k, seconds), `shapes` of each."""
+    lines = [
+        f"h100-sxm,vllm,{version},gemm,{kernel},bfloat16,{m},128,{k},{seconds}"
+        for version, kernel, k, seconds in rows
+        for m in range(1, shapes + 1)
+    ]
+    (table,) = read(folder, f"{HEAD},gemm_dtype,m,n,k,seconds", *lines)
+    return table
+
+
+def test_shapes_of_an_older_version_are_taken_at_its_ratio(tmp_path: Path) -> None:
+    table = versions(tmp_path, ("1.1", "a", 128, 1e-5), ("1.0", "a", 128, 2e-5), ("1.0", "a", 256, 6e-5))
+    assert (table.stack_version, len(table.seconds)) == ("1.1", 24)
+    assert table.seconds[table.columns["k"] == 256] == pytest.approx(3e-5)
+    (older,) = table.older
+    assert older.newest_s is not None
+    assert older.seconds / older.newest_s == pytest.approx(2.0)
+
+
+def test_an_older_version_of_other_shapes_stands_by_itself(tmp_path: Path) -> None:
+    rows = (("1.1", "a", 128, 1e-5), ("1.0", "a", 128, 1e-5), ("1.0", "a", 256, 2e-5))
+    table = versions(tmp_path, *rows, shapes=6)
+    assert len(table.seconds) == 6
+    assert [(older.stack_version, older.newest_s) for older in table.older] == [("1.0", None)]
+    assert versions(tmp_path, ("1.1", "a", 128, 1e-5), ("1.0", "a", 256, 2e-5), shapes=9).older[0].newest_s is None
+    few = versions(tmp_path, ("1.1", "a", 128, 1e-5), ("1.1", "a", 512, 1e-5), ("1.0", "a", 256, 2e-5))
+    assert few.older == ()
+
+
+def test_kernels_that_share_no_family_are_not_mixed(tmp_path: Path) -> None:
+    """A second kernel of the same data type, for shapes of another model."""
+    table = versions(
+        tmp_path,
+        ("1.1", "a", 128, 1e-5), ("1.1", "a", 256, 1e-5), ("1.1", "b", 256, 9e-6), ("1.1", "other", 512, 9e-4),
+    )  # fmt: skip
+    assert sorted(set(table.columns["k"])) == [128.0, 256.0]
+    assert sorted(set(table.seconds.tolist())) == [9e-6, 1e-5]
+    assert table.slower_rows == 24
 
 
 def sparse(folder: Path, op: str = "dsa_generation_module", **cells: object) -> Measurements:

@@ -111,6 +111,10 @@ CollectiveClass = Literal[
     "all_gather",
     "reduce_scatter",
     "all_to_all",
+    "all_reduce_ring_staged",
+    "all_gather_staged",
+    "reduce_scatter_staged",
+    "all_to_all_staged",
 ]
 Efficiency = Annotated[float, Field(gt=0.0, le=1.0)]
 
@@ -183,7 +187,8 @@ class CollectiveRecord(FitRecord):
     seconds = overhead + alpha steps + bytes / (eta_link rate) + ramp sqrt(overhead bytes / (eta_link rate))
 
     Args:
-        collective_class: Which rows it is for; ``class`` in the file.
+        collective_class: Which rows it is for; ``class`` in the file. Those that end in "_staged" go through the memory
+            of the host, between chips without access to each other's.
         group_size: Ranks; 0 for any [count].
         overhead_s: Fixed time of one call [s].
         alpha_s: Time of one message step, where the algorithm's steps are counted [s].

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 
@@ -218,7 +218,7 @@ def _fit_alike(
 def _older(table: Measurements, newest: Values, link: float, in_network: bool) -> Older:
     """An older version's table."""
     model = _model(table, link, in_network)
-    target_s = model(newest) * table.seconds / cast(Array, table.newest_s)
+    target_s = table.seconds if table.newest_s is None else model(newest) * table.seconds / table.newest_s
     return Older(
         stack_version=table.stack_version,
         target_s=target_s,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -134,11 +133,12 @@ def calibrate_class(groups: Sequence[Group]) -> ClassResult:
 
 def _older(group: Group, newest: Values) -> Older:
     """An older version's table; what only the benchmark has is as in the newest numbers, and so is the launch of
-    quantised products."""
+    quantised products. Where it shares no shapes with the newest, its times are as they were measured."""
     terms = terms_of(group.work)
     kept = ("cached", "quantise_s", *(("overhead_s",) if group.quantised else ()))
     fixed = {name: newest[name] for name in kept if name in newest}
-    target_s = seconds(newest, group.work) * group.measured_s / cast(Array, group.newest_s)
+    ratio = 1.0 if group.newest_s is None else seconds(newest, group.work) / group.newest_s
+    target_s = group.measured_s * ratio
 
     def fit(rows: npt.NDArray[np.bool_], known: Values) -> Values:
         return fit_line(terms, group.work.take(rows), target_s[rows], known, pull_of(group.work), fixed)

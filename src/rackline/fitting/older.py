@@ -18,6 +18,8 @@ from rackline.fitting.tables import Array
 
 WORTH = 0.05
 """Mean |log error| that numbers of its own must gain a version."""
+_WORST_MEDIAN = 0.2
+"""Median error of numbers of its own beyond which they describe nothing."""
 _SEEDS = (0, 1, 2, 3)
 
 
@@ -73,7 +75,8 @@ def older_fits(newest: Values, newest_version: str, tables: Sequence[Older]) -> 
     for table in tables:
         known = spans[-1][0]
         own, newer = _errors(table, known)
-        if np.mean(np.log1p(newer)) - np.mean(np.log1p(own)) > WORTH:
+        gain = np.mean(np.log1p(newer)) - np.mean(np.log1p(own))
+        if gain > WORTH and np.median(own) < _WORST_MEDIAN:
             values = table.fit(np.ones(len(table.target_s), dtype=np.bool_), known)
             spans.append((values, [table.stack_version], table, (float(np.median(own)), float(np.median(newer)))))
         else:
