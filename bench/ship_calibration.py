@@ -36,8 +36,10 @@ SECTIONS = {
     "older_operation": "# Numbers of older versions that take another time; see rackline.fitting.older.\n",
     "older_collective": "# All-reduces of older versions that take another time; see rackline.fitting.older.\n",
 }
-WORSE, BETTER = 1.02, 0.95
+WORSE, BETTER = 1.01, 0.95
 """New over old mean |log error| from which a new entry is worse, and up to which it is better."""
+WORST = 0.15
+"""Median error on shapes or families left out beyond which an entry where there was none is not shipped."""
 _HEAD = "# Rejected fits, which fall back:\n"
 Entry = Mapping[str, Any]
 
@@ -86,6 +88,9 @@ def with_classes(
         for entry in old.get("operation", [])
         if entry["class"] in classes and stays(old["stack"], entry, fresh.get(place(entry)), keep, gain)
     }
+    known = {place(entry) for entry in old.get("operation", [])}
+    errors = ("median_error", "family_median_error")
+    stay |= {of for of, e in fresh.items() if of not in known and max(e.get(name) or 0.0 for name in errors) > WORST}
     for section, title in SECTIONS.items():
         own = [entry for entry in new.get(section, []) if entry["class"] in classes and place(entry) not in stay]
         found = re.search(rf"^{section} = \[\n(.*?)^\]\n", shipped, re.M | re.S)
@@ -123,7 +128,7 @@ def _with_reasons(shipped: str, fitted: str, classes: Collection[str], stay: Col
 
 def main() -> None:
     """Write the shipped files anew."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="as `rackline calibrate -o` writes it")
     parser.add_argument("classes", nargs="+", help="classes of kernels or collectives")
     parser.add_argument("--into", type=Path, default=SHIPPED, help="calibrations to change")

@@ -197,9 +197,12 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
     from rackline.hardware import cluster as find_cluster
 
     levels: dict[str, FabricLevel] = {}
+    outer: dict[str, float] = {}
     for cluster_name in names("clusters"):
         cluster = find_cluster(cluster_name)
         levels.setdefault(cluster.chip.name, cluster.scale_up)
+        if cluster.scale_out is not None:
+            outer.setdefault(cluster.chip.name, cluster.scale_out.bytes_per_s_each_way)
     chips = {chip_name: find_chip(chip_name) for chip_name in names("chips")}
     with watch.counting("reading tables", "fitted") as done:
         result = calibrate_tables(
@@ -207,6 +210,7 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
             chips=chips,
             links={name: level.bytes_per_s_each_way for name, level in levels.items()},
             in_network=[name for name, level in levels.items() if level.in_network_reduction],
+            scale_out=outer,
             models=_models(),
             processes=question.processes,
             done=done,

@@ -115,6 +115,11 @@ CollectiveClass = Literal[
     "all_gather_staged",
     "reduce_scatter_staged",
     "all_to_all_staged",
+    "dispatch_low_latency",
+    "combine_low_latency",
+    "dispatch_high_throughput",
+    "combine_high_throughput",
+    "dispatch_high_throughput_fp4",
 ]
 Efficiency = Annotated[float, Field(gt=0.0, le=1.0)]
 

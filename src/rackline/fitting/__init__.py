@@ -36,6 +36,7 @@ def calibrate_tables(
     chips: Mapping[str, Chip],
     links: Mapping[str, float],
     in_network: Collection[str] = (),
+    scale_out: Mapping[str, float] | None = None,
     models: Iterable[Model],
     processes: int = 2,
     done: Callable[[str, int, int], None] | None = None,
@@ -43,5 +44,12 @@ def calibrate_tables(
     """Read operation tables and fit them; see `read_tables` and `calibrate`."""
     tables = read_tables(paths, list(chips))
     return calibrate(
-        tables, chips=chips, links=links, in_network=in_network, models=models, processes=processes, done=done
+        tables,
+        chips=chips,
+        links=links,
+        in_network=in_network,
+        scale_out=scale_out,
+        models=models,
+        processes=processes,
+        done=done,
     )

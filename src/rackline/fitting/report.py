@@ -49,6 +49,7 @@ KINDS = (
     "moe",
     "library collectives",
     "custom all-reduce",
+    "expert exchange",
 )
 
 
@@ -89,8 +90,8 @@ def errors_by_kind(result: CalibrationResult) -> tuple[KindErrors, ...]:
     for fit in result.kernels:
         found.setdefault(kind_of(fit.group.work.op_class, fit.group.work.dtype), []).append(fit.errors)
     for fit in result.collectives:
-        name = "custom all-reduce" if fit.op_class == CUSTOM else "library collectives"
-        found.setdefault(name, []).append(fit.errors)
+        own = "custom all-reduce" if fit.op_class == CUSTOM else "expert exchange"
+        found.setdefault(own if fit.of_stack else "library collectives", []).append(fit.errors)
     return tuple(_medians(kind, found[kind]) for kind in KINDS if kind in found)
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rackline.catalog import release_numbers, version_key
 from rackline.errors import InputError, nearest_names
 from rackline.files import read_lines
-from rackline.fitting.kernel_tables import names_operations, spelled_row
+from rackline.fitting.kernel_tables import names_operations, spelled_rows
 from rackline.fitting.rocm_tables import is_rocm, rocm_header, rocm_row
 
 Array = npt.NDArray[np.float64]
@@ -149,6 +149,13 @@ TABLES = (
         labels=("implementation", "num_chips"),
         sizes=("message_bytes",),
         fits=("collective",),
+    ),
+    TableFormat(
+        name="expert_exchange",
+        labels=("method", "phase", "num_chips"),
+        sizes=("num_nodes", "d_model", "tokens", "top_k", "num_experts", "element_bytes", "cores"),
+        fits=("collective",),
+        fitted={"cores": (20, math.inf)},
     ),
     TableFormat(name="deepep_low_latency", labels=(), sizes=("num_nodes", "d_model", "tokens", "top_k", "num_experts")),
     *_module("mla_module", "mla"),
@@ -317,18 +324,17 @@ def table_rows(path: Path, lines: Iterable[str]) -> Iterator[TableRow]:
                 continue
             row = dict(zip(header, cells, strict=False))
             problem: tuple[str, ...] = ()
+            rows: list[tuple[TableFormat | None, dict[str, str]]] = [(form, row)]
             if len(cells) != len(header):
                 problem = (f"{len(cells)} values", f"{len(header)} values, one per column")
             elif named:
-                found = spelled_row(row)
-                form, row = (None, row) if found is None else (FORMATS[found[0]], found[1])
+                rows = [(FORMATS[name], found) for name, found in spelled_rows(row)] or rows
             elif rocm:
                 translated = rocm_row(row)
-                if translated is None:
-                    continue
-                row = translated
-            usual = {} if form is None else {name: text for name, text in form.usual.items() if not row.get(name)}
-            yield TableRow(line=reader.line_num, form=form, cells={**row, **usual}, problem=problem)
+                rows = [] if translated is None else [(form, translated)]
+            for of, found in rows:
+                usual = {} if of is None else {name: text for name, text in of.usual.items() if not found.get(name)}
+                yield TableRow(line=reader.line_num, form=of, cells={**found, **usual}, problem=problem)
     except csv.Error as error:
         raise InputError(what="operation table", given=str(path), allowed=f"a readable CSV file ({error})") from None
 

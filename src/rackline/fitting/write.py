@@ -52,16 +52,14 @@ Entry = dict[str, str | float | int]
 def stacks_of(result: CalibrationResult) -> list[str]:
     """Stacks that have a kernel or a custom all-reduce, sorted."""
     kernels = {fit.group.stack for fit in result.kernels}
-    return sorted(kernels | {fit.stack for fit in result.collectives if fit.op_class == CUSTOM})
+    return sorted(kernels | {fit.stack for fit in result.collectives if fit.of_stack})
 
 
 def stack_file(result: CalibrationResult, stack: str) -> str:
     """TOML of the accepted fits of one stack."""
     kernels = [fit for fit in result.kernels if fit.group.stack == stack]
     bound = host_bound_chips(result.collectives)
-    custom = [
-        fit for fit in result.collectives if fit.stack == stack and fit.op_class == CUSTOM and fit.chip not in bound
-    ]
+    custom = [fit for fit in result.collectives if fit.stack == stack and fit.of_stack and fit.chip not in bound]
     full = record.full_name if (record := known_stack(stack)) else stack
     return _file(
         name=stack,
@@ -112,11 +110,11 @@ def generic_file(result: CalibrationResult, name: str = GENERIC) -> str:
                 operations += _entries(chip, op_class, dtype, values, {"rows": rows, "evidence": "derived"})
     bound = host_bound_chips(result.collectives)
     kept = [fit for fit in result.collectives if fit.chip not in bound]
-    library = [fit for fit in kept if fit.op_class != CUSTOM]
+    library = [fit for fit in kept if not fit.of_stack]
     staged = [
         replace(fit, op_class=f"{fit.op_class}{STAGED}")
         for fit in result.collectives
-        if fit.chip in bound and fit.op_class != CUSTOM
+        if fit.chip in bound and not fit.of_stack
     ]
     collectives = [entry for fit in [*library, *staged] for entry in _collective_entries(fit)]
     return _file(
