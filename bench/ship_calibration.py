@@ -7,8 +7,8 @@
 Of the named classes of kernels (or collectives) each shipped file gets the numbers of the file of the same name, those
 of its older versions and the reasons of rejected fits. Numbers of generations that the tables do not hold stay. With
 `--keep` an entry stays as it is where the new one describes the operations of these tables worse, or where there is
-none, and with `--gain` where it does not describe those of these tables better: a wider mix of shapes must not cost
-what was right, and numbers do not change for nothing.
+none, and with `--gain` where it does not describe those of these tables better, or shapes left out badly: a wider mix
+of shapes must not cost what was right, and numbers do not change for nothing. With `--only-new` no entry is replaced.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SECTIONS = {
 WORSE, BETTER = 1.01, 0.95
 """New over old mean |log error| from which a new entry is worse, and up to which it is better."""
 WORST = 0.15
-"""Median error on shapes or families left out beyond which an entry where there was none is not shipped."""
+"""Median error on shapes or families left out beyond which an entry is not shipped."""
 _HEAD = "# Rejected fits, which fall back:\n"
 Entry = Mapping[str, Any]
 
@@ -69,8 +69,15 @@ def held(groups: Sequence[Group], stack: str, entry: Entry) -> list[Group]:
     return [g for g in of if (g.chip, g.stack) == (entry["chip"], stack)]
 
 
+def is_poor(entry: Entry) -> bool:
+    """Whether what was left out of its fit is described badly."""
+    return max(entry.get(name) or 0.0 for name in ("median_error", "family_median_error")) > WORST
+
+
 def stays(stack: str, before: Entry, after: Entry | None, keep: Sequence[Group], gain: Sequence[Group]) -> bool:
     """Whether an entry is not replaced."""
+    if gain and after is not None and is_poor(after):
+        return True
     for groups, most in ((held(keep, stack, before), WORSE), (held(gain, stack, before), BETTER)):
         if groups and (after is None or error(after, groups) > most * error(before, groups)):
             return True
@@ -78,7 +85,12 @@ def stays(stack: str, before: Entry, after: Entry | None, keep: Sequence[Group],
 
 
 def with_classes(
-    shipped: str, fitted: str, classes: Collection[str], keep: Sequence[Group], gain: Sequence[Group]
+    shipped: str,
+    fitted: str,
+    classes: Collection[str],
+    keep: Sequence[Group],
+    gain: Sequence[Group],
+    only_new: bool = False,
 ) -> tuple[str, list[str]]:
     """Text of a shipped file with the numbers of some classes of a fitted one, and the entries that stay."""
     new, old = tomllib.loads(fitted), tomllib.loads(shipped)
@@ -86,11 +98,10 @@ def with_classes(
     stay = {
         place(entry)
         for entry in old.get("operation", [])
-        if entry["class"] in classes and stays(old["stack"], entry, fresh.get(place(entry)), keep, gain)
+        if entry["class"] in classes and (only_new or stays(old["stack"], entry, fresh.get(place(entry)), keep, gain))
     }
     known = {place(entry) for entry in old.get("operation", [])}
-    errors = ("median_error", "family_median_error")
-    stay |= {of for of, e in fresh.items() if of not in known and max(e.get(name) or 0.0 for name in errors) > WORST}
+    stay |= {of for of, entry in fresh.items() if of not in known and is_poor(entry)}
     for section, title in SECTIONS.items():
         own = [entry for entry in new.get(section, []) if entry["class"] in classes and place(entry) not in stay]
         found = re.search(rf"^{section} = \[\n(.*?)^\]\n", shipped, re.M | re.S)
@@ -134,12 +145,13 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=SHIPPED, help="calibrations to change")
     parser.add_argument("--keep", nargs="+", default=[], help="operations that no entry may describe worse than it did")
     parser.add_argument("--gain", nargs="+", default=[], help="operations that an entry must describe better")
+    parser.add_argument("--only-new", action="store_true", help="replace no entry")
     given = parser.parse_args()
     chips = {name: chip(name) for name in names("chips")}
     keep, gain = (groups_of(read_tables(of, list(chips)), chips) if of else [] for of in (given.keep, given.gain))
     for path in sorted(given.folder.glob("*.toml")):
         target = given.into / path.name
-        text, stay = with_classes(target.read_text(), path.read_text(), given.classes, keep, gain)
+        text, stay = with_classes(target.read_text(), path.read_text(), given.classes, keep, gain, given.only_new)
         write_text(target, text, what="calibration")
         print(f"{path.stem}: {len(stay)} entries stay", *stay, sep="\n  ")
 

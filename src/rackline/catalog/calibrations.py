@@ -71,6 +71,7 @@ def apart(version: str, oldest: str, newest: str) -> tuple[int, ...]:
 
 KernelClass = Literal[
     "gemm",
+    "latent_product",
     "attention_decode",
     "attention_prefill",
     "mla_decode",

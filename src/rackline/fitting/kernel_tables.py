@@ -255,6 +255,15 @@ SPELLINGS: Mapping[str, tuple[Spelling, ...]] = {
     **_module("compressed_sparse", "dsv4_csa_generation_module", "dsv4_csa_context_module"),
     **_module("heavily_compressed", "dsv4_hca_generation_module", "dsv4_hca_context_module"),
     **_module("block_sparse", "msa_generation_module", "msa_context_module"),
+    **{
+        f"mla_gen_{part}": (
+            Spelling(
+                table="latent_product",
+                columns={"dtype": "bmm_dtype", "part": _as(part), "tokens": "num_tokens", "q_heads": "num_heads"},
+            ),
+        )
+        for part in ("pre", "post")
+    },
     "moe_a2a": _EXCHANGES,
     "normal": (_normal("dispatch"), _normal("combine")),
     "gdn": _linear("gated_delta"),

@@ -25,6 +25,7 @@ _NAMED = {
     "attention_decode": "attention decode",
     "encoder_prefill": "encoder attention",
     "hyper_connections": "hyper-connections",
+    "latent_product": "latent products",
 }
 _OF_KERNEL = {
     "mla": "mla",
@@ -40,6 +41,7 @@ KINDS = (
     "gemm bf16",
     "gemm fp8 and fp4",
     "gemm integer weights",
+    "latent products",
     "attention prefill",
     "attention decode",
     *_OF_KERNEL.values(),

@@ -151,6 +151,14 @@ TABLES = (
         fits=("collective",),
     ),
     TableFormat(
+        name="latent_product",
+        labels=("dtype",),
+        sizes=("tokens", "q_heads"),
+        words=("part",),
+        family=("q_heads",),
+        fits=("latent_product",),
+    ),
+    TableFormat(
         name="expert_exchange",
         labels=("method", "phase", "num_chips"),
         sizes=("num_nodes", "d_model", "tokens", "top_k", "num_experts", "element_bytes", "cores"),

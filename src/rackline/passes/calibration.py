@@ -29,6 +29,7 @@ _KERNEL_PARENT = {
 PARENT_CLASS = {
     **{f"{name}_{phase}": f"{of}_{phase}" for name, of in _KERNEL_PARENT.items() for phase in ("decode", "prefill")},
     **dict.fromkeys(("convolution_decode", "convolution_prefill", "hyper_connections", "quantise"), "elementwise"),
+    "latent_product": "gemm",
 }
 """Class whose numbers one takes that was measured nowhere."""
 
