@@ -40,6 +40,7 @@ WORSE, BETTER = 1.01, 0.95
 """New over old mean |log error| from which a new entry is worse, and up to which it is better."""
 WORST = 0.15
 """Median error on shapes or families left out beyond which an entry is not shipped."""
+QUANTISED = ("fp8", "fp8_block", "fp4")
 _HEAD = "# Rejected fits, which fall back:\n"
 Entry = Mapping[str, Any]
 
@@ -102,6 +103,10 @@ def with_classes(
     }
     known = {place(entry) for entry in old.get("operation", [])}
     stay |= {of for of, entry in fresh.items() if of not in known and is_poor(entry)}
+    launch = {entry["chip"]: entry for entry in old.get("operation", []) if place(entry)[1:] == ("gemm", "bf16")}
+    for of, entry in fresh.items():  # quantised products have the launch of bf16
+        if of[1] == "gemm" and of[2] in QUANTISED and (of[0], "gemm", "bf16") in stay:
+            entry["overhead_s"] = launch[of[0]]["overhead_s"]
     for section, title in SECTIONS.items():
         own = [entry for entry in new.get(section, []) if entry["class"] in classes and place(entry) not in stay]
         found = re.search(rf"^{section} = \[\n(.*?)^\]\n", shipped, re.M | re.S)

@@ -84,9 +84,14 @@ class CollectiveFit:
     older: tuple[OlderFit, ...] = ()
 
     @property
+    def is_exchange(self) -> bool:
+        """Whether it exchanges tokens of experts."""
+        return self.op_class.startswith(("dispatch", "combine"))
+
+    @property
     def of_stack(self) -> bool:
         """Whether it is the stack's own, not the library's: its all-reduce, its exchange of experts."""
-        return self.op_class == CUSTOM or self.op_class.startswith(("dispatch", "combine"))
+        return self.op_class == CUSTOM or self.is_exchange
 
 
 def wire_bytes(op_class: str, message_bytes: Array, group_size: int | Array, *, in_network: bool = False) -> Array:

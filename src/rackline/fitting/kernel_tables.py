@@ -179,7 +179,7 @@ def _method(cells: Cells) -> str:
 
 
 def _sent_bytes(cells: Cells) -> str:
-    """Bytes of an element: results come back in bf16, whatever was dispatched."""
+    """Bytes of an element: results come back in bf16, also of tokens dispatched in fewer bits."""
     return str(2.0 if cells["phase"] == "combine" else _ELEMENT[cells["comm_dtype"]])
 
 

@@ -127,7 +127,7 @@ def generic_file(result: CalibrationResult, name: str = GENERIC) -> str:
         ),
         evidence="derived",
         operations=operations,
-        collectives=[*collectives, *_collective_parents([*kept, *staged])],
+        collectives=[*collectives, *_collective_parents([fit for fit in (*kept, *staged) if not fit.is_exchange])],
         rejected=[f"{chip}: {reason}; of chips without peer access" for chip, reason in sorted(bound.items())],
         assumed=len(_ASSUMED),
     )
