@@ -10,6 +10,7 @@ import pytest
 
 from rackline.arch import Model, model
 from rackline.errors import InputError
+from rackline.fitting.collectives import exchange_wire_s
 from rackline.fitting.fit import seconds, terms_of
 from rackline.fitting.kernels import groups_of
 from rackline.fitting.modules import LAYERS, parts
@@ -260,3 +261,70 @@ def test_an_unknown_type_of_products_is_refused(tmp_path: Path) -> None:
     table = sparse(tmp_path)
     with pytest.raises(InputError, match="gemm_type: got 'fp3', allowed: bfloat16"):
         list(parts(replace(table, words={**table.words, "gemm_type": ("fp3",)}), B200))
+
+
+EXCHANGE = (
+    f"{HEAD},comm_backend,phase,comm_dtype,ep_size,node_num,hidden_size,topk,num_experts,num_tokens,sms,transmit_us,"
+    "notify_us,seconds"
+)
+
+
+def test_an_exchange_of_experts_is_read_in_seconds_and_by_method(tmp_path: Path) -> None:
+    row = "h100-sxm,trtllm,1.3,moe_a2a,deepep,trtllm_deepep_{},{},{},8,1,4096,6,256,128,0,80,5,0.085"
+    tables = read(
+        tmp_path,
+        EXCHANGE,
+        row.format("ll", "dispatch", "fp8"),
+        row.format("ht", "combine", "nvfp4"), row.format("ht", "dispatch", "nvfp4"),
+        "h100-sxm,vllm,0.24,moe_a2a,deepep,deepep_v2_context,dispatch,default,8,1,4096,6,256,128,0,80,5,0.085",
+    )  # fmt: skip
+    assert {table.labels: table.columns["element_bytes"].tolist() for table in tables} == {
+        ("low_latency", "dispatch", "8"): [1.03125],
+        ("high_throughput", "combine", "8"): [2.0],  # results come back in bf16
+        ("high_throughput_fp4", "dispatch", "8"): [0.5625],
+    }
+    assert all(table.seconds.tolist() == pytest.approx([85e-6]) for table in tables)
+
+
+def test_a_row_of_prompts_kernels_is_dispatch_and_combine(tmp_path: Path) -> None:
+    header = (
+        f"{HEAD},node_num,hidden_size,num_token,num_topk,num_experts,dispatch_sms,dispatch_transmit_us,"
+        "dispatch_notify_us,combine_sms,combine_transmit_us,combine_notify_us"
+    )
+    row = "h100-sxm,sglang,0.5.12,normal,deepep,2,7168,4096,8,256,{0},900,10,{0},1200,0"
+    tables = read(tmp_path, header, row.format(20), row.format(4))
+    assert [(table.labels, table.seconds.tolist()) for table in tables] == [
+        (("high_throughput", "combine", "16"), [1.2e-3]),
+        (("high_throughput", "dispatch", "16"), [pytest.approx(9.1e-4)]),
+    ]  # fmt: skip
+    assert len(read_cases([tmp_path / "kernels.csv"]).cases) == 4  # fewer cores are scored, not fitted
+
+
+def test_a_token_is_sent_once_to_a_rank_or_to_each_of_its_experts() -> None:
+    one = {
+        "tokens": 100.0,
+        "d_model": 1000.0,
+        "top_k": 8.0,
+        "num_experts": 64.0,
+        "num_nodes": 1.0,
+        "element_bytes": 2.0,
+    }
+    columns = {name: np.array([value]) for name, value in one.items()}
+    direct = exchange_wire_s("low_latency", columns, 2.0, (1e9, 1e9))[0]
+    once = exchange_wire_s("high_throughput", columns, 2.0, (1e9, 1e9))[0]
+    assert direct == pytest.approx(100 * 1000 * 2 * 8 * 0.5 / 1e9)
+    assert once == pytest.approx(direct / 8 * 2, rel=0.01)  # eight of 64 experts are nearly always on both ranks
+    slow = exchange_wire_s("high_throughput", {**columns, "num_nodes": np.array([2.0])}, 4.0, (1e12, 1e9))[0]
+    assert slow == pytest.approx(100 * 1000 * 2 * 2 * 0.5 / 1e9, rel=0.01)  # once for each domain, beyond the slow link
+
+
+def test_products_of_latents_are_one_a_head(tmp_path: Path) -> None:
+    header = f"{HEAD},bmm_dtype,num_tokens,num_heads,seconds"
+    lines = [
+        f"h100-sxm,vllm,1.0,mla_gen_{part},a,bfloat16,{m},16,1e-5" for part in ("pre", "post") for m in range(1, 7)
+    ]
+    (table,) = read(tmp_path, header, *lines)
+    work = groups_of([table], {"h100-sxm": chip("h100-sxm")})[0].work
+    assert (work.op_class, work.dtype) == ("latent_product", "bf16")
+    assert work.flop[0] == pytest.approx(2 * 128 * 512 * 16)
+    assert sorted(set(work.depth)) == [128.0, 512.0]
