@@ -13,7 +13,7 @@ from rackline.fitting.tables import read_tables
 
 CHIPS = ("h100-sxm", "b200-sxm")
 HEADER = "chip,stack,stack_version,kernel,dtype,m,n,k,seconds"
-GOOD = "h100-sxm,vllm,1.0,a,bfloat16,8,64,128,1e-5"
+GOOD = "h100-sxm,vllm,1.0,a,bfloat16,8,128,128,1e-5"
 
 
 def write(folder: Path, *lines: str, header: str = HEADER, name: str = "gemm.csv") -> Path:
@@ -25,11 +25,11 @@ def write(folder: Path, *lines: str, header: str = HEADER, name: str = "gemm.csv
 def test_keeps_the_fastest_kernel_of_the_latest_version(tmp_path: Path) -> None:
     path = write(
         tmp_path,
-        "h100-sxm,vllm,0.9.0,a,bfloat16,8,64,128,1e-6",
-        "h100-sxm,vllm,0.24.0rc2,a,bfloat16,8,64,128,2e-6",
-        "h100-sxm,vllm,0.24.0,a,bfloat16,8,64,128,5e-6",
-        "h100-sxm,vllm,0.24.0,b,bfloat16,8,64,128,4e-6",
-        "h100-sxm,vllm,0.24.0,b,bfloat16,16,64,128,6e-6",
+        "h100-sxm,vllm,0.9.0,a,bfloat16,8,128,128,1e-6",
+        "h100-sxm,vllm,0.24.0rc2,a,bfloat16,8,128,128,2e-6",
+        "h100-sxm,vllm,0.24.0,a,bfloat16,8,128,128,5e-6",
+        "h100-sxm,vllm,0.24.0,b,bfloat16,8,128,128,4e-6",
+        "h100-sxm,vllm,0.24.0,b,bfloat16,16,128,128,6e-6",
     )
     (table,) = read_tables([path], CHIPS)
     assert table.stack_version == "0.24.0"
@@ -43,9 +43,9 @@ def test_a_data_type_has_the_newest_version_that_measured_it(tmp_path: Path) -> 
     """A commit has no place among versions."""
     path = write(
         tmp_path,
-        "h100-sxm,vllm,0.9,a,fp8,8,64,128,1e-6",
-        "h100-sxm,vllm,1.0,a,bfloat16,8,64,128,1e-5",
-        "h100-sxm,vllm,dev-1aa0e9,a,bfloat16,8,64,128,1e-6",
+        "h100-sxm,vllm,0.9,a,fp8,8,128,128,1e-6",
+        "h100-sxm,vllm,1.0,a,bfloat16,8,128,128,1e-5",
+        "h100-sxm,vllm,dev-1aa0e9,a,bfloat16,8,128,128,1e-6",
     )
     found = {table.labels: (table.stack_version, table.seconds.tolist()) for table in read_tables([path], CHIPS)}
     assert found == {("bfloat16",): ("1.0", [1e-5]), ("fp8",): ("0.9", [1e-6])}
@@ -59,7 +59,7 @@ def test_versions_are_ordered_by_number() -> None:
 
 @pytest.mark.parametrize("seconds", ["-1e-5", "0", "nan", "inf", "", "fast"])
 def test_a_time_that_is_no_positive_number_names_file_and_line(tmp_path: Path, seconds: str) -> None:
-    path = write(tmp_path, GOOD, f"h100-sxm,vllm,1.0,a,bfloat16,8,64,128,{seconds}")
+    path = write(tmp_path, GOOD, f"h100-sxm,vllm,1.0,a,bfloat16,8,128,128,{seconds}")
     with pytest.raises(InputError) as caught:
         read_tables([path], CHIPS)
     assert f"{path}:3" in str(caught.value)

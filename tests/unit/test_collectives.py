@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from helpers import deploy
 from rackline.catalog import calibration_record
+from rackline.errors import CatalogError
 from rackline.hardware import cluster
 from rackline.parallel.exchange import crossing_hops, make_group, torus_penalty
+from rackline.passes import Batch
 from rackline.passes import collectives as c
 
 SIZES = [2, 3, 4, 8, 16]
@@ -225,3 +230,30 @@ def test_small_rings_send_every_byte_at_least_one_hop() -> None:
     """Four chips in a ring: each byte passes at least one link, as on a switch."""
     ring, switch = c.all_to_all(c.Group(inside=4, torus_axis=4.0, torus_axes=1.0)), c.all_to_all(c.Group(inside=4))
     assert float(np.asarray(ring.scale_up_bytes)) == pytest.approx(float(np.asarray(switch.scale_up_bytes)))
+
+
+def test_without_peer_access_collectives_go_through_the_host() -> None:
+    """Rings only, at what the memory of the host passes on; the engines' own kernels need access."""
+    staged = deploy("llama-3.1-8b", "tp=4", on="rtx-5090-8", calibration="vllm")
+    free = replace(staged, cluster=cluster("rtx-5090-8", overrides={"levels.scale_up.peer_access": True}))
+    batch = Batch(prefill_sequences=1.0, chunk_tokens=4096.0)
+    names = [
+        {row.op_class for row in one.table().rows if row.op_class.startswith("all_reduce")} for one in (free, staged)
+    ]
+    assert names[1] == {"all_reduce_ring"} < names[0]
+    times = [float(one.table().time(batch).seconds) for one in (free, staged)]
+    assert times[1] > 1.5 * times[0]
+    with pytest.raises(CatalogError, match="peer_access"):
+        cluster("gb200-nvl72", overrides={"levels.scale_out.peer_access": False})
+
+
+def test_ranks_share_what_the_host_passes_on() -> None:
+    """Fits of chips that the host limited are of chips without access to each other's memory."""
+    record = calibration_record("generic")
+    found = {
+        (entry.chip, entry.group_size): entry.eta_link
+        for entry in record.collective
+        if entry.collective_class == "all_reduce_ring_staged"
+    }
+    assert found["l40s", 4] < 0.3 * found["l40s", 2]
+    assert found["*", 8] == pytest.approx(found["*", 4] / 2, rel=1e-3)

@@ -135,7 +135,7 @@ def test_every_machine_has_its_chip_and_is_the_smallest() -> None:
 
 def test_a_chip_without_a_machine_is_told() -> None:
     with pytest.raises(UnknownNameError, match="rackline new cluster"):
-        cluster("l4")
+        cluster("t4")
 
 
 @pytest.mark.parametrize(

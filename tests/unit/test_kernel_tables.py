@@ -10,6 +10,7 @@ import pytest
 
 from rackline.arch import Model, model
 from rackline.errors import InputError
+from rackline.fitting.collectives import exchange_wire_s
 from rackline.fitting.fit import seconds, terms_of
 from rackline.fitting.kernels import groups_of
 from rackline.fitting.modules import LAYERS, parts
@@ -45,12 +46,19 @@ def test_columns_are_read_under_the_names_of_the_source(tmp_path: Path) -> None:
         "seconds,window_size"
     )
     row = "h100-sxm,vllm,0.25.0,generation_attention,fa3,4,1,32,8,128,1,bfloat16,fp8,4095,2e-5"
-    (table,) = read(tmp_path, header, f"{row},0", f"{row},128")
+    wide = row.replace(",128,1,", ",512,1,")
+    (table,) = read(tmp_path, header, f"{row},0", f"{row},128", f"{wide},0")
     assert (table.table, table.labels) == ("attention_decode", ("bfloat16", "fp8"))
-    assert table.columns["context"].tolist() == [4096.0, 4096.0]  # a token reads itself
-    assert table.columns["window"].tolist() == [0.0, 128.0]
-    whole, windowed = groups_of([replace_rows(table)], {B200.name: B200, "h100-sxm": chip("h100-sxm")})[0].work.flop[:2]
-    assert whole == pytest.approx(32 * windowed)
+    assert table.columns["context"].tolist() == [4096.0]  # a token reads itself
+    assert table.columns["window"].tolist() == [0.0]  # windows and wide heads run other kernels: read, but not fitted
+    scored = read_cases([tmp_path / "kernels.csv"]).cases
+    assert sorted((case.text("window", "0"), case.text("head_dim")) for case in scored) == [
+        ("0", "128"), ("0", "512"), ("128", "128")
+    ]  # fmt: skip
+    windowed = replace(table, columns={**table.columns, "window": np.array([128.0])})
+    chips = {B200.name: B200, "h100-sxm": chip("h100-sxm")}
+    flop = [groups_of([replace_rows(one, 12)], chips)[0].work.flop[0] for one in (table, windowed)]
+    assert flop[0] == pytest.approx(32 * flop[1])
 
 
 def replace_rows(table: Measurements, times: int = 6) -> Measurements:
@@ -78,7 +86,7 @@ def test_messages_are_counted_in_elements(tmp_path: Path, op: str, dtype: str, s
 def test_an_older_version_that_takes_the_same_time_adds_its_shapes(tmp_path: Path) -> None:
     header = f"{HEAD},gemm_dtype,m,n,k,seconds"
     rows = [
-        f"h100-sxm,vllm,{version},gemm,a,bfloat16,{m},64,{k},{seconds}"
+        f"h100-sxm,vllm,{version},gemm,a,bfloat16,{m},128,{k},{seconds}"
         for version, k, seconds in (("1.1", 128, 1e-5), ("1.0", 128, 1.02e-5), ("1.0", 256, 2e-5), ("0.9", 128, 2e-5))
         for m in range(1, 13)
     ]
@@ -89,6 +97,47 @@ def test_an_older_version_that_takes_the_same_time_adds_its_shapes(tmp_path: Pat
     assert sorted(set(table.columns["k"])) == [128.0, 256.0]
     assert table.seconds.tolist().count(2e-5) == 12  # of 1.0, not of 0.9, which takes twice as long
     assert [older.stack_version for older in table.older] == ["1.0", "0.9"]
+
+
+def versions(folder: Path, *rows: tuple[str, str, int, float], shapes: int = 12) -> Measurements:
+    """Products of versions (version, kernel, k, seconds), `shapes` of each."""
+    lines = [
+        f"h100-sxm,vllm,{version},gemm,{kernel},bfloat16,{m},128,{k},{seconds}"
+        for version, kernel, k, seconds in rows
+        for m in range(1, shapes + 1)
+    ]
+    (table,) = read(folder, f"{HEAD},gemm_dtype,m,n,k,seconds", *lines)
+    return table
+
+
+def test_shapes_of_an_older_version_are_taken_at_its_ratio(tmp_path: Path) -> None:
+    table = versions(tmp_path, ("1.1", "a", 128, 1e-5), ("1.0", "a", 128, 2e-5), ("1.0", "a", 256, 6e-5))
+    assert (table.stack_version, len(table.seconds)) == ("1.1", 24)
+    assert table.seconds[table.columns["k"] == 256] == pytest.approx(3e-5)
+    (older,) = table.older
+    assert older.newest_s is not None
+    assert older.seconds / older.newest_s == pytest.approx(2.0)
+
+
+def test_an_older_version_of_other_shapes_stands_by_itself(tmp_path: Path) -> None:
+    rows = (("1.1", "a", 128, 1e-5), ("1.0", "a", 128, 1e-5), ("1.0", "a", 256, 2e-5))
+    table = versions(tmp_path, *rows, shapes=6)
+    assert len(table.seconds) == 6
+    assert [(older.stack_version, older.newest_s) for older in table.older] == [("1.0", None)]
+    assert versions(tmp_path, ("1.1", "a", 128, 1e-5), ("1.0", "a", 256, 2e-5), shapes=9).older[0].newest_s is None
+    few = versions(tmp_path, ("1.1", "a", 128, 1e-5), ("1.1", "a", 512, 1e-5), ("1.0", "a", 256, 2e-5))
+    assert few.older == ()
+
+
+def test_kernels_that_share_no_family_are_not_mixed(tmp_path: Path) -> None:
+    """A second kernel of the same data type, for shapes of another model."""
+    table = versions(
+        tmp_path,
+        ("1.1", "a", 128, 1e-5), ("1.1", "a", 256, 1e-5), ("1.1", "b", 256, 9e-6), ("1.1", "other", 512, 9e-4),
+    )  # fmt: skip
+    assert sorted(set(table.columns["k"])) == [128.0, 256.0]
+    assert sorted(set(table.seconds.tolist())) == [9e-6, 1e-5]
+    assert table.slower_rows == 24
 
 
 def sparse(folder: Path, op: str = "dsa_generation_module", **cells: object) -> Measurements:
@@ -212,3 +261,70 @@ def test_an_unknown_type_of_products_is_refused(tmp_path: Path) -> None:
     table = sparse(tmp_path)
     with pytest.raises(InputError, match="gemm_type: got 'fp3', allowed: bfloat16"):
         list(parts(replace(table, words={**table.words, "gemm_type": ("fp3",)}), B200))
+
+
+EXCHANGE = (
+    f"{HEAD},comm_backend,phase,comm_dtype,ep_size,node_num,hidden_size,topk,num_experts,num_tokens,sms,transmit_us,"
+    "notify_us,seconds"
+)
+
+
+def test_an_exchange_of_experts_is_read_in_seconds_and_by_method(tmp_path: Path) -> None:
+    row = "h100-sxm,trtllm,1.3,moe_a2a,deepep,trtllm_deepep_{},{},{},8,1,4096,6,256,128,0,80,5,0.085"
+    tables = read(
+        tmp_path,
+        EXCHANGE,
+        row.format("ll", "dispatch", "fp8"),
+        row.format("ht", "combine", "nvfp4"), row.format("ht", "dispatch", "nvfp4"),
+        "h100-sxm,vllm,0.24,moe_a2a,deepep,deepep_v2_context,dispatch,default,8,1,4096,6,256,128,0,80,5,0.085",
+    )  # fmt: skip
+    assert {table.labels: table.columns["element_bytes"].tolist() for table in tables} == {
+        ("low_latency", "dispatch", "8"): [1.03125],
+        ("high_throughput", "combine", "8"): [2.0],  # results come back in bf16
+        ("high_throughput_fp4", "dispatch", "8"): [0.5625],
+    }
+    assert all(table.seconds.tolist() == pytest.approx([85e-6]) for table in tables)
+
+
+def test_a_row_of_prompts_kernels_is_dispatch_and_combine(tmp_path: Path) -> None:
+    header = (
+        f"{HEAD},node_num,hidden_size,num_token,num_topk,num_experts,dispatch_sms,dispatch_transmit_us,"
+        "dispatch_notify_us,combine_sms,combine_transmit_us,combine_notify_us"
+    )
+    row = "h100-sxm,sglang,0.5.12,normal,deepep,2,7168,4096,8,256,{0},900,10,{0},1200,0"
+    tables = read(tmp_path, header, row.format(20), row.format(4))
+    assert [(table.labels, table.seconds.tolist()) for table in tables] == [
+        (("high_throughput", "combine", "16"), [1.2e-3]),
+        (("high_throughput", "dispatch", "16"), [pytest.approx(9.1e-4)]),
+    ]  # fmt: skip
+    assert len(read_cases([tmp_path / "kernels.csv"]).cases) == 4  # fewer cores are scored, not fitted
+
+
+def test_a_token_is_sent_once_to_a_rank_or_to_each_of_its_experts() -> None:
+    one = {
+        "tokens": 100.0,
+        "d_model": 1000.0,
+        "top_k": 8.0,
+        "num_experts": 64.0,
+        "num_nodes": 1.0,
+        "element_bytes": 2.0,
+    }
+    columns = {name: np.array([value]) for name, value in one.items()}
+    direct = exchange_wire_s("low_latency", columns, 2.0, (1e9, 1e9))[0]
+    once = exchange_wire_s("high_throughput", columns, 2.0, (1e9, 1e9))[0]
+    assert direct == pytest.approx(100 * 1000 * 2 * 8 * 0.5 / 1e9)
+    assert once == pytest.approx(direct / 8 * 2, rel=0.01)  # eight of 64 experts are nearly always on both ranks
+    slow = exchange_wire_s("high_throughput", {**columns, "num_nodes": np.array([2.0])}, 4.0, (1e12, 1e9))[0]
+    assert slow == pytest.approx(100 * 1000 * 2 * 2 * 0.5 / 1e9, rel=0.01)  # once for each domain, beyond the slow link
+
+
+def test_products_of_latents_are_one_a_head(tmp_path: Path) -> None:
+    header = f"{HEAD},bmm_dtype,num_tokens,num_heads,seconds"
+    lines = [
+        f"h100-sxm,vllm,1.0,mla_gen_{part},a,bfloat16,{m},16,1e-5" for part in ("pre", "post") for m in range(1, 7)
+    ]
+    (table,) = read(tmp_path, header, *lines)
+    work = groups_of([table], {"h100-sxm": chip("h100-sxm")})[0].work
+    assert (work.op_class, work.dtype) == ("latent_product", "bf16")
+    assert work.flop[0] == pytest.approx(2 * 128 * 512 * 16)
+    assert sorted(set(work.depth)) == [128.0, 512.0]

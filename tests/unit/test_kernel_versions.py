@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helpers import deploy
-from rackline.catalog import calibration_record
+from rackline.catalog import apart, calibration_record
 from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.fitting.amounts import amounts
@@ -64,6 +64,18 @@ def test_versions_that_take_the_same_time_share_numbers(tmp_path: Path) -> None:
     fit = fitted(tmp_path, v1_1={}, v1_0={"overhead_s": 5.1e-6})
     assert fit.oldest_version == "1.0"
     assert fit.older == ()
+
+
+def test_numbers_of_a_commit_serve_every_version() -> None:
+    mi355x = chip("mi355x")
+    newest, found = calibration("atom", mi355x), calibration("atom=0.18", mi355x)
+    assert found.version == "0.18"
+    assert found.nearest == ()
+    assert {key: one.eta_memory for key, one in found.operations.items()} == {
+        key: one.eta_memory for key, one in newest.operations.items()
+    }
+    with pytest.raises(InputError, match="AITER"):
+        apart("0.18", "AITER e4048607", "AITER e4048607")
 
 
 def step_s(name: str) -> float:

@@ -74,9 +74,9 @@ def test_hugging_face_id_resolves_by_the_alias_rules() -> None:
 
 def test_a_lone_chip_has_no_link_to_wait_for() -> None:
     """No cluster of the catalogue has this chip; alone it sends nothing, so no rate of a link is made up."""
-    found = Resolver().cluster_of(case(chip="l4", num_chips=1, layout={"tp": 1}))
+    found = Resolver().cluster_of(case(chip="t4", num_chips=1, layout={"tp": 1}))
     assert found.levels[0].bytes_per_s_each_way == math.inf
-    assert all(math.isfinite(value) for value in predict(chip="l4", num_chips=1, layout={"tp": 1}).values())
+    assert all(math.isfinite(value) for value in predict(chip="t4", num_chips=1, layout={"tp": 1}).values())
 
 
 def test_unknown_names_say_the_nearest() -> None:

@@ -298,14 +298,18 @@ def _fitted(
     from rackline.hardware import cluster as find_cluster
 
     levels: dict[str, FabricLevel] = {}
+    outer: dict[str, float] = {}
     for cluster in map(find_cluster, names("clusters")):
         levels.setdefault(cluster.chip.name, cluster.scale_up)
+        if cluster.scale_out is not None:
+            outer.setdefault(cluster.chip.name, cluster.scale_out.bytes_per_s_each_way)
     with watch.counting("reading tables", "fitted") as done:
         return fit(
             tables,
             chips=chips,
             links={name: level.bytes_per_s_each_way for name, level in levels.items()},
             in_network=[name for name, level in levels.items() if level.in_network_reduction],
+            scale_out=outer,
             models=_models(),
             processes=question.processes,
             done=done,

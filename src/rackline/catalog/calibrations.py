@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from rackline.catalog.base import Count, CountOrZero, Evidence, Fraction, NonNegative, Record, SourcedRecord, Text
+from rackline.errors import InputError
 
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)(?:[.\-]?(post|rc|dev|a|b)(\d*))?")
 _PARTS = 4
@@ -53,9 +54,15 @@ def apart(version: str, oldest: str, newest: str) -> tuple[int, ...]:
     """How far a version is from a range of versions: the later of it and the nearer end less the earlier, number by
     number, so that tuples compare as distances; all 0 inside.
 
+    Raises:
+        InputError: one of them begins with no number.
+
     >>> apart("0.5.8", "0.5.6.post2", "0.5.10"), apart("1.2.0", "1.3.0rc10", "1.3.0rc20")
     ((0, 0, 0, 0, 0), (0, 1, 0, 0, -990))
     """
+    for text in (version, oldest, newest):
+        if not release_numbers(text):
+            raise InputError(what="version", given=text, allowed="a version such as 0.5.9 or 1.3.0rc15")
     given, low, high = (release_numbers(text) for text in (version, oldest, newest))
     if given < low:
         return tuple(later - earlier for later, earlier in zip(low, given, strict=True))
@@ -64,6 +71,7 @@ def apart(version: str, oldest: str, newest: str) -> tuple[int, ...]:
 
 KernelClass = Literal[
     "gemm",
+    "latent_product",
     "attention_decode",
     "attention_prefill",
     "mla_decode",
@@ -104,6 +112,15 @@ CollectiveClass = Literal[
     "all_gather",
     "reduce_scatter",
     "all_to_all",
+    "all_reduce_ring_staged",
+    "all_gather_staged",
+    "reduce_scatter_staged",
+    "all_to_all_staged",
+    "dispatch_low_latency",
+    "combine_low_latency",
+    "dispatch_high_throughput",
+    "combine_high_throughput",
+    "dispatch_high_throughput_fp4",
 ]
 Efficiency = Annotated[float, Field(gt=0.0, le=1.0)]
 
@@ -176,7 +193,8 @@ class CollectiveRecord(FitRecord):
     seconds = overhead + alpha steps + bytes / (eta_link rate) + ramp sqrt(overhead bytes / (eta_link rate))
 
     Args:
-        collective_class: Which rows it is for; ``class`` in the file.
+        collective_class: Which rows it is for; ``class`` in the file. Those that end in "_staged" go through the memory
+            of the host, between chips without access to each other's.
         group_size: Ranks; 0 for any [count].
         overhead_s: Fixed time of one call [s].
         alpha_s: Time of one message step, where the algorithm's steps are counted [s].

@@ -127,7 +127,7 @@ def usual_machine(chip: str) -> str | None:
         chip: canonical name.
 
     Example:
-        >>> usual_machine("h100-sxm"), usual_machine("gb200"), usual_machine("l4")
+        >>> usual_machine("h100-sxm"), usual_machine("gb200"), usual_machine("t4")
         ('dgx-h100', 'gb200-nvl72', None)
     """
     return machines().get(chip)

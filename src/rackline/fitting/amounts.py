@@ -162,6 +162,7 @@ def amounts(measured: Measurements, chip: Chip) -> Amounts:
         "mla_decode": _decode,
         "mla_prefill": _prefill,
         "moe": _moe,
+        "latent_product": _latent_product,
     }
     return makers[measured.table](measured, chip)
 
@@ -221,6 +222,24 @@ def _gemm(measured: Measurements, chip: Chip) -> Amounts:
         hbm_bytes=work.weight_bytes + work.row_bytes * m,
         quantise_bytes=work.quantise_bytes * m if product.quantised else None,
         depth=k,
+    )
+
+
+def _latent_product(measured: Measurements, chip: Chip) -> Amounts:
+    """Queries into the latent, or latents to values: a product for each head, of its own weights."""
+    _known(measured, "dtype", measured.labels[0], list(PRODUCTS))
+    product, c = PRODUCTS[measured.labels[0]], measured.columns
+    narrow, wide = MLA_HEAD.qk_nope_head_dim, MLA_HEAD.kv_lora_rank
+    work = ProductWork.of(narrow, wide, **product.sizes)
+    return work_of(
+        chip,
+        op_class="latent_product",
+        dtype=product.key,
+        compute=product.compute,
+        flop=work.flop * c["tokens"] * c["q_heads"],
+        hbm_bytes=(work.weight_bytes + work.row_bytes * c["tokens"]) * c["q_heads"],
+        depth=np.array([wide if part == "post" else narrow for part in measured.words["part"]], dtype=float),
+        tiles=np.ceil(c["tokens"] / TILE) * c["q_heads"],
     )
 
 

@@ -2,6 +2,9 @@
 
     t = overhead + x + ramp sqrt(overhead x), x = bytes on the wire / (eta_link link)
 
+Expert exchange: a token goes to each of its experts (low latency), or once to each rank and domain that holds one (high
+throughput); x is the longer of both levels' links.
+
 A custom all-reduce is the faster of two kernels: one-shot (every rank reads all others: n - 1 times the message) and
 two-shot (reduce-scatter, all-gather: 2 (n - 1) / n times, or (n + 1) / n where the switches reduce).
 """
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +25,7 @@ from rackline.fitting.tables import Array, Measurements
 from rackline.passes import collectives as c
 from rackline.passes.features import as_array
 from rackline.passes.line import fastest, line_seconds
+from rackline.passes.routing import distinct_ranks
 from rackline.serving.stack import known_stack
 
 RING_CLASSES = {
@@ -32,6 +36,7 @@ RING_CLASSES = {
 }
 ONE_SHOT, TWO_SHOT = "all_reduce_one_shot", "all_reduce_two_shot"
 CUSTOM = "custom_all_reduce"
+EXCHANGE = "expert_exchange"
 _ALGORITHMS: Mapping[str, Callable[[c.Group], c.CollectiveCost]] = {
     "all_reduce_ring": c.all_reduce_ring,
     "all_gather": c.all_gather,
@@ -47,6 +52,7 @@ _WEAK_PULL = 0.003
 _SEEDS = (0, 1, 2, 3)
 _MOST_ETA = 1.0
 
+_EXCHANGE_START = {"overhead_s": 6e-5, "eta_link": 0.5, "ramp": 0.4}
 _RING_START = {"overhead_s": 1.2e-5, "eta_link": 0.8, "ramp": 0.7}
 _CUSTOM_START = {"overhead_s": 5e-6, "eta_link": 0.6, "extra_s": 3e-6, "eta_link_two": 0.75, "ramp_two": 0.4}
 
@@ -77,6 +83,16 @@ class CollectiveFit:
     oldest_version: str = ""
     older: tuple[OlderFit, ...] = ()
 
+    @property
+    def is_exchange(self) -> bool:
+        """Whether it exchanges tokens of experts."""
+        return self.op_class.startswith(("dispatch", "combine"))
+
+    @property
+    def of_stack(self) -> bool:
+        """Whether it is the stack's own, not the library's: its all-reduce, its exchange of experts."""
+        return self.op_class == CUSTOM or self.is_exchange
+
 
 def wire_bytes(op_class: str, message_bytes: Array, group_size: int | Array, *, in_network: bool = False) -> Array:
     """Bytes that a rank sends [bytes], shape of `message_bytes`: those of the rows of a pass.
@@ -94,6 +110,33 @@ def wire_bytes(op_class: str, message_bytes: Array, group_size: int | Array, *, 
     """
     group = c.Group(inside=as_array(group_size), in_network=in_network)
     return message_bytes * _ALGORITHMS[op_class](group).scale_up_bytes
+
+
+def exchange_wire_s(
+    method: str, columns: Mapping[str, Array], ranks: Array | float, links: tuple[float, float]
+) -> Array:
+    """Time of one phase of an exchange of experts on the busiest links [s], shape (rows,).
+
+    Args:
+        method: low_latency, which copies a token for each of its experts, or high_throughput, which sends it once to
+            each domain and from there once to each rank.
+        columns: tokens of a rank, d_model, top_k, num_experts, num_nodes, element_bytes.
+        ranks: that exchange [count].
+        links: bytes/s each way inside a domain and beyond.
+
+    Sources: DeepEP README (low-latency and normal kernels).
+    """
+    c, n = columns, as_array(ranks) + np.zeros_like(columns["tokens"])
+    nodes = c["num_nodes"]
+    payload = c["tokens"] * c["d_model"] * c["element_bytes"]
+    picks = list(zip(c["num_experts"], c["top_k"], n, nodes, strict=True))
+    copies, domains = c["top_k"], c["top_k"]
+    if method != "low_latency":
+        copies = np.array([float(distinct_ranks(min(r, e), int(e), int(k))) for e, k, r, _ in picks])
+        domains = np.array([float(distinct_ranks(min(d, e), int(e), int(k))) for e, k, _, d in picks])
+    inside = n / nodes
+    within = payload * copies * (inside - 1.0) / inside / links[0]
+    return np.maximum(within, payload * domains * (nodes - 1.0) / nodes / links[1])
 
 
 def ring_seconds(values: Mapping[str, float], wire_s: Array) -> Array:
@@ -127,14 +170,18 @@ def two_shot_values(values: Mapping[str, float]) -> Values:
 
 
 def calibrate_collectives(
-    tables: Sequence[Measurements], links: Mapping[str, float], in_network: Collection[str] = ()
+    tables: Sequence[Measurements],
+    links: Mapping[str, float],
+    in_network: Collection[str] = (),
+    scale_out: Mapping[str, float] | None = None,
 ) -> list[CollectiveFit]:
     """Fit all collective tables.
 
     Args:
-        tables: "collective" and "custom_all_reduce" tables; others are ignored.
+        tables: "collective", "custom_all_reduce" and "expert_exchange" tables; others are ignored.
         links: bytes/s each way of the scale-up links of a chip; chips without an entry are ignored.
         in_network: chips whose switches reduce and multicast.
+        scale_out: bytes/s each way of a chip beyond its domain.
 
     Returns:
         One fit per chip, stack, collective and group size.
@@ -152,22 +199,32 @@ def calibrate_collectives(
         and t.chip in links
         and len(t.seconds) >= _FEWEST
     ]
+    exchange = [
+        t
+        for t in tables
+        if t.table == EXCHANGE and t.chip in links and t.chip in (scale_out or {}) and len(t.seconds) >= _FEWEST
+    ]
+
+    def model(table: Measurements) -> Model:
+        outer = (scale_out or {}).get(table.chip, np.inf)
+        return _model(table, (links[table.chip], outer), table.chip in in_network)
+
     out: list[CollectiveFit] = []
-    for kind in (ring, custom):
+    for kind, start in ((ring, _RING_START), (custom, _CUSTOM_START), (exchange, _EXCHANGE_START)):
         by_class: dict[tuple[str, ...], list[Measurements]] = {}
         for table in kind:
-            label = table.labels if kind is ring else (CUSTOM, table.labels[1])
+            label = (CUSTOM, table.labels[1]) if kind is custom else table.labels
             by_class.setdefault(label, []).append(table)
         for _, members in sorted(by_class.items()):
-            out += _fit_alike(members, links, in_network, _RING_START if kind is ring else _CUSTOM_START)
+            out += _fit_alike(members, model, start)
     return out
 
 
 def _fit_alike(
-    tables: Sequence[Measurements], links: Mapping[str, float], in_network: Collection[str], start: Values
+    tables: Sequence[Measurements], model_of: Callable[[Measurements], Model], start: Values
 ) -> list[CollectiveFit]:
     """Tables of one collective and group size: each is pulled towards the median of all."""
-    models = [_model(table, links[table.chip], table.chip in in_network) for table in tables]
+    models = [model_of(table) for table in tables]
     everything = [np.ones(len(t.seconds), dtype=np.bool_) for t in tables]
 
     def fit_all(masks: Sequence[Mask]) -> list[Values]:
@@ -186,7 +243,7 @@ def _fit_alike(
         unseen = np.concatenate([fold[place] for fold in held])
         ideal = np.abs(models[place](_ideal(start)) / table.seconds - 1.0)
         own = [
-            _older(one, values, links[table.chip], table.chip in in_network)
+            _older(one, values, model_of(one))
             for one in table.older
             if table.table == CUSTOM and not _is_fused(table.stack) and len(one.seconds) >= _FEWEST
         ]
@@ -196,8 +253,8 @@ def _fit_alike(
                 chip=table.chip,
                 stack=table.stack,
                 stack_version=table.stack_version,
-                op_class=CUSTOM if table.table == CUSTOM else RING_CLASSES[table.labels[0]],
-                group_size=int(table.labels[1]),
+                op_class=_op_class(table),
+                group_size=int(table.labels[-1]),
                 values=values,
                 errors=Errors(
                     rows=len(table.seconds),
@@ -215,10 +272,16 @@ def _fit_alike(
     return fits
 
 
-def _older(table: Measurements, newest: Values, link: float, in_network: bool) -> Older:
+def _op_class(table: Measurements) -> str:
+    if table.table == EXCHANGE:
+        method, phase, _ = table.labels
+        return f"{phase}_{method}"
+    return CUSTOM if table.table == CUSTOM else RING_CLASSES[table.labels[0]]
+
+
+def _older(table: Measurements, newest: Values, model: Model) -> Older:
     """An older version's table."""
-    model = _model(table, link, in_network)
-    target_s = model(newest) * table.seconds / cast(Array, table.newest_s)
+    target_s = table.seconds if table.newest_s is None else model(newest) * table.seconds / table.newest_s
     return Older(
         stack_version=table.stack_version,
         target_s=target_s,
@@ -232,7 +295,15 @@ def _ideal(start: Values) -> Values:
     return {name: 1.0 if name.startswith("eta") else 0.0 for name in start}
 
 
-def _model(table: Measurements, link: float, in_network: bool) -> Callable[[Mapping[str, float]], Array]:
+Model = Callable[[Mapping[str, float]], Array]
+
+
+def _model(table: Measurements, links: tuple[float, float], in_network: bool) -> Model:
+    if table.table == EXCHANGE:
+        method, _, ranks = table.labels
+        wire_s = exchange_wire_s(method, table.columns, float(ranks), links)
+        return lambda values: ring_seconds(values, wire_s)
+    link = links[0]
     message, size = table.columns["message_bytes"], int(table.labels[1])
     if table.table == CUSTOM:
         one, two = (wire_bytes(name, message, size, in_network=in_network) / link for name in (ONE_SHOT, TWO_SHOT))

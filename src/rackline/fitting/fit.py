@@ -34,6 +34,7 @@ _STREAMED = (Parameter(name="overhead_s", start=3e-6), _LINE[1], _CACHED)
 """Of kernels that move bytes and compute next to nothing."""
 TERMS: Mapping[str, tuple[Parameter, ...]] = {
     "gemm": (Parameter(name="overhead_s", start=4e-6), *_LINE, _DEPTH),
+    "latent_product": (Parameter(name="overhead_s", start=8e-6), *_LINE, _DEPTH, _TILE, _CACHED),
     "moe": (
         Parameter(name="overhead_s", start=3e-5),
         *_LINE,

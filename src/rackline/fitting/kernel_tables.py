@@ -1,12 +1,14 @@
 """Tables that name their operation in a column, in the columns of the other tables: one declaration an operation.
 
+A row may hold two operations (dispatch and combine of experts).
+
 They are those of NVIDIA's performance databases for vLLM, SGLang and TensorRT-LLM: single kernels, and whole attention
 modules with their products. `op_name` says what a row is; what differs from the other tables is the spelling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 Cells = Mapping[str, str]
@@ -156,6 +158,77 @@ _COLLECTIVES = (
         counts=lambda cells: "nccl_dtype" not in cells,
     ),
 )
+_ELEMENT = {
+    "bfloat16": 2.0,
+    "default": 2.0,
+    "fp8": 1.0 + 4.0 / 128.0,
+    "nvfp4": 0.5 + 1.0 / 16.0,
+    "fp4": 0.5 + 1.0 / 16.0,
+}
+_CORES = 20  # of a chip that DeepEP's kernels take unless told otherwise
+_CHIPS_A_NODE = {"gb200": 4, "gb300": 4}
+
+
+def _method(cells: Cells) -> str:
+    """Four bits take more than a quarter of bf16's time where tokens are forwarded: a kernel of its own."""
+    if cells["comm_backend"].endswith("_ll"):
+        return "low_latency"
+    return (
+        "high_throughput_fp4" if cells["comm_dtype"] == "nvfp4" and cells["phase"] == "dispatch" else "high_throughput"
+    )
+
+
+def _sent_bytes(cells: Cells) -> str:
+    """Bytes of an element: results come back in bf16, also of tokens dispatched in fewer bits."""
+    return str(2.0 if cells["phase"] == "combine" else _ELEMENT[cells["comm_dtype"]])
+
+
+def _transmit_s(name: str) -> Callable[[Cells], str]:
+    """Time by the microseconds of a row: its own seconds are a thousand times as long."""
+    return lambda cells: str((float(cells[f"{name}transmit_us"]) + float(cells[f"{name}notify_us"])) * 1e-6)
+
+
+def _node_ranks(cells: Cells) -> str:
+    return str(int(cells["node_num"]) * _CHIPS_A_NODE.get(cells["chip"], 8))
+
+
+_EXCHANGE: Mapping[str, Cell] = {"num_nodes": "node_num", "d_model": "hidden_size"}
+_EXCHANGES = (
+    Spelling(
+        table="expert_exchange",
+        columns={
+            **_EXCHANGE,
+            "method": _method,
+            "num_chips": "ep_size",
+            "tokens": "num_tokens",
+            "top_k": "topk",
+            "element_bytes": _sent_bytes,
+            "cores": lambda cells: cells["sms"] if int(cells["sms"]) else str(_CORES),
+            "seconds": _transmit_s(""),
+        },
+        counts=lambda cells: "_v2_" not in cells["comm_backend"],
+    ),
+)
+
+
+def _normal(phase: str) -> Spelling:
+    """DeepEP's kernels for prompts, dispatched in bf16."""
+    return Spelling(
+        table="expert_exchange",
+        columns={
+            **_EXCHANGE,
+            "method": _as("high_throughput"),
+            "phase": _as(phase),
+            "num_chips": _node_ranks,
+            "tokens": "num_token",
+            "top_k": "num_topk",
+            "element_bytes": _as("2.0"),
+            "cores": f"{phase}_sms",
+            "seconds": _transmit_s(f"{phase}_"),
+        },
+    )
+
+
 SPELLINGS: Mapping[str, tuple[Spelling, ...]] = {
     "gemm": (Spelling(table="gemm", columns={"dtype": "gemm_dtype"}),),
     "generation_attention": (Spelling(table="attention_decode", columns={**_CACHED, "context": _context}),),
@@ -182,6 +255,17 @@ SPELLINGS: Mapping[str, tuple[Spelling, ...]] = {
     **_module("compressed_sparse", "dsv4_csa_generation_module", "dsv4_csa_context_module"),
     **_module("heavily_compressed", "dsv4_hca_generation_module", "dsv4_hca_context_module"),
     **_module("block_sparse", "msa_generation_module", "msa_context_module"),
+    **{
+        f"mla_gen_{part}": (
+            Spelling(
+                table="latent_product",
+                columns={"dtype": "bmm_dtype", "part": _as(part), "tokens": "num_tokens", "q_heads": "num_heads"},
+            ),
+        )
+        for part in ("pre", "post")
+    },
+    "moe_a2a": _EXCHANGES,
+    "normal": (_normal("dispatch"), _normal("combine")),
     "gdn": _linear("gated_delta"),
     "kda": _linear("kda"),
     "mamba2": _by_phase("convolution", _convolution(_mamba_channels), _is_sound_convolution),
@@ -209,13 +293,12 @@ def names_operations(header: list[str]) -> bool:
     return "op_name" in header
 
 
-def spelled_row(cells: Cells) -> tuple[str, dict[str, str]] | None:
-    """Name of the format and a row in its columns; None for an operation that no format is of.
+def spelled_rows(cells: Cells) -> Iterator[tuple[str, dict[str, str]]]:
+    """Name of the format and a row in its columns, for each operation of a row that a format is of.
 
     >>> cells = {"op_name": "gemm", "gemm_dtype": "fp8", "m": "8", "n": "64", "k": "32", "stack": "vllm"}
-    >>> found = spelled_row(cells)
-    >>> found and (found[0], found[1]["dtype"])
-    ('gemm', 'fp8')
+    >>> [(name, found["dtype"]) for name, found in spelled_rows(cells)]
+    [('gemm', 'fp8')]
     """
     for spelling in SPELLINGS.get(cells["op_name"] or "", ()):
         if spelling.counts(cells):
@@ -224,5 +307,4 @@ def spelled_row(cells: Cells) -> tuple[str, dict[str, str]] | None:
                 for ours, how in spelling.columns.items()
                 if not isinstance(how, str) or how in cells
             }
-            return spelling.table, {**cells, **made}
-    return None
+            yield spelling.table, {**cells, **made}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -133,9 +132,9 @@ def calibrate_class(groups: Sequence[Group]) -> ClassResult:
 
 
 def _older(group: Group, newest: Values) -> Older:
-    """An older version's table."""
-    target_s = seconds(newest, group.work) * group.measured_s / cast(Array, group.newest_s)
-    return version_of(group, newest, target_s)
+    """An older version's table. Where it shares no shapes with the newest, its times are as they were measured."""
+    ratio = 1.0 if group.newest_s is None else seconds(newest, group.work) / group.newest_s
+    return version_of(group, newest, group.measured_s * ratio)
 
 
 def version_of(group: Group, known: Values, target_s: Array) -> Older:

@@ -18,6 +18,8 @@ from rackline.fitting.tables import Array
 
 WORTH = 0.05
 """Mean |log error| that numbers of its own must gain a version."""
+_WORST_MEDIAN = 0.2
+"""Median error of numbers of its own beyond which they describe nothing."""
 _SEEDS = (0, 1, 2, 3)
 
 
@@ -93,8 +95,10 @@ def older_fits(newest: Values, newest_version: str, tables: Sequence[Older]) -> 
 
 
 def is_worth(own: Array, known: Array) -> bool:
-    """Whether numbers of its own gain a version more than WORTH, by their errors and those of known numbers."""
-    return bool(np.mean(np.log1p(known)) - np.mean(np.log1p(own)) > WORTH)
+    """Whether numbers of its own gain a version more than WORTH, by their errors and those of known numbers, and are
+    good enough themselves."""
+    gain = np.mean(np.log1p(known)) - np.mean(np.log1p(own))
+    return bool(gain > WORTH and np.median(own) < _WORST_MEDIAN)
 
 
 def held_out_errors(table: Older, known: Values, fitted: Mapping[str, Mask] | None = None) -> tuple[Array, Array]:

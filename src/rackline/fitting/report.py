@@ -26,6 +26,7 @@ _NAMED = {
     "attention_decode": "attention decode",
     "encoder_prefill": "encoder attention",
     "hyper_connections": "hyper-connections",
+    "latent_product": "latent products",
 }
 _OF_KERNEL = {
     "mla": "mla",
@@ -41,6 +42,7 @@ KINDS = (
     "gemm bf16",
     "gemm fp8 and fp4",
     "gemm integer weights",
+    "latent products",
     "attention prefill",
     "attention decode",
     *_OF_KERNEL.values(),
@@ -50,6 +52,7 @@ KINDS = (
     "moe",
     "library collectives",
     "custom all-reduce",
+    "expert exchange",
 )
 
 
@@ -90,8 +93,8 @@ def errors_by_kind(result: CalibrationResult) -> tuple[KindErrors, ...]:
     for fit in result.kernels:
         found.setdefault(kind_of(fit.group.work.op_class, fit.group.work.dtype), []).append(fit.errors)
     for fit in result.collectives:
-        name = "custom all-reduce" if fit.op_class == CUSTOM else "library collectives"
-        found.setdefault(name, []).append(fit.errors)
+        own = "custom all-reduce" if fit.op_class == CUSTOM else "expert exchange"
+        found.setdefault(own if fit.of_stack else "library collectives", []).append(fit.errors)
     return tuple(_medians(kind, found[kind]) for kind in KINDS if kind in found)
 
 

@@ -51,7 +51,8 @@ def rocm_row(values: Mapping[str, str]) -> dict[str, str] | None:
     'fp8'
     """
     stack = canonical_name("stacks", values["stack"]) or values["stack"]
-    own = {**values, "stack": stack, "stack_version": VERSION, "moe_tp": "1", "ep": "1", "distribution": "balanced"}
+    usual = {"moe_tp": "1", "ep": "1", "distribution": "balanced", "kernel": ""}  # tuned shape by shape
+    own = {**values, "stack": stack, "stack_version": VERSION, **usual}
     if "act_dtype" in values:
         dtype = _EXPERTS.get((values["act_dtype"], values["weight_dtype"], values["scaling"]))
         return {**own, "dtype": dtype} if dtype and values["gated"] == "1" else None

@@ -56,6 +56,7 @@ def calibrate(
     chips: Mapping[str, Chip],
     links: Mapping[str, float],
     in_network: Collection[str] = (),
+    scale_out: Mapping[str, float] | None = None,
     models: Iterable[Model],
     processes: int = 2,
     done: Callable[[str, int, int], None] | None = None,
@@ -67,6 +68,7 @@ def calibrate(
         chips: name → chip.
         links: chip name → scale-up bytes/s each way.
         in_network: chips whose switches add up and multicast.
+        scale_out: chip name → bytes/s each way beyond its domain.
         models: models on whose layers siblings are compared.
         processes: number of processes; 1 runs everything in this one [count].
         done: called with (what, finished, all) after each class.
@@ -77,7 +79,7 @@ def calibrate(
     by_class: dict[str, list[Measurements]] = {}
     for table in tables:
         by_class.setdefault(FORMATS[table.table].fits[0], []).append(table)
-    shared = (by_class, dict(chips), dict(links), tuple(in_network))
+    shared = (by_class, dict(chips), dict(links), tuple(in_network), dict(scale_out or {}))
     results = dict(mapped(_fitter, shared, list(by_class), processes, done))
     classes = [r for r in results.values() if isinstance(r, ClassResult)]
     collectives = results.get(COLLECTIVE)
@@ -99,12 +101,13 @@ def _fitter(
     chips: dict[str, Chip],
     links: Mapping[str, float],
     in_network: Collection[str],
+    scale_out: Mapping[str, float],
 ) -> Callable[[str], ClassResult | list[CollectiveFit] | None]:
     """What fits the tables of a class; None for one with too few rows."""
 
     def fitted(name: str) -> ClassResult | list[CollectiveFit] | None:
         if name == COLLECTIVE:
-            return calibrate_collectives(by_class[name], links, in_network)
+            return calibrate_collectives(by_class[name], links, in_network, scale_out)
         groups = groups_of(by_class[name], chips)
         return calibrate_class(groups) if groups else None
 

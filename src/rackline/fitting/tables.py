@@ -1,7 +1,8 @@
 """Tables of measured operations: read by their columns, checked, reduced to one row per shape.
 
 A table is a CSV file whose header decides what it measures (`TABLES`). Rows of older versions of a stack are kept apart
-and counted; of several kernels with one key the fastest is kept, since that is the one a stack picks.
+where their shapes were measured again. Of several kernels with one key the fastest is kept, since that is the one a
+stack picks; kernels that were made for other shapes are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from rackline.catalog import release_numbers, version_key
 from rackline.errors import InputError, nearest_names
 from rackline.files import read_lines
-from rackline.fitting.kernel_tables import names_operations, spelled_row
+from rackline.fitting.kernel_tables import names_operations, spelled_rows
 from rackline.fitting.rocm_tables import is_rocm, rocm_header, rocm_row
 
 Array = npt.NDArray[np.float64]
@@ -36,6 +37,7 @@ class TableFormat:
         family: sizes (or words) that make a shape family: one is fitted or held out as a whole.
         usual: what a column stands for that a table lacks or leaves empty; 0 is allowed in it.
         fits: classes of the rows of a pass whose numbers are fitted to it; empty for none.
+        fitted: size → smallest and largest that is fitted; beyond them no layer has rows, or stacks run other kernels.
     """
 
     name: str
@@ -45,6 +47,7 @@ class TableFormat:
     family: tuple[str, ...] = ()
     usual: Mapping[str, str] = field(default_factory=dict[str, str])
     fits: tuple[str, ...] = ()
+    fitted: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -95,7 +98,14 @@ def _states(name: str) -> tuple[TableFormat, TableFormat]:
 
 
 TABLES = (
-    TableFormat(name="gemm", labels=("dtype",), sizes=("m", "n", "k"), family=("n", "k"), fits=("gemm",)),
+    TableFormat(
+        name="gemm",
+        labels=("dtype",),
+        sizes=("m", "n", "k"),
+        family=("n", "k"),
+        fits=("gemm",),
+        fitted={"n": (128, math.inf), "k": (128, math.inf)},
+    ),
     *(
         TableFormat(
             name=f"attention_{phase}",
@@ -104,6 +114,7 @@ TABLES = (
             family=("batch", *_GQA),
             usual={"window": "0"},
             fits=(f"attention_{phase}",),
+            fitted={"head_dim": (1, 128), "window": (0, 0)},
         )
         for phase, tokens in (("decode", "context"), ("prefill", "tokens"))
     ),
@@ -125,6 +136,7 @@ TABLES = (
         family=("d_model", "d_ff", "num_experts", "moe_tp", "ep"),
         usual={"matrices": "3"},
         fits=("moe",),
+        fitted={"matrices": (3, 3)},
     ),
     TableFormat(
         name="collective",
@@ -137,6 +149,21 @@ TABLES = (
         labels=("implementation", "num_chips"),
         sizes=("message_bytes",),
         fits=("collective",),
+    ),
+    TableFormat(
+        name="latent_product",
+        labels=("dtype",),
+        sizes=("tokens", "q_heads"),
+        words=("part",),
+        family=("q_heads",),
+        fits=("latent_product",),
+    ),
+    TableFormat(
+        name="expert_exchange",
+        labels=("method", "phase", "num_chips"),
+        sizes=("num_nodes", "d_model", "tokens", "top_k", "num_experts", "element_bytes", "cores"),
+        fits=("collective",),
+        fitted={"cores": (20, math.inf)},
     ),
     TableFormat(name="deepep_low_latency", labels=(), sizes=("num_nodes", "d_model", "tokens", "top_k", "num_experts")),
     *_module("mla_module", "mla"),
@@ -175,6 +202,8 @@ TABLES = (
 FEWEST_ROWS = 10
 ALIKE = 0.05
 """Mean |log ratio| of the times of two versions at equal shapes below which they are one."""
+SAME_KERNEL = 0.1
+"""Mean distance of the log ratio from its median below which one number describes it."""
 FORMATS: Mapping[str, TableFormat] = {form.name: form for form in TABLES}
 
 
@@ -190,10 +219,11 @@ class Measurements:
         words: text columns by name, one per row.
         seconds: time of one call [s], shape (rows,).
         families: family of each row, shape (rows,).
-        older: the shapes that older versions share with this one, the newest of them first.
-        newest_s: of an older version: times of the newest one at the same shapes [s], shape (rows,).
-        older_rows: rows of older versions [count].
-        slower_rows: rows of slower kernels with the same key [count].
+        older: tables of older versions, the newest of them first.
+        newest_s: of an older version: times of the newest one at the same shapes [s], shape (rows,); None where both
+            share too few to be compared.
+        older_rows: rows of older versions that are not among the newest's [count].
+        slower_rows: rows of slower kernels with the same key, and of kernels for other shapes [count].
     """
 
     table: str
@@ -220,6 +250,7 @@ class Measurements:
 class _Row:
     group: tuple[str, ...]
     version: str
+    kernel: str
     sizes: tuple[float, ...]
     words: tuple[str, ...]
     seconds: float
@@ -257,8 +288,10 @@ def read_tables(paths: Iterable[str | Path], chips: Sequence[str], held: Collect
     out: list[Measurements] = []
     for form in TABLES:
         groups: dict[tuple[str, ...], list[_Row]] = {}
+        places = {form.sizes.index(name): bounds for name, bounds in form.fitted.items()}
         for row in rows.get(form.name, []):
-            groups.setdefault(row.group, []).append(row)
+            if all(least <= row.sizes[place] <= most for place, (least, most) in places.items()):
+                groups.setdefault(row.group, []).append(row)
         out += [_group(form, group, members) for group, members in sorted(groups.items())]
     return out
 
@@ -302,18 +335,17 @@ def table_rows(path: Path, lines: Iterable[str]) -> Iterator[TableRow]:
                 continue
             row = dict(zip(header, cells, strict=False))
             problem: tuple[str, ...] = ()
+            rows: list[tuple[TableFormat | None, dict[str, str]]] = [(form, row)]
             if len(cells) != len(header):
                 problem = (f"{len(cells)} values", f"{len(header)} values, one per column")
             elif named:
-                found = spelled_row(row)
-                form, row = (None, row) if found is None else (FORMATS[found[0]], found[1])
+                rows = [(FORMATS[name], found) for name, found in spelled_rows(row)] or rows
             elif rocm:
                 translated = rocm_row(row)
-                if translated is None:
-                    continue
-                row = translated
-            usual = {} if form is None else {name: text for name, text in form.usual.items() if not row.get(name)}
-            yield TableRow(line=reader.line_num, form=form, cells={**row, **usual}, named=named, problem=problem)
+                rows = [] if translated is None else [(form, translated)]
+            for of, found in rows:
+                usual = {} if of is None else {name: text for name, text in of.usual.items() if not found.get(name)}
+                yield TableRow(line=reader.line_num, form=of, cells={**found, **usual}, named=named, problem=problem)
     except csv.Error as error:
         raise InputError(what="operation table", given=str(path), allowed=f"a readable CSV file ({error})") from None
 
@@ -350,6 +382,7 @@ def _row(form: TableFormat, values: dict[str, str], chips: frozenset[str], where
     return _Row(
         group=(chip, values["stack"], *(values[name] for name in form.labels)),
         version=values["stack_version"],
+        kernel=values.get("kernel_source") or values.get("kernel") or "",
         sizes=tuple(_positive(name, values[name], where, zero=name in form.usual) for name in form.sizes),
         words=tuple(values[name] for name in form.words),
         seconds=_positive("seconds", values["seconds"], where),
@@ -369,30 +402,70 @@ def _positive(name: str, text: str, where: str, zero: bool = False) -> float:
 def _group(form: TableFormat, group: tuple[str, ...], rows: list[_Row]) -> Measurements:
     """Rows of the newest version that measured them, with the older ones beside.
 
-    Versions hardly measure the same shapes. One that takes the time of the newest at those that they share adds its
-    others to the newest's.
+    Versions hardly measure the same shapes. Shapes that only an older one measured are the newest's at the median ratio
+    of both over the shapes that they share, which is 1 where they are alike. Where they share too few, or their ratio
+    differs from shape to shape, they run different kernels: the older one's times are its own, if it measured as many.
     """
+    given = len(rows)
+    rows = _of_main_kernels(form, rows)
     versions: dict[str, list[_Row]] = {}
     for row in rows:
         versions.setdefault(row.version, []).append(row)
     # commits have no order: they count where there is nothing else
     latest = max(versions, key=lambda version: (bool(release_numbers(version)), version_key(version)))
     kept = versions.pop(latest)
-    newest = _fastest(kept)
+    known = _fastest(kept)
     older: list[Measurements] = []
-    alike: list[_Row] = []
     for version in sorted(filter(release_numbers, versions), key=version_key, reverse=True):
-        shared = [row for row in versions[version] if (row.sizes, row.words) in newest]
-        own = _fastest(shared)
-        apart = np.array([abs(math.log(time / newest[key])) for key, time in own.items()])
-        if len(apart) >= FEWEST_ROWS and np.mean(apart) < ALIKE:
-            alike += [row for row in versions[version] if (row.sizes, row.words) not in newest]
-        if shared:
-            times = np.array([newest[key] for key in sorted(own)])
-            older.append(replace(_of_version(form, group, shared), newest_s=times))
-    kept = [*kept, *alike]
+        own = _fastest(versions[version])
+        apart = np.array([math.log(known[key] / time) for key, time in own.items() if key in known])
+        measured = _of_version(form, group, versions[version])
+        if len(apart) >= FEWEST_ROWS and np.mean(np.abs(apart - np.median(apart))) < SAME_KERNEL:
+            factor = 1.0 if np.mean(np.abs(apart)) < ALIKE else math.exp(float(np.median(apart)))
+            added = [
+                replace(row, seconds=row.seconds * factor)
+                for row in versions[version]
+                if (row.sizes, row.words) not in known
+            ]
+            known |= _fastest(added)
+            kept = [*kept, *added]
+            measured = replace(measured, newest_s=np.array([known[key] for key in sorted(own)]))
+        elif len(own) < len(known):
+            continue
+        older.append(measured)
     measured = replace(_of_version(form, group, kept), stack_version=latest)
-    return replace(measured, older=tuple(older), older_rows=len(rows) - len(kept))
+    return replace(
+        measured,
+        older=tuple(older),
+        older_rows=len(rows) - len(kept),
+        slower_rows=measured.slower_rows + given - len(rows),
+    )
+
+
+def _of_main_kernels(form: TableFormat, rows: list[_Row]) -> list[_Row]:
+    """Rows of the kernels that measured the most shape families, and of all that share one with them.
+
+    Kernels that have no family of shapes in common are no alternatives: an engine takes the others, in the same data
+    type, for models that these do not serve.
+    """
+    families: dict[str, set[_Family]] = {}
+    for row in rows:
+        families.setdefault(row.kernel, set()).add(_family(form, row.sizes))
+    together: list[tuple[set[str], set[_Family]]] = []
+    for kernel, own in families.items():
+        joined = [one for one in together if one[1] & own]
+        together = [one for one in together if one not in joined]
+        together.append(({kernel}.union(*(names for names, _ in joined)), own.union(*(of for _, of in joined))))
+    main = max(together, key=lambda one: len(one[1]))[0]
+    return [row for row in rows if row.kernel in main]
+
+
+_Family = tuple[float, ...]
+
+
+def _family(form: TableFormat, sizes: tuple[float, ...]) -> _Family:
+    """Sizes that make the shape family of a row."""
+    return tuple(sizes[form.sizes.index(name)] for name in form.family)
 
 
 _Shape = tuple[tuple[float, ...], tuple[str, ...]]
@@ -412,9 +485,8 @@ def _of_version(form: TableFormat, group: tuple[str, ...], rows: list[_Row]) -> 
     fastest = _fastest(rows)
     keys = sorted(fastest)
     columns = {name: np.array([sizes[i] for sizes, _ in keys]) for i, name in enumerate(form.sizes)}
-    places = [form.sizes.index(name) for name in form.family]
-    numbering: dict[tuple[float, ...], int] = {}
-    families = [numbering.setdefault(tuple(sizes[i] for i in places), len(numbering)) for sizes, _ in keys]
+    numbering: dict[_Family, int] = {}
+    families = [numbering.setdefault(_family(form, sizes), len(numbering)) for sizes, _ in keys]
     return Measurements(
         table=form.name,
         chip=group[0],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from rackline.fitting.reject import host_bound_chips
 from rackline.fitting.rocm_tables import VERSION as ROCM
 from rackline.fitting.run import CalibrationResult
 from rackline.fitting.solver import Values
-from rackline.passes.calibration import PARENT_CLASS
+from rackline.passes.calibration import PARENT_CLASS, STAGED
 from rackline.serving.stack import known_stack
 
 GENERIC = "generic"
@@ -42,6 +43,7 @@ _ASSUMED = (
     {"chip": "*", "class": "embedding", "dtype": "*", "overhead_s": 2e-6, "eta_compute": 0.75, "eta_memory": 0.75},
 )
 
+_SHARED_BY = 4  # ranks that take all that a host passes on
 _ALWAYS = ("host_s_per_step", "separate_quantise")
 
 Entry = dict[str, str | float | int]
@@ -50,16 +52,14 @@ Entry = dict[str, str | float | int]
 def stacks_of(result: CalibrationResult) -> list[str]:
     """Stacks that have a kernel or a custom all-reduce, sorted."""
     kernels = {fit.group.stack for fit in result.kernels}
-    return sorted(kernels | {fit.stack for fit in result.collectives if fit.op_class == CUSTOM})
+    return sorted(kernels | {fit.stack for fit in result.collectives if fit.of_stack})
 
 
 def stack_file(result: CalibrationResult, stack: str) -> str:
     """TOML of the accepted fits of one stack."""
     kernels = [fit for fit in result.kernels if fit.group.stack == stack]
     bound = host_bound_chips(result.collectives)
-    custom = [
-        fit for fit in result.collectives if fit.stack == stack and fit.op_class == CUSTOM and fit.chip not in bound
-    ]
+    custom = [fit for fit in result.collectives if fit.stack == stack and fit.of_stack and fit.chip not in bound]
     full = record.full_name if (record := known_stack(stack)) else stack
     return _file(
         name=stack,
@@ -97,7 +97,8 @@ def stack_file(result: CalibrationResult, stack: str) -> str:
 
 
 def generic_file(result: CalibrationResult, name: str = GENERIC) -> str:
-    """TOML of the parents: each generation and all chips over all stacks, and the library collectives of each chip."""
+    """TOML of the parents: each generation and all chips over all stacks, and the library collectives of each chip;
+    those that the host limited are of chips without access to each other's memory."""
     operations: list[Entry] = [dict(entry) for entry in _ASSUMED]
     for op_class, types in result.parents.items():
         for dtype, parents in types.items():
@@ -109,8 +110,13 @@ def generic_file(result: CalibrationResult, name: str = GENERIC) -> str:
                 operations += _entries(chip, op_class, dtype, values, {"rows": rows, "evidence": "derived"})
     bound = host_bound_chips(result.collectives)
     kept = [fit for fit in result.collectives if fit.chip not in bound]
-    library = [fit for fit in kept if fit.op_class != CUSTOM]
-    collectives = [entry for fit in library for entry in collective_entries(fit)]
+    library = [fit for fit in kept if not fit.of_stack]
+    staged = [
+        replace(fit, op_class=f"{fit.op_class}{STAGED}")
+        for fit in result.collectives
+        if fit.chip in bound and not fit.of_stack
+    ]
+    collectives = [entry for fit in [*library, *staged] for entry in collective_entries(fit)]
     return _file(
         name=name,
         full_name="All stacks, fitted",
@@ -121,8 +127,8 @@ def generic_file(result: CalibrationResult, name: str = GENERIC) -> str:
         ),
         evidence="derived",
         operations=operations,
-        collectives=[*collectives, *_collective_parents(kept)],
-        rejected=[f"{chip}: {reason}" for chip, reason in sorted(bound.items())],
+        collectives=[*collectives, *_collective_parents([fit for fit in (*kept, *staged) if not fit.is_exchange])],
+        rejected=[f"{chip}: {reason}; of chips without peer access" for chip, reason in sorted(bound.items())],
         assumed=len(_ASSUMED),
     )
 
@@ -247,12 +253,22 @@ def _of_older(fit: OlderFit) -> Entry:
 
 
 def _collective_parents(fits: Iterable[CollectiveFit]) -> list[Entry]:
-    """Medians over chips of each collective and group size."""
+    """Medians over chips of each collective and group size.
+
+    Assumes: through the host all ranks together get what four get; that eight get less in one box is its own (its two
+        sockets).
+    """
     found: dict[tuple[str, int], list[Values]] = {}
     for fit in fits:
         for entry in collective_entries(fit):
             numbers = {k: float(v) for k, v in entry.items() if k in ("overhead_s", "eta_link", "ramp")}
             found.setdefault((str(entry["class"]), fit.group_size), []).append(numbers)
+    for (name, size), values in found.items():
+        if name.endswith(STAGED) and size > _SHARED_BY:
+            shared = [one["eta_link"] for one in found.get((name, _SHARED_BY), [])]
+            found[name, size] = [
+                {**own, "eta_link": eta * _SHARED_BY / size} for own, eta in zip(values, shared, strict=True)
+            ]
     return [
         {
             "chip": "*",

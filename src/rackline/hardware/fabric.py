@@ -39,6 +39,8 @@ class FabricLevel:
         num_switches: Switch chips of one domain, where more are built in than the ports need [count].
         in_network_reduction: Whether the switches add up and multicast what the chips send, so that an all-reduce
             sends its buffer once instead of twice.
+        peer_access: Whether chips copy from each other's memory; else every byte goes through the memory of the host
+            (GeForce cards, virtual machines, PCIe boxes with several roots).
     """
 
     name: Literal["scale_up", "scale_out"]
@@ -51,11 +53,14 @@ class FabricLevel:
     switch_ports: Count | None = None
     num_switches: Count | None = None
     in_network_reduction: bool = False
+    peer_access: bool = True
 
     def problem(self) -> str | None:
         """What is inconsistent in a file."""
         if self.in_network_reduction and self.topology != "switch":
             return "in_network_reduction belongs to topology switch, and only there"
+        if not self.peer_access and (self.name != "scale_up" or self.topology != "switch"):
+            return "peer_access = false belongs to a scale_up level of topology switch, and only there"
         has_axes = {"switch": False, "torus": True, "mesh": False}[self.topology]
         if has_axes != (self.torus_axes is not None):
             return "torus_axes belong to topology torus, and only there"

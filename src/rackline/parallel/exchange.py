@@ -95,8 +95,13 @@ def collective_rows(
 
 
 def all_reduce_algorithms(cluster: Cluster) -> tuple[Callable[[c.Group], c.CollectiveCost], ...]:
-    """On a torus only neighbours are one step away; on a switch all are."""
-    return (c.all_reduce_ring,) if cluster.scale_up.topology == "torus" else c.ALL_REDUCE
+    """On a torus only neighbours are one step away, on a switch all are; through the host's memory libraries run rings,
+    and the engines' own kernels need access to each other's memory.
+
+    Sources: vLLM, custom_all_reduce.py (disabled where peer access is missing).
+    """
+    level = cluster.scale_up
+    return c.ALL_REDUCE if level.topology != "torus" and level.peer_access else (c.all_reduce_ring,)
 
 
 def exchange_rows(model: Model, layout: Sharding, precision: Precision, cluster: Cluster) -> list[Row]:

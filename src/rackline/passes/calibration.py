@@ -29,6 +29,7 @@ _KERNEL_PARENT = {
 PARENT_CLASS = {
     **{f"{name}_{phase}": f"{of}_{phase}" for name, of in _KERNEL_PARENT.items() for phase in ("decode", "prefill")},
     **dict.fromkeys(("convolution_decode", "convolution_prefill", "hyper_connections", "quantise"), "elementwise"),
+    "latent_product": "gemm",
 }
 """Class whose numbers one takes that was measured nowhere."""
 
@@ -109,6 +110,8 @@ class CollectiveCalibration:
         )
 
 
+STAGED = "_staged"
+"""Ending of collectives through the memory of the host."""
 UNIT_OPERATION = OperationCalibration()
 UNIT_COLLECTIVE = CollectiveCalibration()
 
@@ -177,10 +180,17 @@ class Calibration:
             name = PARENT_CLASS.get(name, "")
         return UNIT_OPERATION
 
-    def collective(self, name: str) -> CollectiveCalibration | None:
-        """Numbers of a collective; None if this stack does not have the kernel."""
+    def collective(self, name: str, *, peer_access: bool = True) -> CollectiveCalibration | None:
+        """Numbers of a collective; None if this stack does not have the kernel.
+
+        Args:
+            name: class of the collective.
+            peer_access: whether the chips copy from each other's memory; else those of its staged kind, if there are.
+        """
         if not self.collectives:
             return UNIT_COLLECTIVE
+        if not peer_access and (staged := self.collectives.get(f"{name}{STAGED}")):
+            return staged
         return self.collectives.get(name, self.collectives.get("collective"))
 
 

@@ -177,8 +177,9 @@ def at_version(record: CalibrationRecord, chip: str, version: str) -> tuple[Cali
 
 
 def _nearest(entry: Entry, older: Sequence[Entry], version: str, chip: str) -> Entry:
-    """The entry of the nearest version; the newer of two that are as near."""
-    if entry.chip != chip or not entry.stack_version:
+    """The entry of the nearest version; the newer of two that are as near. An entry whose version is a commit or a
+    library's has no older ones."""
+    if entry.chip != chip or not release_numbers(entry.stack_version or ""):
         return entry
     same = [one for one in older if _key(one) == _key(entry)]
     newest_first = sorted(same, key=lambda one: release_numbers(one.stack_version or ""), reverse=True)

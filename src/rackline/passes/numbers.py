@@ -120,7 +120,8 @@ def _kernel_overhead_s(
 
 
 def _fabric_numbers(row: Row, calibration: Calibration, cluster: Cluster | None) -> RowNumbers:
-    kernel = calibration.collective(row.op_class)
+    peer_access = cluster is None or cluster.scale_up.peer_access
+    kernel = calibration.collective(row.op_class, peer_access=peer_access)
     found = kernel or UNIT_COLLECTIVE
     overhead_s, eta_link, ramp = found.at(row.group_size)
     rates: dict[Resource, FloatLike] = {}

@@ -10,7 +10,7 @@ import numpy as np
 
 from rackline.errors import InputError, RacklineError, nearest_names
 from rackline.fitting.amounts import Amounts, amounts
-from rackline.fitting.collectives import ONE_SHOT, TWO_SHOT, wire_bytes
+from rackline.fitting.collectives import EXCHANGE, ONE_SHOT, TWO_SHOT, exchange_wire_s, wire_bytes
 from rackline.fitting.fit import seconds as line_seconds
 from rackline.fitting.modules import LAYERS
 from rackline.fitting.modules import seconds as layer_seconds
@@ -68,6 +68,8 @@ def op_seconds(resolver: Resolver, cases: Sequence[Case]) -> list[float]:
     columns = {name: _column(cases, name) for name in FORMATS[op].sizes}
     if op == "deepep_low_latency":
         seconds = _deepep(resolver, chip, numbers, columns)
+    elif op == EXCHANGE:
+        seconds = _exchange(resolver, chip, numbers, cases, columns)
     elif op in ("collective", "custom_all_reduce"):
         seconds = _collective(resolver, chip, numbers, cases, columns["message_bytes"])
     elif op in LAYERS:
@@ -128,7 +130,11 @@ def _collective(resolver: Resolver, chip: Chip, numbers: Calibration, cases: Seq
                 what="collective", given=name, allowed=", ".join(COLLECTIVES), nearest=near[0] if near else None
             )
         op_class = COLLECTIVES[name]
-        return as_array(seconds(op_class, numbers.collective(op_class) or UNIT_COLLECTIVE))
+        found = numbers.collective(op_class)
+        staged = numbers.collective(op_class, peer_access=False)
+        if staged is not None and staged.origin.endswith(f", {chip.name}"):
+            found = staged  # the box of this chip's tables had no peer access
+        return as_array(seconds(op_class, found or UNIT_COLLECTIVE))
     ending = "_eager" if cases[0].text("implementation").endswith("_eager") else ""
     options: list[FloatLike] = []
     for op_class in (ONE_SHOT, TWO_SHOT):
@@ -136,6 +142,19 @@ def _collective(resolver: Resolver, chip: Chip, numbers: Calibration, cases: Seq
         if found is not None:
             options.append(seconds(op_class, found))
     return fastest(options or [seconds(TWO_SHOT, UNIT_COLLECTIVE)])
+
+
+def _exchange(
+    resolver: Resolver, chip: Chip, numbers: Calibration, cases: Sequence[Case], columns: dict[str, Array]
+) -> Array:
+    """One phase of an exchange of experts."""
+    ranks = np.array([float(case.num_chips) for case in cases])
+    on = resolver.cluster(chip, int(ranks.max()))
+    outer = np.inf if on.scale_out is None else on.scale_out.bytes_per_s_each_way
+    method, phase = cases[0].text("method"), cases[0].text("phase")
+    wire_s = exchange_wire_s(method, columns, ranks, (on.scale_up.bytes_per_s_each_way, outer))
+    found = numbers.collective(f"{phase}_{method}") or numbers.collective("all_to_all") or UNIT_COLLECTIVE
+    return as_array(collective_seconds(found, ranks, [wire_s]))
 
 
 def _deepep(resolver: Resolver, chip: Chip, numbers: Calibration, columns: dict[str, Array]) -> Array:
