@@ -100,6 +100,12 @@ class Row:
         parts = (*(self.amounts(resource) for resource in RESOURCES), self.launches, self.extra, self.depth, self.tiles)
         return {name for part in parts for name in part} | ({self.step_feature} if self.is_fabric else set())
 
+    def where(self, holds: Array) -> Row:
+        """The same without any work in the layouts where it does not hold."""
+        shares = holds.astype(float)
+        names = ("compute", "hbm", "launches", "extra", "depth", "tiles")
+        return replace(self, **{name: scaled(getattr(self, name), shares) for name in names})
+
     def take(self, layouts: int | Array) -> Row:
         """The scalar row of one layout of several, or the row of some of them."""
 

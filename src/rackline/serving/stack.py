@@ -94,6 +94,10 @@ class Stack(CatalogueObject):
             decoding has none [bytes].
         untuned_experts: Chip generation and data type of experts whose kernels have no tuned configuration.
         untuned_slowdown: Time of such kernels over that of the tuned ones in the tables [ratio].
+        padded_experts: Chip generation and data type of experts whose kernel pads each expert of a rank to whole tiles,
+            chosen or not.
+        padded_below_tp: Chips that share an expert from which another kernel runs; none where it always does [chips].
+        padded_eta_compute: Share of the peak that the padding kernel reaches [1].
         first_token_s: Time to first token beyond the passes: tokenizer, scheduling, network [s].
         first_token_equal_s: The same where a benchmark's requests all have one length [s]; first_token_s if missing.
         burst_share: Share of the other requests' prompts that a request waits for in a closed loop, whose requests
@@ -151,6 +155,9 @@ class Stack(CatalogueObject):
     sample_bytes_per_logit: NonNegative = 0.0
     untuned_experts: tuple[Text, ...] = ()
     untuned_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
+    padded_experts: tuple[Text, ...] = ()
+    padded_below_tp: Count | None = None
+    padded_eta_compute: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     first_token_s: NonNegative = 0.0
     first_token_equal_s: NonNegative | None = None
     burst_share: Fraction = 0.0
@@ -195,7 +202,7 @@ class Stack(CatalogueObject):
             num_layers: layers of the model [count].
         """
         added_s = self.host_s_per_step + self.gap_s_per_layer * num_layers
-        if numbers.is_unit or not (added_s or self.untuned_experts):
+        if numbers.is_unit or not (added_s or self.untuned_experts or self.padded_experts):
             return numbers
         slower = 1.0 / self.untuned_slowdown
         operations = dict(numbers.operations)
@@ -213,7 +220,23 @@ class Stack(CatalogueObject):
                     evidence="derived",
                     origin=f"{found.origin}, × {self.untuned_slowdown:g}: no tuned configuration in this version",
                 )
-        return replace(numbers, host_s_per_step=numbers.host_s_per_step + added_s, operations=operations)
+        padded: dict[str, float] = {}
+        for of in self.padded_experts:
+            chips, _, dtype = of.partition(" ")
+            if chips == generation:
+                padded[dtype] = self.padded_below_tp or inf
+                operations["padded_moe", dtype] = replace(
+                    numbers.lookup("moe", dtype),
+                    eta_compute=self.padded_eta_compute,
+                    evidence="derived",
+                    origin="every expert padded to whole tiles in this version",
+                )
+        return replace(
+            numbers,
+            host_s_per_step=numbers.host_s_per_step + added_s,
+            operations=operations,
+            padded_experts=padded,
+        )
 
     def on(self, version: str, chip: Chip | None) -> Stack:
         """The stack in a version on a chip.
