@@ -100,8 +100,9 @@ class Stack(CatalogueObject):
         padded_eta_compute: Share of the peak that the padding kernel reaches [1].
         first_token_s: Time to first token beyond the passes: tokenizer, scheduling, network [s].
         first_token_equal_s: The same where a benchmark's requests all have one length [s]; first_token_s if missing.
-        burst_share: Share of the other requests' prompts that a request waits for in a closed loop, whose requests
-            keep in step, most in engines that prefill first [fraction].
+        burst_share: Share of the other requests' prompts that a request waits for in a closed loop [fraction].
+        burst_equal_share: The same where a benchmark's requests all have one length, which keep in step where prompts
+            have passes of their own [fraction]; burst_share if missing.
         batch_wait_steps: Steps that a prompt waits for others to join its pass, where the operator sets such a limit
             [steps].
         synchrony: Share of prompts that arrive together when their cohort has ended, not between decode steps
@@ -161,6 +162,7 @@ class Stack(CatalogueObject):
     first_token_s: NonNegative = 0.0
     first_token_equal_s: NonNegative | None = None
     burst_share: Fraction = 0.0
+    burst_equal_share: Fraction | None = None
     batch_wait_steps: CountOrZero = 0
     synchrony: Fraction = 0.0
     handover_s: NonNegative = 0.0
@@ -189,6 +191,13 @@ class Stack(CatalogueObject):
         if workload.equal_lengths and self.first_token_equal_s is not None:
             return self.first_token_equal_s
         return self.first_token_s
+
+    def share_of_burst(self, workload: Workload | Workloads) -> float:
+        """Share of the other requests' prompts that a request waits for, which depends on whether lengths are equal
+        [fraction]."""
+        if workload.equal_lengths and self.burst_equal_share is not None:
+            return self.burst_equal_share
+        return self.burst_share
 
     def calibrated(self, numbers: Calibration, generation: str, num_layers: int = 0) -> Calibration:
         """Kernel calibration, adjusted for what this version of the stack adds.
@@ -260,6 +269,7 @@ class Stack(CatalogueObject):
             first_token_s=self.first_token_s + self.handover_s,
             first_token_equal_s=None if equal is None else equal + self.handover_s,
             burst_share=self.pool_burst_share,
+            burst_equal_share=None,
             handover_s=0.0,
         )
 
