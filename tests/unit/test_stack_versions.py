@@ -154,6 +154,19 @@ def test_experts_that_eight_chips_share_are_not_padded() -> None:
         assert together[place] == pytest.approx(system.table(layout, types).time(batch).seconds)
 
 
+def test_padding_takes_time_and_hardly_energy() -> None:
+    """What is drawn for FLOP is that of the chosen pairs: 4 sequences of 8 experts, of 128 tiles of 128 rows."""
+    around = stack("vllm", version="0.12.0", chip=rl.chip("h200-sxm"))
+    plain = deploy("qwen3-235b-a22b", "tp=4", on="dgx-h200", label="fp8_block", calibration="vllm")
+    found = replace(plain, calibration=around.calibrated(plain.calibration, "hopper")).table()
+    power, batch = plain.cluster.chip.power, Batch(decode_sequences=4.0, context_len=1000.0, group_tokens=4.0)
+    assert power is not None
+    asked = tuple(replace(row, padding={}) for row in found.rows)
+    joules, all_asked = (float(table.kernel_joules(batch)) for table in (found, replace(found, rows=asked)))
+    flop = 94 * 2 * 3 * 4096 * 1536 / 4 * 128 * 127
+    assert all_asked - joules == pytest.approx(flop * power.flop_joules("fp8"), rel=1e-3)
+
+
 def test_the_blackboard_has_no_host() -> None:
     unit = numbers("unit", "dgx-h100")
     assert OLD.calibrated(unit, "hopper") is unit

@@ -360,6 +360,7 @@ def padded_experts_row(row: Row, model: Model, ffn: MoeFfn, *, count: int, layou
         op_class="padded_moe",
         compute=amounts(work.pair_flop),
         hbm={f.EXPERTS_TOUCHED: work.expert_bytes * count, **amounts(work.pair_bytes)},
+        padding={f.ONE: work.pair_flop * spare * count},
         tiles=amounts(work.expert_tiles / TILE),
         formula=f"{row.formula}, each expert in whole tiles of {TILE:g} rows",
     )
