@@ -104,13 +104,13 @@ def step_of(predictor: Predictor, case: Case) -> Step:
     rows = {row.name: row for row in engine.table.time(batch).rows}
     experts = rows.get("experts")
     of = f"{chip.generation} {deployment.precision.expert_weights}"
-    slower = experts is not None and experts.op_class == "moe" and of in around.untuned_experts
+    untuned = experts.seconds if experts is not None and of in around.untuned_experts else 0.0
     return Step(
         case=case,
         mixture=experts is not None,
         measured_s=case.measured["tpot_s"],
         kernels_s=kernels,
-        untuned_s=experts.seconds if experts is not None and slower else 0.0,
+        untuned_s=untuned,
         bytes_s=b * model.vocab_size / (_REACHED * chip.hbm_bytes_per_s),
         launches_s=launched * engine.num_layers * around.eager_s_per_layer,
         sequences=b,
