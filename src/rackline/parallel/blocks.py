@@ -300,7 +300,9 @@ def ffn_rows(
             gemm_row(p, count=count, tp=1, weights=linear, chip=chip, group="experts")
             for p in ffn.latent(model.d_model)
         ]
-        rows += experts_rows(model, ffn, count=count, layout=layout, weights=expert, chip=chip, padded=padded_experts)
+        rows += experts_rows(
+            model, ffn, count=count, layout=layout, weights=expert, chip=chip, padded_experts=padded_experts
+        )
         shared = ffn.shared()
         if shared is not None:
             rows += [
@@ -324,11 +326,11 @@ def experts_rows(
     layout: Sharding,
     weights: Weights,
     chip: Chip,
-    padded: Mapping[str, float],
+    padded_experts: Mapping[str, float],
 ) -> list[Row]:
     """Routed experts; layouts whose kernel pads experts to whole tiles and those whose does not have a row each."""
     row = experts_row(model, ffn, count=count, layout=layout, weights=weights, chip=chip)
-    fills = np.asarray(layout.moe_tp) < padded.get(weights.operation, 0.0)
+    fills = np.asarray(layout.moe_tp) < padded_experts.get(weights.operation, 0.0)
     if not np.any(fills):
         return [row]
     tiles = padded_experts_row(row, model, ffn, count=count, layout=layout, weights=weights)
