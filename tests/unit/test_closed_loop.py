@@ -11,6 +11,7 @@ import rackline as rl
 from rackline.errors import InputError
 from rackline.serving import IDEAL, Mode, Workload, closed_loop, max_throughput, static_batch
 from rackline.serving.closed_loop import ClosedLoop, closed_loops, engine_of
+from rackline.serving.stack import stack
 from rackline.serving.steady import steady_state
 from rackline.simulation import Requests, pool_of, simulate
 
@@ -164,6 +165,19 @@ def test_a_first_burst_adds_prompts_of_the_others(share: float) -> None:
     state = steady_state(engine, work, Mode(), np.array([found.decoding]))
     expected = state.ttft_s + share * (users - 1) * state.prompt_s
     assert found.ttft_s == pytest.approx(float(expected[0]), rel=0.01)
+
+
+def test_only_requests_of_one_length_keep_in_step() -> None:
+    """Under SGLang 0.5 the others' prompts are waited for by equal requests; varied ones wait as under vLLM."""
+    around, users = stack("sglang"), 32
+    engine = engine_of(deployment(), around)
+    for equal, share in ((True, around.burst_equal_share), (False, stack("vllm").burst_share)):
+        work = Workload(input_len=4000, output_len=400, equal_lengths=equal)
+        found = closed_loop(deployment(), work, around.mode(), users, engine=engine)
+        state = steady_state(engine, work, around.mode(), np.array([found.decoding]))
+        assert share is not None
+        waited = (found.ttft_s - float(state.ttft_s[0])) / ((users - 1) * float(state.prompt_s[0]))
+        assert waited == pytest.approx(share, rel=0.05)
 
 
 @pytest.mark.parametrize(("users", "input_len"), [(4, 1000), (32, 1000), (8, 6000)])

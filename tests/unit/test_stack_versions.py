@@ -9,11 +9,14 @@ import pytest
 
 import rackline as rl
 from helpers import deploy, numbers
+from rackline.parallel import LayoutGrid, parse_layout
 from rackline.passes import Batch
+from rackline.passes.breakdown import RowTime
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.serving.steady import behind
 from rackline.simulation.clock import Chunk, TableClock
+from rackline.system import System
 
 OLD = stack("vllm", version="0.11.1", chip=rl.chip("h100-sxm"))
 NEW = stack("vllm", version="0.18", chip=rl.chip("h100-sxm"))
@@ -113,6 +116,56 @@ def test_experts_without_a_tuned_configuration_are_slower_and_say_so(on: str, la
     assert ("no tuned configuration" in experts.origin) == slower
     others = after.seconds - before.seconds - (ratio - 1.0) * experts.seconds / ratio
     assert others == pytest.approx(OLD.host_s_per_step)
+
+
+def _experts(layout: str, version: str, sequences: float) -> RowTime:
+    """The row of the experts of Qwen3-235B on H200 under vLLM."""
+    around = stack("vllm", version=version, chip=rl.chip("h200-sxm"))
+    plain = deploy("qwen3-235b-a22b", layout, on="dgx-h200", label="fp8_block", calibration="vllm")
+    found = replace(plain, calibration=around.calibrated(plain.calibration, "hopper"))
+    batch = Batch(decode_sequences=sequences, context_len=1000.0, group_tokens=sequences)
+    return {row.name: row for row in found.table().time(batch).rows}["experts"]
+
+
+@pytest.mark.parametrize("layout", ["tp=4", "tp=4,ep=4"])
+def test_every_expert_is_padded_to_a_tile_in_vllm_0_12_on_hopper(layout: str) -> None:
+    """128 experts with 127 rows to spare each, whatever the batch: 94 layers of 3 matrices of 4,096 x 1,536."""
+    few, many = (_experts(layout, "0.12.0", sequences) for sequences in (4.0, 48.0))
+    experts, width = (32, 1536) if "ep" in layout else (128, 1536 / 4)
+    for row, sequences in ((few, 4.0), (many, 48.0)):
+        rows = sequences * 8 + experts * 127
+        assert row.amounts["compute"] == pytest.approx(94 * 2 * 3 * 4096 * width * rows)
+    assert many.seconds / few.seconds < 1.5
+    old, newer = (_experts(layout, version, 4.0) for version in ("0.11.0", "0.18.0"))
+    assert (old.op_class, newer.op_class, few.op_class) == ("moe", "moe", "padded_moe")
+    assert newer.seconds < few.seconds / 2
+
+
+def test_experts_that_eight_chips_share_are_not_padded() -> None:
+    """DeepGEMM is off from tp 8 on since 0.12, in one layout and in a grid of them."""
+    assert _experts("tp=8", "0.12.0", 4.0).seconds == _experts("tp=8", "0.18.0", 4.0).seconds
+    around = stack("vllm", version="0.12.0", chip=rl.chip("h200-sxm"))
+    on, model = rl.cluster("dgx-h200"), rl.model("qwen3-235b-a22b")
+    system = System.of(model, on, calibration=numbers("vllm", "dgx-h200"), stack=around)
+    types = rl.precision("fp8_block", model, on.chip)
+    layouts = [parse_layout(text, model) for text in ("tp=4", "tp=8")]
+    batch = Batch(decode_sequences=4.0, context_len=1000.0, group_tokens=4.0)
+    together = system.table(LayoutGrid.of(layouts), types).seconds(batch)
+    for place, layout in enumerate(layouts):
+        assert together[place] == pytest.approx(system.table(layout, types).time(batch).seconds)
+
+
+def test_padding_takes_time_and_hardly_energy() -> None:
+    """What is drawn for FLOP is that of the chosen pairs: 4 sequences of 8 experts, of 128 tiles of 128 rows."""
+    around = stack("vllm", version="0.12.0", chip=rl.chip("h200-sxm"))
+    plain = deploy("qwen3-235b-a22b", "tp=4", on="dgx-h200", label="fp8_block", calibration="vllm")
+    found = replace(plain, calibration=around.calibrated(plain.calibration, "hopper")).table()
+    power, batch = plain.cluster.chip.power, Batch(decode_sequences=4.0, context_len=1000.0, group_tokens=4.0)
+    assert power is not None
+    asked = tuple(replace(row, padding={}) for row in found.rows)
+    joules, all_asked = (float(table.kernel_joules(batch)) for table in (found, replace(found, rows=asked)))
+    flop = 94 * 2 * 3 * 4096 * 1536 / 4 * 128 * 127
+    assert all_asked - joules == pytest.approx(flop * power.flop_joules("fp8"), rel=1e-3)
 
 
 def test_the_blackboard_has_no_host() -> None:

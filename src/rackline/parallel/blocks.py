@@ -6,7 +6,8 @@ one value per layout.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -271,8 +272,14 @@ def prefill_core(attention: Core, *, count: int, tp: FloatLike, precision: Preci
     )
 
 
-def ffn_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) -> list[Row]:
-    """Dense blocks, routers, routed and shared experts."""
+def ffn_rows(
+    model: Model, layout: Sharding, precision: Precision, chip: Chip, padded_experts: Mapping[str, float]
+) -> list[Row]:
+    """Dense blocks, routers, routed and shared experts.
+
+    Args:
+        padded_experts: as of `rackline.passes.Calibration`.
+    """
     tp = np.asarray(layout.tp) if not isinstance(layout.tp, int) else layout.tp
     linear = Weights(stored=precision.linear_weights, activations=precision.activations)
     expert = Weights(stored=precision.expert_weights, activations=precision.expert_activations)
@@ -293,7 +300,9 @@ def ffn_rows(model: Model, layout: Sharding, precision: Precision, chip: Chip) -
             gemm_row(p, count=count, tp=1, weights=linear, chip=chip, group="experts")
             for p in ffn.latent(model.d_model)
         ]
-        rows.append(experts_row(model, ffn, count=count, layout=layout, weights=expert, chip=chip))
+        rows += experts_rows(
+            model, ffn, count=count, layout=layout, weights=expert, chip=chip, padded_experts=padded_experts
+        )
         shared = ffn.shared()
         if shared is not None:
             rows += [
@@ -309,12 +318,68 @@ def _router(model: Model, ffn: MoeFfn) -> Projection:
     return Projection(name="router", d_in=(Dim(size=model.d_model),), d_out=(Dim(size=ffn.num_experts),))
 
 
+def experts_rows(
+    model: Model,
+    ffn: MoeFfn,
+    *,
+    count: int,
+    layout: Sharding,
+    weights: Weights,
+    chip: Chip,
+    padded_experts: Mapping[str, float],
+) -> list[Row]:
+    """Routed experts; layouts whose kernel pads experts to whole tiles and those whose does not have a row each."""
+    row = experts_row(model, ffn, count=count, layout=layout, weights=weights, chip=chip)
+    fills = np.asarray(layout.moe_tp) < padded_experts.get(weights.operation, 0.0)
+    if not np.any(fills):
+        return [row]
+    tiles = padded_experts_row(row, model, ffn, count=count, layout=layout, weights=weights)
+    if np.all(fills):
+        return [tiles]
+    return [row.where(~fills), replace(tiles.where(fills), name="padded_experts")]
+
+
+def padded_experts_row(row: Row, model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weights: Weights) -> Row:
+    """The same with every expert of the rank padded to a whole tile, chosen or not.
+
+    The kernel is told where each expert begins before anybody knows how many tokens chose it, so it computes
+    pairs + experts · (tile - 1) rows in every pass, in which the pairs are those of all tokens that the rank has. Rows
+    that nobody chose take the weights of the first expert, which are in the cache.
+    """
+    work = experts_work(model, ffn, layout, weights)
+    shared = np.asarray(layout.attention_dp) > 1
+    spare = ffn.num_experts / np.asarray(layout.ep, dtype=float) * (TILE - 1.0)
+
+    def amounts(of_pair: FloatLike) -> dict[str, FloatLike]:
+        return {
+            f.GROUP_TOKENS: np.where(shared, 0.0, of_pair * ffn.experts_per_token * count),
+            f.EXPERT_TOKENS: np.where(shared, of_pair * count, 0.0),
+            f.ONE: of_pair * spare * count,
+        }
+
+    return replace(
+        row,
+        op_class="padded_moe",
+        compute=amounts(work.pair_flop),
+        hbm={f.EXPERTS_TOUCHED: work.expert_bytes * count, **amounts(work.pair_bytes)},
+        padding={f.ONE: work.pair_flop * spare * count},
+        tiles=amounts(work.expert_tiles / TILE),
+        formula=f"{row.formula}, each expert in whole tiles of {TILE:g} rows",
+    )
+
+
+def experts_work(model: Model, ffn: MoeFfn, layout: Sharding, weights: Weights) -> ExpertsWork:
+    """Work of the routed experts of a rank."""
+    width = ffn.d_expert / np.asarray(layout.moe_tp, dtype=float)
+    return ExpertsWork.of(ffn.expert_d_in(model.d_model), width, matrices=ffn.matrices, **weights.sizes)
+
+
 def experts_row(model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weights: Weights, chip: Chip) -> Row:
     """Routed experts of the busiest rank: weights of a touched expert once, FLOP per token-expert pair."""
     width = ffn.d_expert / np.asarray(layout.moe_tp, dtype=float)
     shared = np.asarray(layout.attention_dp) > 1
     d_in = ffn.expert_d_in(model.d_model)
-    work = ExpertsWork.of(d_in, width, matrices=ffn.matrices, **weights.sizes)
+    work = experts_work(model, ffn, layout, weights)
     return Row(
         name="experts",
         group="experts",

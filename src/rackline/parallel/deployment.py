@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, assert_never
 
@@ -196,13 +197,13 @@ def build_table(
             num_layouts=num,
             assumptions=("weights and KV cut evenly over the chips, no communication",),
         )
-    rows = _rows(model, layout, precision, cluster, sample_bytes_per_logit)
+    rows = _rows(model, layout, precision, cluster, calibration.padded_experts, sample_bytes_per_logit)
     media = media_of(model)
     if media is not None and media.prompt_len is not None:
         for part in media.parts:
             inner = part.tower.model
             types = find_precision("bf16", inner, cluster.chip)
-            encoder = _rows(inner, tower_layout(inner, layout), types, cluster)
+            encoder = _rows(inner, tower_layout(inner, layout), types, cluster, calibration.padded_experts)
             rows += tower_rows(part, encoder, media.prompt_len)
     return PassTable(
         rows=tuple(rows),
@@ -221,12 +222,17 @@ def build_table(
 
 
 def _rows(
-    model: Model, layout: Sharding, precision: Precision, cluster: Cluster, sample_bytes_per_logit: float = 0.0
+    model: Model,
+    layout: Sharding,
+    precision: Precision,
+    cluster: Cluster,
+    padded_experts: Mapping[str, float],
+    sample_bytes_per_logit: float = 0.0,
 ) -> list[Row]:
     """All rows of a layer stack with its ends and its collectives."""
     return [
         *attention_rows(model, layout, precision, cluster.chip),
-        *ffn_rows(model, layout, precision, cluster.chip),
+        *ffn_rows(model, layout, precision, cluster.chip, padded_experts),
         *ends_rows(model, layout, precision, cluster.chip, sample_bytes_per_logit),
         *exchange_rows(model, layout, precision, cluster),
         *adapter_rows(model, layout, cluster.chip),

@@ -30,6 +30,7 @@ PARENT_CLASS = {
     **{f"{name}_{phase}": f"{of}_{phase}" for name, of in _KERNEL_PARENT.items() for phase in ("decode", "prefill")},
     **dict.fromkeys(("convolution_decode", "convolution_prefill", "hyper_connections", "quantise"), "elementwise"),
     "latent_product": "gemm",
+    "padded_moe": "moe",
 }
 """Class whose numbers one takes that was measured nowhere."""
 
@@ -124,6 +125,8 @@ class Calibration:
         step_policy: how rows combine into a pass.
         host_s_per_step: host time that is not overlapped with the device [s].
         separate_quantise: data types of products whose activations the stack quantises in a kernel of its own.
+        padded_experts: data type of experts whose kernel pads each expert of a rank to whole tiles, chosen or not →
+            chips that share an expert from which another kernel runs.
         operations: (class, data type) → numbers; data type "*" is the fallback of a class. Empty means unit.
         collectives: class → numbers; "collective" is the fallback.
         context_block: cached tokens of a sequence that attention reads are rounded up to a multiple of this [tokens].
@@ -139,6 +142,7 @@ class Calibration:
     evidence: str = "derived"
     description: str = ""
     separate_quantise: tuple[str, ...] = ()
+    padded_experts: Mapping[str, float] = field(default_factory=dict[str, float])
     operations: Mapping[tuple[str, str], OperationCalibration] = field(
         default_factory=dict[tuple[str, str], OperationCalibration]
     )

@@ -56,6 +56,7 @@ def _joules(numbers: RowNumbers, chip: Chip) -> RowNumbers:
     dtype = row.compute_dtype or row.dtype
     energies = merge(
         scaled(row.compute, power.flop_joules(dtype) * clock),
+        scaled(row.padding, -power.flop_joules(dtype) * clock),
         scaled(row.hbm, power.joules_per_hbm_byte),
     )
     rates: dict[Resource, FloatLike] = {name: rate / watts if watts else np.inf for name, rate in numbers.rates.items()}

@@ -29,6 +29,8 @@ class Row:
         op_class, dtype: the calibration that applies; dtype also selects the compute peak.
         compute: feature → FLOP per unit of the feature.
         hbm, scale_up, scale_out: feature → bytes per unit of the feature.
+        padding: part of `compute` on rows that nobody asked for: it takes time, and hardly energy, since the inputs of
+            such rows stay as they are.
         compute_dtype: data type of the matrix product, if it is not `dtype`.
         launches: feature → kernel or collective launches in the pass [count].
         extra: feature → bytes that helper kernels move: around a mixture of experts (`permute` of them count), or to
@@ -51,6 +53,7 @@ class Row:
     hbm: Amounts = field(default_factory=dict[str, FloatLike])
     scale_up: Amounts = field(default_factory=dict[str, FloatLike])
     scale_out: Amounts = field(default_factory=dict[str, FloatLike])
+    padding: Amounts = field(default_factory=dict[str, FloatLike])
     compute_dtype: str = ""
     launches: Amounts = field(default_factory=dict[str, FloatLike])
     extra: Amounts = field(default_factory=dict[str, FloatLike])
@@ -100,6 +103,12 @@ class Row:
         parts = (*(self.amounts(resource) for resource in RESOURCES), self.launches, self.extra, self.depth, self.tiles)
         return {name for part in parts for name in part} | ({self.step_feature} if self.is_fabric else set())
 
+    def where(self, holds: Array) -> Row:
+        """The same without any work in the layouts where it does not hold."""
+        shares = holds.astype(float)
+        names = ("compute", "hbm", "padding", "launches", "extra", "depth", "tiles")
+        return replace(self, **{name: scaled(getattr(self, name), shares) for name in names})
+
     def take(self, layouts: int | Array) -> Row:
         """The scalar row of one layout of several, or the row of some of them."""
 
@@ -115,6 +124,7 @@ class Row:
             self,
             compute=pick_all(self.compute),
             hbm=pick_all(self.hbm),
+            padding=pick_all(self.padding),
             scale_up=pick_all(self.scale_up),
             scale_out=pick_all(self.scale_out),
             launches=pick_all(self.launches),

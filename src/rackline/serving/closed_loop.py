@@ -203,7 +203,7 @@ def _mean_times(
         waiting = mean_wait = engine.stack.beyond_passes_s(work) + state.hold_s
     else:
         others = as_array(np.maximum(wanted * layout.pp - 1.0, 0.0))[:, None]
-        waiting = state.ttft_s + engine.stack.burst_share * others * state.prompt_s
+        waiting = state.ttft_s + engine.stack.share_of_burst(work) * others * state.prompt_s
         burst_s = _first_burst_s(engine, work, mode, others + 1.0, state)
         mean_wait = waiting + first_share[:, None] * (burst_s - waiting)
     in_flight: Array = rate * (waiting + output_steps * state.tpot_s)

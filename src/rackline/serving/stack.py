@@ -96,10 +96,15 @@ class Stack(CatalogueObject):
             decoding has none [bytes].
         untuned_experts: Chip generation and data type of experts whose kernels have no tuned configuration.
         untuned_slowdown: Time of such kernels over that of the tuned ones in the tables [ratio].
+        padded_experts: Chip generation and data type of experts whose kernel pads each expert of a rank to whole tiles,
+            chosen or not.
+        padded_below_tp: Chips that share an expert from which another kernel runs; none where it always does [chips].
+        padded_eta_compute: Share of the peak that the padding kernel reaches [1].
         first_token_s: Time to first token beyond the passes: tokenizer, scheduling, network [s].
         first_token_equal_s: The same where a benchmark's requests all have one length [s]; first_token_s if missing.
-        burst_share: Share of the other requests' prompts that a request waits for in a closed loop, whose requests
-            keep in step, most in engines that prefill first [fraction].
+        burst_share: Share of the other requests' prompts that a request waits for in a closed loop [fraction].
+        burst_equal_share: The same where a benchmark's requests all have one length, which keep in step where prompts
+            have passes of their own [fraction]; burst_share if missing.
         batch_wait_steps: Steps that a prompt waits for others to join its pass, where the operator sets such a limit
             [steps].
         synchrony: Share of prompts that arrive together when their cohort has ended, not between decode steps
@@ -155,9 +160,13 @@ class Stack(CatalogueObject):
     sample_bytes_per_logit: NonNegative = 0.0
     untuned_experts: tuple[Text, ...] = ()
     untuned_slowdown: Annotated[float, Field(ge=1.0)] = 1.0
+    padded_experts: tuple[Text, ...] = ()
+    padded_below_tp: Count | None = None
+    padded_eta_compute: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     first_token_s: NonNegative = 0.0
     first_token_equal_s: NonNegative | None = None
     burst_share: Fraction = 0.0
+    burst_equal_share: Fraction | None = None
     batch_wait_steps: CountOrZero = 0
     synchrony: Fraction = 0.0
     handover_s: NonNegative = 0.0
@@ -187,6 +196,13 @@ class Stack(CatalogueObject):
             return self.first_token_equal_s
         return self.first_token_s
 
+    def share_of_burst(self, workload: Workload | Workloads) -> float:
+        """Share of the other requests' prompts that a request waits for, which depends on whether lengths are equal
+        [fraction]."""
+        if workload.equal_lengths and self.burst_equal_share is not None:
+            return self.burst_equal_share
+        return self.burst_share
+
     def calibrated(self, numbers: Calibration, generation: str, num_layers: int = 0) -> Calibration:
         """Kernel calibration, adjusted for what this version of the stack adds.
 
@@ -199,7 +215,7 @@ class Stack(CatalogueObject):
             num_layers: layers of the model [count].
         """
         added_s = self.host_s_per_step + self.gap_s_per_layer * num_layers
-        if numbers.is_unit or not (added_s or self.untuned_experts):
+        if numbers.is_unit or not (added_s or self.untuned_experts or self.padded_experts):
             return numbers
         slower = 1.0 / self.untuned_slowdown
         operations = dict(numbers.operations)
@@ -217,7 +233,23 @@ class Stack(CatalogueObject):
                     evidence="derived",
                     origin=f"{found.origin}, × {self.untuned_slowdown:g}: no tuned configuration in this version",
                 )
-        return replace(numbers, host_s_per_step=numbers.host_s_per_step + added_s, operations=operations)
+        padded: dict[str, float] = {}
+        for of in self.padded_experts:
+            chips, _, dtype = of.partition(" ")
+            if chips == generation:
+                padded[dtype] = self.padded_below_tp or inf
+                operations["padded_moe", dtype] = replace(
+                    numbers.lookup("moe", dtype),
+                    eta_compute=self.padded_eta_compute,
+                    evidence="derived",
+                    origin="every expert padded to whole tiles in this version",
+                )
+        return replace(
+            numbers,
+            host_s_per_step=numbers.host_s_per_step + added_s,
+            operations=operations,
+            padded_experts=padded,
+        )
 
     def on(self, version: str, chip: Chip | None) -> Stack:
         """The stack in a version on a chip.
@@ -241,6 +273,7 @@ class Stack(CatalogueObject):
             first_token_s=self.first_token_s + self.handover_s,
             first_token_equal_s=None if equal is None else equal + self.handover_s,
             burst_share=self.pool_burst_share,
+            burst_equal_share=None,
             handover_s=0.0,
         )
 

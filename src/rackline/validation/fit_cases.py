@@ -40,7 +40,8 @@ class ServingNumbers:
     """All fitted serving parameters; see `rackline.serving.stack.Stack` for their meaning.
 
     Args:
-        burst_share: burst share of each fitted admission, "chunked" or "prefill_first".
+        burst_share: burst share of each fitted admission, "chunked" or "prefill_first"; requests of varied lengths have
+            that of "chunked" under all of them.
     """
 
     rank_skew_s: float
@@ -65,7 +66,8 @@ class ServingNumbers:
             eager_s_per_layer=self.eager_s_per_layer,
             first_token_s=self.first_token_s,
             first_token_equal_s=self.first_token_equal_s,
-            burst_share=self.burst_of(scheduler.admission),
+            burst_share=self.burst_of("chunked"),
+            burst_equal_share=self.burst_of(scheduler.admission),
             handover_s=self.handover_s,
             pool_burst_share=self.pool_burst_share,
         )
@@ -215,7 +217,11 @@ class FitCases:
             equal = name == "first_token_equal_s"
             return np.array([workload.equal_lengths == equal for workload in self._workloads], dtype=bool)
         admission = name.partition(".")[2]
-        return np.array([kept.admission == admission for kept in self.schedulers], dtype=bool)
+        found = [
+            kept.admission if workload.equal_lengths else "chunked"
+            for kept, workload in zip(self.schedulers, self._workloads, strict=True)
+        ]
+        return np.array([one == admission for one in found], dtype=bool)
 
     def _engine(self, index: int) -> tuple[Deployment, KeptEngine]:
         if index not in self._deployments:
@@ -304,7 +310,14 @@ def shipped_numbers(cases: FitCases, otherwise: Case | None = None) -> ServingNu
         eager_s_per_layer=first.eager_s_per_layer,
         first_token_s=first.first_token_s,
         first_token_equal_s=first.first_token_s if equal is None else equal,
-        burst_share={kept.admission: kept.burst_share for kept in cases.schedulers or (first,)},
+        burst_share={
+            "chunked": first.burst_share,
+            **{kept.admission: _equal_share(kept) for kept in cases.schedulers or (first,)},
+        },
         handover_s=first.handover_s,
         pool_burst_share=first.pool_burst_share,
     )
+
+
+def _equal_share(found: Stack) -> float:
+    return found.burst_share if found.burst_equal_share is None else found.burst_equal_share

@@ -235,6 +235,8 @@ class Resolver:
             found.gap_s_per_layer,
             found.untuned_experts,
             found.untuned_slowdown,
+            found.padded_experts,
+            found.padded_below_tp,
             found.sample_bytes_per_logit,
             self.calibration(case, self.chip_of(case)).nearest,
         )
