@@ -285,6 +285,8 @@ def sustained_rate(
         off = ", which its estimate is below" if estimate.requests_per_s > most > 0.0 else ""
         return TooSlow(reason=f"it cannot be cheaper: its passes alone {costs}{off}")
     span = replace(span, saturation_requests_per_s=min(span.saturation_requests_per_s, saturation))
+    if not limits.latencies() and above > MOST_LOAD * span.saturation_requests_per_s:  # no limit would ever break
+        return TooSlow(reason=f"it cannot be cheaper: at that rate it is more than {MOST_LOAD:.0%} full")
     return _Search(estimate=estimate, span=span, group=group, limits=limits, above=above).answer()
 
 
