@@ -11,7 +11,7 @@ from scripts import load_script
 
 optimum = load_script("optimum")
 QUESTIONS = optimum.questions(60, 36)
-EIGHT = (0, 2, 3, 5, 7, 9, 11, 12)  # one of each kind of limits and workload; four of them had a cheaper neighbour
+EIGHT = (0, 2, 3, 8, 7, 9, 11, 12)  # limits and workloads of all kinds; three of them had a cheaper neighbour
 
 
 @pytest.mark.parametrize("index", EIGHT)
