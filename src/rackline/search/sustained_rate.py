@@ -283,10 +283,10 @@ def sustained_rate(
         above: rate that it must exceed to be of use; 0 for any [requests/s].
         max_num_seqs: cap of the sequences that one rank and micro-batch may run; by default room for bursts.
     """
-    found = _group_with_slots(estimate, service, max_num_seqs)
-    if isinstance(found, str):
-        return NoSustainedRate(reason=found, simulated=False)
-    group, span = found
+    served = _group_with_slots(estimate, service, max_num_seqs)
+    if isinstance(served, str):
+        return NoSustainedRate(reason=served, simulated=False)
+    group, span = served
     limits = service.demand.limits.of_predictions(estimate.layout_kind)
     most, saturation = most_requests_per_s(group, limits, Constraints())
     if above > 0.0 and most <= above:
@@ -294,7 +294,10 @@ def sustained_rate(
         off = ", which its estimate is below" if estimate.requests_per_s > most > 0.0 else ""
         return TooSlow(reason=f"it cannot be cheaper: its passes alone {costs}{off}")
     span = replace(span, saturation_requests_per_s=min(span.saturation_requests_per_s, saturation))
-    return _Search(estimate=estimate, span=span, group=group, limits=limits, above=above).answer()
+    found = _Search(estimate=estimate, span=span, group=group, limits=limits, above=above).answer()
+    if isinstance(found, SustainedRate) and found.utilisation > MOST_LOAD * (1.0 + 1e-9):
+        return TooSlow(reason=f"it cannot be cheaper: at that rate it is more than {MOST_LOAD:.0%} full")
+    return found
 
 
 def most_rate(estimate: Candidate | PoolPair, service: Service) -> float:
