@@ -1,0 +1,368 @@
+"""What an answer shows, declared once: columns, and tables that the screen, data frames and CSV are written from.
+
+A `Column` has the key of the value in JSON, a title, a unit, what reads it from a row, a priority and a note. A
+`Sheet` is a list of columns and the rows that they read. It prints itself as wide as the terminal is: where that is
+too narrow, titles break into lines, then columns of the lowest priority go. Numbers of a column share one unit where
+they can, and their decimal points stand below each other.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from rackline.plain import follow
+from rackline.report.wording import percent, written
+from rackline.units import (
+    BYTE_STEPS,
+    COUNT_STEPS,
+    FLOP_RATE_STEPS,
+    FLOP_STEPS,
+    JOULE_STEPS,
+    RATE_STEPS,
+    SECOND_STEPS,
+    WATT_STEPS,
+    Steps,
+    format_steps,
+    format_usd,
+)
+
+R = TypeVar("R")
+
+SECTION = object()
+"""In place of a row: a rule between the rows before and after it."""
+_STEPS: Mapping[str, tuple[Steps, str]] = {
+    "s": (SECOND_STEPS, " "),
+    "B": (BYTE_STEPS, " "),
+    "B/s": (RATE_STEPS, " "),
+    "FLOP": (FLOP_STEPS, " "),
+    "FLOP/s": (FLOP_RATE_STEPS, " "),
+    "W": (WATT_STEPS, " "),
+    "J": (JOULE_STEPS, " "),
+    "count": (COUNT_STEPS, ""),
+}
+"""Units of which the cells of a column share one step: ms, GB, k."""
+_WRITTEN: Mapping[str, Callable[[float], str]] = {
+    "USD": format_usd,
+    "share": percent,
+    "1": written,
+    "whole": lambda value: f"{value:,.0f}",
+    "ratio": lambda value: f"{value:.2f}",
+}
+TEXTS = ("text", "words", "figures")
+"""Cells that are texts: a label on one line, words that may break, figures that are written already."""
+_NUMBER = re.compile(r"([^\d,.]*)(\d[\d,]*)(\.\d+)?(\D[^\d]*|)")
+_NOTHING = "-"
+_GAP = 2  # columns of the terminal between two of a table
+_LEAST_WORDS = 20  # columns below which words are not squeezed
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[R]):
+    """What one column shows of a row.
+
+    Args:
+        key: of the value in JSON, with dots for parts of parts; what the column is called in a frame and in CSV.
+        title: above the column; empty for none.
+        unit: of the value: "s", "B", "B/s", "FLOP", "FLOP/s", "W", "J", "USD", "share" (of one), "count" (with k, M,
+            B), "whole", "ratio" (two decimals), "1" (three digits); "text" is a label, "words" may break into lines,
+            "figures" are written already.
+        getter: what reads the value; by default what lies at the key, of a tuple what stands at the column's place.
+        priority: 0 is always shown; of the others the largest goes first where the screen is narrow.
+        note: what it means, where the title does not say it.
+        style: of its cells.
+    """
+
+    key: str
+    title: str = ""
+    unit: str = "text"
+    getter: Callable[[R], Any] | None = None
+    priority: int = 0
+    note: str = ""
+    style: str = ""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it stands to the right, decimal point below decimal point."""
+        return self.unit not in ("text", "words")
+
+    def value(self, row: R, place: int) -> Any:
+        """What it shows of a row: a number in the unit, a text, or None.
+
+        Args:
+            place: of the column among all, for rows that are tuples.
+        """
+        if self.getter is not None:
+            return self.getter(row)
+        if isinstance(row, tuple):
+            cells = cast("tuple[Any, ...]", row)
+            return cells[place] if place < len(cells) else ""
+        if isinstance(row, Mapping):
+            return cast("Mapping[str, Any]", row).get(self.key)
+        return follow(row, self.key)
+
+    def cells(self, values: Sequence[Any]) -> list[Text]:
+        """The values as they are printed, numbers aligned."""
+        texts = _written(self.unit, values)
+        if not self.is_number:
+            return texts
+        lined = aligned([one.plain for one in texts])
+        return [Text(line, style=text.style) for line, text in zip(lined, texts, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet(Generic[R]):
+    """A table of an answer: columns, and the rows that they read.
+
+    Args:
+        name: by which a program asks for it.
+        columns: what is shown of each row.
+        rows: objects, mappings or tuples; `SECTION` draws a rule.
+        title: above the table.
+        caption: below it.
+        style: of a row.
+    """
+
+    name: str
+    columns: Sequence[Column[R]]
+    rows: Sequence[R]
+    title: str = ""
+    caption: str = ""
+    style: Callable[[R], str] | None = None
+
+    def data(self) -> dict[str, list[Any]]:
+        """Values by key, in the units of the columns: what frames and CSV are made of."""
+        rows = [row for row in self.rows if row is not SECTION]
+        found: dict[str, list[Any]] = {}
+        for place, column in enumerate(self.columns):
+            if column.key:
+                found[column.key] = [_plain(column.value(row, place)) for row in rows]
+        return found
+
+    def table(self, width: int) -> Table:
+        """The table that fits into so many columns of a terminal."""
+        rows = [row for row in self.rows if row is not SECTION]
+        cells = [column.cells([column.value(row, place) for row in rows]) for place, column in enumerate(self.columns)]
+        longest = [max((cell.cell_len for cell in each), default=0) for each in cells]
+        words = [max((len(one) for cell in each for one in cell.plain.split()), default=0) for each in cells]
+        kept = list(range(len(self.columns)))
+        while True:
+            for broken in (False, True):
+                titles = [
+                    _broken(self.columns[one].title, longest[one]) if broken else self.columns[one].title
+                    for one in kept
+                ]
+                least = [
+                    max(words[one], min(longest[one], _LEAST_WORDS))
+                    if self.columns[one].unit == "words"
+                    else longest[one]
+                    for one in kept
+                ]
+                heads = [max((len(line) for line in title.split("\n")), default=0) for title in titles]
+                if sum(map(max, least, heads)) + _GAP * (len(kept) - 1) <= width:
+                    return self._drawn(kept, titles, cells, least)
+            last = max((self.columns[one].priority, one) for one in kept)
+            if not last[0]:
+                return self._drawn(kept, titles, cells, least)
+            kept.remove(last[1])
+
+    def _drawn(
+        self, kept: Sequence[int], titles: Sequence[str], cells: Sequence[Sequence[Text]], least: Sequence[int]
+    ) -> Table:
+        """A table of some of the columns.
+
+        Args:
+            kept: places of these columns.
+            titles: of them, in lines.
+            cells: of all columns.
+            least: widths to which words are squeezed at most.
+        """
+        table = empty_table(self.title, caption=self.caption)
+        table.show_header = any(titles)
+        for place, title, narrow in zip(kept, titles, least, strict=True):
+            column = self.columns[place]
+            wraps = column.unit == "words"
+            table.add_column(
+                title,
+                justify="right" if column.is_number else "left",
+                no_wrap=not wraps,
+                overflow="fold" if wraps else "ellipsis",
+                min_width=narrow,
+                style=column.style,
+            )
+        number = 0
+        for row in self.rows:
+            if row is SECTION:
+                table.add_section()
+                continue
+            table.add_row(*(cells[place][number] for place in kept), style=self.style(row) if self.style else None)
+            number += 1
+        return table
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self.table(options.max_width))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.table(options.max_width)
+
+
+def facts(name: str, pairs: Iterable[tuple[str, Any]], *, title: str = "", caption: str = "") -> Sheet[tuple[Any, ...]]:
+    """Quantities and what they are, one a line; pairs without a text are left out."""
+    rows = [pair for pair in pairs if pair[1] not in ("", None)]
+    columns: list[Column[tuple[Any, ...]]] = [Column("name", style="dim"), Column("value", unit="words")]
+    return Sheet(name, columns, rows, title=title, caption=caption)
+
+
+def sheets_of(parts: Iterable[Any]) -> Iterator[Sheet[Any]]:
+    """All tables of what is printed, in their order."""
+    for part in parts:
+        if isinstance(part, Sheet):
+            yield cast("Sheet[Any]", part)
+        elif isinstance(part, Group):
+            yield from sheets_of(part.renderables)
+        elif isinstance(getattr(part, "renderable", None), Group | Sheet):
+            yield from sheets_of([part.renderable])
+        elif isinstance(part, Table):
+            yield from sheets_of(cell for column in part.columns for cell in column.cells)
+
+
+def empty_table(title: str = "", *, caption: str = "") -> Table:
+    """A table in the style of all reports: a rule under the titles and no frame."""
+    return Table(
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        caption=caption or None,
+        caption_justify="left",
+        caption_style="dim",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="dim",
+    )
+
+
+def spaced(parts: Sequence[RenderableType]) -> Group:
+    """Parts of a report with an empty line between each two."""
+    lines: list[RenderableType] = []
+    for part in parts:
+        lines += [part, Text("")]
+    return Group(*lines[:-1])
+
+
+def aligned(texts: Sequence[str]) -> list[str]:
+    """Numbers with their decimal points below each other and their units in one line; other texts as they are.
+
+    >>> aligned(["7.2 s", "30 ms", "-"])
+    ['7.2 s ', '30   ms', '-     ']
+    """
+    parts = [_NUMBER.fullmatch(text) or (text if text == _NOTHING else None) for text in texts]
+    fraction = max((len(part[3] or "") for part in parts if isinstance(part, re.Match)), default=0)
+    unit = max((len(part[4]) for part in parts if isinstance(part, re.Match)), default=0)
+    lined: list[str] = []
+    for text, part in zip(texts, parts, strict=True):
+        if part is None:
+            lined.append(text)
+        elif isinstance(part, str):
+            lined.append(f"{text}{'':{fraction + unit}}")
+        else:
+            lined.append(f"{part[1]}{part[2]}{part[3] or '':{fraction}}{part[4]:{unit}}")
+    return lined
+
+
+def band_bar(low: float, mid: float, high: float, limit: float | None = None, width: int = 24) -> Text:
+    """A band as a bar from 0, with the predicted value and the limit marked.
+
+    Args:
+        low, high: ends of the band.
+        mid: predicted value between them.
+        limit: of the value, in the same unit; None without one.
+        width: characters of the whole bar.
+
+    Returns:
+        Its first character stands for 0, its last for the largest of the numbers; ━ is the band, ● the prediction,
+        ┃ the limit. What lies beyond the limit is red.
+
+    >>> band_bar(8.0, 10.0, 14.0, 12.0, 15).plain
+    '        ━━●━┃━━'
+    """
+    end = max(high, limit or 0.0, mid)
+
+    def place(value: float) -> int:
+        return min(max(round(value / end * (width - 1)), 0), width - 1) if end > 0 else 0
+
+    text = Text()
+    at_limit = place(limit) if limit is not None else None
+    for cell in range(width):
+        inside = place(low) <= cell <= place(high)
+        beyond = at_limit is not None and cell > at_limit
+        if cell == at_limit:
+            text.append("┃", style="bold")
+        elif cell == place(mid):
+            text.append("●", style="bold red" if beyond else "bold green")
+        else:
+            text.append("━" if inside else " ", style="red" if beyond else "green")
+    return text
+
+
+def _written(unit: str, values: Sequence[Any]) -> list[Text]:
+    """Values as texts; numbers of one unit in one step of it where that needs no more than four digits."""
+    numbers = [float(one) for one in values if _is_number(one)]
+    step = _shared(_STEPS[unit][0], numbers) if unit in _STEPS else None
+    return [_cell(unit, one, step) for one in values]
+
+
+def _cell(unit: str, value: Any, step: tuple[float, str] | None) -> Text:
+    if isinstance(value, Text):
+        return value
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return Text("" if unit in TEXTS else _NOTHING)
+    if not _is_number(value) or unit in TEXTS:
+        return Text(str(value))
+    if unit in _STEPS:
+        steps, separator = _STEPS[unit]
+        return Text(format_steps(float(value), (step,) if step else steps, separator))
+    return Text(_WRITTEN[unit](float(value)))
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, str | Text | bool) and hasattr(value, "__float__") and math.isfinite(float(value))
+
+
+def _shared(steps: Steps, numbers: Sequence[float]) -> tuple[float, str] | None:
+    """The step in which all numbers are written; None where one would need more than four digits or decimals."""
+    sizes = sorted(abs(one) for one in numbers if one)
+    if not sizes:
+        return None
+    for size in (sizes[-1], sizes[0]):
+        factor, name = next((one for one in steps if float(f"{size:.2e}") >= one[0]), steps[-1])
+        if sizes[0] >= 0.1 * factor and sizes[-1] < 1e4 * factor:
+            return factor, name
+    return None
+
+
+def _broken(title: str, longest: int) -> str:
+    """A title on several lines, none longer than it must be."""
+    lines: list[str] = []
+    for word in title.split():
+        if lines and len(lines[-1]) + 1 + len(word) <= max(longest, 4):
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Text):
+        return value.plain
+    return value
