@@ -510,6 +510,19 @@ def format_percent(fraction: float) -> str:
     return f"{_significant(fraction * 100.0)} %" if math.isfinite(fraction) else str(fraction)
 
 
+def spaced_quantity(text: str) -> str:
+    """A quantity as it was typed, as answers write it: three digits, and a space before the unit.
+
+    Example:
+        >>> spaced_quantity("4.7622TB/s"), spaced_quantity("12TB/s"), spaced_quantity("fp8")
+        ('4.76 TB/s', '12.0 TB/s', 'fp8')
+    """
+    found = _NUMBER.match(text)
+    if found is None or not found.group(2):
+        return text
+    return f"{_significant(float(found.group(1).replace('_', '')))} {found.group(2)}"
+
+
 _FORMATS = {
     "seconds": format_seconds,
     "bytes": format_bytes,

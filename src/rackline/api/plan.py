@@ -103,12 +103,18 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
                 yield from more
         return
     report = plan_report if answer.question.full else plan_summary
-    yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
+    best = found.plan.best
+    bands = () if best is None else _intervals(found.plan, best)
+    yield report(found.plan, bands=bands, width=width, elapsed_s=answer.elapsed_s)
     yield from lengths_lines(found.plan.demand.workload.mixture)
     yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
-    for line in _interval(answer).splitlines():
-        yield Prose(line, style="dim")
+    if best is not None:
+        from rackline.bands.intervals import joules_line, risk_line
+
+        for line in (risk_line(bands, best, found.plan.demand.limits), joules_line(bands)):
+            if line:
+                yield Prose(line, style="dim")
     yield from _more_text(answer.question, found)
 
 
@@ -283,7 +289,9 @@ def _rows(answer: Answered) -> Iterable[Any]:
     found = answer.result
     if isinstance(found, WhatIf):
         return [plain(point) for point in found.rows]
-    return found.plan.pareto
+    written = PlanData(answer=found)
+    best = [] if written.best is None else [{"chosen": True, **plain(written.best)}]
+    return [*best, *({"chosen": False, **plain(one)} for one in written.pareto)]
 
 
 def _figure(answer: Answered) -> Figure:

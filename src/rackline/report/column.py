@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
 from rich import box
@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rackline.plain import follow
-from rackline.report.wording import percent, written
+from rackline.report.wording import Prose, Unit, bar, written
 from rackline.units import (
     BYTE_STEPS,
     COUNT_STEPS,
@@ -53,15 +53,18 @@ _STEPS: Mapping[str, tuple[Steps, str]] = {
 """Units of which the cells of a column share one step: ms, GB, k."""
 _WRITTEN: Mapping[str, Callable[[float], str]] = {
     "USD": format_usd,
-    "share": percent,
     "1": written,
     "whole": lambda value: f"{value:,.0f}",
     "ratio": lambda value: f"{value:.2f}",
+}
+_ONE_STEP = {
+    f"s in {unit.name}": unit for unit in (Unit("s", 1.0), Unit("ms", 1e-3), Unit("us", 1e-6), Unit("ns", 1e-9))
 }
 TEXTS = ("text", "words", "figures")
 """Cells that are texts: a label on one line, words that may break, figures that are written already."""
 _NUMBER = re.compile(r"([^\d,.]*)(\d[\d,]*)(\.\d+)?(\D[^\d]*|)")
 _NOTHING = "-"
+_TENTH = 0.0995  # share below which a column of shares has a decimal
 _GAP = 2  # columns of the terminal between two of a table
 _LEAST_WORDS = 20  # columns below which words are not squeezed
 
@@ -74,10 +77,11 @@ class Column(Generic[R]):
         key: of the value in JSON, with dots for parts of parts; what the column is called in a frame and in CSV.
         title: above the column; empty for none.
         unit: of the value: "s", "B", "B/s", "FLOP", "FLOP/s", "W", "J", "USD", "share" (of one), "count" (with k, M,
-            B), "whole", "ratio" (two decimals), "1" (three digits); "text" is a label, "words" may break into lines,
+            B), "whole", "ratio" (two decimals), "1" (three digits); "s in ms" and the like where the title of the table
+            names the unit of all columns; "text" is a label, "words" may break into lines,
             "figures" are written already.
         getter: what reads the value; by default what lies at the key, of a tuple what stands at the column's place.
-        priority: 0 is always shown; of the others the largest goes first where the screen is narrow.
+        priority: 0 is always shown; of the others those of the largest go first where the screen is narrow.
         note: what it means, where the title does not say it.
         style: of its cells.
     """
@@ -107,7 +111,7 @@ class Column(Generic[R]):
             cells = cast("tuple[Any, ...]", row)
             return cells[place] if place < len(cells) else ""
         if isinstance(row, Mapping):
-            return cast("Mapping[str, Any]", row).get(self.key)
+            return cast("Mapping[str, Any]", row).get(self.key, "")
         return follow(row, self.key)
 
     def cells(self, values: Sequence[Any]) -> list[Text]:
@@ -153,7 +157,7 @@ class Sheet(Generic[R]):
         rows = [row for row in self.rows if row is not SECTION]
         cells = [column.cells([column.value(row, place) for row in rows]) for place, column in enumerate(self.columns)]
         longest = [max((cell.cell_len for cell in each), default=0) for each in cells]
-        words = [max((len(one) for cell in each for one in cell.plain.split()), default=0) for each in cells]
+        words = [max((Prose(cell).longest_piece for cell in each), default=0) for each in cells]
         kept = list(range(len(self.columns)))
         while True:
             for broken in (False, True):
@@ -170,10 +174,10 @@ class Sheet(Generic[R]):
                 heads = [max((len(line) for line in title.split("\n")), default=0) for title in titles]
                 if sum(map(max, least, heads)) + _GAP * (len(kept) - 1) <= width:
                     return self._drawn(kept, titles, cells, least)
-            last = max((self.columns[one].priority, one) for one in kept)
-            if not last[0]:
+            rank = max(self.columns[one].priority for one in kept)
+            if not rank:
                 return self._drawn(kept, titles, cells, least)
-            kept.remove(last[1])
+            kept = [one for one in kept if self.columns[one].priority < rank]
 
     def _drawn(
         self, kept: Sequence[int], titles: Sequence[str], cells: Sequence[Sequence[Text]], least: Sequence[int]
@@ -204,7 +208,11 @@ class Sheet(Generic[R]):
             if row is SECTION:
                 table.add_section()
                 continue
-            table.add_row(*(cells[place][number] for place in kept), style=self.style(row) if self.style else None)
+            shown = (
+                Prose(cells[place][number]) if self.columns[place].unit == "words" else cells[place][number]
+                for place in kept
+            )
+            table.add_row(*shown, style=self.style(row) if self.style else None)
             number += 1
         return table
 
@@ -220,6 +228,44 @@ def facts(name: str, pairs: Iterable[tuple[str, Any]], *, title: str = "", capti
     rows = [pair for pair in pairs if pair[1] not in ("", None)]
     columns: list[Column[tuple[Any, ...]]] = [Column("name", style="dim"), Column("value", unit="words")]
     return Sheet(name, columns, rows, title=title, caption=caption)
+
+
+def bars_sheet(
+    name: str,
+    rows: Sequence[tuple[str, float | None, float, str]],
+    *,
+    title: str,
+    unit: str,
+    head: str = "",
+    caption: str = "",
+) -> Sheet[Any]:
+    """Parts of a whole, a line each with its share as a bar.
+
+    Args:
+        rows: name, amount, share of the whole, colour of the bar.
+        unit: of the amounts.
+        head: what the parts are called.
+    """
+    columns: list[Column[Any]] = [
+        Column("part", head),
+        Column("amount", "time" if unit == "s" else "bytes", unit),
+        Column("share", "share", "share"),
+        Column("", "", getter=_bar_of),
+    ]
+    return Sheet(name, columns, rows, title=title, caption=caption)
+
+
+def _bar_of(row: tuple[str, float | None, float, str]) -> Text:
+    return Text(bar(row[2], 24) if row[1] is not None else "", style=row[3])
+
+
+def of_part(column: Column[Any], part: Callable[[R], Any]) -> Column[R]:
+    """The same column of rows that have its row as a part."""
+
+    def value(row: R) -> Any:
+        return column.value(part(row), 0)
+
+    return replace(column, getter=value)
 
 
 def sheets_of(parts: Iterable[Any]) -> Iterator[Sheet[Any]]:
@@ -261,23 +307,18 @@ def spaced(parts: Sequence[RenderableType]) -> Group:
 
 
 def aligned(texts: Sequence[str]) -> list[str]:
-    """Numbers with their decimal points below each other and their units in one line; other texts as they are.
+    """Numbers with their decimal points below each other, to stand to the right; other texts as they are.
 
     >>> aligned(["7.2 s", "30 ms", "-"])
-    ['7.2 s ', '30   ms', '-     ']
+    ['7.2 s', '30 ms  ', '-    ']
     """
-    parts = [_NUMBER.fullmatch(text) or (text if text == _NOTHING else None) for text in texts]
-    fraction = max((len(part[3] or "") for part in parts if isinstance(part, re.Match)), default=0)
-    unit = max((len(part[4]) for part in parts if isinstance(part, re.Match)), default=0)
-    lined: list[str] = []
-    for text, part in zip(texts, parts, strict=True):
-        if part is None:
-            lined.append(text)
-        elif isinstance(part, str):
-            lined.append(f"{text}{'':{fraction + unit}}")
-        else:
-            lined.append(f"{part[1]}{part[2]}{part[3] or '':{fraction}}{part[4]:{unit}}")
-    return lined
+    parts = [_NUMBER.fullmatch(text) for text in texts]
+    tails = [len(text) - part.end(2) if part else 0 for text, part in zip(texts, parts, strict=True)]
+    most = max(tails, default=0)
+    return [
+        f"{text}{'':{most - tail}}" if part or text == _NOTHING else text
+        for text, part, tail in zip(texts, parts, tails, strict=True)
+    ]
 
 
 def band_bar(low: float, mid: float, high: float, limit: float | None = None, width: int = 24) -> Text:
@@ -317,7 +358,14 @@ def band_bar(low: float, mid: float, high: float, limit: float | None = None, wi
 
 def _written(unit: str, values: Sequence[Any]) -> list[Text]:
     """Values as texts; numbers of one unit in one step of it where that needs no more than four digits."""
+    if unit in _ONE_STEP:
+        return [
+            Text(_ONE_STEP[unit].text(float(one))) if _is_number(one) else _cell("text", one, None) for one in values
+        ]
     numbers = [float(one) for one in values if _is_number(one)]
+    if unit == "share":
+        digits = 1 if any(0.0 < abs(one) < _TENTH for one in numbers) else 0
+        return [Text(f"{100.0 * one:,.{digits}f} %") if _is_number(one) else _cell(unit, one, None) for one in values]
     step = _shared(_STEPS[unit][0], numbers) if unit in _STEPS else None
     return [_cell(unit, one, step) for one in values]
 
