@@ -36,7 +36,7 @@ BASIS_OF_ONE: dict[Basis, str] = {
     "open_loop_estimate": "open-loop estimate",
     "simulated": "simulated",
 }
-_BAR = 14  # characters of the bar of a band
+_BAR = 12  # characters of the bar of a band
 _BANDS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "tpot_s": ("per output token", format_seconds),
     "ttft_s": ("to first token", format_seconds),
@@ -97,9 +97,7 @@ def choice_panel(plan: Plan, choice: Choice) -> Panel:
     """What to run, in the headline."""
     cost = f"{money(choice.usd_per_mtok_output_all_in, plan.priced)} per M output tokens, all-in"
     body = Text(f"{cost} · {written(choice.requests_per_s)} requests/s", style="bold green")
-    body.append(
-        f" · {choice.num_chips} of {plan.system.cluster.num_chips} chips\n" if not choice.prefill_pool else "\n"
-    )
+    body.append(f" · {choice.num_chips} chips\n")
     first, then = choice.prefill_pool, choice.decode_pool
     if first is not None and then is not None:
         for name, pool in (("decode   ", then), ("\nprefill  ", first)):

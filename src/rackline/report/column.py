@@ -190,7 +190,7 @@ class Sheet(Generic[R]):
             cells: of all columns.
             least: widths to which words are squeezed at most.
         """
-        table = empty_table(self.title, caption=self.caption)
+        table = empty_table()
         table.show_header = any(titles)
         for place, title, narrow in zip(kept, titles, least, strict=True):
             column = self.columns[place]
@@ -216,11 +216,26 @@ class Sheet(Generic[R]):
             number += 1
         return table
 
+    @property
+    def widest(self) -> int:
+        """Columns of a terminal in which everything is shown on one line each."""
+        rows = [row for row in self.rows if row is not SECTION]
+        widths = [
+            max([len(column.title), *(cell.cell_len for cell in column.cells([column.value(row, at) for row in rows]))])
+            for at, column in enumerate(self.columns)
+        ]
+        return sum(widths) + _GAP * (len(widths) - 1)
+
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement.get(console, options, self.table(options.max_width))
+        return Measurement(1, min(self.widest, options.max_width))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.table(options.max_width)
+        if self.title:
+            yield Prose(self.title, style="bold")
+        if self.rows:
+            yield self.table(options.max_width)
+        if self.caption:
+            yield Prose(self.caption, style="dim")
 
 
 def facts(name: str, pairs: Iterable[tuple[str, Any]], *, title: str = "", caption: str = "") -> Sheet[tuple[Any, ...]]:
@@ -281,21 +296,9 @@ def sheets_of(parts: Iterable[Any]) -> Iterator[Sheet[Any]]:
             yield from sheets_of(cell for column in part.columns for cell in column.cells)
 
 
-def empty_table(title: str = "", *, caption: str = "") -> Table:
+def empty_table() -> Table:
     """A table in the style of all reports: a rule under the titles and no frame."""
-    return Table(
-        title=title or None,
-        title_justify="left",
-        title_style="bold",
-        caption=caption or None,
-        caption_justify="left",
-        caption_style="dim",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        header_style="dim",
-    )
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
 
 
 def spaced(parts: Sequence[RenderableType]) -> Group:
@@ -321,7 +324,9 @@ def aligned(texts: Sequence[str]) -> list[str]:
     ]
 
 
-def band_bar(low: float, mid: float, high: float, limit: float | None = None, width: int = 24) -> Text:
+def band_bar(
+    low: float, mid: float, high: float, limit: float | None = None, width: int = 24, *, end: float = 0.0
+) -> Text:
     """A band as a bar from 0, with the predicted value and the limit marked.
 
     Args:
@@ -329,6 +334,7 @@ def band_bar(low: float, mid: float, high: float, limit: float | None = None, wi
         mid: predicted value between them.
         limit: of the value, in the same unit; None without one.
         width: characters of the whole bar.
+        end: what its last character stands for at least, so that bars of several rows compare.
 
     Returns:
         Its first character stands for 0, its last for the largest of the numbers; ━ is the band, ● the prediction,
@@ -337,7 +343,7 @@ def band_bar(low: float, mid: float, high: float, limit: float | None = None, wi
     >>> band_bar(8.0, 10.0, 14.0, 12.0, 15).plain
     '        ━━●━┃━━'
     """
-    end = max(high, limit or 0.0, mid)
+    end = max(end, high, limit or 0.0, mid)
 
     def place(value: float) -> int:
         return min(max(round(value / end * (width - 1)), 0), width - 1) if end > 0 else 0
@@ -392,7 +398,7 @@ def _shared(steps: Steps, numbers: Sequence[float]) -> tuple[float, str] | None:
     sizes = sorted(abs(one) for one in numbers if one)
     if not sizes:
         return None
-    for size in (sizes[-1], sizes[0]):
+    for size in (sizes[0], sizes[-1]):
         factor, name = next((one for one in steps if float(f"{size:.2e}") >= one[0]), steps[-1])
         if sizes[0] >= 0.1 * factor and sizes[-1] < 1e4 * factor:
             return factor, name
