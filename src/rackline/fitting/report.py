@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from rackline.fitting.collectives import CUSTOM, CollectiveFit
 from rackline.fitting.evaluate import Errors
@@ -17,6 +16,7 @@ from rackline.fitting.kernels import KernelFit
 from rackline.fitting.run import CalibrationResult
 from rackline.fitting.siblings import Disagreement
 from rackline.report.axes import BAR_HEIGHT, Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
+from rackline.report.column import Column, Sheet
 from rackline.report.figure import Figure
 from rackline.report.wording import percent
 
@@ -186,17 +186,18 @@ def summary(result: CalibrationResult) -> Summary:
 
 def calibrate_report(result: CalibrationResult, files: Sequence[str]) -> RenderableType:
     """Errors on held-out shapes and those of the ideal roofline; then rejected fits, with the reasons."""
-    table = Table(title="Error on held-out shapes, median over groups (median / p90 of a group)")
-    for name in ("kind", "groups", "random half", "whole families", "ideal roofline"):
-        table.add_column(name, justify="left" if name == "kind" else "right")
-    for kind in errors_by_kind(result):
-        table.add_row(
-            kind.kind,
-            str(kind.groups),
-            _pair(kind.median_error, kind.p90_error),
-            _pair(kind.family_median_error, kind.family_p90_error),
-            _pair(kind.ideal_median_error, kind.ideal_p90_error),
-        )
+    columns: list[Column[KindErrors]] = [
+        Column("kind", "kind"),
+        Column("groups", "groups", "whole"),
+        Column("median_error", "random half", "share"),
+        Column("p90_error", "p90", "share"),
+        Column("family_median_error", "whole families", "share"),
+        Column("family_p90_error", "p90", "share"),
+        Column("ideal_median_error", "ideal roofline", "share", priority=1),
+        Column("ideal_p90_error", "p90", "share", priority=1),
+    ]
+    title = "error on held-out shapes, median over groups (median and p90 of a group)"
+    table = Sheet("errors", columns, errors_by_kind(result), title)
     lines = [
         f"{result.rows} shapes; left out: {result.slower_rows} slower kernels of the same shape, "
         f"{result.older_rows} rows of older versions."
@@ -213,10 +214,6 @@ def calibrate_report(result: CalibrationResult, files: Sequence[str]) -> Rendera
         ]
     lines += ["", "Written: " + ", ".join(files)]
     return Group(table, "\n".join(lines))
-
-
-def _pair(median: float, p90: float) -> str:
-    return "-" if math.isnan(median) else f"{median:.1%} / {p90:.0%}"
 
 
 _KIND = Measure(field="kind", title="operation")

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.text import Text
 
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, log_axis
 from rackline.report.column import Column, Sheet
 from rackline.report.figure import Figure
 from rackline.report.terminal_plot import Series, log_plot
-from rackline.report.wording import Prose, bar, percent, written
+from rackline.report.wording import Box, Prose, bar, percent, written
 from rackline.scaling import Budget, KnownRun, trained
 from rackline.scaling.overtrain import PRETRAIN_FLOP_PER_PARAM_TOKEN
 from rackline.units import format_count, format_usd
@@ -36,13 +35,11 @@ def budget_report(budget: Budget, *, asked: str, on: str, width: int) -> Group:
         width: columns of the terminal.
     """
     parts: list[RenderableType] = [
-        Panel(
+        Box(
             _answer(budget),
-            title=f"{asked}, loss {budget.loss:.4g} ({budget.law.name})",
-            title_align="left",
-            subtitle=on,
-            subtitle_align="left",
-            border_style="none" if budget.feasible else "red",
+            f"{asked}, loss {budget.loss:.4g} ({budget.law.name})",
+            on,
+            "none" if budget.feasible else "red",
         )
     ]
     if budget.feasible:
@@ -140,7 +137,7 @@ def runs_report(runs: Sequence[KnownRun], *, law: str) -> Group:
         Column("name", "run"),
         Column("active_params", "active", "count"),
         Column("tokens", "tokens", "figures", tokens),
-        Column("overtraining_factor", "x 20 N", "whole"),
+        Column("overtraining_factor", "x 20 N", "1"),
         Column("train_flop", "6ND", "figures", lambda run: _power(run.train_flop), priority=4),
         Column("equal_cost_tokens", "use = training", "count"),
         Column("optimal_lifetime_tokens", "use, exact", "count", lambda run: run.optimal_lifetime_tokens or "none"),

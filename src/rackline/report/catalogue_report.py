@@ -76,9 +76,9 @@ def clusters_table(records: Sequence[ClusterRecord]) -> Sheet[tuple[ClusterRecor
     rows = [(record, cluster_from_record(record, find_chip(chip_name_of(record)))) for record in records]
     columns: list[Column[tuple[ClusterRecord, Cluster]]] = [
         Column("name", "name", getter=lambda row: row[1].name),
-        Column("full_name", "is", getter=lambda row: row[1].full_name, priority=2),
+        Column("full_name", "is", getter=lambda row: row[1].full_name, priority=3),
         Column("num_chips", "chips", "whole", lambda row: row[1].num_chips),
-        Column("chip", "of", getter=lambda row: chip_name_of(row[0])),
+        Column("chip", "of", getter=lambda row: chip_name_of(row[0]), priority=2),
         Column("scale_up.bytes_per_s_each_way", "scale-up", "B/s", lambda row: row[1].scale_up.bytes_per_s_each_way),
         Column("scale_up.size", "of", "whole", lambda row: row[1].scale_up.size),
         Column("scale_up.topology", "", getter=lambda row: row[1].scale_up.topology, priority=1),
@@ -355,8 +355,8 @@ def _flop(model: AnyModel) -> Sheet[Any]:
     kinds = [_flop_kinds(model, context) for context in CONTEXTS]
     rows: list[Any] = [(kind.replace("_", " "), *(of[kind] or None for of in kinds)) for kind in kinds[0]]
     rows += [SECTION, ("all", *(sum(of.values()) for of in kinds))]
-    contexts = [Column[Any](short_count(context), short_count(context), "FLOP") for context in CONTEXTS]
-    columns: list[Column[Any]] = [Column("kind", "kind"), *contexts]
+    columns: list[Column[Any]] = [Column("kind", "kind")]
+    columns += [Column(short_count(context), short_count(context), "FLOP") for context in CONTEXTS]
     return Sheet("flop_per_token", columns, rows, title="FLOP of one decoded token by context")
 
 
@@ -368,7 +368,8 @@ def _kv(model: AnyModel) -> Sheet[Any]:
     rows: list[Any] = [(kind, *(of[kind] for of in kinds)) for kind in kinds[0]]
     if len(kinds[0]) > 1:
         rows += [SECTION, ("all", *(sum(of.values()) for of in kinds))]
-    columns: list[Column[Any]] = [Column("kind", "attention"), *(Column[Any](one, one, "B") for one in KV_TYPES)]
+    columns: list[Column[Any]] = [Column("kind", "attention")]
+    columns += [Column(dtype, dtype, "B") for dtype in KV_TYPES]
     return Sheet("kv_bytes_per_token", columns, rows, title, "a window stops growing at its size")
 
 

@@ -8,7 +8,6 @@ from math import isnan
 from typing import Any, Protocol
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +15,7 @@ from rackline.arch import AppliedAdapter
 from rackline.parallel import Layout
 from rackline.plain import plain
 from rackline.report.column import SECTION, Column, Sheet, band_bar, facts
-from rackline.report.wording import Prose, money, money_name, percent, share, short_count, written
+from rackline.report.wording import Box, Prose, money, money_name, percent, share, short_count, written
 from rackline.search import Basis, Choice, Plan, Pool
 from rackline.search.choice import Energy
 from rackline.search.fits import ClusterNeed
@@ -93,7 +92,7 @@ def _replicas(layout: Layout, on: str = "") -> str:
     return f"{count} replica{'s' if count > 1 else ''} of {chips} chip{'s' if chips > 1 else ''}{on}"
 
 
-def choice_panel(plan: Plan, choice: Choice) -> Panel:
+def choice_panel(plan: Plan, choice: Choice) -> Box:
     """What to run, in the headline."""
     cost = f"{money(choice.usd_per_mtok_output_all_in, plan.priced)} per M output tokens, all-in"
     body = Text(f"{cost} · {written(choice.requests_per_s)} requests/s", style="bold green")
@@ -116,7 +115,7 @@ def choice_panel(plan: Plan, choice: Choice) -> Panel:
         notes = choice.precision.notes
     for note in notes:
         body.append(f"\n{note}", style="not bold yellow")
-    return Panel(Prose(body), title=title(plan), title_align="left", subtitle=request_text(plan), subtitle_align="left")
+    return Box(body, title(plan), request_text(plan))
 
 
 def _slots(choice: Choice) -> str:
@@ -367,14 +366,7 @@ def nothing_panel(plan: Plan) -> Group:
     body.append("Nothing fits. " if plan.need is not None else "No answer. ", style="bold red")
     named = plan.reason.startswith(plan.system.model.name)  # a name keeps its letters
     body.append(plan.reason if named else f"{plan.reason[:1].upper()}{plan.reason[1:]}")
-    panel = Panel(
-        body,
-        title=title(plan),
-        title_align="left",
-        subtitle=request_text(plan),
-        subtitle_align="left",
-        border_style="red",
-    )
+    panel = Box(body, title(plan), request_text(plan), "red")
     apart = plan.disaggregated.reason if plan.disaggregated else ""
     lines: list[RenderableType] = (
         [Prose(f"separate pools for prefill and decode: {apart}", style="dim")] if apart else []

@@ -2,8 +2,8 @@
 
 A `Column` has the key of the value in JSON, a title, a unit, what reads it from a row, a priority and a note. A
 `Sheet` is a list of columns and the rows that they read. It prints itself as wide as the terminal is: where that is
-too narrow, titles break into lines, then columns of the lowest priority go. Numbers of a column share one unit where
-they can, and their decimal points stand below each other.
+too narrow, titles break into lines, then columns of the lowest priority go. Numbers have three
+digits and their own unit, and their decimal points stand below each other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rackline.plain import follow
-from rackline.report.wording import Prose, Unit, bar, written
+from rackline.report.wording import Prose, Unit, bar
 from rackline.units import (
     BYTE_STEPS,
     COUNT_STEPS,
@@ -50,12 +50,13 @@ _STEPS: Mapping[str, tuple[Steps, str]] = {
     "J": (JOULE_STEPS, " "),
     "count": (COUNT_STEPS, ""),
 }
-"""Units of which the cells of a column share one step: ms, GB, k."""
+"""Units with steps (ms, GB, k), and what stands between number and unit."""
 _WRITTEN: Mapping[str, Callable[[float], str]] = {
     "USD": format_usd,
-    "1": written,
+    "1": lambda value: format_steps(value, ((1.0, ""),)),
     "whole": lambda value: f"{value:,.0f}",
     "ratio": lambda value: f"{value:.2f}",
+    "error": lambda value: f"{100.0 * value:+,.1f} %",
 }
 _ONE_STEP = {
     f"s in {unit.name}": unit for unit in (Unit("s", 1.0), Unit("ms", 1e-3), Unit("us", 1e-6), Unit("ns", 1e-9))
@@ -77,9 +78,9 @@ class Column(Generic[R]):
         key: of the value in JSON, with dots for parts of parts; what the column is called in a frame and in CSV.
         title: above the column; empty for none.
         unit: of the value: "s", "B", "B/s", "FLOP", "FLOP/s", "W", "J", "USD", "share" (of one), "count" (with k, M,
-            B), "whole", "ratio" (two decimals), "1" (three digits); "s in ms" and the like where the title of the table
-            names the unit of all columns; "text" is a label, "words" may break into lines,
-            "figures" are written already.
+            B), "whole", "ratio" (two decimals), "error" (a share with its sign), "1" (three digits); "s in ms" and the
+            like where the title of the table names the unit of all columns; "text" is a label, "words" may break
+            into lines, "figures" are written already.
         getter: what reads the value; by default what lies at the key, of a tuple what stands at the column's place.
         priority: 0 is always shown; of the others those of the largest go first where the screen is narrow.
         note: what it means, where the title does not say it.
@@ -156,51 +157,45 @@ class Sheet(Generic[R]):
         """The table that fits into so many columns of a terminal."""
         rows = [row for row in self.rows if row is not SECTION]
         cells = [column.cells([column.value(row, place) for row in rows]) for place, column in enumerate(self.columns)]
-        longest = [max((cell.cell_len for cell in each), default=0) for each in cells]
-        words = [max((Prose(cell).longest_piece for cell in each), default=0) for each in cells]
-        kept = list(range(len(self.columns)))
-        while True:
-            for broken in (False, True):
-                titles = [
-                    _broken(self.columns[one].title, longest[one]) if broken else self.columns[one].title
-                    for one in kept
-                ]
-                least = [
-                    max(words[one], min(longest[one], _LEAST_WORDS))
-                    if self.columns[one].unit == "words"
-                    else longest[one]
-                    for one in kept
-                ]
-                heads = [max((len(line) for line in title.split("\n")), default=0) for title in titles]
-                if sum(map(max, least, heads)) + _GAP * (len(kept) - 1) <= width:
-                    return self._drawn(kept, titles, cells, least)
-            rank = max(self.columns[one].priority for one in kept)
-            if not rank:
-                return self._drawn(kept, titles, cells, least)
-            kept = [one for one in kept if self.columns[one].priority < rank]
+        ranks = sorted({column.priority for column in self.columns}, reverse=True)
+        ways = [(rank, broken, _LEAST_WORDS) for rank in ranks for broken in (False, True)]
+        drawn = [self._measured(cells, *way) for way in (*ways, (ranks[-1], True, 0))]
+        return self._drawn(cells, next((one for one in drawn if _wide(one) <= width), drawn[-1]))
 
-    def _drawn(
-        self, kept: Sequence[int], titles: Sequence[str], cells: Sequence[Sequence[Text]], least: Sequence[int]
-    ) -> Table:
-        """A table of some of the columns.
+    def _measured(
+        self, cells: Sequence[Sequence[Text]], rank: int, broken: bool, squeezed: int
+    ) -> list[tuple[int, str, int]]:
+        """Place, title and least width of the columns up to a priority.
 
         Args:
-            kept: places of these columns.
-            titles: of them, in lines.
             cells: of all columns.
-            least: widths to which words are squeezed at most.
+            rank: the lowest priority that is shown.
+            broken: whether titles that are longer than what stands below them break into lines.
+            squeezed: width below which words do not break further, if no piece is longer.
         """
-        table = empty_table()
-        table.show_header = any(titles)
-        for place, title, narrow in zip(kept, titles, least, strict=True):
+        found: list[tuple[int, str, int]] = []
+        for place, column in enumerate(self.columns):
+            if column.priority <= rank:
+                longest = max((cell.cell_len for cell in cells[place]), default=0)
+                title, least = _broken(column.title, longest) if broken else column.title, longest
+                if column.unit == "words":
+                    pieces = max((Prose(cell).longest_piece for cell in cells[place]), default=0)
+                    least = max(pieces, min(longest, squeezed))
+                found.append((place, title, max(least, *map(len, title.split("\n")))))
+        return found
+
+    def _drawn(self, cells: Sequence[Sequence[Text]], shown: Sequence[tuple[int, str, int]]) -> Table:
+        """A table of the columns that were measured."""
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+        table.show_header = any(title for _, title, _ in shown)
+        for place, title, least in shown:
             column = self.columns[place]
-            wraps = column.unit == "words"
             table.add_column(
                 title,
                 justify="right" if column.is_number else "left",
-                no_wrap=not wraps,
-                overflow="fold" if wraps else "ellipsis",
-                min_width=narrow,
+                no_wrap=column.unit != "words",
+                overflow="fold" if column.unit == "words" else "ellipsis",
+                min_width=least,
                 style=column.style,
             )
         number = 0
@@ -208,11 +203,9 @@ class Sheet(Generic[R]):
             if row is SECTION:
                 table.add_section()
                 continue
-            shown = (
-                Prose(cells[place][number]) if self.columns[place].unit == "words" else cells[place][number]
-                for place in kept
-            )
-            table.add_row(*shown, style=self.style(row) if self.style else None)
+            texts = [(self.columns[place].unit, cells[place][number]) for place, _, _ in shown]
+            style = self.style(row) if self.style else None
+            table.add_row(*(Prose(text) if unit == "words" else text for unit, text in texts), style=style)
             number += 1
         return table
 
@@ -296,11 +289,6 @@ def sheets_of(parts: Iterable[Any]) -> Iterator[Sheet[Any]]:
             yield from sheets_of(cell for column in part.columns for cell in column.cells)
 
 
-def empty_table() -> Table:
-    """A table in the style of all reports: a rule under the titles and no frame."""
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-
-
 def spaced(parts: Sequence[RenderableType]) -> Group:
     """Parts of a report with an empty line between each two."""
     lines: list[RenderableType] = []
@@ -363,20 +351,17 @@ def band_bar(
 
 
 def _written(unit: str, values: Sequence[Any]) -> list[Text]:
-    """Values as texts; numbers of one unit in one step of it where that needs no more than four digits."""
+    """Values as texts: three digits and their own unit; shares with a decimal where one of them needs it."""
     if unit in _ONE_STEP:
-        return [
-            Text(_ONE_STEP[unit].text(float(one))) if _is_number(one) else _cell("text", one, None) for one in values
-        ]
+        return [Text(_ONE_STEP[unit].text(float(one))) if _is_number(one) else _cell("text", one) for one in values]
     numbers = [float(one) for one in values if _is_number(one)]
     if unit == "share":
         digits = 1 if any(0.0 < abs(one) < _TENTH for one in numbers) else 0
-        return [Text(f"{100.0 * one:,.{digits}f} %") if _is_number(one) else _cell(unit, one, None) for one in values]
-    step = _shared(_STEPS[unit][0], numbers) if unit in _STEPS else None
-    return [_cell(unit, one, step) for one in values]
+        return [Text(f"{100.0 * one:,.{digits}f} %") if _is_number(one) else _cell(unit, one) for one in values]
+    return [_cell(unit, one) for one in values]
 
 
-def _cell(unit: str, value: Any, step: tuple[float, str] | None) -> Text:
+def _cell(unit: str, value: Any) -> Text:
     if isinstance(value, Text):
         return value
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -385,7 +370,7 @@ def _cell(unit: str, value: Any, step: tuple[float, str] | None) -> Text:
         return Text(str(value))
     if unit in _STEPS:
         steps, separator = _STEPS[unit]
-        return Text(format_steps(float(value), (step,) if step else steps, separator))
+        return Text(format_steps(float(value), steps, separator))
     return Text(_WRITTEN[unit](float(value)))
 
 
@@ -393,16 +378,9 @@ def _is_number(value: Any) -> bool:
     return not isinstance(value, str | Text | bool) and hasattr(value, "__float__") and math.isfinite(float(value))
 
 
-def _shared(steps: Steps, numbers: Sequence[float]) -> tuple[float, str] | None:
-    """The step in which all numbers are written; None where one would need more than four digits or decimals."""
-    sizes = sorted(abs(one) for one in numbers if one)
-    if not sizes:
-        return None
-    for size in (sizes[0], sizes[-1]):
-        factor, name = next((one for one in steps if float(f"{size:.2e}") >= one[0]), steps[-1])
-        if sizes[0] >= 0.1 * factor and sizes[-1] < 1e4 * factor:
-            return factor, name
-    return None
+def _wide(measured: Sequence[tuple[int, str, int]]) -> int:
+    """Columns of the terminal that measured columns take."""
+    return sum(least for _, _, least in measured) + _GAP * (len(measured) - 1)
 
 
 def _broken(title: str, longest: int) -> str:

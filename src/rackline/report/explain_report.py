@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.panel import Panel
 from rich.text import Text
 
 from rackline.hardware import wall_w
@@ -18,7 +17,7 @@ from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, Step
 from rackline.passes.energy import PassEnergy, pass_energy
 from rackline.report.breakdown import pass_sheet, resources_line
 from rackline.report.column import Column, Sheet, band_bar, spaced
-from rackline.report.wording import Prose, flop, percent, resource_text, short_count, size, trust, written
+from rackline.report.wording import Box, flop, percent, resource_text, short_count, size, trust, written
 from rackline.system import System
 from rackline.units import format_bytes, format_seconds, format_watts
 
@@ -256,7 +255,7 @@ def explain_report(
     return spaced(parts)
 
 
-def _headline(explanation: Explanation, band: tuple[float, float] | None, band_of: str) -> Panel:
+def _headline(explanation: Explanation, band: tuple[float, float] | None, band_of: str) -> Box:
     """The time of the pass and its band, then what it is of."""
     deployment, memory = explanation.deployment, explanation.memory
     layout, time, ideal = deployment.layout, explanation.time, explanation.ideal
@@ -293,7 +292,7 @@ def _headline(explanation: Explanation, band: tuple[float, float] | None, band_o
     for note in deployment.precision.notes:
         body.append(f"\n{note}", style="not bold yellow")
     title = f"{deployment.model.name} on {deployment.cluster.name} ({deployment.cluster.chip.name})"
-    return Panel(Prose(body), title=title, title_align="left")
+    return Box(body, title)
 
 
 def _features(time: PassTime, width: int) -> Sheet[Any]:

@@ -67,13 +67,13 @@ def memory_table(records: Sequence[MemoryTierRecord]) -> Sheet[MemoryTier]:
     columns: list[Column[MemoryTier]] = [
         Column("name", "name"),
         Column("tier", "tier"),
-        Column("full_name", "is", priority=2),
+        Column("full_name", "is", priority=3),
         Column("capacity_bytes", "capacity", "B"),
         Column("bytes_per_s", "bandwidth", "B/s"),
-        Column("latency_s", "latency", "s", priority=1),
+        Column("latency_s", "latency", "s", priority=2),
         Column("drain_s", "drain", "s", lambda tier: tier.capacity_bytes / tier.bytes_per_s),
         Column("usd_per_gb", "$/GB", "USD", lambda tier: tier.usd_per_byte * 1e9 if tier.usd_per_byte else None),
-        Column("usd_per_hour", "$/h", "USD", lambda tier: tier.usd_per_hour or None),
+        Column("usd_per_hour", "$/h", "USD", lambda tier: tier.usd_per_hour or None, priority=1),
     ]
     tiers.sort(key=lambda each: -each.bytes_per_s / each.capacity_bytes)
     return Sheet("memory", columns, tiers, "memory tiers", "one unit each; drain is capacity over bandwidth")

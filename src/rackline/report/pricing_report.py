@@ -452,12 +452,12 @@ def readings_table(readings: Sequence[Reading]) -> Sheet[Reading]:
         Column("sheet", "sheet"),
         price("input_usd", "in"),
         price("output_usd", "out"),
-        Column("earning_share", "earns", "share", lambda reading: reading.verdict.earning_share, priority=1),
+        Column("earning_share", "earns", "share", lambda reading: reading.verdict.earning_share, priority=2),
         *of("active_params", "active", 0),
-        *interval(cached, "kv_bytes_per_token", "KV of a token", 0),
-        *of("crossover_context", "crossover", 3),
-        *of("normal_batch", "normal batch", 4),
-        Column("conflicts", "conflicts", "whole", lambda reading: len(reading.conflicts) or None, priority=2),
+        *interval(cached, "kv_bytes_per_token", "KV of a token", 1),
+        *of("crossover_context", "crossover", 4),
+        *of("normal_batch", "normal batch", 5),
+        Column("conflicts", "conflicts", "whole", lambda reading: len(reading.conflicts) or None, priority=3),
     ]
     told = "eight of ten combinations of the unknowns; earns: share of them in which the host earns money; show a "
     told += "sheet to read its conflicts"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.text import Text
 
 from rackline.posttraining.plan import RlPlan, RlRun, RlStep
@@ -13,7 +12,7 @@ from rackline.posttraining.updates import Updates
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_axis, nothing_figure
 from rackline.report.column import Column, Sheet, spaced
 from rackline.report.figure import Figure
-from rackline.report.wording import Prose, bar, percent
+from rackline.report.wording import Box, Prose, bar, percent
 from rackline.units import format_bytes, format_count, format_seconds, format_usd
 
 BUDGET_MFU = 0.3 * 0.4
@@ -27,7 +26,7 @@ def rl_report(plan: RlPlan, *, width: int) -> Group:
         width: columns of the terminal.
     """
     if plan.best is None or plan.run is None:
-        return spaced([Panel(Text(f"Nothing fits. {plan.reason}"), title=_title(plan), title_align="left")])
+        return spaced([Box(Text(f"Nothing fits. {plan.reason}"), _title(plan), style="red")])
     best = plan.best
     parts: list[RenderableType] = [_headline(plan, best), _sides(plan, best), _time(best), _tail(best)]
     parts.append(_twice(plan))
@@ -42,7 +41,7 @@ def _title(plan: RlPlan) -> str:
     return f"{job.model.name} on {job.cluster.num_chips:,} × {job.cluster.chip.name} ({job.cluster.name})"
 
 
-def _headline(plan: RlPlan, best: RlStep) -> Panel:
+def _headline(plan: RlPlan, best: RlStep) -> Box:
     job, schedule = plan.job, plan.schedule
     body = Text()
     body.append(format_seconds(best.seconds), style="bold")
@@ -60,7 +59,7 @@ def _headline(plan: RlPlan, best: RlStep) -> Panel:
         f"{job.prompts:,} × {job.generations} answers of {lengths.mean:,.0f} tokens on average, at most "
         f"{lengths.longest:,.0f}"
     )
-    return Panel(body, title=_title(plan), title_align="left", subtitle=asked, subtitle_align="left")
+    return Box(body, _title(plan), asked)
 
 
 def _sides(plan: RlPlan, best: RlStep) -> Sheet[Any]:

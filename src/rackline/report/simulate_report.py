@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.text import Text
 
 from rackline.report.choice_report import need_text
 from rackline.report.column import Column, Sheet
-from rackline.report.wording import memory_share, percent, short_count, written
+from rackline.report.wording import Box, Prose, memory_share, percent, short_count, written
 from rackline.search.fits import ClusterNeed
 from rackline.serving.capacity import Capacity, CapacityRow
 from rackline.units import format_count, format_seconds, format_usd
@@ -70,10 +69,10 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
     rows = [{"latency": label, **data[key], "p99_interval": _ends(data[key])} for key, label in _LATENCIES.items()]
     table = Sheet("latency", latency, rows, title="latency")
     parts: list[RenderableType] = [
-        Panel(body, title=title, title_align="left", subtitle_align="left", border_style="none"),
+        Box(body, title),
         Text(""),
         table,
-        Text(_measured(data["measured"]), style="dim"),
+        Prose(_measured(data["measured"]), style="dim"),
         *_by_priority(data),
         Text(""),
         _occupancy(data),
@@ -165,7 +164,7 @@ def _append_warnings(body: Text, data: Mapping[str, Any]) -> None:
         )
 
 
-def _occupancy(data: Mapping[str, Any]) -> Text:
+def _occupancy(data: Mapping[str, Any]) -> Prose:
     text = Text()
     text.append(
         f"busy {percent(data['busy_share'])} of the time; {written(data['decoding_sequences'])} sequences decode and "
@@ -178,7 +177,7 @@ def _occupancy(data: Mapping[str, Any]) -> Text:
         text.append(f"\n{percent(data['cache_hit_share'])} of prompt tokens came from the cache (by tier: {tiers})")
         if data["cache_hit_share_unlimited"] is not None:
             text.append(f"; earlier prompts and answers hold {percent(data['cache_hit_share_unlimited'])}")
-    return text
+    return Prose(text)
 
 
 def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Sheet[Any]:
@@ -186,7 +185,8 @@ def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Sheet[Any]:
     rows: list[dict[str, Any]] = []
 
     def add(name: str, unit: str, values: Sequence[float | None]) -> None:
-        cells = Column[Any]("", "", unit).cells(values)
+        column: Column[Any] = Column("", "", unit)
+        cells = column.cells(values)
         rows.append({"quantity": name, **{run: cell.plain for run, cell in zip(runs, cells, strict=True)}})
 
     for key, name in (
@@ -237,7 +237,7 @@ def rate_capacity_report(found: RateCapacity) -> Group:
         *(tried(key, title) for key, title in latencies),
     ]
     table = Sheet("tried", columns, found.tried, title="rates that were tried")
-    return Group(Panel(body, title="capacity", title_align="left", border_style="none"), Text(""), table)
+    return Group(Box(body, "capacity"), Text(""), table)
 
 
 _MOST_ROWS = 20
@@ -268,13 +268,11 @@ def capacity_report(capacity: Capacity, *, num_chips: int, need: ClusterNeed | N
             body.append("\n")
             body.append(need_text(need, capacity.cluster))
     parts: list[RenderableType] = [
-        Panel(
+        Box(
             body,
-            title=f"{capacity.model} on {capacity.cluster} ({num_chips} chips), {capacity.precision.short()}",
-            title_align="left",
-            subtitle=f"{asked}, {memory_share(capacity.memory_fraction, capacity.fraction_of)}",
-            subtitle_align="left",
-            border_style="none" if fitting else "red",
+            f"{capacity.model} on {capacity.cluster} ({num_chips} chips), {capacity.precision.short()}",
+            f"{asked}, {memory_share(capacity.memory_fraction, capacity.fraction_of)}",
+            "none" if fitting else "red",
         ),
         Text(""),
         _layouts(fitting or capacity.rows, holds=bool(fitting)),

@@ -7,14 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.text import Text
 
 from rackline.errors import InputError
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_axis, nothing_figure, stacked_bars
 from rackline.report.column import Column, Sheet, band_bar, bars_sheet, spaced
 from rackline.report.figure import Figure
-from rackline.report.wording import Prose, percent, share, written
+from rackline.report.wording import Box, Prose, percent, share, written
 from rackline.search.train import TrainCandidate, TrainPlan, shares, timeline_of
 from rackline.training.schedules import Timeline
 from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd, format_watts
@@ -156,12 +155,12 @@ def _request(plan: TrainPlan) -> str:
     return text
 
 
-def _headline(plan: TrainPlan, band: tuple[float, float] | None, band_of: str) -> Panel:
+def _headline(plan: TrainPlan, band: tuple[float, float] | None, band_of: str) -> Box:
     body = Text()
     if not plan.best:
         body.append("Nothing fits. ", style="bold red")
         body.append(plan.reason.removeprefix("nothing fits: "))
-        return Panel(body, title=_title(plan), title_align="left", subtitle=_request(plan), border_style="red")
+        return Box(body, _title(plan), _request(plan), "red")
     best = plan.best[0]
     job, asked = plan.system, plan.asked_batch_tokens
     if best.days is not None:
@@ -189,14 +188,7 @@ def _headline(plan: TrainPlan, band: tuple[float, float] | None, band_of: str) -
     if asked is not None and asked != job.global_batch_tokens:
         body.append(f"\nbatch moved from {asked / job.seq_len:,.6g} to {job.global_batch_sequences:,} sequences, ")
         body.append("which replicas can share")
-    return Panel(
-        Prose(body),
-        title=_title(plan),
-        title_align="left",
-        subtitle=_request(plan),
-        subtitle_align="left",
-        border_style="green",
-    )
+    return Box(body, _title(plan), _request(plan), "green")
 
 
 def layout_text(one: TrainCandidate) -> str:
@@ -246,7 +238,7 @@ def _memory(plan: TrainPlan, best: TrainCandidate) -> Sheet[Any]:
         if name.endswith("_bytes") and name != "total_bytes" and value > 0:
             row = name.removesuffix("_bytes")
             if row == "activations":
-                row += f" ({written(best.memory['in_flight'])} micro-batches in flight)"
+                row += f" of {written(best.memory['in_flight'])} micro-batches"
             rows.append((row, value, share(value, has), "yellow"))
     title = f"memory of the fullest chip: {format_bytes(total)} of {format_bytes(has)}"
     return bars_sheet("memory", rows, title=title, unit="B")
@@ -262,7 +254,7 @@ def _levels(best: TrainCandidate) -> Sheet[Any]:
     return Sheet("levels", columns, best.levels, title="which level each group works on")
 
 
-def _reliability(plan: TrainPlan) -> Text:
+def _reliability(plan: TrainPlan) -> Prose:
     found = plan.reliability
     text = Text("a failure every ")
     text.append(format_seconds(found.between_failures_s), style="bold")
@@ -271,7 +263,7 @@ def _reliability(plan: TrainPlan) -> Text:
     )
     text.append(f", best every {format_seconds(found.interval_s)} (Young and Daly); goodput {percent(found.goodput)}")
     text.append(" (failure rate of Llama 3 on H100; storage and restart assumed)", style="dim")
-    return text
+    return Prose(text)
 
 
 def _others(plan: TrainPlan) -> Sheet[TrainCandidate]:
@@ -288,7 +280,7 @@ def _others(plan: TrainPlan) -> Sheet[TrainCandidate]:
     return Sheet("fastest", columns, plan.best, title, f"all {shared.replace(',', ', ')}" if shared else "")
 
 
-def _footer(plan: TrainPlan, elapsed_s: float) -> Text:
+def _footer(plan: TrainPlan, elapsed_s: float) -> Prose:
     text = Text(style="dim")
     text.append(f"{plan.candidates_evaluated:,} runs considered, {plan.candidates_timed:,} fit and were timed, ")
     system = plan.system
@@ -302,7 +294,7 @@ def _footer(plan: TrainPlan, elapsed_s: float) -> Text:
     text.append("square that a causal mask leaves; HFU adds what is run again.")
     for note in system.precision.notes:
         text.append(f" {note}.")
-    return text
+    return Prose(text)
 
 
 ROW_HEIGHT = 20

@@ -12,6 +12,7 @@ from typing import assert_never
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
+from rich.panel import Panel
 from rich.text import Text
 
 from rackline.catalog import measured_stacks, release_numbers
@@ -300,6 +301,7 @@ def memory_share(fraction: float, of: FractionOf) -> str:
             assert_never(of)
 
 
+_EDGE = 6  # columns of an edge of a frame that are no title
 _UNIT = r"%|×|[mµn]?s|min|h|d|[kMGTPE]?i?B(?:/s)?|[kMG]?W|[kMGTPE]?FLOP(?:/s)?"
 _BREAK = re.compile(rf"(?<=\d) (?={_UNIT}(?!\w))|( +|(?<=\w,)(?=[a-z_]+=))")
 """Where a line may end: at spaces but those before a unit, and between the parts of a layout."""
@@ -362,3 +364,35 @@ class Prose:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text("\n").join(self.lines(options.max_width))
+
+
+class Box:
+    """An answer in a frame, with what it is of in the upper edge and what was asked in the lower one.
+
+    A title that is longer than the edge stands inside the frame, whole.
+
+    Args:
+        body: the answer.
+        title: what it is of.
+        subtitle: what was asked.
+        style: of the frame.
+    """
+
+    def __init__(self, body: Text, title: str, subtitle: str = "", style: str = "none") -> None:
+        self.body, self.title, self.subtitle, self.style = body, title, subtitle, style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.max_width - _EDGE
+        title, subtitle, body = self.title, self.subtitle, self.body.copy()
+        if cell_len(title) > room:
+            title, body = "", Text.assemble((f"{title}\n", "bold"), body)
+        if cell_len(subtitle) > room:
+            subtitle, body = "", Text.assemble(body, (f"\n{subtitle}", "dim"))
+        yield Panel(
+            Prose(body),
+            title=title or None,
+            title_align="left",
+            subtitle=subtitle or None,
+            subtitle_align="left",
+            border_style=self.style,
+        )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from rackline.report.breakdown import plain_table
+from rackline.report.column import Column, Sheet
+from rackline.report.wording import Prose, written
 from rackline.units import format_seconds
 from rackline.validation.ablation import METRICS, Ablated
 from rackline.validation.page import fill_block
@@ -41,7 +42,14 @@ def refit_report(found: Refit, *, elapsed_s: float | None = None, width: int = 1
     head = Text(f"serving parameters refitted without each {found.by}, scored on the held-out cases", style="bold")
     if elapsed_s is not None:
         head.append(f", {format_seconds(elapsed_s)}", style="dim")
-    parts: list[RenderableType] = [head, Text(""), _summary(found), Text(""), _numbers(found), Text("")]
+    parts: list[RenderableType] = [
+        head,
+        Text(""),
+        _summary(found),
+        Text(""),
+        _numbers({name: [_number(name, one) for one in values] for name, values in found.ranges().items()}),
+        Text(""),
+    ]
     if found.memory_bound:
         names = "\n".join(f"  {name}" for name in found.memory_bound)
         parts += [Text(f"requests queue for memory, not counted where KV fits:\n{names}", style="dim")]
@@ -74,29 +82,27 @@ def _cells(stats: Stats) -> list[str]:
 _HEADS = ("median", "p90", "bias", "in sample", "p90", "bias", "mean of models", "worst model")
 
 
-def _summary(found: Refit) -> Table:
-    table = plain_table(f"each {found.by} held out, and a fit to all cases")
-    table.add_column("measured", no_wrap=True)
-    for name in _HEADS:
-        table.add_column(name, justify="right")
-    for metric, left, whole, macro, worst in _rows(found):
-        table.add_row(metric, *_cells(left), *_cells(whole), macro, worst)
-    return table
+def _summary(found: Refit) -> Sheet[Any]:
+    keys = ("median", "p90", "bias", "in_sample.median", "in_sample.p90", "in_sample.bias", "macro_median", "worst")
+    columns: list[Column[Any]] = [Column("metric", "measured")]
+    columns += [Column(key, head, "figures") for key, head in zip(keys, _HEADS, strict=True)]
+    rows = [(metric, *_cells(left), *_cells(whole), macro, worst) for metric, left, whole, macro, worst in _rows(found)]
+    return Sheet("left_out", columns, rows, f"each {found.by} held out, and a fit to all cases")
 
 
 def _number(name: str, value: float) -> str:
     factor, unit = _UNITS.get(name, (1.0, ""))
-    return f"{value * factor:.3g} {unit}".strip()
+    return f"{written(value * factor)} {unit}".strip()
 
 
-def _numbers(found: Refit) -> Table:
-    table = plain_table("fitted parameters")
-    table.add_column("number", no_wrap=True)
-    for name in ("least", "most", "all cases"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, values in found.ranges().items():
-        table.add_row(name, *(_number(name, value) for value in values))
-    return table
+def _numbers(ranges: Mapping[str, Sequence[str]]) -> Sheet[Any]:
+    columns: list[Column[Any]] = [
+        Column("name", "number"),
+        Column("least", "least", "figures"),
+        Column("most", "most", "figures"),
+        Column("all_cases", "all cases", "figures"),
+    ]
+    return Sheet("numbers", columns, [(name, *values) for name, values in ranges.items()], "fitted parameters")
 
 
 def refit_markdown(found: Refit) -> str:
@@ -144,14 +150,17 @@ def ablation_report(rows: Sequence[Ablated], *, elapsed_s: float | None = None) 
     head = Text("each effect switched off in turn, the other parameters refitted to all cases", style="bold")
     if elapsed_s is not None:
         head.append(f", {format_seconds(elapsed_s)}", style="dim")
-    table = plain_table("median, 90th percentile and bias of the error")
-    table.add_column("switched off")
+    columns: list[Column[Ablated]] = [Column("name", "switched off", "words")]
     for metric in METRICS:
-        for what in (f"{metric}\nmedian", "\np90", "\nbias"):
-            table.add_column(what, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row.name, *(cell for metric in METRICS for cell in _cells(row.stats(metric))))
+        for place, what in enumerate(("median", "p90", "bias")):
+            columns.append(_ablated(metric, place, what))
+    table = Sheet("ablation", columns, rows, "median, 90th percentile and bias of the error")
     return Group(head, Text(""), table)
+
+
+def _ablated(metric: str, place: int, what: str) -> Column[Ablated]:
+    title = metric if not place else what
+    return Column(f"{metric}.{what}", title, "figures", lambda row: _cells(row.stats(metric))[place])
 
 
 _NAMES = {"source": "source", "model": "model family", "chip": "chip"}
@@ -197,19 +206,18 @@ def train_refit_report(found: TrainRefit, *, elapsed_s: float | None = None) -> 
     head = Text(f"training parameters refitted without each {_NAMES[found.by]} in turn", style="bold")
     if elapsed_s is not None:
         head.append(f", {format_seconds(elapsed_s)}", style="dim")
-    table = plain_table("error of the step time, |predicted / measured - 1|")
-    table.add_column("")
-    for name in ("cases", "median", "p90", "≤ 20 %", "bias"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, cells in _training_rows(found):
-        table.add_row(name, *cells)
-    numbers = plain_table("fitted parameters")
-    numbers.add_column("number", no_wrap=True)
-    for name in ("least", "most", "all cases"):
-        numbers.add_column(name, justify="right", no_wrap=True)
-    for name, (least, most, value) in ranges(found).items():
-        numbers.add_row(name, f"{least:.3g}", f"{most:.3g}", f"{value:.3g}")
-    return Group(head, Text(""), table, Text(_notes(found), style="dim"), Text(""), numbers)
+    columns: list[Column[Any]] = [
+        Column("what"),
+        Column("cases", "cases", "figures"),
+        Column("median_abs_error", "median", "figures"),
+        Column("p90_abs_error", "p90", "figures"),
+        Column("share_within_20", "≤ 20 %", "figures"),
+        Column("bias", "bias", "figures"),
+    ]
+    rows = [(name, *cells) for name, cells in _training_rows(found)]
+    table = Sheet("left_out", columns, rows, "error of the step time, |predicted / measured - 1|")
+    numbers = _numbers({name: [written(one) for one in values] for name, values in ranges(found).items()})
+    return Group(head, Text(""), table, Prose(_notes(found), style="dim"), Text(""), numbers)
 
 
 def ranges(found: TrainRefit) -> dict[str, tuple[float, float, float]]:
