@@ -110,11 +110,11 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
     if best is not None:
-        from rackline.bands.intervals import joules_line, risk_line
+        from rackline.bands.intervals import risk_line
 
-        for line in (risk_line(bands, best, found.plan.demand.limits), joules_line(bands)):
-            if line:
-                yield Prose(line, style="dim")
+        line = risk_line(bands, best, found.plan.demand.limits)
+        if line:
+            yield Prose(line, style="dim")
     yield from _more_text(answer.question, found)
 
 

@@ -45,24 +45,24 @@ def pass_sheet(time: PassTime, title: str, ideal: PassTime | None = None) -> She
     seconds = f"s in {unit.name}"
     columns: list[Column[Cells]] = [
         Column("name", "operation"),
-        Column("dtype", "type", priority=6),
-        Column("amounts.compute", "FLOP", "figures", priority=7),
-        Column("amounts.hbm", "HBM bytes", "figures", priority=7),
-        Column("amounts.link", "link bytes", "figures", priority=7),
-        Column("resource_s.compute", "compute", seconds, priority=2),
-        Column("resource_s.hbm", "HBM", seconds, priority=2),
-        Column("resource_s.link", "link", seconds, priority=3),
-        Column("overhead_s", "fixed", seconds, priority=4, note="launches and message steps"),
-        Column("rest_s", "rest", seconds, priority=4, note="what the shorter resources leave exposed, and the ramp"),
+        Column("dtype", "type", priority=7),
+        Column("amounts.compute", "FLOP", "figures", priority=8),
+        Column("amounts.hbm", "HBM bytes", "figures", priority=8),
+        Column("amounts.link", "link bytes", "figures", priority=8),
+        Column("resource_s.compute", "compute", seconds, priority=1),
+        Column("resource_s.hbm", "HBM", seconds, priority=1),
+        Column("resource_s.link", "link", seconds, priority=1),
+        Column("overhead_s", "fixed", seconds, priority=1, note="launches and message steps"),
+        Column("rest_s", "rest", seconds, priority=1, note="what the shorter resources leave exposed, and the ramp"),
         Column("seconds", "total", seconds, style="bold"),
-        Column("share", "share", "share", priority=1),
-        Column("", "", getter=lambda row: row.get("bar", ""), priority=5),
-        Column("binds", "binds"),
+        Column("share", "share", "share", priority=4),
+        Column("", "", getter=lambda row: row.get("bar", ""), priority=6),
+        Column("binds", "binds", priority=2),
     ]
     if ideal is not None:
         columns += [
-            Column("blackboard_s", "blackboard", seconds, style="cyan", note="on the ideal roofline"),
-            Column("blackboard_binds", "binds", priority=3),
+            Column("blackboard_s", "ideal", seconds, style="cyan", note="on the ideal roofline"),
+            Column("blackboard_binds", "binds", priority=5),
         ]
     rows = [*_rows(time, ideal), SECTION, _whole(time, ideal)]
     return Sheet("pass", columns, rows, title=f"{title} (times in {unit.name})", caption=_SUM)

@@ -20,7 +20,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from rackline.plain import follow
+from rackline.plain import at_key
 from rackline.report.wording import Prose, Unit, bar
 from rackline.units import (
     BYTE_STEPS,
@@ -111,9 +111,9 @@ class Column(Generic[R]):
         if isinstance(row, tuple):
             cells = cast("tuple[Any, ...]", row)
             return cells[place] if place < len(cells) else ""
-        if isinstance(row, Mapping):
-            return cast("Mapping[str, Any]", row).get(self.key, "")
-        return follow(row, self.key)
+        if isinstance(row, Mapping) and self.key in row:  # a row of its own, whose keys may have dots
+            return cast("Mapping[str, Any]", row)[self.key]
+        return at_key(row, self.key)
 
     def cells(self, values: Sequence[Any]) -> list[Text]:
         """The values as they are printed, numbers aligned."""
@@ -154,7 +154,7 @@ class Sheet(Generic[R]):
         return found
 
     def table(self, width: int) -> Table:
-        """The table that fits into so many columns of a terminal."""
+        """The table that fits into a terminal of `width` columns."""
         rows = [row for row in self.rows if row is not SECTION]
         cells = [column.cells([column.value(row, place) for row in rows]) for place, column in enumerate(self.columns)]
         ranks = sorted({column.priority for column in self.columns}, reverse=True)
@@ -232,7 +232,7 @@ class Sheet(Generic[R]):
 
 
 def facts(name: str, pairs: Iterable[tuple[str, Any]], *, title: str = "", caption: str = "") -> Sheet[tuple[Any, ...]]:
-    """Quantities and what they are, one a line; pairs without a text are left out."""
+    """Quantities and what they are, one per line; pairs without a text are left out."""
     rows = [pair for pair in pairs if pair[1] not in ("", None)]
     columns: list[Column[tuple[Any, ...]]] = [Column("name", style="dim"), Column("value", unit="words")]
     return Sheet(name, columns, rows, title=title, caption=caption)

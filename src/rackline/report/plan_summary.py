@@ -24,10 +24,9 @@ from rackline.report.choice_report import (
     latencies,
     nothing_panel,
     other_kind,
-    paired,
 )
-from rackline.report.column import facts
-from rackline.report.wording import Prose, money, money_name, percent, share, trust, written
+from rackline.report.column import Sheet, facts
+from rackline.report.wording import Prose, money, percent, share, trust, written
 from rackline.search import Candidate, Choice, Plan
 from rackline.units import format_bytes, format_count, format_seconds
 
@@ -47,10 +46,10 @@ def plan_summary(plan: Plan, *, bands: Sequence[Predicted] = (), width: int, ela
     said: list[tuple[str, str | Text]] = []
     parts: list[RenderableType] = [nothing_panel(plan)]
     if best is not None:
-        parts = [choice_panel(plan, best), _numbers(plan, best, width, latencies=not (bands and best.sustained))]
+        parts = [choice_panel(plan, best), _numbers(plan, best, bands)]
         if bands:
-            parts += ["", bands_sheet(bands, best, plan.demand.limits, priced=plan.priced)]
-        parts += ["", _served(best), ""]
+            parts += [bands_sheet(bands, best, plan.demand.limits, priced=plan.priced)]
+        parts.append(_served(best))
         said += [("also", line) for line in _leftover(plan, best)]
         said += [("limits", "\n".join(_limits(plan, best))), ("second", _second(plan, best))]
     said += [("refused", line) for line in _refused(plan)]
@@ -60,34 +59,30 @@ def plan_summary(plan: Plan, *, bands: Sequence[Predicted] = (), width: int, ela
     return Group(*parts, facts("said", said))
 
 
-def _numbers(plan: Plan, best: Choice, width: int, *, latencies: bool) -> Group:
-    """Rates and costs in two columns of pairs where nothing is cut, else in one; then what is paid.
-
-    Args:
-        latencies: whether they are shown here; else the tables below have them.
-    """
+def _numbers(plan: Plan, best: Choice, bands: Sequence[Predicted]) -> Sheet[Any]:
+    """Rates and costs, what is paid and drawn; latencies where no table below has them."""
     limits = {name: (limit, place) for name, limit, place in plan.demand.limits.latencies()}
-    unit = money_name(plan.priced)
-    pairs: list[tuple[str, str | Text]] = [
-        (f"{unit} per M input", money(best.usd_per_mtok_input, plan.priced)),
-        ("tokens/s of a user", written(best.tokens_per_s_per_user)),
-        (f"{unit} per M output", money(best.usd_per_mtok_output, plan.priced)),
-        ("output tokens/s", _rates(best)),
+    costs = (best.usd_per_mtok_input, best.usd_per_mtok_output)
+    given, made = (money(one, plan.priced) for one in costs)
+    rows: list[tuple[str, str | Text]] = [
+        ("gives", f"{_rates(best)}, {written(best.tokens_per_s_per_user)} a user; {given} per M input, {made} output"),
     ]
-    if latencies:
-        pairs += [
-            ("per output token", against(best, "tpot_s", limits.get("tpot_s"))),
-            ("to first token", against(best, "ttft_s", limits.get("ttft_s"))),
-        ]
-    paid: list[tuple[str, Any]] = [("paid", _paid(plan, best))]
+    if not (bands and best.sustained):
+        rows.append(("per output token", against(best, "tpot_s", limits.get("tpot_s"))))
+        rows.append(("to first token", against(best, "ttft_s", limits.get("ttft_s"))))
+    rows.append(("paid", _paid(plan, best)))
     if best.energy is not None:
-        paid.append(("power", energy_text(best.energy, plan.system.cluster.power_w_per_chip)))
-    return Group(paired(pairs, width), facts("paid", paid))
+        joules = next((one for one in bands if one.metric == "joules_per_output_token"), None)
+        power = energy_text(best.energy, plan.system.cluster.power_w_per_chip)
+        if joules is not None:
+            power += f"; 90 % of {joules.num_cases} measured servings {written(joules.low)} to {written(joules.high)} J"
+        rows.append(("power", power))
+    return facts("numbers", rows)
 
 
 def _rates(best: Choice) -> str:
     each = best.output_tokens_per_s_per_chip
-    return f"{format_count(each * best.num_chips)}, {each:,.0f} a chip"
+    return f"{format_count(each * best.num_chips)} output tokens/s, {each:,.0f} a chip"
 
 
 def _paid(plan: Plan, best: Choice) -> str:

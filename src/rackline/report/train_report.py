@@ -63,7 +63,7 @@ def _stage_cells(timeline: Timeline, device: int, columns: int, end: float) -> l
 
 
 def _folded(count: int, most: int) -> list[tuple[int, int]]:
-    """The stages in at most so many groups of neighbours, the first and the last alone: (first, last) of each."""
+    """The stages in at most `most` groups of neighbours, the first and the last alone: (first, last) of each."""
     if count <= most:
         return [(one, one) for one in range(count)]
     inner, groups = count - 2, most - 2
@@ -149,7 +149,7 @@ def _title(plan: TrainPlan) -> str:
 
 def _request(plan: TrainPlan) -> str:
     job = plan.system
-    text = f"{job.global_batch_sequences:,} sequences of {job.seq_len:,} tokens a step"
+    text = f"{job.global_batch_sequences:,} sequences of {job.seq_len:,} tokens per step"
     if plan.tokens is not None:
         text += f", {format_count(plan.tokens)} tokens in all"
     return text
@@ -246,9 +246,9 @@ def _memory(plan: TrainPlan, best: TrainCandidate) -> Sheet[Any]:
 
 def _levels(best: TrainCandidate) -> Sheet[Any]:
     columns: list[Column[Any]] = [
-        Column("name", "group"),
+        Column("group", "group"),
         Column("size", "ranks", "whole"),
-        Column("inside", "in one domain", "whole"),
+        Column("inside_domain", "in one domain", "whole"),
         Column("level", "level"),
     ]
     return Sheet("levels", columns, best.levels, title="which level each group works on")

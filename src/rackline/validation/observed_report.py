@@ -191,7 +191,8 @@ def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
     numbers = Sheet("numbers", columns, fit.estimates, title="numbers")
     pairs = [(f"{kind}_median", f"{kind}_p90", title) for kind, title in _ERRORS.items()]
     of: list[Column[Any]] = [Column("metric", "", getter=lambda one: _METRICS[one.metric])]
-    of += [one for median, p90, title in pairs for one in (Column(median, title, "share"), Column(p90, "p90", "share"))]
+    for median, p90, title in pairs:
+        of += [Column(median, title, "share"), Column(p90, "p90", "share")]
     errors = Sheet("errors", of, fit.errors, title="|predicted / measured - 1|, median and 90th percentile")
     what = "each run" if fit.folds == fit.runs else "each quarter of the time"
     parts: list[RenderableType] = [
