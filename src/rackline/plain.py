@@ -98,15 +98,12 @@ def at_key(value: Any, key: str) -> Any:
     """What JSON has under a key, with dots for parts of parts; None where a part is None.
 
     Args:
-        value: a dataclass or a mapping.
+        value: a dataclass.
         key: a key of it, or the name of one of its properties that JSON leaves out.
     """
     for name in key.split("."):
         if value is None:
             return None
-        if isinstance(value, Mapping):
-            value = cast("Mapping[str, Any]", value).get(name, "")
-            continue
         paths = dict(json_keys(type(value))) if is_dataclass(value) else {}
         value = follow(value, paths.get(name, name))
     return value

@@ -179,10 +179,11 @@ def test_a_narrow_screen_breaks_titles_then_leaves_out_what_counts_least() -> No
         Column("text", "said", "words", priority=2),
     ]
     sheet = Sheet("t", columns, [("a", 2e9, 0.5, "several words that may break"), ("b", 3e12, None, "few")])
-    shown = {width: [str(one.header) for one in sheet.table(width).columns] for width in (90, 50, 30, 12)}
+    shown = {width: [str(one.header) for one in sheet.table(width).columns] for width in (90, 50, 30, 16)}
     assert shown[90] == ["name", "bytes of all weights", "time of a step", "said"]
-    assert shown[50] == ["name", "bytes\nof all\nweights", "time of\na step", "said"]
-    assert shown[30] == ["name", "bytes of all weights"]
+    assert shown[50] == ["name", "bytes\nof all\nweights", "time\nof a\nstep", "said"]
+    assert shown[30] == ["name", "bytes\nof all\nweights", "time\nof a\nstep"]
+    assert shown[16] == ["name", "bytes\nof all\nweights"]
     assert sheet.data()["seconds"] == [0.5, None], "what the screen leaves out is data"
 
 

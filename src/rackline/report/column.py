@@ -111,8 +111,8 @@ class Column(Generic[R]):
         if isinstance(row, tuple):
             cells = cast("tuple[Any, ...]", row)
             return cells[place] if place < len(cells) else ""
-        if isinstance(row, Mapping) and self.key in row:  # a row of its own, whose keys may have dots
-            return cast("Mapping[str, Any]", row)[self.key]
+        if isinstance(row, Mapping):  # written for this table, so that keys with dots are keys
+            return cast("Mapping[str, Any]", row).get(self.key, "")
         return at_key(row, self.key)
 
     def cells(self, values: Sequence[Any]) -> list[Text]:
