@@ -40,7 +40,7 @@ _BANDS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "tpot_s": ("per output token", format_seconds),
     "ttft_s": ("to first token", format_seconds),
     "request_s": ("request", format_seconds),
-    "usd_per_mtok_output_all_in": ("{} per M output, all-in", written),
+    "usd_per_mtok_output_all_in": ("{} per M output, all-in", lambda usd: format_usd(usd).lstrip("$")),
 }
 """Predicted values whose bands are shown: their names, and how they are written."""
 

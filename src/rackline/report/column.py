@@ -337,13 +337,15 @@ def band_bar(
         return min(max(round(value / end * (width - 1)), 0), width - 1) if end > 0 else 0
 
     text = Text()
-    at_limit = place(limit) if limit is not None else None
+    at_mid, at_limit = place(mid), place(limit) if limit is not None else None
+    if limit is not None and at_mid == at_limit:  # both are seen, in their order
+        at_mid = max(at_mid - 1, 0) if mid <= limit else at_mid + 1
     for cell in range(width):
-        inside = place(low) <= cell <= place(high)
+        inside = min(place(low), at_mid) <= cell <= place(high)
         beyond = at_limit is not None and cell > at_limit
         if cell == at_limit:
             text.append("┃", style="bold")
-        elif cell == place(mid):
+        elif cell == at_mid:
             text.append("●", style="bold red" if beyond else "bold green")
         else:
             text.append("━" if inside else " ", style="red" if beyond else "green")

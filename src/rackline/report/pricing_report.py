@@ -356,7 +356,7 @@ def reading_report(reading: Reading) -> Group:
     parts += [Prose(f"cannot be used: {problem}", style="yellow") for problem in reading.problems]
     parts += [Prose(f"does the host earn money? {reading.verdict.text}", style="bold"), Text("")]
     columns: list[Column[Inference]] = [
-        Column("quantity", "quantity", "words", lambda one: one.quantity.replace("_", " ")),
+        Column("quantity", "quantity", "words", lambda one: one.quantity.removesuffix("_s").replace("_", " ")),
         *_ends_columns(lambda one: one, "", likely=True),
         *_ends_columns(lambda one: one, "", likely=False),
         Column("method", "from", "words", lambda one: f"{one.method} ({one.claim})" if one.claim else one.method),

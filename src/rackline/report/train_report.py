@@ -238,7 +238,8 @@ def _memory(plan: TrainPlan, best: TrainCandidate) -> Sheet[Any]:
         if name.endswith("_bytes") and name != "total_bytes" and value > 0:
             row = name.removesuffix("_bytes")
             if row == "activations":
-                row += f" of {written(best.memory['in_flight'])} micro-batches"
+                count = written(best.memory["in_flight"])
+                row += f" of {count} micro-batch{'' if count == '1' else 'es'}"
             rows.append((row, value, share(value, has), "yellow"))
     title = f"memory of the fullest chip: {format_bytes(total)} of {format_bytes(has)}"
     return bars_sheet("memory", rows, title=title, unit="B")
