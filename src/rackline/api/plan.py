@@ -102,10 +102,12 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
                 yield Prose(f"\n{found.what_if} = {point.value}", style="bold")
                 yield from more
         return
-    report = plan_report if answer.question.full else plan_summary
     best = found.plan.best
     bands = () if best is None else _intervals(found.plan, best)
-    yield report(found.plan, bands=bands, width=width, elapsed_s=answer.elapsed_s)
+    if answer.question.full:
+        yield plan_report(found.plan, bands=bands, width=width, elapsed_s=answer.elapsed_s)
+    else:
+        yield plan_summary(found.plan, bands=bands, elapsed_s=answer.elapsed_s)
     yield from lengths_lines(found.plan.demand.workload.mixture)
     yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)

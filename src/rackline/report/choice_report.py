@@ -8,7 +8,6 @@ from math import isnan
 from typing import Any, Protocol
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from rackline.arch import AppliedAdapter
@@ -129,8 +128,8 @@ def _scheduler(choice: Choice, pool: Pool) -> str:
     return f"{pool.mode.max_batched_tokens} tokens per pass{overlap}"
 
 
-def key_numbers(plan: Plan, choice: Choice, width: int) -> RenderableType:
-    """Rate, latencies and costs in two columns of pairs, or in one where it is narrow."""
+def key_numbers(plan: Plan, choice: Choice) -> Sheet[Any]:
+    """Rate, latencies and costs in two columns of pairs."""
     unit = money_name(plan.priced)
     limits = {name: (limit, place) for name, limit, place in plan.demand.limits.latencies()}
     each, chip = choice.batch_size, choice.output_tokens_per_s_per_chip
@@ -151,28 +150,8 @@ def key_numbers(plan: Plan, choice: Choice, width: int) -> RenderableType:
         ("requests in flight", f"{each * choice.layout.dp:,.0f}"),
         ("in flight on a replica", written(each)),
     ]
-    return paired(pairs, width)
-
-
-def paired(pairs: Sequence[tuple[str, str | Text]], width: int) -> RenderableType:
-    """Quantities and what they are, in two columns of pairs where nothing is cut, else in one.
-
-    Args:
-        pairs: the two of a line one after the other.
-        width: columns of the terminal.
-    """
-    lengths = [max(len(pair[part]) for pair in pairs[side::2]) for side in (0, 1) for part in (0, 1)]
-    across = 2 if sum(lengths) + 6 <= width else 1
-    order = list(pairs) if across == 2 else [*pairs[::2], *pairs[1::2]]
-    table = Table.grid(padding=(0, 2))
-    for start in range(0, len(order), across):
-        line = order[start : start + across]
-        table.add_row(*(cell for name, value in line for cell in (Text(name, style="dim"), _bold(value))))
-    return table
-
-
-def _bold(value: str | Text) -> Text:
-    return Text(value, style="bold") if isinstance(value, str) else value
+    columns: list[Column[Any]] = [Column("quantity", style="dim"), Column("value", unit="words")] * 2
+    return Sheet("numbers", columns, [left + right for left, right in zip(pairs[::2], pairs[1::2], strict=True)])
 
 
 class Predicted(Protocol):

@@ -97,7 +97,7 @@ def plan_report(plan: Plan, *, bands: Sequence[Predicted] = (), width: int, elap
         parts += [nothing_panel(plan)]
     else:
         pools = [pool_table(best)] if best.serving == "disaggregated" else []
-        parts += [choice_panel(plan, best), key_numbers(plan, best, width)]
+        parts += [choice_panel(plan, best), key_numbers(plan, best)]
         if bands:
             parts.append(bands_sheet(bands, best, plan.demand.limits, priced=plan.priced))
         parts += [Group(served_table(best), *estimate_line(best), *other_kind(plan)), *pools]

@@ -34,12 +34,11 @@ MOST_LINES = 40  # of the answer at 100 columns
 _ROWS = 3  # of a pass that are named
 
 
-def plan_summary(plan: Plan, *, bands: Sequence[Predicted] = (), width: int, elapsed_s: float) -> Group:
+def plan_summary(plan: Plan, *, bands: Sequence[Predicted] = (), elapsed_s: float) -> Group:
     """What `rackline plan` prints; `plan_report` has the rest.
 
     Args:
         bands: of the best.
-        width: columns of the terminal.
         elapsed_s: wall time of the search [s].
     """
     best = plan.best
