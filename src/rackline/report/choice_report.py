@@ -87,14 +87,18 @@ def title(plan: Plan) -> str:
 
 def _replicas(layout: Layout, on: str = "") -> str:
     count, chips = layout.dp, layout.chips_per_replica
-    return f"{count} replica{'s' if count > 1 else ''} of {chips} chip{'s' if chips > 1 else ''}{on}"
+    return f"{count} replica{'s' if count > 1 else ''} of {_chips_of(chips)}{on}"
+
+
+def _chips_of(count: int) -> str:
+    return f"{count:,} chip{'' if count == 1 else 's'}"
 
 
 def choice_panel(plan: Plan, choice: Choice) -> Box:
     """What to run, in the headline."""
     cost = f"{money(choice.usd_per_mtok_output_all_in, plan.priced)} per M output tokens, all-in"
     body = Text(f"{cost} · {written(choice.requests_per_s)} requests/s", style="bold green")
-    body.append(f" · {choice.num_chips} chips\n")
+    body.append(f" · {_chips_of(choice.num_chips)}\n")
     first, then = choice.prefill_pool, choice.decode_pool
     if first is not None and then is not None:
         for name, pool in (("decode   ", then), ("\nprefill  ", first)):
@@ -129,7 +133,7 @@ def _scheduler(choice: Choice, pool: Pool) -> str:
 
 
 def key_numbers(plan: Plan, choice: Choice) -> Sheet[Any]:
-    """Rate, latencies and costs in two columns of pairs."""
+    """Rate, latencies and costs."""
     unit = money_name(plan.priced)
     limits = {name: (limit, place) for name, limit, place in plan.demand.limits.latencies()}
     each, chip = choice.batch_size, choice.output_tokens_per_s_per_chip
@@ -150,8 +154,7 @@ def key_numbers(plan: Plan, choice: Choice) -> Sheet[Any]:
         ("requests in flight", f"{each * choice.layout.dp:,.0f}"),
         ("in flight on a replica", written(each)),
     ]
-    columns: list[Column[Any]] = [Column("quantity", style="dim"), Column("value", unit="words")] * 2
-    return Sheet("numbers", columns, [left + right for left, right in zip(pairs[::2], pairs[1::2], strict=True)])
+    return facts("numbers", pairs)
 
 
 class Predicted(Protocol):
