@@ -94,6 +94,21 @@ def follow(value: Any, path: str) -> Any:
     return value
 
 
+def at_key(value: Any, key: str) -> Any:
+    """What JSON has under a key, with dots for parts of parts; None where a part is None.
+
+    Args:
+        value: a dataclass.
+        key: a key of it, or the name of one of its properties that JSON leaves out.
+    """
+    for name in key.split("."):
+        if value is None:
+            return None
+        paths = dict(json_keys(type(value))) if is_dataclass(value) else {}
+        value = follow(value, paths.get(name, name))
+    return value
+
+
 def _declared(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     for text in texts:
         key, equals, path = text.partition("=")

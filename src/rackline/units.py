@@ -354,42 +354,70 @@ def parse_number_for_key(text: str, *, name: str) -> float:
 
 
 def _significant(number: float, digits: int = 3) -> str:
-    """Write a number of moderate size with `digits` significant digits, without an exponent."""
+    """Write a number of moderate size with `digits` significant digits, with commas and without an exponent."""
     if number == 0.0:
         return "0"
     magnitude = math.floor(math.log10(abs(number)))
     rounded = round(number, digits - 1 - magnitude)
     magnitude = math.floor(math.log10(abs(rounded)))
-    return f"{rounded:.{max(0, digits - 1 - magnitude)}f}"
+    return f"{rounded:,.{max(0, digits - 1 - magnitude)}f}"
 
 
-def _scaled(number: float, steps: tuple[tuple[float, str], ...], separator: str = " ") -> str:
-    """Write a number with the largest unit that keeps it at or above one after rounding."""
-    if math.isnan(number):
-        return "nan"
-    if math.isinf(number):
-        return "inf" if number > 0 else "-inf"
-    if number == 0.0:
-        return f"0{separator}{_base(steps)}".strip()
-    size = float(f"{abs(number):.2e}")
-    factor, unit = next(((f, u) for f, u in steps if size >= f), steps[-1])
-    return f"{_significant(number / factor)}{separator}{unit}".strip()
+Steps = tuple[tuple[float, str], ...]
 
 
-def _base(steps: tuple[tuple[float, str], ...]) -> str:
-    return next((unit for factor, unit in steps if factor == 1.0), steps[-1][1])
-
-
-def _si(unit: str, *, kilo: str = "k") -> tuple[tuple[float, str], ...]:
+def _si(unit: str, *more: tuple[float, str]) -> Steps:
     return (
         (1e18, f"E{unit}"),
         (1e15, f"P{unit}"),
         (1e12, f"T{unit}"),
         (1e9, f"G{unit}"),
         (1e6, f"M{unit}"),
-        (1e3, f"{kilo}{unit}"),
+        (1e3, f"k{unit}"),
         (1.0, unit),
+        *more,
     )
+
+
+SECOND_STEPS: Steps = (
+    (86400.0, "d"),
+    (3600.0, "h"),
+    (60.0, "min"),
+    (1.0, "s"),
+    (1e-3, "ms"),
+    (1e-6, "us"),
+    (1e-9, "ns"),
+)
+BYTE_STEPS, RATE_STEPS = _si("B"), _si("B/s")
+FLOP_STEPS, FLOP_RATE_STEPS = _si("FLOP"), _si("FLOP/s")
+WATT_STEPS = _si("W")
+JOULE_STEPS = _si("J", (1e-3, "mJ"))
+COUNT_STEPS: Steps = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+"""The units in which a quantity is written, the largest first, each with its size in SI."""
+
+
+def format_steps(number: float, steps: Steps, separator: str = " ") -> str:
+    """Write a number with the largest unit that keeps it at or above one after rounding.
+
+    Args:
+        number: in SI.
+        steps: units to choose from, the largest first.
+        separator: between number and unit.
+
+    Example:
+        >>> format_steps(1500.0, WATT_STEPS), format_steps(1020.0, ((1.0, "ms"),))
+        ('1.50 kW', '1,020 ms')
+    """
+    if math.isnan(number):
+        return "nan"
+    if math.isinf(number):
+        return "inf" if number > 0 else "-inf"
+    if number == 0.0:
+        base = next((unit for factor, unit in steps if factor == 1.0), steps[-1][1])
+        return f"0{separator}{base}".strip()
+    size = float(f"{abs(number):.2e}")
+    factor, unit = next(((f, u) for f, u in steps if size >= f), steps[-1])
+    return f"{_significant(number / factor)}{separator}{unit}".strip()
 
 
 def format_seconds(seconds: float) -> str:
@@ -399,10 +427,7 @@ def format_seconds(seconds: float) -> str:
         >>> format_seconds(0.0304), format_seconds(7200), format_seconds(4.2e-6)
         ('30.4 ms', '2.00 h', '4.20 us')
     """
-    return _scaled(
-        seconds,
-        ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
-    )
+    return format_steps(seconds, SECOND_STEPS)
 
 
 def format_bytes(amount: float) -> str:
@@ -412,7 +437,7 @@ def format_bytes(amount: float) -> str:
         >>> format_bytes(141e9), format_bytes(512)
         ('141 GB', '512 B')
     """
-    return _scaled(amount, _si("B"))
+    return format_steps(amount, BYTE_STEPS)
 
 
 def format_count(count: float) -> str:
@@ -424,7 +449,7 @@ def format_count(count: float) -> str:
     """
     if abs(count) < 1000 and float(count).is_integer():
         return f"{count:.0f}"
-    return _scaled(count, ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (1.0, "")), separator="")
+    return format_steps(count, COUNT_STEPS, separator="")
 
 
 def format_rate(bytes_per_s: float) -> str:
@@ -434,7 +459,7 @@ def format_rate(bytes_per_s: float) -> str:
         >>> format_rate(3.35e12)
         '3.35 TB/s'
     """
-    return _scaled(bytes_per_s, _si("B/s"))
+    return format_steps(bytes_per_s, RATE_STEPS)
 
 
 def format_flop_rate(flop_per_s: float) -> str:
@@ -444,7 +469,17 @@ def format_flop_rate(flop_per_s: float) -> str:
         >>> format_flop_rate(989e12)
         '989 TFLOP/s'
     """
-    return _scaled(flop_per_s, _si("FLOP/s"))
+    return format_steps(flop_per_s, FLOP_RATE_STEPS)
+
+
+def format_watts(watts: float) -> str:
+    """Write a power [W].
+
+    Example:
+        >>> format_watts(700.0), format_watts(151e3)
+        ('700 W', '151 kW')
+    """
+    return format_steps(watts, WATT_STEPS)
 
 
 def format_usd(usd: float) -> str:
@@ -455,7 +490,7 @@ def format_usd(usd: float) -> str:
         ('$0.457', '$2.50', '$1.25M')
     """
     if not math.isfinite(usd):
-        return _scaled(usd, ((1.0, ""),))
+        return format_steps(usd, ((1.0, ""),))
     sign = "-" if usd < 0 else ""
     size = abs(usd)
     if size >= 1e6:
@@ -473,6 +508,19 @@ def format_percent(fraction: float) -> str:
         ('90.0 %', '1.23 %')
     """
     return f"{_significant(fraction * 100.0)} %" if math.isfinite(fraction) else str(fraction)
+
+
+def spaced_quantity(text: str) -> str:
+    """A quantity as it was typed, as answers write it: three digits, and a space before the unit.
+
+    Example:
+        >>> spaced_quantity("4.7622TB/s"), spaced_quantity("12TB/s"), spaced_quantity("fp8")
+        ('4.76 TB/s', '12.0 TB/s', 'fp8')
+    """
+    found = _NUMBER.match(text)
+    if found is None or not found.group(2):
+        return text
+    return f"{_significant(float(found.group(1).replace('_', '')))} {found.group(2)}"
 
 
 _FORMATS = {

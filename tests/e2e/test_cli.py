@@ -219,14 +219,14 @@ def test_explain_for_people(width: int, capsys: pytest.CaptureFixture[str], monk
         "numbers put in",
         "blackboard",
         "binds",
-        "where the amounts come from",
+        "90 % of measured passes",
+        "where amounts and numbers come from",
         "× experts_touched",
-        "where the numbers come from",
         "fallback: generic, all chips",
         "calibration sglang, measured on gb200",
     ):
         assert part in text, part
-    assert re.search(r"^experts .*measured +sglang, gb200", text, re.M)
+    assert re.search(r"^ experts  .*(\n   .*)*\n   measured: sglang, gb200, fp8_block", text, re.M)
 
 
 def test_explain_says_whose_numbers_time_each_row(capsys: pytest.CaptureFixture[str]) -> None:

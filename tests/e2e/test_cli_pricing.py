@@ -39,7 +39,7 @@ def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
                 "served in the cheapest way",
             ),
         ),
-        (("infer-prices", "gemini-3.1-pro"), ("active_params", "N46", "N47", "N48", "not revealed", "lecture's")),
+        (("infer-prices", "gemini-3.1-pro"), ("active params", "N46", "N47", "N48", "not revealed", "lecture's")),
         (("infer-prices", "deepseek-v3"), ("against the open models", "36.6B", "azure-deepseek-v3")),
         (("infer-prices", "--all"), ("88 price sheets", "openai-gpt-5.5", "against the open models")),
     ],
@@ -197,5 +197,5 @@ def test_a_broken_sheet_says_what_it_still_reveals(capsys: pytest.CaptureFixture
     )
     text = " ".join(call(capsys, "infer-prices", str(sheet)).split())
     assert "output price -3 is not above 0" in text
-    assert "active_params" in text
+    assert "active params" in text
     assert "not revealed: decode_mfu" in text

@@ -103,7 +103,7 @@ def test_it_says_what_to_run_what_it_gives_and_costs_what_limits_it_and_what_is_
     assert best is not None
     flat = " ".join(text.split())
     for part in (
-        "llama-3.1-70b on dgx-h100", f"{best.requests_per_s:.3g}", "of the limit", "p99", "8 paid",
+        "llama-3.1-70b on dgx-h100", f"{best.requests_per_s:.3g}", "limit", "p99", "8 paid",
         "reserved for three years", "an hour", "limits", "waits for", "memory of the fullest chip", "second",
         "one engine for both", "next", "--full", "launch rules of",
     ):  # fmt: skip

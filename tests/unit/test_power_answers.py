@@ -57,7 +57,7 @@ def test_drawn_and_nameplate_power_are_named(capsys: pytest.CaptureFixture[str])
     assert run(["plan", "llama-3.1-8b", "--for", "batch", *words.split()]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "W a chip drawn" in said
-    assert "nameplate 1,730 W a chip" in said
+    assert "nameplate 1.73 kW a chip" in said
     assert run(["clusters", "dgx-h200"]) == 0
     assert "nameplate power of a full rack" in capsys.readouterr().out
 

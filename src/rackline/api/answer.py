@@ -78,15 +78,39 @@ class Answer(Generic[Q, R]):
             **plain(self.verb.data(self)),
         }
 
-    def to_frame(self) -> Any:
+    def to_frame(self, table: str | None = None) -> Any:
         """The rows of the answer as a table of polars, or of pandas where polars is not installed.
 
+        Args:
+            table: one of those that the command prints, by its name in `tables`; the rows of the answer by default.
+
         Raises:
-            InputError: neither is installed.
+            InputError: neither is installed; a table that the answer does not have.
         """
         from rackline.report.exports import frame
 
-        return frame(self.verb.rows(self))
+        if table is None:
+            return frame(self.verb.rows(self))
+        known = self.tables()
+        if table not in known:
+            near = nearest_names(table, known, 1)
+            allowed = ", ".join(known) or "an answer that has tables"
+            raise InputError(what="table", given=table, allowed=allowed, nearest=near[0] if near else None)
+        return frame(known[table])
+
+    def tables(self) -> dict[str, dict[str, list[Any]]]:
+        """What the command prints as tables, by name: columns by their key, SI units."""
+        from rackline.report.column import sheets_of
+
+        found: dict[str, dict[str, list[Any]]] = {}
+        for sheet in sheets_of(self.text()):
+            columns = sheet.data()
+            if sheet.name in found and list(found[sheet.name]) == list(columns):  # of the next value of a what-if
+                for key, values in columns.items():
+                    found[sheet.name][key] += values
+            else:
+                found[sheet.name] = columns
+        return found
 
     def text(self, width: int = 110) -> Sequence[Any]:
         """What the command prints, as objects of rich.

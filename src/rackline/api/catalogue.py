@@ -96,7 +96,7 @@ def _chips_text(answer: Answer[ChipsQuestion, Chips], width: int) -> Iterable[An
     elif answer.question.name is not None:
         yield record_report(found.chips[0])
     else:
-        yield chips_table([chip_from_record(record) for record in found.chips], width=width)
+        yield chips_table([chip_from_record(record) for record in found.chips])
 
 
 class ChipList(TypedDict):
@@ -203,7 +203,7 @@ def _clusters_text(answer: Answer[ClustersQuestion, Clusters], width: int) -> It
 
     found = answer.result
     if found.cluster is None:
-        yield clusters_table(found.clusters, width=width)
+        yield clusters_table(found.clusters)
     else:
         yield record_report(found.clusters[0])
         yield ""
@@ -290,7 +290,7 @@ def _memory_text(answer: Answer[MemoryQuestion, MemoryTiers], width: int) -> Ite
     from rackline.report.lecture_tables import memory_table
 
     found = answer.result.memory
-    yield memory_table(found, width=width) if answer.question.name is None else record_report(found[0])
+    yield memory_table(found) if answer.question.name is None else record_report(found[0])
 
 
 def _memory_data(answer: Answer[MemoryQuestion, MemoryTiers]) -> MemoryTiers | MemoryTierRecord:

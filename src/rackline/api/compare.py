@@ -91,8 +91,8 @@ def _text(answer: Answer[CompareQuestion, Compared], width: int) -> Iterable[Any
     if not rows:
         yield compare_report(found.sides, what=found.kind, prices=found.prices, width=width)
         return
-    yield deployments_report(rows, prices=found.prices, width=width)
-    fleets = fleets_report(rows, width=width)
+    yield deployments_report(rows, prices=found.prices)
+    fleets = fleets_report(rows)
     if fleets is not None:
         yield ""
         yield fleets

@@ -95,21 +95,16 @@ class Explained:
 
 
 def _text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[Any]:
-    from rich.text import Text
-
     from rackline.report.explain_report import explain_report
-    from rackline.report.wording import interval_text
+    from rackline.report.wording import Prose
 
-    yield explain_report(answer.result.explanation, width=width)
     one = answer.result.interval
-    if one is not None:
-        within = interval_text(one.metric, one.low, one.high)
-        line = f"90 % of measured passes ({one.group}, {one.num_cases} cases) lay within {within}"
-        yield Text(line, style="dim")
+    band, of = (None, "") if one is None else ((one.low, one.high), f"{one.group}, {one.num_cases} cases")
+    yield explain_report(answer.result.explanation, band=band, band_of=of, width=width)
     if answer.result.joules is not None:
         from rackline.bands.intervals import joules_line
 
-        yield Text(joules_line([answer.result.joules]), style="dim")
+        yield Prose(joules_line([answer.result.joules]), style="dim")
 
 
 def _summary(answer: Answer[ExplainQuestion, Explained]) -> str:

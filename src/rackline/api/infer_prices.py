@@ -76,12 +76,12 @@ def _text(answer: Answer[InferPricesQuestion, Inferred], width: int) -> Iterable
 
     readings = answer.result.sheets
     if len(readings) > 3:
-        yield readings_table(readings, width=width)
+        yield readings_table(readings)
     else:
         for index, reading in enumerate(readings):
             if index:
                 yield ""
-            yield reading_report(reading, width=width)
+            yield reading_report(reading)
     if answer.result.compared:
         yield ""
         yield compared_report(answer.result.compared)

@@ -81,19 +81,17 @@ def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
 
     question, found = answer.question, answer.result
     if question.kv:
-        yield cache_table(found.caches, on=chip(question.on).name, dtype=question.dtype, width=width)
+        yield cache_table(found.caches, on=chip(question.on).name, dtype=question.dtype)
     elif question.types:
         from rackline.report.checkpoint_types import checkpoint_types, types_table
 
-        yield types_table(
-            [row for record, model in found.models for row in checkpoint_types(record, model)], width=width
-        )
+        yield types_table([row for record, model in found.models for row in checkpoint_types(record, model)])
     elif question.name is not None:
-        yield model_report(*found.models[0], found.check, width=width)
+        yield model_report(*found.models[0], found.check)
         if answer.adapter is not None:
             yield adapter_report(answer.adapter)
     else:
-        yield models_table(found.models, width=width)
+        yield models_table(found.models)
 
 
 class ModelList(TypedDict):

@@ -113,8 +113,12 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
                 yield Prose(f"\n{found.what_if} = {point.value}", style="bold")
                 yield from more
         return
-    report = plan_report if answer.question.full else plan_summary
-    yield report(found.plan, found.risk, width=width, elapsed_s=answer.elapsed_s)
+    best = found.plan.best
+    bands = () if best is None else _intervals(found.plan, best)
+    if answer.question.full:
+        yield plan_report(found.plan, found.risk, bands=bands, width=width, elapsed_s=answer.elapsed_s)
+    else:
+        yield plan_summary(found.plan, found.risk, bands=bands, elapsed_s=answer.elapsed_s)
     if answer.question.full and found.stacks is not None:
         from rackline.bands.stacks_report import stacks_table, unit_of
 
@@ -123,8 +127,12 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     yield from lengths_lines(found.plan.demand.workload.mixture)
     yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
-    for line in _interval(answer, boxed=True).splitlines():
-        yield Prose(line, style="dim")
+    if best is not None and bands:
+        from rackline.bands.intervals import width_line
+
+        line = width_line(best.layout, found.plan.system.cluster.chip.name)
+        if line:
+            yield Prose(line, style="dim")
     yield from _more_text(answer.question, found)
 
 
@@ -310,7 +318,9 @@ def _rows(answer: Answered) -> Iterable[Any]:
     found = answer.result
     if isinstance(found, WhatIf):
         return [plain(point) for point in found.rows]
-    return found.plan.pareto
+    written = PlanData(answer=found)
+    best = [] if written.best is None else [{"chosen": True, **plain(written.best)}]
+    return [*best, *({"chosen": False, **plain(one)} for one in written.pareto)]
 
 
 def _figure(answer: Answered) -> Figure:

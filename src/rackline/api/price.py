@@ -48,7 +48,7 @@ def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
     from rackline.report.pricing_report import demand_report, offered_report
 
     found = answer.result.offered
-    yield offered_report(found, width=width)
+    yield offered_report(found)
     if found.demand is not None:
         yield ""
         yield demand_report(found.demand, found.terms)

@@ -185,7 +185,6 @@ def _text(answer: Answer[TiersQuestion, Kept], width: int) -> Iterable[Any]:
         prompt_len=found.prompt_len,
         reuses=found.reuses,
         price_over_cost=found.price_over_cost,
-        width=width,
     )
     if found.traffic is not None:
         from rackline.report.prefix_report import prefixes_report

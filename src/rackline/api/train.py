@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -20,6 +20,7 @@ from rackline.files import write_text
 if TYPE_CHECKING:
     from rackline.api.option import MaybeNumber, MaybeWhole, Number, Text, Texts
     from rackline.arch import AnyModel
+    from rackline.bands.intervals import Interval
     from rackline.report.figure import Figure
     from rackline.search.train import TrainPlan
     from rackline.training.schedules.schedule import Timeline
@@ -157,23 +158,27 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rackline.report.train_report import train_report
 
     plan = answer.result
-    yield train_report(plan, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(plan))
-    if plan.best:
-        from rich.text import Text
+    one = next(iter(_measured(answer)), None)
+    band, of = (None, "") if one is None else ((one.low, one.high), f"{one.group}, {one.num_cases} cases")
+    timeline = _timeline(plan)
+    yield train_report(plan, band=band, band_of=of, width=width, elapsed_s=answer.elapsed_s, timeline=timeline)
 
-        yield Text(_interval(answer), style="dim")
 
-
-def _interval(answer: Answered) -> str:
+def _measured(answer: Answered) -> Sequence[Interval]:
     """What measured runs of this kind deviate by."""
-    from rackline.bands.intervals import interval_line, of_training
+    from rackline.bands.intervals import of_training
 
     plan, system = answer.result, answer.result.system
     if not plan.best:
-        return ""
+        return ()
     tuning = system.lora_rank > 0 or answer.question.packed is not None
-    step = of_training(system.model, system.cluster.chip.name, system.stack.name, plan.best[0].step_s, tuning=tuning)
-    return interval_line(step, "runs")
+    return of_training(system.model, system.cluster.chip.name, system.stack.name, plan.best[0].step_s, tuning=tuning)
+
+
+def _interval(answer: Answered) -> str:
+    from rackline.bands.intervals import interval_line
+
+    return interval_line(_measured(answer), "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ import math
 
 from rich.console import Group, RenderableType
 
-from rackline.bands.stacks import StackCost, Stacks
-from rackline.report.breakdown import plain_table
+from rackline.bands.stacks import StackCost, Stacks, Weighed
+from rackline.report.column import Column, Sheet
 from rackline.report.wording import Prose, money, percent, written
 from rackline.search import Plan
 
@@ -61,22 +61,23 @@ def stacks_table(stacks: Stacks, unit: str) -> RenderableType:
     Args:
         unit: of the costs: $, chip-h or J.
     """
-    table = plain_table("stacks, each asked as if it were named")
-    table.add_column("stack", no_wrap=True)
     per = "J an output token" if unit == "J" else f"{unit} per M output, all-in"
-    for name in (per, "own rows", "errors", "of", "dearer in"):
-        table.add_column(name, justify="right")
-    for one in stacks.rows:
-        found, band = one.found, one.found.errors
-        dearer = "taken" if found.stack == stacks.taken else "-" if one.chance is None else percent(one.chance)
-        table.add_row(
-            f"{found.stack} {found.version}".strip(),
-            cost_text(found, unit),
-            percent(found.own_share) if math.isfinite(found.cost) else "-",
-            f"{band.low:.2f} to {band.high:.2f}",
-            f"{found.group}, {band.num_cases} cases",
-            dearer,
-        )
+
+    def dearer(one: Weighed) -> str:
+        return "taken" if one.found.stack == stacks.taken else "-" if one.chance is None else percent(one.chance)
+
+    def own(one: Weighed) -> float | None:
+        return one.found.own_share if math.isfinite(one.found.cost) else None
+
+    columns: list[Column[Weighed]] = [
+        Column("stack", "stack", getter=lambda one: f"{one.found.stack} {one.found.version}".strip()),
+        Column("cost", per, "figures", lambda one: cost_text(one.found, unit)),
+        Column("own_share", "own rows", "share", own),
+        Column("errors", "errors", "figures", lambda one: f"{one.found.errors.low:.2f} to {one.found.errors.high:.2f}"),
+        Column("", "of", "words", lambda one: f"{one.found.group}, {one.found.errors.num_cases} cases", priority=1),
+        Column("", "dearer in", "figures", dearer),
+    ]
+    table = Sheet("stacks", columns, stacks.rows, "stacks, each asked as if it were named")
     how = (
         "costs: with engines on chips that are left over; own rows: share of the decode step on kernels measured under "
         "the stack on the chip; errors: measured over predicted time per output token, of 90 % of the servers; dearer "

@@ -9,15 +9,15 @@ from typing import ClassVar
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from rackline.fitting.collectives import CUSTOM, CollectiveFit
 from rackline.fitting.evaluate import Errors
 from rackline.fitting.kernels import KernelFit
-from rackline.fitting.onboard import Onboarding
+from rackline.fitting.onboard import OnboardedGroup, Onboarding
 from rackline.fitting.run import CalibrationResult
 from rackline.fitting.siblings import Disagreement
 from rackline.report.axes import BAR_HEIGHT, Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
+from rackline.report.column import Column, Sheet
 from rackline.report.figure import Figure
 from rackline.report.wording import percent
 
@@ -190,17 +190,18 @@ def summary(result: CalibrationResult) -> Summary:
 
 def calibrate_report(result: CalibrationResult, files: Sequence[str]) -> RenderableType:
     """Errors on held-out shapes and those of the ideal roofline; then rejected fits, with the reasons."""
-    table = Table(title="Error on held-out shapes, median over groups (median / p90 of a group)")
-    for name in ("kind", "groups", "random half", "whole families", "ideal roofline"):
-        table.add_column(name, justify="left" if name == "kind" else "right")
-    for kind in errors_by_kind(result):
-        table.add_row(
-            kind.kind,
-            str(kind.groups),
-            _pair(kind.median_error, kind.p90_error),
-            _pair(kind.family_median_error, kind.family_p90_error),
-            _pair(kind.ideal_median_error, kind.ideal_p90_error),
-        )
+    columns: list[Column[KindErrors]] = [
+        Column("kind", "kind"),
+        Column("groups", "groups", "whole"),
+        Column("median_error", "random half", "share"),
+        Column("p90_error", "p90", "share"),
+        Column("family_median_error", "whole families", "share"),
+        Column("family_p90_error", "p90", "share"),
+        Column("ideal_median_error", "ideal roofline", "share", priority=1),
+        Column("ideal_p90_error", "p90", "share", priority=1),
+    ]
+    title = "error on held-out shapes, median over groups (median and p90 of a group)"
+    table = Sheet("errors", columns, errors_by_kind(result), title)
     lines = [
         f"{result.rows} shapes; left out: {result.slower_rows} slower kernels of the same shape, "
         f"{result.older_rows} rows of older versions."
@@ -242,20 +243,23 @@ def onboarding_report(
         worse: one line each.
         files: that were written.
     """
-    table = Table(title="Error on rows that were not fitted (median / p90)")
-    for name in ("kernels", "rows", "random half", "whole families", "stored numbers", "stored", "now"):
-        table.add_column(name, justify="left" if name in ("kernels", "now") else "right")
-    for one in found.groups:
-        errors = one.errors
-        table.add_row(
-            f"{one.chip} {one.stack} {one.op_class} {one.dtype}",
-            str(errors.rows),
-            _pair(_known(errors.median_error), _known(errors.p90_error)),
-            _pair(_known(errors.family_median_error), _known(errors.family_p90_error)),
-            "-" if math.isnan(one.stored_error) else f"{one.stored_error:.1%}",
-            f"{one.stored_version}: {one.stated_error:.1%}" if one.stored_version else "-",
-            f"{one.verdict}: {one.reason}" if one.reason else one.verdict,
-        )
+    columns: list[Column[OnboardedGroup]] = [
+        Column("kernels", "kernels", "words", lambda one: f"{one.chip} {one.stack} {one.op_class} {one.dtype}"),
+        Column("errors.rows", "rows", "whole"),
+        Column("", "random half", "figures", lambda one: _both(one.errors.median_error, one.errors.p90_error)),
+        Column(
+            "",
+            "whole families",
+            "figures",
+            lambda one: _both(one.errors.family_median_error, one.errors.family_p90_error),
+        ),
+        Column("stored_error", "stored numbers", "share"),
+        Column(
+            "", "stored", "figures", lambda one: one.stored_version and f"{one.stored_version}: {one.stated_error:.1%}"
+        ),
+        Column("", "now", "words", lambda one: f"{one.verdict}: {one.reason}" if one.reason else one.verdict),
+    ]
+    table = Sheet("groups", columns, found.groups, "error on rows that were not fitted (median / p90)")
     lines = [
         f"{name}, {cases:,} cases: {_pair(*before)} before, {_pair(*after)} now"
         for name, cases, *errors in changes
@@ -265,8 +269,12 @@ def onboarding_report(
     return Group(table, "\n".join([*lines, "", "Written: " + (", ".join(files) or "nothing")]))
 
 
-def _known(error: float | None) -> float:
-    return math.nan if error is None else error
+def _families(one: OnboardedGroup) -> str:
+    return _both(one.errors.family_median_error, one.errors.family_p90_error)
+
+
+def _both(median: float | None, p90: float | None) -> str:
+    return "-" if median is None or p90 is None else _pair(median, p90)
 
 
 def _pair(median: float, p90: float) -> str:

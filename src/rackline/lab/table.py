@@ -7,13 +7,12 @@ from html import escape
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from rackline.lab.experiment import Experiment, Reading
 from rackline.lab.experiments import entry
 from rackline.report.axes import SERIES, Measure, colour, hovered, linear_axis, log_axis, nothing_figure
-from rackline.report.breakdown import plain_table
+from rackline.report.column import Column, Sheet
 from rackline.report.figure import Figure
 from rackline.units import format_bytes, format_seconds
 
@@ -59,16 +58,18 @@ def measured_text(row: Reading) -> str:
     return f"{text} ({value_text(row.low, '')} to {value_text(row.high, '')})"
 
 
-def _table(one: Experiment) -> Table:
-    table = plain_table(f"{one.name}: {entry(one.name).shows}")
-    table.add_column("quantity", ratio=6)
-    table.add_column("predicted", justify="right", ratio=2)
-    table.add_column("measured", justify="right", ratio=3)
-    table.add_column("", width=1)
-    for row in one.rows:
-        mark, style = MARKS[row.holds]
-        table.add_row(row.quantity, predicted_text(row), measured_text(row), Text(mark, style=style))
-    return table
+def _table(one: Experiment) -> Sheet[Reading]:
+    def mark(row: Reading) -> Text:
+        text, style = MARKS[row.holds]
+        return Text(text, style=style)
+
+    columns: list[Column[Reading]] = [
+        Column("quantity", "quantity", "words"),
+        Column("predicted", "predicted", "figures", predicted_text),
+        Column("measured", "measured", "words", measured_text),
+        Column("holds", "", getter=mark),
+    ]
+    return Sheet(one.name, columns, one.rows, title=f"{one.name}: {entry(one.name).shows}")
 
 
 _KINDS = {"bytes": "bytes", "seconds": "seconds", "share": "share"}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from rackline.ledger.said import SEGMENTS
@@ -23,8 +22,9 @@ from rackline.ledger.work import (
     Finding,
 )
 from rackline.report.axes import Measure, stacked_bars
-from rackline.report.breakdown import plain_table
+from rackline.report.column import SECTION, Column, Sheet
 from rackline.report.figure import Figure
+from rackline.report.wording import Box
 
 STYLES = {
     HOLDS: "green",
@@ -64,28 +64,31 @@ def ledger_table(
     return Group(*parts)
 
 
-def _table(title: str, rows: Sequence[Finding], full: bool, measured: Mapping[str, str]) -> Table:
-    table = plain_table(title)
-    table.add_column("claim", no_wrap=True)
-    table.add_column("said" if full else "quoted", ratio=4 if full else 3)
-    table.add_column("computed", ratio=5)
-    table.add_column("verdict", ratio=4)
-    for one in rows:
-        said, verdict = (
-            Text(one.claim.quoted or one.claim.formula or "-"),
-            Text(one.verdict_text, style=STYLES[one.verdict]),
-        )
+def _table(title: str, rows: Sequence[Finding], full: bool, measured: Mapping[str, str]) -> Sheet[Finding]:
+    def said(one: Finding) -> Text:
+        if not full:
+            return Text(one.claim.quoted or one.claim.formula or "-")
+        text = Text(one.claim.said)
+        for more in (one.claim.formula, f"quoted: {one.claim.quoted}" if one.claim.quoted else ""):
+            text.append(f"\n{more}" if more else "", style="dim")
+        return text
+
+    def verdict(one: Finding) -> Text:
+        text = Text(one.verdict_text, style=STYLES[one.verdict])
         if full:
-            said = Text(one.claim.said)
-            for text in (one.claim.formula, f"quoted: {one.claim.quoted}" if one.claim.quoted else ""):
-                said.append(f"\n{text}" if text else "", style="dim")
-            verdict.append(f"\n{one.reason}", style="not bold default")
+            text.append(f"\n{one.reason}", style="not bold default")
         if one.claim.id in measured:
-            verdict.append(f"\nmeasured: {measured[one.claim.id]}", style="not bold default")
-        table.add_row(one.claim.id, said, computed_text(one.computed) or "-", verdict)
-        if full:
-            table.add_section()
-    return table
+            text.append(f"\nmeasured: {measured[one.claim.id]}", style="not bold default")
+        return text
+
+    columns: list[Column[Finding]] = [
+        Column("claim", "claim", getter=lambda one: one.claim.id),
+        Column("said", "said" if full else "quoted", "words", said),
+        Column("computed", "computed", "words", lambda one: computed_text(one.computed) or "-"),
+        Column("verdict", "verdict", "words", verdict),
+    ]
+    ruled: list[Any] = [part for one in rows for part in ((one, SECTION) if full else (one,))]
+    return Sheet("claims", columns, ruled, title=title)
 
 
 def computed_text(computed: Sequence[Computed]) -> str:
@@ -93,7 +96,7 @@ def computed_text(computed: Sequence[Computed]) -> str:
     return "; ".join(f"✗ {one.text}" if one.passes is False else one.text for one in computed)
 
 
-def claim_panel(finding: Finding, measured: str = "") -> Panel:
+def claim_panel(finding: Finding, measured: str = "") -> Box:
     """One claim in full: what was said, the formula, both numbers, the verdict and why.
 
     Args:
@@ -117,9 +120,7 @@ def claim_panel(finding: Finding, measured: str = "") -> Panel:
     if finding.uses:
         body.append(f"\nvalues of: {', '.join(finding.uses)}", style="dim")
     where = ", ".join(part for part in (said.at, said.speaker) if part)
-    return Panel(
-        body, title=f"{said.id}: {SEGMENTS[said.segment]}", title_align="left", subtitle=where, subtitle_align="left"
-    )
+    return Box(body, f"{said.id}: {SEGMENTS[said.segment]}", where)
 
 
 def verdicts_figure(findings: Sequence[Finding]) -> Figure:

@@ -1,49 +1,25 @@
-"""Tables of one pass: rows by seconds, resources, and the same pass on the ideal roofline beside it."""
+"""The table of one pass: rows by seconds, what each resource takes of them, the ideal roofline beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from rackline.passes import PassTime, RowTime
-from rackline.report.wording import RESOURCE_STYLES, Unit, bar, flop, percent, resource_text, share, size
+from rackline.report.column import SECTION, Column, Sheet
+from rackline.report.wording import RESOURCE_STYLES, Unit, bar, flop, resource_text, share, size
 from rackline.units import format_seconds
 
-_JOINT_FROM, _AMOUNTS_FROM = 110, 150
-"""Columns of the terminal from which a pass and its ideal stand in one table, and from which amounts do as well."""
+Cells = Mapping[str, Any]
+LEAST_SHARE = 0.002
+"""Share of a pass below which rows are added up in one line, where the ideal does not stand beside them."""
 _SUM = (
     "total = the longest of compute, HBM and link + fixed + rest: what the shorter ones leave exposed, and the ramp of "
     "mid-size messages"
 )
-
-
-def spaced(parts: Sequence[RenderableType]) -> Group:
-    """Parts of a report with an empty line between each two."""
-    lines: list[RenderableType] = []
-    for part in parts:
-        lines += [part, Text("")]
-    return Group(*lines[:-1])
-
-
-def plain_table(title: str = "", *, caption: str = "") -> Table:
-    """A table in the style of all reports: a rule under the header and no frame."""
-    return Table(
-        title=title or None,
-        title_justify="left",
-        title_style="bold",
-        caption=caption or None,
-        caption_justify="left",
-        caption_style="dim",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        header_style="dim",
-    )
+_POLICIES = {"serial": "sum of rows", "overlap": "streams overlap", "blackboard": "longest"}
 
 
 def resources_line(time: PassTime) -> Text:
@@ -57,152 +33,94 @@ def resources_line(time: PassTime) -> Text:
     return line
 
 
-def pass_table(time: PassTime, title: str, *, width: int, least_share: float = 0.002) -> Table:
-    """Rows in use sorted by seconds, with their share and what binds.
+def pass_sheet(time: PassTime, title: str, ideal: PassTime | None = None) -> Sheet[Any]:
+    """Rows of a pass, with their share and what binds.
 
     Args:
-        width: columns of the terminal; the amounts are left out below 150.
-        least_share: rows below this share of the pass are added up in one line.
+        title: of the table.
+        ideal: the same pass on the blackboard (unit calibration): each row stands beside its own there, in the order
+            of the layers. Without it the longest rows come first and the smallest are one.
     """
-    wide = width >= _AMOUNTS_FROM
     unit = Unit.of(time.seconds)
-    table = plain_table(f"{title} (times in {unit.name})", caption=_SUM)
-    table.add_column("operation", overflow="ellipsis", no_wrap=True, max_width=28 if wide else 20)
-    if wide:
-        for name in ("FLOP", "HBM bytes", "link bytes"):
-            table.add_column(name, justify="right", no_wrap=True)
-    _add_time_columns(table)
-    if width >= 90:
-        table.add_column("", no_wrap=True)
-    table.add_column("binds", no_wrap=True)
+    seconds = f"s in {unit.name}"
+    columns: list[Column[Cells]] = [
+        Column("name", "operation"),
+        Column("dtype", "type", priority=7),
+        Column("amounts.compute", "FLOP", "figures", priority=8),
+        Column("amounts.hbm", "HBM bytes", "figures", priority=8),
+        Column("amounts.link", "link bytes", "figures", priority=8),
+        Column("resource_s.compute", "compute", seconds, priority=1),
+        Column("resource_s.hbm", "HBM", seconds, priority=1),
+        Column("resource_s.link", "link", seconds, priority=1),
+        Column("overhead_s", "fixed", seconds, priority=1, note="launches and message steps"),
+        Column("rest_s", "rest", seconds, priority=1, note="what the shorter resources leave exposed, and the ramp"),
+        Column("seconds", "total", seconds, style="bold"),
+        Column("share", "share", "share", priority=4),
+        Column("", "", getter=lambda row: row.get("bar", ""), priority=6),
+        Column("binds", "binds", priority=2),
+    ]
+    if ideal is not None:
+        columns += [
+            Column("blackboard_s", "ideal", seconds, style="cyan", note="on the ideal roofline"),
+            Column("blackboard_binds", "binds", priority=5),
+        ]
+    rows = [*_rows(time, ideal), SECTION, _whole(time, ideal)]
+    return Sheet("pass", columns, rows, title=f"{title} (times in {unit.name})", caption=_SUM)
+
+
+def _rows(time: PassTime, ideal: PassTime | None) -> Iterator[Cells]:
     total = sum(row.seconds for row in time.rows if row.used)
-    used = sorted((row for row in time.rows if row.used and row.seconds > 0), key=lambda row: -row.seconds)
-    shown = [row for row in used if row.seconds >= least_share * total]
-    rest = [row for row in used if row.seconds < least_share * total]
-    most = max((row.seconds for row in used), default=1.0)
-
-    def add(name: str, cells: list[str], row_s: float, binds: str, part: float | None) -> None:
-        bars = [_bar(share(row_s, most), 14 if wide else 4, binds)] if part is not None else [Text()]
-        table.add_row(
-            name,
-            *(cells or [""] * (8 if wide else 5)),
-            unit.text(row_s),
-            percent(part) if part is not None else "",
-            *(bars if width >= 90 else []),
-            resource_text(binds),
-        )
-
-    for row in shown:
-        amounts = [flop(row.amounts.get("compute", 0.0)), size(row.amounts.get("hbm", 0.0)), size(link(row.amounts))]
-        cells = [*(amounts if wide else []), *_times(row, unit)]
-        add(row.name, cells, row.seconds, row.binds, share(row.seconds, total))
-    if rest:
-        left = sum(row.seconds for row in rest)
-        add(f"{len(rest)} smaller", [], left, "", share(left, total))
+    most = max((row.seconds for row in time.rows if row.used), default=1.0)
+    if ideal is not None:
+        for row, other in zip(time.rows, ideal.rows, strict=True):
+            if (row.used and row.seconds) or (other.used and other.seconds):
+                best = (other.seconds, resource_text(other.binds)) if other.used else ("unused", "")
+                yield {**_cells(row, total, most), "blackboard_s": best[0], "blackboard_binds": best[1]}
+    else:
+        used = sorted((row for row in time.rows if row.used and row.seconds > 0), key=lambda row: -row.seconds)
+        for row in used:
+            if row.seconds >= LEAST_SHARE * total:
+                yield _cells(row, total, most)
+        rest = [row.seconds for row in used if row.seconds < LEAST_SHARE * total]
+        if rest:
+            yield {"name": f"{len(rest)} smaller", "seconds": sum(rest), "share": share(sum(rest), total)}
     if time.host_s:
-        add("host", [], time.host_s, "", None)
-    table.add_section()
-    how = {"serial": "sum of rows", "overlap": "streams overlap", "blackboard": "longest"}[time.policy]
-    add(f"pass ({how})", [], time.seconds, time.binds, None)
-    return table
+        yield {"name": "host", "seconds": time.host_s}
 
 
-def _bar(fraction: float, cells: int, binds: str) -> Text:
-    return Text(bar(fraction, cells), style=RESOURCE_STYLES.get(binds, ""))
+def _cells(row: RowTime, total: float, most: float) -> Cells:
+    times, amounts = row.resource_s, row.amounts
+    if not row.used:
+        return {"name": row.name, "dtype": row.dtype, "seconds": "unused", "binds": ""}
+    return {
+        "name": row.name,
+        "dtype": row.dtype,
+        "amounts.compute": flop(amounts.get("compute", 0.0)),
+        "amounts.hbm": size(amounts.get("hbm", 0.0)),
+        "amounts.link": size(link(amounts)),
+        "resource_s.compute": times.get("compute", 0.0),
+        "resource_s.hbm": times.get("hbm", 0.0),
+        "resource_s.link": max(times.get("scale_up", 0.0), times.get("scale_out", 0.0)),
+        "overhead_s": row.overhead_s,
+        "rest_s": row.rest_s,
+        "seconds": row.seconds,
+        "share": share(row.seconds, total),
+        "bar": Text(bar(share(row.seconds, most), 8), style=RESOURCE_STYLES.get(row.binds, "")),
+        "binds": resource_text(row.binds),
+    }
 
 
-def _times(row: RowTime, unit: Unit) -> list[str]:
-    times = row.resource_s
-    links = max(times.get("scale_up", 0.0), times.get("scale_out", 0.0))
-    each = (times.get("compute", 0.0), times.get("hbm", 0.0), links, row.overhead_s, row.rest_s)
-    return [unit.text(value) for value in each]
+def _whole(time: PassTime, ideal: PassTime | None) -> Cells:
+    found: dict[str, Any] = {
+        "name": f"pass ({_POLICIES[time.policy]})",
+        "seconds": time.seconds,
+        "binds": resource_text(time.binds),
+    }
+    if ideal is not None:
+        found |= {"blackboard_s": ideal.seconds, "blackboard_binds": resource_text(ideal.binds)}
+    return found
 
 
-def comparison(time: PassTime, ideal: PassTime, *, width: int) -> Group:
-    """Every row in the order of the layers, and beside it the same row on the blackboard (unit calibration).
-
-    One table where the terminal is wide, else one table of the pass and one of the comparison.
-    """
-    title = f"{time.calibration} calibration, {time.policy} policy"
-    if width >= _JOINT_FROM:
-        wide = width >= _AMOUNTS_FROM
-        return Group(_layer_table(time, ideal, f"{title}, beside the blackboard", wide=wide))
-    return Group(_layer_table(time, None, title, wide=False), Text(), _side_by_side(time, ideal))
-
-
-def _add_time_columns(table: Table) -> None:
-    """Columns of the times of a row, their sum and its share."""
-    for name in ("compute", "HBM", "link", "fixed", "rest"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("total", justify="right", style="bold", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-
-
-def _layer_table(time: PassTime, ideal: PassTime | None, title: str, *, wide: bool) -> Table:
-    unit = Unit.of(time.seconds)
-    table = plain_table(f"{title} (times in {unit.name})", caption=_SUM)
-    table.add_column("operation", overflow="ellipsis", no_wrap=True, max_width=28 if wide else 22)
-    if wide:
-        table.add_column("type", no_wrap=True)
-        for name in ("FLOP", "HBM bytes", "link bytes"):
-            table.add_column(name, justify="right", no_wrap=True)
-    _add_time_columns(table)
-    if ideal is not None:  # else the table below says it
-        table.add_column("binds", no_wrap=True)
-        table.add_column("blackboard", justify="right", style="cyan", no_wrap=True)
-        table.add_column("binds", no_wrap=True)
-    total = sum(row.seconds for row in time.rows if row.used)
-    for row, other in zip(time.rows, (ideal or time).rows, strict=True):
-        if not (row.used and row.seconds) and not (ideal and other.used and other.seconds):
-            continue
-        amounts = [flop(row.amounts.get("compute", 0.0)), size(row.amounts.get("hbm", 0.0)), size(link(row.amounts))]
-        cells: list[str | Text] = [row.dtype, *amounts] if wide else []
-        cells += _times(row, unit)
-        cells += [unit.text(row.seconds), percent(share(row.seconds, total))] if row.used else ["unused", ""]
-        if ideal is not None:
-            cells.append(resource_text(row.binds) if row.used else "")
-            cells += [unit.text(other.seconds), resource_text(other.binds)] if other.used else ["unused", ""]
-        table.add_row(row.name, *cells)
-    blank = [""] * (9 if wide else 5)
-    if time.host_s:
-        table.add_row("host", *blank, unit.text(time.host_s))
-    table.add_section()
-    last = [resource_text(time.binds), unit.text(ideal.seconds), resource_text(ideal.binds)] if ideal else []
-    table.add_row("pass", *blank, unit.text(time.seconds), "", *last)
-    return table
-
-
-def _side_by_side(time: PassTime, ideal: PassTime) -> Table:
-    unit = Unit.of(time.seconds)
-    table = plain_table(f"beside the blackboard: ideal roofline (times in {unit.name})")
-    table.add_column("operation", overflow="ellipsis", no_wrap=True, max_width=22)
-    table.add_column("total", justify="right", style="bold", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("binds", no_wrap=True)
-    table.add_column("blackboard", justify="right", style="cyan", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("binds", no_wrap=True)
-    most = max((row.seconds for row in (*time.rows, *ideal.rows) if row.used), default=1.0)
-    for row, other in zip(time.rows, ideal.rows, strict=True):
-        if not (row.used and row.seconds) and not (other.used and other.seconds):
-            continue
-        cells: list[str | Text] = []
-        for one in (row, other):
-            if one.used:
-                cells += [
-                    unit.text(one.seconds),
-                    _bar(share(one.seconds, most), 8, one.binds),
-                    resource_text(one.binds),
-                ]
-            else:
-                cells += ["unused", "", ""]
-        table.add_row(row.name, *cells)
-    table.add_section()
-    ends = [cell for one in (time, ideal) for cell in (unit.text(one.seconds), "", resource_text(one.binds))]
-    table.add_row("pass", *ends)
-    return table
-
-
-def link(values: dict[str, float]) -> float:
+def link(values: Mapping[str, float]) -> float:
     """Scale-up and scale-out together."""
     return values.get("scale_up", 0.0) + values.get("scale_out", 0.0)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, log_axis
-from rackline.report.breakdown import plain_table
+from rackline.report.column import Column, Sheet
 from rackline.report.figure import Figure
 from rackline.report.terminal_plot import Series, log_plot
-from rackline.report.wording import bar, flop, percent, written
+from rackline.report.wording import Box, Prose, bar, percent, written
 from rackline.scaling import Budget, KnownRun, trained
 from rackline.scaling.overtrain import PRETRAIN_FLOP_PER_PARAM_TOKEN
 from rackline.units import format_count, format_usd
@@ -36,13 +35,11 @@ def budget_report(budget: Budget, *, asked: str, on: str, width: int) -> Group:
         width: columns of the terminal.
     """
     parts: list[RenderableType] = [
-        Panel(
+        Box(
             _answer(budget),
-            title=f"{asked}, loss {budget.loss:.4g} ({budget.law.name})",
-            title_align="left",
-            subtitle=on,
-            subtitle_align="left",
-            border_style="none" if budget.feasible else "red",
+            f"{asked}, loss {budget.loss:.4g} ({budget.law.name})",
+            on,
+            "none" if budget.feasible else "red",
         )
     ]
     if budget.feasible:
@@ -60,10 +57,9 @@ def _answer(budget: Budget) -> Text:
     if budget.num_experts > 1.0:
         size += f" active of {format_count(budget.total_params)}"
     body.append(f"{size} parameters on {format_count(float(budget.optimum.tokens))} tokens", style="bold green")
-    cost = f"{budget.chip_hours:,.3g} chip-hours".replace("e+0", "e").replace("e+", "e")
-    body.append(f"\n{cost} over its life")
+    body.append(f"\n{format_count(budget.chip_hours)} chip-hours over its life", style="bold")
     if budget.usd is not None:
-        body.append(f", {format_usd(budget.usd)}")
+        body.append(f", {format_usd(budget.usd)}", style="bold")
     body.append(
         f"\n{written(budget.overtraining_factor)} times 20 tokens per parameter, "
         f"{written(budget.tokens_over_compute_optimal)} times what this law calls optimal for that size"
@@ -71,27 +67,21 @@ def _answer(budget: Budget) -> Text:
     return body
 
 
-def _phase_table(budget: Budget) -> Table:
-    table = plain_table("what each phase costs")
-    table.add_column("phase")
-    for name in ("tokens", "FLOP", "MFU", "chip-hours", "cost", "share"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for phase in budget.phases:
-        table.add_row(
-            PHASE_NAMES[phase.name],
-            format_count(phase.tokens),
-            _power(phase.flop),
-            percent(phase.mfu),
-            format_count(phase.chip_hours),
-            "-" if phase.usd is None else format_usd(phase.usd),
-            percent(phase.share),
-            bar(phase.share),
-        )
-    return table
+def _phase_table(budget: Budget) -> Sheet[Any]:
+    columns: list[Column[Any]] = [
+        Column("name", "phase", getter=lambda phase: PHASE_NAMES[phase.name]),
+        Column("tokens", "tokens", "count"),
+        Column("flop", "FLOP", "figures", lambda phase: _power(phase.flop), priority=1),
+        Column("mfu", "MFU", "share"),
+        Column("chip_hours", "chip-hours", "count"),
+        Column("usd", "cost", "USD"),
+        Column("share", "share", "share"),
+        Column("", "", getter=lambda phase: bar(phase.share), priority=2),
+    ]
+    return Sheet("phases", columns, budget.phases, title="what each phase costs")
 
 
-def _around(budget: Budget) -> Text:
+def _around(budget: Budget) -> Prose:
     best = float(budget.optimum.params)
     text = Text()
     for within, (low, high) in budget.flat.items():
@@ -112,7 +102,7 @@ def _around(budget: Budget) -> Text:
             f"by the rule that all phases cost the same: {format_count(float(rule.pretrain_tokens))} tokens of "
             f"pre-training, {format_count(float(rule.rl_tokens))} of reinforcement learning"
         )
-    return text
+    return Prose(text)
 
 
 def _curve(budget: Budget, width: int) -> Text:
@@ -139,34 +129,24 @@ def runs_report(runs: Sequence[KnownRun], *, law: str) -> Group:
     Args:
         law: loss law of the last column.
     """
-    table = plain_table("known runs, the most over-trained first")
-    table.add_column("run", no_wrap=True)
-    for name in (
-        "active",
-        "tokens",
-        "x 20 N",
-        "6ND",
-        "use = training",
-        "use, exact",
-        "MFU said",
-        "of hours",
-        "goodput",
-    ):
-        table.add_column(name, justify="right", no_wrap=True)
-    for run in runs:
-        table.add_row(
-            run.name,
-            format_count(run.active_params),
-            format_count(run.tokens) + ("*" if run.evidence == "assumed" else ""),
-            written(run.overtraining_factor),
-            _power(run.train_flop),
-            format_count(run.equal_cost_tokens),
-            "none" if run.optimal_lifetime_tokens is None else format_count(run.optimal_lifetime_tokens),
-            "-" if run.mfu_published is None else percent(run.mfu_published),
-            "-" if run.mfu_of_hours is None else percent(run.mfu_of_hours),
-            "-" if run.goodput is None else percent(run.goodput),
-        )
-    notes = Text(
+
+    def tokens(run: KnownRun) -> str:
+        return format_count(run.tokens) + ("*" if run.evidence == "assumed" else "")
+
+    columns: list[Column[KnownRun]] = [
+        Column("name", "run"),
+        Column("active_params", "active", "count"),
+        Column("tokens", "tokens", "figures", tokens),
+        Column("overtraining_factor", "x 20 N", "1"),
+        Column("train_flop", "6ND", "figures", lambda run: _power(run.train_flop), priority=4),
+        Column("equal_cost_tokens", "use = training", "count"),
+        Column("optimal_lifetime_tokens", "use, exact", "count", lambda run: run.optimal_lifetime_tokens or "none"),
+        Column("mfu_published", "MFU said", "share", priority=1),
+        Column("mfu_of_hours", "of hours", "share", priority=2),
+        Column("goodput", "goodput", "share", priority=3),
+    ]
+    table = Sheet("runs", columns, runs, title="known runs, the most over-trained first")
+    notes = Prose(
         "use = training: tokens generated over its life if use cost as much as pre-training (the lecture's rule)\n"
         f"use, exact: for which this was the cheapest way to its loss under {law}; none: larger than compute-optimal\n"
         "of hours: 6ND over what the chips could have done in the published hours; goodput: that over the MFU said\n"
@@ -178,9 +158,11 @@ def runs_report(runs: Sequence[KnownRun], *, law: str) -> Group:
 
 def _power(value: float) -> str:
     """FLOP of a training run, as people write them."""
-    return f"{value:.2e}".replace("e+", "e") if value >= 1e21 else flop(value)
+    digits, _, exponent = f"{value:.2e}".partition("e")
+    return f"{digits}·10{exponent.lstrip('+0').translate(_RAISED)}"
 
 
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SIZE = Measure(field="active_params", title="active parameters", kind="count")
 _FLOP = Measure(field="flop", title="FLOP, at the MFU of pre-training", kind="power")
 _TOKENS = Measure(field="tokens", title="tokens of pre-training", kind="count")

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from rackline.arch import AnyModel, CountCheck, Model
@@ -32,91 +31,87 @@ from rackline.hardware import (
 from rackline.hardware import chip as find_chip
 from rackline.hardware.chip_check import ChipFinding
 from rackline.parallel.precision import storage_bytes
-from rackline.report.breakdown import plain_table
 from rackline.report.checkpoint_types import checkpoint_types, types_table
-from rackline.report.wording import bar, flop, money, of_key, percent, share, short_count, tera
-from rackline.units import format_bytes, format_count, format_rate, format_seconds, format_usd
+from rackline.report.column import SECTION, Column, Sheet, facts
+from rackline.report.wording import bar, money, of_key, share, short_count, tera
+from rackline.units import format_bytes, format_count, format_seconds, format_watts
 
 CONTEXTS = (1000, 8000, 32000, 128000)
 KV_TYPES = ("bf16", "fp8", "fp4")
 
 
-def chips_table(chips: Sequence[Chip], *, width: int) -> Table:
+def chips_table(chips: Sequence[Chip]) -> Sheet[Chip]:
     """All chips: dense peaks, memory, ridge point, price."""
-    table = plain_table("chips", caption="dense peaks in TFLOP/s; ridge point of bf16 in FLOP/byte")
-    table.add_column("name", no_wrap=True)
-    if width >= 110:
-        table.add_column("is", no_wrap=True, overflow="ellipsis")
-    for name in ("bf16", "fp8", "fp4", "HBM", "bandwidth", "ridge", "$/h"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for chip in chips:
-        peaks = [chip.peak_flop_per_s.get(dtype) for dtype in ("bf16", "fp8", "fp4")]
-        table.add_row(
-            chip.name,
-            *([chip.full_name] if width >= 110 else []),
-            *(tera(peak) if peak else "-" for peak in peaks),
-            format_bytes(chip.hbm_bytes),
-            format_rate(chip.hbm_bytes_per_s),
-            f"{chip.ridge_point('bf16'):.0f}" if chip.supports("bf16") else "-",
-            format_usd(chip.usd_per_chip_hour) if chip.usd_per_chip_hour else "-",
-        )
-    return table
+
+    def peak(dtype: str) -> Column[Chip]:
+        key = f"peak_flop_per_s.{dtype}"
+        return Column(key, dtype, "figures", lambda chip: _tera(chip.peak_flop_per_s.get(dtype)))
+
+    columns: list[Column[Chip]] = [
+        Column("name", "name"),
+        Column("full_name", "is", priority=1),
+        peak("bf16"),
+        peak("fp8"),
+        peak("fp4"),
+        Column("hbm_bytes", "HBM", "B"),
+        Column("hbm_bytes_per_s", "bandwidth", "B/s"),
+        Column(
+            "ridge_flop_per_byte",
+            "ridge",
+            "whole",
+            lambda chip: chip.ridge_point("bf16") if chip.supports("bf16") else None,
+        ),
+        Column("usd_per_chip_hour", "$/h", "USD", lambda chip: chip.usd_per_chip_hour or None),
+    ]
+    caption = "dense peaks in TFLOP/s; ridge point of bf16 in FLOP/byte"
+    return Sheet("chips", columns, chips, title="chips", caption=caption)
 
 
-def clusters_table(records: Sequence[ClusterRecord], *, width: int) -> Table:
+def _tera(peak: float | None) -> str:
+    return tera(peak) if peak else "-"
+
+
+def clusters_table(records: Sequence[ClusterRecord]) -> Sheet[tuple[ClusterRecord, Cluster]]:
     """All clusters: chips, levels of the fabric, price."""
-    table = plain_table("clusters", caption="link rates are per chip, each way")
-    table.add_column("name", no_wrap=True)
-    if width >= 110:
-        table.add_column("is", no_wrap=True, overflow="ellipsis")
-    table.add_column("chips", justify="right", no_wrap=True)
-    table.add_column("of", no_wrap=True)
-    table.add_column("scale-up", justify="right", no_wrap=True)
-    table.add_column("of", justify="right", no_wrap=True)
-    table.add_column("scale-out", justify="right", no_wrap=True)
-    table.add_column("$/h", justify="right", no_wrap=True)
-    for record in records:
-        found = cluster_from_record(record, find_chip(chip_name_of(record)))
-        up, out, price = found.scale_up, found.scale_out, record.numbers().get("usd_per_chip_hour")
-        table.add_row(
-            found.name,
-            *([found.full_name] if width >= 110 else []),
-            str(found.num_chips),
-            chip_name_of(record),
-            format_rate(up.bytes_per_s_each_way),
-            f"{up.size} {up.topology}",
-            format_rate(out.bytes_per_s_each_way) if out else "-",
-            format_usd(price) if price else "-",
-        )
-    return table
+    rows = [(record, cluster_from_record(record, find_chip(chip_name_of(record)))) for record in records]
+    columns: list[Column[tuple[ClusterRecord, Cluster]]] = [
+        Column("name", "name", getter=lambda row: row[1].name),
+        Column("full_name", "is", getter=lambda row: row[1].full_name, priority=3),
+        Column("num_chips", "chips", "whole", lambda row: row[1].num_chips),
+        Column("chip", "of", getter=lambda row: chip_name_of(row[0]), priority=2),
+        Column("scale_up.bytes_per_s_each_way", "scale-up", "B/s", lambda row: row[1].scale_up.bytes_per_s_each_way),
+        Column("scale_up.size", "of", "whole", lambda row: row[1].scale_up.size),
+        Column("scale_up.topology", "", getter=lambda row: row[1].scale_up.topology, priority=1),
+        Column(
+            "scale_out.bytes_per_s_each_way",
+            "scale-out",
+            "B/s",
+            lambda row: row[1].scale_out.bytes_per_s_each_way if row[1].scale_out else None,
+        ),
+        Column("usd_per_chip_hour", "$/h", "USD", lambda row: row[0].numbers().get("usd_per_chip_hour") or None),
+    ]
+    return Sheet("clusters", columns, rows, title="clusters", caption="link rates are per chip, each way")
 
 
-def models_table(models: Sequence[tuple[ModelRecord, AnyModel]], *, width: int) -> Table:
+def models_table(models: Sequence[tuple[ModelRecord, AnyModel]]) -> Sheet[tuple[ModelRecord, AnyModel]]:
     """All models: parameters, layers, KV cache of a token."""
-    table = plain_table(
-        "models", caption="KV of one token in bf16, aggregate models as stated; type + : some modules in another type"
+    columns: list[Column[tuple[ModelRecord, AnyModel]]] = [
+        Column("name", "name", getter=lambda row: row[0].name),
+        Column("full_name", "is", getter=lambda row: row[0].full_name, priority=2),
+        Column("total_params", "total", "count", lambda row: row[1].total_params),
+        Column("active_params", "active", "count", lambda row: row[1].active_params),
+        Column("num_layers", "layers", "whole", lambda row: row[1].num_layers if isinstance(row[1], Model) else None),
+        Column("kv_bytes_per_token", "KV/token", "B", lambda row: row[1].kv_bytes_per_token()),
+        Column("native_precision", "type", getter=lambda row: _type(row[0]), priority=1),
+        Column("attention", "attention", "words", lambda row: _kinds(row[1])),
+    ]
+    return Sheet(
+        "models",
+        columns,
+        models,
+        title="models",
+        caption="KV of one token in bf16, aggregate models as stated; type + : some modules in another type",
     )
-    table.add_column("name", no_wrap=True)
-    if width >= 110:
-        table.add_column("is", no_wrap=True, overflow="ellipsis", max_width=28)
-    for name in ("total", "active", "layers"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("attention", no_wrap=True, overflow="ellipsis", max_width=34 if width >= 110 else 12)
-    table.add_column("KV/token", justify="right", no_wrap=True)
-    if width >= 96:
-        table.add_column("type", no_wrap=True)
-    for record, model in models:
-        table.add_row(
-            record.name,
-            *([record.full_name] if width >= 110 else []),
-            format_count(model.total_params),
-            format_count(model.active_params),
-            str(model.num_layers) if isinstance(model, Model) else "-",
-            _kinds(model),
-            format_bytes(model.kv_bytes_per_token()),
-            *([_type(record)] if width >= 96 else []),
-        )
-    return table
 
 
 def _kinds(model: AnyModel) -> str:
@@ -140,13 +135,16 @@ _FOUND = {"missing": "bold", "doubtful": "yellow"}  # style of each state of a f
 
 def findings_report(record: ChipRecord, findings: Sequence[ChipFinding]) -> Group:
     """What the record of a chip lacks or leaves in doubt, and what that does to answers."""
-    table = plain_table("")
-    table.add_column("key", overflow="fold", max_width=24)
-    table.add_column("is", no_wrap=True)
-    table.add_column("what was found, and what it does to answers", overflow="fold")
+    rows: list[tuple[Any, ...]] = []
     for finding in findings:
-        table.add_row(finding.key, Text(finding.state, style=_FOUND[finding.state]), Text(finding.why))
-        table.add_row("", "", Text(finding.effect, style="dim"))
+        rows.append((finding.key, Text(finding.state, style=_FOUND[finding.state]), finding.why))
+        rows.append(("", "", Text(finding.effect, style="dim")))
+    columns: list[Column[Any]] = [
+        Column("key", "key", "words"),
+        Column("state", "is"),
+        Column("why", "what was found, and what it does to answers", "words"),
+    ]
+    table = Sheet("findings", columns, rows)
     counts = Counter(finding.state for finding in findings)
     said = ", ".join(f"{counts[state]} {state}" for state in _FOUND) if findings else "nothing is missing or doubtful"
     last = Text(f"{record.name} can be used: {said}")
@@ -157,18 +155,14 @@ def _head(record: SourcedRecord) -> Group:
     lines: list[RenderableType] = [Text.assemble((record.full_name, "bold"), f"  {record.name}")]
     if record.aliases:
         lines.append(Text(f"also: {', '.join(record.aliases)}", style="dim"))
-    facts = _facts(record)
-    if facts:
-        lines.append(Text(facts, style="dim"))
+    said = _facts(record)
+    if said:
+        lines.append(Text(said, style="dim"))
     return Group(*lines)
 
 
 def _numbers(record: SourcedRecord) -> list[RenderableType]:
-    table = plain_table("")
-    table.add_column("number", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("evidence", no_wrap=True)
-    table.add_column("source", justify="right", no_wrap=True)
+    rows: list[tuple[str, str, Text, str]] = []
     cited: list[str] = []
     for key, value in record.numbers().items():
         source = record.source_of(key)
@@ -180,13 +174,15 @@ def _numbers(record: SourcedRecord) -> list[RenderableType]:
         if text not in cited:
             cited.append(text)
         style = "yellow" if str(source.kind) == "assumed" else ""
-        table.add_row(key, of_key(key, value), Text(str(source.kind), style=style), f"[{cited.index(text) + 1}]")
-    notes = Table.grid(padding=(0, 1))
-    notes.add_column(justify="right", style="dim", no_wrap=True)
-    notes.add_column(style="dim", overflow="fold")
-    for number, text in enumerate(cited, start=1):
-        notes.add_row(f"[{number}]", text)
-    return [table, Text(""), notes]
+        rows.append((key, of_key(key, value), Text(str(source.kind), style=style), f"[{cited.index(text) + 1}]"))
+    columns: list[Column[Any]] = [
+        Column("key", "number"),
+        Column("value", "value", "figures"),
+        Column("evidence", "evidence"),
+        Column("source", "source", "figures"),
+    ]
+    notes = facts("sources", [(f"[{number}]", text) for number, text in enumerate(cited, start=1)])
+    return [Sheet("numbers", columns, rows), Text(""), notes]
 
 
 def _facts(record: SourcedRecord) -> str:
@@ -200,7 +196,7 @@ def _facts(record: SourcedRecord) -> str:
     return ""
 
 
-def model_report(record: ModelRecord, model: AnyModel, check: CountCheck | None = None, *, width: int = 80) -> Group:
+def model_report(record: ModelRecord, model: AnyModel, check: CountCheck | None = None) -> Group:
     """One model: parameters by kind, FLOP of a token against context, KV cache of a token, then its record.
 
     Args:
@@ -208,7 +204,7 @@ def model_report(record: ModelRecord, model: AnyModel, check: CountCheck | None 
     """
     blank = Text("")
     parts: list[RenderableType] = [_head(record), blank, _parameters(model), blank]
-    parts += [types_table(checkpoint_types(record, model), width=width), blank]
+    parts += [types_table(checkpoint_types(record, model)), blank]
     if check is not None:
         parts += [_checked(check), blank]
     return Group(*parts, _flop(model), blank, _kv(model), blank, *_numbers(record))
@@ -221,37 +217,31 @@ def _checked(check: CountCheck) -> RenderableType:
             f"counted {format_count(check.counted)}, stored {format_count(check.stored)} by {check.where}: "
             f"difference {check.difference:+.2%}"
         )
-    table = plain_table("against the checkpoint", caption=f"{check.where}; scales of quantised weights left out")
-    table.add_column("part", no_wrap=True)
-    for name in ("counted", "stored", "difference"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("stored as", overflow="fold")
+    rows: list[Any] = []
     for part in check.parts:
-        off = part.counted - part.stored
-        types = check.types.get(part.kind, {})
+        off, types = part.counted - part.stored, check.types.get(part.kind, {})
         whole = sum(types.values())
-        table.add_row(
-            part.kind.replace("_", " "),
-            format_count(part.counted) if part.counted else "-",
-            format_count(part.stored) if part.stored else "-",
-            f"{off:+,}" if off else "0",
-            ", ".join(f"{name} {count / whole:.0%}" for name, count in sorted(types.items(), key=lambda one: -one[1])),
+        held = sorted(types.items(), key=lambda one: -one[1])
+        said = ", ".join(f"{name} {count / whole:.0%}" for name, count in held)
+        rows.append(
+            (part.kind.replace("_", " "), part.counted or None, part.stored or None, f"{off:+,}" if off else "0", said)
         )
-    table.add_section()
-    table.add_row(
-        "all", format_count(check.counted), format_count(check.stored), f"{check.difference:+.3%}", style="bold"
-    )
+    rows += [SECTION, ("all", check.counted, check.stored, f"{check.difference:+.3%}")]
     if check.tower:
-        table.add_row("towers (left out)", "-", format_count(check.tower), "", "")
+        rows.append(("towers (left out)", None, check.tower))
+    columns: list[Column[Any]] = [
+        Column("part", "part"),
+        Column("counted", "counted", "count"),
+        Column("stored", "stored", "count"),
+        Column("difference", "difference", "figures"),
+        Column("types", "stored as", "words"),
+    ]
+    caption = f"{check.where}; scales of quantised weights left out"
     if check.stored_bytes is not None and check.total_size is not None:
         off = check.stored_bytes / check.total_size - 1.0 if check.total_size else 0.0
-        table.add_row(
-            "bytes by headers, by index",
-            format_bytes(check.stored_bytes),
-            format_bytes(check.total_size),
-            f"{off:+.3%}",
-        )
-    return table
+        caption += f"\n{format_bytes(check.stored_bytes)} by headers, {format_bytes(check.total_size)} by the index "
+        caption += f"({off:+.3%})"
+    return Sheet("checked", columns, rows, title="against the checkpoint", caption=caption)
 
 
 class TokenFlop(TypedDict):
@@ -339,59 +329,48 @@ def _kv_kinds(model: Model, dtype: str) -> dict[str, float]:
     return model.kv_bytes_per_token_by_kind(storage_bytes(dtype))
 
 
-def _parameters(model: AnyModel) -> Table:
-    table = plain_table(f"parameters of {model.name}")
-    table.add_column("kind", no_wrap=True)
-    for name in ("total", "share", "", "active"):
-        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+def _parameters(model: AnyModel) -> Sheet[Any]:
+    rows: list[Any] = []
     if isinstance(model, Model):
         count = model.parameters()
         for kind, total in sorted(count.total.items(), key=lambda item: -item[1]):
             part = share(total, count.total_params)
-            active = count.active.get(kind, 0)
-            table.add_row(
-                kind.replace("_", " "),
-                format_count(total) if total else "-",
-                percent(part) if total else "",
-                Text(bar(part, 16), style="blue"),
-                format_count(active) if active else "-",
-            )
-        table.add_section()
-    table.add_row("all", format_count(model.total_params), "", "", format_count(model.active_params), style="bold")
-    table.caption = f"total over active {model.total_over_active:.3g}"
-    return table
+            drawn = Text(bar(part, 16) if total else "", style="blue")
+            active = count.active.get(kind, 0) or None
+            rows.append((kind.replace("_", " "), total or None, part if total else "", drawn, active))
+        rows.append(SECTION)
+    rows.append(("all", model.total_params, "", "", model.active_params))
+    columns: list[Column[Any]] = [
+        Column("kind", "kind"),
+        Column("total_params", "total", "count"),
+        Column("share", "share", "share"),
+        Column("", ""),
+        Column("active_params", "active", "count"),
+    ]
+    caption = f"total over active {model.total_over_active:.3g}"
+    return Sheet("parameters", columns, rows, title=f"parameters of {model.name}", caption=caption)
 
 
-def _flop(model: AnyModel) -> Table:
-    table = plain_table("FLOP of one decoded token by context")
-    table.add_column("kind", no_wrap=True)
-    for context in CONTEXTS:
-        table.add_column(short_count(context), justify="right", no_wrap=True)
+def _flop(model: AnyModel) -> Sheet[Any]:
     kinds = [_flop_kinds(model, context) for context in CONTEXTS]
-    for kind in kinds[0]:
-        table.add_row(kind.replace("_", " "), *(flop(of[kind]) for of in kinds))
-    table.add_section()
-    table.add_row("all", *(flop(sum(of.values())) for of in kinds), style="bold")
-    return table
+    rows: list[Any] = [(kind.replace("_", " "), *(of[kind] or None for of in kinds)) for kind in kinds[0]]
+    rows += [SECTION, ("all", *(sum(of.values()) for of in kinds))]
+    columns: list[Column[Any]] = [Column("kind", "kind")]
+    columns += [Column(short_count(context), short_count(context), "FLOP") for context in CONTEXTS]
+    return Sheet("flop_per_token", columns, rows, title="FLOP of one decoded token by context")
 
 
-def _kv(model: AnyModel) -> Table:
+def _kv(model: AnyModel) -> Sheet[Any]:
+    title = "KV cache that one token adds"
     if not isinstance(model, Model):
-        table = plain_table("KV cache that one token adds")
-        table.add_column("as stated", justify="right")
-        table.add_row(format_bytes(model.kv_bytes_per_token()))
-        return table
-    table = plain_table("KV cache that one token adds", caption="a window stops growing at its size")
-    table.add_column("attention", no_wrap=True)
-    for dtype in KV_TYPES:
-        table.add_column(dtype, justify="right", no_wrap=True)
+        return Sheet("kv_bytes_per_token", [Column("stated", "as stated", "B")], [(model.kv_bytes_per_token(),)], title)
     kinds = [_kv_kinds(model, dtype) for dtype in KV_TYPES]
-    for kind in kinds[0]:
-        table.add_row(kind, *(format_bytes(of[kind]) for of in kinds))
+    rows: list[Any] = [(kind, *(of[kind] for of in kinds)) for kind in kinds[0]]
     if len(kinds[0]) > 1:
-        table.add_section()
-        table.add_row("all", *(format_bytes(sum(of.values())) for of in kinds), style="bold")
-    return table
+        rows += [SECTION, ("all", *(sum(of.values()) for of in kinds))]
+    columns: list[Column[Any]] = [Column("kind", "attention")]
+    columns += [Column(dtype, dtype, "B") for dtype in KV_TYPES]
+    return Sheet("kv_bytes_per_token", columns, rows, title, "a window stops growing at its size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,27 +393,21 @@ def _paths(cluster: Cluster) -> list[Path]:
     return inside if cluster.scale_out is None else [*inside, scale_out_path(cluster.scale_out)]
 
 
-def rack_table(cluster: Cluster) -> Table:
+def rack_table(cluster: Cluster) -> Sheet[Any]:
     """What the chips of the cluster need around them; what the catalogue does not say is left out."""
     bill = rack_bill(cluster)
-    table = plain_table("racks, switches, cables and paths")
-    table.add_column("", no_wrap=True)
-    table.add_column("")
     counts = [
         ("racks", f"{bill.num_racks} of {bill.chips_per_rack} chips"),
         ("scale-up switches", _count(bill.scale_up_switches)),
         ("scale-up cables", _count(bill.scale_up_cables)),
         ("network switches", _count(bill.network_switches)),
         ("network cables", _count(bill.network_cables)),
-        ("nameplate power of a full rack", "" if bill.rack_power_w is None else f"{format_count(bill.rack_power_w)} W"),
+        ("nameplate power of a full rack", "" if bill.rack_power_w is None else format_watts(bill.rack_power_w)),
         ("rent of a full rack", "" if bill.rack_usd_per_hour is None else f"{money(bill.rack_usd_per_hour)} an hour"),
     ]
-    for name, text in counts:
-        if text:
-            table.add_row(name, text)
     for path in _paths(cluster):
-        table.add_row(f"{path.hops} hops", f"{' → '.join(path.stops)}: {format_seconds(path.latency_s)}")
-    return table
+        counts.append((f"{path.hops} hops", f"{' → '.join(path.stops)}: {format_seconds(path.latency_s)}"))
+    return facts("racks", counts, title="racks, switches, cables and paths")
 
 
 def _count(value: int | None) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from rich.table import Table
 from rich.text import Text
 
 from rackline.arch import AnyModel, build_model
 from rackline.catalog import ModelRecord
 from rackline.parallel.precision import Precision, stored_precision
-from rackline.report.breakdown import plain_table
+from rackline.report.column import Column, Sheet
 
 BY_NAME = "the name of the repository; its quantization_config was not read"
 UNQUANTISED = "no quantization_config: the data type of config.json"
@@ -68,28 +67,24 @@ def _types(model: AnyModel, checkpoint: str, label: str, said: str) -> Checkpoin
     )
 
 
-def types_table(rows: Iterable[CheckpointTypes], *, width: int = 100) -> Table:
+def types_table(rows: Iterable[CheckpointTypes]) -> Sheet[CheckpointTypes]:
     """One row a checkpoint, with notes on what says so below; narrow pages leave out the inputs of products."""
-    table = plain_table("data types of released checkpoints")
-    table.add_column("checkpoint", overflow="fold")
-    wide = width >= 100
-    names = ["attention, dense", "experts", *(["inputs", "of experts"] if wide else []), "other", "KV cache"]
-    for name in names:
-        table.add_column(name, overflow="fold")
-    table.add_column("from", justify="right", no_wrap=True)
-    said: list[str] = []
-    for row in rows:
-        if row.read_from not in said:
-            said.append(row.read_from)
-        inputs = [row.activations, row.expert_activations or "-"] if wide else []
-        types = [row.linear_weights, row.expert_weights or "-", *inputs, row.other_weights, row.kv_cache]
-        style = "yellow" if row.read_from == BY_NAME else ""
-        table.add_row(row.repository, *types, Text(f"[{said.index(row.read_from) + 1}]", style=style))
-    table.caption = "\n".join(
-        [
-            "other: embedding, router, head; KV cache: bf16 without a scheme, which servers take for the model's type",
-            *(f"[{number}] {text}" for number, text in enumerate(said, start=1)),
-        ]
-    )
-    table.caption_justify = "left"
-    return table
+    shown = list(rows)
+    said = list(dict.fromkeys(row.read_from for row in shown))
+
+    def source(row: CheckpointTypes) -> Text:
+        return Text(f"[{said.index(row.read_from) + 1}]", style="yellow" if row.read_from == BY_NAME else "")
+
+    columns: list[Column[CheckpointTypes]] = [
+        Column("repository", "checkpoint", "words"),
+        Column("linear_weights", "attention, dense"),
+        Column("expert_weights", "experts", getter=lambda row: row.expert_weights or "-"),
+        Column("activations", "inputs", priority=1),
+        Column("expert_activations", "of experts", getter=lambda row: row.expert_activations or "-", priority=1),
+        Column("other_weights", "other"),
+        Column("kv_cache", "KV cache"),
+        Column("read_from", "from", "figures", source),
+    ]
+    caption = "other: embedding, router, head; KV cache: bf16 without a scheme, which servers take for the model's type"
+    notes = (f"[{number}] {text}" for number, text in enumerate(said, start=1))
+    return Sheet("types", columns, shown, "data types of released checkpoints", "\n".join([caption, *notes]))

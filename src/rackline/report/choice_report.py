@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isnan
+from typing import Any, Protocol
 
-import numpy as np
 from rich.console import Group, RenderableType
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from rackline.arch import AppliedAdapter
 from rackline.parallel import Layout
-from rackline.report.breakdown import plain_table
-from rackline.report.wording import Prose, flop, money, money_name, percent, share, short_count, written
+from rackline.plain import plain
+from rackline.report.column import SECTION, Column, Sheet, band_bar, facts
+from rackline.report.wording import Box, Prose, money, money_name, percent, share, short_count, written
 from rackline.search import Basis, Choice, Plan, Pool
 from rackline.search.choice import Energy
 from rackline.search.fits import ClusterNeed
+from rackline.search.served import Latency
 from rackline.serving.fleet import Fleet, Interactive
 from rackline.simulation.statistics import Interval
-from rackline.system import LimitRisk, Risk
+from rackline.system import Constraints, LimitRisk, Risk
 from rackline.system.demand import LEAST_CHANCE
-from rackline.units import format_bytes, format_count, format_seconds, format_usd
+from rackline.units import format_count, format_seconds, format_usd, format_watts
 
 BASIS: dict[Basis, str] = {
     "closed_loop_estimate": "closed-loop estimates, with every slot always taken",
@@ -34,6 +35,14 @@ BASIS_OF_ONE: dict[Basis, str] = {
     "open_loop_estimate": "open-loop estimate",
     "simulated": "simulated",
 }
+_BAR = 12  # characters of the bar of a band
+_BANDS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "tpot_s": ("per output token", format_seconds),
+    "ttft_s": ("to first token", format_seconds),
+    "request_s": ("request", format_seconds),
+    "usd_per_mtok_output_all_in": ("{} per M output, all-in", lambda usd: format_usd(usd).lstrip("$")),
+}
+"""Predicted values whose bands are shown: their names, and how they are written."""
 
 
 def request_text(plan: Plan) -> str:
@@ -58,16 +67,16 @@ def energy_text(energy: Energy, nameplate_w: float | None = None) -> str:
     """
     power, prefill = energy.power, energy.prefill_power
     if power.basis == "nameplate":
-        return f"{format_count(energy.power_w)} W by the nameplate: nothing is known of what the chip draws"
-    chip = f"{power.chip_w:,.0f} W a chip drawn"
+        return f"{format_watts(energy.power_w)} by the nameplate: nothing is known of what the chip draws"
+    chip = f"{format_watts(power.chip_w)} a chip drawn"
     if prefill is not None:
-        chip = f"{power.chip_w:,.0f} W a decode chip, {prefill.chip_w:,.0f} W a prefill chip drawn"
-    cap = "" if power.cap_w is None else f" (capped at {power.cap_w:g} W)"
+        chip = f"{format_watts(power.chip_w)} a decode chip, {format_watts(prefill.chip_w)} a prefill chip drawn"
+    cap = "" if power.cap_w is None else f" (capped at {format_watts(power.cap_w)})"
     borrowed = "; power of other generations" if power.basis != "kernels" else ""
-    named = "" if nameplate_w is None else f"; nameplate {nameplate_w:,.0f} W a chip"
+    named = "" if nameplate_w is None else f"; nameplate {format_watts(nameplate_w)} a chip"
     return (
-        f"{chip}{cap}, {energy.power_w / 1e3:,.3g} kW with machines; {energy.joules_per_output_token:.3g} J an output "
-        f"token, all-in{borrowed}{named}"
+        f"{chip}{cap}, {format_watts(energy.power_w)} with machines; "
+        f"{written(energy.joules_per_output_token)} J an output token, all-in{borrowed}{named}"
     )
 
 
@@ -79,35 +88,39 @@ def title(plan: Plan) -> str:
 
 def _replicas(layout: Layout, on: str = "") -> str:
     count, chips = layout.dp, layout.chips_per_replica
-    return f"{count} replica{'s' if count > 1 else ''} of {chips} chip{'s' if chips > 1 else ''}{on}"
+    return f"{count} replica{'s' if count > 1 else ''} of {_chips_of(chips)}{on}"
 
 
-def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None) -> Panel:
+def _chips_of(count: int) -> str:
+    return f"{count:,} chip{'' if count == 1 else 's'}"
+
+
+def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None) -> Box:
     """What to run, in the headline, and how surely it keeps its limits."""
-    body = Text()
+    cost = f"{money(choice.usd_per_mtok_output_all_in, plan.priced)} per M output tokens, all-in"
+    body = Text(f"{cost} · {written(choice.requests_per_s)} requests/s", style="bold green")
+    body.append(f" · {_chips_of(choice.num_chips)}\n")
     first, then = choice.prefill_pool, choice.decode_pool
     if first is not None and then is not None:
-        for name, pool in (("decode ", then), ("\nprefill", first)):
-            body.append(f"{name} ", style="dim")
+        for name, pool in (("decode   ", then), ("\nprefill  ", first)):
+            body.append(name, style="not bold dim")
             body.append(replace(pool.layout, dp=1).label(), style="bold green")
-            body.append(f" · {pool.precision.short()} · {_scheduler(choice, pool)}\n        ")
-            body.append(_replicas(pool.layout, f" on {pool.cluster}"))
+            body.append(f" · {pool.precision.short()}\n         ", style="not bold default")
+            how = f"{_replicas(pool.layout, f' on {pool.cluster}')} · {_scheduler(choice, pool)}"
+            body.append(how, style="not bold default")
         notes = then.precision.notes
     else:
         layout = choice.layout
         body.append(f"{replace(layout, dp=1).label()}", style="bold green")
-        body.append(f" · {choice.precision.short()} · {choice.mode.label()}, {_slots(choice)}\n")
-        body.append(_replicas(layout), style="bold")
-        body.append(f", {choice.num_chips} of {plan.system.cluster.num_chips} chips")
+        body.append(f" · {choice.precision.short()}\n", style="not bold default")
+        how = f"{_replicas(layout)} · {choice.mode.label()}, {_slots(choice)}"
+        body.append(how, style="not bold default")
         notes = choice.precision.notes
     for note in notes:
-        body.append(f"\n{note}", style="yellow")
+        body.append(f"\n{note}", style="not bold yellow")
     for line in () if risk is None else risk_lines(risk, priced=plan.priced):
         body.append("\n").append(line)
-    return Panel(body, title=title(plan), title_align="left", subtitle=request_text(plan), subtitle_align="left")
-
-
-_CELLS = 12  # of the bar of a limit
+    return Box(body, title(plan), request_text(plan))
 
 
 def risk_lines(risk: Risk, *, priced: bool) -> list[Text]:
@@ -118,22 +131,21 @@ def risk_lines(risk: Risk, *, priced: bool) -> list[Text]:
         if risk.usd_without is not None and risk.cost_ratio is not None:
             cost, without = money(risk.usd, priced), money(risk.usd_without, priced)
             text += f": {cost} per M output, {written(risk.cost_ratio)} times {without} without it"
-        lines.append(Text(text))
+        lines.append(Text(text, style="not bold default"))
     return lines
 
 
 def _limit_line(one: LimitRisk) -> Text:
-    """Servers from the fastest to the slowest 5 %, the limit marked, log scale."""
-    at = np.log(np.clip(one.limit_s / one.low_s, 1.0, one.high_s / one.low_s)) / np.log(one.high_s / one.low_s)
-    within = round(float(at) * (_CELLS - 1))
+    """The share of the servers that keep a limit, and what 90 % of them take, with the limit marked."""
     name = one.metric.removesuffix("_s")
     of = name if one.percentile is None else f"p{one.percentile:g} {name}"
-    line = Text(f"{of} ≤ {format_seconds(one.limit_s)} kept by {_chance_text(one.chance)} of servers ")
-    line.append("█" * within, style="green").append("┃", style="bold")
-    line.append("░" * (_CELLS - 1 - within), style="red")
+    line = Text(
+        f"{of} ≤ {format_seconds(one.limit_s)} kept by {_chance_text(one.chance)} of servers ", style="not bold default"
+    )
+    line.append(band_bar(one.low_s, one.predicted_s, one.high_s, one.limit_s, width=_BAR))
     low, high = format_seconds(one.low_s), format_seconds(one.high_s)
     number, _, unit = low.partition(" ")
-    return line.append(f" {number if high.endswith(f' {unit}') else low} to {high}", style="dim")
+    return line.append(f" {number if high.endswith(f' {unit}') else low} to {high}", style="not bold dim")
 
 
 def _chance_text(chance: float) -> str:
@@ -155,42 +167,96 @@ def _scheduler(choice: Choice, pool: Pool) -> str:
     return f"{pool.mode.max_batched_tokens} tokens per pass{overlap}"
 
 
-def key_numbers(plan: Plan, choice: Choice, width: int) -> Table:
-    """Rate, latencies and costs in two columns of pairs, or in one where it is narrow."""
-    unit, limits = (
-        money_name(plan.priced),
-        {name: (limit, place) for name, limit, place in plan.demand.limits.latencies()},
-    )
-    each, replicas = choice.batch_size, choice.layout.dp
-    cells: list[tuple[str, Text]] = [
-        ("requests/s", Text(written(choice.requests_per_s), style="bold")),
-        (f"{unit} per M input tokens", Text(money(choice.usd_per_mtok_input, plan.priced), style="bold")),
+def key_numbers(plan: Plan, choice: Choice) -> Sheet[Any]:
+    """Rate, latencies and costs."""
+    unit = money_name(plan.priced)
+    limits = {name: (limit, place) for name, limit, place in plan.demand.limits.latencies()}
+    each, chip = choice.batch_size, choice.output_tokens_per_s_per_chip
+    busy = f"{percent(choice.utilisation)} of {written(choice.saturation_requests_per_s)} requests/s"
+    pairs = [
+        ("requests/s", written(choice.requests_per_s)),
+        (f"{unit} per M input tokens", money(choice.usd_per_mtok_input, plan.priced)),
         ("time per output token", against(choice, "tpot_s", limits.get("tpot_s"))),
-        (f"{unit} per M output tokens", Text(money(choice.usd_per_mtok_output, plan.priced), style="bold")),
+        (f"{unit} per M output tokens", money(choice.usd_per_mtok_output, plan.priced)),
         ("time to first token", against(choice, "ttft_s", limits.get("ttft_s"))),
-        (f"{unit} per M output, all-in", Text(money(choice.usd_per_mtok_output_all_in, plan.priced), style="bold")),
-        ("tokens/s per user", Text(format_count(choice.tokens_per_s_per_user), style="bold")),
+        (f"{unit} per M output, all-in", money(choice.usd_per_mtok_output_all_in, plan.priced)),
+        ("tokens/s per user", written(choice.tokens_per_s_per_user)),
         ("price of a chip", _price(plan)),
-        ("output tokens/s per chip", Text(f"{choice.output_tokens_per_s_per_chip:,.0f}", style="bold")),
-        ("chips", Text(chips_text(plan, choice))),
-        ("output tokens/s, all chips", Text(format_count(choice.output_tokens_per_s_per_chip * choice.num_chips))),
-        (
-            "utilisation",
-            Text(f"{percent(choice.utilisation)} of {written(choice.saturation_requests_per_s)} requests/s"),
-        ),
-        ("requests in flight", Text(f"{each * replicas:,.0f}")),
-        ("in flight on a replica", Text(f"{each:,.3g}" if each < 100 else f"{each:,.0f}")),
-    ]  # fmt: skip
-    lengths = [max(len(cell[part]) for cell in cells[side::2]) for side in (0, 1) for part in (0, 1)]
-    pairs = 2 if sum(lengths) + 6 <= width else 1
-    table = Table.grid(padding=(0, 2))
-    for _ in range(pairs):
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(no_wrap=True)
-    order = cells if pairs == 2 else cells[::2] + cells[1::2]
-    for start in range(0, len(order), pairs):
-        table.add_row(*(cell for pair in order[start : start + pairs] for cell in pair))
-    return table
+        ("output tokens/s per chip", f"{chip:,.0f}"),
+        ("chips", chips_text(plan, choice)),
+        ("output tokens/s, all chips", format_count(chip * choice.num_chips)),
+        ("utilisation", busy),
+        ("requests in flight", f"{each * choice.layout.dp:,.0f}"),
+        ("in flight on a replica", written(each)),
+    ]
+    return facts("numbers", pairs)
+
+
+class Predicted(Protocol):
+    """A predicted value with its band, SI units."""
+
+    @property
+    def metric(self) -> str: ...
+    @property
+    def predicted(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def num_cases(self) -> int: ...
+
+
+def bands_sheet(
+    bands: Sequence[Predicted],
+    choice: Choice,
+    limits: Constraints,
+    *,
+    priced: bool = True,
+    what: str = "servers",
+    risk: Risk | None = None,
+) -> Sheet[Any]:
+    """What measured servers of the kind deviate by: a line a quantity, with its band as a bar and its limit.
+
+    Args:
+        bands: of the choice; a latency that is limited at a percentile is shown there.
+        limits: that the prediction keeps.
+        risk: whose limits are drawn elsewhere.
+    """
+    drawn = set[str]() if risk is None else {one.metric for one in risk.limits}
+    known = {name: (limit, place) for name, limit, place in limits.latencies()}
+    rows: list[dict[str, Any]] = []
+    for band in bands:
+        title, write = _BANDS.get(band.metric, ("", written))
+        if not title or band.metric in drawn:
+            continue
+        limit, place = known.get(band.metric, (None, None))
+        value = choice.latency_s(band.metric, place) if place is not None else band.predicted
+        by = value / band.predicted
+        low, high = band.low * by, band.high * by
+        rows.append(
+            {
+                "quantity": title.format(money_name(priced)) + (f", p{place:g}" if place is not None else ""),
+                "predicted": write(value),
+                "bar": band_bar(low, value, high, limit, width=_BAR),
+                "low": write(low),
+                "high": write(high),
+                "limit": "" if limit is None else write(limit),
+            }
+        )
+    columns: list[Column[Any]] = [
+        Column("quantity", style="dim"),
+        Column("predicted", "predicted", "figures", style="bold"),
+        Column("bar", "from 0", priority=1),
+        Column("low", "low", "figures"),
+        Column("high", "high", "figures"),
+    ]
+    if any(row["limit"] for row in rows):
+        columns.append(Column("limit", "limit", "figures"))
+    of = f"{bands[0].group}, {bands[0].num_cases} cases" if bands else ""
+    return Sheet("bands", columns, rows, title=f"within low and high lay 90 % of measured {what} ({of})")
 
 
 def against(choice: Choice, name: str, limit: tuple[float, float | None] | None) -> Text:
@@ -217,15 +283,20 @@ def _price(plan: Plan) -> Text:
 
 def chips_text(plan: Plan, choice: Choice) -> str:
     """Chips in use of those of the cluster, and chips that are paid for."""
-    first, then = choice.prefill_pool, choice.decode_pool
     left = choice.billed_chips - choice.num_chips
     paid = f"; {choice.billed_chips} paid, {left} left over" if left else f"; {choice.billed_chips} paid"
     if choice.leftover is not None:
         paid += f", {choice.leftover.num_chips} of them used by a second kind of replica"
+    return chips_used(plan, choice) + paid
+
+
+def chips_used(plan: Plan, choice: Choice) -> str:
+    """Chips in use of those of the cluster."""
+    first, then = choice.prefill_pool, choice.decode_pool
     if first is None or then is None:
-        return f"{choice.num_chips} of {plan.system.cluster.num_chips}{paid}"
+        return f"{choice.num_chips} of {plan.system.cluster.num_chips}"
     used = f"{then.num_chips} decode + {first.num_chips} prefill"
-    return (f"{used} of {plan.system.cluster.num_chips}" if then.cluster == first.cluster else used) + paid
+    return f"{used} of {plan.system.cluster.num_chips}" if then.cluster == first.cluster else used
 
 
 def served_table(choice: Choice) -> RenderableType:
@@ -236,20 +307,36 @@ def served_table(choice: Choice) -> RenderableType:
         text = f"not simulated ({why}): the numbers are {BASIS[choice.basis]}"
         return Prose(f"{text}; {choice.caveat}" if choice.caveat else text, style="yellow")
     found = sustained.simulated
-    table = plain_table(
-        f"served: {found.requests:,} requests that arrive at random, {written(sustained.requests_per_s)} a second",
+    how = f"{found.requests:,} requests that arrive at random, {written(sustained.requests_per_s)} a second"
+    return latencies(
+        (
+            ("time to first token", found.ttft_s),
+            ("time per output token", found.tpot_s),
+            ("whole request", found.e2e_s),
+        ),
+        title=f"served: {how}",
         caption="± of p99: its 95 % confidence interval; ? where the run is too short to bound it",
     )
-    for name in ("", "mean", "p50", "p90", "p99", "± of p99"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for label, one in (
-        ("time to first token", found.ttft_s),
-        ("time per output token", found.tpot_s),
-        ("whole request", found.e2e_s),
-    ):
-        values = [format_seconds(value) for value in (one.mean, one.p50, one.p90, one.p99)]
-        table.add_row(label, *values, _ends(one.p99_interval))
-    return table
+
+
+def latencies(rows: Sequence[tuple[str, Latency]], *, title: str, caption: str = "") -> Sheet[Any]:
+    """Mean and percentiles of latencies, a line each.
+
+    Args:
+        caption: says what the interval of p99 is; without it, it is left out.
+    """
+    columns: list[Column[Any]] = [
+        Column("latency"),
+        *(Column(name, name, "s") for name in ("mean", "p50", "p90", "p99")),
+    ]
+    if caption:
+        columns.append(Column("p99_interval", "± of p99", "figures", priority=1))
+    cells = [
+        {"latency": name, "mean": one.mean, "p50": one.p50, "p90": one.p90, "p99": one.p99}
+        | ({"p99_interval": _ends(one.p99_interval)} if caption else {})
+        for name, one in rows
+    ]
+    return Sheet("served", columns, cells, title=title, caption=caption)
 
 
 def _ends(interval: Interval) -> str:
@@ -257,7 +344,7 @@ def _ends(interval: Interval) -> str:
     return f"{low} to {high}"
 
 
-def other_kind(plan: Plan) -> list[RenderableType]:
+def other_kind(plan: Plan) -> list[Prose]:
     """One line about the kind that is not the answer: what it costs, or why it has no answer."""
     best, other = plan.best, plan.runner_up
     if best is None:
@@ -303,14 +390,7 @@ def nothing_panel(plan: Plan) -> Group:
     body.append("Nothing fits. " if plan.need is not None else "No answer. ", style="bold red")
     named = plan.reason.startswith(plan.system.model.name)  # a name keeps its letters
     body.append(plan.reason if named else f"{plan.reason[:1].upper()}{plan.reason[1:]}")
-    panel = Panel(
-        body,
-        title=title(plan),
-        title_align="left",
-        subtitle=request_text(plan),
-        subtitle_align="left",
-        border_style="red",
-    )
+    panel = Box(body, title(plan), request_text(plan), "red")
     apart = plan.disaggregated.reason if plan.disaggregated else ""
     lines: list[RenderableType] = (
         [Prose(f"separate pools for prefill and decode: {apart}", style="dim")] if apart else []
@@ -338,12 +418,9 @@ def need_text(need: ClusterNeed, cluster: str) -> Text:
     return line
 
 
-def fleet_report(fleet: Fleet) -> Table:
+def fleet_report(fleet: Fleet) -> Sheet[Any]:
     """One row a quantity."""
     traffic = fleet.traffic
-    table = plain_table(f"fleet for {asked_of_fleet(fleet)}")
-    table.add_column("", no_wrap=True)
-    table.add_column("", justify="right", no_wrap=True)
     rows = [
         ("rate that must be reached", f"{format_count(traffic.capacity_tokens_per_s)} tokens/s"),
         ("copies of the deployment", f"{fleet.copies:,} of {format_count(fleet.copy_tokens_per_s)} tokens/s"),
@@ -354,7 +431,7 @@ def fleet_report(fleet: Fleet) -> Table:
         ("mean utilisation", percent(fleet.utilisation)),
     ]
     if fleet.tokens_per_joule is not None and fleet.racks_per_megawatt is not None:
-        each = f"{fleet.racks_per_megawatt:.3g} racks, {format_count(fleet.tokens_per_joule * 1e6)} tokens/s"
+        each = f"{written(fleet.racks_per_megawatt)} racks, {format_count(fleet.tokens_per_joule * 1e6)} tokens/s"
         rows.insert(5, ("for a megawatt", each))
     users = fleet.interactive
     if users is not None:
@@ -366,9 +443,7 @@ def fleet_report(fleet: Fleet) -> Table:
     if fleet.copy_share is not None and fleet.fleet_share is not None:
         rows.append(("one copy of the provider's traffic", f"1/{1 / fleet.copy_share:,.0f}"))
         rows.append(("this traffic of the provider's", percent(fleet.fleet_share)))
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return facts("fleet", rows, title=f"fleet for {asked_of_fleet(fleet)}")
 
 
 def asked_of_fleet(fleet: Fleet) -> str:
@@ -376,7 +451,7 @@ def asked_of_fleet(fleet: Fleet) -> str:
     tokens = f"{format_count(fleet.traffic.tokens_per_s)} output tokens/s"
     if fleet.requests_per_s is None:
         return tokens
-    requests = f"{fleet.requests_per_s:,.3g} requests/s, {tokens}"
+    requests = f"{written(fleet.requests_per_s)} requests/s, {tokens}"
     return requests if fleet.interactive is None else f"{users_of_fleet(fleet.interactive)}: {requests}"
 
 
@@ -396,7 +471,7 @@ def _power(fleet: Fleet) -> str:
     if fleet.power_w is None:
         return "not known"
     basis = {"kernels": "", "nameplate": ", by the nameplate"}.get(fleet.power_basis, f", {fleet.power_basis}")
-    return f"{format_count(fleet.power_w)} W{basis}"
+    return f"{format_watts(fleet.power_w)}{basis}"
 
 
 def fleet_summary(fleet: Fleet | None) -> str:
@@ -407,27 +482,39 @@ def fleet_summary(fleet: Fleet | None) -> str:
     return f";\n  {asked_of_fleet(fleet)}: {fleet.copies:,} copies, {fleet.billed_chips:,} chips paid{rent}"
 
 
-def adapter_report(adapter: AppliedAdapter) -> Table:
+def adapter_report(adapter: AppliedAdapter) -> Sheet[Any]:
     """One row for each kind of module, then all of them."""
-    table = plain_table(f"adapter {adapter.name}", caption="bf16; FLOP of one token")
-    for name in ("module", "layers", "experts", "inputs", "outputs", "rank", "parameters", "size", "FLOP"):
-        table.add_column(name, justify="left" if name == "module" else "right", no_wrap=True)
-    for one in adapter.modules:
-        table.add_row(
-            one.name,
-            f"{one.layers:,}",
-            f"{one.copies:,}" if one.copies > 1 else "-",
-            f"{one.inputs:,}",
-            f"{one.outputs:,}",
-            f"{one.rank:,}",
-            format_count(one.params),
-            format_bytes(2.0 * one.params),
-            flop(one.flop),
-        )
-    table.add_section()
+    columns: list[Column[Any]] = [
+        Column("name", "module"),
+        Column("layers", "layers", "whole"),
+        Column("copies", "experts", "whole"),
+        Column("inputs", "inputs", "whole", priority=1),
+        Column("outputs", "outputs", "whole", priority=1),
+        Column("rank", "rank", "whole"),
+        Column("params", "parameters", "count"),
+        Column("bytes", "size", "B"),
+        Column("flop", "FLOP", "FLOP"),
+    ]
+    rows: list[Any] = [
+        {
+            **plain(one),
+            "copies": one.copies if one.copies > 1 else None,
+            "bytes": 2.0 * one.params,
+            "flop": one.flop,
+            "params": one.params,
+        }
+        for one in adapter.modules
+    ]
+    rows.append(SECTION)
     if adapter.whole_params:
         whole = adapter.whole_params
-        table.add_row("stored whole", "", "", "", "", "", format_count(whole), format_bytes(2.0 * whole), "")
-    total = (format_count(adapter.total_params), format_bytes(adapter.stored_bytes), flop(adapter.flop_per_token))
-    table.add_row("all", "", "", "", "", "", *total, style="bold")
-    return table
+        rows.append({"name": "stored whole", "params": whole, "bytes": 2.0 * whole})
+    rows.append(
+        {
+            "name": "all",
+            "params": adapter.total_params,
+            "bytes": adapter.stored_bytes,
+            "flop": adapter.flop_per_token,
+        }
+    )
+    return Sheet("adapter", columns, rows, title=f"adapter {adapter.name}", caption="bf16; FLOP of one token")

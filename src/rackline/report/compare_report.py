@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.arch import AnyModel, Model
 from rackline.hardware import Chip, Cluster
-from rackline.report.breakdown import plain_table
+from rackline.report.column import Column, Sheet
 from rackline.report.deployments_report import Band, Change, Deployed
+from rackline.report.wording import Prose
 from rackline.search.plan import Plan
 from rackline.serving.fleet import Fleet
-from rackline.units import format_bytes, format_count, format_rate, format_seconds, format_usd
 
 LONG_CONTEXT = 128_000
 
@@ -152,47 +151,49 @@ def deployment_side(
     return Side(name=name, values=values, deployed=deployed)
 
 
-_LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "bf16_flop_per_s": ("16 bit", lambda v: f"{v / 1e12:.4g} TFLOP/s"),
-    "fp8_flop_per_s": ("fp8", lambda v: f"{v / 1e12:.4g} TFLOP/s"),
-    "fp4_flop_per_s": ("fp4", lambda v: f"{v / 1e12:.4g} TFLOP/s"),
-    "hbm_bytes": ("memory", format_bytes),
-    "hbm_bytes_per_s": ("bandwidth", format_rate),
-    "ridge_flop_per_byte": ("ridge, 16 bit", lambda v: f"{v:.0f} FLOP/B"),
-    "drain_s": ("drain time", format_seconds),
-    "power_w": ("power", lambda v: f"{v:.0f} W"),
-    "joules_per_output_token": ("energy of an output token", lambda v: f"{v:.3g} J"),
-    "usd_per_chip_hour": ("price of a chip", lambda v: f"{format_usd(v)}/h"),
-    "usd_per_hour": ("price of all", lambda v: f"{format_usd(v)}/h"),
-    "flop_per_usd": ("16 bit per dollar", lambda v: f"{v / 1e18:.3g} EFLOP"),
-    "hbm_bytes_read_per_usd": ("reads per dollar", format_bytes),
-    "flop_per_joule": ("16 bit per joule", lambda v: f"{v / 1e12:.3g} TFLOP"),
-    "num_chips": ("chips", lambda v: f"{v:.0f}"),
-    "scale_up_chips": ("scale-up domain", lambda v: f"{v:.0f} chips"),
-    "scale_up_bytes_per_s_each_way": ("scale-up, each way", format_rate),
-    "scale_out_bytes_per_s_each_way": ("scale-out, each way", format_rate),
-    "total_params": ("parameters", format_count),
-    "active_params": ("active", format_count),
-    "total_over_active": ("total over active", lambda v: f"{v:.3g}"),
-    "num_layers": ("layers", lambda v: f"{v:.0f}"),
-    "flop_per_token": ("FLOP of a token at 1k", lambda v: f"{v / 1e9:.3g} GFLOP"),
-    "flop_per_token_long": ("FLOP of a token at 128k", lambda v: f"{v / 1e9:.3g} GFLOP"),
-    "kv_bytes_per_token": ("KV of a token, bf16", format_bytes),
-    "state_bytes": ("state of a sequence", format_bytes),
-    "kv_bytes_long": ("cache at 128k, bf16", format_bytes),
-    "kv_read_bytes_long": ("read at 128k, bf16", format_bytes),
-    "billed_chips": ("chips that are paid for", lambda v: f"{v:.0f}"),
-    "batch_size": ("batch", lambda v: f"{v:.0f}"),
-    "tpot_s": ("time per output token", format_seconds),
-    "ttft_s": ("time to first token", format_seconds),
-    "output_tokens_per_s_per_chip": ("output tokens/s per chip", lambda v: f"{v:.4g}"),
-    "output_tokens_per_s": ("output tokens/s", lambda v: f"{v:.4g}"),
-    "requests_per_s": ("requests/s", lambda v: f"{v:.4g}"),
-    "usd_per_mtok_input": ("$ per M input tokens", format_usd),
-    "usd_per_mtok_output": ("$ per M output tokens", format_usd),
-    "usd_per_mtok_output_all_in": ("$ per M output, all-in", format_usd),
-    "output_tokens_per_usd": ("output tokens per dollar", format_count),
-}
+_COLUMNS: tuple[Column[Any], ...] = (
+    Column("bf16_flop_per_s", "16 bit", "FLOP/s"),
+    Column("fp8_flop_per_s", "fp8", "FLOP/s"),
+    Column("fp4_flop_per_s", "fp4", "FLOP/s"),
+    Column("hbm_bytes", "memory", "B"),
+    Column("hbm_bytes_per_s", "bandwidth", "B/s"),
+    Column("ridge_flop_per_byte", "ridge, FLOP/B", "whole"),
+    Column("drain_s", "drain time", "s"),
+    Column("power_w", "power", "W"),
+    Column("joules_per_output_token", "energy of an output token", "J"),
+    Column("usd_per_chip_hour", "a chip an hour", "USD"),
+    Column("usd_per_hour", "all chips an hour", "USD"),
+    Column("flop_per_usd", "16 bit per dollar", "FLOP"),
+    Column("hbm_bytes_read_per_usd", "reads per dollar", "B"),
+    Column("flop_per_joule", "16 bit per joule", "FLOP"),
+    Column("num_chips", "chips", "whole"),
+    Column("scale_up_chips", "scale-up domain, chips", "whole"),
+    Column("scale_up_bytes_per_s_each_way", "scale-up, each way", "B/s"),
+    Column("scale_out_bytes_per_s_each_way", "scale-out, each way", "B/s"),
+    Column("total_params", "parameters", "count"),
+    Column("active_params", "active", "count"),
+    Column("total_over_active", "total over active", "1"),
+    Column("num_layers", "layers", "whole"),
+    Column("flop_per_token", "FLOP of a token at 1k", "FLOP"),
+    Column("flop_per_token_long", "FLOP of a token at 128k", "FLOP"),
+    Column("kv_bytes_per_token", "KV of a token, bf16", "B"),
+    Column("state_bytes", "state of a sequence", "B"),
+    Column("kv_bytes_long", "cache at 128k, bf16", "B"),
+    Column("kv_read_bytes_long", "read at 128k, bf16", "B"),
+    Column("billed_chips", "chips that are paid for", "whole"),
+    Column("batch_size", "batch", "whole"),
+    Column("tpot_s", "time per output token", "s"),
+    Column("ttft_s", "time to first token", "s"),
+    Column("output_tokens_per_s_per_chip", "output tokens/s per chip", "1"),
+    Column("output_tokens_per_s", "output tokens/s", "1"),
+    Column("requests_per_s", "requests/s", "1"),
+    Column("usd_per_mtok_input", "$ per M input tokens", "USD"),
+    Column("usd_per_mtok_output", "$ per M output tokens", "USD"),
+    Column("usd_per_mtok_output_all_in", "$ per M output, all-in", "USD"),
+    Column("output_tokens_per_usd", "output tokens per dollar", "count"),
+)
+QUANTITIES: Mapping[str, Column[Any]] = {column.key: column for column in _COLUMNS}
+"""Numbers of things that are compared, by key."""
 
 
 def ratio(value: float | None, first: float | None) -> float | None:
@@ -204,8 +205,7 @@ def ratio(value: float | None, first: float | None) -> float | None:
 
 def written(key: str, value: float | None) -> tuple[str, str]:
     """What a number is called and how it is written; "-" where there is none."""
-    label, show = _LABELS[key]
-    return label, "-" if value is None else show(value)
+    return QUANTITIES[key].title, QUANTITIES[key].cells([value])[0].plain
 
 
 def compare_report(sides: Sequence[Side], *, what: str, prices: str = "", width: int) -> Group:
@@ -222,37 +222,31 @@ def compare_report(sides: Sequence[Side], *, what: str, prices: str = "", width:
     caption = f"×: over {first.name}" + (f"; {prices}" if prices else "")
     tables: list[RenderableType] = []
     while others:
-        count = next((n for n in range(len(others), 1, -1) if _wide([first, *others[:n]]) <= width), 1)
-        title = f"{what} side by side" if not tables else ""
-        tables += ([Text("")] if tables else []) + [_compare_table([first, *others[:count]], title=title)]
+        count = next((n for n in range(len(others), 1, -1) if _sheet([first, *others[:n]], what).widest <= width), 1)
+        tables += ([Text("")] if tables else []) + [_sheet([first, *others[:count]], what, titled=not tables)]
         others = others[count:]
-    return Group(*tables, Text(caption, style="dim"))
+    return Group(*tables, Prose(caption, style="dim"))
 
 
-def _wide(sides: Sequence[Side]) -> int:
-    """Columns that a table takes where nothing is cut."""
-    return Console(width=1000).measure(_compare_table(sides, title="")).maximum
-
-
-def _compare_table(sides: Sequence[Side], *, title: str) -> Table:
-    table = plain_table(title)
-    table.add_column("", no_wrap=True)
-    for number, side in enumerate(sides):
-        table.add_column(side.name, justify="right", no_wrap=True)
-        if number:
-            table.add_column("×", justify="right", no_wrap=True, style="dim")
+def _sheet(sides: Sequence[Side], what: str, *, titled: bool = False) -> Sheet[Any]:
+    """A line a number in the same unit for all sides, a column a side."""
+    rows: list[dict[str, Any]] = []
     for key in sides[0].values:
-        if all(side.values[key] is None for side in sides):
-            continue
-        cells: list[Text | str] = []
-        for number, side in enumerate(sides):
-            value = side.values[key]
-            cells.append(written(key, value)[1])
-            if number:
-                times = ratio(value, sides[0].values[key])
-                cells.append("" if times is None else f"{times:.2f}")
-        table.add_row(_LABELS[key][0], *cells)
-    return table
+        values = [side.values[key] for side in sides]
+        if any(value is not None for value in values):
+            row: dict[str, Any] = {"quantity": QUANTITIES[key].title}
+            for side, value, cell in zip(sides, values, QUANTITIES[key].cells(values), strict=True):
+                row |= {side.name: cell.plain, f"{side.name} over {sides[0].name}": ratio(value, values[0])}
+            rows.append(row)
+    columns: list[Column[Any]] = [Column("quantity")]
+    for number, side in enumerate(sides):
+        columns.append(Column(side.name, side.name, "figures"))
+        if number:
+            key = f"{side.name} over {sides[0].name}"
+            columns.append(
+                Column(key, "×", "ratio", lambda row, key=key: "" if row[key] is None else row[key], style="dim")
+            )
+    return Sheet(what, columns, rows, title=f"{what} side by side" if titled else "")
 
 
 class SideData(TypedDict):

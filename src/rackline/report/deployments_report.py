@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.report.breakdown import plain_table
+from rackline.plain import follow
 from rackline.report.choice_report import asked_of_fleet, users_of_fleet
-from rackline.report.wording import money, money_name, percent
+from rackline.report.column import Column, Sheet, band_bar, facts
+from rackline.report.wording import Prose, money, money_name, written
 from rackline.search.choice import Choice
 from rackline.serving.fleet import Fleet
 from rackline.units import format_seconds
@@ -24,6 +24,7 @@ _NAMES = {
     "scale_out": "links beyond the domain",
     "overhead": "overhead",
 }
+_BAR = 14  # characters of the bar of a band
 _SAID = 3  # parts of the cost that are named
 _LEAST = 0.02  # of the cost, that a named part changes
 
@@ -137,120 +138,97 @@ class Change:
     ratio: float | None = None
 
 
-def deployments_report(
-    rows: Sequence[tuple[str, Deployed, dict[str, float | None]]], *, prices: str, width: int
-) -> Group:
-    """One line per deployment where the screen is wide enough, else what it is above its numbers.
+Line = tuple[str, Deployed, dict[str, float | None]]
+"""Name of a deployment, what it is, its numbers."""
 
-    Where the numbers do not fit either, watts go first, then the chips, then the band.
+
+def deployments_report(rows: Sequence[Line], *, prices: str) -> Group:
+    """A line a deployment, then what each of them is.
 
     Args:
-        rows: name, what it is, its numbers.
         prices: of which kind they are.
-        width: columns of the terminal.
     """
-    caption = f"×: $ per M output, all-in, over {rows[0][0]}; kW: drawn by the chips that are paid for, with machines; "
-    caption += "band: of 90 % of measured servers" + (f"; {prices}" if prices else "")
-    said = [Text(caption, style="dim")]
-    wide = _table(rows, whole=True)
-    if _fits(wide, width):
-        return Group(wide, *said)
-    listed = Table.grid(padding=(0, 1))
-    listed.add_column(justify="right")
-    listed.add_column(overflow="fold")
-    for number, (name, one, _) in enumerate(rows, start=1):
-        listed.add_row(str(number), Text.assemble((name, "bold"), f": {one.label()}"))
-    orders = ((), ("kW",), ("kW", "chips"), ("kW", "chips", "band"))
-    tables = [_table(rows, whole=False, without=without) for without in orders]
-    table = next((one for one in tables if _fits(one, width)), tables[-1])
-    return Group(listed, Text(""), table, *said)
+    caption = f"×: over {short_names(rows)[0]}; W: drawn by the chips that are paid for, with machines; "
+    caption += "low, high: of 90 % of measured servers" + (f"; {prices}" if prices else "")
+    labels = facts("ways", [(name, one.label()) for name, (_, one, _) in zip(short_names(rows), rows, strict=True)])
+    return Group(_deployments(rows), Prose(caption, style="dim"), Text(""), labels)
 
 
-def _fits(table: Table, width: int) -> bool:
-    return Console(width=1000).measure(table).maximum <= width
+def short_names(rows: Sequence[Line]) -> list[str]:
+    """Names without the model, where all have the same."""
+    models = {name.partition("@")[0] for name, _, _ in rows}
+    return [name.partition("@")[2] if len(models) == 1 else name for name, _, _ in rows]
 
 
-def _table(
-    rows: Sequence[tuple[str, Deployed, dict[str, float | None]]], *, whole: bool, without: tuple[str, ...] = ()
-) -> Table:
-    lines = [
-        {"": name if whole else str(number), **_line(one, values, rows[0][2])}
-        for number, (name, one, values) in enumerate(rows, start=1)
+def _deployments(rows: Sequence[Line]) -> Sheet[Line]:
+    cost = "usd_per_mtok_output_all_in"
+    names, first = short_names(rows), rows[0]
+    most = max((one.bands[cost].high for _, one, _ in rows if cost in one.bands), default=0.0)
+
+    def best(key: str, title: str, unit: str, priority: int = 0) -> Column[Line]:
+        return Column(key, title, unit, lambda row: follow(row[1].choice, key), priority=priority)
+
+    def band(key: str) -> Callable[[Line], Any]:
+        return lambda row: follow(row[1].bands.get(cost), key)
+
+    def bar(row: Line) -> Text | str:
+        found, choice = row[1].bands.get(cost), row[1].choice
+        if found is None or choice is None:
+            return ""
+        return band_bar(found.low, choice.usd_with_leftover, found.high, end=most, width=_BAR)
+
+    def times(row: Line) -> float | str:
+        choice, before = row[1].choice, first[2][cost]
+        return choice.usd_with_leftover / before if choice is not None and before else ""
+
+    unit = "USD" if first[1].priced else "1"
+    columns: list[Column[Line]] = [
+        Column("name", "", getter=lambda row: names[rows.index(row)]),
+        best("usd_with_leftover", f"{money_name(first[1].priced)} per M", unit),
+        Column("ratio", "×", "ratio", times),
+        Column(f"{cost}.low", "low", "1", band("low"), priority=3),
+        Column("", "from 0", getter=bar, priority=4),
+        Column(f"{cost}.high", "high", "1", band("high"), priority=3),
+        best("tpot_s", "tpot", "s"),
+        best("ttft_s", "ttft", "s"),
+        best("requests_per_s_with_leftover", "requests/s", "1"),
+        best("billed_chips", "chips", "whole", 1),
+        best("batch_size", "batch", "whole", 5),
+        Column("power_w", "drawn", "W", lambda row: row[2]["power_w"], priority=2),
     ]
-    texts = ("layout", "precision", "scheduler")
-    table = plain_table("deployments side by side")
-    names = [name for name in lines[0] if name not in without and (whole or name not in texts)]
-    for name in names:
-        table.add_column(name, justify="left" if name in ("", *texts) else "right", no_wrap=True)
-    for line in lines:
-        table.add_row(*(line[name] for name in names))
-    return table
+    models = {name.partition("@")[0] for name, _, _ in rows}
+    what = f" of {models.pop()}" if len(models) == 1 else ""
+    return Sheet("deployments", columns, rows, title=f"deployments{what}: $ per M output tokens, all-in")
 
 
-def _line(one: Deployed, values: dict[str, float | None], first: dict[str, float | None]) -> dict[str, str]:
-    """Column → cell; dashes where nothing serves."""
-    names = ("layout", "precision", "scheduler", "chips", "batch", "tpot", "ttft", "requests/s", "kW")
-    names = (*names, f"{money_name(one.priced)} per M", "×", "band")
-    choice = one.choice
-    if choice is None:
-        return {**dict.fromkeys(names, "-"), "layout": one.reason}
-    usd, watts = choice.usd_with_leftover, values["power_w"]
-    before = first["usd_per_mtok_output_all_in"]
-    band = one.bands.get("usd_per_mtok_output_all_in")
-    where = f"{one.layout} after {one.prefill_layout}" if one.prefill_layout else one.layout
-    cells = (
-        where or "",
-        one.precision or "",
-        one.scheduler or "",
-        f"{choice.billed_chips:,}",
-        f"{choice.batch_size:,.0f}",
-        format_seconds(choice.tpot_s),
-        format_seconds(choice.ttft_s),
-        f"{choice.requests_per_s_with_leftover:.3g}",
-        "-" if watts is None else f"{watts / 1e3:.3g}",
-        money(usd, one.priced),
-        f"{usd / before:.2f}" if before else "",
-        f"{band.low:.2g} to {band.high:.2g}" if band else "-",
-    )
-    return dict(zip(names, cells, strict=True))
-
-
-def fleets_report(rows: Sequence[tuple[str, Deployed, dict[str, float | None]]], *, width: int) -> Table | None:
-    """The fleet of each deployment for the same traffic, None without traffic; by numbers where names do not fit."""
-    tables = [_fleets(rows, names=names) for names in (True, False)]
-    return next((table for table in tables if table is None or _fits(table, width)), tables[-1])
-
-
-def _fleets(rows: Sequence[tuple[str, Deployed, dict[str, float | None]]], *, names: bool) -> Table | None:
-    first = rows[0][1].fleet
-    fleets = [one.fleet for _, one, _ in rows]
-    some = next((fleet for fleet in fleets if fleet is not None), None)
+def fleets_report(rows: Sequence[Line]) -> Sheet[Line] | None:
+    """The fleet of each deployment for the same traffic, None without traffic."""
+    some = next((one.fleet for _, one, _ in rows if one.fleet is not None), None)
     if some is None:
         return None
     users = some.interactive  # whose requests/s follow from the deployment
-    table = plain_table(f"fleets for {asked_of_fleet(some) if users is None else users_of_fleet(users)}")
-    columns = ("", "copies", "chips paid", "racks", "kW", "$ an hour", "in use", "$ per M", "×")
-    for column in columns:
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    before = first.usd_per_hour if first is not None else None
-    for number, ((name, _, _), fleet) in enumerate(zip(rows, fleets, strict=True), start=1):
-        label = name if names else str(number)
-        if fleet is None:
-            table.add_row(label, *["-"] * (len(columns) - 1))
-            continue
-        hour, each = fleet.usd_per_hour, fleet.usd_per_mtok_output_all_in
-        table.add_row(
-            label,
-            f"{fleet.copies:,}",
-            f"{fleet.billed_chips:,}",
-            f"{fleet.num_racks:,}",
-            "-" if fleet.power_w is None else f"{fleet.power_w / 1e3:,.4g}",
-            "-" if hour is None else f"{hour:,.2f}",
-            percent(fleet.utilisation),
-            "-" if each is None else money(each),
-            f"{hour / before:.2f}" if hour is not None and before else "",
-        )
-    return table
+    first, names = rows[0][1].fleet, short_names(rows)
+
+    def of(key: str, title: str, unit: str, priority: int = 0) -> Column[Line]:
+        return Column(key, title, unit, lambda row: follow(row[1].fleet, key), priority=priority)
+
+    def times(row: Line) -> float | str:
+        hour, before = follow(row[1].fleet, "usd_per_hour"), follow(first, "usd_per_hour")
+        return hour / before if hour is not None and before else ""
+
+    columns: list[Column[Line]] = [
+        Column("name", "", getter=lambda row: names[rows.index(row)]),
+        of("usd_per_hour", "$ an hour", "USD"),
+        Column("ratio", "×", "ratio", times),
+        of("copies", "copies", "whole"),
+        of("billed_chips", "chips paid", "whole"),
+        of("num_racks", "racks", "whole", 1),
+        of("power_w", "power", "W"),
+        of("utilisation", "in use", "share", 2),
+        of("usd_per_mtok_output_all_in", "$ per M", "USD"),
+    ]
+    title = f"fleets for {asked_of_fleet(some) if users is None else users_of_fleet(users)}"
+    return Sheet("fleets", columns, rows, title=title)
 
 
 def changes(today: Deployed, planned: Deployed) -> tuple[Change, ...]:
@@ -272,14 +250,11 @@ def changes(today: Deployed, planned: Deployed) -> tuple[Change, ...]:
         if before != after
     ]
 
-    def rate(value: float) -> str:
-        return f"{value:.3g}"
-
     def cost(value: float) -> str:
         return money(value, planned.priced)
 
     numbers: tuple[tuple[str, float, float, Callable[[float], str]], ...] = (
-        ("requests/s", now.requests_per_s_with_leftover, then.requests_per_s_with_leftover, rate),
+        ("requests/s", now.requests_per_s_with_leftover, then.requests_per_s_with_leftover, written),
         ("time per output token", now.tpot_s, then.tpot_s, format_seconds),
         ("time to first token", now.ttft_s, then.ttft_s, format_seconds),
         (
@@ -314,7 +289,8 @@ def why(today: Deployed, planned: Deployed) -> tuple[str, ...]:
     each = tuple(one.engine.batch_size / replace(one.layout, dp=1).num_chips for one in (now, then))
     if found and abs(each[1] / each[0] - 1.0) > 0.01:
         found.append(
-            f"a step reads the weights for {each[0]:.3g} sequences per chip today, for {each[1]:.3g} in the plan"
+            f"a step reads the weights for {written(each[0])} sequences per chip today, "
+            f"for {written(each[1])} in the plan"
         )
     idle = [one.billed_chips - one.num_chips for one in (now, then)]
     if idle[0] != idle[1]:
@@ -342,14 +318,13 @@ def changes_report(found: Sequence[Change], reasons: Sequence[str], *, planned: 
     Args:
         planned: name of the plan.
     """
-    table = plain_table(f"from today's deployment to {planned}")
-    for name in ("", "today", "plan", "×"):
-        table.add_column(name, justify="right" if name == "×" else "left", overflow="fold")
-    for one in found:
-        table.add_row(one.what, one.before, one.after, "" if one.ratio is None else f"{one.ratio:.2f}")
-    parts: list[RenderableType] = [table]
-    parts += [
-        Text(f"{'why, of the cost of an output token' if not place else ''}") for place in range(min(len(reasons), 1))
+    columns: list[Column[Change]] = [
+        Column("what"),
+        Column("before", "today", "words"),
+        Column("after", "plan", "words"),
+        Column("ratio", "×", "ratio", lambda one: "" if one.ratio is None else one.ratio),
     ]
-    parts += [Text(f"  {reason}") for reason in reasons]
-    return Group(*parts)
+    parts: list[RenderableType] = [Sheet("changes", columns, found, title=f"from today's deployment to {planned}")]
+    if reasons:
+        parts.append(Text("why, of the cost of an output token"))
+    return Group(*parts, *(Prose(f"  {reason}") for reason in reasons))

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from rackline.hardware import wall_w
 from rackline.parallel import Deployment, Layout, MemoryUse
 from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
 from rackline.passes.energy import PassEnergy, pass_energy
-from rackline.report.breakdown import comparison, plain_table, resources_line, spaced
-from rackline.report.wording import flop, percent, short_count, size, trust, written
+from rackline.report.breakdown import pass_sheet, resources_line
+from rackline.report.column import Column, Sheet, band_bar, spaced
+from rackline.report.wording import Box, flop, percent, resource_text, short_count, size, trust, written
 from rackline.system import System
-from rackline.units import format_bytes, format_seconds
+from rackline.units import format_bytes, format_seconds, format_watts
 
 _SHOWN = 0.01  # share of a pass from which on what a server adds to it is printed
 _NAMED = 4  # rows whose share of the energy is printed
+_BAND = 16  # characters of the bar of a band
+_FEATURE, _GAP = 34, 2  # columns of the terminal for a feature and its number, and between two
 _RESOURCES = {"compute": "FLOP", "hbm": "HBM", "scale_up": "scale-up", "scale_out": "scale-out"}
 
 
@@ -228,85 +229,86 @@ def coefficients(row: Row, resource: str) -> dict[str, float]:
     return {name: float(np.asarray(value)) for name, value in amounts[resource].items()}
 
 
-def explain_report(explanation: Explanation, *, width: int) -> Group:
+def explain_report(
+    explanation: Explanation, *, band: tuple[float, float] | None = None, band_of: str = "", width: int
+) -> Group:
     """Everything that `rackline explain` prints.
 
     Args:
+        band: ends of the interval that held 90 % of measured passes [s]; None where none were measured.
+        band_of: which passes these were.
         width: columns of the terminal.
     """
+    time = explanation.time
+    title = f"{time.calibration} calibration, {time.policy} policy, beside the blackboard"
     parts: list[RenderableType] = [
-        _headline(explanation),
-        _features(explanation.time, width),
+        _headline(explanation, band, band_of),
         Group(
-            comparison(explanation.time, explanation.ideal, width=width),
-            resources_line(explanation.time),
-            _totals(explanation),
+            pass_sheet(time, title, explanation.ideal),
+            resources_line(time),
             *_energy(explanation),
         ),
+        _features(time, width),
         _formulas(explanation),
-        *_origins(explanation, width),
-        trust(explanation.deployment.calibration, explanation.deployment.cluster.chip, explanation.time.rows),
+        trust(explanation.deployment.calibration, explanation.deployment.cluster.chip, time.rows),
     ]
     return spaced(parts)
 
 
-def _headline(explanation: Explanation) -> Panel:
+def _headline(explanation: Explanation, band: tuple[float, float] | None, band_of: str) -> Box:
+    """The time of the pass and its band, then what it is of."""
     deployment, memory = explanation.deployment, explanation.memory
-    layout = deployment.layout
-    body = Text()
-    body.append(layout.label(), style="bold green")
-    body.append(f" · {deployment.precision.short()} · {layout.num_chips} chips")
+    layout, time, ideal = deployment.layout, explanation.time, explanation.ideal
+    body = Text(f"{format_seconds(time.seconds)} a pass", style="bold green")
+    body.append(" · ", style="not bold default").append_text(resource_text(time.binds)).append(" binds")
+    times = f"{written(time.seconds / ideal.seconds)} times the ideal, {format_seconds(ideal.seconds)}"
+    body.append(f" · {times if ideal.seconds else 'no ideal time'}", style="not bold default")
+    added = explanation.server_s - time.seconds
+    if added > _SHOWN * time.seconds:
+        body.append(f"\n{format_seconds(explanation.server_s)} in a server: ", style="not bold default")
+        body.append("ranks wait for each other, prompts and host take longer", style="not bold default")
+    if band is not None:
+        low, high = band
+        body.append(f"\n{format_seconds(low)} to {format_seconds(high)} ", style="bold default")
+        body.append_text(band_bar(low, explanation.server_s, high, width=_BAND))
+        body.append(f" 90 % of measured passes ({band_of})", style="dim not bold default")
+    body.append(f"\n{layout.label()} · {deployment.precision.short()} · ", style="not bold default")
+    body.append(f"{layout.num_chips} chip{'' if layout.num_chips == 1 else 's'}", style="not bold default")
     if explanation.layout_choice != "given":
-        body.append(f"\nlayout not given: {explanation.layout_choice}", style="yellow")
-    sequences = float(np.asarray(explanation.batch.decode_sequences))
-    body.append(f"\n{explanation.batch_size:,} sequences decode on a replica, {sequences:g} on each rank")
-    body.append(f", at {short_count(float(np.asarray(explanation.batch.context_len)))} context")
-    prefill = float(np.asarray(explanation.batch.prefill_tokens))
-    if prefill:
-        body.append(f"; {short_count(prefill)} prompt tokens on each rank")
-    free = float(memory.free)
-    if free < 0:
-        body.append(
-            f"\ndoes not fit: the fullest chip needs {format_bytes(float(memory.used))}, "
-            f"has {format_bytes(float(memory.usable))} usable",
-            style="bold red",
-        )
+        body.append(f"\nlayout not given: {explanation.layout_choice}", style="not bold yellow")
+    prefill = explanation.prefill_tokens
+    said = (
+        f"\n{explanation.batch_size:,} sequences decode on a replica, {explanation.sequences_per_rank:g} on each rank"
+    )
+    said += f", at {short_count(explanation.context_len)} context"
+    said += f"; {short_count(prefill)} prompt tokens on each rank" if prefill else ""
+    body.append(said, style="not bold default")
+    needs, has = format_bytes(float(memory.used)), format_bytes(float(memory.usable))
+    if explanation.fits:
+        free = format_bytes(float(memory.free))
+        body.append(f"\nthe fullest chip holds {needs}, {free} stay free", style="not bold default")
     else:
-        body.append(f"\nthe fullest chip holds {format_bytes(float(memory.used))}, {format_bytes(free)} stay free")
+        body.append(f"\ndoes not fit: the fullest chip needs {needs}, has {has} usable", style="bold red")
     for note in deployment.precision.notes:
-        body.append(f"\n{note}", style="yellow")
+        body.append(f"\n{note}", style="not bold yellow")
     title = f"{deployment.model.name} on {deployment.cluster.name} ({deployment.cluster.chip.name})"
-    return Panel(body, title=title, title_align="left")
+    return Box(body, title)
 
 
-def _features(time: PassTime, width: int) -> Table:
+def _features(time: PassTime, width: int) -> Sheet[Any]:
+    """What the rows are multiplied with, in as many pairs of columns as there is room for."""
     shown = [(name, value) for name, value in time.features.items() if value and name != "1"]
-    pairs = 3 if width >= 110 else 2
-    table = plain_table("numbers put in, busiest rank")
-    table.show_header = False
-    for _ in range(pairs):
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
-    for start in range(0, len(shown), pairs):
-        cells = [cell for name, value in shown[start : start + pairs] for cell in (name, _number(value))]
-        table.add_row(*cells)
-    return table
+    pairs = max((width + _GAP) // (_FEATURE + _GAP), 1)
+    columns: list[Column[Any]] = [Column("feature", style="dim"), Column("value", unit="figures")] * pairs
+    rows = [
+        tuple(cell for name, value in shown[start : start + pairs] for cell in (name, _number(value)))
+        for start in range(0, len(shown), pairs)
+    ]
+    return Sheet("features", columns, rows, title="numbers put in, busiest rank")
 
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 or float(value).is_integer() else written(value)
-
-
-def _totals(explanation: Explanation) -> Text:
-    time, ideal = explanation.time, explanation.ideal
-    text = Text(f"{time.policy} {format_seconds(time.seconds)}", style="bold")
-    text.append(f" against blackboard {format_seconds(ideal.seconds)}: ", style="not bold")
-    text.append(f"{written(time.seconds / ideal.seconds)} times the ideal" if ideal.seconds else "no ideal time")
-    added = explanation.server_s - time.seconds
-    if added > _SHOWN * time.seconds:
-        text.append(f"; a server takes {format_seconds(explanation.server_s)}: ", style="not bold")
-        text.append("ranks wait for each other, prompts and host take longer", style="not bold")
-    return text
 
 
 def _energy(explanation: Explanation) -> list[Text]:
@@ -316,12 +318,12 @@ def _energy(explanation: Explanation) -> list[Text]:
         return []
     power, each = table.chip.power, explanation.joules_per_token or 0.0
     text = Text("energy ", style="bold")
-    text.append(f"{found.joules:.3g} J a chip, {found.chip_w:,.0f} W", style="not bold")
+    text.append(f"{written(found.joules)} J a chip, {format_watts(found.chip_w)}", style="not bold")
     if power is not None and found.capped:
         at = "its limit" if table.chip.power_cap_w is None else f"the cap of {table.chip.power_cap_w:g} W"
         text.append(f" (at {at})", style="not bold")
-    text.append(f", {explanation.wall_w or 0.0:,.0f} W with its share of the machine; ", style="not bold")
-    text.append(f"{each:.3g} J a token\n", style="not bold")
+    text.append(f", {format_watts(explanation.wall_w or 0.0)} with its share of the machine; ", style="not bold")
+    text.append(f"{written(each)} J a token\n", style="not bold")
     most = sorted(zip(table.rows, found.rows, strict=True), key=lambda one: -one[1])[:_NAMED]
     rows = ", ".join(f"{row.name} {percent(joules / found.joules)}" for row, joules in most if joules)
     text.append(f"  most of it: {rows}", style="dim not bold")
@@ -331,7 +333,9 @@ def _energy(explanation: Explanation) -> list[Text]:
 
 
 def _formulas(explanation: Explanation) -> Group:
-    lines: list[RenderableType] = [Text("where the amounts come from", style="bold italic")]
+    """What each row is made of: formula, amounts, and whose numbers time it."""
+    lines: list[RenderableType] = [Text("where amounts and numbers come from", style="bold italic")]
+    stacks = bool(explanation.deployment.calibration.operations)  # none for the ideal roofline
     for row, time in zip(explanation.table.rows, explanation.time.rows, strict=True):
         if not time.used or not time.seconds:
             continue
@@ -339,43 +343,16 @@ def _formulas(explanation: Explanation) -> Group:
         head.append(f"  {row.formula}", style="not bold dim")
         lines.append(Padding(head, (0, 0, 0, 1)))
         for resource, amount in time.amounts.items():
-            if not amount:
-                continue
-            lines.append(Padding(_sum(row, resource, amount, explanation.time.features), (0, 0, 0, 3)))
+            if amount:
+                lines.append(Padding(_sum(row, resource, amount, explanation.time.features), (0, 0, 0, 3)))
         if time.overhead_s:
             lines.append(Padding(Text(f"launches and message steps {format_seconds(time.overhead_s)}"), (0, 0, 0, 3)))
+        if stacks:
+            error = explanation.table.row_numbers(row).median_error
+            told = f"{time.evidence}: {time.origin}, {row.dtype}"
+            told += "" if math.isnan(error) else f"; {percent(error)} off on shapes that the fit did not see"
+            lines.append(Padding(Text(told, style="dim" if time.evidence == "measured" else "yellow"), (0, 0, 0, 3)))
     return Group(*lines)
-
-
-def _origins(explanation: Explanation, width: int) -> list[Table]:
-    """Whose numbers time each row; nothing for the ideal roofline."""
-    calibration = explanation.deployment.calibration
-    if not calibration.operations:
-        return []
-    wide = width >= 110
-    table = plain_table("where the numbers come from")
-    table.add_column("operation", overflow="ellipsis", no_wrap=True, max_width=28 if wide else 22)
-    if wide:
-        table.add_column("class", no_wrap=True)
-        table.add_column("error", justify="right", no_wrap=True)
-    table.add_column("type", no_wrap=True)
-    table.add_column("evidence", no_wrap=True)
-    table.add_column("stack and chip", overflow="fold")
-    for row, time in zip(explanation.table.rows, explanation.time.rows, strict=True):
-        if not (time.used and time.seconds):
-            continue
-        error = explanation.table.row_numbers(row).median_error
-        style = "" if time.evidence == "measured" else "yellow"
-        table.add_row(
-            row.name,
-            *([row.op_class, "" if math.isnan(error) else percent(error)] if wide else []),
-            row.dtype,
-            Text(time.evidence, style=style),
-            Text(time.origin, style=style),
-        )
-    if wide:
-        table.caption = "error: median of the fit on shapes that it did not see"
-    return [table]
 
 
 def _sum(row: Row, resource: str, amount: float, features: dict[str, float]) -> Text:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.report.breakdown import plain_table
+from rackline.report.column import Column, Sheet
 from rackline.report.wording import Prose, percent, short_count, written
 from rackline.search.kept_prefixes import KeptIn, KeptPrefixes, ServedSessions
 from rackline.system import Constraints
-from rackline.units import format_bytes, format_seconds, format_usd
+from rackline.units import format_bytes, format_seconds
 
 _RECENCY = "lru"
 
@@ -27,7 +27,7 @@ def kept_report(found: KeptPrefixes, limits: Constraints, *, full: bool) -> Grou
         f"(planned at {percent(found.assumed_hit_share)}; {percent(found.unlimited_share)} came before)",
         style="not bold not italic",
     )
-    parts: list[RenderableType] = [head]
+    parts: list[RenderableType] = [Prose(head)]
     fastest, *behind = found.tiers
     if full or behind or fastest.ttl_s is not None:
         parts.append(_tiers(found, full=full))
@@ -57,30 +57,26 @@ def _alone(found: KeptPrefixes, tier: KeptIn) -> str:
 
 
 def _tiers(found: KeptPrefixes, *, full: bool) -> RenderableType:
-    priced = any(tier.usd_per_hour is not None for tier in found.tiers)
-    table = plain_table("memories of a chip, by Che's approximation" if found.is_estimated else "memories of a chip")
-    rates = ("read back", "of link") if full else ()
-    paid = ("$ an hour",) if priced and full else ()
-    for name in ("memory", "expiry", "kept for", "found", "held", "room", "load", *rates, *paid):
-        table.add_column(name, justify="left" if name == "memory" else "right", no_wrap=True)
-    for tier in found.tiers:
-        behind = tier is not found.tiers[0]
-        cells = [
-            tier.name,
-            "-" if tier.ttl_s is None else format_seconds(tier.ttl_s),
-            _kept(found, tier),
-            percent(tier.hit_share),
-            format_bytes(tier.held_bytes),
-            format_bytes(tier.capacity_bytes),
-            format_seconds(tier.load_s) if behind else "-",
-        ]
-        if full:
-            cells.append(f"{format_bytes(tier.read_bytes_per_s)}/s" if behind else "-")
-            cells.append(percent(tier.link_share) if behind else "-")
-        if paid:
-            cells.append(format_usd(tier.usd_per_hour) if tier.usd_per_hour else "-")
-        table.add_row(*cells)
-    return table
+    fastest = found.tiers[0]
+
+    def behind(key: str, title: str, unit: str) -> Column[KeptIn]:
+        return Column(key, title, unit, lambda tier: None if tier is fastest else getattr(tier, key))
+
+    columns: list[Column[KeptIn]] = [
+        Column("name", "memory"),
+        Column("ttl_s", "expiry", "s"),
+        Column("kept_s", "kept for", "figures", lambda tier: _kept(found, tier)),
+        Column("hit_share", "found", "share"),
+        Column("held_bytes", "held", "B"),
+        Column("capacity_bytes", "room", "B"),
+        behind("load_s", "load", "s"),
+    ]
+    if full:
+        columns += [behind("read_bytes_per_s", "read back", "B/s"), behind("link_share", "of link", "share")]
+        if any(tier.usd_per_hour is not None for tier in found.tiers):
+            columns.append(Column("usd_per_hour", "$ an hour", "USD", lambda tier: tier.usd_per_hour or None))
+    title = "memories of a chip, by Che's approximation" if found.is_estimated else "memories of a chip"
+    return Sheet("kept_in", columns, found.tiers, title=title)
 
 
 def _check(found: KeptPrefixes, limits: Constraints) -> str:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from rackline.parallel import MemoryUse
-from rackline.report.breakdown import pass_table, plain_table, resources_line, spaced
+from rackline.plain import follow
+from rackline.report.breakdown import pass_sheet, resources_line
 from rackline.report.choice_report import (
     BASIS_OF_ONE,
+    Predicted,
+    bands_sheet,
     choice_panel,
     estimate_line,
     key_numbers,
@@ -23,10 +26,10 @@ from rackline.report.choice_report import (
     other_kind,
     served_table,
 )
+from rackline.report.column import Column, Sheet, bars_sheet, facts, of_part, spaced
 from rackline.report.terminal_plot import Series, log_plot
 from rackline.report.wording import (
     Prose,
-    bar,
     money,
     money_name,
     percent,
@@ -43,7 +46,7 @@ from rackline.search.plan import WhatIfPoint
 from rackline.search.speculation import SpeculationRow
 from rackline.serving.workload import Mixture
 from rackline.system import Risk
-from rackline.units import format_bytes, format_count, format_seconds
+from rackline.units import format_bytes, format_seconds, spaced_quantity
 
 LEVELS = {"scale_up": "the scale-up domain", "scale_out": "the network"}
 
@@ -53,10 +56,6 @@ def pool_table(choice: Choice) -> RenderableType:
     pair = choice.estimate
     if not isinstance(pair, PoolPair):
         return Text("")
-    table = plain_table("the two pools")
-    table.add_column("", no_wrap=True)
-    for name in ("decode", "prefill"):
-        table.add_column(name, justify="right", no_wrap=True)
     decode, prefill, rate = pair.decode, pair.prefill, choice.requests_per_s
     rows = [
         ("chips", f"{decode.num_chips}", f"{prefill.num_chips}"),
@@ -71,25 +70,28 @@ def pool_table(choice: Choice) -> RenderableType:
             ("free memory", format_bytes(float(then.free)), format_bytes(float(first.free))),
             ("KV cache", format_bytes(float(then.kv_cache)), format_bytes(float(first.kv_cache))),
         ]
-    for row in rows:
-        table.add_row(*row)
+    columns: list[Column[Any]] = [
+        Column("quantity"),
+        Column("decode", "decode", "figures"),
+        Column("prefill", "prefill", "figures"),
+    ]
+    table = Sheet("pools", columns, rows, title="the two pools")
     sent = pair.transfer
-    line = Text(
-        f"KV cache of a prompt: {format_bytes(sent.kv_bytes)} over {LEVELS[sent.level]} "
-        f"in {format_seconds(sent.seconds)}",
-        style="dim",
-    )
-    return Group(table, line)
+    how = f"{format_bytes(sent.kv_bytes)} over {LEVELS[sent.level]} in {format_seconds(sent.seconds)}"
+    return Group(table, Prose(f"KV cache of a prompt: {how}", style="dim"))
 
 
 FRONT_ROWS = 12
 
 
-def plan_report(plan: Plan, risk: Risk | None, *, width: int, elapsed_s: float) -> Group:
-    """Everything that `rackline plan` prints.
+def plan_report(
+    plan: Plan, risk: Risk | None, *, bands: Sequence[Predicted] = (), width: int, elapsed_s: float
+) -> Group:
+    """Everything that `rackline plan --full` prints.
 
     Args:
         risk: how surely the best keeps its limits; None where that is not known.
+        bands: of the best.
         width: columns of the terminal.
         elapsed_s: wall time of the search [s].
     """
@@ -99,14 +101,16 @@ def plan_report(plan: Plan, risk: Risk | None, *, width: int, elapsed_s: float) 
         parts += [nothing_panel(plan)]
     else:
         pools = [pool_table(best)] if best.serving == "disaggregated" else []
-        parts += [choice_panel(plan, best, risk), key_numbers(plan, best, width)]
+        parts += [choice_panel(plan, best, risk), key_numbers(plan, best)]
+        if bands:
+            parts.append(bands_sheet(bands, best, plan.demand.limits, priced=plan.priced, risk=risk))
         parts += [Group(served_table(best), *estimate_line(best), *other_kind(plan)), *pools]
-        parts += [memory_table(best.memory, "memory of the fullest chip"), *_passes(plan, best, width)]
+        parts += [memory_table(best.memory, "memory of the fullest chip"), *_passes(plan, best)]
         parts += _floors(plan, best)
     if plan.pareto:
-        parts += [_front_table(plan, width), front_plot(plan, width)]
+        parts += [_front_table(plan), front_plot(plan, width)]
     if len(plan.ranked) > 1 and plan.aggregated is not None:
-        parts.append(_ranked(plan, width))
+        parts.append(_ranked(plan))
     if plan.rejected:
         parts.append(_rejected(plan))
     parts.append(_footer(plan, elapsed_s))
@@ -118,30 +122,24 @@ def replica_label(candidate: Candidate) -> str:
     return replace(candidate.layout, dp=1).label()
 
 
-def memory_table(memory: MemoryUse, title: str) -> Table:
+def memory_table(memory: MemoryUse, title: str) -> Sheet[Any]:
     """What the fullest chip holds, by kind."""
-    table = plain_table(f"{title}: {format_bytes(memory.total)}")
-    table.add_column("holds", no_wrap=True)
-    table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
     weights = sorted(memory.weights.items(), key=lambda item: -float(item[1]))
-    rows = [(f"weights: {kind.replace('_', ' ')}", float(value), "blue") for kind, value in weights if float(value) > 0]
-    rows += [
+    kinds = [
+        (f"weights: {kind.replace('_', ' ')}", float(value), "blue") for kind, value in weights if float(value) > 0
+    ]
+    kinds += [
         ("KV cache", float(memory.kv_cache), "yellow"),
         ("activations", float(memory.activations), "magenta"),
         ("runtime", float(memory.runtime), "bright_black"),
         ("free", float(memory.free), "green" if float(memory.free) >= 0 else "red"),
         ("kept clear", memory.total - float(memory.usable), "bright_black"),
     ]
-    for name, value, style in rows:
-        part = share(value, memory.total)
-        shown = format_bytes(value) if abs(value) > 0 else "-"
-        table.add_row(name, shown, percent(part), Text(bar(part, 24), style=style))
-    return table
+    rows = [(name, value or None, share(value, memory.total), style) for name, value, style in kinds]
+    return bars_sheet("memory", rows, title=f"{title}: {format_bytes(memory.total)}", unit="B", head="holds")
 
 
-def _passes(plan: Plan, best: Choice, width: int) -> list[RenderableType]:
+def _passes(plan: Plan, best: Choice) -> list[RenderableType]:
     parts: list[RenderableType] = []
     first = best.prefill_pool
     prompts = first.mode if first is not None else best.mode
@@ -157,9 +155,7 @@ def _passes(plan: Plan, best: Choice, width: int) -> list[RenderableType]:
     for time, mode, title in zip((best.inside.decode, best.inside.prefill), modes, titles, strict=True):
         if mode.two_batch_overlap:
             title += "; rows of the whole batch, before overlap"
-        parts.append(
-            Group(pass_table(time, f"{title}: {format_seconds(time.seconds)}", width=width), resources_line(time))
-        )
+        parts.append(Group(pass_sheet(time, f"{title}: {format_seconds(time.seconds)}"), resources_line(time)))
     return parts
 
 
@@ -167,28 +163,33 @@ def _floors(plan: Plan, best: Choice) -> list[RenderableType]:
     floors = best.inside.floors
     if floors is None:
         return []
-    table = plain_table("distance from the floors")
-    for name in ("floor", "at best", "predicted", "times the floor"):
-        table.add_column(name, justify="left" if name == "floor" else "right")
-    table.add_row(
-        "latency: one sequence alone on the replica, at peak rates",
-        format_seconds(floors.latency_s),
-        format_seconds(best.tpot_s),
-        written(floors.latency_ratio),
-    )
-    table.add_row(
-        "latency: every weight read once, over all chips of a replica",
-        format_seconds(floors.full_read_s),
-        format_seconds(best.tpot_s),
-        written(best.tpot_s / floors.full_read_s),
-    )
-    table.add_row(
-        f"cost: a token's own compute or KV reads, {money_name(plan.priced)} per M output",
-        money(floors.usd_per_mtok_output, plan.priced),
-        money(best.usd_per_mtok_output, plan.priced),
-        written(floors.cost_ratio),
-    )
-    return [table]
+    rows = [
+        (
+            "latency: one sequence alone on the replica, at peak rates",
+            format_seconds(floors.latency_s),
+            format_seconds(best.tpot_s),
+            floors.latency_ratio,
+        ),
+        (
+            "latency: every weight read once, over all chips of a replica",
+            format_seconds(floors.full_read_s),
+            format_seconds(best.tpot_s),
+            best.tpot_s / floors.full_read_s,
+        ),
+        (
+            f"cost: a token's own compute or KV reads, {money_name(plan.priced)} per M output",
+            money(floors.usd_per_mtok_output, plan.priced),
+            money(best.usd_per_mtok_output, plan.priced),
+            floors.cost_ratio,
+        ),
+    ]
+    columns: list[Column[Any]] = [
+        Column("floor", "floor", "words"),
+        Column("at_best", "at best", "figures"),
+        Column("predicted", "predicted", "figures"),
+        Column("ratio", "times the floor", "1"),
+    ]
+    return [Sheet("floors", columns, rows, title="distance from the floors")]
 
 
 def front_with_best(plan: Plan, count: int) -> list[tuple[Candidate, bool]]:
@@ -206,45 +207,43 @@ def front_with_best(plan: Plan, count: int) -> list[tuple[Candidate, bool]]:
     return sorted(picked, key=lambda item: -item[0].tokens_per_s_per_user)
 
 
-def _front_table(plan: Plan, width: int) -> Table:
+def candidate_columns(priced: bool) -> list[Column[Candidate]]:
+    """What tables show of a candidate."""
+    return [
+        Column("tokens_per_s_per_user", "tok/s/user", "1"),
+        Column("tpot_s", "tpot", "s"),
+        Column("usd_per_mtok_output_all_in", f"{money_name(priced)}/Mtok", "USD" if priced else "1"),
+        Column("ttft_s", "ttft", "s"),
+        Column("batch_size", "batch", "figures", lambda one: f"{one.batch_size:,.0f}" if one.batch_size >= 1 else "<1"),
+        Column("num_chips", "chips", "figures", lambda one: f"{one.layout.chips_per_replica}×{one.layout.dp}"),
+        Column("layout", "layout", "words", replica_label),
+        Column("precision", "precision", "text", lambda one: one.precision.short(), priority=2),
+        Column("mode", "mode", "text", lambda one: one.mode.label(), priority=1),
+    ]
+
+
+def _front_table(plan: Plan) -> Sheet[tuple[Candidate, bool]]:
     caption = f"{len(plan.pareto)} points on the front; ◆ the best, ✗ breaks a limit of this request"
     shown = front_with_best(plan, FRONT_ROWS)
     if any(candidate.caveat for candidate, _ in shown):
         caption += "; ~ uncertain: near saturation, or many attention-dp ranks"
-    table = plain_table(
-        f"Pareto front of one engine ({BASIS_OF_ONE[plan.pareto[0].basis]}s): speed against cost",
-        caption=caption,
-    )
-    table.add_column("", no_wrap=True)
-    table.add_column("tok/s/user", justify="right", no_wrap=True)
-    for name in (f"{money_name(plan.priced)}/Mtok", "ttft", "batch", "chips"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("layout · precision · mode" if width >= 110 else "layout")
-    for candidate, is_best in shown:
-        keeps = is_best or _keeps(plan, candidate)
-        table.add_row(
-            "◆" if is_best else "" if keeps else "✗",
-            f"{'~' if candidate.caveat else ''}{format_count(candidate.tokens_per_s_per_user)}",
-            *_candidate_cells(plan, candidate),
-            _what(candidate, width) if width >= 110 else replica_label(candidate),
-            style="bold green" if is_best else "" if keeps else "dim",
-        )
-    return table
 
+    def mark(row: tuple[Candidate, bool]) -> str:
+        return "◆" if row[1] else "" if _keeps(plan, row[0]) else "✗"
 
-def _what(candidate: Candidate, width: int) -> str:
-    mode = f" · {candidate.mode.label()}" if width >= 110 else ""
-    return f"{replica_label(candidate)} · {candidate.precision.short()}{mode}"
-
-
-def _candidate_cells(plan: Plan, candidate: Candidate) -> list[str]:
-    """Cost, ttft, batch, chips of a replica × replicas."""
-    return [
-        money(candidate.usd_per_mtok_output_all_in, plan.priced).removesuffix(" chip-h"),
-        format_seconds(candidate.ttft_s),
-        f"{candidate.batch_size:,.0f}" if candidate.batch_size >= 1 else f"{candidate.batch_size:.2g}",
-        f"{candidate.layout.chips_per_replica}×{candidate.layout.dp}",
+    columns: list[Column[tuple[Candidate, bool]]] = [
+        Column("", "", getter=mark),
+        Column("", "", getter=lambda row: "~" if row[0].caveat else ""),
+        *(of_part(one, lambda row: row[0]) for one in candidate_columns(plan.priced) if one.key != "tpot_s"),
     ]
+    return Sheet(
+        "front",
+        columns,
+        shown,
+        title=f"Pareto front of one engine ({BASIS_OF_ONE[plan.pareto[0].basis]}s): speed against cost",
+        caption=caption,
+        style=lambda row: {"◆": "bold green", "✗": "dim"}.get(mark(row), ""),
+    )
 
 
 def _keeps(plan: Plan, candidate: Candidate) -> bool:
@@ -299,15 +298,12 @@ def front_plot(plan: Plan, width: int) -> Text:
     )
 
 
-def _ranked(plan: Plan, width: int) -> Table:
+def _ranked(plan: Plan) -> Sheet[Candidate]:
     basis = BASIS_OF_ONE[plan.ranked[0].basis]
-    table = plain_table(f"other layouts within the limits, cheapest first ({basis}s)")
-    for name in ("tpot", f"{money_name(plan.priced)}/Mtok", "ttft", "batch", "chips"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("layout · precision · mode" if width >= 110 else "layout · precision")
-    for candidate in plan.ranked[1:]:
-        table.add_row(format_seconds(candidate.tpot_s), *_candidate_cells(plan, candidate), _what(candidate, width))
-    return table
+    columns = [one for one in candidate_columns(plan.priced) if one.key != "tokens_per_s_per_user"]
+    return Sheet(
+        "ranked", columns, plan.ranked[1:], title=f"other layouts within the limits, cheapest first ({basis}s)"
+    )
 
 
 def _rejected(plan: Plan) -> Group:
@@ -337,33 +333,35 @@ def lengths_lines(mixture: Mixture | None) -> Iterable[RenderableType]:
         yield Prose(f"lengths of {mixture.name}: {mixture.num_lengths:,}, {longest}", style="dim")
 
 
-def caps_report(tried: Sequence[Tried]) -> Table:
+def caps_report(tried: Sequence[Tried]) -> Sheet[Tried]:
     """The power caps that were compared."""
-    table = plain_table("power caps, by estimates", caption="others: --power-cap")
-    table.add_column("cap of a chip", justify="right")
-    table.add_column("J an output token", justify="right")
-    table.add_column("layout")
-    for one in tried:
-        cap = "its limit" if one.cap_w is None else f"{one.cap_w:,.0f} W"
-        joules = one.joules_per_output_token
-        table.add_row(cap, "beyond the limits" if joules is None else f"{joules:.3g}", one.layout)
-    return table
+    columns: list[Column[Tried]] = [
+        Column("cap_w", "cap of a chip", "W", lambda one: "its limit" if one.cap_w is None else one.cap_w),
+        Column(
+            "joules_per_output_token",
+            "J an output token",
+            "1",
+            lambda one: one.joules_per_output_token or "beyond the limits",
+        ),
+        Column("layout", "layout", "words"),
+    ]
+    return Sheet("power_caps", columns, tried, title="power caps, by estimates", caption="others: --power-cap")
 
 
-def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Table:
+def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Sheet[Any]:
     """One question a row.
 
     Args:
         rows: command, subject, result or error, and whether it succeeded.
     """
-    failed = sum(not answered for *_, answered in rows)
-    table = plain_table(f"{len(rows) - failed} of {len(rows)} questions answered")
-    table.add_column("", justify="right", no_wrap=True, style="dim")
-    for name in ("question", "of", "answer"):
-        table.add_column(name, overflow="fold", no_wrap=name == "question")
-    for number, (name, words, outcome, answered) in enumerate(rows, start=1):
-        table.add_row(str(number), name, words, Text(outcome, style="" if answered else "red"))
-    return table
+    answered = sum(one[3] for one in rows)
+    columns: list[Column[Any]] = [
+        Column("number", "", "whole", lambda row: rows.index(row) + 1, style="dim"),
+        Column("question", "question", getter=lambda row: row[0]),
+        Column("of", "of", "words", lambda row: row[1]),
+        Column("answer", "answer", "words", lambda row: Text(row[2], style="" if row[3] else "red")),
+    ]
+    return Sheet("answers", columns, rows, title=f"{answered} of {len(rows)} questions answered")
 
 
 def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
@@ -371,41 +369,48 @@ def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
     priced, joules = points[0].plan.priced, any(point.plan.objective == "joules" for point in points)
     both = not joules and any(point.plan.pools is not None for point in points)
     least_of = "deployment of the least energy" if joules else "cheapest deployment"
-    unit = f"{money_name(priced)}/Mtok"
-    what = f"{unit} of one engine and of two pools" if both else f"the {least_of} at each value"
-    table = plain_table(f"what if {name} were another: {what}")
-    table.add_column("", no_wrap=True)
-    costs = ("one engine", "two pools") if both else ("J/tok", unit) if joules else (unit,)
-    for column in (name, *costs, "tok/s/chip", "tpot", "ttft"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("layout")
     least = min(point.cost for point in points)
-    for point in points:
+
+    def best(key: str, title: str, unit: str) -> Column[WhatIfPoint]:
+        return Column(key, title, unit, lambda point: follow(point.plan.best, key))
+
+    def layout(point: WhatIfPoint) -> str:
         chosen = point.plan.best
         if chosen is None:
-            table.add_row("", point.value, *("-" for _ in costs), "-", "-", "-", point.plan.reason)
-            continue
-        layout = replace(chosen.layout, dp=1).label()
-        if chosen.prefill_pool is not None:
-            layout = f"decode {layout}; prefill {replace(chosen.prefill_pool.layout, dp=1).label()}"
-        shown = (point.plan.aggregated, point.plan.pools) if both else (chosen,)
-        table.add_row(
-            "◆" if point.cost == least else "",
-            point.value,
-            *([written(point.cost)] if joules else []),
-            *(_cost_text(one, chosen, priced) for one in shown),
-            f"{chosen.output_tokens_per_s_per_chip:,.0f}",
-            format_seconds(chosen.tpot_s),
-            format_seconds(chosen.ttft_s),
-            layout,
-        )
+            return point.plan.reason
+        one = replace(chosen.layout, dp=1).label()
+        pool = chosen.prefill_pool
+        return one if pool is None else f"decode {one}; prefill {replace(pool.layout, dp=1).label()}"
+
+    def cost(of: Callable[[Plan], Choice | None]) -> Callable[[WhatIfPoint], str]:
+        return lambda point: _cost_text(of(point.plan), point.plan.best, priced)
+
+    unit = f"{money_name(priced)}/Mtok"
+    costs = [best("usd_per_mtok_output_all_in", unit, "USD" if priced else "1")]
+    if both:
+        costs = [
+            Column("", "one engine", "figures", cost(lambda plan: plan.aggregated)),
+            Column("", "two pools", "figures", cost(lambda plan: plan.pools)),
+        ]
+    columns: list[Column[WhatIfPoint]] = [
+        Column("", "", getter=lambda point: "◆" if point.plan.best is not None and point.cost == least else ""),
+        Column("value", name.replace("_", " "), "figures", lambda point: spaced_quantity(point.value)),
+        *([best("energy.joules_per_output_token", "J/tok", "1")] if joules else []),
+        *costs,
+        best("output_tokens_per_s_per_chip", "tok/s/chip", "whole"),
+        best("tpot_s", "tpot", "s"),
+        best("ttft_s", "ttft", "s"),
+        Column("layout", "layout", "words", layout),
+    ]
+    what = f"{unit} of one engine and of two pools" if both else f"the {least_of} at each value"
+    table = Sheet("what_if", columns, points, title=f"what if {name} were another: {what}")
     lines = [f"set: {points[0].setting.partition('=')[0]}", *(_worth(points) if both else ())]
     return Group(table, *(Prose(line, style="dim") for line in lines))
 
 
-def _cost_text(choice: Choice | None, best: Choice, priced: bool) -> str:
+def _cost_text(choice: Choice | None, best: Choice | None, priced: bool) -> str:
     """Cost of a token; ~ where it is an estimate, > where simulation refuted one below that of the best."""
-    if choice is None:
+    if choice is None or best is None:
         return "-"
     least = best.usd_per_mtok_output_all_in
     refuted = choice.sustained is None and best.sustained is not None and choice.usd_per_mtok_output_all_in < least
@@ -436,9 +441,6 @@ def attention_ffn_report(plan: Plan, split: AttentionFfnSplit | None) -> Group:
     """The best split and what one layer of it takes; decoding alone is compared."""
     if split is None:
         return Group(Text("attention and experts on chips of their own: no split meets the limit", style="dim"))
-    table = plain_table("attention and experts on chips of their own, decoding alone")
-    table.add_column("", no_wrap=True)
-    table.add_column("", justify="right", no_wrap=True)
     rows = [
         ("attention", f"{split.attention_ranks} ranks of tp={split.tp}, {split.sequences_per_rank:,} sequences each"),
         ("experts", f"{split.ffn_chips} chips"),
@@ -452,33 +454,34 @@ def attention_ffn_report(plan: Plan, split: AttentionFfnSplit | None) -> Group:
     if decode is not None:
         rate = decode.batch_size * decode.layout.dp / decode.seconds / decode.num_chips
         rows.append(("the decode pool above", f"{rate:,.0f}"))
-    for row in rows:
-        table.add_row(*row)
-    return Group(table)
+    return Group(facts("attention_ffn", rows, title="attention and experts on chips of their own, decoding alone"))
 
 
-def speculation_report(rows: Sequence[SpeculationRow], tpot_limit_s: float | None) -> Table:
+def speculation_report(rows: Sequence[SpeculationRow], tpot_limit_s: float | None) -> Sheet[SpeculationRow]:
     """A row a number of drafts."""
     limit = "memory" if tpot_limit_s is None else f"tpot {format_seconds(tpot_limit_s)}"
-    table = plain_table(
-        "speculative decoding on the chosen decode replica, passes that only decode",
-        caption=f"batches are sequences of a rank; the last two columns at the largest batch within {limit}",
-    )
-    for name in ("drafts", "tokens/step", "pays below", "speed at 1", "at half", "batch", "tok/s/chip"):
-        table.add_column(name, justify="right", no_wrap=True)
     plain = rows[0]
     largest = float(plain.sequences_per_rank[-1])
-    for row in rows:
-        half = int(np.argmin(np.abs(plain.sequences_per_rank - max(plain.best_batch, 1) / 2)))
-        pays = "always" if row.pays_up_to >= largest else f"{row.pays_up_to:,}" if row.pays_up_to else "never"
-        drafts = row.speculation.draft_tokens
-        table.add_row(
-            str(drafts),
-            written(row.speculation.tokens_per_step),
-            pays if drafts else "-",
-            f"×{plain.tpot_s[0] / row.tpot_s[0]:.2f}",
-            f"×{plain.tpot_s[half] / row.tpot_s[half]:.2f}",
-            f"{row.best_batch:,}" if row.best_batch else "none",
-            f"{row.output_tokens_per_s_per_chip:,.0f}",
-        )
-    return table
+    half = int(np.argmin(np.abs(plain.sequences_per_rank - max(plain.best_batch, 1) / 2)))
+
+    def pays(row: SpeculationRow) -> str | None:
+        if not row.speculation.draft_tokens:
+            return None
+        return "always" if row.pays_up_to >= largest else f"{row.pays_up_to:,}" if row.pays_up_to else "never"
+
+    columns: list[Column[SpeculationRow]] = [
+        Column("speculation.draft_tokens", "drafts", "whole"),
+        Column("speculation.tokens_per_step", "tokens/step", "1"),
+        Column("pays_up_to", "pays below", "figures", pays),
+        Column("", "speed at 1", "figures", lambda row: f"×{plain.tpot_s[0] / row.tpot_s[0]:.2f}"),
+        Column("", "at half", "figures", lambda row: f"×{plain.tpot_s[half] / row.tpot_s[half]:.2f}"),
+        Column("best_batch", "batch", "whole", lambda row: row.best_batch or "none"),
+        Column("output_tokens_per_s_per_chip", "tok/s/chip", "whole"),
+    ]
+    return Sheet(
+        "speculation",
+        columns,
+        rows,
+        title="speculative decoding on the chosen decode replica, passes that only decode",
+        caption=f"batches are sequences of a rank; the last two columns at the largest batch within {limit}",
+    )

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from rackline.arch import media_of
 from rackline.passes import PassTime
 from rackline.passes.features import PREFILL_TOKENS
-from rackline.report.breakdown import plain_table
 from rackline.report.choice_report import (
     BASIS,
+    Predicted,
     against,
+    bands_sheet,
     chips_text,
     choice_panel,
     energy_text,
+    latencies,
     nothing_panel,
     other_kind,
 )
-from rackline.report.wording import Prose, money, money_name, percent, share, trust, written
+from rackline.report.column import Sheet, facts
+from rackline.report.wording import Prose, money, percent, share, trust, written
 from rackline.search import Candidate, Choice, Plan
 from rackline.system import Risk
 from rackline.units import format_bytes, format_count, format_seconds
@@ -31,76 +35,55 @@ MOST_LINES = 43  # of the answer at 100 columns; each limit has one
 _ROWS = 3  # of a pass that are named
 
 
-def plan_summary(plan: Plan, risk: Risk | None, *, width: int, elapsed_s: float) -> Group:
+def plan_summary(plan: Plan, risk: Risk | None, *, bands: Sequence[Predicted] = (), elapsed_s: float) -> Group:
     """What `rackline plan` prints; `plan_report` has the rest.
 
     Args:
         risk: how surely the best keeps its limits; None where that is not known.
-        width: columns of the terminal.
+        bands: of the best.
         elapsed_s: wall time of the search [s].
     """
     best = plan.best
-    said: list[tuple[str, RenderableType]] = []
+    said: list[tuple[str, str | Text]] = []
     parts: list[RenderableType] = [nothing_panel(plan)]
     if best is not None:
-        parts = [choice_panel(plan, best, risk), _numbers(plan, best, width), _served(best)]
-        said += [("also", Prose(line)) for line in _leftover(plan, best)]
-        said += [
-            ("limits", Prose("\n".join(_limits(plan, best)))),
-            *zip(("second", ""), _second(plan, best), strict=False),
-        ]
-    said += [("refused", Prose(line)) for line in _refused(plan)]
+        parts = [choice_panel(plan, best, risk), _numbers(plan, best, bands)]
+        if bands:
+            parts += [bands_sheet(bands, best, plan.demand.limits, priced=plan.priced, risk=risk)]
+        parts.append(_served(best))
+        said += [("also", line) for line in _leftover(plan, best)]
+        said += [("limits", "\n".join(_limits(plan, best))), ("second", _second(plan, best))]
+    said += [("refused", line) for line in _refused(plan)]
     if best is not None:
-        said.append(("next", Prose(_next(plan, best))))
+        said.append(("next", _next(plan, best)))
     said.append(("from", _looked(plan, elapsed_s)))
-    lines = Table.grid(padding=(0, 2))
-    lines.add_column(style="bold italic", no_wrap=True)
-    lines.add_column()
-    for name, what in said:
-        lines.add_row(name, what)
-    return Group(*parts, lines)
+    return Group(*parts, facts("said", said))
 
 
-def _numbers(plan: Plan, best: Choice, width: int) -> Table:
-    """Rate, latencies and costs in two columns of pairs where nothing is cut, else in one; then what is paid."""
+def _numbers(plan: Plan, best: Choice, bands: Sequence[Predicted]) -> Sheet[Any]:
+    """Rates and costs, what is paid and drawn; latencies where no table below has them."""
     limits = {name: (limit, place) for name, limit, place in plan.demand.limits.latencies()}
-    unit = money_name(plan.priced)
-    cells = [
-        ("requests/s", written(best.requests_per_s)),
-        (f"{unit} per M input", money(best.usd_per_mtok_input, plan.priced)),
-        ("per output token", against(best, "tpot_s", limits.get("tpot_s")).plain),
-        (f"{unit} per M output", money(best.usd_per_mtok_output, plan.priced)),
-        ("to first token", against(best, "ttft_s", limits.get("ttft_s")).plain),
-        (f"{unit} per M output, all-in", money(best.usd_per_mtok_output_all_in, plan.priced)),
-        ("tokens/s of a user", format_count(best.tokens_per_s_per_user)),
-        ("output tokens/s", _rates(best)),
+    costs = (best.usd_per_mtok_input, best.usd_per_mtok_output)
+    given, made = (money(one, plan.priced) for one in costs)
+    rows: list[tuple[str, str | Text]] = [
+        ("gives", f"{_rates(best)}, {written(best.tokens_per_s_per_user)} a user; {given} per M input, {made} output"),
     ]
-    lengths = [
-        max(len(text) for cell in cells[side::2] for text in (cell[part],)) for side in (0, 1) for part in (0, 1)
-    ]
-    pairs = 2 if sum(lengths) + 6 <= width else 1
-    table = Table.grid(padding=(0, 2))
-    for _ in range(pairs):
-        table.add_column(style="dim")
-        table.add_column(style="bold")
-    order = cells if pairs == 2 else cells[::2] + cells[1::2]
-    for start in range(0, len(order), pairs):
-        table.add_row(*(text for cell in order[start : start + pairs] for text in cell))
-    paid = Table.grid(padding=(0, 2))
-    paid.add_column(style="dim")
-    paid.add_column()
-    paid.add_row("paid", Prose(_paid(plan, best)))
+    if not (bands and best.sustained):
+        rows.append(("per output token", against(best, "tpot_s", limits.get("tpot_s"))))
+        rows.append(("to first token", against(best, "ttft_s", limits.get("ttft_s"))))
+    rows.append(("paid", _paid(plan, best)))
     if best.energy is not None:
-        paid.add_row("power", Prose(energy_text(best.energy, plan.system.cluster.power_w_per_chip)))
-    whole = Table.grid()
-    whole.add_row(table)
-    whole.add_row(paid)
-    return whole
+        joules = next((one for one in bands if one.metric == "joules_per_output_token"), None)
+        power = energy_text(best.energy, plan.system.cluster.power_w_per_chip)
+        if joules is not None:
+            power += f"; 90 % of {joules.num_cases} measured servings {written(joules.low)} to {written(joules.high)} J"
+        rows.append(("power", power))
+    return facts("numbers", rows)
 
 
 def _rates(best: Choice) -> str:
     each = best.output_tokens_per_s_per_chip
-    return f"{format_count(each * best.num_chips)}, {each:,.0f} a chip"
+    return f"{format_count(each * best.num_chips)} output tokens/s, {each:,.0f} a chip"
 
 
 def _paid(plan: Plan, best: Choice) -> str:
@@ -122,12 +105,8 @@ def _served(best: Choice) -> RenderableType:
         why = best.not_simulated or "not asked for"
         return Prose(f"not simulated ({why}): {BASIS[best.basis]}", style="yellow")
     found = sustained.simulated
-    table: Table = plain_table(f"simulated: {found.requests:,} requests that arrive at random")
-    for name in ("", "mean", "p50", "p90", "p99"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for label, one in (("to first token", found.ttft_s), ("per output token", found.tpot_s), ("request", found.e2e_s)):
-        table.add_row(label, *(format_seconds(value) for value in (one.mean, one.p50, one.p90, one.p99)))
-    return table
+    rows = (("to first token", found.ttft_s), ("per output token", found.tpot_s), ("request", found.e2e_s))
+    return latencies(rows, title=f"simulated: {found.requests:,} requests that arrive at random")
 
 
 def _leftover(plan: Plan, best: Choice) -> list[str]:
@@ -138,9 +117,9 @@ def _leftover(plan: Plan, best: Choice) -> list[str]:
     one = beside.choice
     where = f"{replace(one.layout, dp=1).label()} · {one.precision.short()} · {one.mode.label()}"
     return [
-        f"on {beside.num_chips} paid chips that are left over: {where} serves {beside.requests_per_s:.3g} more "
+        f"on {beside.num_chips} paid chips that are left over: {where} serves {written(beside.requests_per_s)} more "
         f"requests/s ({format_seconds(one.tpot_s)} a token, first after {format_seconds(one.ttft_s)}); with it "
-        f"{best.requests_per_s_with_leftover:.3g} requests/s at "
+        f"{written(best.requests_per_s_with_leftover)} requests/s at "
         f"{money(best.usd_with_leftover, plan.priced)} per M output, all-in"
     ]
 
@@ -178,12 +157,12 @@ def _pass_line(name: str, time: PassTime) -> str:
     return f"{name} of {format_seconds(time.seconds)} waits for {time.binds.replace('_', ' ')}: {', '.join(parts)}"
 
 
-def _second(plan: Plan, best: Choice) -> list[RenderableType]:
+def _second(plan: Plan, best: Choice) -> Text:
     """The other kind of serving, and the next layout of the same kind."""
-    lines: list[RenderableType] = list(other_kind(plan))
+    lines = [line.text for line in other_kind(plan)]
     if len(plan.ranked) > 1 and best.serving == "aggregated":
-        lines.append(Prose(_candidate(plan, plan.ranked[1]), style="dim"))
-    return lines
+        lines.append(Text(_candidate(plan, plan.ranked[1]), style="dim"))
+    return Text("\n").join(lines)
 
 
 def _candidate(plan: Plan, one: Candidate) -> str:
@@ -211,17 +190,13 @@ def _next(plan: Plan, best: Choice) -> str:
     return "; ".join(asks)
 
 
-def _looked(plan: Plan, elapsed_s: float) -> Prose:
+def _looked(plan: Plan, elapsed_s: float) -> Text:
     """How much was considered, under whose rules and numbers."""
     line = Text(style="dim")
     line.append(f"{plan.candidates_evaluated:,} candidates in {format_seconds(elapsed_s)}; ", style="dim")
     line.append("; ".join(plan.assumptions[2:-1]), style="dim")
     if plan.rules_name:
         line.append(f"; launch rules of {plan.rules_name}", style="dim")
-    line.append("\n")
     passes = [time for choice in plan.choices for time in (choice.inside.decode, choice.inside.prefill)]
-    return Prose(
-        line.append_text(
-            trust(plan.system.calibration, plan.system.cluster.chip, [row for time in passes for row in time.rows])
-        )
-    )
+    rows = [row for time in passes for row in time.rows]
+    return line.append("\n").append_text(trust(plan.system.calibration, plan.system.cluster.chip, rows))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from rackline.report.breakdown import plain_table
-from rackline.report.wording import flop, percent, short_count
-from rackline.units import format_bytes, format_seconds, format_usd
+from rackline.report.column import SECTION, Column, Sheet
+from rackline.report.wording import percent, short_count
+from rackline.units import format_seconds, format_usd
 
 if TYPE_CHECKING:
     from rackline.pricing.prefixes import KeptPrefixes
@@ -34,72 +33,55 @@ def prefixes_report(found: KeptPrefixes) -> Group:
     return Group(*parts)
 
 
-def _table(title: str, columns: tuple[str, ...]) -> Table:
-    table = plain_table(title)
-    for name in columns:
-        table.add_column(name, justify="left" if name in ("tier", "then", "write", "") else "right")
-    return table
+_COST: tuple[Column[Any], ...] = (
+    Column("hit_share", "found", "share"),
+    Column("usd_per_mtok_prompt", "$ per M prompt tokens", "USD"),
+    Column("saving", "saved", "share"),
+)
+"""What keeping prefixes in some way gives."""
 
 
-def _lifetimes(found: KeptPrefixes) -> Table:
-    table = _table(
-        "kept after each use, in the cheapest tier and as much of it as that needs",
-        ("", "lifetime", "found", "held per token", "tier", "$ per M prompt tokens", "saved"),
+def _lifetimes(found: KeptPrefixes) -> Sheet[Any]:
+    rows = [*found.lifetimes, found.best]
+    columns: list[Column[Any]] = [
+        Column("", "", getter=lambda row: "cheapest" if row is rows[-1] else ""),
+        Column("ttl_s", "lifetime", "s"),
+        Column("held_s", "held per token", "s"),
+        Column("tier", "tier"),
+        *_COST,
+    ]
+    return Sheet(
+        "lifetimes", columns, rows, "kept after each use, in the cheapest tier and as much of it as that needs"
     )
-    for mark, one in [*(("", row) for row in found.lifetimes), ("cheapest", found.best)]:
-        table.add_row(
-            mark,
-            format_seconds(one.ttl_s),
-            percent(one.hit_share),
-            format_seconds(one.held_s),
-            one.tier,
-            format_usd(one.usd_per_mtok_prompt),
-            percent(one.saving),
-        )
-    return table
 
 
-def _staged(found: KeptPrefixes) -> Table:
-    table = _table(
-        "kept in one tier after each use, then in a slower one, the cheapest two",
-        ("", "tier", "until", "then", "expiry", "found", "$ per M prompt tokens", "saved"),
+def _staged(found: KeptPrefixes) -> Sheet[Any]:
+    columns: list[Column[Any]] = [
+        Column("", "", getter=lambda row: "cheapest" if row is found.staged[-1] else ""),
+        Column("tier", "tier"),
+        Column("until_s", "until", "s"),
+        Column("then_tier", "then"),
+        Column("ttl_s", "expiry", "s"),
+        *_COST,
+    ]
+    return Sheet(
+        "staged", columns, found.staged, "kept in one tier after each use, then in a slower one, the cheapest two"
     )
-    for place, one in enumerate(found.staged, start=1):
-        table.add_row(
-            "cheapest" if place == len(found.staged) else "",
-            one.tier,
-            format_seconds(one.until_s),
-            one.then_tier,
-            format_seconds(one.ttl_s),
-            percent(one.hit_share),
-            format_usd(one.usd_per_mtok_prompt),
-            percent(one.saving),
-        )
-    return table
 
 
-def _devices(found: KeptPrefixes) -> Table:
+def _devices(found: KeptPrefixes) -> Sheet[Any]:
     rule = "least recently used" if found.eviction == "lru" else f"eviction {found.eviction.replace('_', '-')}"
-    table = _table(f"{rule}, in one device for all of this traffic", ("tier", "tokens", "found"))
-    for one in found.devices:
-        table.add_row(one.tier, short_count(one.capacity_tokens), percent(one.hit_share))
-    return table
+    columns: list[Column[Any]] = [
+        Column("tier", "tier"),
+        Column("capacity_tokens", "tokens", "count"),
+        Column("hit_share", "found", "share"),
+    ]
+    return Sheet("devices", columns, found.devices, f"{rule}, in one device for all of this traffic")
 
 
-def _bought(found: KeptPrefixes) -> Table:
-    table = _table(
-        "at the prices of the sheet, each prompt written to its end",
-        ("write", "lifetime", "found", "$ per M prompt tokens", "saved"),
-    )
-    for one in found.bought:
-        table.add_row(
-            one.name,
-            format_seconds(one.ttl_s),
-            percent(one.hit_share),
-            format_usd(one.usd_per_mtok_prompt),
-            percent(one.saving),
-        )
-    return table
+def _bought(found: KeptPrefixes) -> Sheet[Any]:
+    columns: list[Column[Any]] = [Column("name", "write"), Column("ttl_s", "lifetime", "s"), *_COST]
+    return Sheet("bought", columns, found.bought, "at the prices of the sheet, each prompt written to its end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,34 +144,32 @@ class Encoding:
 
 
 def encode_report(found: Encoding) -> Group:
-    """Towers, then where the time to the first token goes."""
-    towers = plain_table(f"towers of {found.model}", caption="each image or clip; FLOP and time of all of them")
-    for name in ("tower", "items", "resized", "patches", "tokens", "weights", "FLOP", "time"):
-        towers.add_column(name, justify="left" if name == "tower" else "right", no_wrap=True)
-    for one in found.towers:
-        towers.add_row(
-            one.kind,
-            str(one.items),
-            f"{one.width}x{one.height}" if one.width else "-",
-            f"{one.sequences} x {one.patches:,}" if one.sequences > 1 else f"{one.patches:,}",
-            f"{one.tokens_per_item:,}",
-            format_bytes(one.weight_bytes),
-            flop(one.flop),
-            format_seconds(one.seconds),
-        )
-    times = plain_table(
-        f"time to first token on {found.cluster}, {found.layout}",
-        caption=f"one request alone; without images and sound {format_seconds(found.text_ttft_s)}",
-    )
-    for name in ("part", "time", "share"):
-        times.add_column(name, justify="left" if name == "part" else "right", no_wrap=True)
-    for one in found.towers:
-        times.add_row(f"{one.kind} encoder", format_seconds(one.seconds), percent(one.seconds / found.ttft_s))
-    times.add_row(
-        f"prefill of {found.prompt_tokens:,} tokens",
-        format_seconds(found.prefill_s),
-        percent(found.prefill_s / found.ttft_s),
-    )
-    times.add_section()
-    times.add_row("all", format_seconds(found.ttft_s), "", style="bold")
-    return Group(towers, Text(""), times)
+    """Where the time to the first token goes, then the towers."""
+    columns: list[Column[Encoded]] = [
+        Column("kind", "tower"),
+        Column("items", "items", "whole"),
+        Column("", "resized", "figures", lambda one: f"{one.width}x{one.height}" if one.width else "-"),
+        Column(
+            "patches",
+            "patches",
+            "figures",
+            lambda one: f"{one.sequences} x {one.patches:,}" if one.sequences > 1 else f"{one.patches:,}",
+        ),
+        Column("tokens_per_item", "tokens", "whole"),
+        Column("weight_bytes", "weights", "B"),
+        Column("flop", "FLOP", "FLOP"),
+        Column("seconds", "time", "s"),
+    ]
+    told = "each image or clip; FLOP and time of all of them"
+    towers = Sheet("towers", columns, found.towers, f"towers of {found.model}", told)
+    rows: list[Any] = [(f"{one.kind} encoder", one.seconds, one.seconds / found.ttft_s) for one in found.towers]
+    prefill = f"prefill of {found.prompt_tokens:,} tokens"
+    rows += [(prefill, found.prefill_s, found.prefill_s / found.ttft_s), SECTION, ("all", found.ttft_s)]
+    parts: list[Column[Any]] = [
+        Column("part", "part"),
+        Column("seconds", "time", "s"),
+        Column("share", "share", "share"),
+    ]
+    told = f"one request alone; without images and sound {format_seconds(found.text_ttft_s)}"
+    times = Sheet("ttft", parts, rows, f"time to first token on {found.cluster}, {found.layout}", told)
+    return Group(times, Text(""), towers)

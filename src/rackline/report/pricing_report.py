@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import assert_never
+from typing import Any, TypeVar, assert_never
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from rackline.pricing import (
@@ -25,35 +24,41 @@ from rackline.pricing import (
     tier_by_drain,
 )
 from rackline.pricing.offered import Demand
-from rackline.report.breakdown import plain_table
 from rackline.report.choice_report import asked_of_fleet
-from rackline.report.wording import percent, short_count
-from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd
+from rackline.report.column import SECTION, Column, Sheet
+from rackline.report.wording import Prose, percent, short_count, written
+from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd, format_watts
 
+R = TypeVar("R")
 _PAST = "past that"
 
 
+def _mtok(per_token: float | None) -> float | None:
+    """USD of a million tokens; None where there is no price."""
+    return per_token * 1e6 if per_token is not None and math.isfinite(per_token) else None
+
+
 def _usd(per_token: float) -> str:
-    return format_usd(per_token * 1e6) if math.isfinite(per_token) else "-"
+    return format_usd(per_token * 1e6)
 
 
 def _label(tier: SoldTier) -> str:
     return f"{tier.name.split(' above')[0]} to {short_count(tier.until_len)}"
 
 
-def offered_report(offered: Offered, *, width: int) -> Group:
+def offered_report(offered: Offered) -> Group:
     """Everything that `rackline price` prints."""
     d, terms, rent = offered.deployment, offered.terms, offered.rent
     head = Text(f"{d.model.name} on {d.cluster.name}" if d else "nothing can be sold", style="bold green")
     kind = f" ({rent.kind})" if rent.kind else ""
     head.append(
         f"\n{rent.how} {format_usd(rent.usd_per_chip_hour)} a chip-hour{kind} · margin {percent(terms.margin)} · "
-        f"utilisation {percent(terms.utilisation)}: prices are {terms.price_over_cost:.3g} times the cost at full use, "
-        "batch and flex fill hours that are left over",
+        f"utilisation {percent(terms.utilisation)}: prices are {written(terms.price_over_cost)} times the cost at full "
+        "use, batch and flex fill hours that are left over",
         style="not bold",
     )
     head.append(f"\n{_energy(offered)}", style="not bold")
-    parts: list[RenderableType] = [head, Text(""), _tiers_table(offered, width)]
+    parts: list[RenderableType] = [head, Text(""), _tiers_table(offered)]
     unsold: dict[str, list[str]] = {}
     for tier in offered.tiers:
         if tier.reason:
@@ -97,7 +102,7 @@ def demand_report(demand: Demand, terms: Terms) -> Text:
     )
 
 
-def _layouts_table(offered: Offered) -> Table:
+def _layouts_table(offered: Offered) -> Sheet[Any]:
     """The ways to serve, each with the modes and tiers that it serves."""
     served: dict[str, list[str]] = {}
     for tier in offered.tiers:
@@ -107,12 +112,9 @@ def _layouts_table(offered: Offered) -> Table:
                 layout = f"prefill {replace(tier.prefill_layout, dp=1).label()}, decode {layout}"
             label = f"{layout} · {tier.precision.short()} · {tier.scheduler}"
             served.setdefault(label, []).append(_label(tier))
-    table = plain_table("served in the cheapest way")
-    table.add_column("layout", overflow="fold")
-    table.add_column("modes and tiers", overflow="fold")
-    for label, tiers in served.items():
-        table.add_row(label, ", ".join(tiers))
-    return table
+    columns: list[Column[Any]] = [Column("layout", "layout", "words"), Column("tiers", "modes and tiers", "words")]
+    rows = [(label, ", ".join(tiers)) for label, tiers in served.items()]
+    return Sheet("served", columns, rows, title="served in the cheapest way")
 
 
 def _media_line(media: Sequence[SoldMedia]) -> Text:
@@ -130,83 +132,61 @@ def _energy(offered: Offered) -> str:
     if power is None:
         return "energy: nothing is known of the power of these chips"
     if power.basis == "nameplate":
-        text = f"energy: {power.wall_w:,.0f} W per chip with host, network and cooling, by the nameplate"
+        text = f"energy: {format_watts(power.wall_w)} per chip with host, network and cooling, by the nameplate"
     else:
-        text = f"energy: {power.chip_w:,.0f} W per chip that serves, {power.wall_w:,.0f} W with its machine, "
-        text += f"PUE {rent.pue:.3g}{'' if power.basis == 'kernels' else ', power of other generations'}"
+        text = f"energy: {format_watts(power.chip_w)} per chip that serves, {format_watts(power.wall_w)} with its "
+        text += f"machine, PUE {rent.pue:.3g}{'' if power.basis == 'kernels' else ', power of other generations'}"
     if sold is None or sold.kwh_per_mtok_input is None or sold.kwh_per_mtok_output is None:
         return text
-    text += f": {sold.kwh_per_mtok_input:.3g} kWh a M input, {sold.kwh_per_mtok_output:.3g} kWh a M output"
+    text += f": {written(sold.kwh_per_mtok_input)} kWh a M input, {written(sold.kwh_per_mtok_output)} kWh a M output"
     if rent.usd_per_kwh is not None:
         usd = [format_usd(kwh * rent.usd_per_kwh) for kwh in (sold.kwh_per_mtok_input, sold.kwh_per_mtok_output)]
         text += f", {usd[0]} and {usd[1]} of the price at {format_usd(rent.usd_per_kwh)} a kWh"
     return text
 
 
-def _tiers_table(offered: Offered, width: int) -> Table:
-    wide = 4 if width >= 120 else 2 if width >= 100 else 0
-    table = plain_table("$ per million tokens")
-    table.add_column("mode", no_wrap=True)
-    table.add_column("prompts to", justify="right", no_wrap=True)
-    for name in ("input", "cached", "output"):
-        table.add_column(name, justify="right", style="bold" if name != "cached" else "", no_wrap=True)
-    for name in ("batch", "tpot"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("margin", "at the longest", "kWh in", "out")[:wide]:
-        table.add_column(name, justify="right", no_wrap=True)
-    mode = ""
-    for tier in offered.tiers:
-        if mode and tier.mode != mode:
-            table.add_section()
-        mode = tier.mode
-        name = tier.name.split(" above")[0]
-        if tier.reason:
-            table.add_row(name, short_count(tier.until_len), *["-"] * 3)
-            continue
-        more = [
-            _margin(tier.margin),
-            _margin(tier.margin_at_longest),
-            _kwh(tier.kwh_per_mtok_input),
-            _kwh(tier.kwh_per_mtok_output),
-        ]
-        table.add_row(
-            name,
-            short_count(tier.until_len),
-            _usd(tier.input_usd),
-            _usd(tier.cached_input_usd),
-            _usd(tier.output_usd),
-            f"{tier.batch_size:,.0f}",
-            format_seconds(tier.tpot_s),
-            *more[:wide],
-        )
-    return table
+def _tiers_table(offered: Offered) -> Sheet[Any]:
+    rows: list[Any] = []
+    for mode in dict.fromkeys(tier.mode for tier in offered.tiers):
+        rows += [*([SECTION] if rows else []), *(tier for tier in offered.tiers if tier.mode == mode)]
+
+    def sold(
+        key: str, title: str, unit: str, priority: int = 0, *, scale: float = 1.0, style: str = ""
+    ) -> Column[SoldTier]:
+        def value(tier: SoldTier) -> float | None:
+            found = None if tier.reason else getattr(tier, key)
+            return None if found is None or not math.isfinite(found) else found * scale
+
+        return Column(key, title, unit, value, priority=priority, style=style)
+
+    columns: list[Column[SoldTier]] = [
+        Column("name", "mode", getter=lambda tier: tier.name.split(" above")[0]),
+        Column("until_len", "prompts to", "figures", lambda tier: short_count(tier.until_len)),
+        sold("input_usd", "input", "USD", scale=1e6, style="bold"),
+        sold("cached_input_usd", "cached", "USD", scale=1e6),
+        sold("output_usd", "output", "USD", scale=1e6, style="bold"),
+        sold("batch_size", "batch", "whole"),
+        sold("tpot_s", "tpot", "s"),
+        sold("margin", "margin", "share", 1),
+        sold("margin_at_longest", "at the longest", "share", 1),
+        sold("kwh_per_mtok_input", "kWh in", "1", 2),
+        sold("kwh_per_mtok_output", "out", "1", 2),
+    ]
+    return Sheet("tiers", columns, rows, title="$ per million tokens")
 
 
-def _margin(value: float | None) -> str:
-    return "-" if value is None else percent(value)
-
-
-def _kwh(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
-
-
-def _cache_table(offered: Offered) -> Table:
-    storage = offered.storage_usd_per_mtok_hour
-    caption = (
-        "" if storage is None else f"storage in the tier of the longest lifetime: {format_usd(storage)} per M·hour"
-    )
-    table = plain_table("cache writes, $ per million tokens", caption=caption)
-    for name in ("lifetime", "kept in", "write", "of that holding", "one hit saves"):
-        table.add_column(name, justify="left" if name == "kept in" else "right", no_wrap=True)
-    for cache in offered.caches:
-        table.add_row(
-            format_seconds(cache.lifetime_s),
-            cache.tier,
-            _usd(cache.write_usd),
-            _usd(cache.hold_usd * offered.terms.price_over_cost),
-            f"{cache.saves:,.0f} ×" if cache.saves >= 100.0 else f"{cache.saves:.3g} ×",
-        )
-    return table
+def _cache_table(offered: Offered) -> Sheet[Any]:
+    storage, terms = offered.storage_usd_per_mtok_hour, offered.terms
+    told = "storage in the tier of the longest lifetime"
+    columns: list[Column[Any]] = [
+        Column("lifetime_s", "lifetime", "s"),
+        Column("tier", "kept in"),
+        Column("write_usd", "write", "USD", lambda cache: _mtok(cache.write_usd)),
+        Column("hold_usd", "of that holding", "USD", lambda cache: _mtok(cache.hold_usd * terms.price_over_cost)),
+        Column("saves", "one hit saves, ×", "1"),
+    ]
+    caption = "" if storage is None else f"{told}: {format_usd(storage)} per M·hour"
+    return Sheet("caches", columns, offered.caches, "cache writes, $ per million tokens", caption)
 
 
 # ------------------------------------------------------------------------------------------------ tiers
@@ -222,7 +202,6 @@ def tiers_report(
     prompt_len: float,
     reuses: float,
     price_over_cost: float,
-    width: int,
 ) -> Group:
     """Everything that `rackline tiers` prints."""
     head = Text(title, style="bold green")
@@ -236,26 +215,22 @@ def tiers_report(
         Text(""),
         _spans_table(spans),
         Text(""),
-        _hold_times_table(lines, spans, hold_times_s, prompt_len, reuses, price_over_cost, width >= 100),
+        _hold_times_table(lines, spans, hold_times_s, prompt_len, reuses, price_over_cost),
         Text(""),
         _lines_table(lines, prompt_len),
     )
 
 
-def _spans_table(spans: Sequence[CheapestSpan]) -> Table:
-    table = plain_table("cheapest tier by how long the entry is held")
-    for name in ("from", "until", "tier", "kind", "drain time", "back in"):
-        table.add_column(name, justify="right" if name in ("from", "until", "drain time", "back in") else "left")
-    for span in spans:
-        table.add_row(
-            format_seconds(span.from_s) if span.from_s else "0",
-            format_seconds(span.until_s) if math.isfinite(span.until_s) else _PAST,
-            span.cost.name,
-            span.cost.tier,
-            format_seconds(span.cost.drain_s) if span.cost.drain_s else "-",
-            format_seconds(span.cost.fetch_s) if span.cost.fetch_s else "at once",
-        )
-    return table
+def _spans_table(spans: Sequence[CheapestSpan]) -> Sheet[CheapestSpan]:
+    columns: list[Column[CheapestSpan]] = [
+        Column("from_s", "from", "s", lambda span: span.from_s or "0"),
+        Column("until_s", "until", "s", lambda span: span.until_s if math.isfinite(span.until_s) else _PAST),
+        Column("cost.name", "tier"),
+        Column("cost.tier", "kind", priority=1),
+        Column("cost.drain_s", "drain time", "s", lambda span: span.cost.drain_s or None),
+        Column("cost.fetch_s", "back in", "s", lambda span: span.cost.fetch_s or "at once"),
+    ]
+    return Sheet("spans", columns, spans, title="cheapest tier by how long the entry is held")
 
 
 def _hold_times_table(
@@ -265,47 +240,53 @@ def _hold_times_table(
     prompt_len: float,
     reuses: float,
     price_over_cost: float,
-    wide: bool,
-) -> Table:
+) -> Sheet[Any]:
     from rackline.pricing import cheapest
 
-    table = plain_table(
-        "which tier, and what to charge per million tokens",
-        caption=f"prices are {price_over_cost:.3g} times the cost; the rule takes the tier whose drain time is nearest",
-    )
-    more = ("storage an hour", "rule's tier", "rule costs") if wide else ("rule's tier", "costs")
-    for name in ("held", "tier", "write + hold", "each hit", *more):
-        table.add_column(name, justify="left" if "tier" in name else "right", no_wrap=True)
+    rows: list[dict[str, Any]] = []
     for hold in hold_times_s:
         best, rule = cheapest(spans, hold), tier_by_drain(lines, hold)
         per_token = price_over_cost / prompt_len
         over = float(rule.usd(hold, reuses)) / float(best.usd(hold, reuses))
-        table.add_row(
-            format_seconds(hold),
-            best.name,
-            _usd((best.once_usd + best.hold_usd_per_s * hold) * per_token),
-            _usd(best.retrieve_usd * per_token),
-            *([_usd(best.hold_usd_per_s * 3600.0 * per_token)] if wide else []),
-            rule.name,
-            "the same" if rule.name == best.name else f"{over:.3g} ×",
+        rows.append(
+            {
+                "hold_time_s": hold,
+                "tier": best.name,
+                "write_usd": _mtok((best.once_usd + best.hold_usd_per_s * hold) * per_token),
+                "retrieve_usd": _mtok(best.retrieve_usd * per_token),
+                "storage_usd_per_hour": _mtok(best.hold_usd_per_s * 3600.0 * per_token),
+                "rule_tier": rule.name,
+                "rule_over_best": "the same" if rule.name == best.name else over,
+            }
         )
-    return table
+    columns: list[Column[Any]] = [
+        Column("hold_time_s", "held", "s"),
+        Column("tier", "tier"),
+        Column("write_usd", "write + hold", "USD"),
+        Column("retrieve_usd", "each hit", "USD"),
+        Column("storage_usd_per_hour", "storage an hour", "USD", priority=1),
+        Column("rule_tier", "rule's tier"),
+        Column("rule_over_best", "rule costs, ×", "1"),
+    ]
+    told = f"prices are {written(price_over_cost)} times the cost; the rule takes the tier whose drain time is nearest"
+    return Sheet("hold_times", columns, rows, "which tier, and what to charge per million tokens", told)
 
 
-def _lines_table(lines: Sequence[KeepingCost], prompt_len: float) -> Table:
-    table = plain_table("bare costs per million tokens", caption="holding in the chip's memory costs the chip's rent")
-    for name in ("tier", "write", "hold an hour", "bring back", "drain time", "back in"):
-        table.add_column(name, justify="left" if name == "tier" else "right", no_wrap=True)
-    for line in sorted(lines, key=lambda line: -line.hold_usd_per_s):
-        table.add_row(
-            line.name,
-            _usd(line.once_usd / prompt_len),
-            _usd(line.hold_usd_per_s * 3600.0 / prompt_len),
-            _usd(line.retrieve_usd / prompt_len),
-            format_seconds(line.drain_s) if line.drain_s else "-",
-            format_seconds(line.fetch_s) if line.fetch_s else "at once",
-        )
-    return table
+def _lines_table(lines: Sequence[KeepingCost], prompt_len: float) -> Sheet[KeepingCost]:
+    def cost(key: str, title: str, scale: float = 1.0) -> Column[KeepingCost]:
+        return Column(key, title, "USD", lambda line: _mtok(getattr(line, key) * scale / prompt_len))
+
+    columns: list[Column[KeepingCost]] = [
+        Column("name", "tier"),
+        cost("once_usd", "write"),
+        cost("hold_usd_per_s", "hold an hour", 3600.0),
+        cost("retrieve_usd", "bring back"),
+        Column("drain_s", "drain time", "s", lambda line: line.drain_s or None),
+        Column("fetch_s", "back in", "s", lambda line: line.fetch_s or "at once"),
+    ]
+    ordered = sorted(lines, key=lambda line: -line.hold_usd_per_s)
+    told = "holding in the chip's memory costs the chip's rent"
+    return Sheet("costs", columns, ordered, "bare costs per million tokens", told)
 
 
 # ---------------------------------------------------------------------------------------------- reading
@@ -324,7 +305,7 @@ _UNITS = {
 
 def _value(inference: Inference, value: float) -> str:
     write = _UNITS.get(inference.unit)
-    return write(value) if write else f"{value:.3g}"
+    return write(value) if write else written(value)
 
 
 def _ends(inference: Inference, low: float, high: float) -> str:
@@ -339,126 +320,146 @@ def _ends(inference: Inference, low: float, high: float) -> str:
     assert_never(inference.bound)
 
 
-def reading_report(reading: Reading, *, width: int) -> Group:
+def _ends_columns(
+    find: Callable[[R], Inference | None], name: str, *, likely: bool, title: str = ""
+) -> list[Column[R]]:
+    """Both ends of an interval as two columns; one that is known exactly, or bounded at one side, stands once.
+
+    Args:
+        find: the quantity of a row.
+        name: of the quantity, for keys.
+        likely: whether it is the likely interval or the certain one.
+        title: above the first of them.
+    """
+
+    def ends(row: R) -> tuple[str, str]:
+        one = find(row)
+        if one is None:
+            return "-", "-"
+        low, high = (one.likely_low, one.likely_high) if likely else (one.low, one.high)
+        if low == high or one.bound == "at most":
+            return "", _ends(one, low, high)
+        return _value(one, low), _value(one, high)
+
+    prefix = "likely_" if likely else ""
+    heads = (title or "likely" if likely else title or "certain", "to")
+    return [
+        Column(f"{name}{prefix}low", heads[0], "figures", lambda row: ends(row)[0], style="" if likely else "dim"),
+        Column(f"{name}{prefix}high", heads[1], "figures", lambda row: ends(row)[1], style="" if likely else "dim"),
+    ]
+
+
+def reading_report(reading: Reading) -> Group:
     """One sheet: what it reveals, what it does not, what contradicts."""
     head = Text(f"{reading.sheet}: {reading.sold_as} at {reading.provider}, {reading.date}", style="bold green")
     parts: list[RenderableType] = [head]
-    parts += [Text(f"cannot be used: {problem}", style="yellow") for problem in reading.problems]
-    parts += [Text(""), _prices_table(reading.prices)]
-    parts += [Text(f"does the host earn money? {reading.verdict.text}", style="bold")]
-    table = plain_table(
-        "what the prices reveal",
-        caption="likely: eight of ten combinations of chip, precision, rent, margin, utilisation and efficiency, for a "
-        "host that earns money; certain: all of them. These are ranges of assumptions, no confidence intervals",
-    )
-    table.add_column("quantity", overflow="fold")
-    table.add_column("likely", justify="right", no_wrap=True, style="bold")
-    table.add_column("certain", justify="right", no_wrap=True, style="dim")
-    if width >= 100:
-        table.add_column("from", overflow="fold")
-    for inference in reading.inferences:
-        exact = inference.low == inference.high
-        table.add_row(
-            inference.quantity if width >= 100 else f"{inference.quantity}\n  {inference.method}",
-            _ends(inference, inference.likely_low, inference.likely_high),
-            "" if exact else _ends(inference, inference.low, inference.high),
-            *([f"{inference.method} ({inference.claim})" if inference.claim else inference.method] * (width >= 100)),
-        )
-    parts += [Text(""), table]
+    parts += [Prose(f"cannot be used: {problem}", style="yellow") for problem in reading.problems]
+    parts += [Prose(f"does the host earn money? {reading.verdict.text}", style="bold"), Text("")]
+    columns: list[Column[Inference]] = [
+        Column("quantity", "quantity", "words", lambda one: one.quantity.removesuffix("_s").replace("_", " ")),
+        *_ends_columns(lambda one: one, "", likely=True),
+        *_ends_columns(lambda one: one, "", likely=False),
+        Column("method", "from", "words", lambda one: f"{one.method} ({one.claim})" if one.claim else one.method),
+    ]
+    told = "likely: eight of ten combinations of chip, precision, rent, margin, utilisation and efficiency, for a host "
+    told += "that earns money; certain: all of them. These are ranges of assumptions, no confidence intervals"
+    parts += [Sheet("inferences", columns, reading.inferences, "what the prices reveal", told)]
+    parts += [Text(""), _prices_table(reading.prices), Text("")]
     for kept in reading.kept_in:
         parts.append(
-            Text(
+            Prose(
                 f"a lifetime of {format_seconds(kept.lifetime_s)} is nearest to the drain time of {kept.rule_tier} "
                 f"({format_seconds(kept.rule_drain_s)}) (C121)"
             )
         )
     if reading.fitting_tiers:
         parts.append(
-            Text(f"the price of keeping a token fits {', '.join(reading.fitting_tiers)}, by KV bytes from other prices")
+            Prose(
+                f"the price of keeping a token fits {', '.join(reading.fitting_tiers)}, by KV bytes from other prices"
+            )
         )
-    parts += [Text(f"before: {change.name}: {change.text}") for change in reading.changes]
-    parts += [Text(f"conflict ({conflict.claims}): {conflict.text}", style="yellow") for conflict in reading.conflicts]
-    parts += [Text(f"not revealed: {missing.quantity}: {missing.reason}", style="dim") for missing in reading.missing]
+    parts += [Prose(f"before: {change.name}: {change.text}") for change in reading.changes]
+    parts += [Prose(f"conflict ({conflict.claims}): {conflict.text}", style="yellow") for conflict in reading.conflicts]
+    parts += [Prose(f"not revealed: {missing.quantity}: {missing.reason}", style="dim") for missing in reading.missing]
     return Group(*parts)
 
 
-def _prices_table(prices: Sequence[PriceTier]) -> Table:
+def _prices_table(prices: Sequence[PriceTier]) -> Sheet[PriceTier]:
     """The sheet itself: prices of each mode and context tier."""
-    table = plain_table("prices, $ per million tokens")
-    table.add_column("tier", overflow="fold")
-    for name in ("prompts above", "input", "cached", "output"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("cache", overflow="fold")
-    for tier in prices:
-        cache = [f"write {write.name} {_usd(write.usd)}" for write in tier.cache_writes]
+
+    def cache(tier: PriceTier) -> str:
+        said = [f"write {write.name} {_usd(write.usd)}" for write in tier.cache_writes]
         if tier.usd_per_mtok_hour_storage is not None:
-            cache.append(f"{format_usd(tier.usd_per_mtok_hour_storage)} an hour")
-        table.add_row(
-            tier.name,
-            short_count(tier.above_context_len),
-            *("-" if usd is None else _usd(usd) for usd in (tier.input_usd, tier.cached_input_usd, tier.output_usd)),
-            ", ".join(cache) or "-",
-        )
-    return table
+            said.append(f"{format_usd(tier.usd_per_mtok_hour_storage)} an hour")
+        return ", ".join(said) or "-"
+
+    def price(key: str, title: str) -> Column[PriceTier]:
+        return Column(key, title, "USD", lambda tier: _mtok(getattr(tier, key)))
+
+    columns: list[Column[PriceTier]] = [
+        Column("name", "tier"),
+        Column("above_context_len", "prompts above", "figures", lambda tier: short_count(tier.above_context_len)),
+        price("input_usd", "input"),
+        price("cached_input_usd", "cached"),
+        price("output_usd", "output"),
+        Column("cache", "cache", "words", cache),
+    ]
+    return Sheet("prices", columns, prices, title="prices, $ per million tokens")
 
 
-def compared_report(rows: Sequence[Compared]) -> Table:
+def compared_report(rows: Sequence[Compared]) -> Sheet[Compared]:
     """Open models: what the prices say against what the models are."""
-    table = plain_table(
-        "against the open models",
-        caption="true KV at one to two bytes per element; the cheapest host is nearest to cost; likely and certain: "
-        "hosts whose interval holds the truth",
-    )
-    table.add_column("model", overflow="fold")
-    for name in ("", "true", "cheapest host", "likely", "certain"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for row in rows:
+
+    def truth(row: Compared) -> str:
         low, high = (_value(row.cheapest, end) for end in (row.truth.low, row.truth.high))
-        table.add_row(
-            row.model,
-            "active" if row.quantity == "active_params" else "KV",
-            low if low == high else f"{low} to {high}",
-            _ends(row.cheapest, row.cheapest.likely_low, row.cheapest.likely_high),
-            f"{row.likely} of {row.hosts}",
-            f"{row.certain} of {row.hosts}",
-        )
-    return table
+        return low if low == high else f"{low} to {high}"
+
+    columns: list[Column[Compared]] = [
+        Column("model", "model"),
+        Column("quantity", "", getter=lambda row: "active" if row.quantity == "active_params" else "KV"),
+        Column("truth", "true", "figures", truth),
+        *_ends_columns(lambda row: row.cheapest, "cheapest.", likely=True, title="cheapest host"),
+        Column("likely", "likely", "figures", lambda row: f"{row.likely} of {row.hosts}"),
+        Column("certain", "certain", "figures", lambda row: f"{row.certain} of {row.hosts}"),
+    ]
+    told = "true KV at one to two bytes per element; the cheapest host is nearest to cost; likely and certain: hosts "
+    told += "whose interval holds the truth"
+    return Sheet("against_open_models", columns, rows, "against the open models", told)
 
 
-def readings_table(readings: Sequence[Reading], *, width: int) -> Table:
+def readings_table(readings: Sequence[Reading]) -> Sheet[Reading]:
     """All sheets, a row each: prices, whether the host earns money, likely intervals of the main quantities."""
-    table = plain_table(
-        f"{len(readings)} price sheets: $ per million tokens, likely intervals",
-        caption="eight of ten combinations of the unknowns; earns: share of them in which the host earns money; "
-        "show a sheet to read its conflicts",
-    )
-    table.add_column("sheet", no_wrap=True)
-    apart = ("active parameters", "KV bytes per token") if width >= 100 else ("active parameters\nKV bytes per token",)
-    for name in ("in", "out", "earns", *apart):
-        table.add_column(name, justify="right", no_wrap=True)
-    if width >= 140:
-        table.add_column("crossover", justify="right", no_wrap=True)
-        table.add_column("normal batch", justify="right", no_wrap=True)
-    if width >= 100:
-        table.add_column("conflicts", justify="right", no_wrap=True)
-    for reading in readings:
-        first = next((tier for tier in reading.prices if tier.mode == "standard"), None)
-        usd = (first.input_usd, first.output_usd) if first else (None, None)
-        share = reading.verdict.earning_share
-        kv = reading.find("kv_bytes_per_token", "context step") or reading.find("kv_bytes_per_token")
-        intervals = [_cell(reading.find("active_params")), _cell(kv)]
-        cells = [
-            *("-" if price is None else _usd(price) for price in usd),
-            "-" if share is None else f"{100 * share:.0f} %",
-            *(intervals if width >= 100 else ["\n".join(intervals)]),
-        ]
-        if width >= 140:
-            cells += [_cell(reading.find("crossover_context")), _cell(reading.find("normal_batch"))]
-        if width >= 100:
-            cells.append(str(len(reading.conflicts)) if reading.conflicts else "-")
-        table.add_row(reading.sheet, *cells)
-    return table
 
+    def price(key: str, title: str) -> Column[Reading]:
+        def value(reading: Reading) -> float | None:
+            first = next((tier for tier in reading.prices if tier.mode == "standard"), None)
+            return None if first is None else _mtok(getattr(first, key))
 
-def _cell(inference: Inference | None) -> str:
-    return "-" if inference is None else _ends(inference, inference.likely_low, inference.likely_high)
+        return Column(key, title, "USD", value)
+
+    def interval(
+        find: Callable[[Reading], Inference | None], name: str, title: str, rank: int
+    ) -> list[Column[Reading]]:
+        return [replace(one, priority=rank) for one in _ends_columns(find, f"{name}.", likely=True, title=title)]
+
+    def cached(reading: Reading) -> Inference | None:
+        return reading.find("kv_bytes_per_token", "context step") or reading.find("kv_bytes_per_token")
+
+    def of(name: str, title: str, rank: int) -> list[Column[Reading]]:
+        return interval(lambda reading: reading.find(name), name, title, rank)
+
+    columns: list[Column[Reading]] = [
+        Column("sheet", "sheet"),
+        price("input_usd", "in"),
+        price("output_usd", "out"),
+        Column("earning_share", "earns", "share", lambda reading: reading.verdict.earning_share, priority=2),
+        *of("active_params", "active", 0),
+        *interval(cached, "kv_bytes_per_token", "KV of a token", 1),
+        *of("crossover_context", "crossover", 4),
+        *of("normal_batch", "normal batch", 5),
+        Column("conflicts", "conflicts", "whole", lambda reading: len(reading.conflicts) or None, priority=3),
+    ]
+    told = "eight of ten combinations of the unknowns; earns: share of them in which the host earns money; show a "
+    told += "sheet to read its conflicts"
+    title = f"{len(readings)} price sheets: $ per million tokens, likely intervals"
+    return Sheet("readings", columns, readings, title, told)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Group, RenderableType
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from rackline.posttraining.plan import RlPlan, RlRun, RlStep
 from rackline.posttraining.updates import Updates
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_axis, nothing_figure
-from rackline.report.breakdown import plain_table, spaced
+from rackline.report.column import Column, Sheet, spaced
 from rackline.report.figure import Figure
-from rackline.report.wording import bar, percent
+from rackline.report.wording import Box, Prose, bar, percent
 from rackline.units import format_bytes, format_count, format_seconds, format_usd
 
 BUDGET_MFU = 0.3 * 0.4
@@ -26,7 +26,7 @@ def rl_report(plan: RlPlan, *, width: int) -> Group:
         width: columns of the terminal.
     """
     if plan.best is None or plan.run is None:
-        return spaced([Panel(Text(f"Nothing fits. {plan.reason}"), title=_title(plan), title_align="left")])
+        return spaced([Box(Text(f"Nothing fits. {plan.reason}"), _title(plan), style="red")])
     best = plan.best
     parts: list[RenderableType] = [_headline(plan, best), _sides(plan, best), _time(best), _tail(best)]
     parts.append(_twice(plan))
@@ -41,7 +41,7 @@ def _title(plan: RlPlan) -> str:
     return f"{job.model.name} on {job.cluster.num_chips:,} × {job.cluster.chip.name} ({job.cluster.name})"
 
 
-def _headline(plan: RlPlan, best: RlStep) -> Panel:
+def _headline(plan: RlPlan, best: RlStep) -> Box:
     job, schedule = plan.job, plan.schedule
     body = Text()
     body.append(format_seconds(best.seconds), style="bold")
@@ -59,32 +59,25 @@ def _headline(plan: RlPlan, best: RlStep) -> Panel:
         f"{job.prompts:,} × {job.generations} answers of {lengths.mean:,.0f} tokens on average, at most "
         f"{lengths.longest:,.0f}"
     )
-    return Panel(body, title=_title(plan), title_align="left", subtitle=asked, subtitle_align="left")
+    return Box(body, _title(plan), asked)
 
 
-def _sides(plan: RlPlan, best: RlStep) -> Table:
-    table = plain_table("both sides")
-    for name in ("side", "chips", "layout", "holds"):
-        table.add_column(name, justify="right" if name == "chips" else "left", overflow="fold")
+def _sides(plan: RlPlan, best: RlStep) -> Sheet[Any]:
     rollout, updates = best.rollout, best.updates
-    table.add_row(
-        "rollouts",
-        f"{best.gen_chips:,}",
-        best.gen_layout.label(),
-        f"{min(rollout.slots, rollout.per_rank)} of {rollout.per_rank} answers of a rank run at once",
-    )
     label = best.train_layout.label()
     if best.train_layout.recompute != "none":
         label += f" · {best.train_layout.recompute} recompute"
-    table.add_row(
-        "training",
-        f"{best.train_chips:,}",
-        label,
-        f"{updates.packs} packed sequences of {plan.job.training.seq_len:,} tokens, {plan.job.updates} "
-        f"update{'' if plan.job.updates == 1 else 's'}",
-    )
-    table.caption = _memory(updates)
-    return table
+    held = f"{min(rollout.slots, rollout.per_rank)} of {rollout.per_rank} answers of a rank run at once"
+    packed = f"{updates.packs} packed sequences of {plan.job.training.seq_len:,} tokens, {plan.job.updates} "
+    packed += f"update{'' if plan.job.updates == 1 else 's'}"
+    rows = [("rollouts", best.gen_chips, best.gen_layout.label(), held), ("training", best.train_chips, label, packed)]
+    columns: list[Column[Any]] = [
+        Column("side", "side"),
+        Column("chips", "chips", "whole"),
+        Column("layout", "layout", "words"),
+        Column("holds", "holds", "words"),
+    ]
+    return Sheet("sides", columns, rows, "both sides", _memory(updates))
 
 
 def _memory(updates: Updates) -> str:
@@ -94,50 +87,44 @@ def _memory(updates: Updates) -> str:
     return f"an update takes {format_bytes(updates.total_bytes)} of a chip{f', with {others}' if others else ''}"
 
 
-def _time(best: RlStep) -> Table:
-    table = plain_table(f"where the {format_seconds(best.seconds)} of a step go")
-    table.add_column("part")
-    table.add_column("side")
-    table.add_column("time", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("")
-    for part in best.parts:
-        portion = part.seconds / best.seconds
-        table.add_row(part.name, part.side, format_seconds(part.seconds), percent(portion), bar(portion))
-    for side, seconds in best.idle_s.items():
-        if seconds > 1e-9:
-            portion = seconds / best.seconds
-            table.add_row("waits", side, format_seconds(seconds), percent(portion), bar(portion))
-    return table
+def _time(best: RlStep) -> Sheet[Any]:
+    rows = [(part.name, part.side, part.seconds) for part in best.parts]
+    rows += [("waits", side, seconds) for side, seconds in best.idle_s.items() if seconds > 1e-9]
+    columns: list[Column[Any]] = [
+        Column("part", "part"),
+        Column("side", "side"),
+        Column("seconds", "time", "s"),
+        Column("share", "share", "share", lambda row: row[2] / best.seconds),
+        Column("", "", getter=lambda row: bar(row[2] / best.seconds)),
+    ]
+    return Sheet("step", columns, rows, title=f"where the {format_seconds(best.seconds)} of a step go")
 
 
-def _tail(best: RlStep) -> Text:
+def _tail(best: RlStep) -> Prose:
     rollout = best.rollout
-    return Text(
+    return Prose(
         f"Half of the answers are done after {format_seconds(rollout.half_s)} of rollouts that start together; the "
         f"rest take {format_seconds(max(rollout.tail_s, 0.0))} more, to the longest."
     )
 
 
-def _twice(plan: RlPlan) -> Table:
-    table = plain_table("what a part twice as fast gives")
-    table.add_column("part")
-    table.add_column("step", justify="right")
-    for name, ratio in sorted(plan.twice.items(), key=lambda item: -item[1]):
-        table.add_row(name, f"{ratio:.2f} times as fast")
-    return table
+def _twice(plan: RlPlan) -> Sheet[Any]:
+    rows = sorted(plan.twice.items(), key=lambda item: -item[1])
+    columns: list[Column[Any]] = [Column("part", "part"), Column("ratio", "step, times as fast", "ratio")]
+    return Sheet("twice", columns, rows, title="what a part twice as fast gives")
 
 
-def _splits(plan: RlPlan) -> Table:
-    table = plain_table("other splits of the chips")
-    for name in ("rollouts", "training", "step"):
-        table.add_column(name, justify="right")
-    for split, seconds in plan.others.items():
-        table.add_row(f"{split:,}", f"{plan.job.cluster.num_chips - split:,}", format_seconds(seconds))
-    return table
+def _splits(plan: RlPlan) -> Sheet[Any]:
+    rows = [(split, plan.job.cluster.num_chips - split, seconds) for split, seconds in plan.others.items()]
+    columns: list[Column[Any]] = [
+        Column("rollouts", "rollouts", "whole"),
+        Column("training", "training", "whole"),
+        Column("seconds", "step", "s"),
+    ]
+    return Sheet("splits", columns, rows, title="other splits of the chips")
 
 
-def _run(plan: RlPlan, run: RlRun) -> Text:
+def _run(plan: RlPlan, run: RlRun) -> Prose:
     paid = "" if run.usd is None else f", {format_usd(run.usd)}"
     text = Text(f"{run.steps:,.0f} steps: {run.days:,.2f} days{paid}; {format_count(run.generated_tokens)} tokens ")
     text.append(f"generated, {format_count(run.trained_tokens)} trained on. ")
@@ -146,7 +133,7 @@ def _run(plan: RlPlan, run: RlRun) -> Text:
         f"the peak; `budget` counts 3 at {percent(BUDGET_MFU)} by default (--rl-flop takes 2 to 6, --rl-mfu "
         f"{min(run.mfu, 1.0):.3f})."
     )
-    return text
+    return Prose(text)
 
 
 _TAIL = "longest answers"

@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
-from rackline.report.breakdown import plain_table
 from rackline.report.choice_report import need_text
-from rackline.report.wording import memory_share, percent, short_count, written
+from rackline.report.column import Column, Sheet
+from rackline.report.wording import Box, Prose, memory_share, percent, short_count, written
 from rackline.search.fits import ClusterNeed
 from rackline.serving.capacity import Capacity, CapacityRow
-from rackline.units import format_bytes, format_count, format_seconds, format_usd
+from rackline.units import format_count, format_seconds, format_usd
 
 if TYPE_CHECKING:
     from rackline.search.rate_capacity import RateCapacity
@@ -67,17 +65,14 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
             f"{written(data['goodput_requests_per_s'])} requests/s"
         )
     _append_warnings(body, data)
-    table = plain_table("latency")
-    for name in ("", "mean", "p50", "p90", "p99", "95 % interval"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for key, label in _LATENCIES.items():
-        spread = data[key]
-        table.add_row(label, *(_seconds(spread[name]) for name in ("mean", "p50", "p90", "p99")), _ends(spread))
+    latency: list[Column[Any]] = [*_spread_columns(), Column("p99_interval", "95 % interval", "figures", priority=1)]
+    rows = [{"latency": label, **data[key], "p99_interval": _ends(data[key])} for key, label in _LATENCIES.items()]
+    table = Sheet("latency", latency, rows, title="latency")
     parts: list[RenderableType] = [
-        Panel(body, title=title, title_align="left", subtitle_align="left", border_style="none"),
+        Box(body, title),
         Text(""),
         table,
-        Text(_measured(data["measured"]), style="dim"),
+        Prose(_measured(data["measured"]), style="dim"),
         *_by_priority(data),
         Text(""),
         _occupancy(data),
@@ -85,6 +80,15 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         Text(f"simulated in {format_seconds(elapsed_s)} ({data['steps']:,} steps)", style="dim"),
     ]
     return Group(*parts)
+
+
+def _spread_columns() -> list[Column[Any]]:
+    """What a latency is called, its mean and its percentiles; "-" where none were measured."""
+
+    def of(name: str) -> Column[Any]:
+        return Column(name, name, "s", lambda row: row[name] if math.isfinite(row[name]) else None)
+
+    return [Column("latency"), *(of(name) for name in ("mean", "p50", "p90", "p99"))]
 
 
 def _ends(spread: Mapping[str, Any]) -> str:
@@ -119,16 +123,22 @@ def _by_priority(data: Mapping[str, Any]) -> list[RenderableType]:
     tiers = data["by_priority"]
     if not tiers:
         return []
-    table = plain_table("by priority, the lowest number first")
-    for name in ("tier", "requests", "", "mean", "p50", "p90", "p99"):
-        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
-    for tier in tiers:
-        head = [str(tier["priority"]), f"{tier['requests']:,}"]
-        for key in ("ttft_s", "tpot_s", "e2e_s", "queue_s"):
-            table.add_row(
-                *head, _LATENCIES[key], *(_seconds(tier[key][name]) for name in ("mean", "p50", "p90", "p99"))
-            )
-            head = ["", ""]
+    columns: list[Column[Any]] = [
+        Column("priority", "tier", "whole"),
+        Column("requests", "requests", "whole"),
+        *_spread_columns(),
+    ]
+    rows = [
+        {
+            **tier[key],
+            "latency": _LATENCIES[key],
+            "priority": "" if place else tier["priority"],
+            "requests": "" if place else tier["requests"],
+        }
+        for tier in tiers
+        for place, key in enumerate(("ttft_s", "tpot_s", "e2e_s", "queue_s"))
+    ]
+    table = Sheet("by_priority", columns, rows, title="by priority, the lowest number first")
     parts: list[RenderableType] = [Text(""), table]
     if "slo_attainment" in tiers[0]:
         kept = ", ".join(f"{percent(tier['slo_attainment'])} of tier {tier['priority']}" for tier in tiers)
@@ -154,7 +164,7 @@ def _append_warnings(body: Text, data: Mapping[str, Any]) -> None:
         )
 
 
-def _occupancy(data: Mapping[str, Any]) -> Text:
+def _occupancy(data: Mapping[str, Any]) -> Prose:
     text = Text()
     text.append(
         f"busy {percent(data['busy_share'])} of the time; {written(data['decoding_sequences'])} sequences decode and "
@@ -167,38 +177,41 @@ def _occupancy(data: Mapping[str, Any]) -> Text:
         text.append(f"\n{percent(data['cache_hit_share'])} of prompt tokens came from the cache (by tier: {tiers})")
         if data["cache_hit_share_unlimited"] is not None:
             text.append(f"; earlier prompts and answers hold {percent(data['cache_hit_share_unlimited'])}")
-    return text
+    return Prose(text)
 
 
-def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Table:
+def comparison_report(runs: Mapping[str, Mapping[str, Any]]) -> Sheet[Any]:
     """Several runs side by side, one column each."""
-    table = plain_table("compared on the same requests")
-    table.add_column("", no_wrap=True)
-    for name in runs:
-        table.add_column(name.replace(",", ",\n"), justify="right", overflow="fold")
+    rows: list[dict[str, Any]] = []
+
+    def add(name: str, unit: str, values: Sequence[float | None]) -> None:
+        column: Column[Any] = Column("", "", unit)
+        cells = column.cells(values)
+        rows.append({"quantity": name, **{run: cell.plain for run, cell in zip(runs, cells, strict=True)}})
+
     for key, name in (
         ("ttft_s", "time to first token"),
         ("tpot_s", "time per output token"),
         ("e2e_s", "whole request"),
     ):
         for q in ("p50", "p99"):
-            table.add_row(f"{name}, {q}", *(_seconds(data[key][q]) for data in runs.values()))
+            add(f"{name}, {q}", "s", [data[key][q] for data in runs.values()])
     for tier in sorted({one["priority"] for data in runs.values() for one in data["by_priority"]}):
         for key, name in (("ttft_s", "to first token"), ("tpot_s", "per output token")):
             found = [{one["priority"]: one for one in data["by_priority"]}.get(tier) for data in runs.values()]
-            table.add_row(
-                f"{name}, p99, tier {tier}", *("-" if one is None else _seconds(one[key]["p99"]) for one in found)
-            )
-    table.add_row("output tokens/s", *(format_count(data["output_tokens_per_s"]) for data in runs.values()))
+            add(f"{name}, p99, tier {tier}", "s", [None if one is None else one[key]["p99"] for one in found])
+    add("output tokens/s", "1", [data["output_tokens_per_s"] for data in runs.values()])
     if any("slo_attainment" in data for data in runs.values()):
-        table.add_row("within the limits", *(percent(data["slo_attainment"]) for data in runs.values()))
+        add("within the limits", "share", [data["slo_attainment"] for data in runs.values()])
     for key, name in (("input", "$ per M input tokens"), ("output", "$ per M output tokens"),
                       ("output_all_in", "$ per M output, all-in")):  # fmt: skip
         prices = [data.get(f"usd_per_mtok_{key}") for data in runs.values()]
         if any(price is not None for price in prices):
-            table.add_row(name, *("-" if price is None else format_usd(price) for price in prices))
-    table.add_row("preemptions", *(f"{data['preemptions']:,}" for data in runs.values()))
-    return table
+            add(name, "USD", prices)
+    add("preemptions", "whole", [data["preemptions"] for data in runs.values()])
+    columns: list[Column[Any]] = [Column("quantity")]
+    columns += [Column(run, run.replace(",", ", "), "figures") for run in runs]
+    return Sheet("compared", columns, rows, title="compared on the same requests")
 
 
 def rate_capacity_report(found: RateCapacity) -> Group:
@@ -213,13 +226,18 @@ def rate_capacity_report(found: RateCapacity) -> Group:
     else:
         body.append("No rate meets the limits. ", style="bold red")
         body.append(found.reason)
-    table = plain_table("rates that were tried")
-    for name in ("requests/s", "holds", "ttft", "tpot", "whole request"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in found.tried:
-        values = [_seconds(one.values.get(name, math.nan)) for name in ("ttft_s", "tpot_s", "e2e_s")]
-        table.add_row(f"{one.rate_per_s:.4g}", "yes" if one.holds else "no", *values)
-    return Group(Panel(body, title="capacity", title_align="left", border_style="none"), Text(""), table)
+    latencies = (("ttft_s", "ttft"), ("tpot_s", "tpot"), ("e2e_s", "whole request"))
+
+    def tried(key: str, title: str) -> Column[Any]:
+        return Column(f"values.{key}", title, "s", lambda one: one.values.get(key))
+
+    columns: list[Column[Any]] = [
+        Column("rate_per_s", "requests/s", "1"),
+        Column("holds", "holds", getter=lambda one: "yes" if one.holds else "no"),
+        *(tried(key, title) for key, title in latencies),
+    ]
+    table = Sheet("tried", columns, found.tried, title="rates that were tried")
+    return Group(Box(body, "capacity"), Text(""), table)
 
 
 _MOST_ROWS = 20
@@ -250,16 +268,14 @@ def capacity_report(capacity: Capacity, *, num_chips: int, need: ClusterNeed | N
             body.append("\n")
             body.append(need_text(need, capacity.cluster))
     parts: list[RenderableType] = [
-        Panel(
+        Box(
             body,
-            title=f"{capacity.model} on {capacity.cluster} ({num_chips} chips), {capacity.precision.short()}",
-            title_align="left",
-            subtitle=f"{asked}, {memory_share(capacity.memory_fraction, capacity.fraction_of)}",
-            subtitle_align="left",
-            border_style="none" if fitting else "red",
+            f"{capacity.model} on {capacity.cluster} ({num_chips} chips), {capacity.precision.short()}",
+            f"{asked}, {memory_share(capacity.memory_fraction, capacity.fraction_of)}",
+            "none" if fitting else "red",
         ),
         Text(""),
-        _table(fitting or capacity.rows, holds=bool(fitting)),
+        _layouts(fitting or capacity.rows, holds=bool(fitting)),
     ]
     return Group(*parts)
 
@@ -274,27 +290,23 @@ def nearest_reason(capacity: Capacity) -> str:
     return f"at most {best.total_concurrency:,} requests at once ({best.layout.label()})"
 
 
-def _table(rows: Sequence[CapacityRow], *, holds: bool) -> Table:
+def _layouts(rows: Sequence[CapacityRow], *, holds: bool) -> Sheet[CapacityRow]:
     shown = rows[:_MOST_ROWS] if holds else sorted(rows, key=lambda row: -row.kv_room_bytes)[:8]
     hidden = len(rows) - len(shown)
-    table = plain_table(
-        "layouts, most requests first; longest is the context of a single request a rank"
-        if holds
-        else "layouts with the most room",
-        caption=f"{hidden} more layouts; --json has all" if hidden else "",
-    )
-    for name in ("chips", "weights", "KV room", "KV/request", "longest", "replica", "cluster"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("layout", overflow="fold")
-    for row in shown:
-        table.add_row(
-            str(row.layout.chips_per_replica),
-            format_bytes(row.weights_bytes),
-            Text(format_bytes(row.kv_room_bytes), style="" if row.kv_room_bytes >= 0 else "red"),
-            format_bytes(row.kv_bytes_per_sequence),
-            format_count(row.max_context) if row.max_context < float("inf") else "unlimited",
-            f"{row.max_concurrency:,}",
-            f"{row.total_concurrency:,}",
-            row.layout.label(),
-        )
-    return table
+    columns: list[Column[CapacityRow]] = [
+        Column("total_concurrency", "requests", "whole", style="bold"),
+        Column("max_concurrency", "a replica", "whole"),
+        Column("layout.chips_per_replica", "chips", "whole"),
+        Column("weights_bytes", "weights", "B", priority=1),
+        Column("kv_room_bytes", "KV room", "B"),
+        Column("kv_bytes_per_sequence", "KV/request", "B"),
+        Column("max_context", "longest", "count", lambda row: _longest(row.max_context), priority=2),
+        Column("layout", "layout", "words", lambda row: row.layout.label()),
+    ]
+    told = "layouts, most requests first; longest is the context of a single request a rank"
+    caption = f"{hidden} more layouts; --json has all" if hidden else ""
+    return Sheet("layouts", columns, shown, told if holds else "layouts with the most room", caption)
+
+
+def _longest(context: float) -> float | str:
+    return context if math.isfinite(context) else "unlimited"

@@ -3,59 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from rackline.errors import InputError
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_axis, nothing_figure, stacked_bars
-from rackline.report.breakdown import plain_table, spaced
+from rackline.report.column import Column, Sheet, band_bar, bars_sheet, spaced
 from rackline.report.figure import Figure
-from rackline.report.wording import bar, percent, share, written
+from rackline.report.wording import Box, Prose, percent, share, written
 from rackline.search.train import TrainCandidate, TrainPlan, shares, timeline_of
 from rackline.training.schedules import Timeline
-from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd
+from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd, format_watts
 
 NAMES = {"F": "forward", "B": "backward", "W": "gradient of weights"}
+_BAND = 16  # characters of the bar of a band
+_STAGE = 8  # columns of the terminal before a line of stages
 _STYLES = {"F": "blue", "B": "green", "W": "yellow"}
 
 
 def gantt_text(
-    timeline: Timeline, width: int, most_devices: int = 16, *, bubble_fraction: float | None = None, note: str = ""
+    timeline: Timeline, width: int, most_devices: int = 6, *, bubble_fraction: float | None = None, note: str = ""
 ) -> Text:
-    """One line per stage: what it does when, a dot where it waits.
+    """What stages do when, a dot where they wait; neighbours share a line where there are many.
 
     Args:
         width: columns of the terminal.
         bubble_fraction: share of the step in which a stage waits, where the timeline is only a part of the step; that
             of the timeline by default.
         note: how the timeline differs from the step; empty where it is the step.
-        most_devices: stages that are shown; of more, evenly spread ones [count].
+        most_devices: lines; of more stages, neighbours share one [count].
     """
-    columns = max(width - 6, 20)
+    columns = max(width - _STAGE, 20)
     end = max((event.end for event in timeline.events), default=1.0)
-    shown = range(timeline.num_devices)
-    if timeline.num_devices > most_devices:
-        step = timeline.num_devices / most_devices
-        shown = sorted({int(i * step) for i in range(most_devices)} | {timeline.num_devices - 1})
+    rows = [_stage_cells(timeline, device, columns, end) for device in range(timeline.num_devices)]
     text = Text()
-    for device in shown:
-        cells = ["·"] * columns
-        for event in timeline.of_device[device]:
-            first = int(event.start / end * columns)
-            for column in range(first, max(first + 1, int(event.end / end * columns))):
-                if column < columns:
-                    cells[column] = event.slot.op
-        text.append(f"{device:>4}  ", style="dim")
-        for cell in cells:
+    for first, last in _folded(len(rows), most_devices):
+        label = f"{first}" if first == last else f"{first}-{last}"
+        text.append(f"{label:>{_STAGE - 2}}  ", style="dim")
+        for cell in rows[first]:
             text.append(cell, style=_STYLES.get(cell, "dim"))
         text.append("\n")
     waits = format_percent(timeline.bubble_fraction if bubble_fraction is None else bubble_fraction)
-    text.append(f"F forward, B backward, W gradient of weights; {waits} of the step waits (bubble){note}")
+    drawn = "" if timeline.num_devices <= most_devices else "; of each group of stages the first is drawn"
+    text.append(f"F forward, B backward, W gradient of weights; {waits} of the step waits (bubble){drawn}{note}")
     return text
+
+
+def _stage_cells(timeline: Timeline, device: int, columns: int, end: float) -> list[str]:
+    """What a stage does in each column of the terminal."""
+    cells = ["·"] * columns
+    for event in timeline.of_device[device]:
+        first = int(event.start / end * columns)
+        for column in range(first, min(max(first + 1, int(event.end / end * columns)), columns)):
+            cells[column] = event.slot.op
+    return cells
+
+
+def _folded(count: int, most: int) -> list[tuple[int, int]]:
+    """The stages in at most `most` groups of neighbours, the first and the last alone: (first, last) of each."""
+    if count <= most:
+        return [(one, one) for one in range(count)]
+    inner, groups = count - 2, most - 2
+    cuts = [1 + inner * place // groups for place in range(groups + 1)]
+    return [(0, 0), *((a, b - 1) for a, b in pairwise(cuts)), (count - 1, count - 1)]
 
 
 def schedule_trace(timeline: Timeline, title: str) -> dict[str, Any]:
@@ -95,15 +108,25 @@ def schedule_trace(timeline: Timeline, title: str) -> dict[str, Any]:
 LEAST_SHARE = 0.003
 
 
-def train_report(plan: TrainPlan, *, width: int, elapsed_s: float, timeline: Timeline | None = None) -> Group:
+def train_report(
+    plan: TrainPlan,
+    *,
+    band: tuple[float, float] | None = None,
+    band_of: str = "",
+    width: int,
+    elapsed_s: float,
+    timeline: Timeline | None = None,
+) -> Group:
     """Everything that `rackline train` prints.
 
     Args:
+        band: ends of the interval that held 90 % of measured steps [s]; None where none were measured.
+        band_of: which steps these were.
         width: columns of the terminal.
         elapsed_s: wall time of the search [s].
         timeline: of the best run's pipeline, None without one.
     """
-    parts: list[RenderableType] = [_headline(plan)]
+    parts: list[RenderableType] = [_headline(plan, band, band_of)]
     if plan.best:
         best = plan.best[0]
         parts += [_time(plan, best), _memory(plan, best)]
@@ -126,47 +149,46 @@ def _title(plan: TrainPlan) -> str:
 
 def _request(plan: TrainPlan) -> str:
     job = plan.system
-    text = f"{job.global_batch_sequences:,} sequences of {job.seq_len:,} tokens per step "
-    text += f"({format_count(job.global_batch_tokens)} tokens)"
+    text = f"{job.global_batch_sequences:,} sequences of {job.seq_len:,} tokens per step"
     if plan.tokens is not None:
         text += f", {format_count(plan.tokens)} tokens in all"
     return text
 
 
-def _headline(plan: TrainPlan) -> Panel:
+def _headline(plan: TrainPlan, band: tuple[float, float] | None, band_of: str) -> Box:
     body = Text()
     if not plan.best:
         body.append("Nothing fits. ", style="bold red")
         body.append(plan.reason.removeprefix("nothing fits: "))
-        return Panel(body, title=_title(plan), title_align="left", subtitle=_request(plan), border_style="red")
+        return Box(body, _title(plan), _request(plan), "red")
     best = plan.best[0]
     job, asked = plan.system, plan.asked_batch_tokens
-    body.append(layout_text(best), style="bold green")
-    body.append(f"\n{format_seconds(best.step_s)} a step", style="bold")
-    body.append(f" · MFU {percent(best.mfu)} (causal {percent(best.mfu_causal)}) · HFU {percent(best.hfu)}")
+    if best.days is not None:
+        body.append(f"{written(best.days)} days", style="bold green")
+        if best.usd is not None:
+            body.append(f" · {format_usd(best.usd)}", style="bold green")
+        if best.kwh is not None:
+            body.append(f" · {format_count(best.kwh)} kWh")
+        body.append(f" · goodput {percent(plan.reliability.goodput)}\n")
+    body.append(f"{format_seconds(best.step_s)} a step", style="bold green")
+    if band is not None:
+        low, high = band
+        body.append(f" · {format_seconds(low)} to {format_seconds(high)} ")
+        body.append_text(band_bar(low, best.step_s, high, width=_BAND))
+        body.append(f" 90 % of measured runs ({band_of})", style="dim")
+    body.append(f"\nMFU {percent(best.mfu)} (causal {percent(best.mfu_causal)}) · HFU {percent(best.hfu)}")
     body.append(f" · {best.tokens_per_s_per_chip:,.0f} tokens/s per chip · {best.binds} takes most")
     if best.power is not None:
         how = "" if best.power.basis == "kernels" else f" ({best.power.basis})"
-        body.append(f"\n{best.power.chip_w:,.0f} W a chip{how}, {best.power.wall_w:,.0f} W with its machine")
-        body.append(f" · {best.joules_per_token or 0.0:.3g} J a token")
-    if best.days is not None:
-        body.append(f"\n{best.days:,.1f} days", style="bold")
-        if best.usd is not None:
-            body.append(f" · {format_usd(best.usd)}", style="bold")
-        if best.kwh is not None:
-            body.append(f" · {format_count(best.kwh)} kWh")
-        body.append(f" · goodput {percent(plan.reliability.goodput)}")
+        body.append(
+            f"\n{format_watts(best.power.chip_w)} a chip{how}, {format_watts(best.power.wall_w)} with its machine"
+        )
+        body.append(f" · {written(best.joules_per_token or 0.0)} J a token")
+    body.append(f"\n{layout_text(best)}", style="bold")
     if asked is not None and asked != job.global_batch_tokens:
         body.append(f"\nbatch moved from {asked / job.seq_len:,.6g} to {job.global_batch_sequences:,} sequences, ")
         body.append("which replicas can share")
-    return Panel(
-        body,
-        title=_title(plan),
-        title_align="left",
-        subtitle=_request(plan),
-        subtitle_align="left",
-        border_style="green",
-    )
+    return Box(body, _title(plan), _request(plan), "green")
 
 
 def layout_text(one: TrainCandidate) -> str:
@@ -200,49 +222,40 @@ def shown_note(plan: TrainPlan, one: TrainCandidate, timeline: Timeline) -> str:
     return f"; drawn: the first {shown} of {count} micro-batches" if shown < count else ""
 
 
-def _time(plan: TrainPlan, best: TrainCandidate) -> Table:
+def _time(plan: TrainPlan, best: TrainCandidate) -> Sheet[Any]:
     count = plan.system.global_batch_sequences / (best.layout.dp * best.layout.micro_batch)
-    table = plain_table(
-        f"where the {format_seconds(best.step_s)} of a step go ({count:,.0f} micro-batches per replica)"
-    )
-    table.add_column("")
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    found = shares(best.step, count)
-    for name, value in sorted(found.items(), key=lambda item: -item[1]):
-        part = share(value, best.step_s)
-        if part >= LEAST_SHARE:
-            table.add_row(name, format_seconds(value), percent(part), Text(bar(part, 24), style="blue"))
-    return table
+    parts = sorted(shares(best.step, count).items(), key=lambda item: -item[1])
+    rows = [(name, value, share(value, best.step_s), "blue") for name, value in parts]
+    title = f"where the {format_seconds(best.step_s)} of a step go ({count:,.0f} micro-batches per replica)"
+    return bars_sheet("step", [row for row in rows if row[2] >= LEAST_SHARE], title=title, unit="s")
 
 
-def _memory(plan: TrainPlan, best: TrainCandidate) -> Table:
+def _memory(plan: TrainPlan, best: TrainCandidate) -> Sheet[Any]:
     has = plan.system.cluster.chip.hbm_bytes
     total = best.memory["total_bytes"]
-    table = plain_table(f"memory of the fullest chip: {format_bytes(total)} of {format_bytes(has)}")
-    table.add_column("")
-    table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    rows: list[tuple[str, float, float, str]] = []
     for name, value in best.memory.items():
         if name.endswith("_bytes") and name != "total_bytes" and value > 0:
             row = name.removesuffix("_bytes")
             if row == "activations":
-                row += f" ({written(best.memory['in_flight'])} micro-batches in flight)"
-            table.add_row(row, format_bytes(value), Text(bar(share(value, has), 24), style="yellow"))
-    return table
+                count = written(best.memory["in_flight"])
+                row += f" of {count} micro-batch{'' if count == '1' else 'es'}"
+            rows.append((row, value, share(value, has), "yellow"))
+    title = f"memory of the fullest chip: {format_bytes(total)} of {format_bytes(has)}"
+    return bars_sheet("memory", rows, title=title, unit="B")
 
 
-def _levels(best: TrainCandidate) -> Table:
-    table = plain_table("which level each group works on")
-    for name in ("group", "ranks", "in one domain", "level"):
-        table.add_column(name, justify="right" if name in ("ranks", "in one domain") else "left")
-    for one in best.levels:
-        table.add_row(one.name, f"{one.size:,}", f"{one.inside:,}", one.level)
-    return table
+def _levels(best: TrainCandidate) -> Sheet[Any]:
+    columns: list[Column[Any]] = [
+        Column("group", "group"),
+        Column("size", "ranks", "whole"),
+        Column("inside_domain", "in one domain", "whole"),
+        Column("level", "level"),
+    ]
+    return Sheet("levels", columns, best.levels, title="which level each group works on")
 
 
-def _reliability(plan: TrainPlan) -> Text:
+def _reliability(plan: TrainPlan) -> Prose:
     found = plan.reliability
     text = Text("a failure every ")
     text.append(format_seconds(found.between_failures_s), style="bold")
@@ -251,27 +264,24 @@ def _reliability(plan: TrainPlan) -> Text:
     )
     text.append(f", best every {format_seconds(found.interval_s)} (Young and Daly); goodput {percent(found.goodput)}")
     text.append(" (failure rate of Llama 3 on H100; storage and restart assumed)", style="dim")
-    return text
+    return Prose(text)
 
 
-def _others(plan: TrainPlan) -> Table:
-    table = plain_table("the fastest, one of each tp, pp, cp, ep")
-    table.add_column("layout", overflow="fold")
-    for name in ("step", "MFU", "memory", "days", "$"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in plan.best:
-        table.add_row(
-            layout_text(one),
-            format_seconds(one.step_s),
-            percent(one.mfu),
-            format_bytes(one.memory["total_bytes"]),
-            f"{one.days:,.1f}" if one.days is not None else "-",
-            format_usd(one.usd) if one.usd is not None else "-",
-        )
-    return table
+def _others(plan: TrainPlan) -> Sheet[TrainCandidate]:
+    texts, shared = differences([layout_text(one) for one in plan.best])
+    columns: list[Column[TrainCandidate]] = [
+        Column("step_s", "step", "s"),
+        Column("mfu", "MFU", "share"),
+        Column("memory.total_bytes", "memory", "B", lambda one: one.memory["total_bytes"]),
+    ]
+    if plan.tokens is not None:
+        columns += [Column("days", "days", "1"), Column("usd", "cost", "USD")]
+    columns.append(Column("layout", "layout", "words", lambda one: texts[plan.best.index(one)]))
+    title = "the fastest, one of each tp, pp, cp, ep"
+    return Sheet("fastest", columns, plan.best, title, f"all {shared.replace(',', ', ')}" if shared else "")
 
 
-def _footer(plan: TrainPlan, elapsed_s: float) -> Text:
+def _footer(plan: TrainPlan, elapsed_s: float) -> Prose:
     text = Text(style="dim")
     text.append(f"{plan.candidates_evaluated:,} runs considered, {plan.candidates_timed:,} fit and were timed, ")
     system = plan.system
@@ -285,7 +295,7 @@ def _footer(plan: TrainPlan, elapsed_s: float) -> Text:
     text.append("square that a causal mask leaves; HFU adds what is run again.")
     for note in system.precision.notes:
         text.append(f" {note}.")
-    return text
+    return Prose(text)
 
 
 ROW_HEIGHT = 20

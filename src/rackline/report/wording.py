@@ -6,10 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import assert_never
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
+from rich.panel import Panel
 from rich.text import Text
 
 from rackline.catalog import measured_stacks, release_numbers
@@ -108,7 +111,7 @@ def money_name(priced: bool) -> str:
     return "$" if priced else "chip-hours"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """One unit of time for a whole table, so that its columns compare at a glance."""
 
@@ -120,8 +123,8 @@ class Unit:
         """Seconds, milliseconds or microseconds, such that the longest time is at least 1."""
         for name, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
             if longest_s >= factor:
-                return cls(name=name, seconds=factor)
-        return cls(name="ns", seconds=1e-9)
+                return cls(name, factor)
+        return cls("ns", 1e-9)
 
     def text(self, value: float) -> str:
         """Three significant digits, three decimals at most; "-" for 0.
@@ -298,13 +301,23 @@ def memory_share(fraction: float, of: FractionOf) -> str:
             assert_never(of)
 
 
-_GLUE = "\ue000"  # one column wide and no space, so that no line ends there
+_EDGE = 6  # columns of an edge of a frame that are no title
 _UNIT = r"%|×|[mµn]?s|min|h|d|[kMGTPE]?i?B(?:/s)?|[kMG]?W|[kMGTPE]?FLOP(?:/s)?"
-_BEFORE_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNIT})(?!\w))")
+_BREAK = re.compile(rf"(?<=\d) (?={_UNIT}(?!\w))|( +|(?<=\w,)(?=[a-z_]+=))")
+"""Where a line may end: at spaces but those before a unit, and between the parts of a layout."""
+
+
+def line_ends(plain: str) -> list[int]:
+    """Places in one line of a text at which it may break.
+
+    >>> line_ends("tp=8,ep=2 in 30 ms")
+    [5, 10, 13]
+    """
+    return [found.end() for found in _BREAK.finditer(plain) if found[1] is not None]
 
 
 class Prose:
-    """Text that keeps a number and its unit on one line.
+    """Text that keeps a number and its unit on one line, and breaks a layout between its parts.
 
     It is no `Text`, because a console joins those that it prints into one of its own.
 
@@ -321,13 +334,65 @@ class Prose:
         """Without styles."""
         return self.text.plain
 
+    def lines(self, width: int) -> list[Text]:
+        """As lines of at most `width` columns."""
+        found: list[Text] = []
+        for paragraph in self.text.split("\n", allow_blank=True):
+            plain, start, fits, cuts = paragraph.plain, 0, 0, list[int]()
+            for end in [*line_ends(plain), len(plain)]:
+                while cell_len(plain[start:end].rstrip()) > width:
+                    start = fits if fits > start else start + width
+                    cuts.append(start)
+                fits = end
+            found += paragraph.divide(cuts) if cuts else [paragraph]
+        for line in found:
+            line.rstrip()
+        return found
+
+    @property
+    def longest_piece(self) -> int:
+        """Columns of the longest part that does not break."""
+        pieces = 0
+        for line in self.plain.split("\n"):
+            ends = [0, *line_ends(line), len(line)]
+            pieces = max([pieces, *(cell_len(line[a:b].rstrip()) for a, b in pairwise(ends))])
+        return pieces
+
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement.get(console, options, self.text)
+        longest = max((cell_len(line) for line in self.plain.split("\n")), default=0)
+        return Measurement(min(self.longest_piece, options.max_width), min(longest, options.max_width))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        glued = self.text.copy()
-        glued.plain = _BEFORE_UNIT.sub(_GLUE, glued.plain)
-        lines = glued.wrap(console, options.max_width)
-        for line in lines:
-            line.plain = line.plain.replace(_GLUE, " ").rstrip()
-        yield Text("\n").join(lines)
+        yield Text("\n").join(self.lines(options.max_width))
+
+
+class Box:
+    """An answer in a frame, with what it is of in the upper edge and what was asked in the lower one.
+
+    A title that is longer than the edge stands inside the frame, whole.
+
+    Args:
+        body: the answer.
+        title: what it is of.
+        subtitle: what was asked.
+        style: of the frame.
+    """
+
+    def __init__(self, body: Text, title: str, subtitle: str = "", style: str = "none") -> None:
+        self.body, self.title, self.subtitle, self.style = body, title, subtitle, style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.max_width - _EDGE
+        title, subtitle, body = self.title, self.subtitle, self.body.copy()
+        if cell_len(title) > room:
+            title, body = "", Text.assemble((f"{title}\n", "bold"), body)
+        if cell_len(subtitle) > room:
+            subtitle, body = "", Text.assemble(body, (f"\n{subtitle}", "dim"))
+        yield Panel(
+            Prose(body),
+            title=title or None,
+            title_align="left",
+            subtitle=subtitle or None,
+            subtitle_align="left",
+            border_style=self.style,
+        )

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from rackline.report.breakdown import plain_table, spaced
+from rackline.report.column import Column, Sheet, spaced
 from rackline.sweeps.file import Sense
 from rackline.sweeps.read import Binding, Crossovers
 from rackline.sweeps.sensitivity import Effect, Sensitivity
@@ -92,29 +91,33 @@ def value_text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 1e6):
         return f"{int(value):,}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    text = f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    return text if "e" not in text else f"{value:.10f}".rstrip("0")
 
 
-def rows_table(rows: Sequence[Mapping[str, Any]], title: str, most: int, columns: Sequence[str]) -> Table:
+def rows_table(
+    rows: Sequence[Mapping[str, Any]], title: str, most: int, columns: Sequence[str]
+) -> Sheet[Mapping[str, Any]]:
     """Rows as a table; columns that are the same everywhere are left out and said below it.
 
     Args:
         most: rows that are shown [count].
         columns: that are shown, in the order of the rows.
     """
-    shown = list(rows)[:most]
     names = [name for name in rows[0] if name in columns] if rows else list[str]()
     same = [name for name in names if len(rows) > 1 and all(row[name] == rows[0][name] for row in rows)]
     said = [f"{name} {value_text(rows[0][name])}" for name in same]
     more = [f"{len(rows) - most:,} more rows"] if len(rows) > most else []
-    table = plain_table(title, caption="; ".join([*more, *([f"all: {', '.join(said)}"] if said else [])]))
-    kept = [name for name in names if name not in same]
-    for name in kept:
-        texts = [row[name] for row in shown]
-        table.add_column(name, justify="left" if any(isinstance(one, str) for one in texts) else "right")
-    for row in shown:
-        table.add_row(*(value_text(row[name]) for name in kept))
-    return table
+    caption = "; ".join([*more, *([f"all: {', '.join(said)}"] if said else [])])
+    shown = [_column(name, rows[:most]) for name in names if name not in same]
+    return Sheet("rows", shown, rows[:most], title, caption)
+
+
+def _column(name: str, rows: Sequence[Mapping[str, Any]]) -> Column[Mapping[str, Any]]:
+    texts = any(isinstance(row[name], str) for row in rows)
+    return Column(name, name, "words" if texts else "figures", lambda row: value_text(row[name]))
 
 
 def queried_report(found: Queried) -> RenderableType:
@@ -164,19 +167,16 @@ def _head(found: Shown) -> RenderableType:
     return text
 
 
-def _binding(found: Shown) -> RenderableType:
+def _binding(found: Shown) -> Sheet[Binding]:
     first = next(iter(found.objectives))
-    table = plain_table(f"where constraints bind (best {first})")
-    for name in ("constraint", "broken by", "by it alone", "best with all", "without it"):
-        table.add_column(name, justify="left" if name == "constraint" else "right")
-    for one in found.binding:
-        label = f"{one.constraint}: {one.text}" if one.text else one.constraint
-        table.add_row(label, _share(one.broken), _share(one.alone), value_text(one.best), value_text(one.best_without))
-    return table
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.3g} %"
+    columns: list[Column[Binding]] = [
+        Column("constraint", "constraint", "words", lambda one: ": ".join(filter(None, (one.constraint, one.text)))),
+        Column("broken", "broken by", "share"),
+        Column("alone", "by it alone", "share"),
+        Column("best", "best with all", "figures", lambda one: value_text(one.best)),
+        Column("best_without", "without it", "figures", lambda one: value_text(one.best_without)),
+    ]
+    return Sheet("binding", columns, found.binding, title=f"where constraints bind (best {first})")
 
 
 def _sensitivities(found: Shown) -> RenderableType:
@@ -186,32 +186,29 @@ def _sensitivities(found: Shown) -> RenderableType:
         "grid": "on the grid; approximate where points have no result",
         "bins": "bins of the draws, 95 % confidence",
     }[found.sensitivities[0].how]
-    table = plain_table(f"Sobol' indices of {first}", caption=f"{how}; all points with a result")
-    for name in ("quantity", "alone", "", "with interactions", " "):
-        table.add_column(name, justify="left" if name == "quantity" else "right")
-    for one in found.sensitivities:
-        table.add_row(
-            one.quantity,
-            _share(one.first),
-            _ends(one.first_low, one.first_high),
-            "-" if one.total is None else _share(one.total),
-            _ends(one.total_low, one.total_high),
-        )
-    return table
+    columns: list[Column[Sensitivity]] = [
+        Column("quantity", "quantity", "words"),
+        Column("first", "alone", "share"),
+        Column("first_low", "from", "share", priority=1),
+        Column("first_high", "to", "share", priority=1),
+        Column("total", "with interactions", "share"),
+        Column("total_low", "from", "share", priority=1),
+        Column("total_high", "to", "share", priority=1),
+    ]
+    title = f"Sobol' indices of {first}"
+    return Sheet("sensitivities", columns, found.sensitivities, title, f"{how}; all points with a result")
 
 
-def _ends(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"{100 * low:.3g} to {100 * high:.3g}"
-
-
-def _tornado(found: Shown) -> RenderableType:
+def _tornado(found: Shown) -> Sheet[Effect]:
     first = next(iter(found.objectives))
-    table = plain_table(f"tornado: median {first} at the ends of each quantity")
-    for name in ("quantity", "from", "to", "there", "and there"):
-        table.add_column(name, justify="left" if name == "quantity" else "right")
-    for one in found.tornado:
-        table.add_row(one.quantity, one.low, one.high, value_text(one.at_low), value_text(one.at_high))
-    return table
+    columns: list[Column[Effect]] = [
+        Column("quantity", "quantity", "words"),
+        Column("low", "from", "figures"),
+        Column("high", "to", "figures"),
+        Column("at_low", "there", "figures", lambda one: value_text(one.at_low)),
+        Column("at_high", "and there", "figures", lambda one: value_text(one.at_high)),
+    ]
+    return Sheet("tornado", columns, found.tornado, title=f"tornado: median {first} at the ends of each quantity")
 
 
 def _crossovers(found: Shown) -> RenderableType:

@@ -17,7 +17,7 @@ from rackline.api.question import Question, question
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.extras import load_optional
-from rackline.report.breakdown import plain_table
+from rackline.report.column import facts
 from rackline.sweeps.optimum import Optimum
 from rackline.sweeps.run import Forecast, Ran
 from rackline.sweeps.show_report import value_text
@@ -301,26 +301,25 @@ def sweep_report(found: Any) -> RenderableType:
 
 
 def _forecast(found: Forecast) -> RenderableType:
-    table = plain_table()
-    table.add_column("")
-    table.add_column("")
     each = "questions, each asked by itself" if found.asks_each else "tables"
     rows = f", {found.rows:,} rows" if found.rows != found.points else ""
-    table.add_row("points", f"{found.points:,}{rows}")
-    table.add_row(each, f"{found.tables:,}")
-    table.add_row("shards", f"{found.shards:,}, {found.missing:,} not there yet")
-    table.add_row("on disk", f"about {format_bytes(found.bytes)}")
-    table.add_row("time", f"about {format_seconds(found.seconds)} ({format_seconds(found.core_s)} of one core)")
-    table.add_row("cost", f"about {format_usd(found.usd)}")
     words = {
         "table": "question" if found.asks_each else "table (about 10 ms each)",
         "lane": "coefficients of the table",
         "point": "batch",
         "after": "arithmetic of the results",
     }
+    known = [
+        ("points", f"{found.points:,}{rows}"),
+        (each, f"{found.tables:,}"),
+        ("shards", f"{found.shards:,}, {found.missing:,} not there yet"),
+        ("on disk", f"about {format_bytes(found.bytes)}"),
+        ("time", f"about {format_seconds(found.seconds)} ({format_seconds(found.core_s)} of one core)"),
+        ("cost", f"about {format_usd(found.usd)}"),
+    ]
     for name, level in found.levels.items():
-        table.add_row(name, f"another {words[level]}" if level == "table" else words[level])
-    return table
+        known.append((name, f"another {words[level]}" if level == "table" else words[level]))
+    return facts("forecast", known)
 
 
 def _ran(found: Ran) -> RenderableType:
@@ -352,10 +351,5 @@ def _optimum(found: Optimum) -> RenderableType:
     head = Text(f"{sweep_line(found)}\n{space}, {how}")
     if found.best is None:
         return head
-    table = plain_table()
-    table.add_column("")
-    table.add_column("")
-    for name, value in found.best.items():
-        if name not in ("reason", "feasible"):
-            table.add_row(name, value_text(value))
-    return Group(head, table)
+    known = [(name, value_text(value)) for name, value in found.best.items() if name not in ("reason", "feasible")]
+    return Group(head, facts("best", known))

@@ -17,7 +17,7 @@ from rackline.processes import mapped
 from rackline.serving.stack import Stack
 from rackline.validation.cases import Case, CaseSet
 from rackline.validation.fit_cases import FIRST_TOKEN, prepare, shipped_numbers
-from rackline.validation.page import Sheet, fill_block
+from rackline.validation.page import PageTable, fill_block
 from rackline.validation.refit import Fold, score_fold
 from rackline.validation.scoreboard import Stats, statistics
 from rackline.validation.serving_fit import fit_numbers
@@ -177,7 +177,7 @@ def _ablating(cases: tuple[Case, ...], calibration: str) -> Callable[[str], Abla
     return ablated
 
 
-def ablation_sheet(rows: Sequence[Ablated]) -> Sheet:
+def ablation_sheet(rows: Sequence[Ablated]) -> PageTable:
     """Errors without each effect."""
     kinds = ("median", "p90", "bias")
 
@@ -185,7 +185,7 @@ def ablation_sheet(rows: Sequence[Ablated]) -> Sheet:
         errors = [f"{100 * error:.1f} %" for error in (stats.median_abs_error, stats.p90_abs_error)]
         return [*errors, f"{100 * stats.bias:+.1f} %"]
 
-    return Sheet(
+    return PageTable(
         title="median, 90th percentile and bias of the error",
         heads=("switched off", "instead", *(f"{metric} {kind}" for metric in METRICS for kind in kinds)),
         rows=[

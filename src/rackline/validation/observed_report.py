@@ -8,18 +8,18 @@ from datetime import UTC, datetime
 from typing import Any, TypedDict
 
 import numpy as np
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.catalog.objects import schema_of
 from rackline.files import rounded, toml_text
 from rackline.passes.features import Array
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_axis, log_axis, thinned
-from rackline.report.breakdown import plain_table
+from rackline.report.column import Column, Sheet
 from rackline.report.figure import Figure
-from rackline.report.wording import percent, written
+from rackline.report.wording import Prose, percent, written
 from rackline.serving.stack import Stack
-from rackline.units import format_count, format_percent, format_seconds
+from rackline.units import format_count, format_seconds
 from rackline.validation.observed import ObservedRun
 from rackline.validation.observed_fit import DETERMINED, Estimate, ObservedFit
 
@@ -117,17 +117,19 @@ def observed_report(run: ObservedRun) -> Group:
             body.append(f"\n  {reason}", style="dim")
     if data["retries"]:
         body.append(f"\nsent again {data['retries']:,} times after 429 or 503")
-    table = plain_table("latency")
-    for name in ("", "mean", "p50", "p90", "p99"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for (_, label), spread in zip(_TIMES.items(), (data["ttft_s"], data["tpot_s"], data["e2e_s"]), strict=True):
-        table.add_row(label, *map(_seconds, (spread["mean"], spread["p50"], spread["p90"], spread["p99"])))
-    parts = [body, Text(""), table]
+    spreads = (data["ttft_s"], data["tpot_s"], data["e2e_s"])
+    rows = [{"latency": label, **spread} for label, spread in zip(_TIMES.values(), spreads, strict=True)]
+    columns: list[Column[Any]] = [
+        Column("latency"),
+        *(Column(name, name, "s") for name in ("mean", "p50", "p90", "p99")),
+    ]
+    table = Sheet("latency", columns, rows, title="latency")
+    parts: list[RenderableType] = [body, Text(""), table]
     found = run.generator
     if found is not None:
         late, lag, busy = _seconds(found.late_p99_s), _seconds(found.lag_p99_s), percent(found.busy_share)
         told = f"load generator: sent {late} late, read {lag} late at p99; {busy} of a core, at most "
-        parts.append(Text(f"\n{told}{found.in_flight:,} requests at once", style="dim"))
+        parts.append(Prose(f"\n{told}{found.in_flight:,} requests at once", style="dim"))
     return Group(*parts)
 
 
@@ -168,6 +170,7 @@ def observed_figure(run: ObservedRun) -> Figure:
     )
 
 
+_ERRORS = {"shipped": "shipped", "fitted": "fitted", "held_out": "held out"}
 _METRICS = {"ttft_s": "time to first token", "tpot_s": "time per output token"}
 
 
@@ -177,31 +180,36 @@ def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
     head = Text()
     head.append(f"{fit.requests:,} requests of {fit.runs:,} {'run' if fit.runs == 1 else 'runs'}", style="bold green")
     head.append(f" of {fit.stack.name} on {fit.chip} ({kernels})")
-    numbers = plain_table("numbers")
-    for name in ("", "shipped", "fitted", "68 % interval", "determined"):
-        numbers.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for one in fit.estimates:
-        numbers.add_row(
-            one.meaning, _shown(one, one.shipped), _shown(one, one.value),
-            f"{_shown(one, one.low)} to {_shown(one, one.high)}",
-            Text(percent(one.determined), style="" if one.determined >= DETERMINED else "yellow"),
-        )  # fmt: skip
-    errors = plain_table("|predicted / measured - 1|, median / 90th percentile")
-    for name in ("", "shipped", "fitted", "held out"):
-        errors.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for one in fit.errors:
-        errors.add_row(
-            _METRICS[one.metric],
-            *(f"{format_percent(a)} / {format_percent(b)}" for a, b in (
-                (one.shipped_median, one.shipped_p90), (one.fitted_median, one.fitted_p90),
-                (one.held_out_median, one.held_out_p90),
-            )),
-        )  # fmt: skip
+    columns: list[Column[Estimate]] = [
+        Column("meaning", "", "words"),
+        Column("shipped", "shipped", "figures", lambda one: _shown(one, one.shipped)),
+        Column("value", "fitted", "figures", lambda one: _shown(one, one.value)),
+        Column("low", "68 % from", "figures", lambda one: _shown(one, one.low)),
+        Column("high", "to", "figures", lambda one: _shown(one, one.high)),
+        Column("determined", "determined", "figures", _determined),
+    ]
+    numbers = Sheet("numbers", columns, fit.estimates, title="numbers")
+    pairs = [(f"{kind}_median", f"{kind}_p90", title) for kind, title in _ERRORS.items()]
+    of: list[Column[Any]] = [Column("metric", "", getter=lambda one: _METRICS[one.metric])]
+    for median, p90, title in pairs:
+        of += [Column(median, title, "share"), Column(p90, "p90", "share")]
+    errors = Sheet("errors", of, fit.errors, title="|predicted / measured - 1|, median and 90th percentile")
     what = "each run" if fit.folds == fit.runs else "each quarter of the time"
-    parts = [head, Text(""), numbers, Text(""), errors, Text(f"held out: {what} in turn", style="dim")]
+    parts: list[RenderableType] = [
+        head,
+        Text(""),
+        numbers,
+        Text(""),
+        errors,
+        Text(f"held out: {what} in turn", style="dim"),
+    ]
     if files:
         parts.append(Text(f"written to {', '.join(files)}", style="dim"))
     return Group(*parts)
+
+
+def _determined(one: Estimate) -> Text:
+    return Text(percent(one.determined), style="" if one.determined >= DETERMINED else "yellow")
 
 
 def _shown(one: Estimate, value: float) -> str:

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from rackline.errors import InputError
 from rackline.files import read_text, write_text
-from rackline.report.breakdown import plain_table
+from rackline.report import column
 
 BEGIN, END = "<!-- scoreboard: begin -->", "<!-- scoreboard: end -->"
 RUNS_BEGIN, RUNS_END = "<!-- real servers: begin -->", "<!-- real servers: end -->"
@@ -27,7 +25,7 @@ _TITLES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
+class PageTable:
     """A table for the terminal and for a page.
 
     Args:
@@ -47,16 +45,13 @@ class Sheet:
         rule = "|---" * self.texts + "|---:" * (len(self.heads) - self.texts) + "|"
         return ["", f"| {' | '.join(self.heads)} |", rule, *(f"| {' | '.join(row)} |" for row in self.rows)]
 
-    def table(self) -> Table:
+    def table(self) -> column.Sheet[Any]:
         """The same for the terminal."""
-        found = plain_table(self.title)
-        for place, name in enumerate(self.heads):
-            is_text = place < self.texts
-            head = name if is_text else "\n".join(name.rsplit(" ", 1))
-            found.add_column(head, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
-        for row in self.rows:
-            found.add_row(*row)
-        return found
+        columns: list[column.Column[Any]] = [
+            column.Column(name, name, "words" if place < self.texts else "figures")
+            for place, name in enumerate(self.heads)
+        ]
+        return column.Sheet(self.title, columns, [tuple(row) for row in self.rows], self.title)
 
 
 def markdown(stored: Mapping[str, Any], by_what: Sequence[str] = tuple(_TITLES)) -> str:
@@ -66,17 +61,25 @@ def markdown(stored: Mapping[str, Any], by_what: Sequence[str] = tuple(_TITLES))
         "bias is median(predicted / measured) − 1; calibration "
         + ("of each case's own stack." if stored["calibration"] == "auto" else f"{stored['calibration']}."),
     ]
-    lines += Sheet(
+    lines += PageTable(
         heads=("measured", *_HEADS), rows=[(name, *_cells(stats)) for name, stats in stored["metrics"].items()]
     ).markdown()
     for by in by_what:
         rows = [row for row in stored["groups"] if row["by"] == by and row["supported"]]
         if rows:
             cells = [(row["metric"], row["group"], *_cells(row)) for row in rows]
-            lines += ["", f"### {_TITLES[by]}", *Sheet(heads=("measured", by, *_HEADS), rows=cells, texts=2).markdown()]
+            lines += [
+                "",
+                f"### {_TITLES[by]}",
+                *PageTable(heads=("measured", by, *_HEADS), rows=cells, texts=2).markdown(),
+            ]
     if stored["unsupported"]:
         cells = [(row["kind"], f"{row['n']:,}", _escaped(row["reason"])) for row in stored["unsupported"]]
-        lines += ["", "### Not supported", *Sheet(heads=("kind", "cases", "reason"), rows=cells, texts=3).markdown()]
+        lines += [
+            "",
+            "### Not supported",
+            *PageTable(heads=("kind", "cases", "reason"), rows=cells, texts=3).markdown(),
+        ]
     return "\n".join(lines)
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rackline.report.wording import written
 from rackline.units import format_seconds
 from rackline.validation.ablation import Ablated, ablation_sheet
-from rackline.validation.page import Sheet, fill_block
+from rackline.validation.page import PageTable, fill_block
 from rackline.validation.refit import LeftOut, Refit
 from rackline.validation.report import percent, scoreboard_report
 from rackline.validation.scoreboard import Score, Stats, statistics
@@ -56,7 +57,7 @@ def _head(said: str, elapsed_s: float | None) -> Text:
 _HEADS = ("median", "p90", "bias", "in sample: median", "in sample: p90", "in sample: bias", "mean of models")
 
 
-def _summary(found: Refit) -> Sheet:
+def _summary(found: Refit) -> PageTable:
     """Errors left out and in sample of each metric, and of ttft_s where the KV fits."""
 
     def of(scores: Sequence[Score], metric: str) -> Stats:
@@ -72,7 +73,7 @@ def _summary(found: Refit) -> Sheet:
             fits = [found.where_kv_fits(scores) for scores in (found.board.scores, found.whole.scores)]
             rows.append(("ttft_s, KV fits", *(cell for stats in fits for cell in _cells(stats)), "", ""))
     title = f"each {found.by} held out, and a fit to all cases"
-    return Sheet(title=title, heads=("measured", *_HEADS, "worst model"), rows=rows)
+    return PageTable(title=title, heads=("measured", *_HEADS, "worst model"), rows=rows)
 
 
 def _cells(stats: Stats) -> list[str]:
@@ -81,12 +82,12 @@ def _cells(stats: Stats) -> list[str]:
 
 def _number(name: str, value: float) -> str:
     factor, unit = _UNITS.get(name, (1.0, ""))
-    return f"{value * factor:.3g} {unit}".strip()
+    return f"{written(value * factor)} {unit}".strip()
 
 
-def _numbers(ranges: Mapping[str, tuple[float, float, float]]) -> Sheet:
+def _numbers(ranges: Mapping[str, tuple[float, float, float]]) -> PageTable:
     rows = [(name, *(_number(name, value) for value in values)) for name, values in ranges.items()]
-    return Sheet(title="fitted parameters", heads=("number", "least", "most", "all cases"), rows=rows)
+    return PageTable(title="fitted parameters", heads=("number", "least", "most", "all cases"), rows=rows)
 
 
 def refit_markdown(found: Refit) -> str:
@@ -112,7 +113,7 @@ def _groups(found: Refit) -> list[Sheet]:
         cells = [(fold, [_pair(fold.metrics.get(metric)) for metric in metrics]) for fold in found.folds]
         rows = [(one.left_out, str(one.num_cases), *own) for one, own in cells if set(own) != {"-"}]
         if metrics:
-            sheets.append(Sheet(heads=(f"left out {found.by}", "cases", *metrics), rows=rows))
+            sheets.append(PageTable(heads=(f"left out {found.by}", "cases", *metrics), rows=rows))
     return sheets
 
 
@@ -144,7 +145,7 @@ def train_marks(by: TrainLeftOut) -> tuple[str, str]:
     return f"<!-- training left out by {by}: begin -->", f"<!-- training left out by {by}: end -->"
 
 
-def _training(found: TrainRefit) -> Sheet:
+def _training(found: TrainRefit) -> PageTable:
     named = [
         ("in sample", found.whole.stats),
         (f"each {_NAMES[found.by]} held out", found.left_out),
@@ -155,7 +156,7 @@ def _training(found: TrainRefit) -> Sheet:
         for name, one in named
     ]
     title = "error of the step time, |predicted / measured - 1|"
-    return Sheet(title=title, heads=("", "cases", "median error", "p90", "within 20 %", "bias"), rows=cells)
+    return PageTable(title=title, heads=("", "cases", "median error", "p90", "within 20 %", "bias"), rows=cells)
 
 
 def _notes(found: TrainRefit) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from rackline.errors import RacklineError
-from rackline.report.breakdown import plain_table
+from rackline.report.column import Column, Sheet
 from rackline.report.wording import RESOURCE_NAMES
 from rackline.units import format_count, format_seconds
 from rackline.validation.cases import Case
@@ -20,6 +18,7 @@ from rackline.validation.predict import Predictor
 from rackline.validation.scoreboard import GROUPED_BY, Score, Scoreboard, Stats, WorstCase, WorstPass
 from rackline.validation.speculation import speculation_sheet
 
+R = TypeVar("R")
 _MOST_GROUPS = 12
 PARTS_OF_STEPS = {
     "rollouts_s": "rollouts",
@@ -66,20 +65,34 @@ def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, widt
     return Group(*parts)
 
 
-def _stats_columns(table: Table) -> None:
-    for name in ("predicted", "median", "p90", "≤ 20 %", "bias"):
-        table.add_column(name, justify="right", no_wrap=True)
+def stats_columns(of: Callable[[R], Stats | None]) -> list[Column[R]]:
+    """What tables show of errors.
 
+    Args:
+        of: the errors of a row; None for a heading.
+    """
 
-def _stats_cells(stats: Stats) -> list[str | Text]:
-    missing = stats.supported < stats.n
-    count = f"{stats.supported:,}/{stats.n:,}" if missing else f"{stats.n:,}"
+    def read(key: str, title: str, unit: str, show: Callable[[Stats], Any]) -> Column[R]:
+        def value(row: R) -> Any:
+            stats = of(row)
+            return "" if stats is None else show(stats)
+
+        return Column(key, title, unit, value)
+
+    def count(stats: Stats) -> Text:
+        missing = stats.supported < stats.n
+        text = f"{stats.supported:,}/{stats.n:,}" if missing else f"{stats.n:,}"
+        return Text(text, style="yellow" if missing else "")
+
+    def median(stats: Stats) -> Text:
+        return Text(percent(stats.median_abs_error), style=_style(stats.median_abs_error))
+
     return [
-        Text(count, style="yellow" if missing else ""),
-        Text(percent(stats.median_abs_error), style=_style(stats.median_abs_error)),
-        percent(stats.p90_abs_error),
-        percent(stats.share_within_20),
-        percent(stats.bias, signed=True),
+        read("supported", "predicted", "figures", count),
+        read("median_abs_error", "median", "figures", median),
+        read("p90_abs_error", "p90", "figures", lambda stats: percent(stats.p90_abs_error)),
+        read("share_within_20", "≤ 20 %", "figures", lambda stats: percent(stats.share_within_20)),
+        read("bias", "bias", "figures", lambda stats: percent(stats.bias, signed=True)),
     ]
 
 
@@ -95,60 +108,59 @@ def percent(fraction: float, *, signed: bool = False) -> str:
     return f"{100 * fraction:+,.{digits}f} %" if signed else f"{100 * fraction:,.{digits}f} %"
 
 
-def _metrics(board: Scoreboard) -> Table:
-    table = plain_table("error = |predicted / measured - 1|; bias = median(predicted / measured) - 1")
-    table.add_column("measured", overflow="fold")
-    _stats_columns(table)
-    for name, stats in board.metrics.items():
-        table.add_row(name, *_stats_cells(stats))
-    return table
+def _metrics(board: Scoreboard) -> Sheet[Any]:
+    columns: list[Column[Any]] = [Column("metric", "measured"), *stats_columns(lambda row: row[1])]
+    title = "error = |predicted / measured - 1|; bias = median(predicted / measured) - 1"
+    return Sheet("metrics", columns, list(board.metrics.items()), title)
 
 
-def _groups(board: Scoreboard, by: str) -> Table | None:
+def _groups(board: Scoreboard, by: str) -> Sheet[Any] | None:
     """Groups with predictions, the largest first; None if there is only one."""
     groups = [group for group in board.groups if group.by == by and group.stats.supported]
     if len({group.group for group in groups}) < 2:
         return None
-    table = plain_table(f"by {by}")
-    table.add_column("", overflow="fold")
-    _stats_columns(table)
+    rows: list[tuple[Text | str, Stats | None]] = []
     hidden = 0
     for metric in dict.fromkeys(group.metric for group in groups):
-        rows = [group for group in groups if group.metric == metric]
-        hidden += max(len(rows) - _MOST_GROUPS, 0)
-        table.add_row(Text(metric, style="bold"))
-        for group in rows[:_MOST_GROUPS]:
+        found = [group for group in groups if group.metric == metric]
+        hidden += max(len(found) - _MOST_GROUPS, 0)
+        rows.append((Text(metric, style="bold"), None))
+        for group in found[:_MOST_GROUPS]:
             name = _bare(group.group) if by == "model" else group.group
-            table.add_row(Padding(Text(name, overflow="fold"), (0, 0, 0, 2)), *_stats_cells(group.stats))
-    if hidden:
-        table.caption = f"{hidden} smaller groups; --json shows all"
-    return table
+            rows.append((f"  {name}", group.stats))
+    columns: list[Column[Any]] = [Column("group", unit="words"), *stats_columns(lambda row: row[1])]
+    caption = f"{hidden} smaller groups; --json shows all" if hidden else ""
+    return Sheet(f"by_{by}", columns, rows, f"by {by}", caption)
 
 
-def _parts(board: Scoreboard) -> Table:
+def _parts(board: Scoreboard) -> Sheet[Any]:
     """Parts of steps of reinforcement learning beside their prediction; lengths and layouts are not all published."""
-    table = plain_table("parts of steps: measured and predicted, with shares of the step")
-    table.add_column("case", overflow="fold")
-    for name in ("part", "measured", "share", "predicted", "share"):
-        table.add_column(name, justify="left" if name == "part" else "right", no_wrap=True)
     whole = {score.where: score for score in board.scores if score.metric == "rl_step_s"}
+    rows: list[dict[str, Any]] = []
     before = ""
     for score in board.scores:
-        step, part = whole.get(score.where), PARTS_OF_STEPS.get(score.metric, "whole step")
-        groups = score.groups
-        shares = ("", "") if step is None else (score.measured / step.measured, score.predicted / step.predicted)
-        cells = [share if isinstance(share, str) else percent(share) for share in shares]
+        step, groups = whole.get(score.where), score.groups
         name = f"{_bare(groups['model'])}, {groups['chip']}, {groups['stack']} ({score.where.rpartition(' ')[2]})"
-        table.add_row(
-            "" if score.where == before else name,
-            part,
-            format_seconds(score.measured),
-            cells[0],
-            format_seconds(score.predicted),
-            cells[1],
+        rows.append(
+            {
+                "case": "" if score.where == before else name,
+                "part": PARTS_OF_STEPS.get(score.metric, "whole step"),
+                "measured_s": score.measured,
+                "measured_share": "" if step is None else score.measured / step.measured,
+                "predicted_s": score.predicted,
+                "predicted_share": "" if step is None else score.predicted / step.predicted,
+            }
         )
         before = score.where
-    return table
+    columns: list[Column[Any]] = [
+        Column("case", "case", "words"),
+        Column("part", "part"),
+        Column("measured_s", "measured", "s"),
+        Column("measured_share", "share", "share"),
+        Column("predicted_s", "predicted", "s"),
+        Column("predicted_share", "share", "share"),
+    ]
+    return Sheet("parts", columns, rows, "parts of steps: measured and predicted, with shares of the step")
 
 
 def _bare(name: str) -> str:
@@ -156,15 +168,15 @@ def _bare(name: str) -> str:
     return name.rsplit("/", 1)[-1] if name.count("/") == 1 else name
 
 
-def _unsupported(board: Scoreboard) -> Table:
-    table = plain_table(f"{len(board.unsupported):,} cases without prediction")
-    table.add_column("cases", justify="right", no_wrap=True)
-    table.add_column("kind", no_wrap=True)
-    table.add_column("why", overflow="fold")
-    table.add_column("first", overflow="fold", max_width=32)
-    for (kind, cause), cases in board.reasons().items():
-        table.add_row(f"{len(cases):,}", kind, cause, Text(cases[0].where, style="dim"))
-    return table
+def _unsupported(board: Scoreboard) -> Sheet[Any]:
+    columns: list[Column[Any]] = [
+        Column("cases", "cases", "whole", lambda row: len(row[1])),
+        Column("kind", "kind", getter=lambda row: row[0][0]),
+        Column("why", "why", "words", lambda row: row[0][1]),
+        Column("first", "first", "words", lambda row: row[1][0].where, style="dim"),
+    ]
+    title = f"{len(board.unsupported):,} cases without prediction"
+    return Sheet("unsupported", columns, list(board.reasons().items()), title)
 
 
 def _value(metric: str, value: float) -> str:
@@ -173,26 +185,25 @@ def _value(metric: str, value: float) -> str:
     return format_seconds(value)
 
 
-def _worst(worst: Sequence[Mapping[str, Any]], width: int) -> Table:
-    table = plain_table("the worst cases, and where the time goes in their passes")
-    table.add_column("case", overflow="fold")
-    table.add_column("measured", justify="right", no_wrap=True)
-    table.add_column("predicted", justify="right", no_wrap=True)
-    table.add_column("error", justify="right", no_wrap=True)
-    for entry in worst:
-        metric = str(entry["metric"])
+def _worst(worst: Sequence[Mapping[str, Any]], width: int) -> Sheet[Any]:
+    def case(entry: Mapping[str, Any]) -> Text:
         names = [str(entry[key]) for key in ("model", "op", "chip", "stack", "precision") if entry[key]]
         text = Text(_short(str(entry["id"]), max(24, width - 50)))
-        text.append(f"\n{metric}: {', '.join(names)}", style="dim")
+        text.append(f"\n{entry['metric']}: {', '.join(names)}", style="dim")
         for name, time in cast("Mapping[str, Mapping[str, Any]]", entry["passes"]).items():
             text.append(f"\n{name} {_pass_text(time)}", style="dim")
-        table.add_row(
-            text,
-            _value(metric, float(entry["measured"])),
-            _value(metric, float(entry["predicted"])),
-            percent(float(entry["error"]), signed=True),
-        )
-    return table
+        return text
+
+    def number(key: str) -> Column[Any]:
+        return Column(key, key, "figures", lambda entry: _value(str(entry["metric"]), float(entry[key])))
+
+    columns: list[Column[Any]] = [
+        Column("id", "case", "words", case),
+        number("measured"),
+        number("predicted"),
+        Column("error", "error", "figures", lambda entry: percent(float(entry["error"]), signed=True)),
+    ]
+    return Sheet("worst", columns, worst, "the worst cases, and where the time goes in their passes")
 
 
 def _short(text: str, most: int) -> str:

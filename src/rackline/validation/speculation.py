@@ -13,7 +13,7 @@ import numpy as np
 from rackline.errors import InputError, RacklineError
 from rackline.serving.speculative import PLAIN, USUAL_DRAFT_TOKENS, Speculation, usual_speculation
 from rackline.validation.cases import Case
-from rackline.validation.page import Sheet, fill_block
+from rackline.validation.page import PageTable, fill_block
 
 UNKNOWN = "unknown"
 BEGIN, END = "<!-- unknown speculation: begin -->", "<!-- unknown speculation: end -->"
@@ -175,14 +175,14 @@ def heading() -> str:
     return f"one token per step, and {usual.label()}"
 
 
-def speculation_sheet(rows: Sequence[BothWays]) -> Sheet:
+def speculation_sheet(rows: Sequence[BothWays]) -> PageTable:
     """Where the measured values lie, all and by group."""
     cells = [
         (one.name, f"{one.cases:,}", *(f"{100 * value:.0f} %" for value in (*places, one.plain_error, drafts)))
         for one in by_group(rows)
         for places, drafts in [((one.share_between, one.share_faster, one.share_slower), one.speculating_error)]
     ]
-    return Sheet(
+    return PageTable(
         title=f"time per output token where the source does not say whether it speculates: {heading()}",
         heads=(
             "group",

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from rackline.lab.measurement.engine import WORK_KINDS
@@ -15,9 +14,9 @@ from rackline.lab.measurement.fitted import Compared, Kind
 from rackline.lab.measurement.measured import Measured
 from rackline.lab.measurement.rates import Rate
 from rackline.report.axes import SERIES, Measure, colour, hovered, linear_axis, log_axis
-from rackline.report.breakdown import plain_table
+from rackline.report.column import Column, Sheet
 from rackline.report.figure import Figure
-from rackline.units import format_bytes, format_seconds
+from rackline.units import format_bytes, format_flop_rate, format_seconds
 
 
 def measured_report(found: Measured, width: int) -> Iterable[RenderableType]:
@@ -44,14 +43,18 @@ def measured_report(found: Measured, width: int) -> Iterable[RenderableType]:
         )
 
 
-def _rates(rates: Iterable[Rate]) -> Table:
-    table = plain_table("reached without the engine")
-    for name in ("", "type", "rate", "spread"):
-        table.add_column(name, justify="left" if name in ("", "type") else "right")
-    for rate in rates:
+def _rates(rates: Iterable[Rate]) -> Sheet[Rate]:
+    def name(rate: Rate) -> str:
         size = f" {rate.rows} × {rate.inputs} × {rate.outputs}" if rate.rows else _footprint(rate)
-        table.add_row(f"{rate.name}{size}", rate.dtype, _value(rate), f"{rate.spread:.0%}")
-    return table
+        return f"{rate.name}{size}"
+
+    columns: list[Column[Rate]] = [
+        Column("name", "", getter=name),
+        Column("dtype", "type"),
+        Column("value", "rate", "figures", _value),
+        Column("spread", "spread", "share"),
+    ]
+    return Sheet("rates", columns, list(rates), title="reached without the engine")
 
 
 def _footprint(rate: Rate) -> str:
@@ -63,36 +66,37 @@ def _value(rate: Rate) -> str:
         case "s":
             return format_seconds(rate.value)
         case "FLOP/s":
-            return f"{rate.value / 1e9:,.3g} GFLOP/s"
+            return format_flop_rate(rate.value)
         case _:
             return f"{format_bytes(rate.value)}/s"
 
 
-def _rows(rows: Iterable[Compared]) -> Table:
-    table = plain_table("passes", caption="* fitted")
-    for name in ("", "sequences", "context", "prompt", "predicted", "measured", "error"):
-        table.add_column(name, justify="left" if not name else "right")
-    for row in rows:
-        if row.kind not in WORK_KINDS:
-            continue
-        table.add_row(
-            f"{row.kind}{' *' if row.is_fitted else ''}",
-            *(str(number) if number else "" for number in (row.sequences, row.context_len, row.prompt_tokens)),
-            format_seconds(row.predicted_s),
-            format_seconds(row.measured_s),
-            f"{row.error:+.0%}",
-        )
-    return table
+def _rows(rows: Iterable[Compared]) -> Sheet[Compared]:
+    def amount(key: str, title: str) -> Column[Compared]:
+        return Column(key, title, "whole", lambda row: getattr(row, key) or "")
+
+    columns: list[Column[Compared]] = [
+        Column("kind", "", getter=lambda row: f"{row.kind}{' *' if row.is_fitted else ''}"),
+        amount("sequences", "sequences"),
+        amount("context_len", "context"),
+        amount("prompt_tokens", "prompt"),
+        Column("predicted_s", "predicted", "s"),
+        Column("measured_s", "measured", "s"),
+        Column("error", "error", "error"),
+    ]
+    shown = [row for row in rows if row.kind in WORK_KINDS]
+    return Sheet("passes", columns, shown, "passes", "* fitted")
 
 
-def _scores(found: Measured) -> Table:
-    table = plain_table("not fitted: predicted against measured")
-    for name in ("", "n", "median error", "p90"):
-        table.add_column(name, justify="left" if not name else "right")
-    for kind, one in found.held_out.items():
-        errors = (one.median_abs_error, one.p90_abs_error)
-        table.add_row(kind, str(one.n), *("-" if error is None else f"{error:.1%}" for error in errors))
-    return table
+def _scores(found: Measured) -> Sheet[Any]:
+    rows = [(kind, one.n, one.median_abs_error, one.p90_abs_error) for kind, one in found.held_out.items()]
+    columns: list[Column[Any]] = [
+        Column("kind"),
+        Column("n", "n", "whole"),
+        Column("median_abs_error", "median error", "share"),
+        Column("p90_abs_error", "p90", "share"),
+    ]
+    return Sheet("held_out", columns, rows, title="not fitted: predicted against measured")
 
 
 _X: dict[Kind, Measure] = {

@@ -1,0 +1,402 @@
+"""What an answer shows, declared once: columns, and tables that the screen, data frames and CSV are written from.
+
+A `Column` has the key of the value in JSON, a title, a unit, what reads it from a row, a priority and a note. A
+`Sheet` is a list of columns and the rows that they read. It prints itself as wide as the terminal is: where that is
+too narrow, titles break into lines, then columns of the lowest priority go. Numbers have three
+digits and their own unit, and their decimal points stand below each other.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar, cast
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from rackline.plain import at_key
+from rackline.report.wording import Prose, Unit, bar
+from rackline.units import (
+    BYTE_STEPS,
+    COUNT_STEPS,
+    FLOP_RATE_STEPS,
+    FLOP_STEPS,
+    JOULE_STEPS,
+    RATE_STEPS,
+    SECOND_STEPS,
+    WATT_STEPS,
+    Steps,
+    format_steps,
+    format_usd,
+)
+
+R = TypeVar("R")
+
+SECTION = object()
+"""In place of a row: a rule between the rows before and after it."""
+_STEPS: Mapping[str, tuple[Steps, str]] = {
+    "s": (SECOND_STEPS, " "),
+    "B": (BYTE_STEPS, " "),
+    "B/s": (RATE_STEPS, " "),
+    "FLOP": (FLOP_STEPS, " "),
+    "FLOP/s": (FLOP_RATE_STEPS, " "),
+    "W": (WATT_STEPS, " "),
+    "J": (JOULE_STEPS, " "),
+    "count": (COUNT_STEPS, ""),
+}
+"""Units with steps (ms, GB, k), and what stands between number and unit."""
+_WRITTEN: Mapping[str, Callable[[float], str]] = {
+    "USD": format_usd,
+    "1": lambda value: format_steps(value, ((1.0, ""),)),
+    "whole": lambda value: f"{value:,.0f}",
+    "ratio": lambda value: f"{value:.2f}",
+    "error": lambda value: f"{100.0 * value:+,.1f} %",
+}
+_ONE_STEP = {
+    f"s in {unit.name}": unit for unit in (Unit("s", 1.0), Unit("ms", 1e-3), Unit("us", 1e-6), Unit("ns", 1e-9))
+}
+TEXTS = ("text", "words", "figures")
+"""Cells that are texts: a label on one line, words that may break, figures that are written already."""
+_NUMBER = re.compile(r"([^\d,.]*)(\d[\d,]*)(\.\d+)?(\D[^\d]*|)")
+_NOTHING = "-"
+_TENTH = 0.0995  # share below which a column of shares has a decimal
+_GAP = 2  # columns of the terminal between two of a table
+_LEAST_WORDS = 20  # columns below which words are not squeezed
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[R]):
+    """What one column shows of a row.
+
+    Args:
+        key: of the value in JSON, with dots for parts of parts; what the column is called in a frame and in CSV.
+        title: above the column; empty for none.
+        unit: of the value: "s", "B", "B/s", "FLOP", "FLOP/s", "W", "J", "USD", "share" (of one), "count" (with k, M,
+            B), "whole", "ratio" (two decimals), "error" (a share with its sign), "1" (three digits); "s in ms" and the
+            like where the title of the table names the unit of all columns; "text" is a label, "words" may break
+            into lines, "figures" are written already.
+        getter: what reads the value; by default what lies at the key, of a tuple what stands at the column's place.
+        priority: 0 is always shown; of the others those of the largest go first where the screen is narrow.
+        note: what it means, where the title does not say it.
+        style: of its cells.
+    """
+
+    key: str
+    title: str = ""
+    unit: str = "text"
+    getter: Callable[[R], Any] | None = None
+    priority: int = 0
+    note: str = ""
+    style: str = ""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it stands to the right, decimal point below decimal point."""
+        return self.unit not in ("text", "words")
+
+    def value(self, row: R, place: int) -> Any:
+        """What it shows of a row: a number in the unit, a text, or None.
+
+        Args:
+            place: of the column among all, for rows that are tuples.
+        """
+        if self.getter is not None:
+            return self.getter(row)
+        if isinstance(row, tuple):
+            cells = cast("tuple[Any, ...]", row)
+            return cells[place] if place < len(cells) else ""
+        if isinstance(row, Mapping):  # written for this table, so that keys with dots are keys
+            return cast("Mapping[str, Any]", row).get(self.key, "")
+        return at_key(row, self.key)
+
+    def cells(self, values: Sequence[Any]) -> list[Text]:
+        """The values as they are printed, numbers aligned."""
+        texts = _written(self.unit, values)
+        if not self.is_number:
+            return texts
+        lined = aligned([one.plain for one in texts])
+        return [Text(line, style=text.style) for line, text in zip(lined, texts, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet(Generic[R]):
+    """A table of an answer: columns, and the rows that they read.
+
+    Args:
+        name: by which a program asks for it.
+        columns: what is shown of each row.
+        rows: objects, mappings or tuples; `SECTION` draws a rule.
+        title: above the table.
+        caption: below it.
+        style: of a row.
+    """
+
+    name: str
+    columns: Sequence[Column[R]]
+    rows: Sequence[R]
+    title: str = ""
+    caption: str = ""
+    style: Callable[[R], str] | None = None
+
+    def data(self) -> dict[str, list[Any]]:
+        """Values by key, in the units of the columns: what frames and CSV are made of."""
+        rows = [row for row in self.rows if row is not SECTION]
+        found: dict[str, list[Any]] = {}
+        for place, column in enumerate(self.columns):
+            if column.key:
+                found[column.key] = [_plain(column.value(row, place)) for row in rows]
+        return found
+
+    def table(self, width: int) -> Table:
+        """The table that fits into a terminal of `width` columns."""
+        rows = [row for row in self.rows if row is not SECTION]
+        cells = [column.cells([column.value(row, place) for row in rows]) for place, column in enumerate(self.columns)]
+        ranks = sorted({column.priority for column in self.columns}, reverse=True)
+        ways = [(rank, broken, _LEAST_WORDS) for rank in ranks for broken in (False, True)]
+        drawn = [self._measured(cells, *way) for way in (*ways, (ranks[-1], True, 0))]
+        return self._drawn(cells, next((one for one in drawn if _wide(one) <= width), drawn[-1]))
+
+    def _measured(
+        self, cells: Sequence[Sequence[Text]], rank: int, broken: bool, squeezed: int
+    ) -> list[tuple[int, str, int]]:
+        """Place, title and least width of the columns up to a priority.
+
+        Args:
+            cells: of all columns.
+            rank: the lowest priority that is shown.
+            broken: whether titles that are longer than what stands below them break into lines.
+            squeezed: width below which words do not break further, if no piece is longer.
+        """
+        found: list[tuple[int, str, int]] = []
+        for place, column in enumerate(self.columns):
+            if column.priority <= rank:
+                longest = max((cell.cell_len for cell in cells[place]), default=0)
+                title, least = _broken(column.title, longest) if broken else column.title, longest
+                if column.unit == "words":
+                    pieces = max((Prose(cell).longest_piece for cell in cells[place]), default=0)
+                    least = max(pieces, min(longest, squeezed))
+                found.append((place, title, max(least, *map(len, title.split("\n")))))
+        return found
+
+    def _drawn(self, cells: Sequence[Sequence[Text]], shown: Sequence[tuple[int, str, int]]) -> Table:
+        """A table of the columns that were measured."""
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+        table.show_header = any(title for _, title, _ in shown)
+        for place, title, least in shown:
+            column = self.columns[place]
+            table.add_column(
+                title,
+                justify="right" if column.is_number else "left",
+                no_wrap=column.unit != "words",
+                overflow="fold" if column.unit == "words" else "ellipsis",
+                min_width=least,
+                style=column.style,
+            )
+        number = 0
+        for row in self.rows:
+            if row is SECTION:
+                table.add_section()
+                continue
+            texts = [(self.columns[place].unit, cells[place][number]) for place, _, _ in shown]
+            style = self.style(row) if self.style else None
+            table.add_row(*(Prose(text) if unit == "words" else text for unit, text in texts), style=style)
+            number += 1
+        return table
+
+    @property
+    def widest(self) -> int:
+        """Columns of a terminal in which everything is shown on one line each."""
+        rows = [row for row in self.rows if row is not SECTION]
+        widths = [
+            max([len(column.title), *(cell.cell_len for cell in column.cells([column.value(row, at) for row in rows]))])
+            for at, column in enumerate(self.columns)
+        ]
+        return sum(widths) + _GAP * (len(widths) - 1)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, min(self.widest, options.max_width))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.title:
+            yield Prose(self.title, style="bold")
+        if self.rows:
+            yield self.table(options.max_width)
+        if self.caption:
+            yield Prose(self.caption, style="dim")
+
+
+def facts(name: str, pairs: Iterable[tuple[str, Any]], *, title: str = "", caption: str = "") -> Sheet[tuple[Any, ...]]:
+    """Quantities and what they are, one per line; pairs without a text are left out."""
+    rows = [pair for pair in pairs if pair[1] not in ("", None)]
+    columns: list[Column[tuple[Any, ...]]] = [Column("name", style="dim"), Column("value", unit="words")]
+    return Sheet(name, columns, rows, title=title, caption=caption)
+
+
+def bars_sheet(
+    name: str,
+    rows: Sequence[tuple[str, float | None, float, str]],
+    *,
+    title: str,
+    unit: str,
+    head: str = "",
+    caption: str = "",
+) -> Sheet[Any]:
+    """Parts of a whole, a line each with its share as a bar.
+
+    Args:
+        rows: name, amount, share of the whole, colour of the bar.
+        unit: of the amounts.
+        head: what the parts are called.
+    """
+    columns: list[Column[Any]] = [
+        Column("part", head),
+        Column("amount", "time" if unit == "s" else "bytes", unit),
+        Column("share", "share", "share"),
+        Column("", "", getter=_bar_of),
+    ]
+    return Sheet(name, columns, rows, title=title, caption=caption)
+
+
+def _bar_of(row: tuple[str, float | None, float, str]) -> Text:
+    return Text(bar(row[2], 24) if row[1] is not None else "", style=row[3])
+
+
+def of_part(column: Column[Any], part: Callable[[R], Any]) -> Column[R]:
+    """The same column of rows that have its row as a part."""
+
+    def value(row: R) -> Any:
+        return column.value(part(row), 0)
+
+    return replace(column, getter=value)
+
+
+def sheets_of(parts: Iterable[Any]) -> Iterator[Sheet[Any]]:
+    """All tables of what is printed, in their order."""
+    for part in parts:
+        if isinstance(part, Sheet):
+            yield cast("Sheet[Any]", part)
+        elif isinstance(part, Group):
+            yield from sheets_of(part.renderables)
+        elif isinstance(getattr(part, "renderable", None), Group | Sheet):
+            yield from sheets_of([part.renderable])
+        elif isinstance(part, Table):
+            yield from sheets_of(cell for column in part.columns for cell in column.cells)
+
+
+def spaced(parts: Sequence[RenderableType]) -> Group:
+    """Parts of a report with an empty line between each two."""
+    lines: list[RenderableType] = []
+    for part in parts:
+        lines += [part, Text("")]
+    return Group(*lines[:-1])
+
+
+def aligned(texts: Sequence[str]) -> list[str]:
+    """Numbers with their decimal points below each other, to stand to the right; other texts as they are.
+
+    >>> aligned(["7.2 s", "30 ms", "-"])
+    ['7.2 s', '30 ms  ', '-    ']
+    """
+    parts = [_NUMBER.fullmatch(text) for text in texts]
+    tails = [len(text) - part.end(2) if part else 0 for text, part in zip(texts, parts, strict=True)]
+    most = max(tails, default=0)
+    return [
+        f"{text}{'':{most - tail}}" if part or text == _NOTHING else text
+        for text, part, tail in zip(texts, parts, tails, strict=True)
+    ]
+
+
+def band_bar(
+    low: float, mid: float, high: float, limit: float | None = None, width: int = 24, *, end: float = 0.0
+) -> Text:
+    """A band as a bar from 0, with the predicted value and the limit marked.
+
+    Args:
+        low, high: ends of the band.
+        mid: predicted value between them.
+        limit: of the value, in the same unit; None without one.
+        width: characters of the whole bar.
+        end: what its last character stands for at least, so that bars of several rows compare.
+
+    Returns:
+        Its first character stands for 0, its last for the largest of the numbers; ━ is the band, ● the prediction,
+        ┃ the limit. What lies beyond the limit is red.
+
+    >>> band_bar(8.0, 10.0, 14.0, 12.0, 15).plain
+    '        ━━●━┃━━'
+    """
+    end = max(end, high, limit or 0.0, mid)
+
+    def place(value: float) -> int:
+        return min(max(round(value / end * (width - 1)), 0), width - 1) if end > 0 else 0
+
+    text = Text()
+    at_mid, at_limit = place(mid), place(limit) if limit is not None else None
+    if limit is not None and at_mid == at_limit:  # both are seen, in their order
+        at_mid = max(at_mid - 1, 0) if mid <= limit else at_mid + 1
+    for cell in range(width):
+        inside = min(place(low), at_mid) <= cell <= place(high)
+        beyond = at_limit is not None and cell > at_limit
+        if cell == at_limit:
+            text.append("┃", style="bold")
+        elif cell == at_mid:
+            text.append("●", style="bold red" if beyond else "bold green")
+        else:
+            text.append("━" if inside else " ", style="red" if beyond else "green")
+    return text
+
+
+def _written(unit: str, values: Sequence[Any]) -> list[Text]:
+    """Values as texts: three digits and their own unit; shares with a decimal where one of them needs it."""
+    if unit in _ONE_STEP:
+        return [Text(_ONE_STEP[unit].text(float(one))) if _is_number(one) else _cell("text", one) for one in values]
+    numbers = [float(one) for one in values if _is_number(one)]
+    if unit == "share":
+        digits = 1 if any(0.0 < abs(one) < _TENTH for one in numbers) else 0
+        return [Text(f"{100.0 * one:,.{digits}f} %") if _is_number(one) else _cell(unit, one) for one in values]
+    return [_cell(unit, one) for one in values]
+
+
+def _cell(unit: str, value: Any) -> Text:
+    if isinstance(value, Text):
+        return value
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return Text("" if unit in TEXTS else _NOTHING)
+    if not _is_number(value) or unit in TEXTS:
+        return Text(str(value))
+    if unit in _STEPS:
+        steps, separator = _STEPS[unit]
+        return Text(format_steps(float(value), steps, separator))
+    return Text(_WRITTEN[unit](float(value)))
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, str | Text | bool) and hasattr(value, "__float__") and math.isfinite(float(value))
+
+
+def _wide(measured: Sequence[tuple[int, str, int]]) -> int:
+    """Columns of the terminal that measured columns take."""
+    return sum(least for _, _, least in measured) + _GAP * (len(measured) - 1)
+
+
+def _broken(title: str, longest: int) -> str:
+    """A title on several lines, none longer than it must be."""
+    lines: list[str] = []
+    for word in title.split():
+        if lines and len(lines[-1]) + 1 + len(word) <= max(longest, 4):
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Text):
+        return value.plain
+    return value
