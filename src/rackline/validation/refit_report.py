@@ -104,11 +104,11 @@ _TOGETHER = (
 )
 
 
-def _groups(found: Refit) -> list[Sheet]:
+def _groups(found: Refit) -> list[PageTable]:
     """Errors of each group left out: of single engines, pools, single batches, the rest."""
     known = list(dict.fromkeys(one.metric for one in found.board.scores))
     rest = [metric for metric in known if not any(metric in kind for kind in _TOGETHER)]
-    sheets: list[Sheet] = []
+    sheets: list[PageTable] = []
     for metrics in ([metric for metric in kind if metric in known] for kind in (*_TOGETHER, rest)):
         cells = [(fold, [_pair(fold.metrics.get(metric)) for metric in metrics]) for fold in found.folds]
         rows = [(one.left_out, str(one.num_cases), *own) for one, own in cells if set(own) != {"-"}]
