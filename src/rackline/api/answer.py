@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from rackline.api.question import Question, check_names, options
-from rackline.api.verbs import MODULES, function_name
+from rackline.api.verbs import Entry, entries
 from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 
@@ -201,6 +201,7 @@ class Verb(Generic[Q, R]):
         notes: lines for standard error.
         status: exit status of the command that has printed its answer.
         refuse: refuses outputs (by name) that the question does not have, before any work is done.
+        entry: what stands of it in the help, the HTTP API, sweeps and the page.
     """
 
     question: type[Q]
@@ -218,6 +219,7 @@ class Verb(Generic[Q, R]):
     notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes
     status: Callable[[Answer[Q, R]], int] = _zero
     refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing
+    entry: Entry
 
 
 class Asks(Protocol[P, Q, R]):
@@ -228,7 +230,7 @@ class Asks(Protocol[P, Q, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Answer[Q, R]: ...
 
 
-def asks(
+def asks(  # noqa: PLR0913
     question: Callable[P, Q],
     *,
     text: Callable[[Answer[Q, R], int], Iterable[Any]],
@@ -242,12 +244,13 @@ def asks(
     notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes,
     status: Callable[[Answer[Q, R]], int] = _zero,
     refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing,
+    entry: Entry,
 ) -> Callable[[Callable[[Q, Watch], R]], Asks[P, Q, R]]:
     """Make the function that solves a question one that is called with its options.
 
     Args:
         question: the class of the question.
-        text, summary, rows, data, figures, files, documents, interval, notes, status, refuse: as in `Verb`.
+        text, summary, rows, data, figures, files, documents, interval, notes, status, refuse, entry: as in `Verb`.
 
     Returns:
         A decorator for a function of the question and a watch.
@@ -277,6 +280,7 @@ def asks(
             notes=notes,
             status=status,
             refuse=refuse,
+            entry=entry,
         )
         return asked
 
@@ -307,11 +311,11 @@ def find_verb(name: str) -> Verb[Any, Any]:
         InputError: there is no such question.
     """
     known = name.replace("_", "-")
-    if known not in MODULES:
-        near = nearest_names(known, MODULES, 1)
-        raise InputError(what="ask", given=name, allowed=", ".join(MODULES), nearest=near[0] if near else None)
-    module = import_module(f"rackline.{MODULES[known]}")
-    return cast("Verb[Any, Any]", getattr(module, function_name(known)).verb)
+    if known not in entries():
+        near = nearest_names(known, entries(), 1)
+        raise InputError(what="ask", given=name, allowed=", ".join(entries()), nearest=near[0] if near else None)
+    one = entries()[known]
+    return cast("Verb[Any, Any]", getattr(import_module(one.module), one.function).verb)
 
 
 def answer(question: Q, watch: Watch | None = None) -> Answer[Q, Any]:

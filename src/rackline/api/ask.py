@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NotRequired, TypedDict, cast
 from rackline.api.answer import Answer, answer_of, asks, find_verb
 from rackline.api.option import option
 from rackline.api.question import Question, options, question
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError, RacklineError
 from rackline.files import parse_json, read_text
@@ -122,7 +123,38 @@ def _status(answer: Answer[AskQuestion, Answers]) -> int:
     return 2 if any(one.answer is None for one in answer.result.answers) else 0
 
 
-@asks(AskQuestion, text=_text, summary=_summary, rows=_rows, data=_data, status=_status)
+@asks(
+    AskQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    data=_data,
+    status=_status,
+    entry=Entry(
+        group="Programs",
+        place=0,
+        line="Answer a file of questions: one table, one JSON.",
+        request={
+            "file": "questions.toml",
+            "uploads": {
+                "questions.toml": '[[questions]]\nask = "fit"\nmodel = "llama-3.1-8b"\non = ["dgx-h100", "l40s-8"]\n'
+            },
+        },
+        is_long=True,
+        examples="""
+    rackline ask questions.toml
+    rackline ask questions.toml --json
+
+with questions.toml such as
+
+    [[questions]]
+    ask = "fit"
+    model = ["llama-3.1-70b", "deepseek-v3"]
+    on = ["dgx-h200", "gb200-nvl72"]
+    context = "32k"
+""",
+    ),
+)
 def ask(question: AskQuestion, watch: Watch) -> Answers:
     """Answer a file of questions: one table, one JSON; a bad question is a row with its error.
 

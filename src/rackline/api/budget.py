@@ -12,6 +12,7 @@ from rackline.api.option import option, shared
 from rackline.api.quality import Quality, laws_of, quality_of
 from rackline.api.question import Question, question
 from rackline.api.resolve import assignments, cluster_of
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -224,6 +225,38 @@ def _refuse(question: BudgetQuestion, outputs: frozenset[str]) -> None:
     figures={"lifetime": _lifetime, "quality": _quality},
     interval=_interval,
     refuse=_refuse,
+    entry=Entry(
+        group="Decide",
+        place=6,
+        line="How large a model to train, on how many tokens.",
+        usual=("quality_of", "loss", "traffic", "months", "rl", "moe", "unique_tokens", "on", "runs"),
+        request={"quality_of": "70b@15T"},
+        sweep_s=0.5,
+        view={
+            "id": "over-training",
+            "place": 11,
+            "title": "Over-training",
+            "question": "How much longer than Chinchilla should one train?",
+            "claims": ["C81", "C83", "C84", "C85", "C89", "C93", "C94", "C95"],
+            "figures": ["lifetime", "quality"],
+            "fields": {"quality_of": "70b@15T", "traffic": "50M", "months": "12", "ship_probability": "1"},
+            "drawn": {
+                "lifetime": "Cost over life at one quality",
+                "quality": "Sizes and tokens that reach the same quality",
+            },
+            "sliders": {
+                "traffic": {"low": 100000.0, "high": 10000000000.0, "points": 81, "unit": "tokens/s"},
+                "months": {"low": 1, "high": 100, "unit": "months"},
+            },
+        },
+        examples="""
+    rackline budget --quality-of 70b@15T --traffic 50M --months 2
+    rackline budget --quality-of 70b@15T --traffic 50M --months 2 \\
+      --rl 10T --moe 32 --plot budget.svg
+    rackline budget --loss 1.95 --traffic 1M --unique-tokens 20T --json
+    rackline budget --runs
+""",
+    ),
 )
 def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
     """How large a model to train, on how many tokens, when it is going to be used.

@@ -10,6 +10,7 @@ from rackline.api.answer import Answer, asks
 from rackline.api.option import Option, option, shared
 from rackline.api.question import Question, question
 from rackline.api.resolve import Owner, assignments, share_out
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -137,7 +138,25 @@ def _chips_rows(answer: Answer[ChipsQuestion, Chips]) -> Iterable[Any]:
     return answer.result.findings or answer.result.ridges or answer.result.chips
 
 
-@asks(ChipsQuestion, text=_chips_text, summary=_chips_summary, rows=_chips_rows, data=_chips_data)
+@asks(
+    ChipsQuestion,
+    text=_chips_text,
+    summary=_chips_summary,
+    rows=_chips_rows,
+    data=_chips_data,
+    entry=Entry(
+        group="Catalogue",
+        place=1,
+        line="The chips, or one with the sources of its numbers.",
+        request={"name": "h100-sxm"},
+        examples="""
+    rackline chips
+    rackline chips --ridge
+    rackline chips h100
+    rackline chips h100 --set hbm_bytes_per_s=20TB/s --json
+""",
+    ),
+)
 def chips(question: ChipsQuestion, watch: Watch) -> Chips:
     """List the chips, or show one with the sources of its numbers.
 
@@ -244,7 +263,23 @@ def _clusters_rows(answer: Answer[ClustersQuestion, Clusters]) -> Iterable[Any]:
     return answer.result.clusters
 
 
-@asks(ClustersQuestion, text=_clusters_text, summary=_clusters_summary, rows=_clusters_rows, data=_clusters_data)
+@asks(
+    ClustersQuestion,
+    text=_clusters_text,
+    summary=_clusters_summary,
+    rows=_clusters_rows,
+    data=_clusters_data,
+    entry=Entry(
+        group="Catalogue",
+        place=2,
+        line="The clusters, or one with the sources of its numbers.",
+        request={"name": "gb200-nvl72"},
+        examples="""
+    rackline clusters
+    rackline clusters gb200-nvl72
+""",
+    ),
+)
 def clusters(question: ClustersQuestion, watch: Watch) -> Clusters:
     """List the clusters, or show one with the sources of its numbers, its racks, switches, cables and paths.
 
@@ -306,7 +341,23 @@ def _memory_rows(answer: Answer[MemoryQuestion, MemoryTiers]) -> Iterable[Any]:
     return answer.result.memory
 
 
-@asks(MemoryQuestion, text=_memory_text, summary=_memory_summary, rows=_memory_rows, data=_memory_data)
+@asks(
+    MemoryQuestion,
+    text=_memory_text,
+    summary=_memory_summary,
+    rows=_memory_rows,
+    data=_memory_data,
+    entry=Entry(
+        group="Catalogue",
+        place=3,
+        line="The memory tiers, or one with the sources of its numbers.",
+        request={},
+        examples="""
+    rackline memory
+    rackline memory nvme-gen5
+""",
+    ),
+)
 def memory(question: MemoryQuestion, watch: Watch) -> MemoryTiers:
     """List the memory tiers, or show one with the sources of its numbers.
 

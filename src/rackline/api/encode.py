@@ -12,6 +12,7 @@ from rackline.api.model_options import IMAGES, MediaQuestion, media_of, with_med
 from rackline.api.option import option, shared, tokens
 from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -58,7 +59,36 @@ def _rows(answer: Answer[EncodeQuestion, Encoding]) -> Iterable[Any]:
     return answer.result.towers
 
 
-@asks(EncodeQuestion, text=_text, summary=_summary, rows=_rows)
+@asks(
+    EncodeQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    entry=Entry(
+        group="Understand",
+        place=3,
+        line="Images and audio of a request: tokens, FLOP, first token.",
+        request={
+            "model": "config.json",
+            "on": "dgx-h100",
+            "uploads": {
+                "config.json": '{"model_type": "qwen3_vl", "dtype": "bfloat16", "text_config": {"model_type": '
+                '"qwen3_vl_text", "hidden_size": 2048, "intermediate_size": 6144, "vocab_size": '
+                '151936, "num_hidden_layers": 28, "num_attention_heads": 16, '
+                '"num_key_value_heads": 8, "head_dim": 128}, "vision_config": {"depth": 24, '
+                '"hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "patch_size": '
+                '16, "spatial_merge_size": 2, "out_hidden_size": 2048, '
+                '"num_position_embeddings": 2304}}'
+            },
+        },
+        sweep_s=0.05,
+        examples="""
+    rackline encode Qwen/Qwen3-VL-8B-Instruct --on dgx-h100 \\
+      --image-size 1920x1080 --images 4 --prompt 200
+    rackline encode path/to/config.json --on h100-96 --image-size 896x896
+""",
+    ),
+)
 def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
     """Images and sound of one request: size, patches, tokens, FLOP, memory and time to first token.
 

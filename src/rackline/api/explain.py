@@ -15,6 +15,7 @@ from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, 
 from rackline.api.option import Option, option, shared, tokens, whole
 from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -174,6 +175,21 @@ def _batch(answer: Answer[ExplainQuestion, Explained]) -> Figure:
     rows=_rows,
     figures={"waterfall": _waterfall, "roofline": _roofline, "memory": _memory, "batch": _batch},
     files={"trace": _TRACE},
+    entry=Entry(
+        group="Understand",
+        place=0,
+        line="One pass row by row: formula, numbers, time, bottleneck.",
+        usual=("layout", "prefill", "precision", "calibration", "set"),
+        request={"model": "llama-3.1-70b", "on": "dgx-h100", "batch": 64, "context": "8k", "layout": "tp=8"},
+        sweep_s=0.05,
+        examples="""
+    rackline explain llama-3.1-70b --on dgx-h100 --batch 64 --context 8k
+    rackline explain deepseek-v3 --on gb200-nvl72 \\
+      --batch 512 --context 4k --layout attention_dp=8,ep=8
+    rackline explain qwen3-32b --on dgx-h100 \\
+      --batch 0 --context 1 --prefill 4k --trace pass.json
+""",
+    ),
 )
 def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     """One pass row by row: formula, coefficients, numbers put in, seconds, share, what binds.

@@ -12,6 +12,7 @@ from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, 
 from rackline.api.option import shared, tokens, whole
 from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 
 if TYPE_CHECKING:
@@ -90,7 +91,27 @@ def _figure(answer: Answer[FitQuestion, Fitting]) -> Figure:
     return capacity_figure(answer.result.capacity, hbm_bytes=answer.result.hbm_bytes)
 
 
-@asks(FitQuestion, text=_text, summary=_summary, rows=_rows, figures={"memory": _figure})
+@asks(
+    FitQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"memory": _figure},
+    entry=Entry(
+        group="Understand",
+        place=1,
+        line="What fits: weights, KV cache, context length, concurrency.",
+        usual=("context", "concurrency", "chips", "precision", "layout", "set"),
+        request={"model": "llama-3.1-70b", "on": "dgx-h100", "context": "32k"},
+        sweep_s=0.05,
+        sweep_results="rows.0.",
+        examples="""
+    rackline fit llama-3.1-70b --on dgx-h100 --context 32k
+    rackline fit deepseek-v3 --on dgx-h200 \\
+      --context 32k --concurrency 64 --precision fp8
+""",
+    ),
+)
 def fit(question: FitQuestion, watch: Watch) -> Fitting:
     """What fits: weights per chip, room for KV, largest context and concurrency, layout by layout.
 

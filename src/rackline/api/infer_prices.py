@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rackline.api.answer import Answer, asks
 from rackline.api.option import option
 from rackline.api.question import Question, question
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.units import parse_fraction
@@ -113,7 +114,54 @@ def _figure(answer: Answer[InferPricesQuestion, Inferred]) -> Figure:
     return readings_figure(answer.result.sheets)
 
 
-@asks(InferPricesQuestion, text=_text, summary=_summary, rows=_rows, figures={"map": _figure})
+@asks(
+    InferPricesQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"map": _figure},
+    entry=Entry(
+        group="Understand",
+        place=4,
+        line="What public prices reveal: parameters, KV bytes, batches.",
+        request={"sheets": ["google-gemini-3.1-pro"]},
+        view={
+            "id": "prices",
+            "place": 9,
+            "title": "Prices",
+            "question": "What do public prices reveal?",
+            "claims": ["C97", "C98", "C99", "C100", "C104", "C105", "C107"],
+            "figures": ["map"],
+            "fields": {
+                "sheets": "anthropic-claude-opus-4.6",
+                "margin": "0.5",
+                "utilisation": "0.6",
+                "chip": "",
+                "precision": "",
+            },
+            "stop": "sheets",
+            "stops": [
+                "anthropic-claude-opus-4.6",
+                "deepinfra-deepseek-v3",
+                "deepinfra-llama-3.1-70b",
+                "fireworks-kimi-k2",
+            ],
+            "suggested": {"sheets": "sheets"},
+            "optional": {"label": "Margin and utilisation", "fields": ["margin", "utilisation"]},
+            "drawn": {"map": "What prices reveal"},
+            "sliders": {
+                "margin": {"low": 0.01, "high": 10, "kind": "share"},
+                "utilisation": {"low": 0.1, "high": 1, "kind": "share"},
+            },
+        },
+        examples="""
+    rackline infer-prices gemini-3.1-pro
+    rackline infer-prices deepseek-v3
+    rackline infer-prices claude-opus-4.6 --chip gb200 --margin 20%..100%
+    rackline infer-prices --all --plot prices.html
+""",
+    ),
+)
 def infer_prices(question: InferPricesQuestion, watch: Watch) -> Inferred:
     """What public prices reveal: active parameters, KV bytes per token, decode MFU, batches, memory tiers.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.option import Option, option, whole
 from rackline.api.question import Question, question
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.files import write_text
 
@@ -84,6 +85,17 @@ _REPORT = SideFile(
     rows=_rows,
     figures={"curves": _figure},
     files={"report": _REPORT},
+    entry=Entry(
+        group="Learn",
+        place=1,
+        line="Run the lecture's mechanisms at small scale, and measure them.",
+        name="lab",
+        elsewhere="measures the machine that it runs on",
+        examples="""
+    rackline lab cipher --quick
+    rackline lab all --quick --report lab.html
+""",
+    ),
 )
 def experiment(question: LabQuestion, watch: Watch) -> Experiments:
     """The lecture's mechanisms built small, run on this machine, and compared with what the library predicts.

@@ -12,6 +12,7 @@ from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.option import Option, option, whole
 from rackline.api.question import Question, question
 from rackline.api.resolve import assignments
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.files import write_text
 
@@ -103,6 +104,19 @@ def _figure(answer: Answer[LectureQuestion, Ledger]) -> Figure:
     rows=_rows,
     figures={"verdicts": _figure},
     files={"page": _PAGE},
+    entry=Entry(
+        group="Learn",
+        place=0,
+        line="Check the lecture's claims, and where they stop holding.",
+        request={"claim": "C99"},
+        examples="""
+    rackline lecture
+    rackline lecture --segment 6
+    rackline lecture --claim C99
+    rackline lecture --claim Q4
+    rackline lecture --claim C28 --set gb200:hbm_bytes_per_s=16TB/s
+""",
+    ),
 )
 def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
     """Is what the lecture says true, and where does it stop being true?

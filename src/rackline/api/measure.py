@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rackline.api.answer import Answer, asks
 from rackline.api.option import MOST_SECONDS, option, whole
 from rackline.api.question import Question, question
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -105,7 +106,24 @@ def _figure(answer: Answer[MeasureQuestion, MachineFile]) -> Figure:
     return measured_figure(answer.result.measured)
 
 
-@asks(MeasureQuestion, text=_text, summary=_summary, rows=_rows, figures={"passes": _figure})
+@asks(
+    MeasureQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"passes": _figure},
+    entry=Entry(
+        group="Measure",
+        place=0,
+        line="Measure this machine and an engine; a file for --on.",
+        elsewhere="measures the machine that it runs on",
+        examples="""
+    rackline measure
+    rackline measure --engine llama.cpp --dtype bf16 -o laptop.toml
+    rackline explain qwen3-0.6b --on my-machine.toml --batch 4 --context 1k
+""",
+    ),
+)
 def measure(question: MeasureQuestion, watch: Watch) -> MachineFile:
     """Measure this machine and an engine on it, fit a calibration, and test it on passes that were not fitted.
 

@@ -13,6 +13,7 @@ from rackline.api.model_options import adapter_of_folder, adapter_of_repository
 from rackline.api.option import option
 from rackline.api.question import question
 from rackline.api.resolve import lookup_of
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import HubError, InputError
 
@@ -163,7 +164,25 @@ def _rows(answer: Answer[ModelsQuestion, Models]) -> Iterable[Any]:
     ]
 
 
-@asks(ModelsQuestion, text=_text, summary=_summary, rows=_rows, data=_data)
+@asks(
+    ModelsQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    data=_data,
+    entry=Entry(
+        group="Catalogue",
+        place=0,
+        line="The models, or one: parameters, FLOP and KV per token.",
+        request={"name": "deepseek-v3"},
+        examples="""
+    rackline models
+    rackline models deepseek-ai/DeepSeek-V3
+    rackline models path/to/config.json --json
+    rackline models --kv --on h200
+""",
+    ),
+)
 def models(question: ModelsQuestion, watch: Watch) -> Models:
     """List the models, or show one: parameters by kind, FLOP of a token against context, KV cache of a token.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rackline.api.answer import Answer, asks
 from rackline.api.option import option
 from rackline.api.question import Question, question
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -71,7 +72,23 @@ def _rows(answer: Answer[NewQuestion, Written]) -> Iterable[Any]:
     return [answer.result]
 
 
-@asks(NewQuestion, text=_text, summary=_summary, rows=_rows)
+@asks(
+    NewQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    entry=Entry(
+        group="Catalogue",
+        place=4,
+        line="A file for your own chip, cluster, model, memory or prices.",
+        elsewhere="writes a file",
+        examples="""
+    rackline new chip my-chip --like b200
+    rackline chips my-chip.toml
+    rackline new cluster my-rack -o racks/my-rack.toml
+""",
+    ),
+)
 def new(question: NewQuestion, watch: Watch) -> Written:
     """Write a commented file for an own chip, cluster, model, memory tier or price sheet.
 

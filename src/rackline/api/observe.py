@@ -13,6 +13,7 @@ from rackline.api.option import MOST_TOKENS, Option, option, shared, whole
 from rackline.api.question import question
 from rackline.api.resolve import lookup_of
 from rackline.api.traffic import requests_of
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
@@ -287,6 +288,33 @@ _EXPORT = SideFile(
     status=_status,
     figures={"latency": _figure},
     files={"export": _EXPORT},
+    entry=Entry(
+        group="Measure",
+        place=1,
+        line="Send a load to a live server and record each token.",
+        usual=(
+            "rate",
+            "users",
+            "trace",
+            "requests",
+            "input",
+            "output",
+            "save",
+            "yes",
+            "key_env",
+            "model",
+            "on",
+            "stack",
+            "max_time",
+        ),
+        elsewhere="asks another server",
+        examples="""
+    rackline observe http://localhost:8000 --rate 2 --requests 200 \\
+      --input 512 --output 128 --model llama-3.1-8b --on dgx-h100 --chips 1 \\
+      --stack vllm -o observed.jsonl
+    rackline validate observed.jsonl
+""",
+    ),
 )
 def observe(question: ObserveQuestion, watch: Watch) -> Observation:
     """Send a stated load to a live OpenAI-compatible server and record what comes back, token by token.

@@ -13,6 +13,7 @@ from rackline.api.price_question import PriceQuestion
 from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import SearchedWays, rent_of
 from rackline.api.uses import Use, use_lines
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -102,6 +103,38 @@ def _modes(answer: Answer[PriceQuestion, Priced]) -> Figure:
     rows=_rows,
     figures={"price": _figure, "modes": _modes},
     interval=_interval,
+    entry=Entry(
+        group="Decide",
+        place=2,
+        line="What to charge: input, output, cache, batch, fast modes.",
+        usual=("layout", "precision", "contexts", "output", "margin", "utilisation", "tpot", "rent"),
+        request={"model": "llama-3.1-8b", "on": "dgx-h100", "layout": "tp=1"},
+        is_long=True,
+        sweep_s=1.0,
+        sweep_results="tiers.0.",
+        view={
+            "id": "charge",
+            "place": 10,
+            "title": "Charge",
+            "question": "What should one charge?",
+            "claims": ["C96", "C108", "C109", "C119"],
+            "figures": ["price"],
+            "fields": {
+                "model": "deepseek-v3",
+                "on": "gb200-nvl72",
+                "layout": "ep=8,attention_dp=8",
+                "margin": "0.5",
+                "output": "",
+            },
+            "stop": "margin",
+            "stops": ["0", "0.5"],
+        },
+        examples="""
+    rackline price llama-3.1-70b --on dgx-h100 --precision fp8 --layout tp=8
+    rackline price deepseek-v3 --on dgx-h200 --contexts 32k,128k \\
+      --margin 50% --utilisation 40% --purchase 40000 --pue 1.2 --json
+""",
+    ),
 )
 def price(question: PriceQuestion, watch: Watch) -> Priced:
     """What to charge: input, output, cached input, cache writes, batch, flex and fast modes.

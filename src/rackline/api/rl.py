@@ -10,6 +10,7 @@ from rackline.api.groups import CALIBRATION, CHIPS, MEMORY_FRACTION, PRECISION, 
 from rackline.api.option import MOST_TOKENS, option, shared, whole
 from rackline.api.question import question
 from rackline.api.resolve import named, resolve_on
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 
@@ -154,7 +155,27 @@ def _running(answer: Answer[RlQuestion, RlPlan]) -> Figure:
     return running_figure(answer.result)
 
 
-@asks(RlQuestion, text=_text, summary=_summary, rows=_rows, figures={"step": _gantt, "tail": _running})
+@asks(
+    RlQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"step": _gantt, "tail": _running},
+    entry=Entry(
+        group="Decide",
+        place=5,
+        line="A step of reinforcement learning: split, layouts, time, cost.",
+        usual=("prompts", "generations", "input", "output", "longest", "algorithm", "mode", "chips", "steps", "set"),
+        request={"model": "qwen3-8b", "on": "dgx-h100", "chips": 16, "output": "1k"},
+        is_long=True,
+        examples="""
+    rackline rl qwen3-32b --on gb200-nvl72 --chips 32 --prompts 64 \\
+      --generations 32 --output 3k --longest 4k --mode one-step-off
+    rackline rl llama-3.1-8b --on dgx-h100 --chips 16 --mode async \\
+      --staleness 4 --in-flight --plot step.svg
+""",
+    ),
+)
 def rl(question: RlQuestion, watch: Watch) -> RlPlan:
     """A step of reinforcement learning: rollouts, log-probabilities, updates, weights back to the engines.
 

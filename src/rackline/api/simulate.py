@@ -18,6 +18,7 @@ from rackline.api.server import Server, other_server, server_of
 from rackline.api.simulate_question import SimulateQuestion
 from rackline.api.traffic import encoded_over, limits_of, requests_of
 from rackline.api.uses import Use, use_lines, with_use
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -314,6 +315,68 @@ def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
     files=_FILES,
     interval=_interval,
     refuse=_refuse,
+    entry=Entry(
+        group="Understand",
+        place=2,
+        line="Latency percentiles under recorded or synthetic traffic.",
+        usual=(
+            "rate",
+            "users",
+            "trace",
+            "requests",
+            "input",
+            "output",
+            "slo",
+            "capacity",
+            "layout",
+            "chips",
+            "precision",
+        ),
+        request={
+            "model": "llama-3.1-8b",
+            "on": "dgx-h100",
+            "chips": 1,
+            "rate": "5",
+            "input": "1k",
+            "output": 200,
+            "requests": 500,
+        },
+        is_long=True,
+        sweep_s=3.0,
+        view={
+            "id": "simulate",
+            "place": 6,
+            "title": "Simulate",
+            "question": "What do users see under real traffic?",
+            "claims": ["C26", "C27", "C31"],
+            "figures": ["percentiles", "served", "cdf"],
+            "fields": {
+                "model": "llama-3.1-8b",
+                "on": "dgx-h100",
+                "chips": "2",
+                "rate": "20",
+                "requests": "600",
+                "input": "1k",
+                "output": "200",
+                "lengths": "lognormal",
+                "policy": "chunked",
+                "compare": "policy=prefill-first",
+            },
+            "suggested": {"policy": "policies", "compare": "others"},
+            "stop": "rate",
+            "stops": ["5", "20", "30"],
+        },
+        examples="""
+    rackline simulate llama-3.1-70b --on dgx-h100 --layout tp=4 \\
+      --rate 4 --input 2k --output 256 --slo ttft=2s,tpot=50ms@p99
+    rackline simulate deepseek-v3 --on dgx-h200 --layout tp=8,ep=8 \\
+      --trace mooncake_conversation_trace.jsonl --prefix-caching
+    rackline simulate llama-3.1-8b --on dgx-h100 --chips 1 \\
+      --rate 5 --input 1k --output 200 --capacity ttft=1s,tpot=30ms@p99
+    rackline simulate llama-3.1-8b --on dgx-h100 --chips 2 --users 64 \\
+      --input 1k --output 200 --compare policy=prefill-first
+""",
+    ),
 )
 def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     """Simulate a deployment serving recorded or synthetic traffic, pass by pass, and print latency percentiles.

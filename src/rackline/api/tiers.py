@@ -16,6 +16,7 @@ from rackline.api.question import options, question
 from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
 from rackline.api.traffic import sessions_of
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.units import parse_per_second
@@ -213,7 +214,49 @@ def _figure(answer: Answer[TiersQuestion, Kept]) -> Figure:
     return tiers_figure(found.lines, found.spans, title=found.title, prompt_len=found.prompt_len, reuses=found.reuses)
 
 
-@asks(TiersQuestion, text=_text, summary=_summary, rows=_rows, figures={"cost": _figure})
+@asks(
+    TiersQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"cost": _figure},
+    entry=Entry(
+        group="Decide",
+        place=3,
+        line="Where to keep the KV cache of a prompt, and for how long.",
+        usual=("prompt", "hold_time", "reuses", "max_load_time", "layout", "precision", "set"),
+        request={"model": "llama-3.1-70b", "on": "dgx-h100", "prompt": "100k", "layout": "tp=8"},
+        sweep_s=0.5,
+        sweep_results="tiers.0.",
+        view={
+            "id": "tiers",
+            "place": 8,
+            "title": "Tiers",
+            "question": "Where should a prompt's cache wait?",
+            "claims": ["C110", "C116", "C117", "C118", "C121", "C122", "C123"],
+            "figures": ["cost"],
+            "fields": {
+                "model": "deepseek-v3",
+                "on": "gb200-nvl72",
+                "prompt": "64k",
+                "reuses": "1",
+                "hold_time": "1h",
+                "layout": "pp=1,ep=8,attention_dp=8",
+            },
+            "drawn": {"cost": "Keeping the cache of a prompt: cost over the time held"},
+            "sliders": {
+                "prompt": {"low": 500, "high": 128000, "points": 25, "whole": True, "unit": "tokens"},
+                "reuses": {"low": 1, "high": 1000, "whole": True, "unit": "times"},
+                "hold_time": {"low": 1, "high": 31536000, "kind": "seconds"},
+            },
+        },
+        examples="""
+    rackline tiers deepseek-v3 --on dgx-h200 --prompt 16k
+    rackline tiers llama-3.1-70b --on dgx-h100 \\
+      --hold-time 5min --hold-time 1h --reuses 10 --max-load-time 200ms --plot tiers.svg
+""",
+    ),
+)
 def tiers(question: TiersQuestion, watch: Watch) -> Kept:
     """Where to keep the KV cache of a prompt: chip memory, host memory, CXL, flash, disk, or compute it again.
 

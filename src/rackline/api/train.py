@@ -13,6 +13,7 @@ from rackline.api.groups import CHIPS, POWER_CAP, PRICE, PUE, OnCluster
 from rackline.api.option import MOST_TOKENS, Option, option, shared, whole
 from rackline.api.question import question
 from rackline.api.resolve import named
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -254,6 +255,43 @@ _TRACE = SideFile(
     figures={"step": _step, "pipeline": _pipeline, "memory": _memory},
     files={"trace": _TRACE},
     interval=_interval,
+    entry=Entry(
+        group="Decide",
+        place=4,
+        line="Layout, step time, memory, days and dollars of a run.",
+        usual=("seq", "chips", "tokens", "precision", "layout", "recompute", "set"),
+        request={"model": "llama-3.1-8b", "on": "dgx-h100", "chips": 64, "tokens": "1T", "global_batch": "4M"},
+        is_long=True,
+        sweep_s=1.0,
+        sweep_results="best.",
+        view={
+            "id": "train",
+            "place": 12,
+            "title": "Train",
+            "question": "How long does a training run take, and how is it laid out?",
+            "claims": ["C59", "C63", "C64", "C132"],
+            "figures": ["step", "memory"],
+            "fields": {
+                "model": "llama-3.1-70b",
+                "on": "dgx-h100",
+                "chips": "256",
+                "tokens": "15T",
+                "global_batch": "8M",
+                "schedule": "",
+                "precision": "",
+            },
+            "stop": "chips",
+            "stops": ["128", "256", "1024"],
+        },
+        examples="""
+    rackline train llama-3.1-405b --on dgx-h100 --chips 16384 \\
+      --tokens 15.6T --global-batch 16M
+    rackline train deepseek-v3 --on gb200-nvl72 --chips 2304 \\
+      --global-batch 63M --seq 4Ki --precision mxfp8 --plot pipeline.html --plot-kind pipeline
+    rackline train llama-3.1-70b --on dgx-h100 --chips 64 \\
+      --global-batch 1M --layout tp=4,pp=4 --recompute full --json
+""",
+    ),
 )
 def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
     """Layout, step time, memory, days and dollars of a training run.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rackline.api import validated
 from rackline.api.answer import asks
 from rackline.api.validated import Ablation, Format, Imported, LeftOut, StacksWritten, Validated, ValidateQuestion
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
@@ -30,6 +31,28 @@ if TYPE_CHECKING:
     notes=validated.notes,
     status=validated.status,
     refuse=validated.refuse,
+    entry=Entry(
+        group="Measure",
+        place=2,
+        line="Compare predictions with measured cases.",
+        usual=("calibration", "stored", "import_format", "output"),
+        request={
+            "files": ["cases.jsonl"],
+            "uploads": {
+                "cases.jsonl": '{"id": "a", "kind": "static-batch", "source": "own", "model": "llama-3.1-8b", '
+                '"chip": "h100-sxm", "num_chips": 1, "stack": "trtllm", "precision": "bf16", '
+                '"layout": {"tp": 1}, "batch_size": 8, "input_len": 1000, "output_len": 100, '
+                '"measured": {"token_s": 0.008}}\n'
+            },
+        },
+        is_long=True,
+        examples="""
+    rackline validate cases.jsonl --plot parity.html
+    rackline validate cases.jsonl --calibration unit --json
+    rackline validate --import vllm result.json --chip h100-sxm \\
+      --num-chips 4 --layout tp=4 --precision fp8 -o cases.jsonl
+""",
+    ),
 )
 def validate(question: ValidateQuestion, watch: Watch) -> Found:
     """Predict measured cases and print how far off the predictions are, by metric, model, chip, stack and precision.

@@ -17,7 +17,6 @@ from rackline.api.answer import Answer, SideFile, Verb, Verbatim, answer_of, fin
 from rackline.api.option import Option
 from rackline.api.question import Question, flag_of, options, written_defaults
 from rackline.api.watch import Computed, Counted, Served, Watch
-from rackline.cli.help import USUAL
 from rackline.cli.screen import (
     FailedCheckError,
     asked,
@@ -99,7 +98,7 @@ def command(name: str, *, all_options: bool = False) -> Callable[..., None]:
     flags = {key: flag_of(key, one) or key for key, one in options(verb.question).items()}
     usual = {key: False if one.kind == "switch" else None for key, one in outputs.items()}
     usual.update(written_defaults(verb.question))
-    shown = None if all_options else USUAL.get(name)
+    shown = None if all_options else verb.entry.usual or None
     parameters: list[inspect.Parameter] = []
     for key, one in {**options(verb.question), **outputs}.items():
         hidden = _is_hidden(key, one, usual, shown)

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
-from rackline.api.verbs import MODULES, function_name
-from rackline.cli.commands import ALL_OPTIONS, DOORS
+from rackline.api.verbs import GROUPS, Entry
+from rackline.cli.commands import ALL_OPTIONS, commands
 from rackline.cli.glossary import help_text
-from rackline.cli.help import COMMANDS, EXAMPLES, GROUPS, USUAL, first_examples
 from rackline.cli.screen import FailedCheckError, drop_output, screen
 from rackline.errors import RacklineError, nearest_names
 from rackline.extras import missing_extra
@@ -29,32 +28,48 @@ def build_app(*, all_options: bool = False) -> App:
     app = App(
         name="rackline",
         help="Seconds, bytes, chips and dollars of training and serving large language models, from first principles.",
-        help_epilogue=f"{EXAMPLES['']}\n{help_text()}",
+        help_epilogue=f"{_EXAMPLES}\n{help_text()}",
         help_format="plaintext",
         version=_version,
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    for place, (title, names) in enumerate(GROUPS.items()):
-        group = Group(title, sort_key=place)
-        for order, name in enumerate(names):
-            module = f"rackline.cli.commands:{function_name(name)}"
-            hides = name in USUAL
-            app.command(
-                f"{module}{ALL_OPTIONS}" if all_options and hides else module,
-                name=name,
-                help=COMMANDS[name],
-                help_epilogue=_epilogue(name, hides=hides, all_options=all_options),
-                group=group,
-                sort_key=order,
-            )
+    groups = {title: Group(title, sort_key=place) for place, title in enumerate(GROUPS)}
+    for order, (name, one) in enumerate(commands().items()):
+        module = f"rackline.cli.commands:{one.function}"
+        app.command(
+            f"{module}{ALL_OPTIONS}" if all_options and one.usual else module,
+            name=name,
+            help=one.line,
+            help_epilogue=_epilogue(name, one, all_options=all_options),
+            group=groups[one.group],
+            sort_key=order,
+        )
     return app
 
 
-def _epilogue(name: str, *, hides: bool, all_options: bool) -> str:
-    if all_options or not hides:
-        return f"{EXAMPLES[name]}\n{help_text()}" if all_options else EXAMPLES[name]
-    return f"{first_examples(name)}\nAll options and examples: rackline {name} --help-all\n"
+_EXAMPLES = """Examples:
+
+    rackline plan deepseek-v3 --on gb200-nvl72 \\
+      --input 4k --output 1k --tpot 30ms --ttft 2s
+    rackline explain llama-3.1-70b --on dgx-h100 --batch 64 --context 8k
+    rackline models meta-llama/Llama-3.1-70B
+
+Each command has --help, and --json for programs.
+Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
+"""
+_FIRST_EXAMPLES = 2  # in the help of a command that hides options
+
+
+def _epilogue(name: str, one: Entry, *, all_options: bool) -> str:
+    """What stands below the options of a command: its examples, and the terms or where the other options are."""
+    if all_options:
+        return f"Examples:\n{one.examples}\n{help_text()}"
+    if not one.usual:
+        return f"Examples:\n{one.examples}"
+    head, *examples = one.examples.split("    rackline ")
+    first = "    rackline ".join([head, *examples[:_FIRST_EXAMPLES]])
+    return f"Examples:\n{first}\nAll options and examples: rackline {name} --help-all\n"
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -117,7 +132,7 @@ def _words(error: CycloptsError, given: list[str]) -> str:
     command = " ".join(error.command_chain or ())
     if isinstance(error, UnknownCommandError):
         word = next((part for part in given if not part.startswith("-")), given[0] if given else "")
-        known = (*MODULES, *DOORS)
+        known = commands()
         near = nearest_names(word, known, 1)
         nearest = f"; nearest: {near[0]}" if near else ""
         return f"command: got {word!r}, allowed: {', '.join(known)}{nearest}"

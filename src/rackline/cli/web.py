@@ -7,9 +7,22 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from rackline.api.verbs import Entry
 from rackline.extras import load_optional, missing_extra
 
 _MOST_WORKERS = 64
+ENTRY = Entry(
+    group="Learn",
+    place=2,
+    line="The page with its figures, and the HTTP API, on this machine.",
+    name="web",
+    function="web",
+    module="cli.web",
+    examples="""
+    rackline web
+    rackline web --port 8080 --no-browser
+""",
+)
 
 
 def web(

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rackline.api.verbs import entries
 from rackline.api.watch import Watch
 from rackline.errors import InputError, RacklineError
 from rackline.processes import usable_cores
-from rackline.sweeps import questions
 from rackline.sweeps.chunk import Done, Job, chunk_name, evaluate, job_of, shard_bytes
 from rackline.sweeps.file import SweepFile, read_file
 from rackline.sweeps.space import LEVELS, Chunk, blocks
@@ -120,7 +120,7 @@ def _chunks(job: Job, rows: int) -> Iterator[Chunk]:
         yield from job.space.chunks(file.output.rows_per_shard, rows)
         return
     after = job.space.num("after")
-    each = max(1, round(_SMALL_S / questions.seconds_of(file.ask)))
+    each = max(1, round(_SMALL_S / entries()[file.ask].sweep_s))
     for first, last in blocks(job.space.num("table"), each):
         yield Chunk(tables=(first, last), lanes=(0, 1), points=(0, 1), after=(0, after))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rackline.api.answer import Answer, asks
 from rackline.api.option import option, whole
 from rackline.api.question import Question, question
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 from rackline.sweeps.file import Sense
@@ -143,6 +144,18 @@ def _bands(answer: Answer[SweepShowQuestion, Any]) -> Figure:
         "tornado": _tornado,
         "bands": _bands,
     },
+    entry=Entry(
+        group="Explore",
+        place=1,
+        line="What a sweep has found; also as rackline sweep show.",
+        elsewhere="reads a folder of results",
+        examples="""
+    rackline sweep show results
+    rackline sweep show results --plot front.svg
+    rackline sweep show results --by on --along context --plot options.svg --plot-kind options
+    rackline sweep show results --sql "SELECT layout, count(*) FROM sweep GROUP BY layout"
+""",
+    ),
 )
 def sweep_show(question: SweepShowQuestion, watch: Watch) -> Shown | Queried:
     """What a sweep has found: Pareto front, best of each group, sensitivities, constraints that bind, crossovers.

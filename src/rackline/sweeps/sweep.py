@@ -14,6 +14,7 @@ from rich.text import Text
 from rackline.api.answer import Answer, asks
 from rackline.api.option import option, whole
 from rackline.api.question import Question, question
+from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.extras import load_optional
@@ -117,7 +118,26 @@ def _status(answer: Answer[SweepQuestion, Any]) -> int:
     return 130 if isinstance(answer.result, Ran) and answer.result.interrupted else 0
 
 
-@asks(SweepQuestion, text=_text, summary=_summary, rows=_rows, status=_status)
+@asks(
+    SweepQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    status=_status,
+    entry=Entry(
+        group="Explore",
+        place=0,
+        line="A design space as one file: billions of points, resumable.",
+        elsewhere="writes a folder of results",
+        examples="""
+    rackline sweep --new space.toml
+    rackline sweep space.toml --dry-run
+    rackline sweep space.toml --out results
+    rackline sweep space.toml --search
+    rackline sweep space.toml --out s3://bucket/results --ray auto
+""",
+    ),
+)
 def sweep(question: SweepQuestion, watch: Watch) -> Forecast | Ran | Example | Optimum:
     """Ask a question over a design space: ranges in place of values, results as Parquet shards.
 

@@ -12,8 +12,9 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from rackline.api.question import Question
+from rackline.api.verbs import entries
 from rackline.errors import RacklineError, shown
-from rackline.web.offered import LONG, offered, taken
+from rackline.web.offered import offered, taken
 from rackline.web.problem import problem, problem_of
 from rackline.web.settings import Limits
 
@@ -44,7 +45,7 @@ class Asked:
     @property
     def is_long(self) -> bool:
         """Whether the answer may take longer than a second."""
-        return self.question["ask"] in LONG
+        return entries()[self.question["ask"]].is_long
 
     def key(self, build: str) -> str:
         """A name that only the same request has, in the same build of the program."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from rackline.api.verbs import entries
 from rackline.errors import InputError, nearest_names
 from rackline.web.grids import GRIDS, WITHIN, accuracy, pipelines, racks
 from rackline.web.measured import asked_prices, parity
@@ -31,8 +32,9 @@ def _described() -> dict[str, Any]:
 
 
 def views() -> dict[str, dict[str, Any]]:
-    """The views by their id: title, question, claims, and what a view asks."""
-    return _described()["view"]
+    """The views by their id, in their order: title, question, claims, and what a view asks."""
+    asking = {one.view["id"]: {"verb": name, **one.view} for name, one in entries().items() if one.view}
+    return dict(sorted({**_described()["view"], **asking}.items(), key=lambda each: each[1]["place"]))
 
 
 def site() -> dict[str, Any]:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rackline.api.answer import Answer, Verbatim, answer_of, find_verb, noted
 from rackline.api.question import options
-from rackline.api.verbs import MODULES
+from rackline.api.verbs import entries
 from rackline.api.watch import Watch
 from rackline.errors import shown
-from rackline.web.offered import OFFERED, offered, taken
+from rackline.web.offered import offered, offered_names, taken
 from rackline.web.problem import problem
-
-if TYPE_CHECKING:
-    pass
-
 
 TEXT_COLUMNS = 80
 
@@ -78,10 +74,10 @@ def _check_questions(file: str) -> None:
 
     for number, one in enumerate(read_questions(file), start=1):
         name = str(one.get("ask", ""))
-        if name in MODULES and name not in OFFERED:
+        if name in entries() and name not in offered_names():
             offered(name)
         for key in one:
-            if name in OFFERED and key in options(find_verb(name).question) and key not in taken(name):
+            if name in offered_names() and key in options(find_verb(name).question) and key not in taken(name):
                 detail = f"question {number}: {key}: the server writes no files"
                 raise problem("bad-input", detail, what=key, given=shown(one[key]), allowed="nothing")
 

@@ -9,8 +9,7 @@ from typing import Any, cast
 from rackline.api.answer import find_verb
 from rackline.api.question import written_defaults
 from rackline.api.schema import answer_schemas, question_schema
-from rackline.web.examples import EXAMPLES
-from rackline.web.offered import OFFERED, taken
+from rackline.web.offered import offered_names, taken
 from rackline.web.problem import EVENTS, KINDS, MEDIA_TYPE, SCRIPT
 from rackline.web.settings import Limits
 
@@ -31,11 +30,12 @@ _ALWAYS = ("bad-host", "bad-input", "too-busy", "failed", "worker-lost", "too-lo
 
 def description() -> Schema:
     """The whole description."""
-    schemas = {name: _moved(one) for name, one in answer_schemas(OFFERED).items()}
-    answers = {_key(f"{name} answer"): schemas.pop(name) for name in OFFERED}
+    names = offered_names()
+    schemas = {name: _moved(one) for name, one in answer_schemas(names).items()}
+    answers = {_key(f"{name} answer"): schemas.pop(name) for name in names}
     parts = {_key(name): one for name, one in schemas.items()}
     paths: Schema = {}
-    for name in OFFERED:
+    for name in names:
         paths[f"/api/v1/{name}"] = _path(name, view=False)
         paths[f"/api/v1/{name}/view"] = _path(name, view=True)
     paths["/api/v1/explain/script"] = {"get": _script(paths["/api/v1/explain"]["get"])}
@@ -50,7 +50,7 @@ def description() -> Schema:
 def _questions() -> Schema:
     """Questions as bodies: without what names files to write, with files of the reader's own."""
     found: Schema = {}
-    for name in OFFERED:
+    for name in offered_names():
         for view in (False, True):
             one = question_schema(find_verb(name).question)
             known = taken(name)
@@ -86,7 +86,7 @@ def _path(name: str, *, view: bool) -> Schema:
     }
     found = {"200": {"description": "the answer", "headers": _headers(), "content": content}}
     suffix = "_view" if view else ""
-    example = EXAMPLES[name]
+    example = verb.entry.request
     body = {"$ref": f"#/components/schemas/{_key(f'{name} view question' if view else f'{name} body')}"}
     usual = written_defaults(verb.question)
     parameters = [
