@@ -12,6 +12,7 @@ a unit, names may be objects. Answers print in a line, show tables in notebooks,
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 _OTHERS = {
@@ -38,7 +39,8 @@ def _where() -> dict[str, str]:
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted(_where())
-    module = None if name.startswith("__") else _where().get(name)
+    is_package = os.path.isdir(os.path.join(__path__[0], name))  # which the import system looks for itself
+    module = None if is_package or name.startswith("__") else _where().get(name)
     if module is None:
         raise AttributeError(f"module 'rackline' has no attribute {name!r}")
     from importlib import import_module

@@ -16,6 +16,10 @@ from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError, RacklineError
 from rackline.files import parse_json, read_text
+from rackline.late import late
+
+with late:
+    from rackline.report import plan_report
 
 MOST_QUESTIONS = 10_000
 _JSON = re.compile(r"\s*(\{|\[\s*\{)")  # how JSON begins and TOML does not
@@ -84,10 +88,8 @@ class Answers:
 
 
 def _text(answer: Answer[AskQuestion, Answers], width: int) -> Iterable[Any]:
-    from rackline.report.plan_report import answers_table
-
     rows = [(str(one.question.get("ask", "?")), _words(one.question), *_outcome(one)) for one in answer.result.answers]
-    yield answers_table(rows)
+    yield plan_report.answers_table(rows)
 
 
 def _outcome(one: Asked) -> tuple[str, bool]:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.groups import PRICE
-from rackline.api.option import option, shared
+from rackline.api.option import ClusterLike, MaybeNumber, Number, Settings, option, shared
 from rackline.api.quality import Quality, laws_of, quality_of
 from rackline.api.question import Question, question
 from rackline.api.resolve import assignments, cluster_of
 from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
+from rackline.late import late
+from rackline.units import format_count, format_percent
 
-if TYPE_CHECKING:
-    from rackline.api.option import ClusterLike, MaybeNumber, Number, Settings
-    from rackline.report.figure import Figure
-    from rackline.scaling import Budget, KnownRun, LossLaw, PhaseMfu, Usage
+with late:
+    from rackline import scaling
+    from rackline.report import budget_report, figure
+
 
 DAYS_PER_MONTH = 30.0
 DAY_S = 86400.0
@@ -131,7 +133,7 @@ class Budgeted:
 
     json_keys: ClassVar = ("*budget",)
 
-    budget: Budget
+    budget: scaling.Budget
     asked: str
     chip: str
 
@@ -146,24 +148,20 @@ class KnownRuns:
     """
 
     law: str
-    runs: tuple[KnownRun, ...]
+    runs: tuple[scaling.KnownRun, ...]
 
 
 def _text(answer: Answer[BudgetQuestion, Budgeted | KnownRuns], width: int) -> Iterable[Any]:
-    from rackline.report.budget_report import budget_report, runs_report
-
     found = answer.result
     if isinstance(found, KnownRuns):
-        yield runs_report(found.runs, law=found.law)
+        yield budget_report.runs_report(found.runs, law=found.law)
     else:
         on = f"{found.chip}, {answer.question.precision}"
         asked = f"quality of {found.asked}" if answer.question.quality_of else found.asked
-        yield budget_report(found.budget, asked=asked, on=on, width=width)
+        yield budget_report.budget_report(found.budget, asked=asked, on=on, width=width)
 
 
 def _summary(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> str:
-    from rackline.units import format_count
-
     found = answer.result
     if isinstance(found, KnownRuns):
         return f"{len(found.runs)} known training runs under {found.law}"
@@ -178,8 +176,6 @@ def _summary(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> str:
 
 def _interval(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> str:
     """How flat the optimum is."""
-    from rackline.units import format_count, format_percent
-
     found = answer.result
     if isinstance(found, KnownRuns) or not found.budget.feasible:
         return ""
@@ -192,18 +188,14 @@ def _rows(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Iterable[Any]
     return found.runs if isinstance(found, KnownRuns) else found.budget.phases
 
 
-def _lifetime(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Figure:
-    from rackline.report.budget_report import lifetime_figure
-
+def _lifetime(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> figure.Figure:
     found = _drawable(answer)
-    return lifetime_figure(found.budget, asked=found.asked)
+    return budget_report.lifetime_figure(found.budget, asked=found.asked)
 
 
-def _quality(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Figure:
-    from rackline.report.budget_report import quality_figure
-
+def _quality(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> figure.Figure:
     found = _drawable(answer)
-    return quality_figure(found.budget, asked=found.asked)
+    return budget_report.quality_figure(found.budget, asked=found.asked)
 
 
 def _drawable(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Budgeted:
@@ -278,8 +270,6 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
             what="`quality_of` or `loss`", given=given, allowed="exactly one", nearest="`quality_of` 70b@15T"
         )
 
-    from rackline.scaling import budget as find_budget
-
     overrides: dict[str, object] = dict(assignments(question.set))
     if question.price is not None:
         overrides["usd_per_chip_hour"] = question.price
@@ -290,7 +280,7 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
     peak = cluster.chip.flop_per_s(question.precision)
     with watch.moving("fitting the loss law"):
         of_wanted, of_new = laws_of(question.law, wanted, experts, mixture=question.moe is not None)
-    answer = find_budget(
+    answer = scaling.budget(
         of_new,
         _target(of_wanted, wanted, question),
         usage,
@@ -304,24 +294,20 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
     return Budgeted(budget=answer, asked=asked, chip=cluster.chip.full_name)
 
 
-def _mfu(question: BudgetQuestion) -> PhaseMfu:
-    from rackline.scaling import PhaseMfu
-
+def _mfu(question: BudgetQuestion) -> scaling.PhaseMfu:
     pretrain = question.mfu
     usual = USE_OVER_PRETRAIN_MFU * pretrain
-    return PhaseMfu(
+    return scaling.PhaseMfu(
         pretrain=pretrain,
         rl=question.rl_mfu if question.rl_mfu is not None else usual,
         inference=question.serve_mfu if question.serve_mfu is not None else usual,
     )
 
 
-def _usage(question: BudgetQuestion) -> Usage:
-    from rackline.scaling import Usage, lifetime_tokens
-
+def _usage(question: BudgetQuestion) -> scaling.Usage:
     rate, time_s = question.traffic, question.months * DAYS_PER_MONTH * DAY_S
-    generated = lifetime_tokens(rate, time_s, question.ship_probability) if rate > 0.0 else 0.0
-    return Usage(
+    generated = scaling.lifetime_tokens(rate, time_s, question.ship_probability) if rate > 0.0 else 0.0
+    return scaling.Usage(
         inference_tokens=generated,
         prompt_tokens=generated * question.input_over_output,
         rl_tokens=question.rl,
@@ -329,17 +315,13 @@ def _usage(question: BudgetQuestion) -> Usage:
     )
 
 
-def _target(law: LossLaw, wanted: Quality | None, question: BudgetQuestion) -> float:
+def _target(law: scaling.LossLaw, wanted: Quality | None, question: BudgetQuestion) -> float:
     """The loss to reach."""
-    from rackline.scaling import loss
-
     if wanted is not None:
-        return float(loss(law, wanted.active_params, wanted.tokens))
+        return float(scaling.loss(law, wanted.active_params, wanted.tokens))
     return question.loss or 0.0
 
 
 def _known_runs(law: str | None, inference_relative_mfu: float) -> KnownRuns:
-    from rackline.scaling import known_runs
-
     found, _ = laws_of(law, None, 1.0, mixture=False)
-    return KnownRuns(law=found.name, runs=tuple(known_runs(found, inference_relative_mfu)))
+    return KnownRuns(law=found.name, runs=tuple(scaling.known_runs(found, inference_relative_mfu)))

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.option import option, whole
+from rackline.api.option import Texts, Whole, option, whole
 from rackline.api.question import Question, question
 from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
+from rackline.late import late
+from rackline.units import format_percent
 
-if TYPE_CHECKING:
-    from rackline.api.option import Texts, Whole
-    from rackline.arch import Model
-    from rackline.fitting import CalibrationResult, Summary
-    from rackline.report.figure import Figure
-    from rackline.validation.observed_fit import ObservedFit
+with late:
+    from rackline import arch, catalog, fitting, hardware, validation
+    from rackline.fitting import report
+    from rackline.report import figure
+    from rackline.validation import observed_fit, observed_report
 
 
 @question
@@ -73,16 +74,14 @@ class Calibrated:
 
     json_keys: ClassVar = ("*summary", "files", "unwritten")
 
-    fitted: CalibrationResult
+    fitted: fitting.CalibrationResult
     files: tuple[str, ...]
     unwritten: str = ""
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> fitting.Summary:
         """Errors by kind, group and collective."""
-        from rackline.fitting import summary
-
-        return summary(self.fitted)
+        return fitting.summary(self.fitted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ class CalibratedServer:
 
     json_keys: ClassVar = ("*observed", "files", "unwritten")
 
-    observed: ObservedFit
+    observed: observed_fit.ObservedFit
     files: tuple[str, ...]
     unwritten: str = ""
 
@@ -107,14 +106,11 @@ if TYPE_CHECKING:
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
-    from rackline.fitting.report import calibrate_report
-    from rackline.validation.observed_report import observed_fit_report
-
     found = answer.result
     if isinstance(found, CalibratedServer):
-        yield observed_fit_report(found.observed, found.files)
+        yield observed_report.observed_fit_report(found.observed, found.files)
         return
-    yield calibrate_report(found.fitted, list(found.files))
+    yield report.calibrate_report(found.fitted, list(found.files))
 
 
 def _notes(answer: Answered) -> Iterable[str]:
@@ -128,8 +124,6 @@ def _status(answer: Answered) -> int:
 
 def _summary(answer: Answered) -> str:
     if isinstance(answer.result, CalibratedServer):
-        from rackline.units import format_percent
-
         errors = ", ".join(
             f"{one.metric} {format_percent(one.held_out_median)} held out, {format_percent(one.shipped_median)} shipped"
             for one in answer.result.observed.errors
@@ -145,13 +139,11 @@ def _rows(answer: Answered) -> Iterable[Any]:
     return answer.result.summary.groups
 
 
-def _figure(answer: Answered) -> Figure:
-    from rackline.fitting.report import errors_figure
-
+def _figure(answer: Answered) -> figure.Figure:
     if isinstance(answer.result, CalibratedServer):
         raise InputError(what="plot", given="numbers of a server", allowed="only without `observed`")
     found = answer.result.summary
-    return errors_figure(found.kinds, found.rows)
+    return report.errors_figure(found.kinds, found.rows)
 
 
 @asks(
@@ -209,26 +201,13 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
     if question.calibration != "auto":
         raise InputError(what="calibration", given=question.calibration, allowed="only with `observed`")
 
-    from rackline.catalog import names
-    from rackline.fitting import (
-        calibrate_tables,
-        generic_file,
-        merged_file,
-        stack_file,
-        stacks_of,
-        write_files,
-    )
-    from rackline.hardware import FabricLevel
-    from rackline.hardware import chip as find_chip
-    from rackline.hardware import cluster as find_cluster
-
-    levels: dict[str, FabricLevel] = {}
-    for cluster_name in names("clusters"):
-        cluster = find_cluster(cluster_name)
+    levels: dict[str, hardware.FabricLevel] = {}
+    for cluster_name in catalog.names("clusters"):
+        cluster = hardware.cluster(cluster_name)
         levels.setdefault(cluster.chip.name, cluster.scale_up)
-    chips = {chip_name: find_chip(chip_name) for chip_name in names("chips")}
+    chips = {chip_name: hardware.chip(chip_name) for chip_name in catalog.names("chips")}
     with watch.counting("reading tables", "fitted") as done:
-        result = calibrate_tables(
+        result = fitting.calibrate_tables(
             list(question.tables),
             chips=chips,
             links={name: level.bytes_per_s_each_way for name, level in levels.items()},
@@ -240,12 +219,12 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
     if target is None:
         return Calibrated(fitted=result, files=())
     if target.is_dir():
-        files = {target / f"{stack}.toml": stack_file(result, stack) for stack in stacks_of(result)}
-        files[target / "generic.toml"] = generic_file(result)
+        files = {target / f"{stack}.toml": fitting.stack_file(result, stack) for stack in fitting.stacks_of(result)}
+        files[target / "generic.toml"] = fitting.generic_file(result)
     else:
-        files = {target: merged_file(result, target.stem.lower())}
+        files = {target: fitting.merged_file(result, target.stem.lower())}
     try:
-        write_files(files)
+        fitting.write_files(files)
     except InputError as error:  # the fit took minutes: it is not lost with its file
         return Calibrated(fitted=result, files=(), unwritten=str(error))
     return Calibrated(fitted=result, files=tuple(str(path) for path in files))
@@ -253,19 +232,15 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
 
 def _of_server(question: CalibrateQuestion, target: Path | None, watch: Watch) -> CalibratedServer:
     """Fit to observed runs, and say what they leave open."""
-    from rackline.validation import read_cases
-    from rackline.validation.observed_fit import fit_observed
-    from rackline.validation.observed_report import calibration_text
-
     if question.tables:
         raise InputError(what="tables", given=question.tables[0], allowed="only without `observed`")
     if target is not None and target.is_dir():
         raise InputError(what="output", given=str(target), allowed="a file, such as mine.toml")
-    found = read_cases(question.observed)
+    found = validation.read_cases(question.observed)
     for one in found.unsupported:
         watch.warn(f"{one.case_id} is left out: {one.reason}")
     with watch.counting("fitting", "fitted") as done:
-        fit = fit_observed(found.cases, question.calibration, done)
+        fit = observed_fit.fit_observed(found.cases, question.calibration, done)
     for one in fit.estimates:
         if one.name in fit.undetermined:
             watch.warn(
@@ -280,7 +255,7 @@ def _of_server(question: CalibrateQuestion, target: Path | None, watch: Watch) -
     if target is None:
         return CalibratedServer(observed=fit, files=())
     try:
-        write_text(target, calibration_text(fit, target.stem.lower()), what="output")
+        write_text(target, observed_report.calibration_text(fit, target.stem.lower()), what="output")
     except InputError as error:  # the fit took minutes: it is not lost with its file
         return CalibratedServer(observed=fit, files=(), unwritten=str(error))
     return CalibratedServer(observed=fit, files=(str(target),))
@@ -299,9 +274,6 @@ def _target(output: str) -> Path:
     return target
 
 
-def _models() -> list[Model]:
-    from rackline.arch import Model, model
-    from rackline.catalog import names
-
-    found = [model(name) for name in names("models")]
-    return [item for item in found if isinstance(item, Model)]
+def _models() -> list[arch.Model]:
+    found = [arch.model(name) for name in catalog.names("models")]
+    return [item for item in found if isinstance(item, arch.Model)]

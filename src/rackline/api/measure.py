@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, asks
-from rackline.api.option import MOST_SECONDS, option, whole
+from rackline.api.option import MOST_SECONDS, MaybeNumber, Whole, option, whole
 from rackline.api.question import Question, question
 from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
+from rackline.files import check_outputs, write_text
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from rackline.api.option import MaybeNumber, Whole
-    from rackline.lab.measurement import Measured
-    from rackline.report.figure import Figure
+with late:
+    from rackline import lab
+    from rackline.lab import measurement
+    from rackline.lab.measurement import table
+    from rackline.report import figure
 
 
 @question
@@ -74,17 +77,15 @@ class MachineFile:
 
     json_keys: ClassVar = ("*measured", "file")
 
-    measured: Measured
+    measured: measurement.Measured
     file: str
 
 
 def _text(answer: Answer[MeasureQuestion, MachineFile], width: int) -> Iterable[Any]:
     from rich.text import Text
 
-    from rackline.lab.measurement.table import measured_report
-
     found = answer.result
-    yield from measured_report(found.measured, width)
+    yield from table.measured_report(found.measured, width)
     yield Text(f"\n{found.file}: use it as --on {found.file}", style="bold")
 
 
@@ -100,10 +101,8 @@ def _rows(answer: Answer[MeasureQuestion, MachineFile]) -> Iterable[Any]:
     return answer.result.measured.rows
 
 
-def _figure(answer: Answer[MeasureQuestion, MachineFile]) -> Figure:
-    from rackline.lab.measurement.table import measured_figure
-
-    return measured_figure(answer.result.measured)
+def _figure(answer: Answer[MeasureQuestion, MachineFile]) -> figure.Figure:
+    return table.measured_figure(answer.result.measured)
 
 
 @asks(
@@ -134,21 +133,16 @@ def measure(question: MeasureQuestion, watch: Watch) -> MachineFile:
         >>> rl.measure(quick=True, output="my-machine.toml").result.file  # doctest: +SKIP
         'my-machine.toml'
     """
-    from rackline.files import check_outputs, write_text
-    from rackline.lab import start_jax
-
     target = Path(question.output)
     if target.suffix != ".toml":
         raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")
     check_outputs({"output": target})
-    start_jax(question.device)
-
-    from rackline.lab.measurement import MeasureSetup, measure_machine
+    lab.start_jax(question.device)
 
     dtype = question.dtype or ("fp32" if question.device == "cpu" else "bf16")
     with watch.counting("measuring", "measured") as counted:
-        found = measure_machine(
-            MeasureSetup(
+        found = measurement.measure_machine(
+            measurement.MeasureSetup(
                 engine=question.engine,
                 dtype="bf16" if dtype == "bf16" else "fp32",
                 device=question.device,

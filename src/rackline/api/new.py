@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.option import option
@@ -13,9 +13,12 @@ from rackline.api.question import Question, question
 from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
+from rackline.files import check_outputs, write_text
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from rackline.hardware.template import Template
+with late:
+    from rackline.hardware import template
+
 
 THINGS = ("chip", "cluster", "model", "memory", "prices")
 
@@ -103,10 +106,7 @@ def new(question: NewQuestion, watch: Watch) -> Written:
         <chips: my-chip>
         >>> Path("my-chip.toml").unlink()
     """
-    from rackline.files import check_outputs, write_text
-    from rackline.hardware.template import template
-
-    found: Template = template(question.kind, question.name, question.like)
+    found: template.Template = template.template(question.kind, question.name, question.like)
     target = Path(question.output or f"{found.name}.toml")
     if target.suffix != ".toml":
         raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")

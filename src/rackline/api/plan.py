@@ -8,29 +8,42 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.answer import Answer, SideFile, Verbatim, asks
 from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs
 from rackline.api.resolve import named
 from rackline.api.starting import KINDS, LAUNCH_AS, Starting, launch_options, manifests_of
 from rackline.api.uses import Use, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
+from rackline.api.what_if import leading_number, read_sweep, setting
 from rackline.errors import InputError
 from rackline.files import write_text
+from rackline.late import late
+from rackline.plain import plain
+from rackline.units import format_seconds, format_usd
+
+with late:
+    from rackline import search
+    from rackline.bands import intervals as bands_intervals
+    from rackline.report import (
+        choice_report,
+        figure,
+        kept_report,
+        launch_report,
+        plan_figures,
+        plan_report,
+        plan_summary,
+        wording,
+    )
+    from rackline.search import attention_ffn as search_attention_ffn
+    from rackline.search import candidate, choice, kept_prefixes, least_energy
+    from rackline.search import fleet as search_fleet
+    from rackline.search import launch as search_launch
+    from rackline.search import speculation as search_speculation
+    from rackline.serving import fleet as serving_fleet
 
 if TYPE_CHECKING:
-    from rackline.bands.intervals import Ends, Interval
-    from rackline.report.figure import Figure
-    from rackline.search import Plan
-    from rackline.search.attention_ffn import AttentionFfnSplit
-    from rackline.search.candidate import Candidate
-    from rackline.search.choice import Choice
-    from rackline.search.kept_prefixes import KeptPrefixes
-    from rackline.search.launch import LaunchCommand
-    from rackline.search.least_energy import Tried
     from rackline.search.plan import WhatIfPoint
-    from rackline.search.speculation import SpeculationRow
-    from rackline.serving.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +62,15 @@ class Planned:
         prefixes: that the best keeps and finds; None where prompts do not repeat.
     """
 
-    plan: Plan
+    plan: search.Plan
     use: Use
-    fleet: Fleet | None = None
-    speculation: tuple[SpeculationRow, ...] | None = None
-    attention_ffn: AttentionFfnSplit | None = None
-    launch: tuple[LaunchCommand, ...] | None = None
+    fleet: serving_fleet.Fleet | None = None
+    speculation: tuple[search_speculation.SpeculationRow, ...] | None = None
+    attention_ffn: search_attention_ffn.AttentionFfnSplit | None = None
+    launch: tuple[search_launch.LaunchCommand, ...] | None = None
     starting: Starting | None = None
-    power_caps: tuple[Tried, ...] | None = None
-    prefixes: KeptPrefixes | None = None
+    power_caps: tuple[least_energy.Tried, ...] | None = None
+    prefixes: kept_prefixes.KeptPrefixes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,35 +103,29 @@ if TYPE_CHECKING:
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
-    from rackline.report.plan_report import lengths_lines, plan_report, what_if_report
-    from rackline.report.plan_summary import plan_summary
-    from rackline.report.wording import Prose
-
     found = answer.result
     if isinstance(found, WhatIf):
-        yield what_if_report(found.what_if, found.points)
+        yield plan_report.what_if_report(found.what_if, found.points)
         for point, planned in zip(found.points, found.answers, strict=True):
             more = [*_prefixes_text(planned, full=answer.question.full), *_more_text(answer.question, planned)]
             if more and point.plan.best is not None:
-                yield Prose(f"\n{found.what_if} = {point.value}", style="bold")
+                yield wording.Prose(f"\n{found.what_if} = {point.value}", style="bold")
                 yield from more
         return
-    report = plan_report if answer.question.full else plan_summary
+    report = plan_report.plan_report if answer.question.full else plan_summary.plan_summary
     yield report(found.plan, width=width, elapsed_s=answer.elapsed_s)
-    yield from lengths_lines(found.plan.demand.workload.mixture)
+    yield from plan_report.lengths_lines(found.plan.demand.workload.mixture)
     yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
     for line in _interval(answer).splitlines():
-        yield Prose(line, style="dim")
+        yield wording.Prose(line, style="dim")
     yield from _more_text(answer.question, found)
 
 
 def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
     """Which prefixes the best keeps, where prompts repeat."""
     if found.prefixes is not None:
-        from rackline.report.kept_report import kept_report
-
-        yield kept_report(found.prefixes, found.plan.demand.limits, full=full)
+        yield kept_report.kept_report(found.prefixes, found.plan.demand.limits, full=full)
 
 
 _PARTS = ("usd_per_mtok_input", "usd_per_mtok_output")
@@ -126,52 +133,43 @@ _PARTS = ("usd_per_mtok_input", "usd_per_mtok_output")
 
 def _interval(answer: Answered) -> str:
     """What measured servers of the kind of the best deviate by, in time and energy, and what that may break."""
-    from rackline.bands.intervals import interval_line, joules_line, risk_line
-
     found = answer.result
     if isinstance(found, WhatIf) or found.plan.best is None:
         return ""
     best = found.plan.best
     known = _intervals(found.plan, best)
     whole = [one for one in known if one.metric not in _PARTS]  # the parts follow from it
-    lines = (interval_line(whole), risk_line(known, best, found.plan.demand.limits), joules_line(known))
+    lines = (
+        bands_intervals.interval_line(whole),
+        bands_intervals.risk_line(known, best, found.plan.demand.limits),
+        bands_intervals.joules_line(known),
+    )
     return "\n".join(line for line in lines if line)
 
 
-def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:
-    from rackline.bands.intervals import of_candidate
-
-    return of_candidate(one, plan.system.model, plan.system.cluster.chip.name, plan.system.calibration.name)
+def _intervals(plan: search.Plan, one: choice.Choice | candidate.Candidate) -> list[bands_intervals.Interval]:
+    return bands_intervals.of_candidate(
+        one, plan.system.model, plan.system.cluster.chip.name, plan.system.calibration.name
+    )
 
 
 def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
     """What else was asked of the best."""
     if found.power_caps:
-        from rackline.report.plan_report import caps_report
-
         yield ""
-        yield caps_report(found.power_caps)
+        yield plan_report.caps_report(found.power_caps)
     if found.speculation:
-        from rackline.report.plan_report import speculation_report
-
         yield ""
-        yield speculation_report(found.speculation, found.plan.demand.limits.tpot_s)
+        yield plan_report.speculation_report(found.speculation, found.plan.demand.limits.tpot_s)
     if question.attention_ffn:
-        from rackline.report.plan_report import attention_ffn_report
-
         yield ""
-        yield attention_ffn_report(found.plan, found.attention_ffn)
+        yield plan_report.attention_ffn_report(found.plan, found.attention_ffn)
     if found.fleet is not None:
-        from rackline.report.choice_report import fleet_report
-
         yield ""
-        yield fleet_report(found.fleet)
+        yield choice_report.fleet_report(found.fleet)
     if found.launch:
-        from rackline.api.answer import Verbatim
-        from rackline.report.launch_report import commands_text
-
         yield ""
-        yield Verbatim(commands_text(found.launch) + "\n")
+        yield Verbatim(launch_report.commands_text(found.launch) + "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,8 +183,8 @@ class Banded:
 
     json_keys: ClassVar = ("*found", "intervals")
 
-    found: Choice | Candidate
-    intervals: dict[str, Ends]
+    found: choice.Choice | candidate.Candidate
+    intervals: dict[str, bands_intervals.Ends]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,19 +215,15 @@ class PlanData:
     @property
     def launch_script(self) -> str | None:
         """The launch commands as a script of bash; None where they were not asked for."""
-        from rackline.report.launch_report import commands_text
-
-        return commands_text(self.answer.launch) if self.answer.launch else None
+        return launch_report.commands_text(self.answer.launch) if self.answer.launch else None
 
     @property
     def pareto(self) -> tuple[Banded, ...]:
         """The front."""
         return tuple(self._banded(one) for one in self.answer.plan.pareto)
 
-    def _banded(self, one: Choice | Candidate) -> Banded:
-        from rackline.bands.intervals import ends_of
-
-        return Banded(found=one, intervals=ends_of(_intervals(self.answer.plan, one)))
+    def _banded(self, one: choice.Choice | candidate.Candidate) -> Banded:
+        return Banded(found=one, intervals=bands_intervals.ends_of(_intervals(self.answer.plan, one)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,9 +253,6 @@ def _data(answer: Answered) -> PlanData | WhatIf:
 
 
 def _summary(answer: Answered) -> str:
-    from rackline.report.choice_report import fleet_summary
-    from rackline.units import format_seconds, format_usd
-
     found = answer.result
     if isinstance(found, WhatIf):
         return f"the optimum at {len(found.points)} values of {found.what_if}"
@@ -274,39 +265,35 @@ def _summary(answer: Answered) -> str:
         f"{cost}TPOT {format_seconds(best.tpot_s)}, TTFT {format_seconds(best.ttft_s)}, "
         f"{best.output_tokens_per_s_per_chip:,.0f} output tokens/s per chip;\n  {plan.system.model.name} on "
         f"{best.num_chips} chips of {plan.system.cluster.name}, {best.serving}, batch {best.batch_size:.4g} with "
-        f"{best.layout.label()}, {best.precision.short()}{fleet_summary(found.fleet)}"
+        f"{best.layout.label()}, {best.precision.short()}{choice_report.fleet_summary(found.fleet)}"
     )
 
 
 def _rows(answer: Answered) -> Iterable[Any]:
-    from rackline.plain import plain
-
     found = answer.result
     if isinstance(found, WhatIf):
         return [plain(point) for point in found.rows]
     return found.plan.pareto
 
 
-def _figure(answer: Answered) -> Figure:
-    from rackline.report.plan_figures import pareto_figure, what_if_figure
-
+def _figure(answer: Answered) -> figure.Figure:
     found = answer.result
-    return what_if_figure(found.what_if, found.points) if isinstance(found, WhatIf) else pareto_figure(found.plan)
+    return (
+        plan_figures.what_if_figure(found.what_if, found.points)
+        if isinstance(found, WhatIf)
+        else plan_figures.pareto_figure(found.plan)
+    )
 
 
-def _rejected(answer: Answered) -> Figure:
-    from rackline.report.plan_figures import rejected_figure
-
-    return rejected_figure(_one(answer, "rejected"))
+def _rejected(answer: Answered) -> figure.Figure:
+    return plan_figures.rejected_figure(_one(answer, "rejected"))
 
 
-def _step(answer: Answered) -> Figure:
-    from rackline.report.plan_figures import step_figure
-
-    return step_figure(_one(answer, "step"))
+def _step(answer: Answered) -> figure.Figure:
+    return plan_figures.step_figure(_one(answer, "step"))
 
 
-def _one(answer: Answered, kind: str) -> Plan:
+def _one(answer: Answered, kind: str) -> search.Plan:
     """The plan of an answer.
 
     Raises:
@@ -325,14 +312,12 @@ def _write_manifests(answer: Answered, path: Path, kind: str) -> None:
 
 def _documents(answer: Answered) -> Mapping[str, str]:
     """How the answer is launched."""
-    from rackline.report.launch_report import commands_text
-
     starting = answer.result.starting if isinstance(answer.result, Planned) else None
     if starting is None or starting.plan.best is None:
         return {}
     found: dict[str, str] = {}
     with contextlib.suppress(InputError):  # what cannot be expressed is said where it is asked for
-        found["launch command"] = commands_text(starting.commands())
+        found["launch command"] = launch_report.commands_text(starting.commands())
     for kind in KINDS:
         with contextlib.suppress(InputError):
             found[f"{kind} manifest"] = manifests_of(starting, kind)
@@ -432,7 +417,7 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
 
 
 def _planned(
-    question: PlanQuestion, asked: PlanInputs, use: Use, *, tell_estimate: Callable[[Plan], None] | None = None
+    question: PlanQuestion, asked: PlanInputs, use: Use, *, tell_estimate: Callable[[search.Plan], None] | None = None
 ) -> Planned:
     """The plan, and everything else that was asked of it.
 
@@ -441,16 +426,10 @@ def _planned(
         tell_estimate: as `searched`.
     """
     if question.launch is not None:
-        from rackline.search.launch import check_stack
-
-        check_stack(asked.engine or asked.system.calibration.name)
+        search_launch.check_stack(asked.engine or asked.system.calibration.name)
     found, caps, prefixes = _found(asked, question.objective, tell_estimate)
 
-    from rackline.search.attention_ffn import plan_split
-    from rackline.search.fleet import plan_fleet
-    from rackline.search.speculation import plan_speculation
-
-    rows = None if asked.drafts is None else tuple(plan_speculation(found, asked.drafts or None))
+    rows = None if asked.drafts is None else tuple(search_speculation.plan_speculation(found, asked.drafts or None))
     starting = Starting(
         plan=found,
         checkpoints=asked.checkpoints,
@@ -460,9 +439,9 @@ def _planned(
     return Planned(
         plan=found,
         use=use,
-        fleet=plan_fleet(asked.traffic, found, asked.prefill_cluster, asked.users, pue=question.pue),
+        fleet=search_fleet.plan_fleet(asked.traffic, found, asked.prefill_cluster, asked.users, pue=question.pue),
         speculation=rows,
-        attention_ffn=plan_split(found) if question.attention_ffn else None,
+        attention_ffn=search_attention_ffn.plan_split(found) if question.attention_ffn else None,
         launch=None if question.launch is None else tuple(starting.commands()),
         starting=starting,
         power_caps=caps or None,
@@ -471,44 +450,41 @@ def _planned(
 
 
 def _found(
-    asked: PlanInputs, objective: str, tell_estimate: Callable[[Plan], None] | None
-) -> tuple[Plan, tuple[Tried, ...], KeptPrefixes | None]:
+    asked: PlanInputs, objective: str, tell_estimate: Callable[[search.Plan], None] | None
+) -> tuple[search.Plan, tuple[least_energy.Tried, ...], kept_prefixes.KeptPrefixes | None]:
     """The plan, the power caps that were tried, and the prefixes that the best keeps."""
-    from rackline.search.least_energy import least_energy
+    caps: tuple[least_energy.Tried, ...] = ()
 
-    caps: tuple[Tried, ...] = ()
-
-    def planned(at: PlanInputs) -> Plan:
+    def planned(at: PlanInputs) -> search.Plan:
         nonlocal caps
         if objective != "joules":
             return searched(at, tell_estimate=tell_estimate)
-        found, caps = least_energy(at.system, at.demand, at.space, prefill=at.prefill)
+        found, caps = least_energy.least_energy(at.system, at.demand, at.space, prefill=at.prefill)
         return found
 
     if asked.keeping is None:
         return planned(asked), caps, None
-    from rackline.search.kept_prefixes import agreeing, with_served_sessions
 
-    found, prefixes = agreeing(
+    found, prefixes = kept_prefixes.agreeing(
         asked.keeping,
         lambda hit: searched(asked.with_hits(hit), served=False),
         lambda hit: planned(asked.with_hits(hit)),
     )
     if prefixes is not None and found.best is not None:
-        prefixes = with_served_sessions(prefixes, found, found.best, asked.keeping)
+        prefixes = kept_prefixes.with_served_sessions(prefixes, found, found.best, asked.keeping)
     return found, caps, prefixes
 
 
-def searched(asked: PlanInputs, *, served: bool = True, tell_estimate: Callable[[Plan], None] | None = None) -> Plan:
+def searched(
+    asked: PlanInputs, *, served: bool = True, tell_estimate: Callable[[search.Plan], None] | None = None
+) -> search.Plan:
     """The plan of a question.
 
     Args:
         served: whether the best is simulated.
         tell_estimate: is given the plan by estimates, before the best is simulated.
     """
-    from rackline.search import plan as search_plan
-
-    return search_plan(
+    return search.plan(
         asked.system, asked.demand, asked.space, prefill=asked.prefill, served=served, tell_estimate=tell_estimate
     )
 
@@ -521,7 +497,6 @@ def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatI
     Raises:
         InputError: a bad quantity.
     """
-    from rackline.api.what_if import leading_number, read_sweep, setting
     from rackline.search.plan import WhatIfPoint
 
     model, _ = named(question, watch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, asks
 from rackline.api.demand import USUAL_OUTPUT, fleet_question, requests_of, sold_to
@@ -16,10 +16,13 @@ from rackline.api.uses import Use, use_lines
 from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
+from rackline.late import late
+from rackline.units import format_usd
 
-if TYPE_CHECKING:
-    from rackline.pricing import Offered
-    from rackline.report.figure import Figure
+with late:
+    from rackline import parallel, pricing
+    from rackline.bands import intervals
+    from rackline.report import figure, pricing_figures, pricing_report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,20 +36,18 @@ class Priced:
 
     json_keys: ClassVar = ("*offered", "use")
 
-    offered: Offered
+    offered: pricing.Offered
     use: Use | None = None
 
 
 def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
     from rich.text import Text
 
-    from rackline.report.pricing_report import demand_report, offered_report
-
     found = answer.result.offered
-    yield offered_report(found, width=width)
+    yield pricing_report.offered_report(found, width=width)
     if found.demand is not None:
         yield ""
-        yield demand_report(found.demand, found.terms)
+        yield pricing_report.demand_report(found.demand, found.terms)
     yield from use_lines(answer.result.use)
     line = _interval(answer)
     if line:
@@ -55,20 +56,16 @@ def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
 
 def _interval(answer: Answer[PriceQuestion, Priced]) -> str:
     """What measured servers of this kind deviate by, of the first tier that is sold."""
-    from rackline.bands.intervals import interval_line, of_deployment
-
     tiers = answer.result.offered.tiers
     sold = next((tier for tier in tiers if tier.deployment and not tier.reason), None)
     if sold is None or sold.deployment is None:
         return ""
     usd = {"usd_per_mtok_input": sold.input_usd * 1e6, "usd_per_mtok_output": sold.output_usd * 1e6}
-    line = interval_line(of_deployment(sold.deployment, usd))
+    line = intervals.interval_line(intervals.of_deployment(sold.deployment, usd))
     return f"{sold.name}: {line}" if line else ""
 
 
 def _summary(answer: Answer[PriceQuestion, Priced]) -> str:
-    from rackline.units import format_usd
-
     found = answer.result.offered
     standard = next((tier for tier in found.tiers if tier.mode == "standard"), found.tiers[0])
     deployment = standard.deployment
@@ -84,16 +81,12 @@ def _rows(answer: Answer[PriceQuestion, Priced]) -> Iterable[Any]:
     return answer.result.offered.tiers
 
 
-def _figure(answer: Answer[PriceQuestion, Priced]) -> Figure:
-    from rackline.report.pricing_figures import offered_figure
-
-    return offered_figure(answer.result.offered)
+def _figure(answer: Answer[PriceQuestion, Priced]) -> figure.Figure:
+    return pricing_figures.offered_figure(answer.result.offered)
 
 
-def _modes(answer: Answer[PriceQuestion, Priced]) -> Figure:
-    from rackline.report.pricing_figures import modes_figure
-
-    return modes_figure(answer.result.offered)
+def _modes(answer: Answer[PriceQuestion, Priced]) -> figure.Figure:
+    return pricing_figures.modes_figure(answer.result.offered)
 
 
 @asks(
@@ -160,17 +153,15 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         usd_per_kwh=asked.electricity_price,
         pue=asked.pue,
     )
-    from rackline.parallel import matching_layouts
-    from rackline.pricing import Terms, offer_prices
 
     steps, output_len = asked.contexts, asked.output or USUAL_OUTPUT
     check_context(system.model, max(steps) + output_len, watch)
     model, cluster = system.model, system.cluster
     ways = SearchedWays(
         system=replace(system, cluster=replace(cluster, usd_per_chip_hour=rent.usd_per_chip_hour)),
-        layouts=matching_layouts(asked.layout, model, cluster.num_chips),
+        layouts=parallel.matching_layouts(asked.layout, model, cluster.num_chips),
     )
-    terms = Terms(
+    terms = pricing.Terms(
         margin=asked.margin,
         earned_at="longest" if asked.margin_at == "longest" else "mean",
         utilisation=asked.utilisation,
@@ -181,7 +172,7 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         mixture=mixture,
     )
     with watch.moving("searching for the cheapest deployment of each mode and context tier"):
-        found = offer_prices(ways, rent, terms, steps=list(steps))
+        found = pricing.offer_prices(ways, rent, terms, steps=list(steps))
     if found.deployment is None:
         raise InputError(
             what="deployment",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rackline.errors import InputError, RacklineError, UnknownNameError, nearest_names
+from rackline.late import late
 from rackline.units import parse_count
 
-if TYPE_CHECKING:
-    from rackline.scaling import LossLaw
+with late:
+    from rackline import arch, catalog, scaling
+
 
 MOST_TOKENS = 1e21
 MOST_PARAMS = 1e18
@@ -53,45 +54,46 @@ def quality_of(text: str) -> Quality:
                 nearest=f"{mixture['active']}-a{mixture['total']}@{tokens}",
             )
         return Quality(total_params=total, active_params=active, tokens=count)
-    from rackline.arch import Model, model
 
-    found = model(name)
-    if isinstance(found, Model) and not found.is_moe:  # laws count all parameters of a dense model
+    found = arch.model(name)
+    if isinstance(found, arch.Model) and not found.is_moe:  # laws count all parameters of a dense model
         return Quality(total_params=found.total_params, active_params=found.total_params, tokens=count)
     return Quality(total_params=found.total_params, active_params=found.active_params, tokens=count)
 
 
-def laws_of(name: str | None, wanted: Quality | None, experts: float, *, mixture: bool) -> tuple[LossLaw, LossLaw]:
+def laws_of(
+    name: str | None, wanted: Quality | None, experts: float, *, mixture: bool
+) -> tuple[scaling.LossLaw, scaling.LossLaw]:
     """The law of the wanted model and that of the new one: the same but for their numbers of experts.
 
     Raises:
         InputError: an unknown law, or one that knows nothing of mixtures for a mixture.
     """
-    from rackline.scaling import fit_file, joint_law, loss_law, routed_num_experts
-
     if name is not None and name.endswith(".csv"):
         if mixture or (wanted is not None and wanted.total_params > wanted.active_params):
             raise InputError(
                 what="law", given=name, allowed="ludziejewski for mixtures: these runs are of dense models"
             )
-        fitted = fit_file(name).law
+        fitted = scaling.fit_file(name).law
         return fitted, fitted
     of_wanted = 1.0
     if wanted is not None and wanted.total_params > wanted.active_params:
-        of_wanted = float(routed_num_experts(wanted.total_params, wanted.active_params))
+        of_wanted = float(scaling.routed_num_experts(wanted.total_params, wanted.active_params))
     if mixture or of_wanted > 1.0:
         try:
-            return joint_law(of_wanted, name or DEFAULT_JOINT_LAW), joint_law(experts, name or DEFAULT_JOINT_LAW)
+            return scaling.joint_law(of_wanted, name or DEFAULT_JOINT_LAW), scaling.joint_law(
+                experts, name or DEFAULT_JOINT_LAW
+            )
         except UnknownNameError as error:
             raise _unknown_law(name or "") from error
     try:
-        law = loss_law(name or DEFAULT_LAW)
+        law = scaling.loss_law(name or DEFAULT_LAW)
     except UnknownNameError as error:
         raise _unknown_law(name or "") from error
     except RacklineError:
         if name is None:
             raise
-        law = joint_law(1.0, name)
+        law = scaling.joint_law(1.0, name)
     return law, law
 
 
@@ -103,9 +105,7 @@ def _amount(text: str, name: str, maximum: float) -> float:
 
 
 def _unknown_law(name: str) -> InputError:
-    from rackline.catalog import names
-
-    known = names("laws")
+    known = catalog.names("laws")
     near = nearest_names(name, known, 1)
     return InputError(
         what="law",

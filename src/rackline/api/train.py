@@ -10,20 +10,25 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from rackline.api.answer import Answer, SideFile, asks
 from rackline.api.groups import CHIPS, POWER_CAP, PRICE, PUE, OnCluster
-from rackline.api.option import MOST_TOKENS, Option, option, shared, whole
+from rackline.api.option import MOST_TOKENS, MaybeNumber, MaybeWhole, Number, Option, Text, Texts, option, shared, whole
 from rackline.api.question import question
 from rackline.api.resolve import named
 from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
+from rackline.late import late
+from rackline.units import format_percent, format_seconds, format_usd
 
-if TYPE_CHECKING:
-    from rackline.api.option import MaybeNumber, MaybeWhole, Number, Text, Texts
-    from rackline.arch import AnyModel
-    from rackline.report.figure import Figure
-    from rackline.search.train import TrainPlan
-    from rackline.training.schedules.schedule import Timeline
+with late:
+    from rackline import arch
+    from rackline.bands import intervals
+    from rackline.report import figure, train_report
+    from rackline.search import train as search_train
+    from rackline.search import train_space
+    from rackline.training import runs, schedules
+    from rackline.training import system as training_system
+
 
 LoraTargets = Literal["all", "attention", "qkv"]
 
@@ -132,7 +137,7 @@ DEFAULT_SEQ_LEN = 8192
 (arXiv:2407.21783, section 3.4.1)."""
 
 
-def _seq_len(question: TrainQuestion, model: AnyModel, watch: Watch) -> int:
+def _seq_len(question: TrainQuestion, model: arch.AnyModel, watch: Watch) -> int:
     """Length of a sequence [tokens]: as asked for; else the default, within the model's context."""
     seq_len = question.seq
     if seq_len is None:
@@ -144,21 +149,17 @@ def _seq_len(question: TrainQuestion, model: AnyModel, watch: Watch) -> int:
 
 
 if TYPE_CHECKING:
-    Answered = Answer[TrainQuestion, TrainPlan]
+    Answered = Answer[TrainQuestion, search_train.TrainPlan]
 
 
-def _timeline(plan: TrainPlan) -> Timeline | None:
+def _timeline(plan: search_train.TrainPlan) -> schedules.Timeline | None:
     """What each stage of the best run does when; None without a pipeline."""
-    from rackline.search.train import timeline_of
-
-    return timeline_of(plan, plan.best[0]) if plan.best and plan.best[0].layout.pp > 1 else None
+    return search_train.timeline_of(plan, plan.best[0]) if plan.best and plan.best[0].layout.pp > 1 else None
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
-    from rackline.report.train_report import train_report
-
     plan = answer.result
-    yield train_report(plan, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(plan))
+    yield train_report.train_report(plan, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(plan))
     if plan.best:
         from rich.text import Text
 
@@ -167,14 +168,14 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
 
 def _interval(answer: Answered) -> str:
     """What measured runs of this kind deviate by."""
-    from rackline.bands.intervals import interval_line, of_training
-
     plan, system = answer.result, answer.result.system
     if not plan.best:
         return ""
     tuning = system.lora_rank > 0 or answer.question.packed is not None
-    step = of_training(system.model, system.cluster.chip.name, system.stack.name, plan.best[0].step_s, tuning=tuning)
-    return interval_line(step, "runs")
+    step = intervals.of_training(
+        system.model, system.cluster.chip.name, system.stack.name, plan.best[0].step_s, tuning=tuning
+    )
+    return intervals.interval_line(step, "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +184,7 @@ class Timed:
 
     json_keys: ClassVar = ("*result", "elapsed_s")
 
-    result: TrainPlan
+    result: search_train.TrainPlan
     elapsed_s: float
 
 
@@ -192,8 +193,6 @@ def _data(answer: Answered) -> Timed:
 
 
 def _summary(answer: Answered) -> str:
-    from rackline.units import format_percent, format_seconds, format_usd
-
     plan = answer.result
     if not plan.best:
         return plan.reason
@@ -211,33 +210,25 @@ def _rows(answer: Answered) -> Iterable[Any]:
     return answer.result.best
 
 
-def _step(answer: Answered) -> Figure:
-    from rackline.report.train_report import step_figure
-
-    return step_figure(answer.result)
+def _step(answer: Answered) -> figure.Figure:
+    return train_report.step_figure(answer.result)
 
 
-def _pipeline(answer: Answered) -> Figure:
-    from rackline.report.train_report import pipeline_of_plan
-
-    return pipeline_of_plan(answer.result)
+def _pipeline(answer: Answered) -> figure.Figure:
+    return train_report.pipeline_of_plan(answer.result)
 
 
-def _memory(answer: Answered) -> Figure:
-    from rackline.report.train_report import train_memory_figure
-
-    return train_memory_figure(answer.result)
+def _memory(answer: Answered) -> figure.Figure:
+    return train_report.train_memory_figure(answer.result)
 
 
 def _write_trace(answer: Answered, path: Path) -> None:
-    from rackline.report.train_report import schedule_trace
-
     plan = answer.result
     timeline = _timeline(plan)
     if timeline is None:
         raise InputError(what="trace", given=str(path), allowed="only for a best run with a pipeline (pp above 1)")
     title = f"{plan.system.model.name}, {plan.best[0].layout.label()}"
-    write_text(path, json.dumps(schedule_trace(timeline, title)), what="trace")
+    write_text(path, json.dumps(train_report.schedule_trace(timeline, title)), what="trace")
 
 
 _TRACE = SideFile(
@@ -293,7 +284,7 @@ _TRACE = SideFile(
 """,
     ),
 )
-def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
+def train(question: TrainQuestion, watch: Watch) -> search_train.TrainPlan:
     """Layout, step time, memory, days and dollars of a training run.
 
     Looks at every layout × micro-batch × schedule × recompute that fills the chips, and explains the fastest that fits.
@@ -306,21 +297,16 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
     """
     model, cluster = named(question, watch)
 
-    from rackline.search.train import train_plan
-    from rackline.search.train_space import whole_batch
-    from rackline.training.runs import parse_train_layout
-    from rackline.training.system import TrainingSystem
-
     load, asked = question.expert_load, question.global_batch
     seq_len = _seq_len(question, model, watch)
-    system = TrainingSystem.of(
+    system = training_system.TrainingSystem.of(
         model,
         cluster,
         stack=question.stack or "",
         precision=question.precision,
         optimizer=question.optimizer,
         frozen=question.frozen,
-        global_batch_sequences=whole_batch(asked, seq_len, cluster.num_chips),
+        global_batch_sequences=train_space.whole_batch(asked, seq_len, cluster.num_chips),
         seq_len=seq_len,
         expert_load=min(load, question.capacity_factor or load),  # a capacity factor drops the rest
         lora_rank=question.lora or 0,
@@ -329,12 +315,12 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
     )
     layout = question.layout
     with watch.moving("searching layouts, micro-batches, schedules and recomputation"):
-        return train_plan(
+        return search_train.train_plan(
             system,
             tokens=question.tokens,
             pue=question.pue,
             asked_batch_tokens=asked,
-            fixed=parse_train_layout(layout) if layout else {},
+            fixed=runs.parse_train_layout(layout) if layout else {},
             schedules=question.schedule,
             recompute=question.recompute,
         )

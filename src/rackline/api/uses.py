@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from rackline.api.question import Question, options
+from rackline.late import late
 from rackline.units import format_seconds
 
-if TYPE_CHECKING:
-    from rackline.catalog import UseRecord
+with late:
+    from rackline import catalog
+    from rackline.report import wording
+
 
 USUAL = "chat"
 
@@ -48,26 +51,22 @@ class Use:
 
 def use_lines(use: Use | None, *, full: bool = False) -> Iterable[Any]:
     """What a terminal shows of lengths and limits that nobody asked for; with their sources in full."""
-    from rackline.report.wording import Prose
-
     if use is None or not use.text:
         return
     others = "" if use.asked else "; --for agents, summarise or batch has others"
-    yield Prose(f"{use.text}{others}", style="dim")
+    yield wording.Prose(f"{use.text}{others}", style="dim")
     if full:
         for source in dict.fromkeys(use.sources.values()):
-            yield Prose(f"  {source}", style="dim")
+            yield wording.Prose(f"  {source}", style="dim")
 
 
-def record_of(use: str | None) -> UseRecord:
+def record_of(use: str | None) -> catalog.UseRecord:
     """A use of the catalogue or of a file; chat for None.
 
     Raises:
         UnknownNameError: neither.
     """
-    from rackline.catalog import use_record
-
-    return use_record(use or USUAL)
+    return catalog.use_record(use or USUAL)
 
 
 def with_use(question: Q) -> tuple[Q, Use]:
@@ -112,7 +111,7 @@ def with_use(question: Q) -> tuple[Q, Use]:
     return replace(question, **values), use
 
 
-def _source(record: UseRecord, name: str) -> str:
+def _source(record: catalog.UseRecord, name: str) -> str:
     keys = {"input": "input_len", "output": "output_len", "tpot": "tpot_s", "ttft": "ttft_s"}
     source = record.source_of(keys.get(name, name))
     return "" if source is None else source.text

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rackline.api import validated
 from rackline.api.answer import asks
-from rackline.api.validated import Ablation, Format, Imported, LeftOut, StacksWritten, Validated, ValidateQuestion
+from rackline.api.validated import (
+    Ablation,
+    Format,
+    Found,
+    Imported,
+    LeftOut,
+    StacksWritten,
+    Validated,
+    ValidateQuestion,
+)
 from rackline.api.verbs import Entry
 from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from rackline.api.validated import Found
-    from rackline.validation.cases import CaseSet
-    from rackline.validation.refit import Refit
-    from rackline.validation.train_fit import TrainRefit
+with late:
+    from rackline import validation
+    from rackline.validation import ablation, importers, refit, scoreboard, train_fit
+    from rackline.validation import cases as validation_cases
 
 
 @asks(
@@ -83,21 +91,16 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
     if question.refit is not None:
         return _refit(files, question.refit, question.calibration, watch)
 
-    from rackline.validation import validate as run
-    from rackline.validation.scoreboard import read_stored, worse_than
-
-    before = read_stored(Path(question.stored)) if question.stored else None
+    before = scoreboard.read_stored(Path(question.stored)) if question.stored else None
     with watch.moving("predicting cases"):
-        board = run(files, question.calibration)
-    return Validated(board=board, worse=None if before is None else tuple(worse_than(before, board)))
+        board = validation.validate(files, question.calibration)
+    return Validated(board=board, worse=None if before is None else tuple(scoreboard.worse_than(before, board)))
 
 
 def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: Format) -> Imported:
-    from rackline.validation.importers import Given, import_results
-
     target = None if question.output is None else Path(question.output)
     check_outputs({"output": target}, {f"files {name}": name for name in files})
-    given = Given(
+    given = importers.Given(
         model=question.model,
         chip=question.chip,
         num_chips=question.num_chips,
@@ -108,53 +111,44 @@ def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: F
         output_len=question.output_len,
         concurrency=question.concurrency,
     )
-    lines = import_results(files, import_format, given)
+    lines = importers.import_results(files, import_format, given)
     if target is not None:
         write_text(target, lines, what="output")
     return Imported(lines=lines, file=question.output)
 
 
-def _refit(files: tuple[str, ...], by: LeftOut, calibration: str, watch: Watch) -> Refit | TrainRefit:
+def _refit(files: tuple[str, ...], by: LeftOut, calibration: str, watch: Watch) -> refit.Refit | train_fit.TrainRefit:
     """Leave each one out in turn."""
-    from rackline.validation import read_cases
-    from rackline.validation.refit import refit
-
-    cases = read_cases(files)
+    cases = validation.read_cases(files)
     if all(case.kind == "train" for case in cases.cases):
         return _refit_training(cases, by, watch)
     if by == "source":
         raise InputError(what="refit", given=by, allowed="model, chip, stack, version, laboratory or half")
     with watch.counting(f"refitting without each {by}", "fitted without") as done:
-        return refit(cases, by, calibration=calibration, done=done)
+        return refit.refit(cases, by, calibration=calibration, done=done)
 
 
-def _refit_training(cases: CaseSet, by: LeftOut, watch: Watch) -> TrainRefit:
+def _refit_training(cases: validation_cases.CaseSet, by: LeftOut, watch: Watch) -> train_fit.TrainRefit:
     """Leave each source, model family or chip of training cases out in turn."""
-    from rackline.validation.train_fit import refit_training
-
     if by in ("stack", "version", "half", "laboratory"):
         raise InputError(what="refit", given=by, allowed="source, model or chip for training cases", nearest="source")
     with watch.counting(f"refitting without each {by}", "fitted without") as done:
-        return refit_training(cases, by, done=done)
+        return train_fit.refit_training(cases, by, done=done)
 
 
 def _ablation(files: tuple[str, ...], calibration: str, watch: Watch) -> Ablation:
-    from rackline.validation import read_cases
-    from rackline.validation.ablation import ablation
-
     with watch.counting("refitting without each effect", "fitted without") as done:
-        return Ablation(effects=tuple(ablation(read_cases(files), calibration=calibration, done=done)))
+        return Ablation(
+            effects=tuple(ablation.ablation(validation.read_cases(files), calibration=calibration, done=done))
+        )
 
 
 def _write_stacks(files: tuple[str, ...], folder: str, watch: Watch) -> StacksWritten:
     """Fit the training numbers and write the stacks that hold them."""
-    from rackline.validation import read_cases
-    from rackline.validation.train_fit import fitted_stacks, write_stacks
-
     target = Path(folder)
     if not target.is_dir():
         raise InputError(what="write_stacks", given=folder, allowed="a folder that exists")
     with watch.moving("fitting the training parameters"):
-        stacks = fitted_stacks(read_cases(files))
-    written, failed = write_stacks(stacks, target)
+        stacks = train_fit.fitted_stacks(validation.read_cases(files))
+    written, failed = train_fit.write_stacks(stacks, target)
     return StacksWritten(files=tuple(str(path) for path in written), not_written=tuple(failed))

@@ -9,18 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, get_args
 
 from rackline.api.answer import Answer, SideFile, Verbatim
-from rackline.api.option import MOST_CHIPS, Option, option, tokens, whole
+from rackline.api.option import MOST_CHIPS, MaybeLayout, MaybeNumber, MaybeWhole, Option, Texts, option, tokens, whole
 from rackline.api.question import Question, question
 from rackline.errors import InputError
 from rackline.files import write_text
+from rackline.late import late
+from rackline.units import format_percent
 
-if TYPE_CHECKING:
-    from rackline.api.option import MaybeLayout, MaybeNumber, MaybeWhole, Texts
-    from rackline.report.figure import Figure
-    from rackline.validation.ablation import Ablated
-    from rackline.validation.refit import Refit
-    from rackline.validation.scoreboard import Score, Scoreboard
-    from rackline.validation.train_fit import NotWritten, TrainRefit
+with late:
+    from rackline import validation
+    from rackline.bands import bands
+    from rackline.report import figure
+    from rackline.validation import ablation as validation_ablation
+    from rackline.validation import coverage, page, refit_report, report, run, scoreboard, speculation, train_fit
+    from rackline.validation import figure as validation_figure
+    from rackline.validation import refit as validation_refit
+
 
 LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half", "source"]
 Format = Literal["vllm", "genai-perf", "aiperf", "inferencex", "inference-perf", "guidellm"]
@@ -116,7 +120,7 @@ class Validated:
 
     json_keys: ClassVar = ("*board", "worse")
 
-    board: Scoreboard
+    board: scoreboard.Scoreboard
     worse: tuple[str, ...] | None = None
 
 
@@ -128,7 +132,7 @@ class Ablation:
         effects: one per row.
     """
 
-    effects: tuple[Ablated, ...]
+    effects: tuple[validation_ablation.Ablated, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,29 +158,24 @@ class StacksWritten:
     """
 
     files: tuple[str, ...]
-    not_written: tuple[NotWritten, ...] = ()
+    not_written: tuple[train_fit.NotWritten, ...] = ()
 
 
 if TYPE_CHECKING:
-    Found = Validated | Ablation | Imported | StacksWritten | Refit | TrainRefit
+    Found = Validated | Ablation | Imported | StacksWritten | validation_refit.Refit | train_fit.TrainRefit
     Answered = Answer[ValidateQuestion, Found]
 
 
 def text_of(answer: Answered, width: int) -> Iterable[Any]:
-    from rackline.validation.refit import Refit
-    from rackline.validation.refit_report import ablation_report, refit_report, train_refit_report
-    from rackline.validation.report import scoreboard_report
-    from rackline.validation.train_fit import TrainRefit
-
     found, elapsed_s = answer.result, answer.elapsed_s
     if isinstance(found, Validated):
-        yield scoreboard_report(found.board, elapsed_s=elapsed_s, width=width)
-    elif isinstance(found, Refit):
-        yield refit_report(found, elapsed_s=elapsed_s, width=width)
-    elif isinstance(found, TrainRefit):
-        yield train_refit_report(found, elapsed_s=elapsed_s)
+        yield report.scoreboard_report(found.board, elapsed_s=elapsed_s, width=width)
+    elif isinstance(found, validation_refit.Refit):
+        yield refit_report.refit_report(found, elapsed_s=elapsed_s, width=width)
+    elif isinstance(found, train_fit.TrainRefit):
+        yield refit_report.train_refit_report(found, elapsed_s=elapsed_s)
     elif isinstance(found, Ablation):
-        yield ablation_report(found.effects, elapsed_s=elapsed_s)
+        yield refit_report.ablation_report(found.effects, elapsed_s=elapsed_s)
     elif isinstance(found, Imported) and found.file is None:
         yield Verbatim(found.lines)
     elif isinstance(found, StacksWritten):
@@ -195,7 +194,7 @@ class Timed:
 
     json_keys: ClassVar = ("*found", "elapsed_s")
 
-    found: Ablation | Refit | TrainRefit
+    found: Ablation | validation_refit.Refit | train_fit.TrainRefit
     elapsed_s: float
 
 
@@ -209,8 +208,6 @@ def data_of(answer: Answered) -> Validated | CasesData | StacksWritten | Timed:
 
 
 def summary_of(answer: Answered) -> str:
-    from rackline.units import format_percent
-
     found = answer.result
     if isinstance(found, Validated):
         medians = ", ".join(
@@ -234,12 +231,10 @@ def rows_of(answer: Answered) -> Iterable[Any]:
     return [{"file": name} for name in found.files] if isinstance(found, StacksWritten) else found.folds
 
 
-def figure_of(answer: Answered) -> Figure:
-    from rackline.validation.figure import parity_figure
-
+def figure_of(answer: Answered) -> figure.Figure:
     if not isinstance(answer.result, Validated):
         raise InputError(what="plot", given=answer.question.ask, allowed="only without `refit` and `ablation`")
-    return parity_figure(answer.result.board)
+    return validation_figure.parity_figure(answer.result.board)
 
 
 def notes(answer: Answered) -> Iterable[str]:
@@ -250,7 +245,7 @@ def notes(answer: Answered) -> Iterable[str]:
         yield from (f"written: {name}" for name in found.files)
         yield from (f"{one.reason}; printed instead" for one in found.not_written)
     else:
-        board: Scoreboard | None = getattr(found, "board", None)  # those of refits warn as well
+        board: scoreboard.Scoreboard | None = getattr(found, "board", None)  # those of refits warn as well
         if board is not None:
             yield from _warnings(board)
         if isinstance(found, Validated):
@@ -268,57 +263,45 @@ def status(answer: Answered) -> int:
 
 
 def _write_stored(answer: Answered, path: Path) -> None:
-    from rackline.validation.scoreboard import write_stored
-
     if isinstance(answer.result, Validated):
-        write_stored(answer.result.board, answer.question.files, path)
+        scoreboard.write_stored(answer.result.board, answer.question.files, path)
 
 
 def _write_docs(answer: Answered, path: Path) -> None:
-    from rackline.validation.ablation import write_docs as write_ablation
-    from rackline.validation.page import write_docs as write_scoreboard
-    from rackline.validation.refit import Refit
-    from rackline.validation.refit_report import write_refit_docs, write_train_refit_docs
-    from rackline.validation.scoreboard import stored_form
-    from rackline.validation.speculation import write_docs as write_speculation
-    from rackline.validation.train_fit import TrainRefit
-
     found = answer.result
     if isinstance(found, Ablation):
-        write_ablation(found.effects, path)
-    elif isinstance(found, Refit):
-        write_refit_docs(found, path)
+        validation_ablation.write_docs(found.effects, path)
+    elif isinstance(found, validation_refit.Refit):
+        refit_report.write_refit_docs(found, path)
         if found.by == "model":
-            from rackline.validation.coverage import write_coverage_docs
-
             files = answer.question.files
-            write_coverage_docs(held_out_scores(found, files, answer.question.calibration), path)
-    elif isinstance(found, TrainRefit):
-        write_train_refit_docs(found, path)
+            coverage.write_coverage_docs(held_out_scores(found, files, answer.question.calibration), path)
+    elif isinstance(found, train_fit.TrainRefit):
+        refit_report.write_train_refit_docs(found, path)
     elif not isinstance(found, Validated):
         raise InputError(what="write_docs", given=str(path), allowed="only for a scoreboard, refits and ablation")
     elif found.board.both_ways and len(found.board.both_ways) == found.board.num_cases:
-        write_speculation(found.board.both_ways, path)
+        speculation.write_docs(found.board.both_ways, path)
     else:
-        write_scoreboard(stored_form(found.board, answer.question.files), path)
+        page.write_docs(scoreboard.stored_form(found.board, answer.question.files), path)
 
 
 def _write_bands(answer: Answered, path: Path) -> None:
     """Write the error bands of these values."""
-    from rackline.bands.bands import to_toml
-    from rackline.validation.coverage import make_bands
-    from rackline.validation.refit import Refit
-
     files, found = answer.question.files, answer.result
-    if not isinstance(found, Validated | Refit):
+    if not isinstance(found, Validated | validation_refit.Refit):
         raise InputError(what="write_bands", given=str(path), allowed="only for served cases")
     scores = (
-        held_out_scores(found, files, answer.question.calibration) if isinstance(found, Refit) else found.board.scores
+        held_out_scores(found, files, answer.question.calibration)
+        if isinstance(found, validation_refit.Refit)
+        else found.board.scores
     )
-    write_text(path, to_toml(make_bands(scores), files), what="write_bands")
+    write_text(path, bands.to_toml(coverage.make_bands(scores), files), what="write_bands")
 
 
-def held_out_scores(found: Refit, files: tuple[str, ...], calibration: str = "auto") -> list[Score]:
+def held_out_scores(
+    found: validation_refit.Refit, files: tuple[str, ...], calibration: str = "auto"
+) -> list[scoreboard.Score]:
     """Scores of all cases of some files, predicted without what the fit of their kind was scored on.
 
     What was left out stands for a new model; training cases are left out by source; kinds of cases that no number is
@@ -329,22 +312,19 @@ def held_out_scores(found: Refit, files: tuple[str, ...], calibration: str = "au
         files: all cases.
         calibration: as of the question.
     """
-    from rackline.validation import CaseSet, read_cases
-    from rackline.validation.run import score_cases
-    from rackline.validation.scoreboard import SERVED
-    from rackline.validation.train_fit import refit_training
-
     scores = list(found.board.scores)
     known = {(score.groups["kind"], score.case_id) for score in scores}
-    cases = read_cases(files)
+    cases = validation.read_cases(files)
     others = tuple(
-        case for case in cases.cases if case.kind not in (*SERVED, "train") and (case.kind, case.case_id) not in known
+        case
+        for case in cases.cases
+        if case.kind not in (*scoreboard.SERVED, "train") and (case.kind, case.case_id) not in known
     )
     if others:
-        unfitted = CaseSet(cases=others, unsupported=(), unknown_keys={})
-        scores += score_cases(unfitted, calibration, num_worst=0).scores
+        unfitted = validation.CaseSet(cases=others, unsupported=(), unknown_keys={})
+        scores += run.score_cases(unfitted, calibration, num_worst=0).scores
     if any(case.kind == "train" for case in cases.cases):
-        scores += [score for fold in refit_training(cases, "source").folds for score in fold.scores]
+        scores += [score for fold in train_fit.refit_training(cases, "source").folds for score in fold.scores]
     return scores
 
 
@@ -383,7 +363,7 @@ def refuse(question: ValidateQuestion, outputs: frozenset[str]) -> None:
         raise InputError(what="ablation", given="with error bands", allowed="`ablation` alone")
 
 
-def _warnings(board: Scoreboard) -> Iterable[str]:
+def _warnings(board: scoreboard.Scoreboard) -> Iterable[str]:
     """Where cases are wrong in themselves: one line a cause, with its first place."""
     lines: dict[str, list[str]] = {}
     for case in board.bad_input:

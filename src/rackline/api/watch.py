@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rackline.arch import AnyModel, AppliedAdapter, FoundModel, MediaPart, Origin
+from rackline.late import late
+
+with late:
+    from rackline import arch
+
 
 Counted = Callable[[str, int, int], None]
 Computed = Callable[[int, int, int], None]
@@ -27,14 +30,14 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self.found: dict[tuple[str, ...], FoundModel] = {}
-        self.origins: list[Origin] = []
+        self.found: dict[tuple[str, ...], arch.FoundModel] = {}
+        self.origins: list[arch.Origin] = []
         self.warnings: list[str] = []
         self.defaults: list[str] = []
-        self.media: tuple[MediaPart, ...] = ()
-        self.adapter: AppliedAdapter | None = None
+        self.media: tuple[arch.MediaPart, ...] = ()
+        self.adapter: arch.AppliedAdapter | None = None
 
-    def uses(self, model: AnyModel) -> None:
+    def uses(self, model: arch.AnyModel) -> None:
         """Note where a model comes from and what is to be said of it, once."""
         if model.origin is not None and model.origin not in self.origins:
             self.origins.append(model.origin)
