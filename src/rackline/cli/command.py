@@ -31,6 +31,10 @@ from rackline.cli.screen import (
 from rackline.errors import InputError
 from rackline.files import check_outputs
 from rackline.interrupts import held
+from rackline.late import late
+
+with late:
+    from rackline.report import figure
 
 _JSON = Option(kind="switch", help="print only JSON, in SI units")
 _PLOT = Option(
@@ -252,9 +256,7 @@ def files_read(question: Question) -> dict[str, str]:
 def _path(verb: Verb[Any, Any], key: str, text: str) -> Path:
     """The file of an output, checked before any work is done."""
     if key == "plot":
-        from rackline.report.figure import check_plot_path
-
-        return check_plot_path(text, what="plot")
+        return figure.check_plot_path(text, what="plot")
     one: SideFile = verb.files[key]
     return one.check(text, key) if one.check is not None else Path(text)
 

@@ -7,6 +7,10 @@ from functools import cache
 
 from rackline.api.verbs import Entry, entries, order
 from rackline.cli import web as door
+from rackline.late import late
+
+with late:
+    from rackline.cli import command
 
 ALL_OPTIONS = "_with_all_options"
 """Behind the name of a command: the same command, whose help shows every option."""
@@ -25,7 +29,6 @@ def __getattr__(name: str) -> Callable[..., None]:
         if one.function == wanted:
             if one is door.ENTRY:
                 return door.web
-            from rackline.cli.command import command
 
-            return command(known, all_options=wanted != name)
+            return command.command(known, all_options=wanted != name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

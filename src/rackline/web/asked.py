@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, cast
 
-from rackline.api.question import Question
+from rackline.api.question import Question, options
 from rackline.api.verbs import entries
 from rackline.errors import RacklineError, shown
 from rackline.web.offered import offered, taken
@@ -144,8 +144,6 @@ def _asked(
 
 
 def _is_output(kind: type[Question], key: str) -> bool:
-    from rackline.api.question import options
-
     return key in options(kind) and key not in taken(kind.ask)
 
 

@@ -8,12 +8,19 @@ from io import StringIO
 from typing import Any
 
 from rackline.api.answer import Answer, Verbatim, answer_of, find_verb, noted
-from rackline.api.question import options
+from rackline.api.ask import read_questions
+from rackline.api.question import command_of, options, python_of
 from rackline.api.verbs import entries
 from rackline.api.watch import Watch
 from rackline.errors import shown
+from rackline.late import late
+from rackline.plain import plain
 from rackline.web.offered import offered, offered_names, taken
 from rackline.web.problem import problem
+
+with late:
+    from rackline.report import exports
+    from rackline.web import openapi, scenario
 
 TEXT_COLUMNS = 80
 
@@ -46,10 +53,8 @@ def script_body(question: Mapping[str, Any], watch: Watch) -> bytes:
     Raises:
         RacklineError: as `rackline explain`; a part of it cannot be written as a script.
     """
-    from rackline.web.scenario import asked_script
-
     verb = find_verb(str(question["ask"]))
-    return asked_script(answer_of(verb.question.from_data(question), verb.solve, watch)).encode()
+    return scenario.asked_script(answer_of(verb.question.from_data(question), verb.solve, watch)).encode()
 
 
 def estimate_body(question: Mapping[str, Any], result: Any, watch: Watch, figures: Sequence[str] | None) -> bytes:
@@ -70,8 +75,6 @@ def _check_questions(file: str) -> None:
     Raises:
         ProblemError: it has such.
     """
-    from rackline.api.ask import read_questions
-
     for number, one in enumerate(read_questions(file), start=1):
         name = str(one.get("ask", ""))
         if name in entries() and name not in offered_names():
@@ -84,9 +87,7 @@ def _check_questions(file: str) -> None:
 
 def openapi_body() -> bytes:
     """The description of all endpoints."""
-    from rackline.web.openapi import description
-
-    return as_json(description())
+    return as_json(openapi.description())
 
 
 def as_json(data: Any) -> bytes:
@@ -101,19 +102,15 @@ def view_of(found: Answer[Any, Any], figures: Sequence[str] | None) -> dict[str,
         found: the answer.
         figures: kinds that are drawn; the first by default.
     """
-    from rackline.api.question import command_of, python_of
-    from rackline.plain import plain
-    from rackline.report.exports import columns_of, csv_text
-
     kinds = list(found.verb.figures)[:1] if figures is None else figures
-    columns = plain(columns_of(found.verb.rows(found)))
+    columns = plain(exports.columns_of(found.verb.rows(found)))
     return {
         "answer": found.to_dict(),
         "summary": found.verb.summary(found),
         "interval": found.verb.interval(found),
         "text": _text(found),
         "columns": columns,
-        "csv": csv_text(columns),
+        "csv": exports.csv_text(columns),
         "figures": {kind: _figure(found, kind) for kind in kinds},
         "documents": dict(found.verb.documents(found)),
         "command": command_of(found.question),

@@ -6,10 +6,15 @@ import functools
 import importlib.resources
 import json
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rackline.parallel import Deployment
+from rackline.errors import RacklineError
+from rackline.late import late
+
+with late:
+    from rackline import catalog, parallel, pricing, validation
+    from rackline.validation import published
+
 
 _MOSTLY_OUTPUT = 4.0  # output over prompt tokens from which on a server's time per output token is about a decode step
 
@@ -17,9 +22,7 @@ _MOSTLY_OUTPUT = 4.0  # output over prompt tokens from which on a server's time 
 @functools.cache
 def _cases() -> dict[str, dict[str, Any]]:
     """The cases as they are written, by id."""
-    from rackline.validation.published import published
-
-    lines = published().read_text(encoding="utf-8").splitlines()
+    lines = published.published().read_text(encoding="utf-8").splitlines()
     return {case["id"]: case for case in map(json.loads, lines)}
 
 
@@ -32,12 +35,8 @@ def beside(kind: str) -> list[dict[str, Any]]:
 
 def parity() -> dict[str, Any]:
     """Every measured value with the predicted one."""
-    from rackline.catalog import canonical_name
-    from rackline.validation import validate
-    from rackline.validation.published import published
-
     rows: list[dict[str, Any]] = []
-    for score in validate([published()]).scores:
+    for score in validation.validate([published.published()]).scores:
         case = _cases()[score.case_id]
         rows.append(
             {
@@ -46,7 +45,7 @@ def parity() -> dict[str, Any]:
                 "metric": score.metric,
                 "measured": score.measured,
                 "predicted": score.predicted,
-                "model": canonical_name("models", score.groups["model"]) or score.groups["model"],
+                "model": catalog.canonical_name("models", score.groups["model"]) or score.groups["model"],
                 "chip": score.groups["chip"],
                 "stack": score.groups["stack"],
                 "version": case.get("stack_version", ""),
@@ -60,10 +59,8 @@ def parity() -> dict[str, Any]:
 
 def asked_prices() -> dict[str, Any]:
     """What hosts of open models ask for a million tokens of short prompts [USD]."""
-    from rackline.pricing import all_sheets
-
     rows: list[dict[str, Any]] = []
-    for sheet in all_sheets():
+    for sheet in pricing.all_sheets():
         tier = sheet.standard
         if sheet.model is not None and tier is not None:
             usd = {"input": tier.input_usd, "cached": tier.cached_input_usd, "output": tier.output_usd}
@@ -72,7 +69,7 @@ def asked_prices() -> dict[str, Any]:
     return {"rows": rows}
 
 
-def decode_points(deployment: Deployment) -> list[dict[str, Any]]:
+def decode_points(deployment: parallel.Deployment) -> list[dict[str, Any]]:
     """Measured decode steps of a deployment: sequences, their mean context [tokens], the step [s].
 
     A static batch's time per token is its mean step. A server's time per output token contains the prefill of others:
@@ -92,21 +89,17 @@ def decode_points(deployment: Deployment) -> list[dict[str, Any]]:
     ]
 
 
-def _is_of(case: dict[str, Any], deployment: Deployment) -> bool:
-    from rackline.catalog import model_record
-    from rackline.errors import RacklineError
-    from rackline.parallel import precision
-
+def _is_of(case: dict[str, Any], deployment: parallel.Deployment) -> bool:
     layout, chip = deployment.layout, deployment.cluster.chip
     if (case["chip"], case["num_chips"]) != (chip.name, layout.chips_per_replica):
         return False
     try:
-        named = model_record(case["model"]).name
+        named = catalog.model_record(case["model"]).name
     except RacklineError:  # a model that only the case describes
         return False
     if named != deployment.model.name:
         return False
-    types = precision(case["precision"], deployment.model, chip)
+    types = parallel.precision(case["precision"], deployment.model, chip)
     degrees = {"tp": 1, "pp": 1, "attention_dp": 1, "ep": 1, **case["layout"]}
     same = all(getattr(layout, name) == degrees[name] for name in ("tp", "pp", "attention_dp", "ep"))
     return same and types.short() == deployment.precision.short()
