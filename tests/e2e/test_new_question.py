@@ -70,7 +70,7 @@ def test_it_has_an_endpoint_and_is_asked_in_files(program: Path) -> None:
 import json
 from starlette.testclient import TestClient
 from rackline.web.app import create_app
-from rackline.web.settings import Settings
+from rackline.web.asked import Settings
 if __name__ == "__main__":
     with TestClient(create_app(Settings()), base_url="http://127.0.0.1:8321") as client:
         print(client.post("/api/v1/kv", json={"model": "llama-3.1-8b", "context": "32k"}).text)

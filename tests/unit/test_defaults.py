@@ -10,10 +10,10 @@ import pytest
 
 import rackline as rl
 from helpers import system
+from rackline.api.answer import Watch
 from rackline.api.plan import Planned, WhatIf
 from rackline.api.plan_parts import PlanQuestion
 from rackline.api.resolve import resolve_on
-from rackline.api.watch import Watch
 from rackline.arch import AnyModel, Model, model
 from rackline.catalog import measured_stacks, names
 from rackline.catalog.index import usual_machine

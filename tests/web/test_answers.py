@@ -18,7 +18,7 @@ from rackline.api.answer import answer_of, find_verb
 from rackline.api.question import command_of, options, python_of, written_defaults
 from rackline.api.verbs import entries
 from rackline.cli.main import run
-from rackline.web.offered import offered_names
+from rackline.web.asked import offered_names
 
 OFFERED = offered_names()
 EXAMPLES = {name: one.request for name, one in entries().items()}

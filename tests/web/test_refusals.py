@@ -15,11 +15,17 @@ import pytest
 
 from rackline.api.question import options
 from rackline.api.verbs import entries
-from rackline.web.asked import asked_by_body, asked_by_params, read_json
+from rackline.web.asked import (
+    Limits,
+    ProblemError,
+    Settings,
+    asked_by_body,
+    asked_by_params,
+    offered_names,
+    read_json,
+    taken,
+)
 from rackline.web.endpoints import Endpoints
-from rackline.web.offered import offered_names, taken
-from rackline.web.problem import ProblemError
-from rackline.web.settings import Limits, Settings
 
 EXPLAIN = {"model": "llama-3.1-8b", "on": "dgx-h100", "batch": 8, "context": "2k", "layout": "tp=1"}
 _NEW = '[[questions]]\nask = "new"\nkind = "chip"\nname = "mine"\n'

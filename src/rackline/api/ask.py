@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NotRequired, TypedDict, cast
 
-from rackline.api.answer import Answer, answer_of, asks, find_verb
+from rackline.api.answer import Answer, Watch, answer_of, asks, find_verb
 from rackline.api.option import option
 from rackline.api.question import Question, options, question
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError, RacklineError
 from rackline.files import parse_json, read_text
 from rackline.late import late

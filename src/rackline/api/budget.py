@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import PRICE
 from rackline.api.option import ClusterLike, MaybeNumber, Number, Settings, option, shared
 from rackline.api.quality import Quality, laws_of, quality_of
 from rackline.api.question import Question, question
 from rackline.api.resolve import assignments, cluster_of
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.late import late
 from rackline.units import format_count, format_percent

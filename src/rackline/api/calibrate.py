@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.option import Texts, Whole, option, whole
 from rackline.api.question import Question, question
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
 from rackline.late import late

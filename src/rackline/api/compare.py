@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import SET, ModelQuestion, Planned
 from rackline.api.option import Limit, Settings, Texts, limit, option, shared
 from rackline.api.plan import searched
 from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs, plan_question_of
 from rackline.api.question import question
 from rackline.api.resolve import Lookup, lookup_of
-from rackline.api.uses import Use, use_lines, with_use
+from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError, nearest_names
 from rackline.late import late
 from rackline.units import parse_whole

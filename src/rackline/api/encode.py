@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, FREE_LAYOUT, MEMORY_FRACTION
 from rackline.api.model_options import IMAGES, MediaQuestion, media_of, with_media
 from rackline.api.option import CalibrationLike, MaybeLayout, Number, Whole, option, shared, tokens
 from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.late import late
 from rackline.units import format_seconds

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CALIBRATION, MEMORY_FRACTION, POWER_CAP, ROUTING, SAMPLING, Sampling
 from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, with_adapter, with_media
 from rackline.api.option import (
@@ -27,7 +27,6 @@ from rackline.api.option import (
 from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
 from rackline.late import late

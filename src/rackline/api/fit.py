@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CHIPS, FREE_LAYOUT, MEMORY_FRACTION
 from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, with_adapter, with_media
 from rackline.api.option import MaybeLayout, MaybeWhole, Number, shared, tokens, whole
 from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.late import late
 
 with late:

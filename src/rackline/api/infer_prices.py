@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.option import MaybeNumber, Texts, option
 from rackline.api.question import Question, question
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.late import late
 from rackline.plain import plain

@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.option import Option, Whole, option, whole
 from rackline.api.question import Question, question
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.files import write_text
 from rackline.late import late
 from rackline.plain import plain
 
 with late:
     from rackline import lab
-    from rackline.lab import table
+    from rackline.lab import experiments
     from rackline.report import figure
 
 
@@ -48,7 +47,7 @@ class Experiments:
 
 
 def _text(answer: Answer[LabQuestion, Experiments], width: int) -> Iterable[Any]:
-    yield table.experiments_table(answer.result.experiments)
+    yield experiments.experiments_table(answer.result.experiments)
 
 
 def _summary(answer: Answer[LabQuestion, Experiments]) -> str:
@@ -60,11 +59,11 @@ def _rows(answer: Answer[LabQuestion, Experiments]) -> Iterable[Any]:
 
 
 def _figure(answer: Answer[LabQuestion, Experiments]) -> figure.Figure:
-    return table.experiment_figure(answer.result.experiments[0])
+    return experiments.experiment_figure(answer.result.experiments[0])
 
 
 def _write_report(answer: Answer[LabQuestion, Experiments], path: Path) -> None:
-    write_text(path, table.report_page(answer.result.experiments), what="report")
+    write_text(path, experiments.report_page(answer.result.experiments), what="report")
 
 
 _REPORT = SideFile(

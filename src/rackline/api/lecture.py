@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.option import MaybeWhole, Option, Settings, option, whole
 from rackline.api.question import Question, question
 from rackline.api.resolve import assignments
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.files import write_text
 from rackline.late import late
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.option import MOST_SECONDS, MaybeNumber, Whole, option, whole
 from rackline.api.question import Question, question
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
 from rackline.late import late
@@ -19,7 +18,7 @@ from rackline.late import late
 with late:
     from rackline import lab
     from rackline.lab import measurement
-    from rackline.lab.measurement import table
+    from rackline.lab.measurement import measured
     from rackline.report import figure
 
 
@@ -85,7 +84,7 @@ def _text(answer: Answer[MeasureQuestion, MachineFile], width: int) -> Iterable[
     from rich.text import Text
 
     found = answer.result
-    yield from table.measured_report(found.measured, width)
+    yield from measured.measured_report(found.measured, width)
     yield Text(f"\n{found.file}: use it as --on {found.file}", style="bold")
 
 
@@ -102,7 +101,7 @@ def _rows(answer: Answer[MeasureQuestion, MachineFile]) -> Iterable[Any]:
 
 
 def _figure(answer: Answer[MeasureQuestion, MachineFile]) -> figure.Figure:
-    return table.measured_figure(answer.result.measured)
+    return measured.measured_figure(answer.result.measured)
 
 
 @asks(

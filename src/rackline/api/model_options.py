@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
 
+from rackline.api.answer import Watch
 from rackline.api.groups import OnCluster
 from rackline.api.option import MaybeNumber, MaybeWhole, ModelLike, Number, Option, Whole, option, shared, whole
 from rackline.api.question import question
 from rackline.api.resolve import Lookup, lookup_of
-from rackline.api.watch import Watch
 from rackline.errors import ConfigError, HubError, InputError
 from rackline.late import late
 

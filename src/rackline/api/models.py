@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.catalogue import overrides_of, refuse_settings, set_option
 from rackline.api.groups import ModelQuestion
 from rackline.api.model_options import adapter_of_folder, adapter_of_repository
@@ -14,7 +14,6 @@ from rackline.api.option import Settings, option
 from rackline.api.question import question
 from rackline.api.resolve import Lookup, lookup_of
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import HubError, InputError
 from rackline.late import late
 from rackline.units import format_count

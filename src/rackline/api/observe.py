@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CHIPS, ON, PRECISION, ModelQuestion, Traffic
 from rackline.api.option import (
     MOST_TOKENS,
@@ -27,7 +27,6 @@ from rackline.api.question import question
 from rackline.api.resolve import lookup_of
 from rackline.api.traffic import requests_of
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
 from rackline.late import late

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.answer import Answer, SideFile, Verbatim, asks
+from rackline.api.answer import Answer, SideFile, Verbatim, Watch, asks
 from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs
 from rackline.api.resolve import named
 from rackline.api.starting import KINDS, LAUNCH_AS, Starting, launch_options, manifests_of
-from rackline.api.uses import Use, use_lines, with_use
+from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.api.what_if import leading_number, read_sweep, setting
 from rackline.errors import InputError
 from rackline.files import write_text

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rackline.api.answer import Watch
 from rackline.api.groups import FLEET, PUE, Lifetimes, Planned, Sessions
 from rackline.api.model_options import (
     DraftQuestion,
@@ -32,7 +33,6 @@ from rackline.api.question import Question, options, question
 from rackline.api.resolve import check_context, cluster_of, lookup_of, named, on_terms, resolve_on
 from rackline.api.tiers import reuse_in
 from rackline.api.traffic import cache_rules_of, mixture_of, sessions_of, tiers_of
-from rackline.api.watch import Watch
 from rackline.errors import InputError, nearest_names
 from rackline.late import late
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from math import isnan
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.answer import Answer, asks
-from rackline.api.demand import USUAL_OUTPUT, fleet_question, requests_of, sold_to
-from rackline.api.model_options import media_of, with_media
-from rackline.api.price_question import PriceQuestion
+import numpy as np
+
+from rackline.api.answer import Answer, Watch, asks
+from rackline.api.groups import PUE, Served
+from rackline.api.model_options import MediaQuestion, media_of, with_media
+from rackline.api.option import MOST_SECONDS, MOST_USD, option, shared, tokens
+from rackline.api.plan import searched
+from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of, traffic_of
+from rackline.api.question import defaults, question
 from rackline.api.resolve import check_context, resolve
-from rackline.api.selling import SearchedWays, rent_of
-from rackline.api.uses import Use, use_lines
+from rackline.api.selling import CALIBRATION, MOST_MARGIN, SearchedWays, rent_of
+from rackline.api.traffic import Use, mixture_of, record_of, use_lines, with_use
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.late import late
 from rackline.units import format_usd
@@ -22,7 +27,197 @@ from rackline.units import format_usd
 with late:
     from rackline import parallel, pricing
     from rackline.bands import intervals
+    from rackline.pricing import costs, offered
     from rackline.report import figure, pricing_figures, pricing_report
+    from rackline.search import fleet as search_fleet
+    from rackline.serving import workload
+
+if TYPE_CHECKING:
+    from rackline.api.option import CalibrationLike, MaybeLayout, MaybeNumber, Number, Numbers
+
+
+@question
+class PriceQuestion(Served, MediaQuestion):
+    """What to charge for a deployment: input, output, cached input, cache writes, batch, flex and fast modes?"""
+
+    ask: ClassVar[str] = "price"
+
+    layout: MaybeLayout = option(
+        "text",
+        "parallel layout such as tp=8; by default the cheapest of each mode and context tier",
+        default=None,
+    )
+    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
+    margin: Number = option(
+        "fraction",
+        "margin over cost (price / cost − 1), such as 30%",
+        default="30%",
+        unit="1",
+        maximum=MOST_MARGIN,
+        zero=True,
+    )
+    utilisation: Number = option(
+        "fraction", "utilisation: share of chip-hours filled by standard traffic", default="60%", unit="1"
+    )
+    contexts: Numbers = tokens(
+        "longest prompt of each context tier, such as 32k,200k,1M", default="32k,128k", several=True
+    )
+    output: MaybeNumber = tokens("output tokens that a request adds to the context; 1k by default", default=None)
+    tpot: MaybeNumber = option(
+        "seconds",
+        "limit on time per output token in the standard mode, of the mean; 50ms by default",
+        default=None,
+        unit="s",
+        maximum=MOST_SECONDS,
+    )
+    fast: Numbers = option(
+        "count",
+        "speed-ups of the fast modes over the standard one, such as 1.5,2.5; below 2 a mode is called priority",
+        default="1.5,2.5",
+        unit="1",
+        minimum=1.0,
+        maximum=1e3,
+        several=True,
+    )
+    lifetimes: Numbers = option(
+        "seconds",
+        "lifetimes of cache writes, such as 5min,1h",
+        default="5min,1h,24h",
+        unit="s",
+        maximum=1e10,
+        several=True,
+    )
+    margin_at: str = option(
+        "text",
+        "prompts at which the margin is earned: mean (all of a tier, as many in each doubling of the length) or "
+        "longest (no prompt of a tier is sold below its cost)",
+        default="mean",
+        choices=("mean", "longest"),
+    )
+    purchase: MaybeNumber = option(
+        "usd_per_hour",
+        "purchase price per chip with its share of host, network and building, in USD, instead of a rent",
+        default=None,
+        unit="USD",
+        maximum=1e9,
+    )
+    years: Number = option(
+        "count", "depreciation period of purchased hardware", default="4", unit="year", maximum=100.0
+    )
+    electricity_price: Number = option(
+        "usd_per_hour",
+        "electricity price in USD per kWh; an assumption",
+        default="0.08",
+        unit="USD/kWh",
+        maximum=MOST_USD,
+        zero=True,
+    )
+    pue: Number = shared(PUE, default="1")
+
+
+USUAL_OUTPUT, USUAL_TPOT_S = 1000.0, 0.05
+_TRAFFIC = ("traffic", "requests", "users")
+
+
+def requests_of(question: PriceQuestion) -> tuple[PriceQuestion, Use | None, workload.Mixture | None]:
+    """The question with its answers' length and its limit, what a use gave, and the lengths of the requests.
+
+    Raises:
+        InputError: lengths that are given in two ways, prompts beyond the last context tier.
+    """
+    use, mixture = None, mixture_of(question, "output")
+    if mixture is not None:
+        question = replace(question, output=mixture.mean(mixture.output_len))
+    if question.use is not None:
+        question, use = with_use(question)
+        output_len = question.output or USUAL_OUTPUT
+        prompts = np.array([record_of(question.use).input_len])
+        mixture = mixture or workload.Mixture.of(1.0, prompts, np.array([output_len]), name=use.name)
+    elif question.tpot is None:
+        question = replace(question, tpot=USUAL_TPOT_S)
+    if question.output is None:
+        question = replace(question, output=USUAL_OUTPUT)
+    longest = float(mixture.input_len.max()) if mixture is not None else 0.0
+    last = max(question.contexts)
+    if longest > last:
+        tiers = ",".join(f"{step:.0f}" for step in (*question.contexts, longest))
+        allowed = f"tiers that hold every prompt, up to {longest:,.0f} tokens"
+        raise InputError(what="contexts", given=f"{last:.0f}", allowed=allowed, nearest=tiers)
+    return question, use, mixture
+
+
+def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
+    """The plan whose fleet serves the traffic of a question; None without traffic.
+
+    Raises:
+        InputError: two kinds of traffic, an option of traffic without it, a utilisation beside it.
+    """
+    files = question.mix is not None or question.trace is not None
+    first = min(question.contexts)
+    plain = question.use is None and not files
+    one = plan_question_of(
+        question,
+        output=None if files else question.output,
+        **({"input": _mean_prompt(first)} if plain else {}),
+    )
+
+    traffic, _ = traffic_of(one, workload.Workload(input_len=1.0, output_len=max(question.output or 2.0, 2.0)))
+    if traffic is None:
+        return None
+    if question.utilisation != defaults(type(question))["utilisation"]:
+        (name,) = question.given(*_TRAFFIC)
+        allowed = f"either a utilisation or `{name}`, from which it follows"
+        raise InputError(what="utilisation", given=question.utilisation, allowed=allowed)
+    return one
+
+
+def _mean_prompt(until_len: float) -> float:
+    return costs.PromptLengths(from_len=0.0, until_len=until_len).mean
+
+
+def sold_to(
+    one: PlanQuestion, sheet: pricing.Offered, ways: SearchedWays, steps: Sequence[float], watch: Watch
+) -> pricing.Offered:
+    """The sheet at the utilisation that traffic leaves: its requests pay the rent of their fleet with the margin.
+
+    Args:
+        one: the plan of the fleet.
+        ways: to which the sheet's prices belong, at any utilisation.
+        steps: longest prompt of each context tier [tokens].
+    """
+    full, _ = with_use(one)
+    asked = plan_inputs(full, watch)
+    with watch.moving("planning the fleet that serves the traffic"):
+        found = searched(asked)
+    fleet, work, best = (
+        search_fleet.plan_fleet(asked.traffic, found, None, asked.users),
+        asked.demand.workload,
+        found.best,
+    )
+    if fleet is None or fleet.usd_per_hour is None or best is None:
+        watch.warn(f"no fleet serves this traffic, utilisation is assumed: {found.reason}")
+        return sheet
+    of_one = workload.Mixture.of(1.0, np.array([work.input_len]), np.array([work.output_len]))
+    mixture = work.mixture or of_one
+    paid = sheet.request_usd(mixture, work.cache_hit)
+    if paid is None or isnan(paid):
+        watch.warn("some of these requests are not sold, utilisation is assumed")
+        return sheet
+    terms, rate = sheet.terms, fleet.traffic.tokens_per_s / work.output_len
+    needed = fleet.usd_per_hour / 3600.0 * (1.0 + terms.margin)
+    used = min(terms.utilisation * paid * rate / needed, 1.0)
+    again = pricing.offer_prices(ways, sheet.rent, replace(terms, utilisation=used), steps=steps)
+    return replace(
+        again,
+        demand=offered.Demand(
+            fleet=fleet,
+            engine=best.label(),
+            input_len=work.input_len,
+            cached_len=work.cached_tokens,
+            output_len=work.output_len,
+            request_usd=again.request_usd(mixture, work.cache_hit) or paid,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

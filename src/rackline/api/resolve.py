@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from rackline.api.answer import Watch
 from rackline.api.groups import ModelQuestion, OnCluster
 from rackline.api.option import CalibrationLike, ClusterLike, ModelLike
-from rackline.api.watch import Watch
 from rackline.errors import CatalogError, InputError, nearest_names
 from rackline.late import late
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, get_args
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, CHIPS, MEMORY_FRACTION, PRECISION, PRICE, OnCluster
 from rackline.api.option import (
     MOST_TOKENS,
@@ -24,7 +24,6 @@ from rackline.api.option import (
 from rackline.api.question import question
 from rackline.api.resolve import lookup_of, named, resolve_on
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.late import late
 from rackline.units import format_seconds, format_usd

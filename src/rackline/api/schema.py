@@ -29,11 +29,10 @@ from typing import (
 import numpy as np
 from pydantic import BaseModel
 
-from rackline.api.answer import SCHEMA_VERSION, Answer, Verbatim, asks, find_verb
+from rackline.api.answer import SCHEMA_VERSION, Answer, Verbatim, Watch, asks, find_verb
 from rackline.api.option import Option, option
 from rackline.api.question import Question, defaults, options, question, written_defaults
 from rackline.api.verbs import Entry, entries
-from rackline.api.watch import Watch
 from rackline.plain import json_keys
 
 Schema = dict[str, Any]

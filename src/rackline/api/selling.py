@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rackline.api.answer import Watch
 from rackline.api.option import Option
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.late import late
 

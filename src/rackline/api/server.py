@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, ClassVar
 
+from rackline.api.answer import Served, Watch
 from rackline.api.option import MOST_CHIPS
 from rackline.api.question import options
 from rackline.api.resolve import cluster_of, resolve_on
 from rackline.api.simulate_question import RESERVES, SimulateQuestion
 from rackline.api.traffic import cache_rules_of, tiers_of
-from rackline.api.watch import Served, Watch
 from rackline.errors import InputError, nearest_names
 from rackline.late import late
 from rackline.units import parse_count, parse_whole

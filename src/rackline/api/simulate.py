@@ -10,16 +10,14 @@ from math import ceil, isinf, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
 from rackline.api.option import Option
 from rackline.api.resolve import check_context, named
 from rackline.api.server import Server, other_server, server_of
 from rackline.api.simulate_question import SimulateQuestion
-from rackline.api.traffic import encoded_over, limits_of, requests_of
-from rackline.api.uses import Use, use_lines, with_use
+from rackline.api.traffic import Use, encoded_over, limits_of, requests_of, use_lines, with_use
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
 from rackline.late import late

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import EVICTION, PRICE, RENT, THINK_TIME, OnCluster, Sessions
 from rackline.api.option import (
     MOST_SECONDS,
@@ -28,7 +28,6 @@ from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
 from rackline.api.traffic import sessions_of
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.late import late
 from rackline.units import format_seconds, parse_per_second

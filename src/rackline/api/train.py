@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CHIPS, POWER_CAP, PRICE, PUE, OnCluster
 from rackline.api.option import MOST_TOKENS, MaybeNumber, MaybeWhole, Number, Option, Text, Texts, option, shared, whole
 from rackline.api.question import question
 from rackline.api.resolve import named
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.files import write_text
 from rackline.late import late

@@ -13,10 +13,9 @@ from typing import Annotated, Any, assert_never, cast
 
 from cyclopts import Group, Parameter
 
-from rackline.api.answer import Answer, SideFile, Verb, Verbatim, answer_of, find_verb
+from rackline.api.answer import Answer, Computed, Counted, Served, SideFile, Verb, Verbatim, Watch, answer_of, find_verb
 from rackline.api.option import Option
 from rackline.api.question import Question, flag_of, options, written_defaults
-from rackline.api.watch import Computed, Counted, Served, Watch
 from rackline.cli.screen import (
     FailedCheckError,
     asked,

@@ -15,8 +15,8 @@ from rackline.units import parse_whole
 
 with late:
     from rackline.cli import screen
-    from rackline.web import app, page
-    from rackline.web import settings as web_settings
+    from rackline.web import app
+    from rackline.web import asked as web_settings
 
 _MOST_WORKERS = 64
 ENTRY = Entry(
@@ -78,5 +78,5 @@ def _export(folder: str) -> None:
     """Write the page, with a bar for its data files."""
     load_optional("jinja2", what="rackline web --export")  # before a folder is made
     with screen.counting("writing the page", "written") as tell:
-        files = page.export(folder, tell)
+        files = app.export(folder, tell)
     screen.screen().print(f"{len(files)} files written; open {files[-1]}")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rackline.api.answer import Watch
 from rackline.api.verbs import entries
-from rackline.api.watch import Watch
 from rackline.errors import InputError, RacklineError
 from rackline.late import late
 from rackline.processes import usable_cores

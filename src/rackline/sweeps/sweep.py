@@ -11,11 +11,10 @@ from typing import Any, ClassVar, cast
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.option import MaybeWhole, Number, option, whole
 from rackline.api.question import Question, question
 from rackline.api.verbs import Entry
-from rackline.api.watch import Watch
 from rackline.errors import InputError
 from rackline.extras import load_optional
 from rackline.files import check_outputs, write_text

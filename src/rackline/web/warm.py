@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rackline.api.answer import answer, find_verb
-from rackline.web.offered import offered_names
+from rackline.web.asked import offered_names
 
 for _name in offered_names():
     find_verb(_name)
