@@ -1,10 +1,14 @@
-"""Writes `src/rackline/__init__.pyi`: where type checkers find what `import rackline` hands out when it is used."""
+"""Writes what is derived from the questions: `__init__.pyi`, where type checkers find what `import rackline` hands out
+when it is used, and the index of entries that the command line reads (`api/entries.json`).
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import rackline
+from rackline.api.verbs import INDEX, index
 
 STUB = Path(rackline.__file__).with_suffix(".pyi")
 
@@ -16,5 +20,11 @@ def stub() -> str:
     return "\n".join(["# Written by bench/public_names.py; do not edit.", *lines, ""])
 
 
+def index_text() -> str:
+    """The text of the index."""
+    return json.dumps(index(), indent=1, ensure_ascii=False) + "\n"
+
+
 if __name__ == "__main__":
+    INDEX.write_text(index_text())
     STUB.write_text(stub())

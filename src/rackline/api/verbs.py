@@ -1,22 +1,24 @@
 """What stands of each question in the help, the HTTP API, sweeps and the page, read without importing its module.
 
-A question is one file of `api` or `sweeps`: the function that `@asks(..., entry=Entry(...))` decorates. `entries` finds
-them all in the text of the files, so that there is no list of them, and the command line starts without loading any.
+A question is one file of `api` or `sweeps`: the function that `@asks(..., entry=Entry(...))` decorates. Nobody keeps a
+list of them. `bench/public_names.py` writes what their files declare to an index, so that the command line starts
+without reading any; a file that is not in the index yet is read.
 """
 
 from __future__ import annotations
 
-import ast
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 GROUPS = ("Decide", "Explore", "Understand", "Measure", "Learn", "Catalogue", "Programs")
 """Headings of `rackline --help`."""
 
+INDEX = Path(__file__).with_name("entries.json")
 _FOLDERS = ("api", "sweeps")
 # as ruff writes a decorator: the entry's arguments, and the function that the decorator belongs to
 _ENTRY = re.compile(r"^    entry=Entry\(\n(.*?)^    \),$.*?^def (\w+)\(", re.DOTALL | re.MULTILINE)
@@ -68,16 +70,26 @@ class Entry:
 @cache
 def entries() -> dict[str, Entry]:
     """All questions by the name of their command, in the order of the help."""
-    from importlib import import_module
-
+    stored: dict[str, list[dict[str, Any]]] = json.loads(INDEX.read_text("utf-8"))
     found: list[Entry] = []
-    for package in _FOLDERS:
-        for folder in import_module(f"rackline.{package}").__path__:
-            for file in Path(folder).glob("*.py"):
-                text = file.read_text("utf-8")
-                if "entry=Entry(" in text:
-                    found += _entries_in(text, f"rackline.{package}.{file.stem}")
+    for module, file in _files():
+        declared = stored[module] if module in stored else entries_in(file.read_text("utf-8"), module)
+        found += [Entry(**one) for one in declared]
     return {one.name: one for one in sorted(found, key=order)}
+
+
+def index() -> dict[str, list[dict[str, Any]]]:
+    """What the index holds: the entries of each file, read from its text."""
+    return {module: entries_in(file.read_text("utf-8"), module) for module, file in _files()}
+
+
+def _files() -> list[tuple[str, Path]]:
+    """The modules that may answer questions, with their files."""
+    place = Path(__file__).parents[1]
+    files = (
+        (f"rackline.{package}.{file.stem}", file) for package in _FOLDERS for file in (place / package).glob("*.py")
+    )
+    return sorted(files)
 
 
 def order(entry: Entry) -> tuple[int, int, str]:
@@ -85,15 +97,15 @@ def order(entry: Entry) -> tuple[int, int, str]:
     return GROUPS.index(entry.group), entry.place, entry.name
 
 
-def _entries_in(text: str, module: str) -> list[Entry]:
-    found: list[Entry] = []
-    for arguments, function in _ENTRY.findall(text):
-        call = ast.parse(f"dict({arguments})", mode="eval").body
-        if not isinstance(call, ast.Call):
-            raise TypeError(module)
-        given: dict[str, Any] = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
-        one = Entry(**given)
-        found.append(replace(one, name=one.name or function.replace("_", "-"), function=function, module=module))
+def entries_in(text: str, module: str) -> list[dict[str, Any]]:
+    """The entries that a file declares, as arguments of `Entry`."""
+    import ast
+
+    found: list[dict[str, Any]] = []
+    for arguments, function in _ENTRY.findall(text) if "entry=Entry(" in text else ():
+        call = cast("ast.Call", ast.parse(f"dict({arguments})", mode="eval").body)
+        given = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+        found.append({"name": function.replace("_", "-"), **given, "function": function, "module": module})
     return found
 
 

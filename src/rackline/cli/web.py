@@ -8,12 +8,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rackline.api.verbs import Entry
-from rackline.extras import load_optional, missing_extra
+from rackline.extras import load_optional
 from rackline.late import late
-from rackline.processes import usable_cores
 from rackline.units import parse_whole
 
 with late:
+    from rackline import processes
     from rackline.cli import screen
     from rackline.web import app
     from rackline.web import asked as web_settings
@@ -52,13 +52,10 @@ def web(
     ] = None,
 ) -> None:
     """Serve the page and the HTTP API on this machine, until Ctrl-C; or write the page to a folder."""
-    try:
-        if export is not None:
-            _export(export)
-            return
-    except ModuleNotFoundError as error:
-        raise missing_extra(error, what="rackline web") from None
-    num = max(usable_cores(), 2)
+    if export is not None:
+        _export(export)
+        return
+    num = max(processes.usable_cores(), 2)
     settings = web_settings.Settings(
         host=host,
         port=int(parse_whole(port, name="--port", minimum=0, maximum=65535, zero_allowed=True)),
