@@ -16,11 +16,9 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
+from os.path import isfile
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from importlib.abc import Loader
+from typing import Any
 
 _OWN = f"{__name__.partition('.')[0]}."
 
@@ -48,14 +46,9 @@ class _LateModule(ModuleType):
 
 
 class _Loader:
-    """Makes a module and keeps it from running.
+    """Makes a module and keeps it from running."""
 
-    Args:
-        real: runs it.
-    """
-
-    def __init__(self, real: Loader) -> None:
-        self.real = real
+    def __init__(self) -> None:
         self.lock = threading.RLock()
         self.begun = False
 
@@ -66,9 +59,6 @@ class _Loader:
     def exec_module(self, module: ModuleType) -> None:
         """Nothing yet; a package tells where its modules lie when it is asked."""
         module.__dict__.pop("__path__", None)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
 
 
 def _places(module: ModuleType) -> Sequence[str] | None:
@@ -83,20 +73,23 @@ def _run(module: ModuleType) -> None:
     with loader.lock:
         if loader.begun:  # by this thread, which is in the middle of it; or by another, which is done
             return
-        if spec.parent and spec.parent != spec.name and isinstance(above := sys.modules.get(spec.parent), _LateModule):
-            _run(above)
+        above = sys.modules[module.__name__.rpartition(".")[0]]
+        _run(above)
         if loader.begun:  # the package has run it
             return
+        real = PathFinder.find_spec(module.__name__, above.__path__)
+        if real is None or real.loader is None:
+            raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__)
+        module.__file__ = real.origin
+        if real.submodule_search_locations is not None:
+            module.__path__ = real.submodule_search_locations
         loader.begun = True
-        if (places := _places(module)) is not None:
-            module.__dict__["__path__"] = places
         try:
-            loader.real.exec_module(module)
+            real.loader.exec_module(module)
         except BaseException:
             loader.begun = False
             raise
-        spec.loader = module.__loader__ = loader.real
-        module.__class__ = ModuleType
+        module.__spec__, module.__loader__, module.__class__ = real, real.loader, ModuleType
 
 
 class _Late:
@@ -122,10 +115,17 @@ class _Late:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """A module of this package, as one that does not run yet; none of the others."""
-        spec = PathFinder.find_spec(fullname, path) if self.is_on and fullname.startswith(_OWN) else None
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)  # pyright: ignore[reportAttributeAccessIssue] - as a loader does
-        return spec
+        if not self.is_on or not fullname.startswith(_OWN):
+            return None
+        for folder in path or ():
+            place = f"{folder}/{fullname.rpartition('.')[2]}"
+            is_package = isfile(f"{place}/__init__.py")
+            if is_package or isfile(f"{place}.py"):
+                spec = ModuleSpec(fullname, _Loader(), is_package=is_package)  # pyright: ignore[reportArgumentType]
+                if is_package:
+                    spec.submodule_search_locations = [place]
+                return spec
+        return None
 
 
 late = _Late()
