@@ -84,7 +84,7 @@ def test_names_of_the_package_are_the_public_ones() -> None:
         function = getattr(rl, name)
         assert inspect.signature(function).parameters, name
         assert ">>> " in (function.__doc__ or ""), name
-        assert find_verb(name).question.ask == one.name
+        assert find_verb(one.name).question.ask == one.name
 
 
 def test_the_package_is_typed() -> None:
