@@ -55,6 +55,8 @@ def web(
     if export is not None:
         _export(export)
         return
+    for package in ("fastapi", "uvicorn"):
+        load_optional(package, what="rackline web")  # before a socket is open
     num = max(processes.usable_cores(), 2)
     settings = web_settings.Settings(
         host=host,
