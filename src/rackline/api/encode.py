@@ -19,7 +19,7 @@ from rackline.units import format_seconds
 
 with late:
     from rackline import arch, parallel, serving
-    from rackline import passes as passess
+    from rackline import passes as pass_tables
     from rackline import system as systems
     from rackline.parallel import towers
     from rackline.report import prefix_report
@@ -131,7 +131,7 @@ def encode(question: EncodeQuestion, watch: Watch) -> prefix_report.Encoding:
     passes = tuple(_pass(part, system, layout) for part in media.parts)
 
     def prefill_s(new: float) -> float:
-        batch = passess.Batch(prefill_sequences=1.0, chunk_tokens=new, group_tokens=new * layout.attention_dp)
+        batch = pass_tables.Batch(prefill_sequences=1.0, chunk_tokens=new, group_tokens=new * layout.attention_dp)
         return float(deployment.table().seconds(batch)) * deployment.stage_imbalance
 
     seconds = prefill_s(float(prompt))
