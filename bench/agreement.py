@@ -30,20 +30,19 @@ from pathlib import Path
 from typing import Any
 
 import rackline as rl
+from rackline.api.answer import Watch
 from rackline.api.ask import ask_one
 from rackline.api.compare import CompareQuestion
 from rackline.api.plan_parts import PlanQuestion
 from rackline.api.question import command_of, options
-from rackline.api.watch import Watch
 from rackline.cli.main import run
 from rackline.errors import RacklineError
 from rackline.hardware import cluster
 from rackline.search.plan import Plan
 from rackline.sweeps.file import read_file
 from rackline.sweeps.questions import ask_once
-from rackline.web.asked import asked_by_body, asked_by_params
+from rackline.web.asked import Limits, asked_by_body, asked_by_params
 from rackline.web.forms import question_body
-from rackline.web.settings import Limits
 
 TOLERANCE = 1e-9
 VOLATILE = {"elapsed_s", "question", "warnings", "model_origins"}

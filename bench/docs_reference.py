@@ -21,9 +21,8 @@ import rackline
 from rackline.api.answer import find_verb
 from rackline.api.option import Option
 from rackline.api.question import options, written_defaults
-from rackline.api.verbs import MODULES, function_name
+from rackline.api.verbs import GROUPS, entries
 from rackline.cli import commands
-from rackline.cli.help import COMMANDS, EXAMPLES, GROUPS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 CITED = re.compile(r"`(rackline(?:\.\w+)+)`")
@@ -51,7 +50,7 @@ PACKAGES = {
 def pages() -> dict[str, str]:
     """Path below docs/reference -> Markdown."""
     found = {"commands/index.md": commands_page(), "python/index.md": functions_page()}
-    for name in COMMANDS:
+    for name in commands.commands():
         found[f"commands/{name}.md"] = command_page(name)
     for name, about in PACKAGES.items():
         found[f"python/{name}.md"] = package_page(name, about)
@@ -68,16 +67,18 @@ def commands_page() -> str:
         "line that says what was given, what is allowed, and what comes nearest. The same questions are "
         "[functions in Python](../python/index.md).",
     ]
-    for title, names in GROUPS.items():
+    for title in GROUPS:
+        listed = {name: one for name, one in commands.commands().items() if one.group == title}
         lines += ["", f"## {title}", "", "| command | answers |", "|---|---|"]
-        lines += [f"| [`{name}`]({name}.md) | {COMMANDS[name]} |" for name in names]
+        lines += [f"| [`{name}`]({name}.md) | {one.line} |" for name, one in listed.items()]
     return "\n".join([*lines, ""])
 
 
 def command_page(name: str) -> str:
     """One command: usage, options, examples."""
-    function = getattr(commands, function_name(name) + (commands.ALL_OPTIONS if name in MODULES else ""))
-    known = options(find_verb(name).question) if name in MODULES else {}
+    entry = commands.commands()[name]
+    function = getattr(commands, entry.function + commands.ALL_OPTIONS)
+    known = options(find_verb(name).question) if name in entries() else {}
     asked = inspect.signature(function, eval_str=True).parameters.values()
     about = inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
     words = [one.name.upper() for one in asked if _is_argument(one)]
@@ -96,13 +97,13 @@ def command_page(name: str) -> str:
     shown = [one for one in asked if not (known.get(one.name) or _SHOWN).hidden]
     shown.sort(key=lambda one: (not _is_argument(one), one.default is not inspect.Parameter.empty))
     lines += [_option_row(one, known.get(one.name)) for one in shown]
-    if name in MODULES:
+    if name in entries():
         defaults = written_defaults(find_verb(name).question)
         python = ", ".join(
             f"{key}=..." if not one.positional else key for key, one in known.items() if key not in defaults
         )
-        lines += ["", f"In Python: `rl.{function_name(name)}({python})`, with the options as keywords."]
-    lines += ["", "## Examples", "", "```text", inspect.cleandoc(_example_lines(EXAMPLES[name])), "```", ""]
+        lines += ["", f"In Python: `rl.{entry.function}({python})`, with the options as keywords."]
+    lines += ["", "## Examples", "", "```text", inspect.cleandoc(_example_lines(entry.examples)), "```", ""]
     return "\n".join(lines)
 
 
@@ -110,7 +111,7 @@ _SHOWN = Option(kind="text", help="")
 
 
 def _example_lines(text: str) -> str:
-    return "\n".join(line.removeprefix("    ") for line in text.removeprefix("Examples:").strip("\n").splitlines())
+    return "\n".join(line.removeprefix("    ") for line in text.strip("\n").splitlines())
 
 
 def _is_argument(parameter: inspect.Parameter) -> bool:
@@ -163,9 +164,9 @@ def functions_page() -> str:
         "| function | answers | options |",
         "|---|---|---|",
     ]
-    for name in MODULES:
-        lines.append(f"| `rl.{function_name(name)}` | {COMMANDS[name]} | [{name}](../commands/{name}.md) |")
-    asked = {function_name(name) for name in MODULES}
+    for name, one in entries().items():
+        lines.append(f"| `rl.{one.function}` | {one.line} | [{name}](../commands/{name}.md) |")
+    asked = {one.function for one in entries().values()}
     lines += ["", "## Objects", ""]
     for name in rackline.__all__:
         if name not in asked:

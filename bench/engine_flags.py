@@ -54,9 +54,9 @@ def random_commands(engine: str, version: str, count: int, seed: int) -> list[li
     """Launch commands of random plans of an engine in a version."""
     import numpy as np
 
+    from rackline.api.answer import Watch
     from rackline.api.model_options import checkpoints_of
     from rackline.api.resolve import Lookup
-    from rackline.api.watch import Watch
     from rackline.arch import model
     from rackline.catalog import names
     from rackline.hardware import cluster

@@ -189,7 +189,7 @@ def kernel_fits() -> str:
 
 def glossary() -> str:
     """The rows of the glossary, those of the command line among them."""
-    from rackline.cli.glossary import TERMS
+    from rackline.cli.main import TERMS
 
     rows = [f"| {one.words} | {one.meaning} |" for one in sorted(TERMS, key=lambda one: one.words.lower())]
     return "\n".join(["\n| term | meaning |", "|---|---|", *rows, ""])

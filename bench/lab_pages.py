@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 from rackline.lab import EXPERIMENTS, Experiment
-from rackline.lab.experiments import read_experiments
-from rackline.lab.table import MARKS, experiment_figure, measured_text, predicted_text
+from rackline.lab.experiments import MARKS, experiment_figure, measured_text, predicted_text, read_experiments
 from rackline.ledger.said import claims
 
 ROOT = Path(__file__).resolve().parents[1]

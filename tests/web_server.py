@@ -84,7 +84,7 @@ def running(*options: str, limits: str = "") -> Iterator[Server]:
     code = "from rackline.cli.main import run; import sys; sys.exit(run(sys.argv[1:]))"
     if limits:
         usual = "s.Settings.__init__.__kwdefaults__['limits']"
-        code = f"import rackline.web.settings as s; {usual} = s.Limits({limits}); {code}"
+        code = f"import rackline.web.asked as s; {usual} = s.Limits({limits}); {code}"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "web", "--port", "0", "--no-browser", *options],
         stderr=subprocess.PIPE,

@@ -15,7 +15,7 @@ WRITTEN_FOR_THEM = ("search/launch.py", "search/launch_options.py", "search/laun
                     "validation/importers.py",
                     "validation/requests.py", "validation/tables.py", "validation/rl.py",
                     "validation/adapters.py", "validation/rl.py",
-                    "validation/result_files.py", "fitting/kernel_tables.py", "api/validated.py",
+                    "validation/result_files.py", "fitting/kernel_tables.py", "api/validate.py",
                     "api/observe.py")  # fmt: skip
 FALLBACK = "generic"  # no stack, but the numbers of all of them
 MOST_WORDS = 3  # of a key; longer texts are prose

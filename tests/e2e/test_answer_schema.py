@@ -15,7 +15,7 @@ from jsonschema.exceptions import ValidationError
 import rackline as rl
 from helpers import VISION_CONFIG, call_json
 from hostile_server import hostile_server
-from rackline.api.verbs import MODULES
+from rackline.api.verbs import entries
 from rackline.cli.main import run
 from rackline.validation.published import published
 
@@ -158,9 +158,9 @@ def validator(schemas: dict[str, Any], name: str) -> Draft202012Validator:
 
 def test_it_is_a_json_schema_of_every_question(schemas: dict[str, Any]) -> None:
     Draft202012Validator.check_schema(schemas)
-    assert [one["$ref"] for one in schemas["oneOf"]] == [f"#/$defs/{name}" for name in MODULES]
+    assert [one["$ref"] for one in schemas["oneOf"]] == [f"#/$defs/{name}" for name in entries()]
     elsewhere = {"measure"}  # tests/lab/test_measure.py, which measures once for all its tests
-    assert {split(command)[0] for command in COMMANDS} == set(MODULES) - elsewhere
+    assert {split(command)[0] for command in COMMANDS} == set(entries()) - elsewhere
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from rackline.cli.help import COMMANDS, EXAMPLES, GROUPS, USUAL
+from rackline.api.verbs import GROUPS
+from rackline.cli.commands import commands
 from rackline.cli.main import run
 
 
@@ -19,19 +20,18 @@ def test_every_command_stands_under_one_heading_with_one_line_and_examples(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    grouped = [name for names in GROUPS.values() for name in names]
-    assert sorted(grouped) == sorted(COMMANDS)
-    assert set(EXAMPLES) == {"", *COMMANDS}
     text = shown(capsys, "--help")
     for title in GROUPS:
         assert f"─ {title} ─" in text
-    for name, line in COMMANDS.items():
-        assert re.search(rf"│ {name} +{re.escape(line)} +│", text), name
+    for name, one in commands().items():
+        assert one.group in GROUPS
+        assert re.search(rf"│ {name} +{re.escape(one.line)} +│", text), name
+        assert f"rackline {name.replace('-show', ' show')}" in one.examples
     for word in ("tp, pp, ep", "attention_dp", "ttft, tpot"):
         assert word in text
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
+@pytest.mark.parametrize("name", sorted(commands()))
 def test_the_help_of_a_command_fits_a_screen(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,7 +43,7 @@ def test_the_help_of_a_command_fits_a_screen(
     flags = re.compile(r"(?m)^│ +\*? *(--[a-z-]+)")
     few, all_of_them = set(flags.findall(short)), set(flags.findall(everything))
     assert few <= all_of_them
-    if name in USUAL:
+    if commands()[name].usual:
         assert few < all_of_them
         assert f"rackline {name} --help-all" in short
         assert "ttft, tpot" in everything

@@ -12,8 +12,7 @@ import pytest
 from rackline.cli.main import run
 from rackline.lab import EXPERIMENTS, Experiment, Reading, entry
 from rackline.lab.experiment import Curve, mean_interval
-from rackline.lab.experiments import read_experiments, verdicts_by_claim
-from rackline.lab.table import experiment_figure, report_page
+from rackline.lab.experiments import experiment_figure, read_experiments, report_page, verdicts_by_claim
 from rackline.plain import plain
 
 HOLDS = Reading(quantity="a", predicted=1.0, measured=1.04, tolerance=0.05, check="equal")

@@ -259,10 +259,10 @@ def _no_rates(device: Any, repeats: int, clock: Any, *, small: bool) -> Any:
 
 
 def test_a_fit_finds_the_numbers_that_made_its_passes() -> None:
-    from rackline.lab.jax_devices import deployment_of
-    from rackline.lab.measurement.device import processor
+    from rackline.lab.experiment import deployment_of
     from rackline.lab.measurement.engine import Limits, batch_of
     from rackline.lab.measurement.fitted import calibration_of, fitted, fitted_works, held_out_works, starts
+    from rackline.lab.measurement.rates import processor
     from rackline.lab.transformer import Shape
 
     assert processor().cores >= 1
@@ -309,7 +309,7 @@ def test_contexts_are_read_in_blocks() -> None:
 def test_the_simulator_reads_half_a_block_more() -> None:
     from dataclasses import replace
 
-    from rackline.lab.jax_devices import deployment_of
+    from rackline.lab.experiment import deployment_of
     from rackline.lab.measurement.fitted import calibration_of, starts
     from rackline.lab.transformer import Shape
     from rackline.simulation import TableClock

@@ -21,7 +21,7 @@ from hostile_server import BEHAVIOURS, EXPECTED, Server, hostile_server
 from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.lab.observation import Bounds, Prompts, observe_load, target
-from rackline.lab.observation.target import base_url_of
+from rackline.lab.observation.stream import base_url_of
 from rackline.simulation import Lengths, Requests, Sessions, closed_loop_of
 from rackline.validation import read_cases
 from rackline.validation.observed import ObservedRun, request_from, requests_from
@@ -176,7 +176,7 @@ def test_conversations_repeat_their_prefix(hostile: Server) -> None:
 
 
 def test_bodies() -> None:
-    from rackline.lab.observation.target import Target
+    from rackline.lab.observation.stream import Target
 
     load = requests_of([5])
     plain = Prompts(target=Target(base_url="http://h/v1", served_name="m", endpoint="completions"), vocab_size=300)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from rackline.api.answer import find_verb
 from rackline.api.option import Option
 from rackline.api.question import Question, options, written_defaults
-from rackline.api.verbs import MODULES
+from rackline.api.verbs import entries
 from rackline.errors import InputError
 
-KINDS: dict[str, type[Question]] = {name: find_verb(name).question for name in MODULES}
+KINDS: dict[str, type[Question]] = {name: find_verb(name).question for name in entries()}
 TEXTS = st.text(min_size=1, max_size=12).filter(lambda text: text.strip() != "")
 
 

@@ -15,7 +15,7 @@ import pytest
 import rackline as rl
 from helpers import call_json
 from rackline.api.answer import SCHEMA_VERSION, find_verb
-from rackline.api.verbs import MODULES, function_name
+from rackline.api.verbs import functions
 from rackline.plain import plain
 
 
@@ -80,11 +80,11 @@ def test_errors_are_of_the_one_tree_and_name_the_keyword(wrong: dict[str, object
 
 def test_names_of_the_package_are_the_public_ones() -> None:
     assert dir(rl) == sorted(rl.__all__)
-    for name in MODULES:
-        function = getattr(rl, function_name(name))
+    for name, one in functions().items():
+        function = getattr(rl, name)
         assert inspect.signature(function).parameters, name
         assert ">>> " in (function.__doc__ or ""), name
-        assert find_verb(name).question.ask == name
+        assert find_verb(one.name).question.ask == one.name
 
 
 def test_the_package_is_typed() -> None:

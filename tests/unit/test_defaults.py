@@ -10,9 +10,9 @@ import pytest
 
 import rackline as rl
 from helpers import system
+from rackline.api.answer import Watch
 from rackline.api.plan_parts import PlanQuestion
 from rackline.api.resolve import resolve_on
-from rackline.api.watch import Watch
 from rackline.arch import AnyModel, Model, model
 from rackline.bands.stacks import best_known, default_stack, default_stacks, errors_of
 from rackline.catalog import measured_stacks, names

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from helpers import assert_parses, flags_of, flags_of_engines
+from rackline.api.answer import Watch
 from rackline.api.model_options import checkpoints_of as found_checkpoints
 from rackline.api.plan_parts import engine_of
 from rackline.api.resolve import Lookup
-from rackline.api.watch import Watch
 from rackline.arch import Model, model
 from rackline.catalog import names
 from rackline.errors import InputError

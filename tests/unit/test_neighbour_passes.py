@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rackline.lab.jax_devices import model_of
+from rackline.lab.experiment import model_of
 from rackline.lab.transformer import Shape
 from rackline.parallel import Deployment, Layout
 from rackline.passes import calibration

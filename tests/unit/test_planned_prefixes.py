@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import rackline as rl
+from rackline.api.answer import Watch
 from rackline.api.plan_parts import PlanQuestion, plan_inputs
 from rackline.api.traffic import tiers_of
-from rackline.api.watch import Watch
 from rackline.errors import InputError, UnknownNameError
 from rackline.hardware import memory_tier
 from rackline.search.kept_prefixes import KeptPrefixes, agreeing

@@ -12,7 +12,7 @@ import pytest
 import rackline as rl
 from rackline.api.compare import CompareQuestion
 from rackline.api.plan_parts import PlanQuestion
-from rackline.api.price_question import PriceQuestion
+from rackline.api.price import PriceQuestion
 from rackline.api.question import options
 from rackline.api.simulate_question import SimulateQuestion
 from rackline.errors import InputError

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rackline as rl
-from rackline.api.watch import Watch
+from rackline.api.answer import Watch
 from rackline.cli.main import run as command
 from rackline.errors import InputError
 from rackline.sweeps.optimum import optimum

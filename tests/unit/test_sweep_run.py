@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 
 import rackline as rl
-from rackline.api.watch import Watch
+from rackline.api.answer import Watch
 from rackline.cli.main import run as command
 from rackline.errors import InputError
 from rackline.sweeps import run as runs

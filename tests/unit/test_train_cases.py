@@ -12,7 +12,7 @@ import pytest
 from helpers import cluster, micro_batch
 from rackline import arch
 from rackline.api.answer import Answer
-from rackline.api.validated import StacksWritten, ValidateQuestion, status
+from rackline.api.validate import StacksWritten, ValidateQuestion, status
 from rackline.catalog import names
 from rackline.errors import InputError, LayoutError
 from rackline.plain import plain

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rackline.cli.help import EXAMPLES
 from rich.console import Console
 from rich.text import Text
 
 from rackline.api.answer import Answer, Verbatim, answer, find_verb
 from rackline.cli import command, main
-from rackline.cli.help import EXAMPLES
 from rackline.plain import plain
 from rackline.report.column import SECTION, Column, Sheet, aligned, band_bar, sheets_of
 from rackline.report.wording import Box, Prose

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from rackline.web.problem import ProblemError
-from rackline.web.settings import Settings
+from rackline.web.asked import ProblemError, Settings
 from rackline.web.workers import Lane, Workers
 
 

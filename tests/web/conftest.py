@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from rackline.api.answer import Answer
-from rackline.web.page import export
+from rackline.web.app import export
 from web_server import PATIENT, Server, running
 
 

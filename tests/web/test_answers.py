@@ -15,12 +15,13 @@ import jsonschema
 import pytest
 
 from rackline.api.answer import answer_of, find_verb
-from rackline.api.question import command_of, options, python_of
-from rackline.api.verbs import MODULES
+from rackline.api.question import command_of, options, python_of, written_defaults
+from rackline.api.verbs import entries
 from rackline.cli.main import run
-from rackline.web.examples import EXAMPLES
-from rackline.web.offered import ELSEWHERE, LONG, OFFERED
+from rackline.web.asked import offered_names
 
+OFFERED = offered_names()
+EXAMPLES = {name: one.request for name, one in entries().items()}
 SLOW = {"plan", "price", "budget"}
 QUICK = [name for name in OFFERED if name not in SLOW]
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in OFFERED]
@@ -42,6 +43,12 @@ def here(name: str, body: Mapping[str, Any], folder: Path, monkeypatch: pytest.M
     return _FOUND[name]
 
 
+def written_required(name: str) -> set[str]:
+    """The options without which a question cannot be asked."""
+    kind = find_verb(name).question
+    return {*options(kind)} - {*written_defaults(kind)}
+
+
 def timeless(answer: Mapping[str, Any]) -> Any:
     """An answer as it is sent, without the time that it took."""
     found = json.loads(json.dumps(answer))
@@ -50,10 +57,10 @@ def timeless(answer: Mapping[str, Any]) -> Any:
 
 
 def test_every_question_has_an_endpoint_and_an_example_or_a_reason_to_have_none() -> None:
-    assert set(EXAMPLES) == set(OFFERED)
-    assert {*OFFERED, *ELSEWHERE} == set(MODULES)
-    assert not set(OFFERED) & set(ELSEWHERE)
-    assert set(LONG) <= set(OFFERED)
+    for name, one in entries().items():
+        assert bool(one.elsewhere) != (name in OFFERED)
+        assert one.request or one.elsewhere or not written_required(name), name
+        assert not (one.elsewhere and (one.request or one.is_long)), name
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,12 +14,18 @@ import httpx
 import pytest
 
 from rackline.api.question import options
-from rackline.web.asked import asked_by_body, asked_by_params, read_json
+from rackline.api.verbs import entries
+from rackline.web.asked import (
+    Limits,
+    ProblemError,
+    Settings,
+    asked_by_body,
+    asked_by_params,
+    offered_names,
+    read_json,
+    taken,
+)
 from rackline.web.endpoints import Endpoints
-from rackline.web.examples import EXAMPLES
-from rackline.web.offered import OFFERED, taken
-from rackline.web.problem import ProblemError
-from rackline.web.settings import Limits, Settings
 
 EXPLAIN = {"model": "llama-3.1-8b", "on": "dgx-h100", "batch": 8, "context": "2k", "layout": "tp=1"}
 _NEW = '[[questions]]\nask = "new"\nkind = "chip"\nname = "mine"\n'
@@ -28,6 +34,8 @@ PATHS = (
     "/etc/passwd", "../secrets.toml", "./secrets.toml", "..", "~/model.toml", "a/../../b.toml", "C:\\model.toml",
     "x=/etc/passwd", "x=../y.toml", "model@/etc/hosts", "tp=8,on=/etc/hosts", "a\x00b", "\\\\host\\share", "c:/x.toml",
 )  # fmt: skip
+OFFERED = offered_names()
+EXAMPLES = {name: one.request for name, one in entries().items()}
 PARAMETERS = [
     (name, key) for name in OFFERED for key, one in taken(name).items() if one.kind in ("text", "object", "settings")
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import update_wrapper
 from importlib import import_module
@@ -13,14 +14,94 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from rackline.api.question import Question, check_names, options
-from rackline.api.verbs import MODULES, function_name
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry, entries
 from rackline.errors import InputError, nearest_names
+from rackline.late import late
+
+with late:
+    from rackline import arch
 
 if TYPE_CHECKING:
     from rackline.api.option import Option
     from rackline.arch import AppliedAdapter, MediaPart, Origin
     from rackline.report.figure import Figure
+
+Counted = Callable[[str, int, int], None]
+Computed = Callable[[int, int, int], None]
+Served = Callable[[int, int, float], None]
+
+
+class Watch:
+    """Notes what was read and draws nothing; the command line has one that draws bars.
+
+    Args:
+        found: models by what was asked for, so that one question reads each once.
+        origins: what models were read from, in order.
+        warnings: what the answer must say beside its numbers.
+        defaults: what was taken where the question says nothing.
+        media: images and sound of each request.
+        adapter: that all tokens go through.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, ...], arch.FoundModel] = {}
+        self.origins: list[arch.Origin] = []
+        self.warnings: list[str] = []
+        self.defaults: list[str] = []
+        self.media: tuple[arch.MediaPart, ...] = ()
+        self.adapter: arch.AppliedAdapter | None = None
+
+    def uses(self, model: arch.AnyModel) -> None:
+        """Note where a model comes from and what is to be said of it, once."""
+        if model.origin is not None and model.origin not in self.origins:
+            self.origins.append(model.origin)
+            for text in model.origin.warnings:
+                self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """Note what the answer must say, once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def takes(self, text: str) -> None:
+        """Note what is taken where the question says nothing, once."""
+        if text not in self.defaults:
+            self.defaults.append(text)
+
+    def agrees(self, what: str) -> bool:
+        """Ask whether something that costs may be done; nobody is asked here, so it may not."""
+        return False
+
+    def announces(self, what: str) -> None:
+        """Say what is about to be done."""
+
+    def estimated(self, result: Any) -> None:
+        """Take the result by estimates, before it is simulated."""
+
+    def moving(self, what: str) -> AbstractContextManager[None]:
+        """Work of unknown length."""
+        return nullcontext()
+
+    def counting(self, first: str, then: str) -> AbstractContextManager[Counted]:
+        """Work in parts: call what is entered with (part, finished, all)."""
+        return nullcontext(_ignore)
+
+    def serving(self, what: str) -> AbstractContextManager[Served | None]:
+        """Requests: call what is entered with (done, all, simulated seconds); None when nobody watches."""
+        return nullcontext()
+
+    def computing(self, what: str) -> AbstractContextManager[Computed]:
+        """Points: call what is entered with (done, all, failed)."""
+        return nullcontext(_ignore_points)
+
+
+def _ignore_points(done: int, total: int, failed: int) -> None:
+    pass
+
+
+def _ignore(what: str, finished: int, total: int) -> None:
+    pass
+
 
 P = ParamSpec("P")
 Q = TypeVar("Q", bound=Question)
@@ -227,6 +308,7 @@ class Verb(Generic[Q, R]):
         notes: lines for standard error.
         status: exit status of the command that has printed its answer.
         refuse: refuses outputs (by name) that the question does not have, before any work is done.
+        entry: what stands of it in the help, the HTTP API, sweeps and the page.
     """
 
     question: type[Q]
@@ -244,6 +326,7 @@ class Verb(Generic[Q, R]):
     notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes
     status: Callable[[Answer[Q, R]], int] = _zero
     refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing
+    entry: Entry
 
 
 class Asks(Protocol[P, Q, R]):
@@ -254,7 +337,7 @@ class Asks(Protocol[P, Q, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Answer[Q, R]: ...
 
 
-def asks(
+def asks(  # noqa: PLR0913
     question: Callable[P, Q],
     *,
     text: Callable[[Answer[Q, R], int], Iterable[Any]],
@@ -268,12 +351,13 @@ def asks(
     notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes,
     status: Callable[[Answer[Q, R]], int] = _zero,
     refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing,
+    entry: Entry,
 ) -> Callable[[Callable[[Q, Watch], R]], Asks[P, Q, R]]:
     """Make the function that solves a question one that is called with its options.
 
     Args:
         question: the class of the question.
-        text, summary, rows, data, figures, files, documents, interval, notes, status, refuse: as in `Verb`.
+        text, summary, rows, data, figures, files, documents, interval, notes, status, refuse, entry: as in `Verb`.
 
     Returns:
         A decorator for a function of the question and a watch.
@@ -303,6 +387,7 @@ def asks(
             notes=notes,
             status=status,
             refuse=refuse,
+            entry=entry,
         )
         return asked
 
@@ -333,11 +418,11 @@ def find_verb(name: str) -> Verb[Any, Any]:
         InputError: there is no such question.
     """
     known = name.replace("_", "-")
-    if known not in MODULES:
-        near = nearest_names(known, MODULES, 1)
-        raise InputError(what="ask", given=name, allowed=", ".join(MODULES), nearest=near[0] if near else None)
-    module = import_module(f"rackline.{MODULES[known]}")
-    return cast("Verb[Any, Any]", getattr(module, function_name(known)).verb)
+    if known not in entries():
+        near = nearest_names(known, entries(), 1)
+        raise InputError(what="ask", given=name, allowed=", ".join(entries()), nearest=near[0] if near else None)
+    one = entries()[known]
+    return cast("Verb[Any, Any]", getattr(import_module(one.module), one.function).verb)
 
 
 def answer(question: Q, watch: Watch | None = None) -> Answer[Q, Any]:

@@ -9,12 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NotRequired, TypedDict, cast
 
-from rackline.api.answer import Answer, answer_of, asks, find_verb
+from rackline.api.answer import Answer, Watch, answer_of, asks, find_verb
 from rackline.api.option import option
 from rackline.api.question import Question, options, question
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.errors import InputError, RacklineError
 from rackline.files import parse_json, read_text
+from rackline.late import late
+
+with late:
+    from rackline.report import plan_report
 
 MOST_QUESTIONS = 10_000
 _JSON = re.compile(r"\s*(\{|\[\s*\{)")  # how JSON begins and TOML does not
@@ -83,10 +87,8 @@ class Answers:
 
 
 def _text(answer: Answer[AskQuestion, Answers], width: int) -> Iterable[Any]:
-    from rackline.report.plan_report import answers_table
-
     rows = [(str(one.question.get("ask", "?")), _words(one.question), *_outcome(one)) for one in answer.result.answers]
-    yield answers_table(rows)
+    yield plan_report.answers_table(rows)
 
 
 def _outcome(one: Asked) -> tuple[str, bool]:
@@ -122,7 +124,38 @@ def _status(answer: Answer[AskQuestion, Answers]) -> int:
     return 2 if any(one.answer is None for one in answer.result.answers) else 0
 
 
-@asks(AskQuestion, text=_text, summary=_summary, rows=_rows, data=_data, status=_status)
+@asks(
+    AskQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    data=_data,
+    status=_status,
+    entry=Entry(
+        group="Programs",
+        place=0,
+        line="Answer a file of questions: one table, one JSON.",
+        request={
+            "file": "questions.toml",
+            "uploads": {
+                "questions.toml": '[[questions]]\nask = "fit"\nmodel = "llama-3.1-8b"\non = ["dgx-h100", "l40s-8"]\n'
+            },
+        },
+        is_long=True,
+        examples="""
+    rackline ask questions.toml
+    rackline ask questions.toml --json
+
+with questions.toml such as
+
+    [[questions]]
+    ask = "fit"
+    model = ["llama-3.1-70b", "deepseek-v3"]
+    on = ["dgx-h200", "gb200-nvl72"]
+    context = "32k"
+""",
+    ),
+)
 def ask(question: AskQuestion, watch: Watch) -> Answers:
     """Answer a file of questions: one table, one JSON; a bad question is a row with its error.
 

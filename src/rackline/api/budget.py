@@ -2,27 +2,129 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import PRICE
-from rackline.api.option import option, shared
-from rackline.api.quality import Quality, laws_of, quality_of
+from rackline.api.option import ClusterLike, MaybeNumber, Number, Settings, option, shared
 from rackline.api.question import Question, question
 from rackline.api.resolve import assignments, cluster_of
-from rackline.api.watch import Watch
-from rackline.errors import InputError
+from rackline.api.verbs import Entry
+from rackline.errors import InputError, RacklineError, UnknownNameError, nearest_names
+from rackline.late import late
+from rackline.units import format_count, format_percent, parse_count
 
-if TYPE_CHECKING:
-    from rackline.api.option import ClusterLike, MaybeNumber, Number, Settings
-    from rackline.report.figure import Figure
-    from rackline.scaling import Budget, KnownRun, LossLaw, PhaseMfu, Usage
+with late:
+    from rackline import arch, catalog, scaling
+    from rackline.report import budget_report, figure
+
+MOST_TOKENS = 1e21
+MOST_PARAMS = 1e18
+DEFAULT_LAW, DEFAULT_JOINT_LAW = "besiroglu", "ludziejewski"
+_MIXTURE = re.compile(r"^(?P<total>[^@]+?)-a(?P<active>[^@]+)@(?P<tokens>.+)$", re.I)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """The model whose quality is wanted: its parameters and the tokens that it was trained on."""
+
+    total_params: float
+    active_params: float
+    tokens: float
+
+
+def quality_of(text: str) -> Quality:
+    """Read SIZE@TOKENS, TOTAL-aACTIVE@TOKENS or NAME@TOKENS.
+
+    Raises:
+        InputError: another form.
+    """
+    size, at, tokens = text.rpartition("@")
+    if not (at and size and tokens):
+        raise InputError(what="quality_of", given=text, allowed="SIZE@TOKENS such as 70b@15T", nearest="70b@15T")
+    count = _amount(tokens, "tokens of `quality_of`", MOST_TOKENS)
+    name = size.strip()
+    if re.match(r"^[\d.+-]", name):
+        mixture = _MIXTURE.match(text)
+        if mixture is None:
+            params = _amount(name, "size of `quality_of`", MOST_PARAMS)
+            return Quality(total_params=params, active_params=params, tokens=count)
+        total = _amount(mixture["total"], "size of `quality_of`", MOST_PARAMS)
+        active = _amount(mixture["active"], "active size of `quality_of`", MOST_PARAMS)
+        if active > total:
+            raise InputError(
+                what="quality_of",
+                given=text,
+                allowed="TOTAL-aACTIVE@TOKENS; a model is not smaller than its active part",
+                nearest=f"{mixture['active']}-a{mixture['total']}@{tokens}",
+            )
+        return Quality(total_params=total, active_params=active, tokens=count)
+
+    found = arch.model(name)
+    if isinstance(found, arch.Model) and not found.is_moe:  # laws count all parameters of a dense model
+        return Quality(total_params=found.total_params, active_params=found.total_params, tokens=count)
+    return Quality(total_params=found.total_params, active_params=found.active_params, tokens=count)
+
+
+def laws_of(
+    name: str | None, wanted: Quality | None, experts: float, *, mixture: bool
+) -> tuple[scaling.LossLaw, scaling.LossLaw]:
+    """The law of the wanted model and that of the new one: the same but for their numbers of experts.
+
+    Raises:
+        InputError: an unknown law, or one that knows nothing of mixtures for a mixture.
+    """
+    if name is not None and name.endswith(".csv"):
+        if mixture or (wanted is not None and wanted.total_params > wanted.active_params):
+            raise InputError(
+                what="law", given=name, allowed="ludziejewski for mixtures: these runs are of dense models"
+            )
+        fitted = scaling.fit_file(name).law
+        return fitted, fitted
+    of_wanted = 1.0
+    if wanted is not None and wanted.total_params > wanted.active_params:
+        of_wanted = float(scaling.routed_num_experts(wanted.total_params, wanted.active_params))
+    if mixture or of_wanted > 1.0:
+        try:
+            return scaling.joint_law(of_wanted, name or DEFAULT_JOINT_LAW), scaling.joint_law(
+                experts, name or DEFAULT_JOINT_LAW
+            )
+        except UnknownNameError as error:
+            raise _unknown_law(name or "") from error
+    try:
+        law = scaling.loss_law(name or DEFAULT_LAW)
+    except UnknownNameError as error:
+        raise _unknown_law(name or "") from error
+    except RacklineError:
+        if name is None:
+            raise
+        law = scaling.joint_law(1.0, name)
+    return law, law
+
+
+def _amount(text: str, name: str, maximum: float) -> float:
+    """A count in which 70b means 70B and 15t means 15T."""
+    spelled = text.strip()
+    spelled = spelled[:-1] + spelled[-1:].upper() if spelled[-1:] in ("b", "t", "m") else spelled
+    return parse_count(spelled, name=name, minimum=1.0, maximum=maximum)
+
+
+def _unknown_law(name: str) -> InputError:
+    known = catalog.names("laws")
+    near = nearest_names(name, known, 1)
+    return InputError(
+        what="law",
+        given=name,
+        allowed=f"{', '.join(known)}, a TOML file or a CSV file of losses",
+        nearest=near[0] if near else None,
+    )
+
 
 DAYS_PER_MONTH = 30.0
 DAY_S = 86400.0
-MOST_TOKENS = 1e21
 USE_OVER_PRETRAIN_MFU = 0.3  # the lecture's estimate, C86
 
 
@@ -130,7 +232,7 @@ class Budgeted:
 
     json_keys: ClassVar = ("*budget",)
 
-    budget: Budget
+    budget: scaling.Budget
     asked: str
     chip: str
 
@@ -145,24 +247,20 @@ class KnownRuns:
     """
 
     law: str
-    runs: tuple[KnownRun, ...]
+    runs: tuple[scaling.KnownRun, ...]
 
 
 def _text(answer: Answer[BudgetQuestion, Budgeted | KnownRuns], width: int) -> Iterable[Any]:
-    from rackline.report.budget_report import budget_report, runs_report
-
     found = answer.result
     if isinstance(found, KnownRuns):
-        yield runs_report(found.runs, law=found.law)
+        yield budget_report.runs_report(found.runs, law=found.law)
     else:
         on = f"{found.chip}, {answer.question.precision}"
         asked = f"quality of {found.asked}" if answer.question.quality_of else found.asked
-        yield budget_report(found.budget, asked=asked, on=on, width=width)
+        yield budget_report.budget_report(found.budget, asked=asked, on=on, width=width)
 
 
 def _summary(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> str:
-    from rackline.units import format_count
-
     found = answer.result
     if isinstance(found, KnownRuns):
         return f"{len(found.runs)} known training runs under {found.law}"
@@ -177,8 +275,6 @@ def _summary(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> str:
 
 def _interval(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> str:
     """How flat the optimum is."""
-    from rackline.units import format_count, format_percent
-
     found = answer.result
     if isinstance(found, KnownRuns) or not found.budget.feasible:
         return ""
@@ -191,18 +287,14 @@ def _rows(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Iterable[Any]
     return found.runs if isinstance(found, KnownRuns) else found.budget.phases
 
 
-def _lifetime(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Figure:
-    from rackline.report.budget_report import lifetime_figure
-
+def _lifetime(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> figure.Figure:
     found = _drawable(answer)
-    return lifetime_figure(found.budget, asked=found.asked)
+    return budget_report.lifetime_figure(found.budget, asked=found.asked)
 
 
-def _quality(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Figure:
-    from rackline.report.budget_report import quality_figure
-
+def _quality(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> figure.Figure:
     found = _drawable(answer)
-    return quality_figure(found.budget, asked=found.asked)
+    return budget_report.quality_figure(found.budget, asked=found.asked)
 
 
 def _drawable(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Budgeted:
@@ -224,6 +316,38 @@ def _refuse(question: BudgetQuestion, outputs: frozenset[str]) -> None:
     figures={"lifetime": _lifetime, "quality": _quality},
     interval=_interval,
     refuse=_refuse,
+    entry=Entry(
+        group="Decide",
+        place=6,
+        line="How large a model to train, on how many tokens.",
+        usual=("quality_of", "loss", "traffic", "months", "rl", "moe", "unique_tokens", "on", "runs"),
+        request={"quality_of": "70b@15T"},
+        sweep_s=0.5,
+        view={
+            "id": "over-training",
+            "place": 11,
+            "title": "Over-training",
+            "question": "How much longer than Chinchilla should one train?",
+            "claims": ["C81", "C83", "C84", "C85", "C89", "C93", "C94", "C95"],
+            "figures": ["lifetime", "quality"],
+            "fields": {"quality_of": "70b@15T", "traffic": "50M", "months": "12", "ship_probability": "1"},
+            "drawn": {
+                "lifetime": "Cost over life at one quality",
+                "quality": "Sizes and tokens that reach the same quality",
+            },
+            "sliders": {
+                "traffic": {"low": 100000.0, "high": 10000000000.0, "points": 81, "unit": "tokens/s"},
+                "months": {"low": 1, "high": 100, "unit": "months"},
+            },
+        },
+        examples="""
+    rackline budget --quality-of 70b@15T --traffic 50M --months 2
+    rackline budget --quality-of 70b@15T --traffic 50M --months 2 \\
+      --rl 10T --moe 32 --plot budget.svg
+    rackline budget --loss 1.95 --traffic 1M --unique-tokens 20T --json
+    rackline budget --runs
+""",
+    ),
 )
 def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
     """How large a model to train, on how many tokens, when it is going to be used.
@@ -245,8 +369,6 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
             what="`quality_of` or `loss`", given=given, allowed="exactly one", nearest="`quality_of` 70b@15T"
         )
 
-    from rackline.scaling import budget as find_budget
-
     overrides: dict[str, object] = dict(assignments(question.set))
     if question.price is not None:
         overrides["usd_per_chip_hour"] = question.price
@@ -257,7 +379,7 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
     peak = cluster.chip.flop_per_s(question.precision)
     with watch.moving("fitting the loss law"):
         of_wanted, of_new = laws_of(question.law, wanted, experts, mixture=question.moe is not None)
-    answer = find_budget(
+    answer = scaling.budget(
         of_new,
         _target(of_wanted, wanted, question),
         usage,
@@ -271,24 +393,20 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
     return Budgeted(budget=answer, asked=asked, chip=cluster.chip.full_name)
 
 
-def _mfu(question: BudgetQuestion) -> PhaseMfu:
-    from rackline.scaling import PhaseMfu
-
+def _mfu(question: BudgetQuestion) -> scaling.PhaseMfu:
     pretrain = question.mfu
     usual = USE_OVER_PRETRAIN_MFU * pretrain
-    return PhaseMfu(
+    return scaling.PhaseMfu(
         pretrain=pretrain,
         rl=question.rl_mfu if question.rl_mfu is not None else usual,
         inference=question.serve_mfu if question.serve_mfu is not None else usual,
     )
 
 
-def _usage(question: BudgetQuestion) -> Usage:
-    from rackline.scaling import Usage, lifetime_tokens
-
+def _usage(question: BudgetQuestion) -> scaling.Usage:
     rate, time_s = question.traffic, question.months * DAYS_PER_MONTH * DAY_S
-    generated = lifetime_tokens(rate, time_s, question.ship_probability) if rate > 0.0 else 0.0
-    return Usage(
+    generated = scaling.lifetime_tokens(rate, time_s, question.ship_probability) if rate > 0.0 else 0.0
+    return scaling.Usage(
         inference_tokens=generated,
         prompt_tokens=generated * question.input_over_output,
         rl_tokens=question.rl,
@@ -296,17 +414,13 @@ def _usage(question: BudgetQuestion) -> Usage:
     )
 
 
-def _target(law: LossLaw, wanted: Quality | None, question: BudgetQuestion) -> float:
+def _target(law: scaling.LossLaw, wanted: Quality | None, question: BudgetQuestion) -> float:
     """The loss to reach."""
-    from rackline.scaling import loss
-
     if wanted is not None:
-        return float(loss(law, wanted.active_params, wanted.tokens))
+        return float(scaling.loss(law, wanted.active_params, wanted.tokens))
     return question.loss or 0.0
 
 
 def _known_runs(law: str | None, inference_relative_mfu: float) -> KnownRuns:
-    from rackline.scaling import known_runs
-
     found, _ = laws_of(law, None, 1.0, mixture=False)
-    return KnownRuns(law=found.name, runs=tuple(known_runs(found, inference_relative_mfu)))
+    return KnownRuns(law=found.name, runs=tuple(scaling.known_runs(found, inference_relative_mfu)))

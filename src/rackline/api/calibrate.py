@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.option import option, whole
 from rackline.api.question import Question, question
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import check_outputs, read_text, write_text
 
@@ -238,6 +238,32 @@ def _figure(answer: Answered) -> Figure:
     notes=_notes,
     status=_status,
     figures={"errors": _figure},
+    entry=Entry(
+        group="Measure",
+        place=3,
+        line="Fit calibrations to measured operations or observed runs.",
+        request={
+            "tables": ["gemm.csv"],
+            "uploads": {
+                "gemm.csv": "chip,stack,stack_version,kernel,dtype,m,n,k,seconds\n"
+                "h100-sxm,own,1,own,bfloat16,64,8192,8192,6.2e-05\n"
+                "h100-sxm,own,1,own,bfloat16,512,8192,8192,1.3e-04\n"
+                "h100-sxm,own,1,own,bfloat16,4096,8192,8192,8.6e-04\n"
+                "h100-sxm,own,1,own,bfloat16,64,4096,4096,2.1e-05\n"
+                "h100-sxm,own,1,own,bfloat16,8192,4096,4096,4.4e-04\n"
+                "h100-sxm,own,1,own,bfloat16,8,4096,4096,1.9e-05\n"
+            },
+        },
+        is_long=True,
+        examples="""
+    rackline calibrate gemm.csv moe.csv collective.csv -o calibration.toml
+    rackline plan llama-3.1-70b --on dgx-h100 \\
+      --input 1k --output 500 --calibration ./calibration.toml
+    rackline calibrate --release vllm=0.33 gemm.csv --cases servings.jsonl
+    rackline calibrate --from observed.jsonl -o mine.toml
+    rackline validate observed-later.jsonl --calibration mine
+""",
+    ),
 )
 def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | CalibratedServer | Onboarded:
     """Fit the numbers of each chip, stack, operation and data type to tables of measured operations.

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import Any, ClassVar, TypedDict
 
-from rackline.api.answer import Answer, asks
-from rackline.api.option import Option, option, shared
+from rackline.api.answer import Answer, Watch, asks
+from rackline.api.option import Option, Settings, option, shared
 from rackline.api.question import Question, question
 from rackline.api.resolve import Owner, assignments, share_out
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+with late:
+    from rackline import catalog, hardware
+    from rackline.catalog import base
+    from rackline.hardware import chip_check
+    from rackline.report import catalogue_report, lecture_tables
+    from rackline.serving import crossover
 
-    from rackline.api.option import Settings
-    from rackline.catalog.base import SourcedRecord
-    from rackline.hardware import ChipRecord, Cluster, ClusterRecord, MemoryTierRecord
-    from rackline.hardware.chip_check import ChipFinding
-    from rackline.report.catalogue_report import Racks
-    from rackline.serving.crossover import Ridge
 
 NAME = Option(kind="text", help="catalogue name or TOML file; without it, all are listed")
 
@@ -31,15 +30,13 @@ def set_option(example: str) -> Any:
     return option("settings", f"KEY=VALUE replaces a number, such as {example}; may be repeated", default=None)
 
 
-def overrides_of(record: SourcedRecord, kind: str, settings: Sequence[str]) -> dict[str, object]:
+def overrides_of(record: base.SourcedRecord, kind: str, settings: Sequence[str]) -> dict[str, object]:
     """Settings as overrides of a record.
 
     Raises:
         CatalogError: a key that it does not have.
     """
-    from rackline.catalog import settable_keys
-
-    return share_out(assignments(settings), [Owner(name=kind, keys=tuple(settable_keys(record)))])[0]
+    return share_out(assignments(settings), [Owner(name=kind, keys=tuple(catalog.settable_keys(record)))])[0]
 
 
 def refuse_settings(settings: Sequence[str]) -> None:
@@ -78,47 +75,43 @@ class Chips:
         findings: what one of them lacks or leaves in doubt, where that was asked for.
     """
 
-    chips: tuple[ChipRecord, ...] = ()
-    ridges: tuple[Ridge, ...] = ()
-    findings: tuple[ChipFinding, ...] = ()
+    chips: tuple[hardware.ChipRecord, ...] = ()
+    ridges: tuple[crossover.Ridge, ...] = ()
+    findings: tuple[chip_check.ChipFinding, ...] = ()
 
 
 def _chips_text(answer: Answer[ChipsQuestion, Chips], width: int) -> Iterable[Any]:
-    from rackline.hardware import chip_from_record
-    from rackline.report.catalogue_report import chips_table, findings_report, record_report
-    from rackline.report.lecture_tables import ridge_table
-
     found = answer.result
     if answer.question.ridge:
-        yield ridge_table(found.ridges)
+        yield lecture_tables.ridge_table(found.ridges)
     elif answer.question.check:
-        yield findings_report(found.chips[0], found.findings)
+        yield catalogue_report.findings_report(found.chips[0], found.findings)
     elif answer.question.name is not None:
-        yield record_report(found.chips[0])
+        yield catalogue_report.record_report(found.chips[0])
     else:
-        yield chips_table([chip_from_record(record) for record in found.chips])
+        yield catalogue_report.chips_table([hardware.chip_from_record(record) for record in found.chips])
 
 
 class ChipList(TypedDict):
     """All chips."""
 
-    chips: tuple[ChipRecord, ...]
+    chips: tuple[hardware.ChipRecord, ...]
 
 
 class RidgeList(TypedDict):
     """Ridge points."""
 
-    ridges: tuple[Ridge, ...]
+    ridges: tuple[crossover.Ridge, ...]
 
 
 class ChipChecked(TypedDict):
     """One chip with what its record lacks or leaves in doubt."""
 
     chip: str
-    findings: tuple[ChipFinding, ...]
+    findings: tuple[chip_check.ChipFinding, ...]
 
 
-def _chips_data(answer: Answer[ChipsQuestion, Chips]) -> ChipRecord | ChipList | RidgeList | ChipChecked:
+def _chips_data(answer: Answer[ChipsQuestion, Chips]) -> hardware.ChipRecord | ChipList | RidgeList | ChipChecked:
     found = answer.result
     if answer.question.check:
         return {"chip": found.chips[0].name, "findings": found.findings}
@@ -137,7 +130,25 @@ def _chips_rows(answer: Answer[ChipsQuestion, Chips]) -> Iterable[Any]:
     return answer.result.findings or answer.result.ridges or answer.result.chips
 
 
-@asks(ChipsQuestion, text=_chips_text, summary=_chips_summary, rows=_chips_rows, data=_chips_data)
+@asks(
+    ChipsQuestion,
+    text=_chips_text,
+    summary=_chips_summary,
+    rows=_chips_rows,
+    data=_chips_data,
+    entry=Entry(
+        group="Catalogue",
+        place=1,
+        line="The chips, or one with the sources of its numbers.",
+        request={"name": "h100-sxm"},
+        examples="""
+    rackline chips
+    rackline chips --ridge
+    rackline chips h100
+    rackline chips h100 --set hbm_bytes_per_s=20TB/s --json
+""",
+    ),
+)
 def chips(question: ChipsQuestion, watch: Watch) -> Chips:
     """List the chips, or show one with the sources of its numbers.
 
@@ -148,9 +159,6 @@ def chips(question: ChipsQuestion, watch: Watch) -> Chips:
         >>> [finding.key for finding in rl.chips("rtx-4090", check=True).result.findings][:2]
         ['power', 'usd_per_chip_hour']
     """
-    from rackline.catalog import names
-    from rackline.hardware import chip_record
-
     name = question.name
     if question.check and (name is None or question.ridge):
         raise InputError(
@@ -159,20 +167,21 @@ def chips(question: ChipsQuestion, watch: Watch) -> Chips:
             allowed="with the name of one chip alone",
         )
     if question.ridge:
-        from rackline.hardware import chip
-        from rackline.serving.crossover import ridges
-
         refuse_settings(question.set)
-        return Chips(ridges=tuple(ridges([chip(each) for each in (names("chips") if name is None else (name,))])))
+        return Chips(
+            ridges=tuple(
+                crossover.ridges(
+                    [hardware.chip(each) for each in (catalog.names("chips") if name is None else (name,))]
+                )
+            )
+        )
     if name is not None:
-        record = chip_record(name, overrides=overrides_of(chip_record(name), "chip", question.set))
+        record = hardware.chip_record(name, overrides=overrides_of(hardware.chip_record(name), "chip", question.set))
         if question.check:
-            from rackline.hardware.chip_check import check_chip
-
-            return Chips(chips=(record,), findings=check_chip(record))
+            return Chips(chips=(record,), findings=chip_check.check_chip(record))
         return Chips(chips=(record,))
     refuse_settings(question.set)
-    return Chips(chips=tuple(chip_record(each) for each in names("chips")))
+    return Chips(chips=tuple(hardware.chip_record(each) for each in catalog.names("chips")))
 
 
 @question
@@ -194,26 +203,24 @@ class Clusters:
         cluster: the one that was asked for by name.
     """
 
-    clusters: tuple[ClusterRecord, ...]
-    cluster: Cluster | None = None
+    clusters: tuple[hardware.ClusterRecord, ...]
+    cluster: hardware.Cluster | None = None
 
 
 def _clusters_text(answer: Answer[ClustersQuestion, Clusters], width: int) -> Iterable[Any]:
-    from rackline.report.catalogue_report import clusters_table, rack_table, record_report
-
     found = answer.result
     if found.cluster is None:
-        yield clusters_table(found.clusters)
+        yield catalogue_report.clusters_table(found.clusters)
     else:
-        yield record_report(found.clusters[0])
+        yield catalogue_report.record_report(found.clusters[0])
         yield ""
-        yield rack_table(found.cluster)
+        yield catalogue_report.rack_table(found.cluster)
 
 
 class ClusterList(TypedDict):
     """All clusters."""
 
-    clusters: tuple[ClusterRecord, ...]
+    clusters: tuple[hardware.ClusterRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,17 +229,15 @@ class ClusterShown:
 
     json_keys: ClassVar = ("*record", "rack")
 
-    record: ClusterRecord
-    rack: Racks
+    record: hardware.ClusterRecord
+    rack: catalogue_report.Racks
 
 
 def _clusters_data(answer: Answer[ClustersQuestion, Clusters]) -> ClusterShown | ClusterList:
-    from rackline.report.catalogue_report import racks
-
     found = answer.result
     if found.cluster is None:
         return {"clusters": found.clusters}
-    return ClusterShown(record=found.clusters[0], rack=racks(found.cluster))
+    return ClusterShown(record=found.clusters[0], rack=catalogue_report.racks(found.cluster))
 
 
 def _clusters_summary(answer: Answer[ClustersQuestion, Clusters]) -> str:
@@ -244,7 +249,23 @@ def _clusters_rows(answer: Answer[ClustersQuestion, Clusters]) -> Iterable[Any]:
     return answer.result.clusters
 
 
-@asks(ClustersQuestion, text=_clusters_text, summary=_clusters_summary, rows=_clusters_rows, data=_clusters_data)
+@asks(
+    ClustersQuestion,
+    text=_clusters_text,
+    summary=_clusters_summary,
+    rows=_clusters_rows,
+    data=_clusters_data,
+    entry=Entry(
+        group="Catalogue",
+        place=2,
+        line="The clusters, or one with the sources of its numbers.",
+        request={"name": "gb200-nvl72"},
+        examples="""
+    rackline clusters
+    rackline clusters gb200-nvl72
+""",
+    ),
+)
 def clusters(question: ClustersQuestion, watch: Watch) -> Clusters:
     """List the clusters, or show one with the sources of its numbers, its racks, switches, cables and paths.
 
@@ -253,15 +274,12 @@ def clusters(question: ClustersQuestion, watch: Watch) -> Clusters:
         >>> rl.clusters("gb200-nvl72")
         <clusters: gb200-nvl72>
     """
-    from rackline.catalog import names
-    from rackline.hardware import cluster, cluster_record
-
     if question.name is None:
         refuse_settings(question.set)
-        return Clusters(clusters=tuple(cluster_record(each) for each in names("clusters")))
-    given = overrides_of(cluster_record(question.name), "cluster", question.set)
-    record = cluster_record(question.name, overrides=given)
-    return Clusters(clusters=(record,), cluster=cluster(question.name, given or None))
+        return Clusters(clusters=tuple(hardware.cluster_record(each) for each in catalog.names("clusters")))
+    given = overrides_of(hardware.cluster_record(question.name), "cluster", question.set)
+    record = hardware.cluster_record(question.name, overrides=given)
+    return Clusters(clusters=(record,), cluster=hardware.cluster(question.name, given or None))
 
 
 @question
@@ -282,18 +300,17 @@ class MemoryTiers:
         memory: their records.
     """
 
-    memory: tuple[MemoryTierRecord, ...]
+    memory: tuple[hardware.MemoryTierRecord, ...]
 
 
 def _memory_text(answer: Answer[MemoryQuestion, MemoryTiers], width: int) -> Iterable[Any]:
-    from rackline.report.catalogue_report import record_report
-    from rackline.report.lecture_tables import memory_table
-
     found = answer.result.memory
-    yield memory_table(found) if answer.question.name is None else record_report(found[0])
+    yield (
+        lecture_tables.memory_table(found) if answer.question.name is None else catalogue_report.record_report(found[0])
+    )
 
 
-def _memory_data(answer: Answer[MemoryQuestion, MemoryTiers]) -> MemoryTiers | MemoryTierRecord:
+def _memory_data(answer: Answer[MemoryQuestion, MemoryTiers]) -> MemoryTiers | hardware.MemoryTierRecord:
     return answer.result if answer.question.name is None else answer.result.memory[0]
 
 
@@ -306,7 +323,23 @@ def _memory_rows(answer: Answer[MemoryQuestion, MemoryTiers]) -> Iterable[Any]:
     return answer.result.memory
 
 
-@asks(MemoryQuestion, text=_memory_text, summary=_memory_summary, rows=_memory_rows, data=_memory_data)
+@asks(
+    MemoryQuestion,
+    text=_memory_text,
+    summary=_memory_summary,
+    rows=_memory_rows,
+    data=_memory_data,
+    entry=Entry(
+        group="Catalogue",
+        place=3,
+        line="The memory tiers, or one with the sources of its numbers.",
+        request={},
+        examples="""
+    rackline memory
+    rackline memory nvme-gen5
+""",
+    ),
+)
 def memory(question: MemoryQuestion, watch: Watch) -> MemoryTiers:
     """List the memory tiers, or show one with the sources of its numbers.
 
@@ -315,12 +348,9 @@ def memory(question: MemoryQuestion, watch: Watch) -> MemoryTiers:
         >>> rl.memory("nvme-gen5")
         <memory: nvme-gen5>
     """
-    from rackline.catalog import names
-    from rackline.hardware import memory_record
-
     name = question.name
     if name is None:
         refuse_settings(question.set)
-        return MemoryTiers(memory=tuple(memory_record(each) for each in names("memory")))
-    given = overrides_of(memory_record(name), "memory tier", question.set)
-    return MemoryTiers(memory=(memory_record(name, overrides=given),))
+        return MemoryTiers(memory=tuple(hardware.memory_record(each) for each in catalog.names("memory")))
+    given = overrides_of(hardware.memory_record(name), "memory tier", question.set)
+    return MemoryTiers(memory=(hardware.memory_record(name, overrides=given),))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import SET, ModelQuestion, Planned
 from rackline.api.option import limit, option, shared
 from rackline.api.plan import searched, stack_inputs
@@ -15,8 +15,8 @@ from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs, plan_
 from rackline.api.question import question
 from rackline.api.resolve import Lookup, lookup_of
 from rackline.api.stacks import answered_by, note_stacks
-from rackline.api.uses import Use, use_lines, with_use
-from rackline.api.watch import Watch
+from rackline.api.traffic import Use, use_lines, with_use
+from rackline.api.verbs import Entry
 from rackline.errors import InputError, UnknownNameError, nearest_names
 from rackline.units import parse_whole
 
@@ -123,7 +123,28 @@ def _figure(answer: Answer[CompareQuestion, Compared]) -> Figure:
     return compare_figure(answer.result.sides, what=answer.result.kind)
 
 
-@asks(CompareQuestion, text=_text, summary=_summary, rows=_rows, data=_data, figures={"ratios": _figure})
+@asks(
+    CompareQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    data=_data,
+    figures={"ratios": _figure},
+    entry=Entry(
+        group="Decide",
+        place=1,
+        line="Chips, clusters, models or deployments side by side.",
+        usual=("stack", "now", "for", "input", "output", "tpot", "ttft", "precision", "layout", "set"),
+        request={"names": ["h100-sxm", "b200-sxm"]},
+        is_long=True,
+        examples="""
+    rackline compare h100 b200 mi355x tpu-v7
+    rackline compare dgx-h100 gb200-nvl72
+    rackline compare deepseek-v3 deepseek-v3.2 kimi-k3
+    rackline compare llama-3.1-70b@dgx-h100 llama-3.1-70b@dgx-b200 --input 4k --output 1k
+""",
+    ),
+)
 def compare(question: CompareQuestion, watch: Watch) -> Compared:
     """Chips, clusters, models or deployments side by side, each number over that of the first.
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, FREE_LAYOUT, MEMORY_FRACTION
 from rackline.api.model_options import IMAGES, MediaQuestion, media_of, with_media
-from rackline.api.option import option, shared, tokens
+from rackline.api.option import CalibrationLike, MaybeLayout, Number, Whole, option, shared, tokens
 from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
+from rackline.late import late
+from rackline.units import format_seconds
 
-if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike, MaybeLayout, Number, Whole
-    from rackline.arch import MediaPart
-    from rackline.parallel import Layout
-    from rackline.report.prefix_report import Encoded, Encoding
-    from rackline.system import System
+with late:
+    from rackline import arch, parallel, serving
+    from rackline import passes as pass_tables
+    from rackline import system as systems
+    from rackline.parallel import towers
+    from rackline.report import prefix_report
 
 
 @question
@@ -41,25 +43,50 @@ class EncodeQuestion(MediaQuestion):
     memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
 
 
-def _text(answer: Answer[EncodeQuestion, Encoding], width: int) -> Iterable[Any]:
-    from rackline.report.prefix_report import encode_report
-
-    yield encode_report(answer.result)
+def _text(answer: Answer[EncodeQuestion, prefix_report.Encoding], width: int) -> Iterable[Any]:
+    yield prefix_report.encode_report(answer.result)
 
 
-def _summary(answer: Answer[EncodeQuestion, Encoding]) -> str:
-    from rackline.units import format_seconds
-
+def _summary(answer: Answer[EncodeQuestion, prefix_report.Encoding]) -> str:
     found = answer.result
     return f"{found.prompt_tokens:,} prompt tokens, first token after {format_seconds(found.ttft_s)}, {found.model}"
 
 
-def _rows(answer: Answer[EncodeQuestion, Encoding]) -> Iterable[Any]:
+def _rows(answer: Answer[EncodeQuestion, prefix_report.Encoding]) -> Iterable[Any]:
     return answer.result.towers
 
 
-@asks(EncodeQuestion, text=_text, summary=_summary, rows=_rows)
-def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
+@asks(
+    EncodeQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    entry=Entry(
+        group="Understand",
+        place=3,
+        line="Images and audio of a request: tokens, FLOP, first token.",
+        request={
+            "model": "config.json",
+            "on": "dgx-h100",
+            "uploads": {
+                "config.json": '{"model_type": "qwen3_vl", "dtype": "bfloat16", "text_config": {"model_type": '
+                '"qwen3_vl_text", "hidden_size": 2048, "intermediate_size": 6144, "vocab_size": '
+                '151936, "num_hidden_layers": 28, "num_attention_heads": 16, '
+                '"num_key_value_heads": 8, "head_dim": 128}, "vision_config": {"depth": 24, '
+                '"hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "patch_size": '
+                '16, "spatial_merge_size": 2, "out_hidden_size": 2048, '
+                '"num_position_embeddings": 2304}}'
+            },
+        },
+        sweep_s=0.05,
+        examples="""
+    rackline encode Qwen/Qwen3-VL-8B-Instruct --on dgx-h100 \\
+      --image-size 1920x1080 --images 4 --prompt 200
+    rackline encode path/to/config.json --on h100-96 --image-size 896x896
+""",
+    ),
+)
+def encode(question: EncodeQuestion, watch: Watch) -> prefix_report.Encoding:
     """Images and sound of one request: size, patches, tokens, FLOP, memory and time to first token.
 
     The encoder is a pass of its own before the prefill, with the kernels of the same calibration; stem and projector
@@ -79,8 +106,6 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
         1126
         >>> Path("config.json").unlink()
     """
-    from rackline.report.prefix_report import Encoding
-
     media = media_of(question, watch)
     if media is None:
         raise InputError(what="images", given=0, allowed="at least one, or `audio`", nearest="1")
@@ -88,18 +113,14 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
     model = with_media(system.model, media)
     cluster = system.cluster
 
-    from rackline.parallel import parse_layout
-    from rackline.passes import Batch
-    from rackline.serving.capacity import capacity
-
     prompt = round(question.prompt) + media.tokens
     check_context(model, prompt, watch)
     given = question.layout
     if given is not None:
-        layout = parse_layout(given, model)
+        layout = parallel.parse_layout(given, model)
     else:
         server = system.server(max(float(system.stack.max_batched_tokens), float(prompt)))
-        rows = capacity(model, cluster, system.precision, context_len=float(prompt), server=server).rows
+        rows = serving.capacity(model, cluster, system.precision, context_len=float(prompt), server=server).rows
         fitting = [row for row in rows if row.max_concurrency >= 1]
         if not fitting:
             raise InputError(
@@ -110,11 +131,11 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
     passes = tuple(_pass(part, system, layout) for part in media.parts)
 
     def prefill_s(new: float) -> float:
-        batch = Batch(prefill_sequences=1.0, chunk_tokens=new, group_tokens=new * layout.attention_dp)
+        batch = pass_tables.Batch(prefill_sequences=1.0, chunk_tokens=new, group_tokens=new * layout.attention_dp)
         return float(deployment.table().seconds(batch)) * deployment.stage_imbalance
 
     seconds = prefill_s(float(prompt))
-    return Encoding(
+    return prefix_report.Encoding(
         model=model.name,
         cluster=cluster.name,
         layout=layout.label(),
@@ -126,21 +147,17 @@ def encode(question: EncodeQuestion, watch: Watch) -> Encoding:
     )
 
 
-def _pass(part: MediaPart, system: System, beside: Layout) -> Encoded:
+def _pass(part: arch.MediaPart, system: systems.System, beside: parallel.Layout) -> prefix_report.Encoded:
     """The pass of a tower on the chips of the language model; on one of them where its heads cannot be spread."""
-    from rackline.parallel import Layout
-    from rackline.parallel import precision as find_precision
-    from rackline.parallel.towers import TOWER_BYTES, tower_activation_bytes, tower_batch, tower_layout
-    from rackline.report.prefix_report import Encoded
-
     inner, view = part.tower.model, part.view
-    layout = tower_layout(inner, beside)
+    layout = towers.tower_layout(inner, beside)
     tower = replace(system, model=inner)
     own = tower.deployment(
-        layout if isinstance(layout, Layout) else Layout(), find_precision("bf16", inner, system.cluster.chip)
+        layout if isinstance(layout, parallel.Layout) else parallel.Layout(),
+        parallel.precision("bf16", inner, system.cluster.chip),
     )
-    time = own.table().time(tower_batch(part))
-    return Encoded(
+    time = own.table().time(towers.tower_batch(part))
+    return prefix_report.Encoded(
         kind=part.tower.kind,
         items=part.items,
         width=view.width,
@@ -149,8 +166,8 @@ def _pass(part: MediaPart, system: System, beside: Layout) -> Encoded:
         patches=view.patches,
         tokens_per_item=view.tokens,
         total_params=inner.total_params,
-        weight_bytes=TOWER_BYTES * inner.total_params,
-        activation_bytes=tower_activation_bytes(part),
+        weight_bytes=towers.TOWER_BYTES * inner.total_params,
+        activation_bytes=towers.tower_activation_bytes(part),
         flop=part.tower.flop(view, part.items),
         seconds=time.seconds * (1.0 + part.outer_share),
         binds=time.binds,

@@ -7,29 +7,40 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.groups import CALIBRATION, MEMORY_FRACTION, POWER_CAP, ROUTING, SAMPLING
+from rackline.api.answer import Answer, SideFile, Watch, asks
+from rackline.api.groups import CALIBRATION, MEMORY_FRACTION, POWER_CAP, ROUTING, SAMPLING, Sampling
 from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, with_adapter, with_media
-from rackline.api.option import Option, option, shared, tokens, whole
+from rackline.api.option import (
+    CalibrationLike,
+    MaybeLayout,
+    MaybeNumber,
+    Number,
+    Option,
+    Whole,
+    option,
+    shared,
+    tokens,
+    whole,
+)
 from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import write_text
+from rackline.late import late
+from rackline.plain import plain
+from rackline.units import format_seconds
 
-if TYPE_CHECKING:
-    from rackline.api.groups import Sampling
-    from rackline.api.option import CalibrationLike, MaybeLayout, MaybeNumber, Number, Whole
-    from rackline.bands.intervals import Ends, Interval
-    from rackline.parallel import Layout, ServerMemory
-    from rackline.passes import Batch, StepPolicy
-    from rackline.report.explain_report import Explanation
-    from rackline.report.figure import Figure
-    from rackline.system import System
+with late:
+    from rackline import arch, parallel, passes
+    from rackline import system as systems
+    from rackline.bands import intervals
+    from rackline.report import explain_figures, explain_report, exports, figure, wording
 
-POLICIES: tuple[StepPolicy, ...] = ("blackboard", "serial", "overlap")
+
+POLICIES: tuple[passes.StepPolicy, ...] = ("blackboard", "serial", "overlap")
 
 
 @question
@@ -47,7 +58,7 @@ class ExplainQuestion(AdapterQuestion):
     )
     prefill: MaybeNumber = tokens("prefill tokens per rank in the same pass, all of one prompt", default=None)
     calibration: CalibrationLike = shared(CALIBRATION, default="auto")
-    policy: StepPolicy | None = option(
+    policy: passes.StepPolicy | None = option(
         "text",
         "how the times of rows combine: blackboard, serial or overlap; the calibration's own by default",
         default=None,
@@ -78,38 +89,31 @@ class Explained:
 
     json_keys: ClassVar = ("*explanation", "interval=span", "joules_interval=joules_span")
 
-    explanation: Explanation
-    interval: Interval | None
-    joules: Interval | None
-    server: ServerMemory
+    explanation: explain_report.Explanation
+    interval: intervals.Interval | None
+    joules: intervals.Interval | None
+    server: parallel.ServerMemory
 
     @property
-    def span(self) -> Ends | None:
+    def span(self) -> intervals.Ends | None:
         """Both ends of the interval [s]."""
         return None if self.interval is None else {"low": self.interval.low, "high": self.interval.high}
 
     @property
-    def joules_span(self) -> Ends | None:
+    def joules_span(self) -> intervals.Ends | None:
         """Both ends of the interval of the energy per token [J]."""
         return None if self.joules is None else {"low": self.joules.low, "high": self.joules.high}
 
 
 def _text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[Any]:
-    from rackline.report.explain_report import explain_report
-    from rackline.report.wording import Prose
-
     one = answer.result.interval
     band, of = (None, "") if one is None else ((one.low, one.high), f"{one.group}, {one.num_cases} cases")
-    yield explain_report(answer.result.explanation, band=band, band_of=of, width=width)
+    yield explain_report.explain_report(answer.result.explanation, band=band, band_of=of, width=width)
     if answer.result.joules is not None:
-        from rackline.bands.intervals import joules_line
-
-        yield Prose(joules_line([answer.result.joules]), style="dim")
+        yield wording.Prose(intervals.joules_line([answer.result.joules]), style="dim")
 
 
 def _summary(answer: Answer[ExplainQuestion, Explained]) -> str:
-    from rackline.units import format_seconds
-
     found = answer.result.explanation
     deployment = found.deployment
     return (
@@ -119,17 +123,13 @@ def _summary(answer: Answer[ExplainQuestion, Explained]) -> str:
 
 
 def _rows(answer: Answer[ExplainQuestion, Explained]) -> Iterable[Any]:
-    from rackline.plain import plain
-
     return plain(answer.result.explanation)["rows"]
 
 
 def _write_trace(answer: Answer[ExplainQuestion, Explained], path: Path) -> None:
-    from rackline.report.exports import chrome_trace
-
     found = answer.result.explanation
     title = f"{found.deployment.calibration.label} calibration, {found.time.policy}"
-    write_text(path, json.dumps(chrome_trace({title: found.time, "blackboard": found.ideal})), what="trace")
+    write_text(path, json.dumps(exports.chrome_trace({title: found.time, "blackboard": found.ideal})), what="trace")
 
 
 _TRACE = SideFile(
@@ -138,28 +138,20 @@ _TRACE = SideFile(
 )
 
 
-def _waterfall(answer: Answer[ExplainQuestion, Explained]) -> Figure:
-    from rackline.report.explain_figures import waterfall_figure
-
-    return waterfall_figure(answer.result.explanation)
+def _waterfall(answer: Answer[ExplainQuestion, Explained]) -> figure.Figure:
+    return explain_figures.waterfall_figure(answer.result.explanation)
 
 
-def _roofline(answer: Answer[ExplainQuestion, Explained]) -> Figure:
-    from rackline.report.explain_figures import roofline_figure
-
-    return roofline_figure(answer.result.explanation)
+def _roofline(answer: Answer[ExplainQuestion, Explained]) -> figure.Figure:
+    return explain_figures.roofline_figure(answer.result.explanation)
 
 
-def _memory(answer: Answer[ExplainQuestion, Explained]) -> Figure:
-    from rackline.report.explain_figures import memory_figure
-
-    return memory_figure(answer.result.explanation)
+def _memory(answer: Answer[ExplainQuestion, Explained]) -> figure.Figure:
+    return explain_figures.memory_figure(answer.result.explanation)
 
 
-def _batch(answer: Answer[ExplainQuestion, Explained]) -> Figure:
-    from rackline.report.explain_figures import curves_figure
-
-    return curves_figure(answer.result.explanation, answer.result.server)
+def _batch(answer: Answer[ExplainQuestion, Explained]) -> figure.Figure:
+    return explain_figures.curves_figure(answer.result.explanation, answer.result.server)
 
 
 @asks(
@@ -169,6 +161,21 @@ def _batch(answer: Answer[ExplainQuestion, Explained]) -> Figure:
     rows=_rows,
     figures={"waterfall": _waterfall, "roofline": _roofline, "memory": _memory, "batch": _batch},
     files={"trace": _TRACE},
+    entry=Entry(
+        group="Understand",
+        place=0,
+        line="One pass row by row: formula, numbers, time, bottleneck.",
+        usual=("layout", "prefill", "precision", "calibration", "set"),
+        request={"model": "llama-3.1-70b", "on": "dgx-h100", "batch": 64, "context": "8k", "layout": "tp=8"},
+        sweep_s=0.05,
+        examples="""
+    rackline explain llama-3.1-70b --on dgx-h100 --batch 64 --context 8k
+    rackline explain deepseek-v3 --on gb200-nvl72 \\
+      --batch 512 --context 4k --layout attention_dp=8,ep=8
+    rackline explain qwen3-32b --on dgx-h100 \\
+      --batch 0 --context 1 --prefill 4k --trace pass.json
+""",
+    ),
 )
 def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     """One pass row by row: formula, coefficients, numbers put in, seconds, share, what binds.
@@ -192,23 +199,19 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     system = replace(system, model=model)
     check_context(model, max(context_len, new_tokens), watch)
 
-    from rackline.arch import Model
-    from rackline.parallel import parse_layout
-    from rackline.report.explain_report import Explanation
-
     asked = _Pass(sequences=sequences, context_len=context_len, new_tokens=new_tokens)
     given = question.layout
     server = system.server(max(float(system.stack.max_batched_tokens), new_tokens))
     if given is not None:
-        layout, how = parse_layout(given, model), "given"
+        layout, how = parallel.parse_layout(given, model), "given"
     else:
         with watch.moving("searching for the smallest layout that fits"):
             layout, how = asked.smallest(system, server)
     batch = asked.batch(layout)
-    if isinstance(model, Model) and model.adapter is not None:
+    if isinstance(model, arch.Model) and model.adapter is not None:
         used = model.adapter.used_by(float(batch.decode_sequences) + float(batch.prefill_sequences))
         system = replace(system, model=replace(model, adapter=used))
-    explanation = Explanation.of(
+    explanation = explain_report.Explanation.of(
         system,
         layout,
         batch,
@@ -237,12 +240,10 @@ class _Pass:
     context_len: float
     new_tokens: float
 
-    def batch(self, layout: Layout) -> Batch:
+    def batch(self, layout: parallel.Layout) -> passes.Batch:
         """What the busiest rank works on in one pass of one micro-batch."""
-        from rackline.passes import Batch
-
         ranks = layout.attention_dp * layout.pp
-        return Batch(
+        return passes.Batch(
             decode_sequences=float(math.ceil(self.sequences / ranks)),
             context_len=self.context_len,
             prefill_sequences=1.0 if self.new_tokens else 0.0,
@@ -250,7 +251,7 @@ class _Pass:
             group_tokens=self.sequences / layout.pp + self.new_tokens * layout.attention_dp,
         )
 
-    def smallest(self, system: System, server: ServerMemory) -> tuple[Layout, str]:
+    def smallest(self, system: systems.System, server: parallel.ServerMemory) -> tuple[parallel.Layout, str]:
         """The layout of the fewest chips that holds the batch, the fastest of those; how it was chosen."""
         from rackline.serving.capacity import held
 
@@ -263,7 +264,7 @@ class _Pass:
         chips = min(layout.chips_per_replica for layout in holding)
         equal = [layout for layout in holding if layout.chips_per_replica == chips]
 
-        def seconds(layout: Layout) -> float:
+        def seconds(layout: parallel.Layout) -> float:
             return float(system.deployment(layout).table().seconds(self.batch(layout)))
 
         fastest = min(equal, key=seconds)
@@ -271,23 +272,19 @@ class _Pass:
         return fastest, f"the fewest chips that hold the batch{which}"
 
 
-def _interval(found: Explanation, asked: _Pass) -> Interval | None:
+def _interval(found: explain_report.Explanation, asked: _Pass) -> intervals.Interval | None:
     """The interval that held 90 % of measured passes of this kind; None for ideal ones."""
-    from rackline.bands.intervals import of_deployment
-
     deployment = found.deployment
     if deployment.calibration.name == "unit" or found.time.policy == "blackboard":
         return None
     metric = "decode_pass_s" if not asked.new_tokens else "prefill_pass_s" if not asked.sequences else "tpot_s"
-    known = of_deployment(deployment, {metric: found.time.seconds})
+    known = intervals.of_deployment(deployment, {metric: found.time.seconds})
     return known[0] if known else None
 
 
-def _joules(found: Explanation) -> Interval | None:
+def _joules(found: explain_report.Explanation) -> intervals.Interval | None:
     """The interval that held 90 % of the measured energies of an output token; None for ideal passes."""
-    from rackline.bands.intervals import joules_of
-
     power, joules = found.deployment.cluster.chip.power, found.joules_per_token
     if joules is None or power is None or power.other_generation or found.time.policy == "blackboard":
         return None
-    return joules_of(found.deployment, joules)
+    return intervals.joules_of(found.deployment, joules)

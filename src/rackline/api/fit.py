@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, CHIPS, FREE_LAYOUT, MEMORY_FRACTION
 from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, with_adapter, with_media
-from rackline.api.option import shared, tokens, whole
+from rackline.api.option import CalibrationLike, MaybeLayout, MaybeWhole, Number, shared, tokens, whole
 from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike, MaybeLayout, MaybeWhole, Number
-    from rackline.report.figure import Figure
-    from rackline.search.fits import ClusterNeed
-    from rackline.serving.capacity import Capacity
+with late:
+    from rackline import parallel, serving
+    from rackline.report import figure, plan_figures, simulate_report, wording
+    from rackline.search import fits
+    from rackline.serving import workload
 
 
 @question
@@ -48,36 +49,30 @@ class Fitting:
 
     json_keys: ClassVar = ("*capacity", "reason", "need")
 
-    capacity: Capacity
+    capacity: serving.Capacity
     num_chips: int
     hbm_bytes: float
-    need: ClusterNeed | None
+    need: fits.ClusterNeed | None
 
     @property
     def reason(self) -> str:
         """Why nothing fits; empty where something does."""
-        from rackline.report.simulate_report import nearest_reason
-
-        return "" if self.capacity.fitting else nearest_reason(self.capacity)
+        return "" if self.capacity.fitting else simulate_report.nearest_reason(self.capacity)
 
 
 def _text(answer: Answer[FitQuestion, Fitting], width: int) -> Iterable[Any]:
-    from rackline.report.simulate_report import capacity_report
-
     found = answer.result
-    yield capacity_report(found.capacity, num_chips=found.num_chips, need=found.need)
+    yield simulate_report.capacity_report(found.capacity, num_chips=found.num_chips, need=found.need)
 
 
 def _summary(answer: Answer[FitQuestion, Fitting]) -> str:
-    from rackline.report.wording import short_count
-
     found = answer.result.capacity
     if not found.fitting:
         return f"{found.model} does not fit on {found.cluster}: {answer.result.reason}"
     best = found.fitting[0]
     return (
-        f"{best.total_concurrency:,} requests of {short_count(found.context_len)} tokens at once, {found.model} on "
-        f"{answer.result.num_chips} chips of {found.cluster} with {best.layout.label()}"
+        f"{best.total_concurrency:,} requests of {wording.short_count(found.context_len)} tokens at once, "
+        f"{found.model} on {answer.result.num_chips} chips of {found.cluster} with {best.layout.label()}"
     )
 
 
@@ -85,13 +80,31 @@ def _rows(answer: Answer[FitQuestion, Fitting]) -> Iterable[Any]:
     return answer.result.capacity.rows
 
 
-def _figure(answer: Answer[FitQuestion, Fitting]) -> Figure:
-    from rackline.report.plan_figures import capacity_figure
-
-    return capacity_figure(answer.result.capacity, hbm_bytes=answer.result.hbm_bytes)
+def _figure(answer: Answer[FitQuestion, Fitting]) -> figure.Figure:
+    return plan_figures.capacity_figure(answer.result.capacity, hbm_bytes=answer.result.hbm_bytes)
 
 
-@asks(FitQuestion, text=_text, summary=_summary, rows=_rows, figures={"memory": _figure})
+@asks(
+    FitQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"memory": _figure},
+    entry=Entry(
+        group="Understand",
+        place=1,
+        line="What fits: weights, KV cache, context length, concurrency.",
+        usual=("context", "concurrency", "chips", "precision", "layout", "set"),
+        request={"model": "llama-3.1-70b", "on": "dgx-h100", "context": "32k"},
+        sweep_s=0.05,
+        sweep_results="rows.0.",
+        examples="""
+    rackline fit llama-3.1-70b --on dgx-h100 --context 32k
+    rackline fit deepseek-v3 --on dgx-h200 \\
+      --context 32k --concurrency 64 --precision fp8
+""",
+    ),
+)
 def fit(question: FitQuestion, watch: Watch) -> Fitting:
     """What fits: weights per chip, room for KV, largest context and concurrency, layout by layout.
 
@@ -105,26 +118,20 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
     model = with_adapter(with_media(system.model, media), question, watch)
     system = replace(system, model=model)
 
-    from rackline.parallel import matching_layouts
-    from rackline.serving.capacity import capacity
-
     context_len = question.context + media_tokens(media)
     check_context(model, context_len, watch)
     with watch.moving("looking at layouts"):
-        found = capacity(
+        found = serving.capacity(
             model,
             cluster,
             system.precision,
             context_len=context_len,
             concurrency=question.concurrency,
             server=system.server(),
-            layouts=matching_layouts(question.layout, model, cluster.num_chips),
+            layouts=parallel.matching_layouts(question.layout, model, cluster.num_chips),
         )
     need = None
     if not found.fitting:
-        from rackline.search.fits import nearest_cluster
-        from rackline.serving.workload import Workload
-
-        request = Workload(input_len=max(context_len - 2, 1), output_len=2)
-        need = nearest_cluster(system, request)
+        request = workload.Workload(input_len=max(context_len - 2, 1), output_len=2)
+        need = fits.nearest_cluster(system, request)
     return Fitting(capacity=found, num_chips=cluster.num_chips, hbm_bytes=cluster.chip.hbm_bytes, need=need)

@@ -6,27 +6,33 @@ group reads a value in each.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
-from rackline.api.option import MOST_CHIPS, MOST_USD, Option, absent, limit, option, shared, tokens, whole
+from rackline.api.option import (
+    MOST_CHIPS,
+    MOST_USD,
+    CalibrationLike,
+    ClusterLike,
+    Limit,
+    MaybeLayout,
+    MaybeNumber,
+    MaybeText,
+    MaybeWhole,
+    ModelLike,
+    Number,
+    Option,
+    Precisions,
+    Settings,
+    Texts,
+    Whole,
+    absent,
+    limit,
+    option,
+    shared,
+    tokens,
+    whole,
+)
 from rackline.api.question import Question, question
-
-if TYPE_CHECKING:
-    from rackline.api.option import (
-        CalibrationLike,
-        ClusterLike,
-        Limit,
-        MaybeLayout,
-        MaybeNumber,
-        MaybeText,
-        MaybeWhole,
-        ModelLike,
-        Number,
-        Precisions,
-        Settings,
-        Texts,
-        Whole,
-    )
 
 Sampling = Literal["greedy", "top-p"]
 SPREADS = ("fixed", "uniform", "exponential", "lognormal")

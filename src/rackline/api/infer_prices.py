@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
-from rackline.api.option import option
+from rackline.api.answer import Answer, Watch, asks
+from rackline.api.option import MaybeNumber, Texts, option
 from rackline.api.question import Question, question
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
-from rackline.units import parse_fraction
+from rackline.late import late
+from rackline.plain import plain
+from rackline.units import format_count, parse_fraction
 
-if TYPE_CHECKING:
-    from rackline.api.option import MaybeNumber, Texts
-    from rackline.pricing import Compared, Reading, Unknowns
-    from rackline.report.figure import Figure
+with late:
+    from rackline import pricing
+    from rackline.report import figure, pricing_figures, pricing_report
+
 
 _MOST_MARGIN = 1000.0
 
@@ -67,29 +69,25 @@ class Inferred:
         compared: what hosts of open models ask against what is known of these.
     """
 
-    sheets: tuple[Reading, ...]
-    compared: tuple[Compared, ...]
+    sheets: tuple[pricing.Reading, ...]
+    compared: tuple[pricing.Compared, ...]
 
 
 def _text(answer: Answer[InferPricesQuestion, Inferred], width: int) -> Iterable[Any]:
-    from rackline.report.pricing_report import compared_report, reading_report, readings_table
-
     readings = answer.result.sheets
     if len(readings) > 3:
-        yield readings_table(readings)
+        yield pricing_report.readings_table(readings)
     else:
         for index, reading in enumerate(readings):
             if index:
                 yield ""
-            yield reading_report(reading)
+            yield pricing_report.reading_report(reading)
     if answer.result.compared:
         yield ""
-        yield compared_report(answer.result.compared)
+        yield pricing_report.compared_report(answer.result.compared)
 
 
 def _summary(answer: Answer[InferPricesQuestion, Inferred]) -> str:
-    from rackline.units import format_count
-
     parts: list[str] = []
     for reading in answer.result.sheets[:3]:
         active = next((one for one in reading.inferences if one.quantity == "active_params"), None)
@@ -102,18 +100,61 @@ def _summary(answer: Answer[InferPricesQuestion, Inferred]) -> str:
 
 
 def _rows(answer: Answer[InferPricesQuestion, Inferred]) -> Iterable[Any]:
-    from rackline.plain import plain
-
     return [{"sheet": reading.sheet, **plain(one)} for reading in answer.result.sheets for one in reading.inferences]
 
 
-def _figure(answer: Answer[InferPricesQuestion, Inferred]) -> Figure:
-    from rackline.report.pricing_figures import readings_figure
-
-    return readings_figure(answer.result.sheets)
+def _figure(answer: Answer[InferPricesQuestion, Inferred]) -> figure.Figure:
+    return pricing_figures.readings_figure(answer.result.sheets)
 
 
-@asks(InferPricesQuestion, text=_text, summary=_summary, rows=_rows, figures={"map": _figure})
+@asks(
+    InferPricesQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"map": _figure},
+    entry=Entry(
+        group="Understand",
+        place=4,
+        line="What public prices reveal: parameters, KV bytes, batches.",
+        request={"sheets": ["google-gemini-3.1-pro"]},
+        view={
+            "id": "prices",
+            "place": 9,
+            "title": "Prices",
+            "question": "What do public prices reveal?",
+            "claims": ["C97", "C98", "C99", "C100", "C104", "C105", "C107"],
+            "figures": ["map"],
+            "fields": {
+                "sheets": "anthropic-claude-opus-4.6",
+                "margin": "0.5",
+                "utilisation": "0.6",
+                "chip": "",
+                "precision": "",
+            },
+            "stop": "sheets",
+            "stops": [
+                "anthropic-claude-opus-4.6",
+                "deepinfra-deepseek-v3",
+                "deepinfra-llama-3.1-70b",
+                "fireworks-kimi-k2",
+            ],
+            "suggested": {"sheets": "sheets"},
+            "optional": {"label": "Margin and utilisation", "fields": ["margin", "utilisation"]},
+            "drawn": {"map": "What prices reveal"},
+            "sliders": {
+                "margin": {"low": 0.01, "high": 10, "kind": "share"},
+                "utilisation": {"low": 0.1, "high": 1, "kind": "share"},
+            },
+        },
+        examples="""
+    rackline infer-prices gemini-3.1-pro
+    rackline infer-prices deepseek-v3
+    rackline infer-prices claude-opus-4.6 --chip gb200 --margin 20%..100%
+    rackline infer-prices --all --plot prices.html
+""",
+    ),
+)
 def infer_prices(question: InferPricesQuestion, watch: Watch) -> Inferred:
     """What public prices reveal: active parameters, KV bytes per token, decode MFU, batches, memory tiers.
 
@@ -131,18 +172,14 @@ def infer_prices(question: InferPricesQuestion, watch: Watch) -> Inferred:
             what="infer-prices", given=", ".join(sheets) or "nothing", allowed="names of sheets or models, or `all`"
         )
 
-    from rackline.pricing import all_sheets, compare, find_sheets, read_all
-
     unknowns = _unknowns(question)
-    chosen = all_sheets() if question.all else [sheet for name in sheets for sheet in find_sheets(name)]
-    readings = read_all(chosen, unknowns, question.active)
-    return Inferred(sheets=tuple(readings), compared=tuple(compare(readings)))
+    chosen = pricing.all_sheets() if question.all else [sheet for name in sheets for sheet in pricing.find_sheets(name)]
+    readings = pricing.read_all(chosen, unknowns, question.active)
+    return Inferred(sheets=tuple(readings), compared=tuple(pricing.compare(readings)))
 
 
-def _unknowns(question: InferPricesQuestion) -> Unknowns:
-    from rackline.pricing import Range, default_unknowns
-
-    unknowns = default_unknowns(question.chip or None)
+def _unknowns(question: InferPricesQuestion) -> pricing.Unknowns:
+    unknowns = pricing.default_unknowns(question.chip or None)
     dtypes = question.precision
     if dtypes:
         allowed = unknowns.dtypes
@@ -155,7 +192,7 @@ def _unknowns(question: InferPricesQuestion) -> Unknowns:
         unknowns = replace(unknowns, margin=(low, high))
     if question.utilisation is not None:
         low, high = _span(question.utilisation, "utilisation", maximum=1.0)
-        unknowns = replace(unknowns, utilisation=Range(low=low, high=high))
+        unknowns = replace(unknowns, utilisation=pricing.Range(low=low, high=high))
     return unknowns
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.option import Option, option, whole
+from rackline.api.answer import Answer, SideFile, Watch, asks
+from rackline.api.option import Option, Whole, option, whole
 from rackline.api.question import Question, question
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.files import write_text
+from rackline.late import late
+from rackline.plain import plain
 
-if TYPE_CHECKING:
-    from rackline.api.option import Whole
-    from rackline.lab import Experiment
-    from rackline.report.figure import Figure
+with late:
+    from rackline import lab
+    from rackline.lab import experiments
+    from rackline.report import figure
 
 
 @question
@@ -41,13 +43,11 @@ class Experiments:
         experiments: each with its readings, claims and verdict.
     """
 
-    experiments: tuple[Experiment, ...]
+    experiments: tuple[lab.Experiment, ...]
 
 
 def _text(answer: Answer[LabQuestion, Experiments], width: int) -> Iterable[Any]:
-    from rackline.lab.table import experiments_table
-
-    yield experiments_table(answer.result.experiments)
+    yield experiments.experiments_table(answer.result.experiments)
 
 
 def _summary(answer: Answer[LabQuestion, Experiments]) -> str:
@@ -55,21 +55,15 @@ def _summary(answer: Answer[LabQuestion, Experiments]) -> str:
 
 
 def _rows(answer: Answer[LabQuestion, Experiments]) -> Iterable[Any]:
-    from rackline.plain import plain
-
     return [{"experiment": one.name, **plain(row)} for one in answer.result.experiments for row in one.rows]
 
 
-def _figure(answer: Answer[LabQuestion, Experiments]) -> Figure:
-    from rackline.lab.table import experiment_figure
-
-    return experiment_figure(answer.result.experiments[0])
+def _figure(answer: Answer[LabQuestion, Experiments]) -> figure.Figure:
+    return experiments.experiment_figure(answer.result.experiments[0])
 
 
 def _write_report(answer: Answer[LabQuestion, Experiments], path: Path) -> None:
-    from rackline.lab.table import report_page
-
-    write_text(path, report_page(answer.result.experiments), what="report")
+    write_text(path, experiments.report_page(answer.result.experiments), what="report")
 
 
 _REPORT = SideFile(
@@ -84,6 +78,17 @@ _REPORT = SideFile(
     rows=_rows,
     figures={"curves": _figure},
     files={"report": _REPORT},
+    entry=Entry(
+        group="Learn",
+        place=1,
+        line="Run the lecture's mechanisms at small scale, and measure them.",
+        name="lab",
+        elsewhere="measures the machine that it runs on",
+        examples="""
+    rackline lab cipher --quick
+    rackline lab all --quick --report lab.html
+""",
+    ),
 )
 def experiment(question: LabQuestion, watch: Watch) -> Experiments:
     """The lecture's mechanisms built small, run on this machine, and compared with what the library predicts.
@@ -95,18 +100,16 @@ def experiment(question: LabQuestion, watch: Watch) -> Experiments:
         >>> rl.experiment("cipher", quick=True).result.experiments[0].verdict  # doctest: +SKIP
         'holds'
     """
-    from rackline.lab import EXPERIMENTS, Setup, entry, run_experiment, start_jax
-
-    names = list(EXPERIMENTS) if question.name == "all" else [entry(question.name).name]
-    start_jax(question.device)
-    found: list[Experiment] = []
+    names = list(lab.EXPERIMENTS) if question.name == "all" else [lab.entry(question.name).name]
+    lab.start_jax(question.device)
+    found: list[lab.Experiment] = []
     with watch.counting("experiments", "experiments") as counted:
         for number, name in enumerate(names):
-            setup = Setup(
+            setup = lab.Setup(
                 quick=question.quick,
                 seed=question.seed,
                 device=question.device,
                 progress=lambda text, name=name, number=number: counted(f"{name}: {text}", number, len(names)),
             )
-            found.append(run_experiment(name, setup))
+            found.append(lab.run_experiment(name, setup))
     return Experiments(experiments=tuple(found))

@@ -6,19 +6,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, SideFile, asks
-from rackline.api.option import Option, option, whole
+from rackline.api.answer import Answer, SideFile, Watch, asks
+from rackline.api.option import MaybeWhole, Option, Settings, option, whole
 from rackline.api.question import Question, question
 from rackline.api.resolve import assignments
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.files import write_text
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from rackline.api.option import MaybeWhole, Settings
-    from rackline.ledger import Finding
-    from rackline.report.figure import Figure
+with late:
+    from rackline import ledger
+    from rackline.lab import experiments as lab_experiments
+    from rackline.ledger import table
+    from rackline.report import figure
 
 
 @question
@@ -55,18 +57,16 @@ class Ledger:
         experiments: what stored experiments say of each claim that they test, by its id.
     """
 
-    claims: tuple[Finding, ...]
+    claims: tuple[ledger.Finding, ...]
     experiments: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
-    from rackline.ledger.table import claim_panel, ledger_table
-
     found, measured = answer.result.claims, answer.result.experiments
     if answer.question.claim is not None:
-        yield from (claim_panel(one, measured.get(one.claim.id, "")) for one in found)
+        yield from (table.claim_panel(one, measured.get(one.claim.id, "")) for one in found)
     else:
-        yield ledger_table(found, full=answer.question.segment is not None, measured=measured)
+        yield table.ledger_table(found, full=answer.question.segment is not None, measured=measured)
 
 
 def _summary(answer: Answer[LectureQuestion, Ledger]) -> str:
@@ -82,18 +82,14 @@ def _rows(answer: Answer[LectureQuestion, Ledger]) -> Iterable[Any]:
 
 
 def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
-    from rackline.ledger.table import page
-
-    write_text(path, page(answer.result.claims), what="page")
+    write_text(path, table.page(answer.result.claims), what="page")
 
 
 _PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown to FILE.md"), write=_write_page)
 
 
-def _figure(answer: Answer[LectureQuestion, Ledger]) -> Figure:
-    from rackline.ledger.table import verdicts_figure
-
-    return verdicts_figure(answer.result.claims)
+def _figure(answer: Answer[LectureQuestion, Ledger]) -> figure.Figure:
+    return table.verdicts_figure(answer.result.claims)
 
 
 @asks(
@@ -103,6 +99,19 @@ def _figure(answer: Answer[LectureQuestion, Ledger]) -> Figure:
     rows=_rows,
     figures={"verdicts": _figure},
     files={"page": _PAGE},
+    entry=Entry(
+        group="Learn",
+        place=0,
+        line="Check the lecture's claims, and where they stop holding.",
+        request={"claim": "C99"},
+        examples="""
+    rackline lecture
+    rackline lecture --segment 6
+    rackline lecture --claim C99
+    rackline lecture --claim Q4
+    rackline lecture --claim C28 --set gb200:hbm_bytes_per_s=16TB/s
+""",
+    ),
 )
 def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
     """Is what the lecture says true, and where does it stop being true?
@@ -115,11 +124,12 @@ def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
         >>> rl.lecture(claim="C99").result.claims[0].claim.segment
         6
     """
-    from rackline.lab.experiments import read_experiments, verdicts_by_claim
-    from rackline.ledger import World, ledger, overrides_from_texts
-
-    experiments = verdicts_by_claim(read_experiments(question.measured)) if question.measured is not None else {}
+    experiments = (
+        lab_experiments.verdicts_by_claim(lab_experiments.read_experiments(question.measured))
+        if question.measured is not None
+        else {}
+    )
     with watch.moving("examining the claims"):
-        world = World(overrides_from_texts(assignments(question.set)))
-        found = ledger(world, segment=question.segment, claim=question.claim)
+        world = ledger.World(ledger.overrides_from_texts(assignments(question.set)))
+        found = ledger.ledger(world, segment=question.segment, claim=question.claim)
     return Ledger(claims=tuple(found), experiments=experiments)

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
-from rackline.api.option import MOST_SECONDS, option, whole
+from rackline.api.answer import Answer, Watch, asks
+from rackline.api.option import MOST_SECONDS, MaybeNumber, Whole, option, whole
 from rackline.api.question import Question, question
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
+from rackline.files import check_outputs, write_text
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from rackline.api.option import MaybeNumber, Whole
-    from rackline.lab.measurement import Measured
-    from rackline.report.figure import Figure
+with late:
+    from rackline import lab
+    from rackline.lab import measurement
+    from rackline.lab.measurement import measured
+    from rackline.report import figure
 
 
 @question
@@ -73,17 +76,15 @@ class MachineFile:
 
     json_keys: ClassVar = ("*measured", "file")
 
-    measured: Measured
+    measured: measurement.Measured
     file: str
 
 
 def _text(answer: Answer[MeasureQuestion, MachineFile], width: int) -> Iterable[Any]:
     from rich.text import Text
 
-    from rackline.lab.measurement.table import measured_report
-
     found = answer.result
-    yield from measured_report(found.measured, width)
+    yield from measured.measured_report(found.measured, width)
     yield Text(f"\n{found.file}: use it as --on {found.file}", style="bold")
 
 
@@ -99,13 +100,28 @@ def _rows(answer: Answer[MeasureQuestion, MachineFile]) -> Iterable[Any]:
     return answer.result.measured.rows
 
 
-def _figure(answer: Answer[MeasureQuestion, MachineFile]) -> Figure:
-    from rackline.lab.measurement.table import measured_figure
-
-    return measured_figure(answer.result.measured)
+def _figure(answer: Answer[MeasureQuestion, MachineFile]) -> figure.Figure:
+    return measured.measured_figure(answer.result.measured)
 
 
-@asks(MeasureQuestion, text=_text, summary=_summary, rows=_rows, figures={"passes": _figure})
+@asks(
+    MeasureQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"passes": _figure},
+    entry=Entry(
+        group="Measure",
+        place=0,
+        line="Measure this machine and an engine; a file for --on.",
+        elsewhere="measures the machine that it runs on",
+        examples="""
+    rackline measure
+    rackline measure --engine llama.cpp --dtype bf16 -o laptop.toml
+    rackline explain qwen3-0.6b --on my-machine.toml --batch 4 --context 1k
+""",
+    ),
+)
 def measure(question: MeasureQuestion, watch: Watch) -> MachineFile:
     """Measure this machine and an engine on it, fit a calibration, and test it on passes that were not fitted.
 
@@ -116,21 +132,16 @@ def measure(question: MeasureQuestion, watch: Watch) -> MachineFile:
         >>> rl.measure(quick=True, output="my-machine.toml").result.file  # doctest: +SKIP
         'my-machine.toml'
     """
-    from rackline.files import check_outputs, write_text
-    from rackline.lab import start_jax
-
     target = Path(question.output)
     if target.suffix != ".toml":
         raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")
     check_outputs({"output": target})
-    start_jax(question.device)
-
-    from rackline.lab.measurement import MeasureSetup, measure_machine
+    lab.start_jax(question.device)
 
     dtype = question.dtype or ("fp32" if question.device == "cpu" else "bf16")
     with watch.counting("measuring", "measured") as counted:
-        found = measure_machine(
-            MeasureSetup(
+        found = measurement.measure_machine(
+            measurement.MeasureSetup(
                 engine=question.engine,
                 dtype="bf16" if dtype == "bf16" else "fp32",
                 device=question.device,

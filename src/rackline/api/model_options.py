@@ -5,21 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
+from rackline.api.answer import Watch
 from rackline.api.groups import OnCluster
-from rackline.api.option import Option, option, shared, whole
+from rackline.api.option import MaybeNumber, MaybeWhole, ModelLike, Number, Option, Whole, option, shared, whole
 from rackline.api.question import question
-from rackline.api.resolve import lookup_of
+from rackline.api.resolve import Lookup, lookup_of
 from rackline.errors import ConfigError, HubError, InputError
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from rackline.api.option import MaybeNumber, MaybeWhole, ModelLike, Number, Whole
-    from rackline.api.resolve import Lookup
-    from rackline.api.watch import Watch
-    from rackline.arch import AnyModel, Media, MediaPart
-    from rackline.hub import Adapter
-    from rackline.search.launch_plan import Checkpoints
+with late:
+    from rackline import arch, hub
+    from rackline.arch import lookup as arch_lookup
+    from rackline.hub import checkpoint
+    from rackline.search import launch_plan
+
 
 MOST_PIXELS = 100_000
 _GROUP = "Images and audio"
@@ -50,7 +51,7 @@ class MediaQuestion(OnCluster):
     )
 
 
-def media_of(question: MediaQuestion, watch: Watch) -> Media | None:
+def media_of(question: MediaQuestion, watch: Watch) -> arch.Media | None:
     """What the images and sound of a request become, noted for the answer; None without any.
 
     Raises:
@@ -60,21 +61,22 @@ def media_of(question: MediaQuestion, watch: Watch) -> Media | None:
     images, audio_s = question.images, question.audio
     if not images and audio_s is None:
         return None
-    from rackline.arch import Media, MediaPart, find_towers
 
     name = question.model
     if not isinstance(name, str):
         allowed = "a config.json, its folder, or a Hugging Face id"
         raise InputError(what="images", given=f"a model object {getattr(name, 'name', name)}", allowed=allowed)
     wide, high = _size(question.image_size)
-    towers = find_towers(name, offline=question.offline)
-    parts: list[MediaPart] = []
+    towers = arch.find_towers(name, offline=question.offline)
+    parts: list[arch.MediaPart] = []
     for tower in towers:
         match tower.kind:
             case "vision":
-                parts += [MediaPart(tower=tower, view=tower.image(wide, high), items=images)] if images else []
+                parts += [arch.MediaPart(tower=tower, view=tower.image(wide, high), items=images)] if images else []
             case "audio":
-                parts += [MediaPart(tower=tower, view=tower.sound(audio_s), items=1)] if audio_s is not None else []
+                parts += (
+                    [arch.MediaPart(tower=tower, view=tower.sound(audio_s), items=1)] if audio_s is not None else []
+                )
             case _:
                 assert_never(tower.kind)
     wanted = {"vision": bool(images), "audio": audio_s is not None}
@@ -84,10 +86,10 @@ def media_of(question: MediaQuestion, watch: Watch) -> Media | None:
         allowed = f"images or `audio` for its {kinds} tower alone" if kinds else "a model with a tower that is known"
         raise InputError(what="audio" if missing == ["audio"] else "images", given=name, allowed=allowed)
     watch.media = tuple(parts)
-    return Media(parts=watch.media)
+    return arch.Media(parts=watch.media)
 
 
-def with_media(model: AnyModel, media: Media | None, prompt_len: float | None = None) -> AnyModel:
+def with_media(model: arch.AnyModel, media: arch.Media | None, prompt_len: float | None = None) -> arch.AnyModel:
     """The model with the images and sound of its requests.
 
     Args:
@@ -97,17 +99,14 @@ def with_media(model: AnyModel, media: Media | None, prompt_len: float | None = 
     Raises:
         InputError: an aggregate model.
     """
-    from rackline.arch import Model
-    from rackline.arch import with_media as of_model
-
     if media is None:
         return model
-    if not isinstance(model, Model):
+    if not isinstance(model, arch.Model):
         raise InputError(what="images", given=model.name, allowed="a model whose layers are known")
-    return of_model(model, replace(media, prompt_len=prompt_len))
+    return arch.with_media(model, replace(media, prompt_len=prompt_len))
 
 
-def media_tokens(media: Media | None) -> int:
+def media_tokens(media: arch.Media | None) -> int:
     """Tokens that images and sound add to a prompt [tokens]."""
     return 0 if media is None else media.tokens
 
@@ -174,7 +173,7 @@ class AdapterQuestion(MediaQuestion):
 _OF_SEVERAL = ("resident_adapters", "adapter_popularity", "adapter_link")
 
 
-def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> AnyModel:
+def with_adapter(model: arch.AnyModel, question: AdapterQuestion, watch: Watch) -> arch.AnyModel:
     """The model with the adapter of a question; a warning where the adapter says that it belongs to another one.
 
     Raises:
@@ -194,16 +193,13 @@ def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> An
                 raise InputError(what=name, given=changed[name], allowed="only with `adapters`, of several")
     if resident is not None and resident > number:
         raise InputError(what="resident_adapters", given=resident, allowed=f"up to {number}, all adapters")
-    from rackline.arch import Model, apply_adapter
-    from rackline.arch.lookup import is_called
-    from rackline.hub import read_adapter
 
-    if not isinstance(model, Model):
+    if not isinstance(model, arch.Model):
         raise InputError(what="adapter", given=question.adapter, allowed="a model whose layers are known")
-    adapter = read_adapter(question.adapter, offline=question.offline)
-    if adapter.base and not is_called(model, adapter.base):
+    adapter = hub.read_adapter(question.adapter, offline=question.offline)
+    if adapter.base and not arch_lookup.is_called(model, adapter.base):
         watch.warn(f"the adapter {adapter.name} was made for {adapter.base}, not for {model.name}")
-    built = apply_adapter(model, adapter)
+    built = arch.apply_adapter(model, adapter)
     if number > 1 and built.adapter is not None:
         if any(module.copies > 1 for module in built.adapter.modules):
             raise InputError(what="adapters", given=number, allowed="1 where experts have adapters")
@@ -219,26 +215,21 @@ def with_adapter(model: AnyModel, question: AdapterQuestion, watch: Watch) -> An
     return built
 
 
-def adapter_of_folder(name: str) -> Adapter | None:
+def adapter_of_folder(name: str) -> hub.Adapter | None:
     """The adapter of a file, or of a folder that holds one and no model; None for everything else."""
-    from rackline.hub import read_adapter
-    from rackline.hub.checkpoint import ADAPTER
-
     path = Path(name).expanduser()
     try:
-        folder = path.is_dir() and (path / ADAPTER).is_file() and not (path / "config.json").is_file()
-        found = folder or (path.name == ADAPTER and path.is_file())
+        folder = path.is_dir() and (path / checkpoint.ADAPTER).is_file() and not (path / "config.json").is_file()
+        found = folder or (path.name == checkpoint.ADAPTER and path.is_file())
     except (OSError, ValueError):
         return None
-    return read_adapter(str(path)) if found else None
+    return hub.read_adapter(str(path)) if found else None
 
 
-def adapter_of_repository(name: str, *, offline: bool) -> Adapter | None:
+def adapter_of_repository(name: str, *, offline: bool) -> hub.Adapter | None:
     """The adapter of a repository of the Hub; None where there is none."""
-    from rackline.hub import read_adapter
-
     try:
-        return read_adapter(name, offline=offline)
+        return hub.read_adapter(name, offline=offline)
     except (HubError, ConfigError):
         return None
 
@@ -259,17 +250,15 @@ class DraftQuestion(AdapterQuestion):
     )
 
 
-def with_draft(model: AnyModel, question: DraftQuestion, speculate: str | None, watch: Watch) -> AnyModel:
+def with_draft(model: arch.AnyModel, question: DraftQuestion, speculate: str | None, watch: Watch) -> arch.AnyModel:
     """The model with the draft model of a question, which is noted for the answer.
 
     Raises:
         InputError: a draft model without speculation, or of which only the totals are known.
         RacklineError: as `rackline.arch.find_model`.
     """
-    from rackline.arch import Model
-
     if question.draft is None:
-        if speculate is not None and isinstance(model, Model) and not model.mtp_layers:
+        if speculate is not None and isinstance(model, arch.Model) and not model.mtp_layers:
             watch.warn(
                 f"{model.name} has no layer for multi-token prediction: drafts are made as by a head of one layer like "
                 "its last; `draft` names another one"
@@ -278,7 +267,7 @@ def with_draft(model: AnyModel, question: DraftQuestion, speculate: str | None, 
     if speculate is None:
         raise InputError(what="draft", given=question.draft, allowed="together with `speculate`")
     draft = lookup_of(question, watch).model(question.draft)
-    if not isinstance(draft, Model) or not isinstance(model, Model):
+    if not isinstance(draft, arch.Model) or not isinstance(model, arch.Model):
         raise InputError(what="draft", given=question.draft, allowed="a model whose layers are known, for such a model")
     if draft.num_layers > 1 and abs(draft.vocab_size / model.vocab_size - 1.0) > _LIKE:
         watch.warn(
@@ -297,15 +286,13 @@ _STORED = ("-nvfp4", "-fp8", "-fp4", "-bf16")
 _TUNED = ("-instruct", "-it", "-chat", "-hf")
 
 
-def checkpoints_of(model: ModelLike, lookup: Lookup) -> Checkpoints:
+def checkpoints_of(model: ModelLike, lookup: Lookup) -> launch_plan.Checkpoints:
     """What an engine can load for a model: the id that was given, else the alias that fits the name best.
 
     An alias that ends in Instruct, it or Chat stands before the base model of the same name.
     """
-    from rackline.search.launch_plan import Checkpoints
-
     if not isinstance(model, str):
-        return Checkpoints(released=str(getattr(model, "name", model)))
+        return launch_plan.Checkpoints(released=str(getattr(model, "name", model)))
     found = lookup.find(model)
     stored = {one.id: (one.native_precision or "").partition(",")[0] for one in found.record.checkpoints}
     quantised = {name: dtype.removesuffix("_block") for name, dtype in stored.items() if dtype}
@@ -319,7 +306,7 @@ def checkpoints_of(model: ModelLike, lookup: Lookup) -> Checkpoints:
         tuned = [alias for alias in same if alias.lower().endswith(_TUNED)]
         released = next(iter(tuned or same), model)
     others = {dtype: name for name, dtype in quantised.items() if _plain_name(name) == _plain_name(released)}
-    return Checkpoints(released=released, others=others)
+    return launch_plan.Checkpoints(released=released, others=others)
 
 
 def _plain_name(name: str) -> str:

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import Any, ClassVar, TypedDict
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.catalogue import overrides_of, refuse_settings, set_option
 from rackline.api.groups import ModelQuestion
 from rackline.api.model_options import adapter_of_folder, adapter_of_repository
-from rackline.api.option import option
+from rackline.api.option import Settings, option
 from rackline.api.question import question
-from rackline.api.resolve import lookup_of
-from rackline.api.watch import Watch
+from rackline.api.resolve import Lookup, lookup_of
+from rackline.api.verbs import Entry
 from rackline.errors import HubError, InputError
+from rackline.late import late
+from rackline.units import format_count
 
-if TYPE_CHECKING:
-    from rackline.api.option import Settings
-    from rackline.api.resolve import Lookup
-    from rackline.arch import AnyModel, CountCheck, FoundModel
-    from rackline.catalog import ModelRecord
-    from rackline.hub import Adapter
-    from rackline.report.catalogue_report import ModelShown
-    from rackline.report.checkpoint_types import CheckpointTypes
-    from rackline.serving.crossover import CacheOfModel
+with late:
+    from rackline import arch, catalog, hardware, hub
+    from rackline.report import catalogue_report, checkpoint_types, choice_report, lecture_tables
+    from rackline.serving import crossover
+
 
 DTYPES = ("bf16", "fp16", "fp8", "fp4", "int8")
 CONTEXTS = (32_000, 128_000)
@@ -68,42 +66,37 @@ class Models:
         check: parameters of the one model against its checkpoint; None where nothing is known of it.
     """
 
-    models: tuple[tuple[ModelRecord, AnyModel], ...] = ()
-    caches: tuple[CacheOfModel, ...] = ()
-    check: CountCheck | None = None
+    models: tuple[tuple[catalog.ModelRecord, arch.AnyModel], ...] = ()
+    caches: tuple[crossover.CacheOfModel, ...] = ()
+    check: arch.CountCheck | None = None
 
 
 def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
-    from rackline.hardware import chip
-    from rackline.report.catalogue_report import model_report, models_table
-    from rackline.report.choice_report import adapter_report
-    from rackline.report.lecture_tables import cache_table
-
     question, found = answer.question, answer.result
     if question.kv:
-        yield cache_table(found.caches, on=chip(question.on).name, dtype=question.dtype)
+        yield lecture_tables.cache_table(found.caches, on=hardware.chip(question.on).name, dtype=question.dtype)
     elif question.types:
-        from rackline.report.checkpoint_types import checkpoint_types, types_table
-
-        yield types_table([row for record, model in found.models for row in checkpoint_types(record, model)])
+        yield checkpoint_types.types_table(
+            [row for record, model in found.models for row in checkpoint_types.checkpoint_types(record, model)],
+        )
     elif question.name is not None:
-        yield model_report(*found.models[0], found.check)
+        yield catalogue_report.model_report(*found.models[0], found.check)
         if answer.adapter is not None:
-            yield adapter_report(answer.adapter)
+            yield choice_report.adapter_report(answer.adapter)
     else:
-        yield models_table(found.models)
+        yield catalogue_report.models_table(found.models)
 
 
 class ModelList(TypedDict):
     """All models."""
 
-    models: list[ModelShown]
+    models: list[catalogue_report.ModelShown]
 
 
 class TypeList(TypedDict):
     """Data types of released checkpoints."""
 
-    checkpoints: list[CheckpointTypes]
+    checkpoints: list[checkpoint_types.CheckpointTypes]
 
 
 class CacheList(TypedDict):
@@ -111,7 +104,7 @@ class CacheList(TypedDict):
 
     chip: str
     dtype: str
-    models: tuple[CacheOfModel, ...]
+    models: tuple[crossover.CacheOfModel, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,30 +113,27 @@ class ModelChecked:
 
     json_keys: ClassVar = ("*shown", "checkpoint")
 
-    shown: ModelShown
-    checkpoint: CountCheck | None
+    shown: catalogue_report.ModelShown
+    checkpoint: arch.CountCheck | None
 
 
 def _data(answer: Answer[ModelsQuestion, Models]) -> ModelChecked | ModelList | CacheList | TypeList:
-    from rackline.hardware import chip
-    from rackline.report.catalogue_report import ModelShown
-
     question, found = answer.question, answer.result
     if question.kv:
-        return {"chip": chip(question.on).name, "dtype": question.dtype, "models": found.caches}
+        return {"chip": hardware.chip(question.on).name, "dtype": question.dtype, "models": found.caches}
     if question.types:
-        from rackline.report.checkpoint_types import checkpoint_types
-
-        return {"checkpoints": [row for record, model in found.models for row in checkpoint_types(record, model)]}
-    rows = [ModelShown(record=record, model=model) for record, model in found.models]
+        return {
+            "checkpoints": [
+                row for record, model in found.models for row in checkpoint_types.checkpoint_types(record, model)
+            ]
+        }
+    rows = [catalogue_report.ModelShown(record=record, model=model) for record, model in found.models]
     if question.name is None:
         return {"models": rows}
     return ModelChecked(shown=rows[0], checkpoint=found.check)
 
 
 def _summary(answer: Answer[ModelsQuestion, Models]) -> str:
-    from rackline.units import format_count
-
     found = answer.result
     if len(found.models) == 1:
         model = found.models[0][1]
@@ -161,7 +151,25 @@ def _rows(answer: Answer[ModelsQuestion, Models]) -> Iterable[Any]:
     ]
 
 
-@asks(ModelsQuestion, text=_text, summary=_summary, rows=_rows, data=_data)
+@asks(
+    ModelsQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    data=_data,
+    entry=Entry(
+        group="Catalogue",
+        place=0,
+        line="The models, or one: parameters, FLOP and KV per token.",
+        request={"name": "deepseek-v3"},
+        examples="""
+    rackline models
+    rackline models deepseek-ai/DeepSeek-V3
+    rackline models path/to/config.json --json
+    rackline models --kv --on h200
+""",
+    ),
+)
 def models(question: ModelsQuestion, watch: Watch) -> Models:
     """List the models, or show one: parameters by kind, FLOP of a token against context, KV cache of a token.
 
@@ -170,30 +178,27 @@ def models(question: ModelsQuestion, watch: Watch) -> Models:
         >>> rl.models("llama-3.1-70b")
         <models: llama-3.1-70b, 70.6B parameters, 69.5B active>
     """
-    from rackline.arch import Model, apply_adapter, build_model, check_counts, found_model, with_overrides
-    from rackline.catalog import model_record, names
-
     name, lookup = question.name, lookup_of(question, watch)
     if question.kv:
         refuse_settings(question.set)
-        return Models(caches=_caches(names("models") if name is None else (name,), question, lookup))
+        return Models(caches=_caches(catalog.names("models") if name is None else (name,), question, lookup))
     if name is None:
         refuse_settings(question.set)
-        records = [model_record(each) for each in names("models")]
-        return Models(models=tuple((record, build_model(record)) for record in records))
+        records = [catalog.model_record(each) for each in catalog.names("models")]
+        return Models(models=tuple((record, arch.build_model(record)) for record in records))
     with watch.moving("reading tensor headers"):
         plain, adapter = _found(name, lookup)
-    found = with_overrides(plain, overrides_of(plain.record, "model", question.set))
-    built = found_model(found)
+    found = arch.with_overrides(plain, overrides_of(plain.record, "model", question.set))
+    built = arch.found_model(found)
     watch.uses(built)
-    check = check_counts(built, found)
-    if adapter is not None and isinstance(built, Model):
-        built = apply_adapter(built, adapter)
+    check = arch.check_counts(built, found)
+    if adapter is not None and isinstance(built, arch.Model):
+        built = arch.apply_adapter(built, adapter)
         watch.adapter = built.adapter
     return Models(models=((found.record, built),), check=check)
 
 
-def _found(name: str, lookup: Lookup) -> tuple[FoundModel, Adapter | None]:
+def _found(name: str, lookup: Lookup) -> tuple[arch.FoundModel, hub.Adapter | None]:
     """A model by name; where the name is that of an adapter, its base model and the adapter."""
     adapter = adapter_of_folder(name)
     if adapter is None:
@@ -209,14 +214,12 @@ def _found(name: str, lookup: Lookup) -> tuple[FoundModel, Adapter | None]:
     return lookup.find(adapter.base, headers=True), adapter
 
 
-def _caches(chosen: Iterable[str], question: ModelsQuestion, lookup: Lookup) -> tuple[CacheOfModel, ...]:
-    from rackline.hardware import chip
+def _caches(chosen: Iterable[str], question: ModelsQuestion, lookup: Lookup) -> tuple[crossover.CacheOfModel, ...]:
     from rackline.parallel.precision import storage_bytes
-    from rackline.serving.crossover import cache_of_model
 
-    where = chip(question.on)
+    where = hardware.chip(question.on)
     types = {name: storage_bytes(name) for name in ("bf16", "fp8")}
     return tuple(
-        cache_of_model(lookup.model(each), where, dtype=question.dtype, kv_types=types, contexts=CONTEXTS)
+        crossover.cache_of_model(lookup.model(each), where, dtype=question.dtype, kv_types=types, contexts=CONTEXTS)
         for each in chosen
     )

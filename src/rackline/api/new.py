@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.option import option
 from rackline.api.question import Question, question
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
+from rackline.files import check_outputs, write_text
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from rackline.hardware.template import Template
+with late:
+    from rackline.hardware import template
+
 
 THINGS = ("chip", "cluster", "model", "memory", "prices")
 
@@ -71,7 +74,23 @@ def _rows(answer: Answer[NewQuestion, Written]) -> Iterable[Any]:
     return [answer.result]
 
 
-@asks(NewQuestion, text=_text, summary=_summary, rows=_rows)
+@asks(
+    NewQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    entry=Entry(
+        group="Catalogue",
+        place=4,
+        line="A file for your own chip, cluster, model, memory or prices.",
+        elsewhere="writes a file",
+        examples="""
+    rackline new chip my-chip --like b200
+    rackline chips my-chip.toml
+    rackline new cluster my-rack -o racks/my-rack.toml
+""",
+    ),
+)
 def new(question: NewQuestion, watch: Watch) -> Written:
     """Write a commented file for an own chip, cluster, model, memory tier or price sheet.
 
@@ -86,10 +105,7 @@ def new(question: NewQuestion, watch: Watch) -> Written:
         <chips: my-chip>
         >>> Path("my-chip.toml").unlink()
     """
-    from rackline.files import check_outputs, write_text
-    from rackline.hardware.template import template
-
-    found: Template = template(question.kind, question.name, question.like)
+    found: template.Template = template.template(question.kind, question.name, question.like)
     target = Path(question.output or f"{found.name}.toml")
     if target.suffix != ".toml":
         raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")

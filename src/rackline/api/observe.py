@@ -7,24 +7,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CHIPS, ON, PRECISION, ModelQuestion, Traffic
-from rackline.api.option import MOST_TOKENS, Option, option, shared, whole
+from rackline.api.option import (
+    MOST_TOKENS,
+    ClusterLike,
+    MaybeLayout,
+    MaybeNumber,
+    MaybeWhole,
+    ModelLike,
+    Number,
+    Option,
+    Whole,
+    option,
+    shared,
+    whole,
+)
 from rackline.api.question import question
 from rackline.api.resolve import lookup_of
 from rackline.api.traffic import requests_of
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
+from rackline.late import late
+from rackline.units import format_seconds, format_usd
 
-if TYPE_CHECKING:
-    from rackline.api.option import ClusterLike, MaybeLayout, MaybeNumber, MaybeWhole, ModelLike, Number, Whole
-    from rackline.arch import AnyModel
-    from rackline.lab.observation import Prompts, Target
-    from rackline.report.figure import Figure
-    from rackline.simulation import Requests
-    from rackline.validation.observed import ObservedRun
-    from rackline.validation.observed_report import ObservedSummary
+with late:
+    from rackline import arch, catalog, hardware, parallel, serving, simulation
+    from rackline.lab import observation
+    from rackline.report import figure
+    from rackline.validation import observed, observed_report, result_files
+
 
 MOST_REQUESTS = 20_000
 _SENT, _BOUNDS, _SERVER = "How requests are sent", "Bounds", "What the server runs on"
@@ -169,8 +182,6 @@ class Ahead:
     @property
     def text(self) -> str:
         """One line."""
-        from rackline.units import format_seconds, format_usd
-
         over = f" over {format_seconds(self.seconds)}" if self.seconds > 0 else ""
         cost = "cost not known (no prices given)" if self.usd is None else f"at most {format_usd(self.usd)}"
         return (
@@ -194,17 +205,15 @@ class Observation:
                            "served_name=run.served_name", "interrupted=run.interrupted", "ahead", "file",
                            "unwritten")  # fmt: skip
 
-    run: ObservedRun
+    run: observed.ObservedRun
     ahead: Ahead
     file: str | None = None
     unwritten: str = ""
 
     @property
-    def summary(self) -> ObservedSummary:
+    def summary(self) -> observed_report.ObservedSummary:
         """Counts, rates and percentiles in SI units."""
-        from rackline.validation.observed_report import summary_of_run
-
-        return summary_of_run(self.run)
+        return observed_report.summary_of_run(self.run)
 
 
 if TYPE_CHECKING:
@@ -214,17 +223,13 @@ if TYPE_CHECKING:
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rich.text import Text
 
-    from rackline.validation.observed_report import observed_report
-
     found = answer.result
-    yield observed_report(found.run)
+    yield observed_report.observed_report(found.run)
     if found.file is not None:
         yield Text(f"written to {found.file}", style="dim")
 
 
 def _summary(answer: Answered) -> str:
-    from rackline.units import format_seconds
-
     data = answer.result.summary
     first, each = data["ttft_s"]["p50"], data["tpot_s"]["p50"]
     times = "" if first is None else f", TTFT p50 {format_seconds(first)}"
@@ -243,10 +248,8 @@ def _rows(answer: Answered) -> Iterable[Any]:
     ]  # fmt: skip
 
 
-def _figure(answer: Answered) -> Figure:
-    from rackline.validation.observed_report import observed_figure
-
-    return observed_figure(answer.result.run)
+def _figure(answer: Answered) -> figure.Figure:
+    return observed_report.observed_figure(answer.result.run)
 
 
 def _notes(answer: Answered) -> Iterable[str]:
@@ -262,9 +265,7 @@ _FORMATS = ("vllm", "aiperf", "genai-perf", "inference-perf")
 
 
 def _write_result(answer: Answered, path: Path, form: str) -> None:
-    from rackline.validation.result_files import result_text
-
-    write_text(path, result_text(answer.result.run, form), what="export")
+    write_text(path, result_files.result_text(answer.result.run, form), what="export")
 
 
 _EXPORT = SideFile(
@@ -287,6 +288,33 @@ _EXPORT = SideFile(
     status=_status,
     figures={"latency": _figure},
     files={"export": _EXPORT},
+    entry=Entry(
+        group="Measure",
+        place=1,
+        line="Send a load to a live server and record each token.",
+        usual=(
+            "rate",
+            "users",
+            "trace",
+            "requests",
+            "input",
+            "output",
+            "save",
+            "yes",
+            "key_env",
+            "model",
+            "on",
+            "stack",
+            "max_time",
+        ),
+        elsewhere="asks another server",
+        examples="""
+    rackline observe http://localhost:8000 --rate 2 --requests 200 \\
+      --input 512 --output 128 --model llama-3.1-8b --on dgx-h100 --chips 1 \\
+      --stack vllm -o observed.jsonl
+    rackline validate observed.jsonl
+""",
+    ),
 )
 def observe(question: ObserveQuestion, watch: Watch) -> Observation:
     """Send a stated load to a live OpenAI-compatible server and record what comes back, token by token.
@@ -300,13 +328,11 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
         >>> rl.observe("http://localhost:8000", rate=5, input=512, output=64, yes=True)  # doctest: +SKIP
         <observe: 100 of 100 requests, TTFT p50 41.2 ms, TPOT p50 9.87 ms>
     """
-    from rackline.lab.observation import Bounds, Prompts, target
-
     check_outputs({"save": question.save})
     traffic = requests_of(question).first(question.requests)
     deployment, vocabulary = _deployment(question, watch)
     ahead = _ahead(question, traffic)
-    to = target(
+    to = observation.target(
         question.url,
         endpoint="chat" if question.endpoint == "chat" else "completions",
         served_name=question.served_name,
@@ -315,14 +341,14 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
     announced = f"{ahead.text}, to {to.served_name} at {to.base_url}"
     if not (question.yes or watch.agrees(announced)):
         raise InputError(what="yes", given="nothing", allowed=f"`yes`, to send {announced}")
-    prompts = Prompts(
+    prompts = observation.Prompts(
         target=to,
         form="words" if question.prompts == "words" else "tokens",
         vocab_size=question.vocabulary or vocabulary,
         natural_ends=question.natural_ends,
         seed=question.seed,
     )
-    bounds = Bounds(
+    bounds = observation.Bounds(
         max_s=question.max_time,
         timeout_s=question.timeout,
         stall_s=question.stall,
@@ -344,21 +370,18 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
 
 def _run(
     question: ObserveQuestion,
-    traffic: Requests,
-    prompts: Prompts,
+    traffic: simulation.Requests,
+    prompts: observation.Prompts,
     bounds: Any,
     deployment: dict[str, Any],
     progress: Any,
-) -> ObservedRun:
+) -> observed.ObservedRun:
     from datetime import UTC, datetime
 
-    from rackline.lab.observation import observe_load
-    from rackline.validation.observed import ObservedRun
-
     started = datetime.now(UTC).replace(microsecond=0).isoformat()
-    found = observe_load(traffic, prompts, bounds, progress)
-    to: Target = prompts.target
-    return ObservedRun(
+    found = observation.observe_load(traffic, prompts, bounds, progress)
+    to: observation.Target = prompts.target
+    return observed.ObservedRun(
         run_id=f"{to.served_name} {started}",
         requests=found.requests,
         deployment=deployment,
@@ -380,7 +403,7 @@ _LOAD = (
 )  # fmt: skip
 
 
-def _ahead(question: ObserveQuestion, traffic: Requests) -> Ahead:
+def _ahead(question: ObserveQuestion, traffic: simulation.Requests) -> Ahead:
     inputs, outputs = int(traffic.input_len.sum()), int(traffic.output_len.sum())
     free = traffic.arrival_s if traffic.after is None else traffic.arrival_s[traffic.after < 0]
     usd_input, usd_output = question.usd_per_mtok_input, question.usd_per_mtok_output
@@ -413,16 +436,12 @@ def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any]
         raise InputError(what="chips" if question.chips is not None else "layout", given="without a cluster",
                          allowed="together with `on`")  # fmt: skip
     if question.layout is not None:
-        from rackline.parallel import parse_layout
-
-        layout = parse_layout(question.layout)
+        layout = parallel.parse_layout(question.layout)
         parts = {name: getattr(layout, name) for name in ("tp", "pp", "ep", "moe_tp", "attention_dp", "cp")}
         found["layout"] = {name: size for name, size in parts.items() if size > 1}
     if question.stack is not None:
-        from rackline.serving.stack import stack as find_stack
-
         name, _, version = question.stack.partition("=")
-        found["stack"] = find_stack(name).name
+        found["stack"] = serving.stack(name).name
         found |= {"stack_version": version} if version else {}
     found["precision"] = question.precision
     given = {"max_num_seqs": question.max_num_seqs, "max_num_batched_tokens": question.max_batched_tokens,
@@ -433,30 +452,27 @@ def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any]
     return found, vocabulary
 
 
-def _model(question: ObserveQuestion, watch: Watch) -> AnyModel:
+def _model(question: ObserveQuestion, watch: Watch) -> arch.AnyModel:
     if isinstance(question.model, str):
         return lookup_of(question, watch).model(question.model)
-    return cast("AnyModel", question.model)
+    return cast("arch.AnyModel", question.model)
 
 
 def _cluster(question: ObserveQuestion, records: dict[str, Any]) -> dict[str, Any]:
     """Chip and number of chips; the records of a cluster and a chip that are not in the catalogue."""
-    from rackline.catalog import names
-    from rackline.hardware import Cluster, chip_name_of, chip_record, cluster, cluster_record
-
-    on = cluster(question.on) if isinstance(question.on, str) else cast("Cluster", question.on)
-    if isinstance(question.on, str) and (on.name not in names("clusters") or on.chip.name not in names("chips")):
-        plain = cluster_record(question.on)
-        chip = chip_record(chip_name_of(plain, question.on))
+    on = hardware.cluster(question.on) if isinstance(question.on, str) else cast("hardware.Cluster", question.on)
+    if isinstance(question.on, str) and (
+        on.name not in catalog.names("clusters") or on.chip.name not in catalog.names("chips")
+    ):
+        plain = hardware.cluster_record(question.on)
+        chip = hardware.chip_record(hardware.chip_name_of(plain, question.on))
         records["chip"] = chip.model_dump(mode="json", by_alias=True, exclude_unset=True)
         records["cluster"] = {**plain.model_dump(mode="json", by_alias=True, exclude_unset=True), "chip": chip.name}
     return {"chip": on.chip.name, "num_chips": question.chips or on.num_chips}
 
 
-def _remark(run: ObservedRun, watch: Watch) -> None:
+def _remark(run: observed.ObservedRun, watch: Watch) -> None:
     """Say what the reader must know of a run."""
-    from rackline.units import format_seconds
-
     limits = run.generator
     if limits is not None and limits.binds:
         watch.warn(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 from rackline.errors import InputError, nearest_names
 from rackline.units import (
@@ -32,31 +32,36 @@ if TYPE_CHECKING:
     from rackline.parallel import Layout
     from rackline.passes import Calibration
 
-    Taken = TypeVar("Taken", contravariant=True)
-    Held = TypeVar("Held", covariant=True)
+Taken = TypeVar("Taken", contravariant=True)
+Held = TypeVar("Held", covariant=True)
 
-    class Reads(Generic[Taken, Held]):
-        """The type of a field that takes a text or a number and, once the question is made, holds the value of it."""
 
-        def __get__(self, question: object, kind: Any) -> Held: ...
-        def __set__(self, question: object, value: Taken) -> None: ...
+class Reads(Generic[Taken, Held]):
+    """The type of a field that takes a text or a number and, once the question is made, holds the value of it.
 
-    ModelLike = str | Path | AnyModel
-    ChipLike = str | Path | Chip
-    ClusterLike = str | Path | Cluster
-    CalibrationLike = str | Path | Calibration
-    Number = Reads[Quantity | None, float]
-    MaybeNumber = Reads[Quantity | None, float | None]
-    Numbers = Reads[Quantity | Sequence[Quantity] | None, tuple[float, ...]]
-    Whole = Reads[Quantity | None, int]
-    MaybeWhole = Reads[Quantity | None, int | None]
-    Text = Reads[str | None, str]
-    MaybeText = Reads[Quantity | None, str | None]
-    Texts = Reads[str | Sequence[str] | None, tuple[str, ...]]
-    Settings = Reads[Mapping[str, str | float] | Sequence[str] | str | None, tuple[str, ...]]
-    Precisions = Reads[str | None, str | tuple[str, ...]]
-    Limit = Reads[Quantity | None, float | str | None]
-    MaybeLayout = Reads[str | Layout | None, str | None]
+    Only type checkers read it.
+    """
+
+    def __get__(self, question: object, kind: Any) -> Held: ...
+    def __set__(self, question: object, value: Taken) -> None: ...
+
+
+ModelLike: TypeAlias = "str | Path | AnyModel"
+ChipLike: TypeAlias = "str | Path | Chip"
+ClusterLike: TypeAlias = "str | Path | Cluster"
+CalibrationLike: TypeAlias = "str | Path | Calibration"
+Number: TypeAlias = "Reads[Quantity | None, float]"
+MaybeNumber: TypeAlias = "Reads[Quantity | None, float | None]"
+Numbers: TypeAlias = "Reads[Quantity | Sequence[Quantity] | None, tuple[float, ...]]"
+Whole: TypeAlias = "Reads[Quantity | None, int]"
+MaybeWhole: TypeAlias = "Reads[Quantity | None, int | None]"
+Text: TypeAlias = "Reads[str | None, str]"
+MaybeText: TypeAlias = "Reads[Quantity | None, str | None]"
+Texts: TypeAlias = "Reads[str | Sequence[str] | None, tuple[str, ...]]"
+Settings: TypeAlias = "Reads[Mapping[str, str | float] | Sequence[str] | str | None, tuple[str, ...]]"
+Precisions: TypeAlias = "Reads[str | None, str | tuple[str, ...]]"
+Limit: TypeAlias = "Reads[Quantity | None, float | str | None]"
+MaybeLayout: TypeAlias = "Reads[str | Layout | None, str | None]"
 
 MOST_TOKENS = 1e9
 MOST_SECONDS = 86400.0

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.plan_parts import PlanInputs, PlanQuestion, engine_of, plan_inputs
 from rackline.api.resolve import named
 from rackline.api.stacks import Taken, answered_by, note_stacks, stacks_of
 from rackline.api.starting import KINDS, LAUNCH_AS, Starting, launch_options, manifests_of
-from rackline.api.uses import Use, use_lines, with_use
-from rackline.api.watch import Watch
+from rackline.api.traffic import Use, use_lines, with_use
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import write_text
 
@@ -391,6 +391,60 @@ def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
     interval=_interval,
     files={"launch_as": SideFile(option=LAUNCH_AS, write=_write_manifests)},
     refuse=_refuse,
+    entry=Entry(
+        group="Decide",
+        place=0,
+        line="The cheapest way to serve a model within latency limits.",
+        usual=("on", "input", "output", "tpot", "ttft", "chips", "precision", "layout", "traffic", "launch", "set"),
+        request={
+            "model": "llama-3.1-8b",
+            "on": "l40s-8",
+            "input": "2k",
+            "output": 500,
+            "tpot": "50ms",
+            "chips": 1,
+            "layout": "tp=1",
+            "precision": "fp8",
+            "serving": "aggregated",
+        },
+        is_long=True,
+        sweep_s=5.0,
+        sweep_results="best.",
+        view={
+            "id": "plan",
+            "place": 5,
+            "title": "Plan",
+            "question": "What is the cheapest way to serve this?",
+            "claims": ["C51", "C73"],
+            "figures": ["front", "step", "rejected"],
+            "fields": {
+                "model": "llama-3.1-70b",
+                "on": "dgx-h100",
+                "input": "2k",
+                "output": "500",
+                "tpot": "50ms",
+                "ttft": "2s",
+                "chips": "16",
+            },
+            "stop": "tpot",
+            "stops": ["50ms", "25ms"],
+        },
+        examples="""
+    rackline plan deepseek-v3 --on gb200-nvl72 \\
+      --input 4k --output 1k --tpot 30ms --ttft 2s
+    rackline plan llama-3.1-70b --on dgx-h100 \\
+      --input 1k --output 500 --precision fp8 --layout tp=4
+    rackline plan gpt-oss-120b --on dgx-b200 \\
+      --input 8k --output 1k --set hbm_bytes_per_s=20TB/s
+    rackline plan deepseek-v3 --on gb200-nvl72 --chips 16 \\
+      --prefill-on h100-96 --input 4k --output 1k --precision fp8
+    rackline plan deepseek-v3 --on gb200-nvl72 --input 4k --output 1k \\
+      --tpot 30ms --traffic 50M --peak-over-mean 1.8 --launch auto
+    rackline plan llama-3.1-70b --on dgx-h200 --input 2k --output 500 \\
+      --what-if hbm_bandwidth=3TB/s:12TB/s:4 --plot what-if.svg
+    rackline plan ./config.json --on dgx-h200 --input 4k --output 1k --json
+""",
+    ),
 )
 def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
     """The cheapest way to serve a model on a cluster under latency limits.

@@ -24,9 +24,9 @@ from rackline.api.traffic import cache_rules_of, mixture_of, sessions_of, tiers_
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
+    from rackline.api.answer import Watch
     from rackline.api.option import ClusterLike, MaybeLayout, MaybeNumber, MaybeWhole, Number, Texts
     from rackline.api.question import Question
-    from rackline.api.watch import Watch
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
     from rackline.parallel import Layout

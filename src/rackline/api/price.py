@@ -2,27 +2,226 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rackline.api.answer import Answer, asks
-from rackline.api.demand import USUAL_OUTPUT, fleet_question, requests_of, sold_to
-from rackline.api.model_options import media_of, with_media
-from rackline.api.price_question import PriceQuestion
+import numpy as np
+
+from rackline.api.answer import Answer, Watch, asks
+from rackline.api.groups import CONFIDENCE, PUE, Served
+from rackline.api.model_options import MediaQuestion, media_of, with_media
+from rackline.api.option import MOST_SECONDS, MOST_USD, option, shared, tokens
+from rackline.api.plan import searched
+from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of, traffic_of
+from rackline.api.question import defaults, question
 from rackline.api.resolve import check_context, resolve
-from rackline.api.selling import SearchedWays, offer_of, rent_of
+from rackline.api.selling import CALIBRATION, MOST_MARGIN, SearchedWays, offer_of, rent_of
 from rackline.api.stacks import estimated_by, stacks_of
-from rackline.api.uses import Use, use_lines
-from rackline.api.watch import Watch
+from rackline.api.traffic import Use, mixture_of, record_of, use_lines, with_use
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
+from rackline.late import late
+from rackline.units import format_usd
+
+with late:
+    from rackline import parallel, pricing
+    from rackline import system as systems_of
+    from rackline.bands import intervals
+    from rackline.bands import stacks as bands_stacks
+    from rackline.pricing import costs, offered
+    from rackline.report import figure, pricing_figures, pricing_report
+    from rackline.search import fleet as search_fleet
+    from rackline.serving import workload
 
 if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike
-    from rackline.bands.stacks import Stacks
-    from rackline.pricing import Offered
-    from rackline.report.figure import Figure
-    from rackline.system import System
+    from rackline.api.option import CalibrationLike, MaybeLayout, MaybeNumber, Number, Numbers
+
+
+@question
+class PriceQuestion(Served, MediaQuestion):
+    """What to charge for a deployment: input, output, cached input, cache writes, batch, flex and fast modes?"""
+
+    ask: ClassVar[str] = "price"
+
+    layout: MaybeLayout = option(
+        "text",
+        "parallel layout such as tp=8; by default the cheapest of each mode and context tier",
+        default=None,
+    )
+    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
+    margin: Number = option(
+        "fraction",
+        "margin over cost (price / cost − 1), such as 30%",
+        default="30%",
+        unit="1",
+        maximum=MOST_MARGIN,
+        zero=True,
+    )
+    utilisation: Number = option(
+        "fraction", "utilisation: share of chip-hours filled by standard traffic", default="60%", unit="1"
+    )
+    contexts: Numbers = tokens(
+        "longest prompt of each context tier, such as 32k,200k,1M", default="32k,128k", several=True
+    )
+    output: MaybeNumber = tokens("output tokens that a request adds to the context; 1k by default", default=None)
+    tpot: MaybeNumber = option(
+        "seconds",
+        "limit on time per output token in the standard mode, of the mean; 50ms by default",
+        default=None,
+        unit="s",
+        maximum=MOST_SECONDS,
+    )
+    fast: Numbers = option(
+        "count",
+        "speed-ups of the fast modes over the standard one, such as 1.5,2.5; below 2 a mode is called priority",
+        default="1.5,2.5",
+        unit="1",
+        minimum=1.0,
+        maximum=1e3,
+        several=True,
+    )
+    lifetimes: Numbers = option(
+        "seconds",
+        "lifetimes of cache writes, such as 5min,1h",
+        default="5min,1h,24h",
+        unit="s",
+        maximum=1e10,
+        several=True,
+    )
+    margin_at: str = option(
+        "text",
+        "prompts at which the margin is earned: mean (all of a tier, as many in each doubling of the length) or "
+        "longest (no prompt of a tier is sold below its cost)",
+        default="mean",
+        choices=("mean", "longest"),
+    )
+    purchase: MaybeNumber = option(
+        "usd_per_hour",
+        "purchase price per chip with its share of host, network and building, in USD, instead of a rent",
+        default=None,
+        unit="USD",
+        maximum=1e9,
+    )
+    years: Number = option(
+        "count", "depreciation period of purchased hardware", default="4", unit="year", maximum=100.0
+    )
+    electricity_price: Number = option(
+        "usd_per_hour",
+        "electricity price in USD per kWh; an assumption",
+        default="0.08",
+        unit="USD/kWh",
+        maximum=MOST_USD,
+        zero=True,
+    )
+    pue: Number = shared(PUE, default="1")
+    confidence: MaybeNumber = shared(CONFIDENCE, default=None)
+
+
+USUAL_OUTPUT, USUAL_TPOT_S = 1000.0, 0.05
+_TRAFFIC = ("traffic", "requests", "users")
+
+
+def requests_of(question: PriceQuestion) -> tuple[PriceQuestion, Use | None, workload.Mixture | None]:
+    """The question with its answers' length and its limit, what a use gave, and the lengths of the requests.
+
+    Raises:
+        InputError: lengths that are given in two ways, prompts beyond the last context tier.
+    """
+    use, mixture = None, mixture_of(question, "output")
+    if mixture is not None:
+        question = replace(question, output=mixture.mean(mixture.output_len))
+    if question.use is not None:
+        question, use = with_use(question)
+        output_len = question.output or USUAL_OUTPUT
+        prompts = np.array([record_of(question.use).input_len])
+        mixture = mixture or workload.Mixture.of(1.0, prompts, np.array([output_len]), name=use.name)
+    elif question.tpot is None:
+        question = replace(question, tpot=USUAL_TPOT_S)
+    if question.output is None:
+        question = replace(question, output=USUAL_OUTPUT)
+    longest = float(mixture.input_len.max()) if mixture is not None else 0.0
+    last = max(question.contexts)
+    if longest > last:
+        tiers = ",".join(f"{step:.0f}" for step in (*question.contexts, longest))
+        allowed = f"tiers that hold every prompt, up to {longest:,.0f} tokens"
+        raise InputError(what="contexts", given=f"{last:.0f}", allowed=allowed, nearest=tiers)
+    return question, use, mixture
+
+
+def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
+    """The plan whose fleet serves the traffic of a question; None without traffic.
+
+    Raises:
+        InputError: two kinds of traffic, an option of traffic without it, a utilisation beside it.
+    """
+    files = question.mix is not None or question.trace is not None
+    first = min(question.contexts)
+    plain = question.use is None and not files
+    one = plan_question_of(
+        question,
+        output=None if files else question.output,
+        **({"input": _mean_prompt(first)} if plain else {}),
+    )
+
+    traffic, _ = traffic_of(one, workload.Workload(input_len=1.0, output_len=max(question.output or 2.0, 2.0)))
+    if traffic is None:
+        return None
+    if question.utilisation != defaults(type(question))["utilisation"]:
+        (name,) = question.given(*_TRAFFIC)
+        allowed = f"either a utilisation or `{name}`, from which it follows"
+        raise InputError(what="utilisation", given=question.utilisation, allowed=allowed)
+    return one
+
+
+def _mean_prompt(until_len: float) -> float:
+    return costs.PromptLengths(from_len=0.0, until_len=until_len).mean
+
+
+def sold_to(
+    one: PlanQuestion, sheet: pricing.Offered, ways: SearchedWays, steps: Sequence[float], watch: Watch
+) -> pricing.Offered:
+    """The sheet at the utilisation that traffic leaves: its requests pay the rent of their fleet with the margin.
+
+    Args:
+        one: the plan of the fleet.
+        ways: to which the sheet's prices belong, at any utilisation.
+        steps: longest prompt of each context tier [tokens].
+    """
+    full, _ = with_use(one)
+    asked = plan_inputs(full, watch)
+    with watch.moving("planning the fleet that serves the traffic"):
+        found = searched(asked)
+    fleet, work, best = (
+        search_fleet.plan_fleet(asked.traffic, found, None, asked.users),
+        asked.demand.workload,
+        found.best,
+    )
+    if fleet is None or fleet.usd_per_hour is None or best is None:
+        watch.warn(f"no fleet serves this traffic, utilisation is assumed: {found.reason}")
+        return sheet
+    of_one = workload.Mixture.of(1.0, np.array([work.input_len]), np.array([work.output_len]))
+    mixture = work.mixture or of_one
+    paid = sheet.request_usd(mixture, work.cache_hit)
+    if paid is None or isnan(paid):
+        watch.warn("some of these requests are not sold, utilisation is assumed")
+        return sheet
+    terms, rate = sheet.terms, fleet.traffic.tokens_per_s / work.output_len
+    needed = fleet.usd_per_hour / 3600.0 * (1.0 + terms.margin)
+    used = min(terms.utilisation * paid * rate / needed, 1.0)
+    again = pricing.offer_prices(ways, sheet.rent, replace(terms, utilisation=used), steps=steps)
+    return replace(
+        again,
+        demand=offered.Demand(
+            fleet=fleet,
+            engine=best.label(),
+            input_len=work.input_len,
+            cached_len=work.cached_tokens,
+            output_len=work.output_len,
+            request_usd=again.request_usd(mixture, work.cache_hit) or paid,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,21 +236,19 @@ class Priced:
 
     json_keys: ClassVar = ("*offered", "use", "stacks")
 
-    offered: Offered
+    offered: pricing.Offered
     use: Use | None = None
-    stacks: Stacks | None = None
+    stacks: bands_stacks.Stacks | None = None
 
 
 def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
     from rich.text import Text
 
-    from rackline.report.pricing_report import demand_report, offered_report
-
     found = answer.result.offered
-    yield offered_report(found)
+    yield pricing_report.offered_report(found)
     if found.demand is not None:
         yield ""
-        yield demand_report(found.demand, found.terms)
+        yield pricing_report.demand_report(found.demand, found.terms)
     yield from use_lines(answer.result.use)
     line = _interval(answer)
     if line:
@@ -60,20 +257,16 @@ def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
 
 def _interval(answer: Answer[PriceQuestion, Priced]) -> str:
     """What measured servers of this kind deviate by, of the first tier that is sold."""
-    from rackline.bands.intervals import interval_line, of_deployment
-
     tiers = answer.result.offered.tiers
     sold = next((tier for tier in tiers if tier.deployment and not tier.reason), None)
     if sold is None or sold.deployment is None:
         return ""
     usd = {"usd_per_mtok_input": sold.input_usd * 1e6, "usd_per_mtok_output": sold.output_usd * 1e6}
-    line = interval_line(of_deployment(sold.deployment, usd))
+    line = intervals.interval_line(intervals.of_deployment(sold.deployment, usd))
     return f"{sold.name}: {line}" if line else ""
 
 
 def _summary(answer: Answer[PriceQuestion, Priced]) -> str:
-    from rackline.units import format_usd
-
     found = answer.result.offered
     standard = next((tier for tier in found.tiers if tier.mode == "standard"), found.tiers[0])
     deployment = standard.deployment
@@ -89,16 +282,12 @@ def _rows(answer: Answer[PriceQuestion, Priced]) -> Iterable[Any]:
     return answer.result.offered.tiers
 
 
-def _figure(answer: Answer[PriceQuestion, Priced]) -> Figure:
-    from rackline.report.pricing_figures import offered_figure
-
-    return offered_figure(answer.result.offered)
+def _figure(answer: Answer[PriceQuestion, Priced]) -> figure.Figure:
+    return pricing_figures.offered_figure(answer.result.offered)
 
 
-def _modes(answer: Answer[PriceQuestion, Priced]) -> Figure:
-    from rackline.report.pricing_figures import modes_figure
-
-    return modes_figure(answer.result.offered)
+def _modes(answer: Answer[PriceQuestion, Priced]) -> figure.Figure:
+    return pricing_figures.modes_figure(answer.result.offered)
 
 
 @asks(
@@ -108,6 +297,38 @@ def _modes(answer: Answer[PriceQuestion, Priced]) -> Figure:
     rows=_rows,
     figures={"price": _figure, "modes": _modes},
     interval=_interval,
+    entry=Entry(
+        group="Decide",
+        place=2,
+        line="What to charge: input, output, cache, batch, fast modes.",
+        usual=("layout", "precision", "contexts", "output", "margin", "utilisation", "tpot", "rent"),
+        request={"model": "llama-3.1-8b", "on": "dgx-h100", "layout": "tp=1"},
+        is_long=True,
+        sweep_s=1.0,
+        sweep_results="tiers.0.",
+        view={
+            "id": "charge",
+            "place": 10,
+            "title": "Charge",
+            "question": "What should one charge?",
+            "claims": ["C96", "C108", "C109", "C119"],
+            "figures": ["price"],
+            "fields": {
+                "model": "deepseek-v3",
+                "on": "gb200-nvl72",
+                "layout": "ep=8,attention_dp=8",
+                "margin": "0.5",
+                "output": "",
+            },
+            "stop": "margin",
+            "stops": ["0", "0.5"],
+        },
+        examples="""
+    rackline price llama-3.1-70b --on dgx-h100 --precision fp8 --layout tp=8
+    rackline price deepseek-v3 --on dgx-h200 --contexts 32k,128k \\
+      --margin 50% --utilisation 40% --purchase 40000 --pue 1.2 --json
+""",
+    ),
 )
 def price(question: PriceQuestion, watch: Watch) -> Priced:
     """What to charge: input, output, cached input, cache writes, batch, flex and fast modes.
@@ -126,7 +347,7 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
     of_traffic = fleet_question(asked)
     media = media_of(asked, watch)
 
-    def system_of(calibration: CalibrationLike) -> System:
+    def system_of(calibration: CalibrationLike) -> systems_of.System:
         found = resolve(replace(asked, calibration=calibration), watch)
         return replace(found, model=with_media(found.model, media))
 
@@ -138,13 +359,9 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         usd_per_kwh=asked.electricity_price,
         pue=asked.pue,
     )
-    from rackline.bands.intervals import headroom_of
-    from rackline.parallel import matching_layouts
-    from rackline.pricing import Terms, offer_prices
-
     steps, output_len = asked.contexts, asked.output or USUAL_OUTPUT
     check_context(systems[0].model, max(steps) + output_len, watch)
-    terms = Terms(
+    terms = pricing.Terms(
         margin=asked.margin,
         earned_at="longest" if asked.margin_at == "longest" else "mean",
         utilisation=asked.utilisation,
@@ -155,10 +372,10 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         mixture=mixture,
     )
 
-    def ways_of(system: System) -> SearchedWays:
+    def ways_of(system: systems_of.System) -> SearchedWays:
         cluster = replace(system.cluster, usd_per_chip_hour=rent.usd_per_chip_hour)
-        layouts = matching_layouts(asked.layout, system.model, cluster.num_chips)
-        headroom = headroom_of(asked.confidence, system)
+        layouts = parallel.matching_layouts(asked.layout, system.model, cluster.num_chips)
+        headroom = intervals.headroom_of(asked.confidence, system)
         return SearchedWays(system=replace(system, cluster=cluster), layouts=layouts, headroom=headroom)
 
     first = terms.prompts(0.0, steps[0])
@@ -166,7 +383,7 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         system, stacks = estimated_by(asked, systems, lambda one: offer_of(ways_of(one), first, terms, rent), watch)
     model, cluster, ways = system.model, system.cluster, ways_of(system)
     with watch.moving("searching for the cheapest deployment of each mode and context tier"):
-        found = offer_prices(ways, rent, terms, steps=list(steps))
+        found = pricing.offer_prices(ways, rent, terms, steps=list(steps))
     if found.deployment is None:
         raise InputError(
             what="deployment",

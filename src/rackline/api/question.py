@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 from rackline.api.option import Option, absent, limit, option, shared, tokens, whole
-from rackline.api.verbs import function_name
+from rackline.api.verbs import entries
 from rackline.errors import InputError, nearest_names
 
 Kind = TypeVar("Kind")
@@ -205,7 +205,7 @@ def python_of(question: Question) -> str:
     words: list[str] = []
     for name, value in question.changed().items():
         words.append(_python(value) if known[name].positional else f"{name}={_python(value)}")
-    return f"rl.{function_name(question.ask)}({', '.join(words)})"
+    return f"rl.{entries()[question.ask].function}({', '.join(words)})"
 
 
 def _python(value: Any) -> str:

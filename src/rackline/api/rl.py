@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, CHIPS, MEMORY_FRACTION, PRECISION, PRICE, OnCluster
-from rackline.api.option import MOST_TOKENS, option, shared, whole
+from rackline.api.option import (
+    MOST_TOKENS,
+    CalibrationLike,
+    MaybeLayout,
+    MaybeNumber,
+    MaybeWhole,
+    ModelLike,
+    Number,
+    Text,
+    Whole,
+    option,
+    shared,
+    whole,
+)
 from rackline.api.question import question
-from rackline.api.resolve import named, resolve_on
-from rackline.api.watch import Watch
+from rackline.api.resolve import lookup_of, named, resolve_on
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
+from rackline.late import late
+from rackline.units import format_seconds, format_usd
 
-if TYPE_CHECKING:
-    from rackline.api.option import (
-        CalibrationLike,
-        MaybeLayout,
-        MaybeNumber,
-        MaybeWhole,
-        ModelLike,
-        Number,
-        Text,
-        Whole,
-    )
-    from rackline.arch import Model
-    from rackline.posttraining.plan import RlPlan, Schedule
-    from rackline.report.figure import Figure
+with late:
+    from rackline import arch, parallel
+    from rackline.posttraining import job as posttraining_job
+    from rackline.posttraining import plan as posttraining_plan
+    from rackline.report import figure, rl_report
+    from rackline.training import runs
+
 
 Algorithm = Literal["grpo", "dapo", "ppo"]
 Mode = Literal["sync", "one-step-off", "async"]
@@ -117,15 +125,11 @@ class RlQuestion(OnCluster):
     price: MaybeNumber = shared(PRICE, default=None)
 
 
-def _text(answer: Answer[RlQuestion, RlPlan], width: int) -> Iterable[Any]:
-    from rackline.report.rl_report import rl_report
-
-    yield rl_report(answer.result, width=width)
+def _text(answer: Answer[RlQuestion, posttraining_plan.RlPlan], width: int) -> Iterable[Any]:
+    yield rl_report.rl_report(answer.result, width=width)
 
 
-def _summary(answer: Answer[RlQuestion, RlPlan]) -> str:
-    from rackline.units import format_seconds, format_usd
-
+def _summary(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> str:
     plan = answer.result
     if plan.best is None or plan.run is None:
         return plan.reason
@@ -137,25 +141,41 @@ def _summary(answer: Answer[RlQuestion, RlPlan]) -> str:
     )
 
 
-def _rows(answer: Answer[RlQuestion, RlPlan]) -> Iterable[Any]:
+def _rows(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> Iterable[Any]:
     best = answer.result.best
     return () if best is None else best.parts
 
 
-def _gantt(answer: Answer[RlQuestion, RlPlan]) -> Figure:
-    from rackline.report.rl_report import rl_gantt
-
-    return rl_gantt(answer.result)
+def _gantt(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> figure.Figure:
+    return rl_report.rl_gantt(answer.result)
 
 
-def _running(answer: Answer[RlQuestion, RlPlan]) -> Figure:
-    from rackline.report.rl_report import running_figure
-
-    return running_figure(answer.result)
+def _running(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> figure.Figure:
+    return rl_report.running_figure(answer.result)
 
 
-@asks(RlQuestion, text=_text, summary=_summary, rows=_rows, figures={"step": _gantt, "tail": _running})
-def rl(question: RlQuestion, watch: Watch) -> RlPlan:
+@asks(
+    RlQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"step": _gantt, "tail": _running},
+    entry=Entry(
+        group="Decide",
+        place=5,
+        line="A step of reinforcement learning: split, layouts, time, cost.",
+        usual=("prompts", "generations", "input", "output", "longest", "algorithm", "mode", "chips", "steps", "set"),
+        request={"model": "qwen3-8b", "on": "dgx-h100", "chips": 16, "output": "1k"},
+        is_long=True,
+        examples="""
+    rackline rl qwen3-32b --on gb200-nvl72 --chips 32 --prompts 64 \\
+      --generations 32 --output 3k --longest 4k --mode one-step-off
+    rackline rl llama-3.1-8b --on dgx-h100 --chips 16 --mode async \\
+      --staleness 4 --in-flight --plot step.svg
+""",
+    ),
+)
+def rl(question: RlQuestion, watch: Watch) -> posttraining_plan.RlPlan:
     """A step of reinforcement learning: rollouts, log-probabilities, updates, weights back to the engines.
 
     Finds the split of the chips and both layouts, says what decides the time and what a part twice as fast would give.
@@ -168,18 +188,13 @@ def rl(question: RlQuestion, watch: Watch) -> RlPlan:
     """
     model, cluster = named(question, watch)
 
-    from rackline.parallel import matching_layouts
-    from rackline.posttraining.job import AnswerLengths, RlJob
-    from rackline.posttraining.plan import rl_plan
-    from rackline.training.runs import parse_train_layout
-
     policy = _with_layers(model, "model")
-    job = RlJob.of(
+    job = posttraining_job.RlJob.of(
         resolve_on(question, policy, cluster, watch, question.calibration),
         prompts=question.prompts,
         generations=question.generations,
         prompt_len=question.input,
-        lengths=AnswerLengths(mean=question.output, spread=question.spread, longest=question.longest),
+        lengths=posttraining_job.AnswerLengths(mean=question.output, spread=question.spread, longest=question.longest),
         train_stack=question.train_stack or "",
         train_precision=question.train_precision,
         algorithm=question.algorithm,
@@ -191,13 +206,13 @@ def rl(question: RlQuestion, watch: Watch) -> RlPlan:
     layout, fixed = question.gen_layout, question.train_layout
     gen_chips = question.gen_chips
     with watch.moving("searching splits and layouts"):
-        return rl_plan(
+        return posttraining_plan.rl_plan(
             job,
             _schedule(question, gen_chips),
             steps=question.steps,
             gen_chips=gen_chips,
-            gen_layouts=matching_layouts(layout, policy, gen_chips or cluster.num_chips) if layout else None,
-            train_fixed=parse_train_layout(fixed) if fixed else {},
+            gen_layouts=parallel.matching_layouts(layout, policy, gen_chips or cluster.num_chips) if layout else None,
+            train_fixed=runs.parse_train_layout(fixed) if fixed else {},
         )
 
 
@@ -205,14 +220,12 @@ _LAGS: dict[Mode, int] = {"sync": 0, "one-step-off": 1, "async": 2}
 """Steps by which answers lag behind the weights, where nothing is asked for; with async it may be more."""
 
 
-def _schedule(question: RlQuestion, gen_chips: int | None) -> Schedule:
-    from rackline.posttraining.plan import Schedule
-
+def _schedule(question: RlQuestion, gen_chips: int | None) -> posttraining_plan.Schedule:
     lag = question.staleness
     if lag is not None and question.mode != "async":
         raise InputError(what="--staleness", given=lag, allowed="only with --mode async", nearest="--mode async")
     usual = _LAGS[question.mode]
-    return Schedule(
+    return posttraining_plan.Schedule(
         mode=question.mode,
         colocated=not (question.separate or usual > 0 or gen_chips is not None),
         staleness=lag or usual,
@@ -221,16 +234,12 @@ def _schedule(question: RlQuestion, gen_chips: int | None) -> Schedule:
     )
 
 
-def _with_layers(model: object, what: str) -> Model:
-    from rackline.arch import Model
-
-    if not isinstance(model, Model):
+def _with_layers(model: object, what: str) -> arch.Model:
+    if not isinstance(model, arch.Model):
         raise InputError(what=what, given=getattr(model, "name", model), allowed="a model whose layers are known")
     return model
 
 
-def _reward(question: RlQuestion, watch: Watch) -> Model:
-    from rackline.api.resolve import lookup_of
-
+def _reward(question: RlQuestion, watch: Watch) -> arch.Model:
     given = question.reward
     return _with_layers(lookup_of(question, watch).model(given) if isinstance(given, str) else given, "--reward")

@@ -29,11 +29,10 @@ from typing import (
 import numpy as np
 from pydantic import BaseModel
 
-from rackline.api.answer import SCHEMA_VERSION, Answer, Verbatim, asks, find_verb
+from rackline.api.answer import SCHEMA_VERSION, Answer, Verbatim, Watch, asks, find_verb
 from rackline.api.option import Option, option
 from rackline.api.question import Question, defaults, options, question, written_defaults
-from rackline.api.verbs import MODULES
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry, entries
 from rackline.plain import json_keys
 
 Schema = dict[str, Any]
@@ -338,7 +337,23 @@ def _rows(answer: Answer[SchemaQuestion, dict[str, Any]]) -> Iterable[Any]:
             yield {"ask": name, "option": key, "help": value.get("description"), "unit": value.get("unit")}
 
 
-@asks(SchemaQuestion, text=_text, summary=_summary, rows=_rows)
+@asks(
+    SchemaQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    entry=Entry(
+        group="Programs",
+        place=1,
+        line="JSON Schema of questions and of answers.",
+        request={"name": "fit"},
+        examples="""
+    rackline schema
+    rackline schema plan
+    rackline schema plan --answers
+""",
+    ),
+)
 def schema(question: SchemaQuestion, watch: Watch) -> dict[str, Any]:
     """Questions as JSON Schema: their options with units, defaults, bounds and help; or the JSON of their answers.
 
@@ -349,7 +364,7 @@ def schema(question: SchemaQuestion, watch: Watch) -> dict[str, Any]:
         >>> rl.schema("fit", answers=True).result["$defs"]["fit"]["properties"]["reason"]["type"]
         'string'
     """
-    names = MODULES if question.name is None else (find_verb(question.name).question.ask,)
+    names = tuple(entries()) if question.name is None else (find_verb(question.name).question.ask,)
     return {
         "$schema": DRAFT,
         "title": f"{'answers' if question.answers else 'questions'} of rackline",

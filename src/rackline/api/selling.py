@@ -10,8 +10,8 @@ from rackline.api.option import Option
 from rackline.errors import InputError
 
 if TYPE_CHECKING:
+    from rackline.api.answer import Watch
     from rackline.api.stacks import Offer
-    from rackline.api.watch import Watch
     from rackline.hardware import Cluster
     from rackline.parallel import Layout
     from rackline.pricing import PromptLengths, Rent, Terms, TokenCosts, Way

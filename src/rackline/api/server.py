@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from rackline.api.answer import Served, Watch
 from rackline.api.option import MOST_CHIPS
 from rackline.api.question import options
 from rackline.api.resolve import cluster_of, resolve_on
 from rackline.api.simulate_question import RESERVES, SimulateQuestion
 from rackline.api.traffic import cache_rules_of, tiers_of
 from rackline.errors import InputError, nearest_names
+from rackline.late import late
 from rackline.units import parse_count, parse_whole
 
-if TYPE_CHECKING:
-    from rackline.api.watch import Served, Watch
-    from rackline.arch import AnyModel
-    from rackline.hardware import Cluster
-    from rackline.parallel import Deployment, Layout
-    from rackline.search.choice import Energy
-    from rackline.serving.capacity import Capacity
-    from rackline.serving.speculative import Speculation
-    from rackline.serving.stack import Stack
-    from rackline.simulation import CacheConfig, Handover, Pool, Requests, Result
-    from rackline.simulation.metrics import Costs
-    from rackline.system import System
+with late:
+    from rackline import arch, hardware, parallel, serving, simulation
+    from rackline import system as systems
+    from rackline.parallel import memory
+    from rackline.report import simulate_report
+    from rackline.search import choice, served
+    from rackline.search import energy as search_energy
+    from rackline.serving import speculative
+    from rackline.simulation import metrics
+    from rackline.simulation import router as simulation_router
+
 
 COMPARED = (
     "on", "chips", "policy", "layout", "replicas", "router", "max_batched_tokens", "max_num_seqs", "kv_tokens",
@@ -61,14 +62,14 @@ class Server:
         "max_batched_tokens=pool.spec.max_batched_tokens",
     )
 
-    deployment: Deployment
-    pool: Pool
+    deployment: parallel.Deployment
+    pool: simulation.Pool
     router: str
-    prefill: Handover | None
+    prefill: simulation.Handover | None
     beyond_s: float
     chips: int
     prefill_chips: int
-    prefill_layout: Layout | None = None
+    prefill_layout: parallel.Layout | None = None
 
     @property
     def prefill_replicas(self) -> int:
@@ -81,33 +82,29 @@ class Server:
         price = self.deployment.cluster.usd_per_chip_hour
         return None if price is None else price * self.chips / 3600.0
 
-    def costs(self, result: Result) -> Costs | None:
+    def costs(self, result: simulation.Result) -> metrics.Costs | None:
         """Costs of the tokens of a run; None without a price."""
-        from rackline.search.served import prompt_cost_share
-
         if self.usd_per_s is None:
             return None
         front = self.prefill_replicas * self.prefill_chips
-        share = front / self.chips if front else prompt_cost_share(result, self.pool)
+        share = front / self.chips if front else served.prompt_cost_share(result, self.pool)
         return result.usd_per_mtok(self.usd_per_s, share)
 
-    def energy(self, result: Result) -> Energy | None:
+    def energy(self, result: simulation.Result) -> choice.Energy | None:
         """Power and energy of a run; None where nothing ended or is known of the chips."""
-        from rackline.search.energy import FrontPool, run_energy
-
         if self.prefill is None:
-            return run_energy(result, self.pool, self.deployment, self.chips)
+            return search_energy.run_energy(result, self.pool, self.deployment, self.chips)
         ahead = self.prefill_replicas * self.prefill_chips
-        front = FrontPool(
+        front = search_energy.FrontPool(
             pool=self.prefill.pool,
             deployment=replace(self.deployment, layout=self.prefill_layout or self.deployment.layout),
             chips=ahead,
         )
-        return run_energy(result, self.pool, self.deployment, self.chips - ahead, front)
+        return search_energy.run_energy(result, self.pool, self.deployment, self.chips - ahead, front)
 
     def serve(
-        self, requests: Requests, skip_bad: bool, progress: Served | None, *, keep_passes: bool = False
-    ) -> Result:
+        self, requests: simulation.Requests, skip_bad: bool, progress: Served | None, *, keep_passes: bool = False
+    ) -> simulation.Result:
         """Serve requests.
 
         Args:
@@ -115,9 +112,7 @@ class Server:
             progress: is told how far it is.
             keep_passes: keep a record of each pass.
         """
-        from rackline.simulation import simulate
-
-        return simulate(
+        return simulation.simulate(
             requests,
             self.pool,
             router=self.router,
@@ -128,7 +123,7 @@ class Server:
             keep_passes=keep_passes,
         )
 
-    def title(self, requests: Requests) -> str:
+    def title(self, requests: simulation.Requests) -> str:
         """Description of the server and its requests."""
         d = self.deployment
         front = f" + {self.prefill_replicas} for prompts" if self.prefill else ""
@@ -138,7 +133,9 @@ class Server:
         )
 
 
-def other_server(question: SimulateQuestion, cluster: Cluster, text: str) -> tuple[SimulateQuestion, Cluster]:
+def other_server(
+    question: SimulateQuestion, cluster: hardware.Cluster, text: str
+) -> tuple[SimulateQuestion, hardware.Cluster]:
     """Another server: "policy=prefill-first,max-num-seqs=64"; a value's own commas are written as "+".
 
     Another cluster ("on=dgx-h200,chips=4") comes with its own chips and prices.
@@ -172,7 +169,12 @@ def other_server(question: SimulateQuestion, cluster: Cluster, text: str) -> tup
 
 
 def server_of(
-    question: SimulateQuestion, model: AnyModel, cluster: Cluster, hash_tokens: int, longest: int, watch: Watch
+    question: SimulateQuestion,
+    model: arch.AnyModel,
+    cluster: hardware.Cluster,
+    hash_tokens: int,
+    longest: int,
+    watch: Watch,
 ) -> Server:
     """Find layout, stack and pool.
 
@@ -183,21 +185,17 @@ def server_of(
     Raises:
         InputError: options that contradict each other, or more chips than the cluster has.
     """
-    from rackline.parallel import parse_layout
-    from rackline.simulation import pool_of
-    from rackline.simulation.router import router as find_router
-
-    find_router(question.router)
+    simulation_router.router(question.router)
     system = _with_numbers(question, resolve_on(question, model, cluster, watch))
     stack = system.stack
     given = question.layout
-    layout = parse_layout(given, model) if given else _smallest(system, longest, question.block_size, watch)
+    layout = parallel.parse_layout(given, model) if given else _smallest(system, longest, question.block_size, watch)
     deployment = system.deployment(layout)
     front_given = question.prefill_layout
-    front_layout = parse_layout(front_given, model) if front_given else layout
+    front_layout = parallel.parse_layout(front_given, model) if front_given else layout
     replicas, front, used = _sizes(question, cluster, layout, front_layout)
     cache = _cache(question, deployment, hash_tokens, longest)
-    pool = pool_of(
+    pool = simulation.pool_of(
         deployment,
         stack,
         cache=replace(cache, pool_tokens=question.kv_tokens),
@@ -219,12 +217,14 @@ def server_of(
     )
 
 
-def _with_numbers(question: SimulateQuestion, system: System) -> System:
+def _with_numbers(question: SimulateQuestion, system: systems.System) -> systems.System:
     """The same with the numbers of the stack that were given."""
     return replace(system, stack=replace(system.stack, **question.given("max_batched_tokens", "max_num_seqs")))
 
 
-def _sizes(question: SimulateQuestion, cluster: Cluster, layout: Layout, front_layout: Layout) -> tuple[int, int, int]:
+def _sizes(
+    question: SimulateQuestion, cluster: hardware.Cluster, layout: parallel.Layout, front_layout: parallel.Layout
+) -> tuple[int, int, int]:
     """Replicas that decode, replicas that prefill, chips of both."""
     front = question.prefill_replicas or 0
     left = cluster.num_chips - front * front_layout.chips_per_replica
@@ -241,15 +241,14 @@ def _sizes(question: SimulateQuestion, cluster: Cluster, layout: Layout, front_l
     return replicas, front, used
 
 
-def _cache(question: SimulateQuestion, deployment: Deployment, hash_tokens: int, longest: int) -> CacheConfig:
+def _cache(
+    question: SimulateQuestion, deployment: parallel.Deployment, hash_tokens: int, longest: int
+) -> simulation.CacheConfig:
     """The KV cache of both pools."""
-    from rackline.parallel.memory import kv_size
-    from rackline.simulation import CacheConfig
-
     block_size = question.block_size
-    size = kv_size(deployment.model, deployment.layout, deployment.precision)
+    size = memory.kv_size(deployment.model, deployment.layout, deployment.precision)
     tiers = question.tier
-    return CacheConfig(
+    return simulation.CacheConfig(
         block_size=block_size,
         longest=longest,
         reserve=next((known for known in RESERVES if known == question.reserve), None),
@@ -263,40 +262,35 @@ def _cache(question: SimulateQuestion, deployment: Deployment, hash_tokens: int,
 
 def _prefill(
     question: SimulateQuestion,
-    deployment: Deployment,
-    layout: Layout,
+    deployment: parallel.Deployment,
+    layout: parallel.Layout,
     replicas: int,
-    stack: Stack,
-    cache: CacheConfig,
-) -> Handover:
+    stack: serving.Stack,
+    cache: simulation.CacheConfig,
+) -> simulation.Handover:
     """The prefill pool, and its KV cache transfer."""
-    from rackline.parallel.memory import kv_size
-    from rackline.simulation import Handover, pool_of
-
     link = question.kv_link
-    size = kv_size(deployment.model, layout, deployment.precision)
+    size = memory.kv_size(deployment.model, layout, deployment.precision)
     grown = float(size.bytes_per_token)
     hop_s = 0.0 if deployment.calibration.is_unit else deployment.cluster.levels[-1].latency_s
-    return Handover(
-        pool=pool_of(deployment, stack, cache=cache, policy_name=question.policy, replicas=replicas),
+    return simulation.Handover(
+        pool=simulation.pool_of(deployment, stack, cache=cache, policy_name=question.policy, replicas=replicas),
         tokens_per_s=link / grown if grown else inf,
         latency_s=hop_s + float(size.fixed_bytes) / link,
     )
 
 
-def _speculation(text: str | None) -> Speculation:
-    from rackline.serving.speculative import PLAIN, Speculation, usual_speculation
-
+def _speculation(text: str | None) -> speculative.Speculation:
     if text is None:
-        return PLAIN
+        return speculative.PLAIN
     drafts, equals, yielded = text.partition("=")
     number = parse_whole(drafts, name="speculate", minimum=0, maximum=MOST_CHIPS, zero_allowed=True)
     if not equals:
-        return usual_speculation(number)
-    return Speculation(draft_tokens=number, tokens_per_step=parse_count(yielded, name="speculate tokens"))
+        return speculative.usual_speculation(number)
+    return speculative.Speculation(draft_tokens=number, tokens_per_step=parse_count(yielded, name="speculate tokens"))
 
 
-def _smallest(system: System, longest: int, block_size: int, watch: Watch) -> Layout:
+def _smallest(system: systems.System, longest: int, block_size: int, watch: Watch) -> parallel.Layout:
     """The fewest chips that hold a request of usual length, with the most room among those; more where a rank of them
     has no room for the longest request.
 
@@ -304,23 +298,21 @@ def _smallest(system: System, longest: int, block_size: int, watch: Watch) -> La
         longest: of the requests, prompt and answer [tokens].
         block_size: of the KV cache, by which a request is rounded up, and may be decoded ahead [tokens].
     """
-    from rackline.serving.capacity import capacity
-
     server = system.server()
-    found = capacity(system.model, system.cluster, system.precision, server=server)
+    found = serving.capacity(system.model, system.cluster, system.precision, server=server)
     usual = _fewest_chips(found)
     if usual is None:
-        from rackline.report.simulate_report import nearest_reason
-
         raise InputError(
             what=f"{system.model.name} on {system.cluster.name}",
-            given=nearest_reason(found),
+            given=simulate_report.nearest_reason(found),
             allowed="a cluster that holds weights and a request of 8k tokens (see rackline fit)",
         )
     held = float(longest + 2 * block_size)
     if system.deployment(usual).max_sequences(context_len=held, server=server) >= 1:
         return usual
-    roomy = _fewest_chips(capacity(system.model, system.cluster, system.precision, context_len=held, server=server))
+    roomy = _fewest_chips(
+        serving.capacity(system.model, system.cluster, system.precision, context_len=held, server=server)
+    )
     if roomy is None or roomy == usual:
         return usual
     watch.takes(
@@ -330,7 +322,7 @@ def _smallest(system: System, longest: int, block_size: int, watch: Watch) -> La
     return roomy
 
 
-def _fewest_chips(found: Capacity) -> Layout | None:
+def _fewest_chips(found: serving.Capacity) -> parallel.Layout | None:
     """Of the layouts that hold a request, the one on the fewest chips with the most room."""
     holding = [row for row in found.rows if row.max_concurrency >= 1]
     if not holding:

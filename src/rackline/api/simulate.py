@@ -10,18 +10,26 @@ from math import ceil, isinf, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
 from rackline.api.option import Option
 from rackline.api.resolve import check_context, named
 from rackline.api.server import Server, other_server, server_of
 from rackline.api.simulate_question import SimulateQuestion
-from rackline.api.traffic import encoded_over, limits_of, requests_of
-from rackline.api.uses import Use, use_lines, with_use
-from rackline.api.watch import Watch
+from rackline.api.traffic import Use, encoded_over, limits_of, requests_of, use_lines, with_use
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import write_text
-from rackline.units import parse_per_second
+from rackline.late import late
+from rackline.units import format_seconds, parse_per_second
+
+with late:
+    from rackline import arch, hardware, simulation
+    from rackline.bands import intervals
+    from rackline.report import choice_report, exports, figure, simulate_figures, simulate_report
+    from rackline.search import choice, rate_capacity
+    from rackline.simulation import metrics, resident_adapters
+    from rackline.simulation import requests as simulation_requests
 
 _FIRST_REQUESTS = 2000  # a p99 of independent latencies takes about 500
 _MOST_REQUESTS = 64_000  # seconds to a minute of work
@@ -29,14 +37,6 @@ _REQUESTS_A_USER = 10  # so that leaving out the first and last of each leaves m
 
 _TIMES: tuple[tuple[Literal["ttft_s", "tpot_s"], str], ...] = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))
 
-if TYPE_CHECKING:
-    from rackline.arch import AnyModel
-    from rackline.hardware import Cluster
-    from rackline.report.figure import Figure
-    from rackline.search.choice import Energy
-    from rackline.search.rate_capacity import RateCapacity
-    from rackline.simulation import Requests, Result, Slo
-    from rackline.simulation.metrics import RunData
 
 ASKED = "this"  # the name of the server that was asked for, beside those it is compared with
 
@@ -52,18 +52,18 @@ class Run:
     """
 
     server: Server
-    result: Result
-    slo: Slo | None
+    result: simulation.Result
+    slo: simulation.Slo | None
 
     json_keys: ClassVar = ("*summary", "energy")
 
     @property
-    def summary(self) -> RunData:
+    def summary(self) -> metrics.RunData:
         """Percentiles, rates and costs in SI units."""
         return self.result.summary(self.slo, self.server.costs(self.result))
 
     @property
-    def energy(self) -> Energy | None:
+    def energy(self) -> choice.Energy | None:
         """Power and energy; None where nothing is known of the chips' power."""
         return self.server.energy(self.result)
 
@@ -78,7 +78,7 @@ class Simulated:
         use: what it is for, with the lengths and limits that this gave; None where none was named.
     """
 
-    requests: Requests
+    requests: simulation.Requests
     runs: Mapping[str, Run]
     use: Use | None = None
 
@@ -99,10 +99,10 @@ class Sustained:
         requests: that were served, at other rates.
     """
 
-    capacity: RateCapacity
+    capacity: rate_capacity.RateCapacity
     at_capacity: Run | None
     server: Server
-    requests: Requests
+    requests: simulation.Requests
 
 
 if TYPE_CHECKING:
@@ -112,48 +112,40 @@ if TYPE_CHECKING:
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rich.text import Text
 
-    from rackline.report.simulate_report import comparison_report, rate_capacity_report, run_report
-
     found = answer.result
     if isinstance(found, Sustained):
-        yield rate_capacity_report(found.capacity)
+        yield simulate_report.rate_capacity_report(found.capacity)
         return
     data = {name: run.summary for name, run in found.runs.items()}
-    yield run_report(data[ASKED], found.run.server.title(found.requests), elapsed_s=answer.elapsed_s)
+    yield simulate_report.run_report(data[ASKED], found.run.server.title(found.requests), elapsed_s=answer.elapsed_s)
     yield from use_lines(found.use)
     yield from _energy_text(found.run)
     line = _interval(answer)
     if line:
         yield Text(line, style="dim")
     if len(data) > 1 or answer.question.compare:
-        yield comparison_report(data)
+        yield simulate_report.comparison_report(data)
 
 
 def _energy_text(run: Run) -> Iterable[Any]:
     """Watts of a chip and of all machines, and joules."""
     from rich.text import Text
 
-    from rackline.report.choice_report import energy_text
-
     energy = run.energy
     if energy is not None:
-        yield Text(f"power: {energy_text(energy)}")
+        yield Text(f"power: {choice_report.energy_text(energy)}")
         if energy.power.basis == "kernels":
-            from rackline.bands.intervals import joules_line, joules_of
-
-            band = joules_of(run.server.deployment, energy.joules_per_output_token)
-            yield Text(joules_line([band]), style="dim")
+            band = intervals.joules_of(run.server.deployment, energy.joules_per_output_token)
+            yield Text(intervals.joules_line([band]), style="dim")
 
 
 def _interval(answer: Answered) -> str:
     """What measured servers of this kind deviate by, of the means."""
-    from rackline.bands.intervals import interval_line, of_deployment
-
     if isinstance(answer.result, Sustained):
         return ""
     server, data = answer.result.run.server, answer.result.run.summary
     means = {"tpot_s": data["tpot_s"]["mean"], "ttft_s": data["ttft_s"]["mean"]}
-    return interval_line(of_deployment(server.deployment, means, pools=server.prefill is not None))
+    return intervals.interval_line(intervals.of_deployment(server.deployment, means, pools=server.prefill is not None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +193,6 @@ def _data(answer: Answered) -> RunsShown | CapacityShown:
 
 
 def _summary(answer: Answered) -> str:
-    from rackline.units import format_seconds
-
     found = answer.result
     if isinstance(found, Sustained):
         return f"{found.capacity.rate_per_s:.3g} requests/s meet the limits; {found.server.title(found.requests)}"
@@ -217,64 +207,46 @@ def _summary(answer: Answered) -> str:
 
 
 def _rows(answer: Answered) -> Any:
-    from rackline.report.exports import series_of
-
     found = answer.result
-    return found.capacity.tried if isinstance(found, Sustained) else series_of(found.run.result)
+    return found.capacity.tried if isinstance(found, Sustained) else exports.series_of(found.run.result)
 
 
-def _results(answer: Answered) -> dict[str, Result]:
+def _results(answer: Answered) -> dict[str, simulation.Result]:
     if isinstance(answer.result, Sustained):
         raise InputError(what="plot", given="a highest rate", allowed="only without `capacity`")
     return {name: run.result for name, run in answer.result.runs.items()}
 
 
-def _tails(answer: Answered) -> Figure:
-    from rackline.report.simulate_figures import tails_figure
-
-    return tails_figure(_results(answer))
+def _tails(answer: Answered) -> figure.Figure:
+    return simulate_figures.tails_figure(_results(answer))
 
 
-def _timeline(answer: Answered) -> Figure:
-    from rackline.report.simulate_figures import timeline_figure
-
-    return timeline_figure(_results(answer))
+def _timeline(answer: Answered) -> figure.Figure:
+    return simulate_figures.timeline_figure(_results(answer))
 
 
-def _occupancy(answer: Answered) -> Figure:
-    from rackline.report.simulate_figures import occupancy_figure
-
-    return occupancy_figure(_results(answer))
+def _occupancy(answer: Answered) -> figure.Figure:
+    return simulate_figures.occupancy_figure(_results(answer))
 
 
-def _percentiles(answer: Answered) -> Figure:
-    from rackline.report.simulate_figures import percentiles_figure
-
-    return percentiles_figure(_results(answer))
+def _percentiles(answer: Answered) -> figure.Figure:
+    return simulate_figures.percentiles_figure(_results(answer))
 
 
-def _served(answer: Answered) -> Figure:
-    from rackline.report.simulate_figures import served_figure
-
-    return served_figure(_results(answer))
+def _served(answer: Answered) -> figure.Figure:
+    return simulate_figures.served_figure(_results(answer))
 
 
 def _write_passes(answer: Answered, path: Path) -> None:
-    from rackline.report.simulate_figures import chrome_trace_of_run
-
-    write_text(path, json.dumps(chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes")
+    write_text(path, json.dumps(simulate_figures.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes")
 
 
 def _check_series(text: str, name: str) -> Path:
-    from rackline.report.exports import check_series_path
-
-    return check_series_path(text)
+    return exports.check_series_path(text)
 
 
 def _write_series(answer: Answered, path: Path) -> None:
-    from rackline.report.exports import write_series
-
-    write_series(_results(answer)[ASKED], path)
+    exports.write_series(_results(answer)[ASKED], path)
 
 
 _FILES = {
@@ -314,6 +286,68 @@ def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
     files=_FILES,
     interval=_interval,
     refuse=_refuse,
+    entry=Entry(
+        group="Understand",
+        place=2,
+        line="Latency percentiles under recorded or synthetic traffic.",
+        usual=(
+            "rate",
+            "users",
+            "trace",
+            "requests",
+            "input",
+            "output",
+            "slo",
+            "capacity",
+            "layout",
+            "chips",
+            "precision",
+        ),
+        request={
+            "model": "llama-3.1-8b",
+            "on": "dgx-h100",
+            "chips": 1,
+            "rate": "5",
+            "input": "1k",
+            "output": 200,
+            "requests": 500,
+        },
+        is_long=True,
+        sweep_s=3.0,
+        view={
+            "id": "simulate",
+            "place": 6,
+            "title": "Simulate",
+            "question": "What do users see under real traffic?",
+            "claims": ["C26", "C27", "C31"],
+            "figures": ["percentiles", "served", "cdf"],
+            "fields": {
+                "model": "llama-3.1-8b",
+                "on": "dgx-h100",
+                "chips": "2",
+                "rate": "20",
+                "requests": "600",
+                "input": "1k",
+                "output": "200",
+                "lengths": "lognormal",
+                "policy": "chunked",
+                "compare": "policy=prefill-first",
+            },
+            "suggested": {"policy": "policies", "compare": "others"},
+            "stop": "rate",
+            "stops": ["5", "20", "30"],
+        },
+        examples="""
+    rackline simulate llama-3.1-70b --on dgx-h100 --layout tp=4 \\
+      --rate 4 --input 2k --output 256 --slo ttft=2s,tpot=50ms@p99
+    rackline simulate deepseek-v3 --on dgx-h200 --layout tp=8,ep=8 \\
+      --trace mooncake_conversation_trace.jsonl --prefix-caching
+    rackline simulate llama-3.1-8b --on dgx-h100 --chips 1 \\
+      --rate 5 --input 1k --output 200 --capacity ttft=1s,tpot=30ms@p99
+    rackline simulate llama-3.1-8b --on dgx-h100 --chips 2 --users 64 \\
+      --input 1k --output 200 --compare policy=prefill-first
+""",
+    ),
 )
 def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     """Simulate a deployment serving recorded or synthetic traffic, pass by pass, and print latency percentiles.
@@ -363,10 +397,10 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
 
 def _first_requests(question: SimulateQuestion) -> int:
     """The synthetic requests of the first run: a day where there is a daily cycle."""
-    from rackline.simulation.requests import DAY_S
-
     if question.diurnal_amplitude and question.rate is not None and str(question.rate) != "inf":
-        return min(ceil(float(parse_per_second(str(question.rate), name="rate")) * DAY_S), _MOST_REQUESTS)
+        return min(
+            ceil(float(parse_per_second(str(question.rate), name="rate")) * simulation_requests.DAY_S), _MOST_REQUESTS
+        )
     return min(max(_FIRST_REQUESTS, _REQUESTS_A_USER * (question.users or 0)), _MOST_REQUESTS)
 
 
@@ -374,7 +408,7 @@ def _first_requests(question: SimulateQuestion) -> int:
 class _Stage:
     """Requests, and the servers that are to serve them, by name."""
 
-    requests: Requests
+    requests: simulation.Requests
     servers: Mapping[str, Server]
 
 
@@ -383,11 +417,13 @@ class _Desk:
     """Runs of one question, of growing length until its percentiles are known."""
 
     question: SimulateQuestion
-    model: AnyModel
+    model: arch.AnyModel
     media_tokens: int
     watch: Watch
 
-    def stage(self, traffic: Requests, asked_for: Mapping[str, tuple[SimulateQuestion, Cluster]]) -> _Stage:
+    def stage(
+        self, traffic: simulation.Requests, asked_for: Mapping[str, tuple[SimulateQuestion, hardware.Cluster]]
+    ) -> _Stage:
         """Servers that hold the longest request, and the requests with their adapters."""
         traffic = _with_adapters(self.question, traffic, self.model)
         longest = int((traffic.input_len + traffic.output_len).max())
@@ -398,7 +434,7 @@ class _Desk:
         }
         return _Stage(requests=traffic, servers=servers)
 
-    def run(self, stage: _Stage, name: str, slo: Slo | None) -> Run:
+    def run(self, stage: _Stage, name: str, slo: simulation.Slo | None) -> Run:
         """Serve the requests."""
         what = f"serving {len(stage.requests):,} requests" + (f" ({name})" if len(stage.servers) > 1 else "")
         server = stage.servers[name]
@@ -423,7 +459,7 @@ class _Desk:
         return result.half_width(run.slo) > self.question.percentile_precision
 
     def longer(
-        self, stage: _Stage, asked_for: Mapping[str, tuple[SimulateQuestion, Cluster]], half_width: float
+        self, stage: _Stage, asked_for: Mapping[str, tuple[SimulateQuestion, hardware.Cluster]], half_width: float
     ) -> _Stage | None:
         """As many requests as are likely to do, as widths go with 1 / √n; None beyond the most, or where the longest of
         them does not fit.
@@ -454,31 +490,28 @@ class _Desk:
             )
 
 
-def _with_adapters(question: SimulateQuestion, traffic: Requests, model: AnyModel) -> Requests:
+def _with_adapters(
+    question: SimulateQuestion, traffic: simulation.Requests, model: arch.AnyModel
+) -> simulation.Requests:
     """The requests with the adapters that they choose.
 
     Raises:
         InputError: several adapters and a cache of prefixes, which those of different adapters do not share.
     """
-    from rackline.arch import Model
-    from rackline.simulation.resident_adapters import with_chosen_adapters
-
-    adapter = model.adapter if isinstance(model, Model) else None
+    adapter = model.adapter if isinstance(model, arch.Model) else None
     if adapter is not None and adapter.number > 1 and (question.prefix_caching or question.tier or question.cache_ttl):
         raise InputError(what="adapters", given=adapter.number, allowed="1 with a cache of prefixes")
-    return with_chosen_adapters(traffic, adapter, question.seed)
+    return resident_adapters.with_chosen_adapters(traffic, adapter, question.seed)
 
 
-def _sustained(desk: _Desk, stage: _Stage, asked: Slo) -> Sustained:
-    from rackline.search.rate_capacity import rate_capacity
-
+def _sustained(desk: _Desk, stage: _Stage, asked: simulation.Slo) -> Sustained:
     question, watch = desk.question, desk.watch
     asked_for = {ASKED: (question, stage.servers[ASKED].deployment.cluster)}
-    found: RateCapacity | None = None
+    found: rate_capacity.RateCapacity | None = None
     while True:
         server, traffic = stage.servers[ASKED], stage.requests
         with watch.serving(f"searching for the highest rate with {len(traffic):,} requests") as progress:
-            found = rate_capacity(
+            found = rate_capacity.rate_capacity(
                 traffic,
                 partial(server.serve, skip_bad=question.skip_bad, progress=progress),
                 asked,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from rackline.api.resolve import as_published, named
 
 if TYPE_CHECKING:
+    from rackline.api.answer import Watch
     from rackline.api.groups import OnCluster
     from rackline.api.plan_parts import PlanInputs
-    from rackline.api.watch import Watch
     from rackline.bands.stacks import StackCost, Stacks
     from rackline.passes import PassTime
     from rackline.search import Plan

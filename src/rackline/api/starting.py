@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from rackline.api.option import Option
+from rackline.api.plan_parts import PlanInputs
 from rackline.errors import InputError, RacklineError
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+with late:
+    from rackline import arch, hardware, search
+    from rackline.report import exports
+    from rackline.search import dynamo, kubernetes, launch, launch_plan, speculation
+    from rackline.search import kept_prefixes as search_kept_prefixes
+    from rackline.search import launch_options as search_launch_options
 
-    from rackline.api.plan_parts import PlanInputs
-    from rackline.search import Plan
-    from rackline.search.kept_prefixes import KeptPrefixes
-    from rackline.search.launch import LaunchCommand
-    from rackline.search.launch_plan import Checkpoints, LaunchOptions
-    from rackline.search.speculation import SpeculationRow
 
 KINDS = ("kubernetes", "dynamo")
 LAUNCH_AS = Option(
@@ -39,46 +39,44 @@ class Starting:
         kept_prefixes: whether prompts repeat their prefixes.
     """
 
-    plan: Plan
-    checkpoints: Checkpoints
-    options: LaunchOptions
+    plan: search.Plan
+    checkpoints: launch_plan.Checkpoints
+    options: launch_plan.LaunchOptions
     kept_prefixes: bool = False
 
-    def commands(self) -> list[LaunchCommand]:
+    def commands(self) -> list[launch.LaunchCommand]:
         """Commands of all replicas and of the router in front of them; none without an answer.
 
         Raises:
             InputError: an engine whose options were not read.
         """
-        from rackline.search.launch_plan import deployment_commands, plan_commands
-
-        commands = plan_commands(self.plan, self.checkpoints, self.options, leftover=True)
-        return deployment_commands(commands, kept_prefixes=self.kept_prefixes)
+        commands = launch_plan.plan_commands(self.plan, self.checkpoints, self.options, leftover=True)
+        return launch_plan.deployment_commands(commands, kept_prefixes=self.kept_prefixes)
 
 
 def launch_options(
-    asked: PlanInputs, found: Plan, rows: Sequence[SpeculationRow] | None, prefixes: KeptPrefixes | None
-) -> LaunchOptions:
+    asked: PlanInputs,
+    found: search.Plan,
+    rows: Sequence[speculation.SpeculationRow] | None,
+    prefixes: search_kept_prefixes.KeptPrefixes | None,
+) -> launch_plan.LaunchOptions:
     """What the engines of a plan's answer are told beside their layout: drafts that pay, memory of the host.
 
     Args:
         rows: of the plan's speculation; None where it was not asked for.
         prefixes: that the answer keeps; None where prompts do not repeat.
     """
-    from rackline.arch import Model
-    from rackline.search.launch_options import Drafts
-    from rackline.search.launch_plan import LaunchOptions
-    from rackline.search.speculation import paying_drafts
-
     model, notes = found.system.model, list[str]()
-    drafts: Drafts | None = None
-    row = None if rows is None else paying_drafts(found, rows)
-    if row is not None and isinstance(model, Model):
+    drafts: search_launch_options.Drafts | None = None
+    row = None if rows is None else speculation.paying_drafts(found, rows)
+    if row is not None and isinstance(model, arch.Model):
         count = row.speculation.draft_tokens
         if model.draft is not None:
-            drafts = Drafts(tokens=count, model_id=asked.draft_id, is_head=model.draft.num_layers == 1)
+            drafts = search_launch_options.Drafts(
+                tokens=count, model_id=asked.draft_id, is_head=model.draft.num_layers == 1
+            )
         elif model.mtp_layers:
-            drafts = Drafts(tokens=count)
+            drafts = search_launch_options.Drafts(tokens=count)
         else:
             notes.append(f"{count} drafts a step would pay: name a head or a small model with --draft")
     kept = 0.0
@@ -87,7 +85,7 @@ def launch_options(
             kept += tier.capacity_bytes
         else:
             notes.append(f"prefixes in {tier.name}: its options were not read")
-    return LaunchOptions(
+    return launch_plan.LaunchOptions(
         stack=asked.engine or found.system.calibration.name,
         version=asked.version,
         prefill_on=asked.prefill_cluster,
@@ -99,10 +97,8 @@ def launch_options(
 
 def _is_host_memory(name: str) -> bool:
     """Whether a tier is the memory of the host: as the help of `--tier` calls it, or by its name in the catalogue."""
-    from rackline.hardware import memory_tier
-
     try:
-        return name.lower() in ("host", "dram", "cpu") or memory_tier(name).name == "ddr5-host"
+        return name.lower() in ("host", "dram", "cpu") or hardware.memory_tier(name).name == "ddr5-host"
     except RacklineError:  # a memory of the user's own
         return False
 
@@ -116,23 +112,18 @@ def manifests_of(starting: Starting, kind: str) -> str:
     Raises:
         InputError: no answer, or one that cannot be expressed.
     """
-    from rackline.report.exports import manifest_text
-    from rackline.search.dynamo import dynamo_manifests, engine_version
-    from rackline.search.kubernetes import kubernetes_manifests, routing_note
-    from rackline.search.launch_plan import plan_commands
-
     plan, best = starting.plan, starting.plan.best
     if best is None:
         raise InputError(what="launch_as", given=kind, allowed=f"a plan that has an answer; {plan.reason}")
     of_dynamo = kind == "dynamo"
     options = starting.options
     if of_dynamo and not options.version:
-        options = replace(options, version=engine_version(options.stack))
-    commands = plan_commands(plan, starting.checkpoints, options, leftover=not of_dynamo)
+        options = replace(options, version=dynamo.engine_version(options.stack))
+    commands = launch_plan.plan_commands(plan, starting.checkpoints, options, leftover=not of_dynamo)
     prefill = options.prefill_on or plan.system.cluster
     places = [prefill if command.role == "prefill" else plan.system.cluster for command in commands]
     name = f"{plan.system.model.name}-{plan.system.cluster.name}"
-    make = dynamo_manifests if kind == "dynamo" else kubernetes_manifests
+    make = dynamo.dynamo_manifests if kind == "dynamo" else kubernetes.kubernetes_manifests
     documents = make(commands, places, name)
     beside = best.leftover
     left = (
@@ -150,5 +141,5 @@ def manifests_of(starting: Starting, kind: str) -> str:
         f"{best.tpot_s * 1e3:.3g} ms per output token",
         "network devices (RDMA) and volumes that keep the weights are the cluster's own: add them to the pods",
     ]
-    notes = [left, "" if of_dynamo else routing_note(commands)]
-    return manifest_text(documents, [*about, *filter(None, notes)])
+    notes = [left, "" if of_dynamo else kubernetes.routing_note(commands)]
+    return exports.manifest_text(documents, [*about, *filter(None, notes)])

@@ -7,26 +7,40 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
+from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import EVICTION, PRICE, RENT, THINK_TIME, OnCluster, Sessions
-from rackline.api.option import MOST_SECONDS, option, shared, tokens
+from rackline.api.option import (
+    MOST_SECONDS,
+    CalibrationLike,
+    MaybeLayout,
+    MaybeNumber,
+    MaybeText,
+    Number,
+    Numbers,
+    option,
+    shared,
+    tokens,
+)
 from rackline.api.question import options, question
 from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
 from rackline.api.traffic import sessions_of
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
-from rackline.units import parse_per_second
+from rackline.late import late
+from rackline.units import format_seconds, parse_per_second
 
-if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike, MaybeLayout, MaybeNumber, MaybeText, Number, Numbers
-    from rackline.pricing import CheapestSpan, KeepingCost, TokenCosts
-    from rackline.pricing.cache import HeldPrice, KeptLine
-    from rackline.pricing.prefixes import KeptPrefixes, Repeats
-    from rackline.report.figure import Figure
-    from rackline.simulation.reuse import Reuse
+with late:
+    from rackline import pricing, simulation
+    from rackline.pricing import cache as pricing_cache
+    from rackline.pricing import prefixes
+    from rackline.report import figure, prefix_report, pricing_figures, pricing_report
+    from rackline.serving import workload
+    from rackline.simulation import evictions, hits_by_tier
+    from rackline.simulation import reuse as simulation_reuse
+
 
 _TRAFFIC = "Traffic that repeats"
 
@@ -131,30 +145,26 @@ class Kept:
         "traffic",
     )
 
-    costs: TokenCosts
-    lines: tuple[KeepingCost, ...]
-    spans: tuple[CheapestSpan, ...]
+    costs: pricing.TokenCosts
+    lines: tuple[pricing.KeepingCost, ...]
+    spans: tuple[pricing.CheapestSpan, ...]
     hold_times_s: tuple[float, ...]
     prompt_len: float
     entry_bytes: float
     reuses: float
     price_over_cost: float
-    traffic: KeptPrefixes | None = None
+    traffic: prefixes.KeptPrefixes | None = None
 
     @property
-    def tiers(self) -> tuple[KeptLine, ...]:
+    def tiers(self) -> tuple[pricing_cache.KeptLine, ...]:
         """Cost of each tier by million tokens."""
-        from rackline.pricing.cache import KeptLine
-
-        return tuple(KeptLine(cost=line, prompt_len=self.prompt_len) for line in self.lines)
+        return tuple(pricing_cache.KeptLine(cost=line, prompt_len=self.prompt_len) for line in self.lines)
 
     @property
-    def hold_times(self) -> tuple[HeldPrice, ...]:
+    def hold_times(self) -> tuple[pricing_cache.HeldPrice, ...]:
         """The cheapest tier at each time that was asked for."""
-        from rackline.pricing.cache import held_price
-
         return tuple(
-            held_price(
+            pricing_cache.held_price(
                 self.lines,
                 self.spans,
                 hold,
@@ -173,10 +183,8 @@ class Kept:
 
 
 def _text(answer: Answer[TiersQuestion, Kept], width: int) -> Iterable[Any]:
-    from rackline.report.pricing_report import tiers_report
-
     found = answer.result
-    yield tiers_report(
+    yield pricing_report.tiers_report(
         found.lines,
         found.spans,
         found.hold_times_s,
@@ -187,17 +195,14 @@ def _text(answer: Answer[TiersQuestion, Kept], width: int) -> Iterable[Any]:
         price_over_cost=found.price_over_cost,
     )
     if found.traffic is not None:
-        from rackline.report.prefix_report import prefixes_report
-
-        yield prefixes_report(found.traffic)
+        yield prefix_report.prefixes_report(found.traffic)
 
 
 def _summary(answer: Answer[TiersQuestion, Kept]) -> str:
-    from rackline.pricing.cache import cheapest
-    from rackline.units import format_seconds
-
     found = answer.result
-    parts = [f"{cheapest(found.spans, hold).name} for {format_seconds(hold)}" for hold in found.hold_times_s]
+    parts = [
+        f"{pricing_cache.cheapest(found.spans, hold).name} for {format_seconds(hold)}" for hold in found.hold_times_s
+    ]
     return f"cheapest: {', '.join(parts)}; {found.title}"
 
 
@@ -205,14 +210,56 @@ def _rows(answer: Answer[TiersQuestion, Kept]) -> Iterable[Any]:
     return answer.result.hold_times
 
 
-def _figure(answer: Answer[TiersQuestion, Kept]) -> Figure:
-    from rackline.report.pricing_figures import tiers_figure
-
+def _figure(answer: Answer[TiersQuestion, Kept]) -> figure.Figure:
     found = answer.result
-    return tiers_figure(found.lines, found.spans, title=found.title, prompt_len=found.prompt_len, reuses=found.reuses)
+    return pricing_figures.tiers_figure(
+        found.lines, found.spans, title=found.title, prompt_len=found.prompt_len, reuses=found.reuses
+    )
 
 
-@asks(TiersQuestion, text=_text, summary=_summary, rows=_rows, figures={"cost": _figure})
+@asks(
+    TiersQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"cost": _figure},
+    entry=Entry(
+        group="Decide",
+        place=3,
+        line="Where to keep the KV cache of a prompt, and for how long.",
+        usual=("prompt", "hold_time", "reuses", "max_load_time", "layout", "precision", "set"),
+        request={"model": "llama-3.1-70b", "on": "dgx-h100", "prompt": "100k", "layout": "tp=8"},
+        sweep_s=0.5,
+        sweep_results="tiers.0.",
+        view={
+            "id": "tiers",
+            "place": 8,
+            "title": "Tiers",
+            "question": "Where should a prompt's cache wait?",
+            "claims": ["C110", "C116", "C117", "C118", "C121", "C122", "C123"],
+            "figures": ["cost"],
+            "fields": {
+                "model": "deepseek-v3",
+                "on": "gb200-nvl72",
+                "prompt": "64k",
+                "reuses": "1",
+                "hold_time": "1h",
+                "layout": "pp=1,ep=8,attention_dp=8",
+            },
+            "drawn": {"cost": "Keeping the cache of a prompt: cost over the time held"},
+            "sliders": {
+                "prompt": {"low": 500, "high": 128000, "points": 25, "whole": True, "unit": "tokens"},
+                "reuses": {"low": 1, "high": 1000, "whole": True, "unit": "times"},
+                "hold_time": {"low": 1, "high": 31536000, "kind": "seconds"},
+            },
+        },
+        examples="""
+    rackline tiers deepseek-v3 --on dgx-h200 --prompt 16k
+    rackline tiers llama-3.1-70b --on dgx-h100 \\
+      --hold-time 5min --hold-time 1h --reuses 10 --max-load-time 200ms --plot tiers.svg
+""",
+    ),
+)
 def tiers(question: TiersQuestion, watch: Watch) -> Kept:
     """Where to keep the KV cache of a prompt: chip memory, host memory, CXL, flash, disk, or compute it again.
 
@@ -229,24 +276,22 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
     repeating = repeats_of(question)
     prompt_len = question.prompt if repeating is None else repeating[1].input_len
     check_context(system.model, prompt_len, watch)
-    from rackline.pricing import Terms, envelope, keeping_lines
-    from rackline.serving.workload import Workload
 
-    request = Workload(input_len=prompt_len, output_len=_PLANNED_OUTPUT_LEN)
+    request = workload.Workload(input_len=prompt_len, output_len=_PLANNED_OUTPUT_LEN)
     costs = costs_of(system, question.layout, request, watch)
     if repeating is not None and question.eviction != "lru":
         repeating = (repeating[0], evicting(question, repeating[1], costs))
-    lines = keeping_lines(costs, rent, prompt_len, fetch_s=question.max_load_time)
+    lines = pricing.keeping_lines(costs, rent, prompt_len, fetch_s=question.max_load_time)
     holds_s = question.hold_time or USUAL_HOLDS_S
     return Kept(
         costs=costs,
         lines=tuple(lines),
-        spans=envelope(lines, question.reuses),
+        spans=pricing.envelope(lines, question.reuses),
         hold_times_s=holds_s,
         prompt_len=prompt_len,
         entry_bytes=float(costs.kv_bytes(prompt_len)),
         reuses=question.reuses,
-        price_over_cost=Terms(margin=question.margin, utilisation=question.utilisation).price_over_cost,
+        price_over_cost=pricing.Terms(margin=question.margin, utilisation=question.utilisation).price_over_cost,
         traffic=None if repeating is None else _kept_traffic(question, *repeating, lines, holds_s, prompt_len),
     )
 
@@ -254,48 +299,39 @@ def tiers(question: TiersQuestion, watch: Watch) -> Kept:
 def _kept_traffic(
     question: TiersQuestion,
     name: str,
-    repeats: Repeats,
-    lines: Sequence[KeepingCost],
+    repeats: prefixes.Repeats,
+    lines: Sequence[pricing.KeepingCost],
     holds_s: Sequence[float],
     prompt_len: float,
-) -> KeptPrefixes:
+) -> prefixes.KeptPrefixes:
     """What keeping the prefixes of the traffic costs."""
-    from rackline.pricing import price_sheet
-    from rackline.pricing.cache import RECOMPUTE
-    from rackline.pricing.prefixes import (
-        HeldBy,
-        KeptPrefixes,
-        best_lifetime,
-        bought_lifetimes,
-        lifetime_cost,
-        staged_lifetime,
-    )
-
     pairs = [(before, after) for before, after in itertools.pairwise(sorted(holds_s)) if before < after]
-    staged = (staged_lifetime(lines, repeats, prompt_len, times_s) for times_s in (*pairs, None))
-    standard = None if question.sheet is None else price_sheet(question.sheet).standard
-    return KeptPrefixes(
+    staged = (prefixes.staged_lifetime(lines, repeats, prompt_len, times_s) for times_s in (*pairs, None))
+    standard = None if question.sheet is None else pricing.price_sheet(question.sheet).standard
+    return prefixes.KeptPrefixes(
         name=name,
         input_len=repeats.input_len,
         unlimited_share=repeats.found(inf),
-        computed_usd_per_mtok=next(line for line in lines if line.name == RECOMPUTE).retrieve_usd * 1e6 / prompt_len,
-        lifetimes=tuple(lifetime_cost(lines, repeats, prompt_len, ttl_s) for ttl_s in holds_s),
-        best=best_lifetime(lines, repeats, prompt_len),
+        computed_usd_per_mtok=next(line for line in lines if line.name == pricing_cache.RECOMPUTE).retrieve_usd
+        * 1e6
+        / prompt_len,
+        lifetimes=tuple(prefixes.lifetime_cost(lines, repeats, prompt_len, ttl_s) for ttl_s in holds_s),
+        best=prefixes.best_lifetime(lines, repeats, prompt_len),
         staged=tuple(one for one in staged if one is not None),
         devices=tuple(
-            HeldBy(tier=line.name, capacity_tokens=fits, hit_share=repeats.found_in(fits))
+            prefixes.HeldBy(tier=line.name, capacity_tokens=fits, hit_share=repeats.found_in(fits))
             for line in lines
             if line.capacity_bytes and (fits := line.capacity_bytes / line.entry_bytes * prompt_len)
         ),
         eviction=repeats.eviction,
-        bought=() if standard is None else bought_lifetimes(standard, repeats),
+        bought=() if standard is None else prefixes.bought_lifetimes(standard, repeats),
     )
 
 
 _OF_SESSIONS = ("rate", "input", "output", "tool_calls", "tool_output")
 
 
-def repeats_of(question: TiersQuestion) -> tuple[str, Repeats] | None:
+def repeats_of(question: TiersQuestion) -> tuple[str, prefixes.Repeats] | None:
     """Name and repeats of the traffic of a question; None without traffic.
 
     Raises:
@@ -310,7 +346,7 @@ def repeats_of(question: TiersQuestion) -> tuple[str, Repeats] | None:
     return _sessions(question)
 
 
-def evicting(question: TiersQuestion, repeats: Repeats, costs: TokenCosts) -> Repeats:
+def evicting(question: TiersQuestion, repeats: prefixes.Repeats, costs: pricing.TokenCosts) -> prefixes.Repeats:
     """The same in devices that another block leaves first than the least recently used.
 
     Args:
@@ -322,28 +358,28 @@ def evicting(question: TiersQuestion, repeats: Repeats, costs: TokenCosts) -> Re
     from dataclasses import replace
     from pathlib import Path
 
-    from rackline.simulation import CacheConfig, CacheRules, pool_of, read_trace
-    from rackline.simulation.evictions import eviction
-    from rackline.simulation.hits_by_tier import MemoryRoom, Repeating, RepeatingSessions, RepeatingTrace, hits_within
-
-    traffic: Repeating
+    traffic: hits_by_tier.Repeating
     if question.trace is not None:
-        recorded = RepeatingTrace.of(Path(question.trace).name, read_trace(question.trace), reuse_in(question.trace))
+        recorded = hits_by_tier.RepeatingTrace.of(
+            Path(question.trace).name, simulation.read_trace(question.trace), reuse_in(question.trace)
+        )
         traffic, rate = recorded, recorded.requests_per_s
     else:
-        traffic = RepeatingSessions(
+        traffic = hits_by_tier.RepeatingSessions(
             sessions=sessions_of(question),
             message_tokens=question.input or 1.0,
             answer_tokens=question.output or 1.0,
         )
         rate = parse_per_second(str(question.rate), name="rate", maximum=1e9) * traffic.requests_of_one
-    policy = eviction(question.eviction)
-    cache = CacheConfig(prefix_caching=True, hash_tokens=traffic.hash_tokens, cache_rules=CacheRules(eviction=policy))
-    rules = pool_of(costs.deployment, costs.system.stack, cache=cache).spec.cache_rules
+    policy = evictions.eviction(question.eviction)
+    cache = simulation.CacheConfig(
+        prefix_caching=True, hash_tokens=traffic.hash_tokens, cache_rules=simulation.CacheRules(eviction=policy)
+    )
+    rules = simulation.pool_of(costs.deployment, costs.system.stack, cache=cache).spec.cache_rules
 
     def looked_up(tokens: float) -> float:
-        room = MemoryRoom(name="device", capacity_tokens=tokens)
-        within = hits_within(traffic, [room], rules, requests_per_s=rate, answer_tokens=0.0, answer_s=0.0)
+        room = hits_by_tier.MemoryRoom(name="device", capacity_tokens=tokens)
+        within = hits_by_tier.hits_within(traffic, [room], rules, requests_per_s=rate, answer_tokens=0.0, answer_s=0.0)
         return within[0].hit_share
 
     most, enough = looked_up(math.inf), math.inf
@@ -357,16 +393,13 @@ def evicting(question: TiersQuestion, repeats: Repeats, costs: TokenCosts) -> Re
     return replace(repeats, found_in=found_in, eviction=policy.name)
 
 
-def reuse_in(trace: str) -> Reuse:
+def reuse_in(trace: str) -> simulation_reuse.Reuse:
     """How the prompts of a trace repeat.
 
     Raises:
         InputError: a trace without hashes.
     """
-    from rackline.simulation import read_trace
-    from rackline.simulation.reuse import reuse_of
-
-    found = reuse_of(read_trace(trace), ends_first=True)
+    found = simulation_reuse.reuse_of(simulation.read_trace(trace), ends_first=True)
     if found is None:
         raise InputError(
             what="trace", given=trace, allowed="one with hash_ids, which say what repeats, such as Mooncake's"
@@ -374,13 +407,11 @@ def reuse_in(trace: str) -> Reuse:
     return found
 
 
-def _recorded(trace: str) -> tuple[str, Repeats]:
+def _recorded(trace: str) -> tuple[str, prefixes.Repeats]:
     from pathlib import Path
 
-    from rackline.pricing.prefixes import Repeats
-
     reuse = reuse_in(trace)
-    return Path(trace).name, Repeats(
+    return Path(trace).name, prefixes.Repeats(
         found=lambda ttl_s: float(reuse.hit_share(ttl_s=ttl_s)),
         held_s=reuse.held_s,
         found_in=lambda tokens: float(reuse.hit_share(tokens // reuse.block_tokens)),
@@ -388,10 +419,7 @@ def _recorded(trace: str) -> tuple[str, Repeats]:
     )
 
 
-def _sessions(question: TiersQuestion) -> tuple[str, Repeats]:
-    from rackline.pricing.prefixes import Repeats
-    from rackline.simulation.reuse import SessionHits, session_hits
-
+def _sessions(question: TiersQuestion) -> tuple[str, prefixes.Repeats]:
     given = question.given(*_SUCH_AS)
     for name in _SUCH_AS:
         if name not in given:
@@ -400,8 +428,8 @@ def _sessions(question: TiersQuestion) -> tuple[str, Repeats]:
     rate = parse_per_second(str(question.rate), name="rate", maximum=1e9)
     message, answer = question.input or 1.0, question.output or 1.0
 
-    def hits(*, ttl_s: float = math.inf, capacity_tokens: float = math.inf) -> SessionHits:
-        return session_hits(
+    def hits(*, ttl_s: float = math.inf, capacity_tokens: float = math.inf) -> simulation_reuse.SessionHits:
+        return simulation_reuse.session_hits(
             sessions,
             rate_per_s=rate,
             message_tokens=message,
@@ -410,7 +438,7 @@ def _sessions(question: TiersQuestion) -> tuple[str, Repeats]:
             capacity_tokens=capacity_tokens,
         )
 
-    return sessions.name, Repeats(
+    return sessions.name, prefixes.Repeats(
         found=lambda ttl_s: hits(ttl_s=ttl_s).hit_share,
         held_s=lambda ttl_s: hits(ttl_s=ttl_s).held_s,
         found_in=lambda tokens: hits(capacity_tokens=tokens).hit_share,

@@ -6,30 +6,132 @@ import csv
 import io
 import math
 import tomllib
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar, cast
 
-from rackline.api.groups import SPREADS, TIME_UNITS
+from rackline.api.groups import SPREADS, TIME_UNITS, Served
+from rackline.api.question import Question, options
 from rackline.errors import InputError, nearest_names
 from rackline.files import read_text
-from rackline.units import parse_bytes, parse_count, parse_per_second, parse_rate, parse_seconds
+from rackline.late import late
+from rackline.units import format_seconds, parse_bytes, parse_count, parse_per_second, parse_rate, parse_seconds
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+with late:
+    from rackline import catalog, hardware, simulation
+    from rackline.api import groups
+    from rackline.report import wording
+    from rackline.serving import workload
+    from rackline.simulation import evictions, traces, workloads
 
-    from rackline.api import groups as asked
-    from rackline.api.groups import Served
-    from rackline.serving.workload import Mixture
-    from rackline.simulation import CacheRules, Requests, Sessions, Slo, TierSpec
-    from rackline.simulation.traces import TimeUnit
-    from rackline.simulation.workloads import AnyLengths, Spread
+USUAL = "chat"
+
+
+Q = TypeVar("Q", bound=Question)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a use added to a question.
+
+    Args:
+        name: of the use.
+        asked: whether it was asked for; else it is the usual one.
+        filled: options that it gave, with their values as text.
+        sources: where they are from, by option.
+    """
+
+    json_keys: ClassVar = ("name", "asked", "filled", "sources")
+
+    name: str
+    asked: bool
+    filled: dict[str, str]
+    sources: dict[str, str]
+
+    @property
+    def text(self) -> str:
+        """One line: "for chat (the default): input 1,155, ttft 2.00 s@p99"; empty where it added nothing."""
+        if not self.filled:
+            return f"for {self.name}: no latency is limited" if self.asked else ""
+        how = "" if self.asked else " (the default)"
+        values = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.filled.items())
+        return f"for {self.name}{how}: {values}"
+
+
+def use_lines(use: Use | None, *, full: bool = False) -> Iterable[Any]:
+    """What a terminal shows of lengths and limits that nobody asked for; with their sources in full."""
+    if use is None or not use.text:
+        return
+    others = "" if use.asked else "; --for agents, summarise or batch has others"
+    yield wording.Prose(f"{use.text}{others}", style="dim")
+    if full:
+        for source in dict.fromkeys(use.sources.values()):
+            yield wording.Prose(f"  {source}", style="dim")
+
+
+def record_of(use: str | None) -> catalog.UseRecord:
+    """A use of the catalogue or of a file; chat for None.
+
+    Raises:
+        UnknownNameError: neither.
+    """
+    return catalog.use_record(use or USUAL)
+
+
+def with_use(question: Q) -> tuple[Q, Use]:
+    """The question with the lengths and limits of its use where it has none; of chat where it names no use.
+
+    A question gets what it has an option for: `simulate` its limits as `slo`, `price` no prompts.
+
+    Raises:
+        UnknownNameError: neither a use of the catalogue nor a file.
+    """
+    known, given = options(type(question)), vars(question)
+    record = record_of(given["use"])
+    place = "" if record.percentile is None else f"@p{record.percentile:g}"
+    lengths: dict[str, float | None] = {}
+    if given["mix"] is None and given["trace"] is None:
+        lengths = {"input": record.input_len, "output": record.output_len}
+    if lengths and given.get("input") is None and given.get("turns") is None:  # conversations find their own
+        lengths["cache_hit"] = record.cache_hit or None
+    limits: dict[str, float | None] = {"tpot": record.tpot_s, "ttft": record.ttft_s}
+    values: dict[str, float | str] = {}
+    shown: dict[str, str] = {}
+    for name, value in lengths.items():
+        if name in known and value is not None and not given[name]:
+            values[name] = value
+            shown[name] = f"{value:.0%}" if name == "cache_hit" else f"{value:,.0f}"
+    if "slo" in known:
+        if given["slo"] is None and any(limits.values()):
+            values["slo"] = ",".join(f"{name}={value!r}s" for name, value in limits.items() if value) + place
+            shown |= {name: f"{format_seconds(value)}{place}" for name, value in limits.items() if value}
+        limits = {}
+    for name, value in limits.items():
+        if name in known and value is not None and given[name] is None:
+            of_mean = known[name].kind != "limit"  # an option that takes no percentile
+            values[name] = value if of_mean else f"{value!r}s{place}"
+            shown[name] = f"{format_seconds(value)}{'' if of_mean else place}"
+    use = Use(
+        name=record.name,
+        asked=given["use"] is not None,
+        filled=shown,
+        sources={name: _source(record, name) for name in shown},
+    )
+    return replace(question, **values), use
+
+
+def _source(record: catalog.UseRecord, name: str) -> str:
+    keys = {"input": "input_len", "output": "output_len", "tpot": "tpot_s", "ttft": "ttft_s"}
+    source = record.source_of(keys.get(name, name))
+    return "" if source is None else source.text
+
 
 _KEYS = ("share", "input", "output")
 _FORM = "CSV with the columns share, input, output, or TOML with [[requests]] of these keys"
 _MOST = 100_000
 
 
-def mixture_of(question: Served, *alone: str) -> Mixture | None:
+def mixture_of(question: Served, *alone: str) -> workload.Mixture | None:
     """The lengths of a question's file or trace; None without one.
 
     Args:
@@ -45,7 +147,7 @@ def mixture_of(question: Served, *alone: str) -> Mixture | None:
     return mixture_of_file(question.mix) if question.mix is not None else mixture_of_trace(question.trace or "")
 
 
-def mixture_of_file(path: str) -> Mixture:
+def mixture_of_file(path: str) -> workload.Mixture:
     """Read shares with their lengths, such as `share = 0.8`, `input = "500"`, `output = 200`.
 
     Raises:
@@ -53,32 +155,27 @@ def mixture_of_file(path: str) -> Mixture:
     """
     import numpy as np
 
-    from rackline.serving.workload import Mixture
-
     text = read_text(path, what="mix", allowed=_FORM, max_bytes=16 * 2**20)
     rows = _toml_rows(path, text) if path.endswith(".toml") else _csv_rows(path, text)
     if not rows or len(rows) > _MOST:
         raise InputError(what="mix", given=f"{len(rows):,} lengths", allowed=f"1 to {_MOST:,}", where=path)
     values = np.array([_row(row, f"{path}, {place}") for place, row in rows], dtype=np.float64)
-    return Mixture.of(values[:, 0], values[:, 1], values[:, 2], name=path.rpartition("/")[2])
+    return workload.Mixture.of(values[:, 0], values[:, 1], values[:, 2], name=path.rpartition("/")[2])
 
 
-def mixture_of_trace(path: str) -> Mixture:
+def mixture_of_trace(path: str) -> workload.Mixture:
     """The lengths of a trace, each as often as it is there; its times are not read.
 
     Raises:
         InputError: as `rackline.simulation.read_trace`.
     """
-    from rackline.serving.workload import Mixture
-    from rackline.simulation import read_trace
-
     try:
-        found = read_trace(path)
+        found = simulation.read_trace(path)
     except InputError as error:
         if error.what != "arrival times":  # whose unit does not matter here
             raise
-        found = read_trace(path, time_unit="s")
-    return Mixture.of(1.0, found.input_len, found.output_len, name=found.name)
+        found = simulation.read_trace(path, time_unit="s")
+    return workload.Mixture.of(1.0, found.input_len, found.output_len, name=found.name)
 
 
 def _toml_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -132,7 +229,7 @@ _LIMITS = ("ttft", "tpot", "e2e")
 _USUAL_REQUESTS = 1000
 
 
-def requests_of(question: asked.Traffic, media_tokens: int = 0, usual: int = _USUAL_REQUESTS) -> Requests:
+def requests_of(question: groups.Traffic, media_tokens: int = 0, usual: int = _USUAL_REQUESTS) -> simulation.Requests:
     """The requests of a question.
 
     Args:
@@ -152,7 +249,7 @@ def requests_of(question: asked.Traffic, media_tokens: int = 0, usual: int = _US
     return found.scaled(rate_scale) if rate_scale != 1.0 else found
 
 
-def _with_hits(question: asked.Traffic, requests: Requests) -> Requests:
+def _with_hits(question: groups.Traffic, requests: simulation.Requests) -> simulation.Requests:
     """The same requests with a share of each prompt in the cache when they arrive.
 
     Raises:
@@ -166,7 +263,7 @@ def _with_hits(question: asked.Traffic, requests: Requests) -> Requests:
     return replace(requests, computed=np.minimum(cached, requests.input_len - 1))
 
 
-def encoded_over(question: asked.Traffic, requests: Requests, media_tokens: int) -> float:
+def encoded_over(question: groups.Traffic, requests: simulation.Requests, media_tokens: int) -> float:
     """Tokens of a prompt over which the encoding of images and sound is spread: those of the mean prompt or message.
 
     Args:
@@ -178,20 +275,16 @@ def encoded_over(question: asked.Traffic, requests: Requests, media_tokens: int)
     return float(requests.input_len.mean())
 
 
-def _recorded(question: asked.Traffic, trace: str) -> Requests:
-    from rackline.simulation import read_trace
-
+def _recorded(question: groups.Traffic, trace: str) -> simulation.Requests:
     allowed = "only without `trace` (`rate_scale` scales its rate)"
     question.refuse("rate", "users", "input", "output", "mix", "turns", allowed=allowed)
-    unit: TimeUnit | None = next((known for known in TIME_UNITS if known == question.time_unit), None)
-    found = read_trace(trace, skip_bad=question.skip_bad, time_unit=unit)
+    unit: traces.TimeUnit | None = next((known for known in TIME_UNITS if known == question.time_unit), None)
+    found = simulation.read_trace(trace, skip_bad=question.skip_bad, time_unit=unit)
     return found if question.requests is None else found.first(question.requests)
 
 
-def _made(question: asked.Traffic, media_tokens: int, usual: int) -> Requests:
+def _made(question: groups.Traffic, media_tokens: int, usual: int) -> simulation.Requests:
     import numpy as np
-
-    from rackline.simulation import closed_loop_of, open_arrivals
 
     if (question.rate is None) == (question.users is None):
         given = "neither" if question.rate is None else "both"
@@ -201,11 +294,11 @@ def _made(question: asked.Traffic, media_tokens: int, usual: int) -> Requests:
     number = question.requests or usual
     think_s = question.think_time or 0.0
     if question.users is not None:
-        return closed_loop_of(rng, number, question.users, lengths, think_s=think_s)
+        return simulation.closed_loop_of(rng, number, question.users, lengths, think_s=think_s)
     rate = _rate(str(question.rate))
     if question.turns is not None or question.tool_calls is not None or question.tool_output is not None:
         return sessions_of(question).draw(rng, number, rate, lengths)
-    return open_arrivals(
+    return simulation.open_arrivals(
         rng,
         number,
         rate,
@@ -216,20 +309,18 @@ def _made(question: asked.Traffic, media_tokens: int, usual: int) -> Requests:
     )
 
 
-def sessions_of(question: asked.Sessions) -> Sessions:
+def sessions_of(question: groups.Sessions) -> simulation.Sessions:
     """How conversations and agents go on.
 
     Raises:
         InputError: results of tools without calls, or calls without results.
     """
-    from rackline.simulation import Sessions
-
     if question.turns is None:
         question.refuse("tool_calls", "tool_output", allowed="only with `turns`")
     if (question.tool_calls is None) != (question.tool_output is None):
         missing = "tool_calls" if question.tool_calls is None else "tool_output"
         raise InputError(what=missing, given="nothing", allowed="both `tool_calls` and `tool_output`, or neither")
-    return Sessions(
+    return simulation.Sessions(
         turns=question.turns or 1.0,
         tool_calls=question.tool_calls or 0.0,
         think_s=question.think_time or 0.0,
@@ -240,10 +331,8 @@ def sessions_of(question: asked.Sessions) -> Sessions:
     )
 
 
-def _lengths(question: asked.Traffic, more_tokens: int) -> AnyLengths:
+def _lengths(question: groups.Traffic, more_tokens: int) -> workloads.AnyLengths:
     """What prompts, with some tokens more, and answers are drawn from."""
-    from rackline.simulation import Lengths
-
     if question.mix is not None:
         question.refuse("input", "output", "turns", allowed="only without `mix`")
         return mixture_of_file(question.mix)
@@ -251,22 +340,20 @@ def _lengths(question: asked.Traffic, more_tokens: int) -> AnyLengths:
         name = "input" if question.input is None else "output"
         allowed = "mean tokens per request, such as 2k, or those of a use, such as `use` chat"
         raise InputError(what=name, given="nothing", allowed=allowed)
-    spread: Spread = next(known for known in SPREADS if known == question.lengths)
-    return Lengths(input_len=question.input + more_tokens, output_len=question.output, spread=spread)
+    spread: workloads.Spread = next(known for known in SPREADS if known == question.lengths)
+    return simulation.Lengths(input_len=question.input + more_tokens, output_len=question.output, spread=spread)
 
 
 def _rate(text: str) -> float:
     return math.inf if text == "inf" else parse_per_second(text, name="rate", maximum=1e9)
 
 
-def limits_of(text: str, name: str) -> Slo:
+def limits_of(text: str, name: str) -> simulation.Slo:
     """Read "ttft=2s,tpot=50ms@p99".
 
     Raises:
         InputError: another form.
     """
-    from rackline.simulation import Slo
-
     limits, at, place = text.partition("@")
     found: dict[str, float] = {}
     for part in limits.split(","):
@@ -283,18 +370,16 @@ def limits_of(text: str, name: str) -> Slo:
     percentile = 99.0
     if at:
         percentile = parse_count(place.strip().removeprefix("p"), name=f"{name} percentile", maximum=100.0)
-    return Slo(**found, percentile=percentile)
+    return simulation.Slo(**found, percentile=percentile)
 
 
-def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ...]:
+def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[simulation.TierSpec, ...]:
     """Read "host=2TB@50GB/s[@10us][,ttl=1h]" for each tier behind HBM, per rank.
 
     Raises:
         InputError: another form.
     """
-    from rackline.simulation import TierSpec
-
-    found: list[TierSpec] = []
+    found: list[simulation.TierSpec] = []
     for text in texts:
         name, equals, rest = text.partition("=")
         rest, comma, lifetime = (piece.strip() for piece in rest.partition(","))
@@ -303,7 +388,7 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[TierSpec, ..
             allowed = "NAME=BYTES@RATE[@LATENCY][,ttl=TIME], such as host=500GB@50GB/s or flash=4TB@6GB/s,ttl=1h"
             raise InputError(what="tier", given=text, allowed=allowed)
         found.append(
-            TierSpec(
+            simulation.TierSpec(
                 name=name.strip(),
                 tokens=parse_bytes(parts[0], name=f"tier {name}") / bytes_per_token,
                 tokens_per_s=parse_rate(parts[1], name=f"tier {name}") / bytes_per_token,
@@ -320,24 +405,18 @@ def _usd_per_byte_hour(name: str) -> float | None:
 
     Other spellings do not count: a tier that somebody calls "flash" is not the drive that the catalogue also calls so.
     """
-    from rackline.catalog import names
-    from rackline.hardware import memory_tier
-
-    known = memory_tier(name) if name in names("memory") else None
+    known = hardware.memory_tier(name) if name in catalog.names("memory") else None
     return None if known is None or known.usd_per_hour is None else known.usd_per_hour / known.capacity_bytes
 
 
-def cache_rules_of(question: asked.Lifetimes) -> CacheRules:
+def cache_rules_of(question: groups.Lifetimes) -> simulation.CacheRules:
     """Eviction and expiry of the prefix cache.
 
     Raises:
         UnknownNameError: an unknown eviction policy.
     """
-    from rackline.simulation import CacheRules
-    from rackline.simulation.evictions import eviction
-
-    return CacheRules(
-        eviction=eviction(question.eviction),
+    return simulation.CacheRules(
+        eviction=evictions.eviction(question.eviction),
         ttl_s=math.inf if question.cache_ttl is None else question.cache_ttl,
         ttl_from_use=question.cache_ttl_from == "use",
     )

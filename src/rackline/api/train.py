@@ -8,22 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from rackline.api.answer import Answer, SideFile, asks
+from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CHIPS, POWER_CAP, PRICE, PUE, OnCluster
-from rackline.api.option import MOST_TOKENS, Option, option, shared, whole
+from rackline.api.option import MOST_TOKENS, MaybeNumber, MaybeWhole, Number, Option, Text, Texts, option, shared, whole
 from rackline.api.question import question
 from rackline.api.resolve import named
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import write_text
+from rackline.late import late
+from rackline.units import format_percent, format_seconds, format_usd
 
-if TYPE_CHECKING:
-    from rackline.api.option import MaybeNumber, MaybeWhole, Number, Text, Texts
-    from rackline.arch import AnyModel
-    from rackline.bands.intervals import Interval
-    from rackline.report.figure import Figure
-    from rackline.search.train import TrainPlan
-    from rackline.training.schedules.schedule import Timeline
+with late:
+    from rackline import arch
+    from rackline.bands import intervals
+    from rackline.report import figure, train_report
+    from rackline.search import train as search_train
+    from rackline.search import train_space
+    from rackline.training import runs, schedules
+    from rackline.training import system as training_system
+
 
 LoraTargets = Literal["all", "attention", "qkv"]
 
@@ -132,7 +136,7 @@ DEFAULT_SEQ_LEN = 8192
 (arXiv:2407.21783, section 3.4.1)."""
 
 
-def _seq_len(question: TrainQuestion, model: AnyModel, watch: Watch) -> int:
+def _seq_len(question: TrainQuestion, model: arch.AnyModel, watch: Watch) -> int:
     """Length of a sequence [tokens]: as asked for; else the default, within the model's context."""
     seq_len = question.seq
     if seq_len is None:
@@ -144,41 +148,36 @@ def _seq_len(question: TrainQuestion, model: AnyModel, watch: Watch) -> int:
 
 
 if TYPE_CHECKING:
-    Answered = Answer[TrainQuestion, TrainPlan]
+    Answered = Answer[TrainQuestion, search_train.TrainPlan]
 
 
-def _timeline(plan: TrainPlan) -> Timeline | None:
+def _timeline(plan: search_train.TrainPlan) -> schedules.Timeline | None:
     """What each stage of the best run does when; None without a pipeline."""
-    from rackline.search.train import timeline_of
-
-    return timeline_of(plan, plan.best[0]) if plan.best and plan.best[0].layout.pp > 1 else None
+    return search_train.timeline_of(plan, plan.best[0]) if plan.best and plan.best[0].layout.pp > 1 else None
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
-    from rackline.report.train_report import train_report
-
     plan = answer.result
     one = next(iter(_measured(answer)), None)
     band, of = (None, "") if one is None else ((one.low, one.high), f"{one.group}, {one.num_cases} cases")
-    timeline = _timeline(plan)
-    yield train_report(plan, band=band, band_of=of, width=width, elapsed_s=answer.elapsed_s, timeline=timeline)
+    yield train_report.train_report(
+        plan, band=band, band_of=of, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(plan)
+    )
 
 
-def _measured(answer: Answered) -> Sequence[Interval]:
+def _measured(answer: Answered) -> Sequence[intervals.Interval]:
     """What measured runs of this kind deviate by."""
-    from rackline.bands.intervals import of_training
-
     plan, system = answer.result, answer.result.system
     if not plan.best:
         return ()
     tuning = system.lora_rank > 0 or answer.question.packed is not None
-    return of_training(system.model, system.cluster.chip.name, system.stack.name, plan.best[0].step_s, tuning=tuning)
+    return intervals.of_training(
+        system.model, system.cluster.chip.name, system.stack.name, plan.best[0].step_s, tuning=tuning
+    )
 
 
 def _interval(answer: Answered) -> str:
-    from rackline.bands.intervals import interval_line
-
-    return interval_line(_measured(answer), "runs")
+    return intervals.interval_line(_measured(answer), "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +186,7 @@ class Timed:
 
     json_keys: ClassVar = ("*result", "elapsed_s")
 
-    result: TrainPlan
+    result: search_train.TrainPlan
     elapsed_s: float
 
 
@@ -196,8 +195,6 @@ def _data(answer: Answered) -> Timed:
 
 
 def _summary(answer: Answered) -> str:
-    from rackline.units import format_percent, format_seconds, format_usd
-
     plan = answer.result
     if not plan.best:
         return plan.reason
@@ -215,33 +212,25 @@ def _rows(answer: Answered) -> Iterable[Any]:
     return answer.result.best
 
 
-def _step(answer: Answered) -> Figure:
-    from rackline.report.train_report import step_figure
-
-    return step_figure(answer.result)
+def _step(answer: Answered) -> figure.Figure:
+    return train_report.step_figure(answer.result)
 
 
-def _pipeline(answer: Answered) -> Figure:
-    from rackline.report.train_report import pipeline_of_plan
-
-    return pipeline_of_plan(answer.result)
+def _pipeline(answer: Answered) -> figure.Figure:
+    return train_report.pipeline_of_plan(answer.result)
 
 
-def _memory(answer: Answered) -> Figure:
-    from rackline.report.train_report import train_memory_figure
-
-    return train_memory_figure(answer.result)
+def _memory(answer: Answered) -> figure.Figure:
+    return train_report.train_memory_figure(answer.result)
 
 
 def _write_trace(answer: Answered, path: Path) -> None:
-    from rackline.report.train_report import schedule_trace
-
     plan = answer.result
     timeline = _timeline(plan)
     if timeline is None:
         raise InputError(what="trace", given=str(path), allowed="only for a best run with a pipeline (pp above 1)")
     title = f"{plan.system.model.name}, {plan.best[0].layout.label()}"
-    write_text(path, json.dumps(schedule_trace(timeline, title)), what="trace")
+    write_text(path, json.dumps(train_report.schedule_trace(timeline, title)), what="trace")
 
 
 _TRACE = SideFile(
@@ -259,8 +248,45 @@ _TRACE = SideFile(
     figures={"step": _step, "pipeline": _pipeline, "memory": _memory},
     files={"trace": _TRACE},
     interval=_interval,
+    entry=Entry(
+        group="Decide",
+        place=4,
+        line="Layout, step time, memory, days and dollars of a run.",
+        usual=("seq", "chips", "tokens", "precision", "layout", "recompute", "set"),
+        request={"model": "llama-3.1-8b", "on": "dgx-h100", "chips": 64, "tokens": "1T", "global_batch": "4M"},
+        is_long=True,
+        sweep_s=1.0,
+        sweep_results="best.",
+        view={
+            "id": "train",
+            "place": 12,
+            "title": "Train",
+            "question": "How long does a training run take, and how is it laid out?",
+            "claims": ["C59", "C63", "C64", "C132"],
+            "figures": ["step", "memory"],
+            "fields": {
+                "model": "llama-3.1-70b",
+                "on": "dgx-h100",
+                "chips": "256",
+                "tokens": "15T",
+                "global_batch": "8M",
+                "schedule": "",
+                "precision": "",
+            },
+            "stop": "chips",
+            "stops": ["128", "256", "1024"],
+        },
+        examples="""
+    rackline train llama-3.1-405b --on dgx-h100 --chips 16384 \\
+      --tokens 15.6T --global-batch 16M
+    rackline train deepseek-v3 --on gb200-nvl72 --chips 2304 \\
+      --global-batch 63M --seq 4Ki --precision mxfp8 --plot pipeline.html --plot-kind pipeline
+    rackline train llama-3.1-70b --on dgx-h100 --chips 64 \\
+      --global-batch 1M --layout tp=4,pp=4 --recompute full --json
+""",
+    ),
 )
-def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
+def train(question: TrainQuestion, watch: Watch) -> search_train.TrainPlan:
     """Layout, step time, memory, days and dollars of a training run.
 
     Looks at every layout × micro-batch × schedule × recompute that fills the chips, and explains the fastest that fits.
@@ -273,21 +299,16 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
     """
     model, cluster = named(question, watch)
 
-    from rackline.search.train import train_plan
-    from rackline.search.train_space import whole_batch
-    from rackline.training.runs import parse_train_layout
-    from rackline.training.system import TrainingSystem
-
     load, asked = question.expert_load, question.global_batch
     seq_len = _seq_len(question, model, watch)
-    system = TrainingSystem.of(
+    system = training_system.TrainingSystem.of(
         model,
         cluster,
         stack=question.stack or "",
         precision=question.precision,
         optimizer=question.optimizer,
         frozen=question.frozen,
-        global_batch_sequences=whole_batch(asked, seq_len, cluster.num_chips),
+        global_batch_sequences=train_space.whole_batch(asked, seq_len, cluster.num_chips),
         seq_len=seq_len,
         expert_load=min(load, question.capacity_factor or load),  # a capacity factor drops the rest
         lora_rank=question.lora or 0,
@@ -296,12 +317,12 @@ def train(question: TrainQuestion, watch: Watch) -> TrainPlan:
     )
     layout = question.layout
     with watch.moving("searching layouts, micro-batches, schedules and recomputation"):
-        return train_plan(
+        return search_train.train_plan(
             system,
             tokens=question.tokens,
             pue=question.pue,
             asked_batch_tokens=asked,
-            fixed=parse_train_layout(layout) if layout else {},
+            fixed=runs.parse_train_layout(layout) if layout else {},
             schedules=question.schedule,
             recompute=question.recompute,
         )

@@ -2,34 +2,423 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, get_args
 
-from rackline.api import validated
-from rackline.api.answer import asks
-from rackline.api.validated import Ablation, Format, Imported, LeftOut, StacksWritten, Validated, ValidateQuestion
-from rackline.api.watch import Watch
+from rackline.api.answer import Answer, SideFile, Verbatim, Watch, asks
+from rackline.api.option import MOST_CHIPS, MaybeLayout, MaybeNumber, MaybeWhole, Option, Texts, option, tokens, whole
+from rackline.api.question import Question, question
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
+from rackline.late import late
+from rackline.units import format_percent
+
+with late:
+    from rackline import validation
+    from rackline.bands import bands
+    from rackline.report import figure
+    from rackline.validation import (
+        ablation,
+        coverage,
+        importers,
+        page,
+        refit,
+        refit_report,
+        report,
+        run,
+        scoreboard,
+        speculation,
+        train_fit,
+    )
+    from rackline.validation import ablation as validation_ablation
+    from rackline.validation import cases as validation_cases
+    from rackline.validation import figure as validation_figure
+    from rackline.validation import refit as validation_refit
+
+LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half", "source"]
+Format = Literal["vllm", "genai-perf", "aiperf", "inferencex", "inference-perf", "guidellm"]
+_IMPORT = "Only with --import"
+
+
+def _imported(help_text: str, *, default: None = None) -> Any:
+    return option("text", help_text, default=default, group=_IMPORT)
+
+
+@question
+class ValidateQuestion(Question):
+    """How far off are the predictions of measured cases, by metric, model, chip, stack and precision?"""
+
+    ask: ClassVar[str] = "validate"
+
+    files: Texts = option(
+        "text",
+        "measured cases, one JSON object per line; with `import_format`, benchmark results",
+        several=True,
+        kw_only=False,
+    )
+    calibration: str = option(
+        "text",
+        "calibration: auto (the case's own stack), a stack, unit (ideal roofline) or a TOML file",
+        default="auto",
+    )
+    strict: bool = option("switch", "exit with 1 if a case cannot be predicted", default=False)
+    stored: str | None = option(
+        "text",
+        "compare with a stored scoreboard; exit with 1 if a median or p90 got worse or coverage fell",
+        default=None,
+    )
+    refit: LeftOut | None = option(
+        "text",
+        "leave one group out: refit the serving parameters without each model, chip, stack, version of a stack, "
+        "laboratory or half of the configurations in turn and score the held-out cases; with training cases only, "
+        "the training parameters without each source, model family or chip",
+        default=None,
+        choices=get_args(LeftOut),
+    )
+    ablation: bool = option(
+        "switch",
+        "switch off each serving effect in turn, refit the other parameters and score all cases",
+        default=False,
+    )
+    write_stacks: str | None = option(
+        "text",
+        "fit the training parameters to the training cases and write the training stacks to FOLDER",
+        default=None,
+        output=True,
+    )
+    import_format: Format | None = option(
+        "text",
+        f"import results of a load generator: {', '.join(get_args(Format))}; those that hold each request become "
+        "observed runs",
+        default=None,
+        flag="--import",
+        choices=get_args(Format),
+    )
+    output: str | None = option(
+        "text",
+        "file for the imported cases; standard output by default",
+        default=None,
+        short="o",
+        group=_IMPORT,
+        output=True,
+    )
+    model: str | None = _imported("model of the imported results, if the file does not name it as rackline does")
+    chip: str | None = _imported("chip of the imported results")
+    num_chips: MaybeWhole = whole(
+        "number of chips that served the imported results", default=None, maximum=MOST_CHIPS, group=_IMPORT
+    )
+    layout: MaybeLayout = _imported("parallel layout of the imported results, such as tp=4")
+    precision: str | None = _imported("data types, such as fp8; those of the released checkpoint by default")
+    stack: str | None = _imported("serving software")
+    input_len: MaybeNumber = tokens("mean prompt tokens, if the file does not say", default=None, group=_IMPORT)
+    output_len: MaybeNumber = tokens("mean output tokens, if the file does not say", default=None, group=_IMPORT)
+    concurrency: MaybeWhole = whole("concurrent requests, if the file does not say", default=None, group=_IMPORT)
+
+
+_MOST_WARNINGS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated:
+    """Predicted cases.
+
+    Args:
+        board: how far off they are.
+        worse: what is worse than in the stored scoreboard; None where none was given.
+    """
+
+    json_keys: ClassVar = ("*board", "worse")
+
+    board: scoreboard.Scoreboard
+    worse: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablation:
+    """The scoreboard without each effect in turn.
+
+    Args:
+        effects: one per row.
+    """
+
+    effects: tuple[validation_ablation.Ablated, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """Cases of a benchmark's results.
+
+    Args:
+        lines: one JSON object per line.
+        file: to which they were written, if to one.
+    """
+
+    lines: str
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StacksWritten:
+    """Training stacks that were written.
+
+    Args:
+        files: their names.
+        not_written: those whose files failed, with what they would hold.
+    """
+
+    files: tuple[str, ...]
+    not_written: tuple[train_fit.NotWritten, ...] = ()
+
 
 if TYPE_CHECKING:
-    from rackline.api.validated import Found
-    from rackline.validation.cases import CaseSet
-    from rackline.validation.refit import Refit
-    from rackline.validation.train_fit import TrainRefit
+    Found = Validated | Ablation | Imported | StacksWritten | validation_refit.Refit | train_fit.TrainRefit
+    Answered = Answer[ValidateQuestion, Found]
+
+
+def text_of(answer: Answered, width: int) -> Iterable[Any]:
+    found, elapsed_s = answer.result, answer.elapsed_s
+    if isinstance(found, Validated):
+        yield report.scoreboard_report(found.board, elapsed_s=elapsed_s, width=width)
+    elif isinstance(found, validation_refit.Refit):
+        yield refit_report.refit_report(found, elapsed_s=elapsed_s, width=width)
+    elif isinstance(found, train_fit.TrainRefit):
+        yield refit_report.train_refit_report(found, elapsed_s=elapsed_s)
+    elif isinstance(found, Ablation):
+        yield refit_report.ablation_report(found.effects, elapsed_s=elapsed_s)
+    elif isinstance(found, Imported) and found.file is None:
+        yield Verbatim(found.lines)
+    elif isinstance(found, StacksWritten):
+        yield from (Verbatim(one.toml) for one in found.not_written)
+
+
+class CasesData(TypedDict):
+    """Cases, in the form that `validate` reads."""
+
+    cases: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What was found and how long it took [s]."""
+
+    json_keys: ClassVar = ("*found", "elapsed_s")
+
+    found: Ablation | validation_refit.Refit | train_fit.TrainRefit
+    elapsed_s: float
+
+
+def data_of(answer: Answered) -> Validated | CasesData | StacksWritten | Timed:
+    found = answer.result
+    if isinstance(found, Imported):
+        return {"cases": [json.loads(line) for line in found.lines.splitlines()]}
+    if isinstance(found, Validated | StacksWritten):
+        return found
+    return Timed(found=found, elapsed_s=answer.elapsed_s)
+
+
+def summary_of(answer: Answered) -> str:
+    found = answer.result
+    if isinstance(found, Validated):
+        medians = ", ".join(
+            f"{name} {format_percent(stats.median_abs_error)}" for name, stats in found.board.metrics.items()
+        )
+        supported = found.board.num_cases - len(found.board.unsupported)
+        return f"median |error|: {medians or 'none'}; {supported:,} of {found.board.num_cases:,} cases predicted"
+    if isinstance(found, Imported):
+        return f"{found.lines.count(chr(10))} cases"
+    return f"{type(found).__name__} of {', '.join(answer.question.files)}"
+
+
+def rows_of(answer: Answered) -> Iterable[Any]:
+    found = answer.result
+    if isinstance(found, Validated):
+        return found.board.groups
+    if isinstance(found, Ablation):
+        return found.effects
+    if isinstance(found, Imported):
+        return [json.loads(line) for line in found.lines.splitlines()]
+    return [{"file": name} for name in found.files] if isinstance(found, StacksWritten) else found.folds
+
+
+def figure_of(answer: Answered) -> figure.Figure:
+    if not isinstance(answer.result, Validated):
+        raise InputError(what="plot", given=answer.question.ask, allowed="only without `refit` and `ablation`")
+    return validation_figure.parity_figure(answer.result.board)
+
+
+def notes(answer: Answered) -> Iterable[str]:
+    found = answer.result
+    if isinstance(found, Imported) and found.file is not None:
+        yield f"{found.lines.count(chr(10))} cases written to {found.file}"
+    elif isinstance(found, StacksWritten):
+        yield from (f"written: {name}" for name in found.files)
+        yield from (f"{one.reason}; printed instead" for one in found.not_written)
+    else:
+        board: scoreboard.Scoreboard | None = getattr(found, "board", None)  # those of refits warn as well
+        if board is not None:
+            yield from _warnings(board)
+        if isinstance(found, Validated):
+            yield from (f"worse: {line}" for line in found.worse or ())
+
+
+def status(answer: Answered) -> int:
+    """1 where a check failed: worse than before, or a case without a prediction; 2 where a file was not written."""
+    found = answer.result
+    if isinstance(found, StacksWritten):
+        return 2 if found.not_written else 0
+    if not isinstance(found, Validated):
+        return 0
+    return int(bool(found.worse) or (answer.question.strict and bool(found.board.unsupported)))
+
+
+def _write_stored(answer: Answered, path: Path) -> None:
+    if isinstance(answer.result, Validated):
+        scoreboard.write_stored(answer.result.board, answer.question.files, path)
+
+
+def _write_docs(answer: Answered, path: Path) -> None:
+    found = answer.result
+    if isinstance(found, Ablation):
+        validation_ablation.write_docs(found.effects, path)
+    elif isinstance(found, validation_refit.Refit):
+        refit_report.write_refit_docs(found, path)
+        if found.by in ("model", "laboratory"):
+            files = answer.question.files
+            coverage.write_coverage_docs(held_out_scores(found, files, answer.question.calibration), found.by, path)
+    elif isinstance(found, train_fit.TrainRefit):
+        refit_report.write_train_refit_docs(found, path)
+    elif not isinstance(found, Validated):
+        raise InputError(what="write_docs", given=str(path), allowed="only for a scoreboard, refits and ablation")
+    elif found.board.both_ways and len(found.board.both_ways) == found.board.num_cases:
+        speculation.write_docs(found.board.both_ways, path)
+    else:
+        page.write_docs(scoreboard.stored_form(found.board, answer.question.files), path)
+
+
+def _write_bands(answer: Answered, path: Path) -> None:
+    """Write the error bands of these values."""
+    files, found = answer.question.files, answer.result
+    if not isinstance(found, Validated | validation_refit.Refit):
+        raise InputError(what="write_bands", given=str(path), allowed="only for served cases")
+    scores = (
+        held_out_scores(found, files, answer.question.calibration)
+        if isinstance(found, validation_refit.Refit)
+        else found.board.scores
+    )
+    write_text(path, bands.to_toml(coverage.make_bands(scores), files), what="write_bands")
+
+
+def held_out_scores(
+    found: validation_refit.Refit, files: tuple[str, ...], calibration: str = "auto"
+) -> list[scoreboard.Score]:
+    """Scores of all cases of some files, predicted without what the fit of their kind was scored on.
+
+    What was left out stands for a new model; training cases are left out by source; kinds of cases that no number is
+    fitted to are scored as they are.
+
+    Args:
+        found: the refits of the served cases.
+        files: all cases.
+        calibration: as of the question.
+    """
+    scores = list(found.board.scores)
+    known = {(score.groups["kind"], score.case_id) for score in scores}
+    cases = validation.read_cases(files)
+    others = tuple(
+        case
+        for case in cases.cases
+        if case.kind not in (*scoreboard.SERVED, "train") and (case.kind, case.case_id) not in known
+    )
+    if others:
+        unfitted = validation.CaseSet(cases=others, unsupported=(), unknown_keys={})
+        scores += run.score_cases(unfitted, calibration, num_worst=0).scores
+    if any(case.kind == "train" for case in cases.cases):
+        scores += [score for fold in train_fit.refit_training(cases, "source").folds for score in fold.scores]
+    return scores
+
+
+FILES = {
+    "write_stored": SideFile(
+        option=Option(kind="text", help="write the scoreboard to FILE.json, for `stored`"), write=_write_stored
+    ),
+    "write_docs": SideFile(
+        option=Option(
+            kind="text",
+            help="write the scoreboard (refits with their intervals, ablation) to the marked block of a Markdown page, "
+            "or of the page of a folder that has it",
+        ),
+        write=_write_docs,
+        folders=True,
+    ),
+    "write_bands": SideFile(
+        option=Option(
+            kind="text",
+            help="write the error bands of these cases to FILE.toml; with `refit`, from held-out predictions",
+        ),
+        write=_write_bands,
+    ),
+}
+
+
+def refuse(question: ValidateQuestion, outputs: frozenset[str]) -> None:
+    """Outputs that this question does not have."""
+    if question.refit is not None or question.ablation:
+        for name in ("plot", "write_stored"):
+            if name in outputs:
+                raise InputError(what=name, given="a file", allowed="only without `refit` and `ablation`")
+    if question.ablation and "write_bands" in outputs:
+        raise InputError(what="ablation", given="with error bands", allowed="`ablation` alone")
+
+
+def _warnings(board: scoreboard.Scoreboard) -> Iterable[str]:
+    """Where cases are wrong in themselves: one line a cause, with its first place."""
+    lines: dict[str, list[str]] = {}
+    for case in board.bad_input:
+        lines.setdefault(case.cause, []).append(case.where)
+    for cause, places in list(lines.items())[:_MOST_WARNINGS]:
+        more = f" (and {len(places) - 1:,} more)" if len(places) > 1 else ""
+        yield f"warning: {places[0]}{more}: {cause}"
+    if len(lines) > _MOST_WARNINGS:
+        yield f"warning: {len(lines) - _MOST_WARNINGS:,} more causes; --json has all"
 
 
 @asks(
     ValidateQuestion,
-    text=validated.text_of,
-    summary=validated.summary_of,
-    rows=validated.rows_of,
-    data=validated.data_of,
-    figures={"parity": validated.figure_of},
-    files=validated.FILES,
-    notes=validated.notes,
-    status=validated.status,
-    refuse=validated.refuse,
+    text=text_of,
+    summary=summary_of,
+    rows=rows_of,
+    data=data_of,
+    figures={"parity": figure_of},
+    files=FILES,
+    notes=notes,
+    status=status,
+    refuse=refuse,
+    entry=Entry(
+        group="Measure",
+        place=2,
+        line="Compare predictions with measured cases.",
+        usual=("calibration", "stored", "import_format", "output"),
+        request={
+            "files": ["cases.jsonl"],
+            "uploads": {
+                "cases.jsonl": '{"id": "a", "kind": "static-batch", "source": "own", "model": "llama-3.1-8b", '
+                '"chip": "h100-sxm", "num_chips": 1, "stack": "trtllm", "precision": "bf16", '
+                '"layout": {"tp": 1}, "batch_size": 8, "input_len": 1000, "output_len": 100, '
+                '"measured": {"token_s": 0.008}}\n'
+            },
+        },
+        is_long=True,
+        examples="""
+    rackline validate cases.jsonl --plot parity.html
+    rackline validate cases.jsonl --calibration unit --json
+    rackline validate --import vllm result.json --chip h100-sxm \\
+      --num-chips 4 --layout tp=4 --precision fp8 -o cases.jsonl
+""",
+    ),
 )
 def validate(question: ValidateQuestion, watch: Watch) -> Found:
     """Predict measured cases and print how far off the predictions are, by metric, model, chip, stack and precision.
@@ -60,21 +449,16 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
     if question.refit is not None:
         return _refit(files, question.refit, question.calibration, watch)
 
-    from rackline.validation import validate as run
-    from rackline.validation.scoreboard import read_stored, worse_than
-
-    before = read_stored(Path(question.stored)) if question.stored else None
+    before = scoreboard.read_stored(Path(question.stored)) if question.stored else None
     with watch.moving("predicting cases"):
-        board = run(files, question.calibration)
-    return Validated(board=board, worse=None if before is None else tuple(worse_than(before, board)))
+        board = validation.validate(files, question.calibration)
+    return Validated(board=board, worse=None if before is None else tuple(scoreboard.worse_than(before, board)))
 
 
 def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: Format) -> Imported:
-    from rackline.validation.importers import Given, import_results
-
     target = None if question.output is None else Path(question.output)
     check_outputs({"output": target}, {f"files {name}": name for name in files})
-    given = Given(
+    given = importers.Given(
         model=question.model,
         chip=question.chip,
         num_chips=question.num_chips,
@@ -85,53 +469,44 @@ def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: F
         output_len=question.output_len,
         concurrency=question.concurrency,
     )
-    lines = import_results(files, import_format, given)
+    lines = importers.import_results(files, import_format, given)
     if target is not None:
         write_text(target, lines, what="output")
     return Imported(lines=lines, file=question.output)
 
 
-def _refit(files: tuple[str, ...], by: LeftOut, calibration: str, watch: Watch) -> Refit | TrainRefit:
+def _refit(files: tuple[str, ...], by: LeftOut, calibration: str, watch: Watch) -> refit.Refit | train_fit.TrainRefit:
     """Leave each one out in turn."""
-    from rackline.validation import read_cases
-    from rackline.validation.refit import refit
-
-    cases = read_cases(files)
+    cases = validation.read_cases(files)
     if all(case.kind == "train" for case in cases.cases):
         return _refit_training(cases, by, watch)
     if by == "source":
         raise InputError(what="refit", given=by, allowed="model, chip, stack, version, laboratory or half")
     with watch.counting(f"refitting without each {by}", "fitted without") as done:
-        return refit(cases, by, calibration=calibration, done=done)
+        return refit.refit(cases, by, calibration=calibration, done=done)
 
 
-def _refit_training(cases: CaseSet, by: LeftOut, watch: Watch) -> TrainRefit:
+def _refit_training(cases: validation_cases.CaseSet, by: LeftOut, watch: Watch) -> train_fit.TrainRefit:
     """Leave each source, model family or chip of training cases out in turn."""
-    from rackline.validation.train_fit import refit_training
-
     if by in ("stack", "version", "half", "laboratory"):
         raise InputError(what="refit", given=by, allowed="source, model or chip for training cases", nearest="source")
     with watch.counting(f"refitting without each {by}", "fitted without") as done:
-        return refit_training(cases, by, done=done)
+        return train_fit.refit_training(cases, by, done=done)
 
 
 def _ablation(files: tuple[str, ...], calibration: str, watch: Watch) -> Ablation:
-    from rackline.validation import read_cases
-    from rackline.validation.ablation import ablation
-
     with watch.counting("refitting without each effect", "fitted without") as done:
-        return Ablation(effects=tuple(ablation(read_cases(files), calibration=calibration, done=done)))
+        return Ablation(
+            effects=tuple(ablation.ablation(validation.read_cases(files), calibration=calibration, done=done))
+        )
 
 
 def _write_stacks(files: tuple[str, ...], folder: str, watch: Watch) -> StacksWritten:
     """Fit the training numbers and write the stacks that hold them."""
-    from rackline.validation import read_cases
-    from rackline.validation.train_fit import fitted_stacks, write_stacks
-
     target = Path(folder)
     if not target.is_dir():
         raise InputError(what="write_stacks", given=folder, allowed="a folder that exists")
     with watch.moving("fitting the training parameters"):
-        stacks = fitted_stacks(read_cases(files))
-    written, failed = write_stacks(stacks, target)
+        stacks = train_fit.fitted_stacks(validation.read_cases(files))
+    written, failed = train_fit.write_stacks(stacks, target)
     return StacksWritten(files=tuple(str(path) for path in written), not_written=tuple(failed))

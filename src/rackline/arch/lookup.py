@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rackline.arch.hf import json_object, read_config, read_config_file
 from rackline.arch.model import Origin
@@ -14,11 +13,12 @@ from rackline.arch.tensor_names import mtp_layers_of, stored_label, weights_of
 from rackline.catalog import ModelRecord, model_record
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import CatalogError, HubError, UnknownNameError
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from rackline.arch.model import AnyModel
-    from rackline.arch.towers import Tower
-    from rackline.hub import Checkpoint, Repository, RepositoryId
+with late:
+    from rackline import arch, hub
+    from rackline.arch import hf_towers, towers
+
 
 CONFIG = "config.json"
 QUANTISED_BESIDE = "hf_quant_config.json"
@@ -45,7 +45,7 @@ class FoundModel:
 
     record: ModelRecord
     origin: Origin
-    checkpoint: Checkpoint | None = None
+    checkpoint: hub.Checkpoint | None = None
     elements_by_dtype: Mapping[str, int] | None = None
 
 
@@ -75,7 +75,7 @@ def find_model(
     return with_overrides(found, overrides)
 
 
-def find_towers(name: str, *, offline: bool = False) -> tuple[Tower, ...]:
+def find_towers(name: str, *, offline: bool = False) -> tuple[towers.Tower, ...]:
     """Towers for images and sound of a configuration: of a file, its folder, or a repository of the Hub.
 
     Args:
@@ -86,8 +86,6 @@ def find_towers(name: str, *, offline: bool = False) -> tuple[Tower, ...]:
         UnknownNameError: neither of these; the catalogue has language models alone.
         HubError, ConfigError: a configuration that cannot be read.
     """
-    from rackline.arch.hf_towers import has_tower, tower_of
-
     path = Path(name).expanduser()
     if name.endswith(".json") or _has_config(path):
         file, where = (path if name.endswith(".json") else path / CONFIG), name
@@ -97,11 +95,10 @@ def find_towers(name: str, *, offline: bool = False) -> tuple[Tower, ...]:
             raise UnknownNameError(
                 what="model", given=name, allowed="a config.json, its folder, or a Hugging Face id with its tower"
             )
-        from rackline.hub import open_repository
 
-        file, where = open_repository(identity, offline=offline).required(CONFIG), f"{name}: {CONFIG}"
+        file, where = hub.open_repository(identity, offline=offline).required(CONFIG), f"{name}: {CONFIG}"
     config = json_object(file, where)
-    return tuple(tower_of(config, kind, where) for kind in has_tower(config))
+    return tuple(hf_towers.tower_of(config, kind, where) for kind in hf_towers.has_tower(config))
 
 
 def with_overrides(found: FoundModel, overrides: Mapping[str, object] | None) -> FoundModel:
@@ -119,7 +116,7 @@ def with_overrides(found: FoundModel, overrides: Mapping[str, object] | None) ->
     return replace(found, record=record, origin=replace(found.origin, native_precision=record.native_precision))
 
 
-def is_called(model: AnyModel, name: str) -> bool:
+def is_called(model: arch.AnyModel, name: str) -> bool:
     """Whether a name is that of a model: of the same catalogue entry, repository, file or folder."""
     names = {model.name.lower()}
     if model.origin is not None:
@@ -158,12 +155,11 @@ def _has_config(folder: Path) -> bool:
         return False
 
 
-def _repository_id(name: str) -> RepositoryId | None:
+def _repository_id(name: str) -> hub.RepositoryId | None:
     if "/" not in name or name.startswith(_LOCAL):
         return None
-    from rackline.hub import RepositoryId
 
-    return RepositoryId.parse(name)
+    return hub.RepositoryId.parse(name)
 
 
 def _from_catalogue(name: str, assume: Sequence[str], *, offline: bool, headers: bool) -> FoundModel:
@@ -217,12 +213,10 @@ def _is_of(record: ModelRecord, label: str) -> bool:
 
 
 def _from_file(name: str, assume: Sequence[str]) -> FoundModel:
-    from rackline.hub import folder_checkpoint
-
     found = read_config_file(name, assume=assume)
     folder = Path(name).expanduser()
     beside = folder if folder.is_dir() else folder.parent if folder.name == CONFIG else None
-    checkpoint = folder_checkpoint(beside) if beside is not None else None
+    checkpoint = hub.folder_checkpoint(beside) if beside is not None else None
     record, noted = _typed_by_headers(found.record, checkpoint)
     origin = Origin(
         kind="file",
@@ -235,15 +229,13 @@ def _from_file(name: str, assume: Sequence[str]) -> FoundModel:
 
 
 def _from_hub(
-    identity: RepositoryId,
+    identity: hub.RepositoryId,
     assume: Sequence[str],
     *,
     offline: bool,
     headers: bool,
 ) -> FoundModel:
-    from rackline.hub import open_repository, repository_checkpoint
-
-    repository = open_repository(identity, offline=offline)
+    repository = hub.open_repository(identity, offline=offline)
     file = repository.required(CONFIG)
     where = f"{repository.name}@{repository.commit[:12] or identity.revision}: {CONFIG}"
     found = read_config(
@@ -256,7 +248,7 @@ def _from_hub(
     notes = [repository.note] if repository.note else []
     if repository.name.lower() != identity.name.lower():
         notes.append(f"{identity.name} is now called {repository.name}")
-    checkpoint = repository_checkpoint(repository, fetch=headers)
+    checkpoint = hub.repository_checkpoint(repository, fetch=headers)
     record, noted = _typed_by_headers(found.record, checkpoint)
     notes += noted
     stated = type_in_name(repository.name)
@@ -281,7 +273,7 @@ def _from_hub(
     )
 
 
-def _typed_by_headers(record: ModelRecord, checkpoint: Checkpoint | None) -> tuple[ModelRecord, list[str]]:
+def _typed_by_headers(record: ModelRecord, checkpoint: hub.Checkpoint | None) -> tuple[ModelRecord, list[str]]:
     """The record with the data types of the headers, where these are quantised and the configuration says nothing."""
     if checkpoint is None:
         return record, []
@@ -293,7 +285,7 @@ def _typed_by_headers(record: ModelRecord, checkpoint: Checkpoint | None) -> tup
     return record.model_copy(update={"native_precision": label}), [note]
 
 
-def _with_mtp(record: ModelRecord, checkpoint: Checkpoint) -> ModelRecord:
+def _with_mtp(record: ModelRecord, checkpoint: hub.Checkpoint) -> ModelRecord:
     """The record with the layers for multi-token prediction that the checkpoint holds."""
     architecture = record.architecture
     if architecture is None:
@@ -308,7 +300,7 @@ def _layers(record: ModelRecord) -> int | None:
     return record.architecture.num_layers if record.architecture is not None else None
 
 
-def _beside(repository: Repository, name: str) -> Path | None:
+def _beside(repository: hub.Repository, name: str) -> Path | None:
     """A small file beside the configuration; one that cannot be had counts as none."""
     try:
         return repository.file(name)

@@ -13,11 +13,9 @@ from typing import Annotated, Any, assert_never, cast
 
 from cyclopts import Group, Parameter
 
-from rackline.api.answer import Answer, SideFile, Verb, Verbatim, answer_of, find_verb
+from rackline.api.answer import Answer, Computed, Counted, Served, SideFile, Verb, Verbatim, Watch, answer_of, find_verb
 from rackline.api.option import Option
 from rackline.api.question import Question, flag_of, options, written_defaults
-from rackline.api.watch import Computed, Counted, Served, Watch
-from rackline.cli.help import USUAL
 from rackline.cli.screen import (
     FailedCheckError,
     asked,
@@ -32,6 +30,10 @@ from rackline.cli.screen import (
 from rackline.errors import InputError
 from rackline.files import check_outputs
 from rackline.interrupts import held
+from rackline.late import late
+
+with late:
+    from rackline.report import figure
 
 _JSON = Option(kind="switch", help="print only JSON, in SI units")
 _PLOT = Option(
@@ -99,7 +101,7 @@ def command(name: str, *, all_options: bool = False) -> Callable[..., None]:
     flags = {key: flag_of(key, one) or key for key, one in options(verb.question).items()}
     usual = {key: False if one.kind == "switch" else None for key, one in outputs.items()}
     usual.update(written_defaults(verb.question))
-    shown = None if all_options else USUAL.get(name)
+    shown = None if all_options else verb.entry.usual or None
     parameters: list[inspect.Parameter] = []
     for key, one in {**options(verb.question), **outputs}.items():
         hidden = _is_hidden(key, one, usual, shown)
@@ -254,9 +256,7 @@ def files_read(question: Question) -> dict[str, str]:
 def _path(verb: Verb[Any, Any], key: str, text: str) -> Path:
     """The file of an output, checked before any work is done."""
     if key == "plot":
-        from rackline.report.figure import check_plot_path
-
-        return check_plot_path(text, what="plot")
+        return figure.check_plot_path(text, what="plot")
     one: SideFile = verb.files[key]
     return one.check(text, key) if one.check is not None else Path(text)
 

@@ -5,17 +5,199 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import wrap
 
 from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
-from rackline.api.verbs import MODULES, function_name
-from rackline.cli.commands import ALL_OPTIONS, DOORS
-from rackline.cli.glossary import help_text
-from rackline.cli.help import COMMANDS, EXAMPLES, GROUPS, USUAL, first_examples
+from rackline.api.verbs import GROUPS, Entry
+from rackline.cli.commands import ALL_OPTIONS, commands
 from rackline.cli.screen import FailedCheckError, drop_output, screen
 from rackline.errors import RacklineError, nearest_names
 from rackline.extras import missing_extra
+
+_TERMS_WIDTH = 14  # characters of a column of the help
+_MEANINGS_WIDTH = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A word, or several that belong together, and what it means.
+
+    Args:
+        words: as they are written.
+        meaning: without a full stop at the end.
+        in_help: whether the help of the commands has it.
+    """
+
+    words: str
+    meaning: str
+    in_help: bool = False
+
+
+def _term(words: str, meaning: str) -> Term:
+    return Term(words=words, meaning=meaning)
+
+
+TERMS: tuple[Term, ...] = (
+    Term(
+        words="tp, pp, ep",
+        meaning="tensor, pipeline, expert parallelism: degrees of splitting each layer, the layers, the experts over "
+        "chips",
+        in_help=True,
+    ),
+    Term(words="cp", meaning="context parallelism: chips that split one long prompt", in_help=True),
+    Term(
+        words="attention_dp",
+        meaning="data-parallel attention: ranks with full attention weights and different requests, which share the "
+        "experts",
+        in_help=True,
+    ),
+    Term(
+        words="ttft, tpot",
+        meaning="time to first token; time per output token after the first",
+        in_help=True,
+    ),
+    Term(
+        words="MFU",
+        meaning="model FLOP utilisation: the model's FLOP per second over the peak of the chips",
+        in_help=True,
+    ),
+    _term(
+        "active parameters", "the parameters that one token is multiplied with; in a mixture of experts, fewer than all"
+    ),
+    _term("adapter, LoRA", "two small products beside a frozen one, trained for a task; many can share one server"),
+    _term("all-gather", "exchange after which each chip holds the parts of all"),
+    _term(
+        "all-reduce",
+        "exchange after which each chip holds the sum of what all had; a reduce-scatter, then an all-gather",
+    ),
+    _term(
+        "all-to-all", "exchange in which each chip has something different for each other one: tokens to their experts"
+    ),
+    _term("arithmetic intensity", "FLOP of an operation over the bytes that it reads and writes"),
+    _term(
+        "attention kind",
+        "what an attention layer caches and reads: grouped heads, latents, a window, chosen tokens, a state",
+    ),
+    _term("band", "the range in which 90 % of measured servers of a kind lay around their predictions"),
+    _term("batch size", "sequences that take part in one pass"),
+    _term("blackboard", "the ideal roofline: peak rates, no overheads, the longest resource alone counts"),
+    _term("block", "a fixed number of tokens of KV cache, the unit in which it is given out, found again and evicted"),
+    _term("bubble", "time in which a stage of a pipeline waits for others; as a fraction, over the time of the step"),
+    _term(
+        "calibration",
+        "the numbers that turn peaks into what kernels reach on a chip under a stack: overheads and efficiencies",
+    ),
+    _term("chunked prefill", "a prompt computed in pieces that share passes with decoding sequences"),
+    _term("closed loop", "a load in which a fixed number of users each wait for an answer before they ask again"),
+    _term("cluster", "chips and the links between them, as levels: scale-up domains and the network beyond"),
+    _term(
+        "compute-optimal", "the number of parameters and tokens with the least loss for a given number of training FLOP"
+    ),
+    _term("context tier", "prompt lengths with one price"),
+    _term(
+        "CUDA graph", "the kernels of a pass recorded and launched at once, so that the host does not slow small passes"
+    ),
+    _term("decode", "passes in which each running sequence gains a token"),
+    _term("disaggregation", "prefill and decode on separate pools of chips; attention and experts on separate chips"),
+    _term("dp", "data parallelism: copies of the model with different sequences"),
+    _term("draft model", "the small model, or head, that guesses tokens for speculative decoding"),
+    _term("drain time", "capacity of a memory over its bandwidth: the time to read all of it once"),
+    _term("eviction", "giving up cached blocks that nobody uses, to make room"),
+    _term("expert", "one of many feed-forward blocks of a layer, of which each token visits a few"),
+    _term(
+        "fallback", "a number taken from another stack, chip or generation where nothing was measured; always marked"
+    ),
+    _term("fleet", "the replicas that serve a stated traffic"),
+    _term("FLOP, FLOP/s", "a floating-point operation, a multiply-add is two; their rate"),
+    _term("GB, GiB", "10⁹ bytes; 2³⁰ bytes"),
+    _term(
+        "goodput",
+        "the part of the work, or of the requests, that counts: not repeated after a failure, or within the limits",
+    ),
+    _term(
+        "GQA, MQA", "grouped-query attention: several query heads share a key and a value; multi-query: all of them do"
+    ),
+    _term("HBM", "high-bandwidth memory, next to the chip; here, the main memory of any chip"),
+    _term(
+        "held out",
+        "left out of a fit and predicted by it: models, chips, laboratories; what an error on new ones looks like",
+    ),
+    _term("kernel", "a program on the chip that does one operation, such as a product or attention"),
+    _term("KV cache", "what a sequence leaves behind in attention layers for the tokens after it"),
+    _term("launch", "starting a kernel; it takes microseconds of the host for any kernel"),
+    _term("layout", "the degrees of parallelism of a deployment, such as tp=4,pp=2"),
+    _term(
+        "lifetime-optimal",
+        "the number of parameters and tokens with the least compute for training and later use, at a given loss",
+    ),
+    _term("Little's law", "mean number in a system = rate of arrivals × mean time in it"),
+    _term("memory tier", "HBM, host memory, flash or disk: capacity, bandwidth and price of a place for caches"),
+    _term("micro-batch", "part of a batch that goes through a pipeline by itself"),
+    _term(
+        "mixture of experts, MoE",
+        "a model whose feed-forward blocks are experts; a router chooses a few for each token",
+    ),
+    _term("MLA", "multi-head latent attention: a small latent per token is cached instead of keys and values"),
+    _term("multi-token prediction, MTP", "a light layer that guesses tokens ahead, for the model to verify"),
+    _term("NVFP4, MXFP4", "4-bit numbers with a scale for each 16 or 32 of them; MXFP8 likewise with 8 bits"),
+    _term("open loop", "a load in which requests arrive on their own, however long others take"),
+    _term("p50, p90, p99", "the value that 50, 90 or 99 % of requests stay below"),
+    _term("packed sequences", "several samples in one sequence, which do not attend to each other"),
+    _term("pass", "one walk of a batch through all layers: a decode step, a prefill, or both mixed"),
+    _term("pool", "replicas with one job, such as prefill"),
+    _term("preemption", "taking the cache of a running request away for others; it is recomputed later"),
+    _term("prefill", "the pass over a prompt, which fills its KV cache and yields the first token"),
+    _term("prefix caching", "keeping the KV cache of the beginning that prompts share"),
+    _term("price sheet", "what an API charges: by mode, context tier, input, output, cached input, cache writes"),
+    _term("PUE", "power of a site over power of its machines"),
+    _term("quantisation, W4A16", "storing or computing in fewer bits; here, 4-bit weights and 16-bit activations"),
+    _term("rank", "one member of a parallel group; a chip, or the chips that hold one copy of the attention weights"),
+    _term("recompute", "activations dropped in the forward pass and recomputed in the backward pass"),
+    _term("reduce-scatter", "exchange after which each chip holds its part of the sum of what all had"),
+    _term("replica", "chips that together hold one copy of a model and serve requests"),
+    _term(
+        "ridge point",
+        "the arithmetic intensity from which a chip is bound by compute: peak FLOP/s over memory bandwidth",
+    ),
+    _term("rollout", "generating answers that reinforcement learning then trains on"),
+    _term("roofline", "the time of an operation as the longer of its compute and its memory traffic"),
+    _term("routing law", "how tokens spread over experts: balanced, at random, or with popular experts"),
+    _term("saturation", "the rate beyond which a queue grows without bound"),
+    _term("scale-up, scale-out", "fast links within a domain such as a rack; the network between domains"),
+    _term("SLO", "a latency that a stated share of requests must keep"),
+    _term("slot", "a place for one running sequence in an engine"),
+    _term("sparsity", "said as total_over_active: all parameters over active ones, at least 1"),
+    _term("speculative decoding", "a cheap draft of several tokens, which one pass of the model verifies"),
+    _term(
+        "stack",
+        "a serving or training engine with what it does around its kernels: vLLM, SGLang, TensorRT-LLM, Megatron",
+    ),
+    _term("steady state", "what a server settles into under a load that does not change"),
+    _term("straggler", "the slowest of ranks that wait for each other"),
+    _term("token budget", "the most tokens, of prompts and decodes together, that an engine puts into one pass"),
+    _term("torus", "links to neighbours along each axis, the ends joined, instead of a switch"),
+    _term("two-batch overlap", "two halves of a batch in turn, one computing while the other communicates"),
+    _term("utilisation", "share of the time, or of the chips, for which work is there"),
+    _term("what binds", "the resource whose time is the longest: compute, HBM, scale-up, scale-out or overhead"),
+    _term("what-if", "an answer with one number changed"),
+    _term("ZeRO, FSDP", "states of the optimiser, gradients and parameters split over the data-parallel chips"),
+)
+"""All terms; `--help` shows those with `in_help`, in this order."""
+
+
+def help_text() -> str:
+    """The glossary as the help shows it, with the words in a column."""
+    lines = ["Glossary:", ""]
+    for term in TERMS:
+        if term.in_help:
+            first, *others = wrap(term.meaning, _MEANINGS_WIDTH)
+            lines.append(f"    {term.words:<{_TERMS_WIDTH}}{first}")
+            lines += [f"    {'':<{_TERMS_WIDTH}}{line}" for line in others]
+    return "\n".join([*lines, ""])
+
 
 _LONGEST_LINE = 2000  # characters of an error
 
@@ -29,32 +211,48 @@ def build_app(*, all_options: bool = False) -> App:
     app = App(
         name="rackline",
         help="Seconds, bytes, chips and dollars of training and serving large language models, from first principles.",
-        help_epilogue=f"{EXAMPLES['']}\n{help_text()}",
+        help_epilogue=f"{_EXAMPLES}\n{help_text()}",
         help_format="plaintext",
         version=_version,
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    for place, (title, names) in enumerate(GROUPS.items()):
-        group = Group(title, sort_key=place)
-        for order, name in enumerate(names):
-            module = f"rackline.cli.commands:{function_name(name)}"
-            hides = name in USUAL
-            app.command(
-                f"{module}{ALL_OPTIONS}" if all_options and hides else module,
-                name=name,
-                help=COMMANDS[name],
-                help_epilogue=_epilogue(name, hides=hides, all_options=all_options),
-                group=group,
-                sort_key=order,
-            )
+    groups = {title: Group(title, sort_key=place) for place, title in enumerate(GROUPS)}
+    for order, (name, one) in enumerate(commands().items()):
+        module = f"rackline.cli.commands:{one.function}"
+        app.command(
+            f"{module}{ALL_OPTIONS}" if all_options and one.usual else module,
+            name=name,
+            help=one.line,
+            help_epilogue=_epilogue(name, one, all_options=all_options),
+            group=groups[one.group],
+            sort_key=order,
+        )
     return app
 
 
-def _epilogue(name: str, *, hides: bool, all_options: bool) -> str:
-    if all_options or not hides:
-        return f"{EXAMPLES[name]}\n{help_text()}" if all_options else EXAMPLES[name]
-    return f"{first_examples(name)}\nAll options and examples: rackline {name} --help-all\n"
+_EXAMPLES = """Examples:
+
+    rackline plan deepseek-v3 --on gb200-nvl72 \\
+      --input 4k --output 1k --tpot 30ms --ttft 2s
+    rackline explain llama-3.1-70b --on dgx-h100 --batch 64 --context 8k
+    rackline models meta-llama/Llama-3.1-70B
+
+Each command has --help, and --json for programs.
+Quantities carry units: 30ms, 4k, 128Ki, 141GB, 3.35TB/s.
+"""
+_FIRST_EXAMPLES = 2  # in the help of a command that hides options
+
+
+def _epilogue(name: str, one: Entry, *, all_options: bool) -> str:
+    """What stands below the options of a command: its examples, and the terms or where the other options are."""
+    if all_options:
+        return f"Examples:\n{one.examples}\n{help_text()}"
+    if not one.usual:
+        return f"Examples:\n{one.examples}"
+    head, *examples = one.examples.split("    rackline ")
+    first = "    rackline ".join([head, *examples[:_FIRST_EXAMPLES]])
+    return f"Examples:\n{first}\nAll options and examples: rackline {name} --help-all\n"
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -117,7 +315,7 @@ def _words(error: CycloptsError, given: list[str]) -> str:
     command = " ".join(error.command_chain or ())
     if isinstance(error, UnknownCommandError):
         word = next((part for part in given if not part.startswith("-")), given[0] if given else "")
-        known = (*MODULES, *DOORS)
+        known = commands()
         near = nearest_names(word, known, 1)
         nearest = f"; nearest: {near[0]}" if near else ""
         return f"command: got {word!r}, allowed: {', '.join(known)}{nearest}"

@@ -7,9 +7,30 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rackline.extras import load_optional, missing_extra
+from rackline.api.verbs import Entry
+from rackline.extras import load_optional
+from rackline.late import late
+from rackline.units import parse_whole
+
+with late:
+    from rackline import processes
+    from rackline.cli import screen
+    from rackline.web import app
+    from rackline.web import asked as web_settings
 
 _MOST_WORKERS = 64
+ENTRY = Entry(
+    group="Learn",
+    place=2,
+    line="The page with its figures, and the HTTP API, on this machine.",
+    name="web",
+    function="web",
+    module="cli.web",
+    examples="""
+    rackline web
+    rackline web --port 8080 --no-browser
+""",
+)
 
 
 def web(
@@ -31,19 +52,13 @@ def web(
     ] = None,
 ) -> None:
     """Serve the page and the HTTP API on this machine, until Ctrl-C; or write the page to a folder."""
-    from rackline.processes import usable_cores
-    from rackline.units import parse_whole
-
-    try:
-        if export is not None:
-            _export(export)
-            return
-        from rackline.web.app import serve
-        from rackline.web.settings import Settings
-    except ModuleNotFoundError as error:
-        raise missing_extra(error, what="rackline web") from None
-    num = max(usable_cores(), 2)
-    settings = Settings(
+    if export is not None:
+        _export(export)
+        return
+    for package in ("fastapi", "uvicorn"):
+        load_optional(package, what="rackline web")  # before a socket is open
+    num = max(processes.usable_cores(), 2)
+    settings = web_settings.Settings(
         host=host,
         port=int(parse_whole(port, name="--port", minimum=0, maximum=65535, zero_allowed=True)),
         workers=num if workers is None else int(parse_whole(workers, name="--workers", maximum=_MOST_WORKERS)),
@@ -55,15 +70,12 @@ def web(
             "with both in front of it",
             file=sys.stderr,
         )
-    serve(settings, browser=browser)
+    app.serve(settings, browser=browser)
 
 
 def _export(folder: str) -> None:
     """Write the page, with a bar for its data files."""
-    from rackline.cli.screen import counting, screen
-    from rackline.web.page import export
-
     load_optional("jinja2", what="rackline web --export")  # before a folder is made
-    with counting("writing the page", "written") as tell:
-        files = export(folder, tell)
-    screen().print(f"{len(files)} files written; open {files[-1]}")
+    with screen.counting("writing the page", "written") as tell:
+        files = app.export(folder, tell)
+    screen.screen().print(f"{len(files)} files written; open {files[-1]}")

@@ -4,9 +4,8 @@ One mechanism a file; each file has a function `run(setup)` that returns an `Exp
 `lab`) and are imported on demand, after `start_jax` has prepared it.
 """
 
-from rackline.lab.experiment import Experiment, Reading, Setup, Verdict, verdict_of
+from rackline.lab.experiment import NUM_DEVICES, Experiment, Reading, Setup, Verdict, start_jax, verdict_of
 from rackline.lab.experiments import EXPERIMENTS, Entry, entry, run_experiment
-from rackline.lab.jax_devices import NUM_DEVICES, start_jax
 
 __all__ = [
     "EXPERIMENTS",

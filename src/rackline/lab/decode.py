@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rackline.lab.experiment import Curve, Experiment, Reading, Setup
-from rackline.lab.jax_devices import Compiled, compiled_cost, deployment_of, model_of
+from rackline.lab.experiment import Compiled, Curve, Experiment, Reading, Setup, compiled_cost, deployment_of, model_of
 from rackline.lab.measurement.engine import Limits, Scheduler, Work, batch_of
 from rackline.lab.measurement.fitted import fitted
 from rackline.lab.measurement.jax_engine import JaxEngine

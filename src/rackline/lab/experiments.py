@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from html import escape
 from pathlib import Path
 from typing import Any, cast
 
+from rich.console import Group, RenderableType
+from rich.text import Text
+
 from rackline.errors import InputError, nearest_names
 from rackline.files import parse_json, read_text
-from rackline.lab.experiment import Curve, Experiment, Reading, Setup
-from rackline.lab.jax_devices import start_jax
+from rackline.lab.experiment import Curve, Experiment, Reading, Setup, start_jax
+from rackline.report.axes import SERIES, Measure, colour, hovered, linear_axis, log_axis, nothing_figure
+from rackline.report.column import Column, Sheet
+from rackline.report.figure import Figure
+from rackline.units import format_bytes, format_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,3 +135,160 @@ def _reading(data: dict[str, Any]) -> Reading:
 
 def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(one.name for one in fields(kind))
+
+
+MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("", "dim")}
+STYLES = {"holds": "green", "differs": "red", "undecided": "yellow"}
+_BOUNDS = {"at_most": "≤ ", "at_least": "≥ ", "equal": "", "shown": ""}
+
+
+def experiments_table(found: Sequence[Experiment]) -> Group:
+    """A table for each experiment, and what came out."""
+    parts: list[RenderableType] = []
+    for one in found:
+        parts += [_table(one), *(Text(f"  {text}", style="dim") for text in one.findings)]
+        verdict = Text(f"  {one.verdict}", style=STYLES[one.verdict])
+        verdict.append(f" ({', '.join(one.claims)}; {format_seconds(one.seconds)})", style="dim")
+        parts += [verdict, Text("")]
+    return Group(*parts)
+
+
+def value_text(value: float | None, unit: str) -> str:
+    """A value of a reading as a person writes it; "-" for none."""
+    if value is None:
+        return "-"
+    if unit == "B":
+        return format_bytes(value)
+    if unit == "s":
+        return format_seconds(value)
+    number = f"{value:,.0f}" if abs(value) >= 1e4 or value == int(value) else f"{value:.3g}"
+    return f"{number} {unit}".rstrip()
+
+
+def predicted_text(row: Reading) -> str:
+    """What was predicted, with the sign of a bound."""
+    text = value_text(row.predicted, row.unit)
+    return text if row.predicted is None else _BOUNDS[row.check] + text
+
+
+def measured_text(row: Reading) -> str:
+    """What was measured, with its interval where there is one."""
+    text = value_text(row.measured, row.unit)
+    if row.low is None or row.high is None:
+        return text
+    return f"{text} ({value_text(row.low, '')} to {value_text(row.high, '')})"
+
+
+def _table(one: Experiment) -> Sheet[Reading]:
+    def mark(row: Reading) -> Text:
+        text, style = MARKS[row.holds]
+        return Text(text, style=style)
+
+    columns: list[Column[Reading]] = [
+        Column("quantity", "quantity", "words"),
+        Column("predicted", "predicted", "figures", predicted_text),
+        Column("measured", "measured", "words", measured_text),
+        Column("holds", "", getter=mark),
+    ]
+    return Sheet(one.name, columns, one.rows, title=f"{one.name}: {entry(one.name).shows}")
+
+
+_KINDS = {"bytes": "bytes", "seconds": "seconds", "share": "share"}
+
+
+def experiment_figure(one: Experiment) -> Figure:
+    """The curves of one experiment."""
+    title = f"{one.name}: {entry(one.name).shows}"
+    if not one.curves:
+        return nothing_figure(title, "no curves in this result")
+    x, y = (_measure(field, text) for field, text in zip(("x", "y"), one.axes, strict=True))
+    names = list(dict.fromkeys(curve.name for curve in one.curves))
+    rows: list[dict[str, Any]] = [
+        {"series": curve.name, "kind": curve.kind, "x": a, "y": b}
+        for curve in one.curves
+        for a, b in zip(curve.x, curve.y, strict=True)
+    ]
+    horizontal, vertical = (
+        (log_axis if log else linear_axis)(measure, [row[measure.field] for row in rows])
+        for log, measure in zip(one.log_axes, (x, y), strict=True)
+    )
+    encoding = {"x": horizontal, "y": vertical, "color": colour(names)}
+    measures = (SERIES, Measure(field="kind", title="kind"), x, y)
+    kinds = {kind: [{"filter": f"datum.kind == '{kind}'"}] for kind in ("predicted", "measured")}
+    layers = [
+        hovered({"type": "line", "strokeDash": [6, 3]}, encoding, measures, transform=kinds["predicted"]),
+        hovered({"type": "point", "filled": True, "size": 60}, encoding, measures, transform=kinds["measured"]),
+    ]
+    return Figure(
+        title=title,
+        subtitle=f"dashed: predicted; points: measured. Claims {', '.join(one.claims)}: {one.verdict}",
+        description=f"{len(names)} series of the experiment {one.name}: {'; '.join(one.findings)}.",
+        spec={"data": {"values": rows}, "layer": layers},
+    )
+
+
+def _measure(field: str, title: str) -> Measure:
+    """An axis; its unit is the first word of its title that names one."""
+    kind = next((kind for word, kind in _KINDS.items() if word in title), "number")
+    return Measure(field=field, title=title, kind=kind)  # pyright: ignore[reportArgumentType]
+
+
+_HEAD = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>rackline lab</title>
+<style>
+:root { color-scheme: light dark }
+h1 { font-size: clamp(1.5rem, 5vw, 2.1rem); line-height: 1.2 }
+td:first-child { min-width: 11rem }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 1.5rem auto; max-width: 62rem; padding: 0 1rem }
+.table { overflow-x: auto }
+table { border-collapse: collapse; width: 100%; font-size: 0.9rem }
+th, td { text-align: left; padding: 0.25rem 0.75rem 0.25rem 0; border-bottom: 1px solid #8884; vertical-align: top }
+td.number { text-align: right; font-variant-numeric: tabular-nums }
+figure { margin: 1rem 0; overflow-x: auto }
+figure svg { max-width: 100%; height: auto; background: #fff }
+.holds { color: light-dark(#0a6b2d, #5fd38d) }
+.differs { color: light-dark(#b3261e, #ff8a80) }
+.undecided { color: light-dark(#7a5c00, #e6c35c) }
+</style>
+</head>
+<body>
+<h1>The lecture's mechanisms, built small and measured</h1>
+"""
+
+
+def report_page(found: Sequence[Experiment]) -> str:
+    """The report as HTML.
+
+    Raises:
+        InputError: nothing to draw the figures with (extra `plot`).
+    """
+    parts = [_HEAD, f"<p>{_summary(found)}</p>"]
+    for one in found:
+        parts.append(f'<h2 id="{one.name}">{escape(one.name)}: {escape(entry(one.name).shows)}</h2>')
+        parts.append(
+            f'<p><strong class="{one.verdict}">{one.verdict}</strong> (claims {", ".join(one.claims)}; '
+            f"{one.seconds:.0f} s on {escape(one.device)}, random seed {one.seed}{', quick' if one.quick else ''})</p>"
+        )
+        parts += [f"<p>{escape(text[0].upper() + text[1:])}.</p>" for text in one.findings]
+        if one.curves:
+            parts.append(f"<figure>{experiment_figure(one).svg()}</figure>")
+        parts.append('<div class="table"><table><thead><tr><th>quantity</th><th>predicted</th><th>measured</th>')
+        parts.append("<th>agrees</th><th>prediction from</th></tr></thead><tbody>")
+        for row in one.rows:
+            mark = MARKS[row.holds][0] or "-"
+            parts.append(
+                f'<tr><td>{escape(row.quantity)}</td><td class="number">{escape(predicted_text(row))}</td>'
+                f'<td class="number">{escape(measured_text(row))}</td><td>{mark}</td><td>{escape(row.source)}</td></tr>'
+            )
+        parts.append("</tbody></table></div>")
+    return "\n".join(parts) + "\n</body>\n</html>\n"
+
+
+def _summary(found: Sequence[Experiment]) -> str:
+    held = sum(one.verdict == "holds" for one in found)
+    return f"{held} of {len(found)} experiments hold. Each reading has its prediction and where that comes from."

@@ -19,8 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rackline.lab.experiment import Curve, Experiment, Reading, Setup
-from rackline.lab.jax_devices import compiled_cost
+from rackline.lab.experiment import Curve, Experiment, Reading, Setup, compiled_cost
 from rackline.lab.transformer import (
     Layer,
     Params,

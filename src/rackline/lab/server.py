@@ -262,6 +262,8 @@ class SlotClock:
         chunks: Sequence[Chunk],
         group_tokens: float,
         alone_s: float,
+        *,
+        others_decode: bool = False,
     ) -> float:
         """The step, and the prompts one after the other."""
         return len(chunks) * self.prompt_s + (self.step_s[sequences - 1] if sequences else 0.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,6 +155,3 @@ def q27(it: Work) -> Finding:
         f"A net starts from guessing and finds the structure ({format_percent(before)}, then {format_percent(after)} "
         f"right); a cipher takes words with structure and leaves none to be found ({format_percent(cipher)})."
     )
-
-
-EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {"Q4": q4, "Q12": q12, "Q14": q14, "Q26": q26, "Q27": q27}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 from rackline.arch import Model
 from rackline.ledger.segment_2 import MODEL, mixture, ranks_in_use
@@ -259,28 +258,3 @@ def n56(it: Work) -> Finding:
         f"They keep {format_bytes(least)} a token and more and cross from {format_count(far)} tokens on; 200 thousand "
         "and 2 KB were said."
     )
-
-
-EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
-    "N34": n34,
-    "N35": n35,
-    "N36": n36,
-    "N37": n37,
-    "N38": n38,
-    "N39": n39,
-    "N40": n40,
-    "N41": n41,
-    "N42": n42,
-    "N43": n43,
-    "N44": n44,
-    "N45": n45,
-    "N46": n46,
-    "N47": n47,
-    "N48": n48,
-    "N49": n49,
-    "N50": n50,
-    "N51": n51,
-    "N52": n52,
-    "N53": n53,
-    "N56": n56,
-}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from rackline.ledger.segment_2 import MODEL, mixture
 from rackline.ledger.segment_5 import LAWS, exact_tokens
 from rackline.ledger.work import HBM_CHIPS, Finding, Work, attention_slope, ridge
@@ -211,24 +209,3 @@ def g17(it: Work) -> Finding:
     for name in it.claim.numbers:
         it.near(name, it.world.tier(name).drain_s, "s", name)
     return it.done("From the parts of the catalogue.")
-
-
-EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
-    "G01": g01,
-    "G02": g02,
-    "G03": g03,
-    "G04": g04,
-    "G05": g05,
-    "G06": g06,
-    "G07": g07,
-    "G08": g08,
-    "G09": g09,
-    "G10": g10,
-    "G11": g11,
-    "G12": g12,
-    "G13": g13,
-    "G14": g14,
-    "G15": g15,
-    "G16": g16,
-    "G17": g17,
-}

@@ -84,7 +84,7 @@ def _batch(world: World) -> dict[str, float]:
         return bb.pass_s(batch, total, active, 1.0, context, kv, flop, hbm)
 
     balance = bb.balance_batch(ratio, total / active)
-    return {
+    found = {
         "floor": bb.latency_floor_s(total, 1.0, hbm),
         "crowd": pass_s(100.0) / pass_s(1.0),
         "knee": balance,
@@ -93,6 +93,7 @@ def _batch(world: World) -> dict[str, float]:
         "cache": bb.balance_batch_with_kv(ratio, total, active, 1.0, 0.5 * crossover, kv),
         "crossover": crossover,
     }
+    return {name: float(value) for name, value in found.items()}
 
 
 def _pipeline(_: World) -> dict[str, float]:
@@ -127,8 +128,8 @@ def chapters() -> tuple[Chapter, ...]:
 
 
 def _chapter(row: dict[str, Any], values: Mapping[str, float]) -> Chapter:
-    steps = [
-        Step(**{**step, "choices": tuple(step.get("choices", ())), "value": float(values[step["id"]])})
-        for step in row.pop("step")
-    ]
+    steps: list[Step] = []
+    for step in row.pop("step"):
+        given: dict[str, Any] = {**step, "choices": tuple(step.get("choices", ())), "value": values[step["id"]]}
+        steps.append(Step(**given))
     return Chapter(**row, steps=tuple(steps))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from rackline.errors import InputError, nearest_names
@@ -10,6 +11,7 @@ from rackline.ledger import (
     conflicts,
     golden,
     segment_1,
+    segment_1_trains,
     segment_2,
     segment_3,
     segment_4,
@@ -22,22 +24,28 @@ from rackline.ledger import (
 from rackline.ledger.said import SEGMENTS, Claim, claims
 from rackline.ledger.work import Finding, Work, World, without_number
 
-Examination = Callable[[Work], Finding]
-
-EXAMINATIONS: Mapping[str, Examination] = {
-    **segment_1.EXAMINATIONS,
-    **segment_2.EXAMINATIONS,
-    **segment_3.EXAMINATIONS,
-    **segment_4.EXAMINATIONS,
-    **segment_5.EXAMINATIONS,
-    **segment_6.EXAMINATIONS,
-    **segment_6_tiers.EXAMINATIONS,
-    **segment_7.EXAMINATIONS,
-    **conflicts.EXAMINATIONS,
-    **golden.EXAMINATIONS,
-    **summaries.EXAMINATIONS,
-    **cards.EXAMINATIONS,
+_CHAPTERS = (
+    segment_1,
+    segment_1_trains,
+    segment_2,
+    segment_3,
+    segment_4,
+    segment_5,
+    segment_6,
+    segment_6_tiers,
+    segment_7,
+    conflicts,
+    golden,
+    summaries,
+    cards,
+)
+EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
+    name.upper(): one
+    for chapter in _CHAPTERS
+    for name, one in vars(chapter).items()
+    if re.fullmatch(r"[cgnq]\d+", name)
 }
+"""By claim, the function of its name that examines it."""
 
 
 def examine(claim: Claim, world: World) -> Finding:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from rackline.ledger.work import FRONTIER, HBM_CHIPS, RACK, Finding, Work, ridge
 from rackline.scaling import dense_equivalent_params, routed_total_params
 from rackline.serving import blackboard as bb
@@ -175,21 +173,3 @@ def c37(it: Work) -> Finding:
         "users needed at balance", bb.balance_batch(value, frontier.total_params / frontier.active_params), "sequences"
     )
     return it.done("At its own balanced batch a sparser model reads as much per token, if there are that many users.")
-
-
-EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
-    "C24": c24,
-    "C25": c25,
-    "C26": c26,
-    "C27": c27,
-    "C28": c28,
-    "C29": c29,
-    "C30": c30,
-    "C31": c31,
-    "C32": c32,
-    "C33": c33,
-    "C34": c34,
-    "C35": c35,
-    "C36": c36,
-    "C37": c37,
-}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from rackline.arch import Model
 from rackline.arch.products import MoeFfn
 from rackline.catalog import names
@@ -183,20 +181,3 @@ def c51(it: Work) -> Finding:
     rack = it.world.cluster(RACK)
     it.most("weights of DeepSeek V3 in FP8", model.total_params * 1.0, "B", rack.num_chips * rack.chip.hbm_bytes)
     return it.done("All parameters have to fit into one domain unless stages are pipelined over several (C60).")
-
-
-EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
-    "C39": c39,
-    "C40": c40,
-    "C41": c41,
-    "C42": c42,
-    "C43": c43,
-    "C44": c44,
-    "C45": c45,
-    "C46": c46,
-    "C47": c47,
-    "C48": c48,
-    "C49": c49,
-    "C50": c50,
-    "C51": c51,
-}

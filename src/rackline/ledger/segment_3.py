@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 from rackline.arch import Model
 from rackline.ledger.segment_2 import MODEL, mixture, ranks_in_use
@@ -169,18 +168,3 @@ def c65(it: Work) -> Finding:
         f"A rack holds {format_bytes(rack.num_chips * rack.chip.hbm_bytes)}; the conclusion needs no more than "
         f"{format_bytes(needed)}."
     )
-
-
-EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
-    "C54": c54,
-    "C55": c55,
-    "C56": c56,
-    "C57": c57,
-    "C58": c58,
-    "C59": c59,
-    "C60": c60,
-    "C61": c61,
-    "C62": c62,
-    "C63": c63,
-    "C65": c65,
-}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
 
 from rackline.arch import Model
 from rackline.hardware import scale_out_path
@@ -169,19 +168,3 @@ def c78(it: Work) -> Finding:
         f"Its floor is {format_seconds(times[0])} on eight Hoppers, for any number of such boxes, and "
         f"{format_seconds(times[1])} on a rack."
     )
-
-
-EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
-    "C67": c67,
-    "C68": c68,
-    "C69": c69,
-    "C70": c70,
-    "C71": c71,
-    "C72": c72,
-    "C73": c73,
-    "C74": c74,
-    "C75": c75,
-    "C76": c76,
-    "C77": c77,
-    "C78": c78,
-}

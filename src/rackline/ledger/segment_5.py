@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rackline.bands.stacks import default_stack
@@ -288,23 +288,3 @@ def c95(it: Work) -> Finding:
         it.near(f"exact optimum, {law}", factor, "times", "factor", when=f"the loss law is {law}")
         exact.append(f"{factor:.0f} by {law}")
     return it.done(f"A hundred follows from rounding; the least exact cost is at {' and at '.join(exact)}.")
-
-
-EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
-    "C80": c80,
-    "C81": c81,
-    "C82": c82,
-    "C83": c83,
-    "C84": c84,
-    "C85": c85,
-    "C86": c86,
-    "C87": c87,
-    "C88": c88,
-    "C89": c89,
-    "C90": c90,
-    "C91": c91,
-    "C92": c92,
-    "C93": c93,
-    "C94": c94,
-    "C95": c95,
-}

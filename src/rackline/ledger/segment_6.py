@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from rackline.arch import Model
 from rackline.arch.kinds.gqa import GroupedQueryAttention
 from rackline.ledger.work import FRONTIER, RACK, Finding, Work, attention_slope
@@ -268,24 +266,3 @@ def c115(it: Work) -> Finding:
     return it.done(
         f"A root reads {format_count(reads)} of 100 million tokens, and twice as many at four times the context."
     )
-
-
-EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
-    "C96": c96,
-    "C97": c97,
-    "C98": c98,
-    "C99": c99,
-    "C100": c100,
-    "C101": c101,
-    "C102": c102,
-    "C103": c103,
-    "C105": c105,
-    "C106": c106,
-    "C107": c107,
-    "C109": c109,
-    "C111": c111,
-    "C112": c112,
-    "C113": c113,
-    "C114": c114,
-    "C115": c115,
-}

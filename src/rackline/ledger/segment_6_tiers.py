@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from rackline.hardware import MemoryTier, hbm_of
-from rackline.ledger.conversations import talk_lines, talks_repeat
 from rackline.ledger.segment_6 import OPUS
-from rackline.ledger.work import RACK, Finding, Work
+from rackline.ledger.work import RACK, Finding, Work, World
 from rackline.pricing.cache import KeepingCost, envelope, keeping_cost, recompute_cost, tier_by_drain
 from rackline.pricing.forms import storage_usd_per_token_s
-from rackline.pricing.prefixes import bought_lifetimes, lifetime_cost
+from rackline.pricing.prefixes import Repeats, bought_lifetimes, lifetime_cost
 from rackline.serving import blackboard as bb
+from rackline.simulation import Sessions
+from rackline.simulation.reuse import SessionHits, session_hits
 from rackline.units import format_seconds
+
+MODEL, CHIP = "llama-3.1-70b", "h100-sxm"
+USD_PER_CHIP_HOUR = 2.0
+TALKS = Sessions(turns=5, think_s=60.0, system_tokens=1024)
+_RATE_PER_S, _MESSAGE_TOKENS, _ANSWER_TOKENS = 1.0, 300.0, 400.0
+
+
+def talks_repeat() -> Repeats:
+    """How conversations of five turns with pauses of a minute repeat their prompts."""
+
+    def hits(**within: float) -> SessionHits:
+        return session_hits(
+            TALKS, rate_per_s=_RATE_PER_S, message_tokens=_MESSAGE_TOKENS, answer_tokens=_ANSWER_TOKENS, **within
+        )
+
+    return Repeats(
+        found=lambda ttl_s: hits(ttl_s=ttl_s).hit_share,
+        held_s=lambda ttl_s: hits(ttl_s=ttl_s).held_s,
+        found_in=lambda tokens: hits(capacity_tokens=tokens).hit_share,
+        input_len=hits().input_len,
+    )
+
+
+def talk_lines(world: World, tiers: tuple[str, ...], prompt_len: float) -> list[KeepingCost]:
+    """Cost lines of a prompt in each tier, and of computing it again at the full rate of a chip.
+
+    Args:
+        tiers: of the catalogue.
+        prompt_len: of the prompt [tokens].
+    """
+    model, chip = world.model(MODEL), world.chip(CHIP)
+    seconds = bb.compute_s(1.0, model.active_params, chip.flop_per_s("bf16"), prompt_len)
+    held = float(model.kv_bytes(prompt_len))
+    again = recompute_cost(USD_PER_CHIP_HOUR / 3600.0 * seconds, seconds)
+    return [*(keeping_cost(world.tier(name), held) for name in tiers), again]
+
 
 FLASH, DISK, DDR = "nvme-4tb", "hdd-20tb", "ddr5-host"
 BESIDE = (DDR, FLASH, "qlc-31tb", DISK)
@@ -164,16 +199,3 @@ def c123(it: Work) -> Finding:
         f"A flash drive takes {format_seconds(it.world.tier(FLASH).drain_s)}, a dense one "
         f"{format_seconds(it.world.tier('qlc-31tb').drain_s)} and a disk {format_seconds(it.world.tier(DISK).drain_s)}."
     )
-
-
-EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
-    "C110": c110,
-    "C116": c116,
-    "C117": c117,
-    "C118": c118,
-    "C119": c119,
-    "C120": c120,
-    "C121": c121,
-    "C122": c122,
-    "C123": c123,
-}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -116,12 +116,3 @@ def c133(it: Work) -> Finding:
         f"A reversible step computes {format_percent(again / PRETRAIN_FLOP_PER_PARAM_TOKEN - 1.0)} more and stores no "
         f"outputs; reading a cache takes one part in {redo / read:,.0f} of the time of computing it."
     )
-
-
-EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
-    "C127": c127,
-    "C130": c130,
-    "C131": c131,
-    "C132": c132,
-    "C133": c133,
-}

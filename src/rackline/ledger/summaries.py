@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 from rackline.ledger.segment_2 import MODEL, mixture
 from rackline.ledger.segment_6 import GEMINI, OPUS, output_over_input
@@ -335,28 +334,3 @@ def n22(it: Work) -> Finding:
         when = f"decoding has {format_percent(mfu)} of the MFU of training"
         it.near(f"tokens of use over pre-training, {when}", ratios[-1], "times", "equal", when=when)
     return it.done(f"Equal costs alone mean {ratios[0]:.3g} times the tokens; only the MFU makes them {ratios[1]:.3g}.")
-
-
-EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
-    "N01": n01,
-    "N02": n02,
-    "N03": n03,
-    "N04": n04,
-    "N05": n05,
-    "N06": n06,
-    "N07": n07,
-    "N08": n08,
-    "N09": n09,
-    "N10": n10,
-    "N11": n11,
-    "N12": n12,
-    "N13": n13,
-    "N14": n14,
-    "N15": n15,
-    "N16": n16,
-    "N17": n17,
-    "N18": n18,
-    "N19": n19,
-    "N20": n20,
-    "N22": n22,
-}

@@ -20,9 +20,8 @@ from rackline.passes.features import Array
 from rackline.sweeps import passes, questions
 from rackline.sweeps.expression import Expression, check_columns
 from rackline.sweeps.file import SweepFile
-from rackline.sweeps.levels import Rate, levels_of
 from rackline.sweeps.passes import PRICE, Grid, PassSweep
-from rackline.sweeps.space import DRAW, Chunk, Level, Part, Space, space_of
+from rackline.sweeps.space import DRAW, Chunk, Level, Part, Rate, Space, levels_of, space_of
 from rackline.sweeps.store import ENDING, SHARDS, Store
 
 if TYPE_CHECKING:

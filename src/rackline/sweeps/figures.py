@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rackline.late import late
 from rackline.report.axes import (
     BAR_HEIGHT,
     LONGEST_LABEL,
@@ -24,8 +25,9 @@ from rackline.report.axes import (
 from rackline.report.figure import Figure
 from rackline.sweeps.show_report import value_text
 
-if TYPE_CHECKING:
-    from rackline.sweeps.show_report import Shown
+with late:
+    from rackline.sweeps import show_report
+
 
 _MOST_POINTS = 2000
 _MOST_SERIES = 8
@@ -57,11 +59,11 @@ def _plain_rows(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> 
     return [{new: row[old] for old, new in names.items()} for row in rows]
 
 
-def _title(found: Shown) -> str:
+def _title(found: show_report.Shown) -> str:
     return found.title or "A sweep"
 
 
-def front_figure(found: Shown) -> Figure:
+def front_figure(found: show_report.Shown) -> Figure:
     """The front of the first two objectives, coloured by the first quantity of names."""
     objectives = list(found.objectives)
     if not found.front:
@@ -106,7 +108,7 @@ def front_figure(found: Shown) -> Figure:
     )
 
 
-def options_figure(found: Shown) -> Figure:
+def options_figure(found: show_report.Shown) -> Figure:
     """The best of each option along a quantity, with the crossovers."""
     one = found.crossovers
     if one is None:
@@ -149,7 +151,7 @@ def _order(name: str) -> tuple[int, float, str]:
         return 1, 0.0, name
 
 
-def sensitivity_figure(found: Shown) -> Figure:
+def sensitivity_figure(found: show_report.Shown) -> Figure:
     """First and total indices of each quantity, with confidence where there is one."""
     if not found.sensitivities:
         return nothing_figure(_title(found), "the first objective does not vary, or shards are missing")
@@ -197,7 +199,7 @@ def sensitivity_figure(found: Shown) -> Figure:
     )
 
 
-def tornado_figure(found: Shown) -> Figure:
+def tornado_figure(found: show_report.Shown) -> Figure:
     """Median of the first objective at either end of each quantity."""
     first = next(iter(found.objectives))
     if not found.tornado:
@@ -256,7 +258,7 @@ def tornado_figure(found: Shown) -> Figure:
 
 
 def bands_figure(
-    rows: Sequence[Mapping[str, Any]], found: Shown, along: str, option: str | None, objective: str
+    rows: Sequence[Mapping[str, Any]], found: show_report.Shown, along: str, option: str | None, objective: str
 ) -> Figure:
     """Quantiles of an objective over the draws, along a quantity.
 

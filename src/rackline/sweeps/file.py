@@ -12,6 +12,7 @@ from typing import Any, Literal, cast, get_args
 from rackline.api.answer import find_verb
 from rackline.api.option import Option
 from rackline.api.question import options, written_defaults
+from rackline.api.verbs import entries
 from rackline.errors import InputError, UnitError, nearest_names
 from rackline.files import parse_json, read_text
 from rackline.sweeps.expression import Draws, Expression, Values, is_range, read_expression, read_range
@@ -21,8 +22,6 @@ Place = Literal["option", "set", "input"]
 Method = Literal["sobol", "latin_hypercube", "random", "saltelli"]
 Sense = Literal["min", "max"]
 METHODS: tuple[Method, ...] = get_args(Method)
-ASKS = ("explain", "plan", "train", "simulate", "price", "fit", "tiers", "budget", "encode")
-"""Questions that a sweep may ask."""
 COMPILED = "explain"
 """The question whose answers are arithmetic of a compiled table."""
 
@@ -175,7 +174,7 @@ def _table(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _sweep(data: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> SweepFile:
-    ask = _choice(data.get("ask", COMPILED), ASKS, "ask")
+    ask = _choice(data.get("ask", COMPILED), tuple(name for name, one in entries().items() if one.sweep_s), "ask")
     fixed, axes = _options(ask, tables["options"])
     settings, more = _settings(tables["set"])
     inputs, free = _inputs(tables["inputs"])

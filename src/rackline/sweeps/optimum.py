@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.api.watch import Watch
+from rackline.api.answer import Watch
 from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.sweeps.chunk import Job, job_of, rows_of

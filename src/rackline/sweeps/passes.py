@@ -28,8 +28,7 @@ from rackline.plain import plain
 from rackline.search.launch_rules import Asked, rules_of
 from rackline.serving.steady import Engine
 from rackline.sweeps.file import SweepFile
-from rackline.sweeps.levels import POINTS, Lane, Rate, resolve
-from rackline.sweeps.space import Level, Part
+from rackline.sweeps.space import POINTS, Lane, Level, Part, Rate, resolve
 from rackline.system import System
 
 if TYPE_CHECKING:

@@ -12,38 +12,15 @@ from rackline.api.answer import answer_of, find_verb
 from rackline.api.option import Option
 from rackline.api.question import options
 from rackline.api.schema import answer_schemas
+from rackline.api.verbs import entries
 from rackline.errors import InputError, RacklineError, nearest_names
 from rackline.sweeps.file import SweepFile
 
 _DEEPEST = 2  # keys inside of keys that are columns by default
-_USUAL_PLACES: Mapping[str, str] = {
-    "plan": "best.",
-    "train": "best.",
-    "price": "tiers.0.",
-    "tiers": "tiers.0.",
-    "fit": "rows.0.",
-}
-"""Where the numbers of a question lie that are columns by default; all in the first two levels for the others."""
 _NO_NUMBERS = ("deployment.", "precision.", "nearest.", "model_origins.", "warnings.")
-_SECONDS: Mapping[str, float] = {
-    "plan": 5.0,
-    "simulate": 3.0,
-    "train": 1.0,
-    "price": 1.0,
-    "fit": 0.05,
-    "tiers": 0.5,
-    "budget": 0.5,
-    "encode": 0.05,
-}
-"""About what a question takes on one core [s], to choose the size of chunks before any was asked."""
 _NOT_RESULTS = ("schema_version", "elapsed_s")
 _INDEX = re.compile(r"\.\d+(?=\.|$)")
 _TYPES = ("number", "integer", "string", "boolean")
-
-
-def seconds_of(ask: str) -> float:
-    """About what one question takes on one core [s]."""
-    return _SECONDS[ask]
 
 
 def results_of(file: SweepFile) -> dict[str, str]:
@@ -65,7 +42,7 @@ def results_of(file: SweepFile) -> dict[str, str]:
                     nearest=near[0] if near else None,
                 )
         return {name: known[_INDEX.sub(".0", name)] for name in file.output.results}
-    place = _USUAL_PLACES.get(file.ask, "")
+    place = entries()[file.ask].sweep_results
     deepest = 0 if place else _DEEPEST - 1
     return {
         name: kind

@@ -10,15 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rackline.api.watch import Watch
+from rackline.api.answer import Watch
+from rackline.api.verbs import entries
 from rackline.errors import InputError, RacklineError
+from rackline.late import late
 from rackline.processes import usable_cores
-from rackline.sweeps import questions
 from rackline.sweeps.chunk import Done, Job, chunk_name, evaluate, job_of, shard_bytes
 from rackline.sweeps.file import SweepFile, read_file
 from rackline.sweeps.space import LEVELS, Chunk, blocks
 from rackline.sweeps.store import Store, lost, store_of
 from rackline.sweeps.workers import Here, Pool, Task, Workers
+
+with late:
+    from rackline.sweeps import passes
+    from rackline.sweeps import workers as sweeps_workers
 
 INDEX = "sweep.json"
 """Beside the shards: the sweep as it was asked last, and the names of its shards in order."""
@@ -120,7 +125,7 @@ def _chunks(job: Job, rows: int) -> Iterator[Chunk]:
         yield from job.space.chunks(file.output.rows_per_shard, rows)
         return
     after = job.space.num("after")
-    each = max(1, round(_SMALL_S / questions.seconds_of(file.ask)))
+    each = max(1, round(_SMALL_S / entries()[file.ask].sweep_s))
     for first, last in blocks(job.space.num("table"), each):
         yield Chunk(tables=(first, last), lanes=(0, 1), points=(0, 1), after=(0, after))
 
@@ -129,11 +134,10 @@ def _rows_of(job: Job) -> int:
     """Layouts that each point has a row for; of the first table, where all layouts are wanted."""
     if not job.file.is_compiled or job.file.fixed.get("layout") != "all":
         return 1
-    from rackline.sweeps.passes import PassSweep
 
     part = job.space.part("table", (0, 1))
     key = tuple((name, values[int(index[0])]) for name, (values, index) in part.columns.items())
-    return PassSweep(job.file, job.levels).layouts(key)
+    return passes.PassSweep(job.file, job.levels).layouts(key)
 
 
 def workers_of(prepared: Prepared, out: str, workers: int | None, ray: str | None, tasks: int) -> Workers:
@@ -146,9 +150,7 @@ def workers_of(prepared: Prepared, out: str, workers: int | None, ray: str | Non
     """
     job = prepared.job
     if ray is not None:
-        from rackline.sweeps.workers import Ray
-
-        return Ray(job=job, store=out, num=workers or 0, address=ray)
+        return sweeps_workers.Ray(job=job, store=out, num=workers or 0, address=ray)
     num = min(workers or usable_cores(), max(tasks, 1))
     small = job.space.num_points * prepared.rows_per_point <= _SMALL if job.file.is_compiled else False
     if num <= 1 or (workers is None and small) or out.startswith("memory:"):

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from rackline.api.answer import Answer, asks
-from rackline.api.option import option, whole
+from rackline.api.answer import Answer, Watch, asks
+from rackline.api.option import Texts, Whole, option, whole
 from rackline.api.question import Question, question
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.errors import InputError, nearest_names
+from rackline.late import late
 from rackline.sweeps.file import Sense
 from rackline.sweeps.read import Results
 from rackline.sweeps.sensitivity import Sensitivity, sensitivities, tornado
 from rackline.sweeps.show_report import Queried, Reason, Shown
 
-if TYPE_CHECKING:
-    from rackline.api.option import Texts, Whole
-    from rackline.report.figure import Figure
+with late:
+    from rackline.report import figure
+    from rackline.sweeps import figures, sensitivity, show_report
+
 
 _MOST_ROWS = 1_000_000
 _FEW_VALUES = 3  # from which on a quantity of numbers is one to look along
@@ -65,11 +67,9 @@ class SweepShowQuestion(Question):
 
 
 def _text(answer: Answer[SweepShowQuestion, Any], width: int) -> Iterable[Any]:
-    from rackline.sweeps.show_report import queried_report, shown_report
-
     most = answer.question.rows
     found = answer.result
-    yield queried_report(found) if isinstance(found, Queried) else shown_report(found, most)
+    yield show_report.queried_report(found) if isinstance(found, Queried) else show_report.shown_report(found, most)
 
 
 def _summary(answer: Answer[SweepShowQuestion, Any]) -> str:
@@ -93,34 +93,23 @@ def _shown(answer: Answer[SweepShowQuestion, Any]) -> Shown:
     return found
 
 
-def _front(answer: Answer[SweepShowQuestion, Any]) -> Figure:
-    from rackline.sweeps.figures import front_figure
-
-    return front_figure(_shown(answer))
+def _front(answer: Answer[SweepShowQuestion, Any]) -> figure.Figure:
+    return figures.front_figure(_shown(answer))
 
 
-def _best(answer: Answer[SweepShowQuestion, Any]) -> Figure:
-    from rackline.sweeps.figures import options_figure
-
-    return options_figure(_shown(answer))
+def _best(answer: Answer[SweepShowQuestion, Any]) -> figure.Figure:
+    return figures.options_figure(_shown(answer))
 
 
-def _sensitivity(answer: Answer[SweepShowQuestion, Any]) -> Figure:
-    from rackline.sweeps.figures import sensitivity_figure
-
-    return sensitivity_figure(_shown(answer))
+def _sensitivity(answer: Answer[SweepShowQuestion, Any]) -> figure.Figure:
+    return figures.sensitivity_figure(_shown(answer))
 
 
-def _tornado(answer: Answer[SweepShowQuestion, Any]) -> Figure:
-    from rackline.sweeps.figures import tornado_figure
-
-    return tornado_figure(_shown(answer))
+def _tornado(answer: Answer[SweepShowQuestion, Any]) -> figure.Figure:
+    return figures.tornado_figure(_shown(answer))
 
 
-def _bands(answer: Answer[SweepShowQuestion, Any]) -> Figure:
-    from rackline.sweeps.figures import bands_figure
-    from rackline.sweeps.sensitivity import bands
-
+def _bands(answer: Answer[SweepShowQuestion, Any]) -> figure.Figure:
     found, question = _shown(answer), answer.question
     results = Results.of(question.folder, question.where)
     along = question.along or (found.crossovers.along if found.crossovers else _along(results, None))
@@ -128,7 +117,9 @@ def _bands(answer: Answer[SweepShowQuestion, Any]) -> Figure:
         raise InputError(what="plot_kind", given="bands", allowed="a sweep with a list of numbers and with draws")
     option = question.options_of or (found.crossovers.option if found.crossovers else None)
     objective = next(iter(found.objectives))
-    return bands_figure(bands(results, objective, along, option).to_dicts(), found, along, option, objective)
+    return figures.bands_figure(
+        sensitivity.bands(results, objective, along, option).to_dicts(), found, along, option, objective
+    )
 
 
 @asks(
@@ -143,6 +134,18 @@ def _bands(answer: Answer[SweepShowQuestion, Any]) -> Figure:
         "tornado": _tornado,
         "bands": _bands,
     },
+    entry=Entry(
+        group="Explore",
+        place=1,
+        line="What a sweep has found; also as rackline sweep show.",
+        elsewhere="reads a folder of results",
+        examples="""
+    rackline sweep show results
+    rackline sweep show results --plot front.svg
+    rackline sweep show results --by on --along context --plot options.svg --plot-kind options
+    rackline sweep show results --sql "SELECT layout, count(*) FROM sweep GROUP BY layout"
+""",
+    ),
 )
 def sweep_show(question: SweepShowQuestion, watch: Watch) -> Shown | Queried:
     """What a sweep has found: Pareto front, best of each group, sensitivities, constraints that bind, crossovers.

@@ -6,25 +6,29 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.api.answer import Answer, asks
-from rackline.api.option import option, whole
+from rackline.api.answer import Answer, Watch, asks
+from rackline.api.option import MaybeWhole, Number, option, whole
 from rackline.api.question import Question, question
-from rackline.api.watch import Watch
+from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.extras import load_optional
+from rackline.files import check_outputs, write_text
+from rackline.late import late
 from rackline.report.column import facts
 from rackline.sweeps.optimum import Optimum
 from rackline.sweeps.run import Forecast, Ran
 from rackline.sweeps.show_report import value_text
 from rackline.units import format_bytes, format_seconds, format_usd
 
-if TYPE_CHECKING:
-    from rackline.api.option import MaybeWhole, Number
+with late:
+    from rackline.sweeps import optimum, read, run
+    from rackline.sweeps import workers as sweeps_workers
+
 
 _MOST_WORKERS = 100_000
 _CORE_PRICE = "0.05"  # USD per core and hour, an assumption that `core_price` replaces
@@ -95,21 +99,17 @@ class SweepQuestion(Question):
 
 
 def _text(answer: Answer[SweepQuestion, Any], width: int) -> Iterable[Any]:
-
     yield sweep_report(answer.result)
 
 
 def _summary(answer: Answer[SweepQuestion, Any]) -> str:
-
     return sweep_line(answer.result)
 
 
 def _rows(answer: Answer[SweepQuestion, Any]) -> Any:
     found = answer.result
     if isinstance(found, Ran):
-        from rackline.sweeps.read import Results
-
-        return Results.of(found.out).scan()
+        return read.Results.of(found.out).scan()
     return [found]
 
 
@@ -117,7 +117,26 @@ def _status(answer: Answer[SweepQuestion, Any]) -> int:
     return 130 if isinstance(answer.result, Ran) and answer.result.interrupted else 0
 
 
-@asks(SweepQuestion, text=_text, summary=_summary, rows=_rows, status=_status)
+@asks(
+    SweepQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    status=_status,
+    entry=Entry(
+        group="Explore",
+        place=0,
+        line="A design space as one file: billions of points, resumable.",
+        elsewhere="writes a folder of results",
+        examples="""
+    rackline sweep --new space.toml
+    rackline sweep space.toml --dry-run
+    rackline sweep space.toml --out results
+    rackline sweep space.toml --search
+    rackline sweep space.toml --out s3://bucket/results --ray auto
+""",
+    ),
+)
 def sweep(question: SweepQuestion, watch: Watch) -> Forecast | Ran | Example | Optimum:
     """Ask a question over a design space: ranges in place of values, results as Parquet shards.
 
@@ -134,33 +153,27 @@ def sweep(question: SweepQuestion, watch: Watch) -> Forecast | Ran | Example | O
         >>> found.to_frame().collect().height
         6
     """
-    from rackline.sweeps.run import forecast, prepare, run
-
     if question.new is not None:
         return _example(question.new)
     if question.file is None:
         raise InputError(what="file", given="nothing", allowed="a TOML file, or `new` FILE for an example")
     load_optional("polars", what="rackline sweep")  # before anything is written
     if question.ray is not None:
-        from rackline.sweeps.workers import library
-
-        library()
+        sweeps_workers.library()
     given = sweep_data(cast("str", question.file))
     if question.search:
-        from rackline.sweeps.optimum import optimum
-
-        return optimum(given, question.evaluations, watch)
+        return optimum.optimum(given, question.evaluations, watch)
     if question.evaluations is not None:
         raise InputError(what="evaluations", given=question.evaluations, allowed="together with `search`")
     workers = question.workers
     with watch.moving("reading the sweep"):
-        prepared = prepare(given)
+        prepared = run.prepare(given)
     if question.dry_run:
         with watch.moving("running a small part"):
             at = question.out or (None if isinstance(given, Mapping) else _folder(given))
-            return forecast(prepared, at, workers=workers, usd_per_core_hour=question.core_price)
+            return run.forecast(prepared, at, workers=workers, usd_per_core_hour=question.core_price)
     out = question.out or _folder(given)
-    return run(prepared, out, workers=workers, ray=question.ray, watch=watch)
+    return run.run(prepared, out, workers=workers, ray=question.ray, watch=watch)
 
 
 def sweep_data(given: str) -> str | Mapping[str, Any]:
@@ -184,8 +197,6 @@ def _folder(given: str | Mapping[str, Any]) -> str:
 
 
 def _example(name: str) -> Example:
-    from rackline.files import check_outputs, write_text
-
     target = Path(name)
     if target.suffix != ".toml":
         raise InputError(what="new", given=name, allowed="a name that ends in .toml", nearest=f"{name}.toml")

@@ -8,14 +8,192 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import PurePath
 from typing import Any, cast
 
-from rackline.api.question import Question
-from rackline.errors import RacklineError, shown
-from rackline.web.offered import LONG, offered, taken
-from rackline.web.problem import problem, problem_of
-from rackline.web.settings import Limits
+from fastapi import Response
+
+from rackline.api.answer import Verb, find_verb
+from rackline.api.option import Option
+from rackline.api.question import Question, options
+from rackline.api.verbs import entries
+from rackline.errors import InputError, RacklineError, nearest_names, shown
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one request may take, and how many there may be.
+
+    Args:
+        body_bytes: largest body, with its files [bytes].
+        question_bytes: largest question, without its files [bytes].
+        uploads: most files of one request [count].
+        bodies_bytes: all bodies that are read at a time [bytes].
+        answer_s: longest time of an answer, without the wait for a worker [s].
+        grace_s: from a cancellation to the end of a worker that does not obey [s].
+        memory_bytes: most memory that a worker may take [bytes].
+        kept_bytes: answers that are kept for who asks the same again [bytes].
+        quick_wait_s: longest wait for a worker, of a question that takes less than a second [s].
+        long_wait_s: the same of one that takes longer [s].
+        waiting: most requests that wait for a worker [count].
+    """
+
+    body_bytes: int = 16 * 2**20
+    question_bytes: int = 256 * 2**10
+    uploads: int = 16
+    bodies_bytes: int = 64 * 2**20
+    answer_s: float = 300.0
+    grace_s: float = 2.0
+    memory_bytes: int = 3 * 2**30
+    kept_bytes: int = 64 * 2**20
+    quick_wait_s: float = 0.6
+    long_wait_s: float = 60.0
+    waiting: int = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a server is started.
+
+    Args:
+        host: address that it listens on.
+        port: 0 for any that is free.
+        workers: processes that answer, at least 1 [count].
+        names: names under which it may be reached beside its address.
+        limits: of one request.
+    """
+
+    host: str = LOOPBACK[0]
+    port: int = 8321
+    workers: int = 2
+    names: tuple[str, ...] = ()
+    limits: Limits = Limits()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.host in LOOPBACK
+
+
+MEDIA_TYPE = "application/problem+json"
+
+EVENTS = "text/event-stream"
+"""Media type of an answer with progress ahead of it."""
+
+JSON, SCRIPT = "application/json", "text/javascript; charset=utf-8"
+"""Media types of an answer, and of a script of the page."""
+
+# kind of problem: status and title
+KINDS: dict[str, tuple[int, str]] = {
+    "bad-json": (400, "The body is not a JSON object"),
+    "bad-host": (400, "The Host header names another server"),
+    "other-site": (403, "The request comes from another site"),
+    "not-found": (404, "There is no such page or question"),
+    "method-not-allowed": (405, "The method is not allowed here"),
+    "too-large": (413, "The request is too large"),
+    "not-json": (415, "The body must be application/json"),
+    "bad-input": (422, "The question cannot be answered as it is"),
+    "too-busy": (429, "All workers are busy"),
+    "failed": (500, "The server failed"),
+    "worker-lost": (503, "The process that worked on the answer ended"),
+    "too-long": (503, "The answer took longer than a request may take"),
+    "too-much-memory": (503, "The answer needed more memory than a request may take"),
+}
+
+
+class ProblemError(Exception):
+    """Why a request has no answer.
+
+    Args:
+        kind: one of `KINDS`.
+        detail: one line.
+        more: further members, such as what was given and what is allowed.
+        headers: of the response.
+    """
+
+    def __init__(self, kind: str, detail: str, more: dict[str, Any], headers: dict[str, str]) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.more = more
+        self.headers = headers
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Rebuild from the arguments, so that problems cross process borders."""
+        return (type(self), (self.kind, self.detail, self.more, self.headers))
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return KINDS[self.kind][0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The members of the problem."""
+        status, title = KINDS[self.kind]
+        return {"type": f"/problems/{self.kind}", "title": title, "status": status, "detail": self.detail, **self.more}
+
+    def response(self) -> Response:
+        """The response that says so."""
+        text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
+        return Response(text, status_code=self.status, media_type=MEDIA_TYPE, headers=self.headers)
+
+
+def problem(kind: str, detail: str, headers: dict[str, str] | None = None, **more: Any) -> ProblemError:
+    """A problem of a kind.
+
+    Args:
+        kind: one of `KINDS`.
+        detail: one line.
+        headers: of the response.
+        more: further members.
+    """
+    return ProblemError(kind, detail, more, headers or {})
+
+
+def problem_of(error: RacklineError) -> ProblemError:
+    """Bad input as a problem."""
+    more: dict[str, Any] = {}
+    if isinstance(error, InputError):
+        more = {"what": error.what, "given": shown(error.given), "allowed": error.allowed}
+        more |= {key: value for key, value in (("where", error.where), ("nearest", error.nearest)) if value}
+    return problem("bad-input", str(error), **more)
+
+
+RESERVED = ("uploads", "figures")
+"""Keys of a body that are no options of any question."""
+
+
+@cache
+def offered_names() -> tuple[str, ...]:
+    """The questions that have an endpoint."""
+    return tuple(name for name, one in entries().items() if not one.elsewhere)
+
+
+def offered(name: str) -> Verb[Any, Any]:
+    """How a question of an endpoint is answered.
+
+    Raises:
+        ProblemError: there is no such question here.
+    """
+    known = offered_names()
+    if name in entries() and name not in known:
+        raise problem("not-found", f"{name} {entries()[name].elsewhere}: ask it there, as rackline {name}", given=name)
+    if name not in known:
+        near = nearest_names(name, known, 1)
+        error = problem("not-found", f"no question {name[:80]!r}", given=name[:80], allowed=", ".join(known))
+        error.more.update({"nearest": near[0]} if near else {})
+        raise error
+    return find_verb(name)
+
+
+@cache
+def taken(name: str) -> Mapping[str, Option]:
+    """The options of a question that a request may have: all but those that name files to write."""
+    return {key: one for key, one in options(find_verb(name).question).items() if not one.output}
+
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # an absolute path, one of a home folder, or one that begins with . or .., at the start of a text or of one of its
@@ -44,7 +222,7 @@ class Asked:
     @property
     def is_long(self) -> bool:
         """Whether the answer may take longer than a second."""
-        return self.question["ask"] in LONG
+        return entries()[self.question["ask"]].is_long
 
     def key(self, build: str) -> str:
         """A name that only the same request has, in the same build of the program."""
@@ -143,8 +321,6 @@ def _asked(
 
 
 def _is_output(kind: type[Question], key: str) -> bool:
-    from rackline.api.question import options
-
     return key in options(kind) and key not in taken(kind.ask)
 
 

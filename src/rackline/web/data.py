@@ -12,17 +12,26 @@ import json
 import tomllib
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rackline.api.answer import answer, find_verb
+from rackline.api.question import options
+from rackline.api.verbs import entries
 from rackline.errors import InputError, nearest_names
-from rackline.web.grids import GRIDS, WITHIN, accuracy, pipelines, racks
-from rackline.web.measured import asked_prices, parity
+from rackline.late import late
+from rackline.web.grids import GRIDS, WITHIN, accuracy, asked_prices, parity, pipelines, racks
 from rackline.web.scenario import scenario_script, scenarios
 
-if TYPE_CHECKING:
-    from rackline.report.axes import Kind
+with late:
+    from rackline import catalog, simulation
+    from rackline import ledger as ledgers
+    from rackline.ledger import said
+    from rackline.report import axes, live_figures
+    from rackline.report import figure as report_figure
+    from rackline.web import forms
 
-PARITY_KINDS: tuple[Kind, ...] = ("seconds", "count")
+
+PARITY_KINDS: tuple[axes.Kind, ...] = ("seconds", "count")
 
 
 @functools.cache
@@ -31,20 +40,19 @@ def _described() -> dict[str, Any]:
 
 
 def views() -> dict[str, dict[str, Any]]:
-    """The views by their id: title, question, claims, and what a view asks."""
-    return _described()["view"]
+    """The views by their id, in their order: title, question, claims, and what a view asks."""
+    asking = {one.view["id"]: {"verb": name, **one.view} for name, one in entries().items() if one.view}
+    return dict(sorted({**_described()["view"], **asking}.items(), key=lambda each: each[1]["place"]))
 
 
 def site() -> dict[str, Any]:
     """What every view needs: the views, the scenarios, the themes and the figures that the page fills."""
-    from rackline.report.figure import THEME_NAMES, theme
-
     return {
         "version": version("rackline"),
         "views": {name: {**view, **_options(view)} for name, view in views().items()},
         "links": _described()["links"],
         "scenarios": [{"name": one.name, "title": one.title} for one in scenarios()],
-        "themes": {name: theme(name).config() for name in THEME_NAMES},
+        "themes": {name: report_figure.theme(name).config() for name in report_figure.THEME_NAMES},
         "figures": figures(),
     }
 
@@ -53,8 +61,6 @@ def _options(view: Mapping[str, Any]) -> dict[str, Any]:
     """Help and choices of the fields of a view that asks."""
     if "verb" not in view:
         return {}
-    from rackline.api.answer import find_verb
-    from rackline.api.question import options
 
     known = options(find_verb(view["verb"]).question)
     labels = {
@@ -82,12 +88,9 @@ def stored_answer(view: Mapping[str, Any], stop: int) -> dict[str, Any]:
     Args:
         stop: place of the value of the field that varies.
     """
-    from rackline.api.answer import answer, find_verb
-    from rackline.web.forms import view_of
-
     question = find_verb(view["verb"]).question.from_params(first_fields(view) | _stopped(view, stop))
     drawn = "sliders" not in view  # the page draws from its grid what sliders move
-    found = view_of(answer(question), view["figures"] if drawn else [])
+    found = forms.view_of(answer(question), view["figures"] if drawn else [])
     return {name: value for name, value in found.items() if name != "answer"}  # the page shows the rest
 
 
@@ -103,61 +106,58 @@ def _stopped(view: Mapping[str, Any], stop: int) -> dict[str, str]:
 
 def figures() -> dict[str, Any]:
     """Specifications of the figures that the page fills, without their look."""
-    from rackline.report.axes import Measure
-    from rackline.report.live_figures import live_bars, live_lines, live_matrix, live_parity
-
-    batch = Measure(field="batch_size", title="batch: sequences of a replica", kind="count")
-    context = Measure(field="context_len", title="context length [tokens]", kind="count")
-    step = Measure(field="seconds", title="time of a decode step", kind="seconds")
-    usd = Measure(field="usd_per_mtok", title="cost of a million output tokens", kind="usd")
-    sequence = Measure(field="held_bytes", title="cache of a sequence on one chip", kind="bytes")
-    fits = Measure(field="sequences", title="sequences that fit", kind="count")
-    micro = Measure(field="micro_batches", title="micro-batches", kind="count")
-    bubble = Measure(field="bubble_share", title="share of the step that waits", kind="share")
-    in_flight = Measure(field="in_flight", title="activations held, in stages", kind="number")
-    domain = Measure(field="domain_size", title="chips in a domain", kind="count")
-    exchange = Measure(field="seconds", title="time of one exchange", kind="seconds")
-    ratio = Measure(field="start", title="measured / predicted", kind="number")
-    stage = Measure(field="stage", title="stage")
-    held = Measure(field="held_s", title="time held", kind="seconds")
-    kept_usd = Measure(field="usd_per_mtok", title="$ per million tokens", kind="usd")
-    size = Measure(field="active_params", title="active parameters", kind="count")
-    flop = Measure(field="flop", title="FLOP, at the MFU of pre-training", kind="power")
-    tokens = Measure(field="tokens", title="tokens of pre-training", kind="count")
-    cache = Measure(field="kv_bytes_per_token", title="KV cache of a token", kind="bytes")
+    batch = axes.Measure(field="batch_size", title="batch: sequences of a replica", kind="count")
+    context = axes.Measure(field="context_len", title="context length [tokens]", kind="count")
+    step = axes.Measure(field="seconds", title="time of a decode step", kind="seconds")
+    usd = axes.Measure(field="usd_per_mtok", title="cost of a million output tokens", kind="usd")
+    sequence = axes.Measure(field="held_bytes", title="cache of a sequence on one chip", kind="bytes")
+    fits = axes.Measure(field="sequences", title="sequences that fit", kind="count")
+    micro = axes.Measure(field="micro_batches", title="micro-batches", kind="count")
+    bubble = axes.Measure(field="bubble_share", title="share of the step that waits", kind="share")
+    in_flight = axes.Measure(field="in_flight", title="activations held, in stages", kind="number")
+    domain = axes.Measure(field="domain_size", title="chips in a domain", kind="count")
+    exchange = axes.Measure(field="seconds", title="time of one exchange", kind="seconds")
+    ratio = axes.Measure(field="start", title="measured / predicted", kind="number")
+    stage = axes.Measure(field="stage", title="stage")
+    held = axes.Measure(field="held_s", title="time held", kind="seconds")
+    kept_usd = axes.Measure(field="usd_per_mtok", title="$ per million tokens", kind="usd")
+    size = axes.Measure(field="active_params", title="active parameters", kind="count")
+    flop = axes.Measure(field="flop", title="FLOP, at the MFU of pre-training", kind="power")
+    tokens = axes.Measure(field="tokens", title="tokens of pre-training", kind="count")
+    cache = axes.Measure(field="kv_bytes_per_token", title="KV cache of a token", kind="bytes")
     slots = ["forward", "backward", "gradient of weights"]
     made = {
-        "pipeline_slots": live_bars(
+        "pipeline_slots": live_figures.live_bars(
             "What each stage does when",
-            Measure(field="start", title="time [forward passes]", kind="number"),
+            axes.Measure(field="start", title="time [forward passes]", kind="number"),
             stage,
             colour_title="slot",
             names=slots,
         ),
-        "pipeline_bubble": live_lines("Bubble by micro-batches", micro, bubble, y_scale="linear"),
-        "pipeline_memory": live_lines("Activations by micro-batches", micro, in_flight, y_scale="linear"),
-        "rack_time": live_lines("Exchange by domain size", domain, exchange),
-        "rack_matrix": live_matrix(
-            "Traffic", Measure(field="sent_bytes", title="sent", kind="bytes"), x="to chip", y="from chip"
+        "pipeline_bubble": live_figures.live_lines("Bubble by micro-batches", micro, bubble, y_scale="linear"),
+        "pipeline_memory": live_figures.live_lines("Activations by micro-batches", micro, in_flight, y_scale="linear"),
+        "rack_time": live_figures.live_lines("Exchange by domain size", domain, exchange),
+        "rack_matrix": live_figures.live_matrix(
+            "Traffic", axes.Measure(field="sent_bytes", title="sent", kind="bytes"), x="to chip", y="from chip"
         ),
-        "accuracy_bands": live_bars("Bands", ratio, Measure(field="group", title="")),
+        "accuracy_bands": live_figures.live_bars("Bands", ratio, axes.Measure(field="group", title="")),
         **{
-            f"parity_{kind}": live_parity(
+            f"parity_{kind}": live_figures.live_parity(
                 "Predicted over measured",
-                Measure(field="measured", title="measured", kind=kind),
-                Measure(field="predicted", title="predicted", kind=kind),
+                axes.Measure(field="measured", title="measured", kind=kind),
+                axes.Measure(field="predicted", title="predicted", kind=kind),
             )
             for kind in PARITY_KINDS
         },
-        "tiers_cost": live_lines("Cost of keeping a prompt by the time held", held, kept_usd),
-        "over-training_lifetime": live_lines("Cost over life by size", size, flop),
-        "over-training_quality": live_lines("Tokens by size at one quality", size, tokens),
-        "prices_map": live_lines("What prices reveal", size, cache),
-        "batch_step": live_lines("Time of a decode step by batch size", batch, step),
-        "batch_cost": live_lines("Cost of a million output tokens by batch size", batch, usd),
-        "context_step": live_lines("Time of a decode step by context length", context, step),
-        "context_held": live_lines("Cache of a sequence by context length", context, sequence),
-        "context_fits": live_lines("Sequences that fit by context length", context, fits),
+        "tiers_cost": live_figures.live_lines("Cost of keeping a prompt by the time held", held, kept_usd),
+        "over-training_lifetime": live_figures.live_lines("Cost over life by size", size, flop),
+        "over-training_quality": live_figures.live_lines("Tokens by size at one quality", size, tokens),
+        "prices_map": live_figures.live_lines("What prices reveal", size, cache),
+        "batch_step": live_figures.live_lines("Time of a decode step by batch size", batch, step),
+        "batch_cost": live_figures.live_lines("Cost of a million output tokens by batch size", batch, usd),
+        "context_step": live_figures.live_lines("Time of a decode step by context length", context, step),
+        "context_held": live_figures.live_lines("Cache of a sequence by context length", context, sequence),
+        "context_fits": live_figures.live_lines("Sequences that fit by context length", context, fits),
     }
     return {name: _bare(figure.to_dict()) for name, figure in made.items()}
 
@@ -168,11 +168,8 @@ def _bare(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def ledger() -> dict[str, Any]:
     """Every claim of the lecture with its verdict, as the page shows it."""
-    from rackline.ledger import ledger as examined
-    from rackline.ledger.said import SEGMENTS
-
     return {
-        "chapters": {str(number): title for number, title in SEGMENTS.items()},
+        "chapters": {str(number): title for number, title in said.SEGMENTS.items()},
         "claims": {
             one.claim.id: {
                 "id": one.claim.id,
@@ -188,7 +185,7 @@ def ledger() -> dict[str, Any]:
                 "reason": one.reason,
                 "uses": [*one.uses],
             }
-            for one in examined()
+            for one in ledgers.ledger()
         },
     }
 
@@ -204,13 +201,10 @@ def guide() -> dict[str, Any]:
 
 def names() -> dict[str, Any]:
     """Names that one may choose from: of the catalogue, and of scheduling policies."""
-    from rackline.catalog import names as names_of
-    from rackline.simulation import policy_names
-
-    policies = policy_names()
-    found = {kind: [*names_of(kind)] for kind in ("models", "clusters")}
+    policies = simulation.policy_names()
+    found = {kind: [*catalog.names(kind)] for kind in ("models", "clusters")}
     others = [f"policy={name}" for name in policies]
-    return {**found, "sheets": [*names_of("prices")], "policies": [*policies], "others": others}
+    return {**found, "sheets": [*catalog.names("prices")], "policies": [*policies], "others": others}
 
 
 _MADE: dict[str, Callable[[], dict[str, Any]]] = {

@@ -2,20 +2,127 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.resources
+import json
 import math
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.api.answer import answer
+from rackline.api.budget import BudgetQuestion
+from rackline.api.selling import rent_of
+from rackline.api.tiers import TiersQuestion
+from rackline.errors import InputError, RacklineError
+from rackline.late import late
 from rackline.passes.trace import function
-from rackline.web.measured import beside
 
-if TYPE_CHECKING:
-    from rackline.pricing import Reading, Unknowns
-    from rackline.training.schedules import Schedule
+with late:
+    from rackline import arch, catalog, hardware, parallel, pricing, scaling, validation
+    from rackline.bands import bands
+    from rackline.hardware import renting
+    from rackline.parallel import exchange
+    from rackline.pricing import cache, forms
+    from rackline.training import schedules
+    from rackline.validation import published
+
+_MOSTLY_OUTPUT = 4.0  # output over prompt tokens from which on a server's time per output token is about a decode step
+
+
+@functools.cache
+def _cases() -> dict[str, dict[str, Any]]:
+    """The cases as they are written, by id."""
+    lines = published.published().read_text(encoding="utf-8").splitlines()
+    return {case["id"]: case for case in map(json.loads, lines)}
+
+
+@functools.cache
+def beside(kind: str) -> list[dict[str, Any]]:
+    """Published measurements that stand beside curves: entries of a kind of `measured.toml`."""
+    file = importlib.resources.files("rackline.web").joinpath("measured.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))[kind]
+
+
+def parity() -> dict[str, Any]:
+    """Every measured value with the predicted one."""
+    rows: list[dict[str, Any]] = []
+    for score in validation.validate([published.published()]).scores:
+        case = _cases()[score.case_id]
+        rows.append(
+            {
+                "id": score.case_id,
+                "kind": case["kind"],
+                "metric": score.metric,
+                "measured": score.measured,
+                "predicted": score.predicted,
+                "model": catalog.canonical_name("models", score.groups["model"]) or score.groups["model"],
+                "chip": score.groups["chip"],
+                "stack": score.groups["stack"],
+                "version": case.get("stack_version", ""),
+                "precision": score.groups["precision"],
+                "chips": case["num_chips"],
+                "source": case["source"],
+            }
+        )
+    return {"rows": rows}
+
+
+def asked_prices() -> dict[str, Any]:
+    """What hosts of open models ask for a million tokens of short prompts [USD]."""
+    rows: list[dict[str, Any]] = []
+    for sheet in pricing.all_sheets():
+        tier = sheet.standard
+        if sheet.model is not None and tier is not None:
+            usd = {"input": tier.input_usd, "cached": tier.cached_input_usd, "output": tier.output_usd}
+            per_mtok = {name: None if one is None else 1e6 * one for name, one in usd.items()}
+            rows.append({"model": sheet.model, "provider": sheet.provider, "date": sheet.date, **per_mtok})
+    return {"rows": rows}
+
+
+def decode_points(deployment: parallel.Deployment) -> list[dict[str, Any]]:
+    """Measured decode steps of a deployment: sequences, their mean context [tokens], the step [s].
+
+    A static batch's time per token is its mean step. A server's time per output token contains the prefill of others:
+    it counts where requests have at least four output tokens for each prompt token.
+    """
+    return [
+        {
+            "id": case["id"],
+            "batch_size": case.get("batch_size") or case["concurrency"],
+            "context_len": case["input_len"] + case["output_len"] / 2,
+            "seconds": case["measured"].get("token_s") or case["measured"]["tpot_s"],
+            "stack": f"{case['stack']} {case.get('stack_version', '')}".strip(),
+            "source": case["source"],
+        }
+        for case in _cases().values()
+        if _is_of(case, deployment) and _is_decode(case)
+    ]
+
+
+def _is_of(case: dict[str, Any], deployment: parallel.Deployment) -> bool:
+    layout, chip = deployment.layout, deployment.cluster.chip
+    if (case["chip"], case["num_chips"]) != (chip.name, layout.chips_per_replica):
+        return False
+    try:
+        named = catalog.model_record(case["model"]).name
+    except RacklineError:  # a model that only the case describes
+        return False
+    if named != deployment.model.name:
+        return False
+    types = parallel.precision(case["precision"], deployment.model, chip)
+    degrees = {"tp": 1, "pp": 1, "attention_dp": 1, "ep": 1, **case["layout"]}
+    same = all(getattr(layout, name) == degrees[name] for name in ("tp", "pp", "attention_dp", "ep"))
+    return same and types.short() == deployment.precision.short()
+
+
+def _is_decode(case: dict[str, Any]) -> bool:
+    if case["kind"] == "static-batch":
+        return "token_s" in case["measured"] and bool(case.get("output_len"))
+    return case["kind"] == "serve" and case["output_len"] >= _MOSTLY_OUTPUT * case["input_len"]
 
 
 STAGES = (2, 4, 8)
@@ -29,14 +136,12 @@ NUM_EXPERTS, EXPERTS_PER_TOKEN, TOKEN_BYTES = 256, 8, 7168
 
 def pipelines() -> dict[str, Any]:
     """Every schedule, run with equal stages: its slots, its bubble, and the activations it holds."""
-    from rackline.training.schedules import SCHEDULE_OF, equal_stages
-
     runs: dict[str, dict[str, Any]] = {}
-    for name, schedule in SCHEDULE_OF.items():
+    for name, schedule in schedules.SCHEDULE_OF.items():
         for pp in STAGES:
             for micro_batches in MICRO_BATCHES:
                 virtual = _virtual(schedule)
-                durations = equal_stages(schedule, pp, FORWARD, BACKWARD, WEIGHT, virtual_pp=virtual)
+                durations = schedules.equal_stages(schedule, pp, FORWARD, BACKWARD, WEIGHT, virtual_pp=virtual)
                 try:
                     timeline = schedule.run(pp, micro_batches, durations, virtual)
                 except InputError:  # a number of micro-batches that the schedule does not take
@@ -50,8 +155,8 @@ def pipelines() -> dict[str, Any]:
                         for one in timeline.events
                     ],
                 }
-    sources = {name: one.source for name, one in SCHEDULE_OF.items()}
-    chunks = {name: _virtual(one) for name, one in SCHEDULE_OF.items()}
+    sources = {name: one.source for name, one in schedules.SCHEDULE_OF.items()}
+    chunks = {name: _virtual(one) for name, one in schedules.SCHEDULE_OF.items()}
     measured = [
         {**bubble, "model": one["model"], "stages": one["stages"], "source": one["source"]}
         for one in beside("pipeline")
@@ -61,7 +166,7 @@ def pipelines() -> dict[str, Any]:
     return {**grid, "runs": runs, "measured": measured}
 
 
-def _virtual(schedule: Schedule) -> int:
+def _virtual(schedule: schedules.Schedule) -> int:
     """Chunks of a stage, where a schedule does not say [count]."""
     return 1 if schedule.chunks else 2
 
@@ -71,20 +176,16 @@ def racks() -> dict[str, Any]:
 
     Assumes: 256 experts, 8 of them a token, 7,168 elements of a byte; a domain keeps the links that its chips have.
     """
-    from rackline.hardware import cluster
-    from rackline.hardware.renting import scale_up_cables, scale_up_switches
-    from rackline.parallel.exchange import ExpertRouting, dispatch_traffic
-
     found: dict[str, Any] = {}
     for name in CLUSTERS:
-        machine = cluster(name)
+        machine = hardware.cluster(name)
         beyond = machine.scale_out.bytes_per_s_each_way if machine.scale_out else math.inf
         cases: list[dict[str, Any]] = []
         for size in DOMAINS:
-            routing = ExpertRouting(
+            routing = exchange.ExpertRouting(
                 num_ranks=RANKS, num_experts=NUM_EXPERTS, experts_per_token=EXPERTS_PER_TOKEN, ranks_per_domain=size
             )
-            traffic = dispatch_traffic(routing, 1.0, float(TOKEN_BYTES))
+            traffic = exchange.dispatch_traffic(routing, 1.0, float(TOKEN_BYTES))
             links = traffic.link_bytes()
             level = replace(machine.scale_up, size=size, num_switches=None)
             cases.append(
@@ -95,8 +196,8 @@ def racks() -> dict[str, Any]:
                     "inside": float(links["scale_up_out"][0]),
                     "outside": float(links["scale_out_out"][0]),
                     "seconds": traffic.seconds(machine.scale_up.bytes_per_s_each_way, beyond),
-                    "cables": scale_up_cables(level, RANKS) if size > 1 else 0,
-                    "switches": scale_up_switches(level, RANKS // size) if size > 1 else 0,
+                    "cables": renting.scale_up_cables(level, RANKS) if size > 1 else 0,
+                    "switches": renting.scale_up_switches(level, RANKS // size) if size > 1 else 0,
                 }
             )
         found[name] = {
@@ -112,8 +213,6 @@ def racks() -> dict[str, Any]:
 
 def accuracy() -> dict[str, Any]:
     """In which band 90 % of measured values lay, by what was measured on what."""
-    from rackline.bands.bands import shipped_bands
-
     rows = [
         {
             "metric": metric,
@@ -127,7 +226,7 @@ def accuracy() -> dict[str, Any]:
             "cases": band.num_cases,
             "models": band.num_models,
         }
-        for (metric, _), band in shipped_bands().items()
+        for (metric, _), band in bands.shipped_bands().items()
     ]
     return {"bands": rows}
 
@@ -156,23 +255,17 @@ def tiers_grid(view: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
     Returns:
         The data, and functions in JavaScript by name.
     """
-    from rackline.api.answer import answer
-    from rackline.api.selling import rent_of
-    from rackline.api.tiers import TiersQuestion
-    from rackline.pricing import KeepingCost, keeping_lines
-    from rackline.pricing.cache import drain_distance
-
     found: Any = answer(TiersQuestion.from_params(_asked(view))).result
     costs, rent = found.costs, rent_of(found.costs.deployment.cluster)
     lengths = axis_of(view["sliders"]["prompt"])
-    by_length = [{one.name: one for one in keeping_lines(costs, rent, length)} for length in lengths]
+    by_length = [{one.name: one for one in pricing.keeping_lines(costs, rent, length)} for length in lengths]
     tiers = {
         name: {key: [_rounded(getattr(lines[name], key)) for lines in by_length] for key in (*_LINE, "fetch_s")}
         for name in by_length[0]
     }
 
     def usd(once_usd: float, hold_usd_per_s: float, retrieve_usd: float, kept_s: float, reuses: float) -> Any:
-        line = KeepingCost(
+        line = pricing.KeepingCost(
             name="", tier="", once_usd=once_usd, hold_usd_per_s=hold_usd_per_s, retrieve_usd=retrieve_usd
         )
         return line.usd(kept_s, reuses)
@@ -186,44 +279,40 @@ def tiers_grid(view: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
     }
     functions = {
         "usd": function([*_LINE, "kept_s", "reuses"], usd),
-        "drainDistance": function(["drain_s", "kept_s"], drain_distance),
+        "drainDistance": function(["drain_s", "kept_s"], cache.drain_distance),
     }
     return data, functions
 
 
 def prices_grid(view: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """What each sheet reveals by price over cost, and what it reveals where that is not known; see `tiers_grid`."""
-    from rackline.pricing import Range, default_unknowns, find_sheets, read_prices
-    from rackline.pricing.forms import price_over_cost
-
-    unknowns = default_unknowns()
+    unknowns = pricing.default_unknowns()
     ratios = [_rounded(one) for one in np.geomspace(*_PRICE_OVER_COST, 8).tolist()]
 
-    def known(ratio: float) -> Unknowns:
-        return replace(unknowns, margin=(ratio - 1.0, ratio - 1.0), utilisation=Range(low=1.0, high=1.0))
+    def known(ratio: float) -> pricing.Unknowns:
+        return replace(unknowns, margin=(ratio - 1.0, ratio - 1.0), utilisation=pricing.Range(low=1.0, high=1.0))
 
     sheets: dict[str, Any] = {}
     for name in view["stops"]:
-        (sheet,) = find_sheets(name)
-        readings = [read_prices(sheet, known(ratio)) for ratio in ratios]
+        (sheet,) = pricing.find_sheets(name)
+        readings = [pricing.read_prices(sheet, known(ratio)) for ratio in ratios]
         sheets[name] = {
-            "unknown": _ends([read_prices(sheet, unknowns)]),
+            "unknown": _ends([pricing.read_prices(sheet, unknowns)]),
             "asSet": _ends(readings),
             "date": sheet.date,
             "known": _known(sheet.model),
         }
     data = {"axes": {"price_over_cost": ratios}, "sheets": sheets}
-    return data, {"priceOverCost": function(["margin", "utilisation"], price_over_cost)}
+    return data, {"priceOverCost": function(["margin", "utilisation"], forms.price_over_cost)}
 
 
 def _known(name: str | None) -> list[dict[str, Any]]:
     """What is known of an open model, where a byte or two of each element are kept."""
-    from rackline.arch import model
     from rackline.pricing.compare import Truth
 
     if name is None:
         return []
-    truth = Truth.of(model(name))
+    truth = Truth.of(arch.model(name))
     ends = truth.kv_bytes_per_token
     return [
         {"model": name, "active_params": truth.active_params, "kv_bytes_per_token": one}
@@ -231,7 +320,7 @@ def _known(name: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def _ends(readings: list[Reading]) -> list[dict[str, Any]]:
+def _ends(readings: list[pricing.Reading]) -> list[dict[str, Any]]:
     """Quantities of the first reading, each with its ends in all of them."""
     return [
         {
@@ -251,10 +340,6 @@ def _ends(readings: list[Reading]) -> list[dict[str, Any]]:
 
 def over_training_grid(view: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Optima over life by FLOP of use per parameter, and that by traffic and months; see `tiers_grid`."""
-    from rackline.api.answer import answer
-    from rackline.api.budget import BudgetQuestion
-    from rackline.scaling import flop_over_life, tokens_for_loss, trained
-
     traffic, months = view["sliders"]["traffic"], view["sliders"]["months"]
 
     def asked(rate: float, span: float) -> Any:
@@ -269,7 +354,7 @@ def over_training_grid(view: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     first, within = budgets[0], max(budgets[0].flat)
     optima = [float(one.optimum.params) for one in budgets]
     sizes = np.geomspace(min(optima) / 8.0, 3.0 * float(first.compute_optimal.params), _SIZES)
-    tokens = np.asarray(tokens_for_loss(first.law, sizes, first.loss))
+    tokens = np.asarray(scaling.tokens_for_loss(first.law, sizes, first.loss))
     sizes, tokens = sizes[np.isfinite(tokens)], tokens[np.isfinite(tokens)]
     data = {
         "uses": {"traffic": ends[0], "months": ends[1]},
@@ -295,10 +380,11 @@ def over_training_grid(view: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
         "loss": first.loss,
         "law": first.law.name,
         "trained": [
-            {"text": one.full_name, "active_params": one.active_params, "tokens": one.tokens} for one in trained()
+            {"text": one.full_name, "active_params": one.active_params, "tokens": one.tokens}
+            for one in scaling.trained()
         ],
     }
-    return data, {"flop": function(["active_params", "tokens", "lifetime_flop_per_param"], flop_over_life)}
+    return data, {"flop": function(["active_params", "tokens", "lifetime_flop_per_param"], scaling.flop_over_life)}
 
 
 def _asked(view: Mapping[str, Any]) -> dict[str, str]:

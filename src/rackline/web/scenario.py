@@ -13,20 +13,24 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from rackline.api.answer import Answer
+from rackline.api.answer import answer as ask
+from rackline.api.explain import Explained, ExplainQuestion
 from rackline.errors import InputError
+from rackline.late import late
 from rackline.passes.features import ONE, FloatLike
 from rackline.passes.javascript import experts_javascript, row_features, rows_javascript, step_javascript
 from rackline.passes.routing import ExpertLoad
 from rackline.passes.trace import function
-from rackline.web.measured import decode_points
+from rackline.web.grids import decode_points
 
-if TYPE_CHECKING:
-    from rackline.api.answer import Answer
-    from rackline.api.explain import Explained, ExplainQuestion
-    from rackline.parallel import Deployment, ServerMemory
-    from rackline.passes import PassTable, StepPolicy
+with late:
+    from rackline import parallel, passes
+    from rackline.parallel import memory
+    from rackline.serving import curve
+
 
 LONGEST_CONTEXT = 1_048_576.0  # of a model that does not say for how long contexts it was made [tokens]
 ASKED = "own"  # the name of a scenario that somebody asks for
@@ -66,9 +70,6 @@ def scenario_script(scenario: Scenario) -> str:
     Raises:
         RacklineError: as `rackline explain`.
     """
-    from rackline.api.answer import answer as ask
-    from rackline.api.explain import ExplainQuestion
-
     texts = {**scenario.params, "batch": str(scenario.batch), "context": str(scenario.context)}
     return _script(ask(ExplainQuestion.from_params(texts)), scenario.params, scenario.name, scenario.title)
 
@@ -96,9 +97,7 @@ def _script(answer: Answer[ExplainQuestion, Explained], params: Mapping[str, str
     times = [_time(deployment.calibration.name, table, explanation.time.policy)]
     times[0]["band"] = _band(answer.result)
     if deployment.calibration.name != "unit":
-        from rackline.passes import UNIT
-
-        times.append(_time("blackboard", table.with_calibration(UNIT), "blackboard"))
+        times.append(_time("blackboard", table.with_calibration(passes.UNIT), "blackboard"))
     longest = getattr(deployment.model, "max_context_len", None) or LONGEST_CONTEXT
     facts = {
         "name": name,
@@ -129,7 +128,7 @@ def _script(answer: Answer[ExplainQuestion, Explained], params: Mapping[str, str
     return f"rackline.scenario({json.dumps(facts, allow_nan=False)},({{bisect,rint}})=>({{{body}}}));\n"
 
 
-def _time(name: str, table: PassTable, policy: StepPolicy) -> dict[str, Any]:
+def _time(name: str, table: passes.PassTable, policy: passes.StepPolicy) -> dict[str, Any]:
     """How one calibration times a pass: the pass, and its rows."""
     step = table.compile(policy)
     numbers = table.numbers().in_use()
@@ -180,12 +179,11 @@ def _band(found: Explained) -> dict[str, Any] | None:
     }
 
 
-def _features(deployment: Deployment, table: PassTable) -> str:
+def _features(deployment: parallel.Deployment, table: passes.PassTable) -> str:
     """Features of a decode batch by name."""
-    from rackline.serving.curve import decode_batch
 
     def formula(batch_size: float, context_len: float) -> dict[str, FloatLike]:
-        batch = decode_batch(deployment, batch_size / deployment.layout.pp, context_len)
+        batch = curve.decode_batch(deployment, batch_size / deployment.layout.pp, context_len)
         found = batch.features(table.kinds)
         if table.experts is not None and batch.group_tokens is not None:
             found["group_tokens"] = batch.group_tokens
@@ -195,14 +193,12 @@ def _features(deployment: Deployment, table: PassTable) -> str:
     return function(_AT, formula)
 
 
-def _fits(deployment: Deployment, server: ServerMemory) -> str:
+def _fits(deployment: parallel.Deployment, server: parallel.ServerMemory) -> str:
     """Sequences of a replica that fit, by context."""
-    from rackline.parallel.memory import fitting_sequences
-
     layout = deployment.layout
 
     def formula(context_len: float) -> FloatLike:
-        each = fitting_sequences(
+        each = memory.fitting_sequences(
             deployment.model, layout, deployment.precision, deployment.cluster.chip, server, context_len
         )
         return each * (layout.attention_dp * layout.pp)
@@ -210,22 +206,22 @@ def _fits(deployment: Deployment, server: ServerMemory) -> str:
     return function(["context_len"], formula)
 
 
-def _held(deployment: Deployment, server: ServerMemory) -> str:
+def _held(deployment: parallel.Deployment, server: parallel.ServerMemory) -> str:
     """What a cache of this context takes on the fullest chip, a sequence [bytes]."""
-    from rackline.parallel.memory import kv_bytes_per_sequence
 
     def formula(context_len: float) -> FloatLike:
-        return 1.0 * kv_bytes_per_sequence(deployment.model, deployment.layout, deployment.precision, context_len)
+        return 1.0 * memory.kv_bytes_per_sequence(
+            deployment.model, deployment.layout, deployment.precision, context_len
+        )
 
     return function(["context_len"], formula)
 
 
-def _cost(deployment: Deployment) -> str:
+def _cost(deployment: parallel.Deployment) -> str:
     """Cost and rates of a batch whose pass is known."""
-    from rackline.serving.curve import curve_of_passes
 
     def formula(batch_size: float, pass_s: float, usd_per_chip_hour: float) -> dict[str, FloatLike]:
-        found = curve_of_passes(deployment, batch_size / deployment.layout.pp, pass_s, usd_per_chip_hour)
+        found = curve.curve_of_passes(deployment, batch_size / deployment.layout.pp, pass_s, usd_per_chip_hour)
         return {
             "usdPerMtok": found.usd_per_mtok_output,
             "perChip": found.tokens_per_s_per_chip,

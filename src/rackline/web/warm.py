@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rackline.api.answer import answer, find_verb
-from rackline.web.offered import OFFERED
+from rackline.web.asked import offered_names
 
-for _name in OFFERED:
+for _name in offered_names():
     find_verb(_name)
 # reads calibrations, loads what is imported where it is used, and compiles the simulator's loop
 _on = {"model": "llama-3.1-8b", "on": "dgx-h100"}

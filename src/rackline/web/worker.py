@@ -19,9 +19,9 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
-from rackline.api.watch import Computed, Counted, Served, Watch
+from rackline.api.answer import Computed, Counted, Served, Watch
 from rackline.errors import HubError, InputError, RacklineError
-from rackline.web.problem import ProblemError, problem, problem_of
+from rackline.web.asked import ProblemError, problem, problem_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

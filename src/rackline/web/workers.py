@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rackline.processes import bare_main, single_threads
-from rackline.web.problem import problem
-from rackline.web.settings import Limits, Settings
+from rackline.web.asked import Limits, Settings, problem
 from rackline.web.worker import Estimate, News, Progress, Reply, Task, Tell, run
 
 _FIRST_WAIT_S = 90.0  # longest wait while no worker has started yet

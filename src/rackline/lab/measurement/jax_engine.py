@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rackline.lab.measurement.device import available_cores
 from rackline.lab.measurement.engine import Dtype, Limits, Scheduler, ServedTimes, Work
+from rackline.lab.measurement.rates import available_cores
 from rackline.lab.measurement.workers.worker import Clock
 from rackline.lab.server import Ids, serve
 from rackline.lab.transformer import Params, Shape, causal_attention, ffn_block, init, norm, project

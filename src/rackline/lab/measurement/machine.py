@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rackline.files import rounded, toml_text
-from rackline.lab.measurement.device import Device
 from rackline.lab.measurement.engine import Engine
-from rackline.lab.measurement.rates import Rate
+from rackline.lab.measurement.rates import Device, Rate
 from rackline.passes import Calibration
 
 _LOCAL_LATENCY_S = 1e-6  # where nothing was exchanged

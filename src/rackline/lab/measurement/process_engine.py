@@ -15,11 +15,15 @@ from typing import IO, Any, Literal, cast
 import numpy as np
 
 from rackline.errors import InputError, nearest_names
-from rackline.lab.measurement.device import available_cores
 from rackline.lab.measurement.engine import Dtype, Engine, Limits, Scheduler, ServedTimes, Work
+from rackline.lab.measurement.rates import available_cores
 from rackline.lab.measurement.workers.worker import Clock
 from rackline.lab.transformer import Shape
+from rackline.late import late
 from rackline.simulation import Requests
+
+with late:
+    from rackline.lab.measurement import jax_engine
 
 
 def no_steps(text: str, finished: int, total: int) -> None:
@@ -260,10 +264,8 @@ def start_engine(setup: MeasureSetup) -> Engine:
         InputError: it is unknown or not installed; the message says how to get it.
     """
     if setup.engine == OWN:
-        from rackline.lab.measurement.jax_engine import jax_engine
-
         clock = Clock(cpu=setup.cpu_clock)
-        return jax_engine(setup.dtype or "fp32", setup.seed, quick=setup.quick, clock=clock)
+        return jax_engine.jax_engine(setup.dtype or "fp32", setup.seed, quick=setup.quick, clock=clock)
     known = [OWN, *installable()]
     if setup.engine not in known:
         near = nearest_names(setup.engine, known, 1)

@@ -4,6 +4,6 @@ Nothing here needs JAX. The HTTP client is the one that huggingface_hub brings, 
 """
 
 from rackline.lab.observation.generator import Prompts, observe_load
-from rackline.lab.observation.target import Bounds, Target, target
+from rackline.lab.observation.stream import Bounds, Target, target
 
 __all__ = ["Bounds", "Prompts", "Target", "observe_load", "target"]

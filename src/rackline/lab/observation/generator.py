@@ -16,8 +16,7 @@ import httpx2
 import numpy as np
 
 from rackline.interrupts import Held, held
-from rackline.lab.observation.stream import Stream
-from rackline.lab.observation.target import Bounds, Connections, Target
+from rackline.lab.observation.stream import Bounds, Connections, Stream, Target
 from rackline.simulation import Requests
 from rackline.validation.observed import GeneratorLimits, ObservedRequest
 

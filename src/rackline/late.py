@@ -1,0 +1,131 @@
+"""Modules of the package that are loaded when something of them is first used.
+
+    from rackline.late import late
+
+    with late:
+        from rackline.report import plan_report
+
+imports `plan_report` for type checkers and readers like any module, and runs it, with all that it imports, when an
+attribute of it is first asked for. So a question says at the top of its file what it stands on, and a command line that
+only prints its help loads none of it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from os.path import isfile
+from types import ModuleType
+from typing import Any
+
+_OWN = f"{__name__.partition('.')[0]}."
+
+
+class _LateModule(ModuleType):
+    """A module that has not run; `__getattr__` is asked for what it does not have yet."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__path__":
+            places = _places(self)
+            if places is None:
+                raise AttributeError(name)
+            if not late.is_on:  # an ordinary import of a module below runs the package first
+                _run(self)
+            return places
+        if late.is_on:
+            raise AttributeError(name)  # so that the import system looks for a module of this name
+        if name in ("__file__", "__all__") or not (name.startswith("__") and name.endswith("__")):
+            _run(self)
+            if name in self.__dict__:
+                return self.__dict__[name]
+            if "__getattr__" in self.__dict__:  # of a package that hands out names itself
+                return self.__dict__["__getattr__"](name)
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+
+class _Loader:
+    """Makes a module and keeps it from running."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.begun = False
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """An empty one."""
+        return _LateModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing yet; a package tells where its modules lie when it is asked."""
+        module.__dict__.pop("__path__", None)
+
+
+def _places(module: ModuleType) -> Sequence[str] | None:
+    return None if module.__spec__ is None else module.__spec__.submodule_search_locations
+
+
+def _run(module: ModuleType) -> None:
+    """Run a module once, its package first."""
+    spec = module.__spec__
+    if spec is None or not isinstance(loader := spec.loader, _Loader):
+        return
+    with loader.lock:
+        if loader.begun:  # by this thread, which is in the middle of it; or by another, which is done
+            return
+        above = sys.modules[module.__name__.rpartition(".")[0]]
+        _run(above)
+        if loader.begun:  # the package has run it
+            return
+        real = PathFinder.find_spec(module.__name__, above.__path__)
+        if real is None or real.loader is None:
+            raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__)
+        module.__file__ = real.origin
+        if real.submodule_search_locations is not None:
+            module.__path__ = real.submodule_search_locations
+        loader.begun = True
+        try:
+            real.loader.exec_module(module)
+        except BaseException:
+            loader.begun = False
+            raise
+        module.__spec__, module.__loader__, module.__class__ = real, real.loader, ModuleType
+
+
+class _Late:
+    """Imports of this package below a `with` of it are late."""
+
+    def __init__(self) -> None:
+        self._threads: set[int] = set()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this thread is below a `with`."""
+        return threading.get_ident() in self._threads
+
+    def __enter__(self) -> None:
+        self._threads.add(threading.get_ident())
+        sys.meta_path.insert(0, self)
+
+    def __exit__(self, *raised: object) -> None:
+        sys.meta_path.remove(self)
+        self._threads.discard(threading.get_ident())
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """A module of this package, as one that does not run yet; none of the others."""
+        if not self.is_on or not fullname.startswith(_OWN):
+            return None
+        for folder in path or ():
+            place = f"{folder}/{fullname.rpartition('.')[2]}"
+            is_package = isfile(f"{place}/__init__.py")
+            if is_package or isfile(f"{place}.py"):
+                spec = ModuleSpec(fullname, _Loader(), is_package=is_package)  # pyright: ignore[reportArgumentType]
+                if is_package:
+                    spec.submodule_search_locations = [place]
+                return spec
+        return None
+
+
+late = _Late()
