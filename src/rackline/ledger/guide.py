@@ -101,13 +101,14 @@ def _pipeline(_: World) -> dict[str, float]:
     flushed = bb.flush_bubble_share(stages, MICRO_BATCHES)
     # ZB-H1 leaves (P - 1)(F + B - W) idle, a third of (P - 1)(F + B + W) where all three are equal (Qi et al., 2023)
     filled = (stages - 1) / (3 * MICRO_BATCHES + stages - 1)
-    return {
+    found = {
         "ring": bb.ring_step(1.0, stages, 1.0, 1.0).idle_share,
         "bubble": bb.flush_bubble_share(stages, 4.0),
         "many": flushed,
-        "held": float(stages),
+        "held": stages,
         "zero": filled / flushed,
     }
+    return {name: float(value) for name, value in found.items()}
 
 
 _VALUES: Mapping[str, Callable[[World], dict[str, float]]] = {"batch": _batch, "pipeline": _pipeline}
