@@ -48,7 +48,7 @@ class PageTable:
     def table(self) -> column.Sheet[Any]:
         """The same for the terminal."""
         columns: list[column.Column[Any]] = [
-            column.Column(name, name, "words" if place < self.texts else "figures")
+            column.Column(name, name, "words" if place < self.texts else "figures", priority=max(place - self.texts, 0))
             for place, name in enumerate(self.heads)
         ]
         return column.Sheet(self.title, columns, [tuple(row) for row in self.rows], self.title)
