@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rackline.cli.help import EXAMPLES
+from rackline.api.verbs import entries
 from rich.console import Console
 from rich.text import Text
 
@@ -20,7 +20,6 @@ from rackline.cli import command, main
 from rackline.plain import plain
 from rackline.report.column import SECTION, Column, Sheet, aligned, band_bar, sheets_of
 from rackline.report.wording import Box, Prose
-from rackline.web import examples
 
 WIDTHS = (80, 100, 140)
 _NUMBER = re.compile(r"[^\d,.]*\d[\d,]*(\.\d+)?\D*")
@@ -34,10 +33,10 @@ def answers() -> Mapping[str, Answer[Any, Any]]:
     """Answers of the help's examples that need no file, and of the page's examples of verbs that read one."""
     found: dict[str, Answer[Any, Any]] = {}
     with pytest.MonkeyPatch.context() as patch:
-        for verb, text in EXAMPLES.items():
+        for verb, entry in entries().items():
             if not verb or verb in _LEFT_OUT:
                 continue
-            for line in text.replace("\\\n", " ").splitlines():
+            for line in entry.examples.replace("\\\n", " ").splitlines():
                 words = shlex.split(line.strip().partition(" --json")[0].partition(" --plot")[0])
                 if words[:2] == ["rackline", verb] and not re.search(r"\.(toml|jsonl?|csv|json)\b|Qwen", line):
                     name = " ".join(words)
@@ -50,7 +49,7 @@ def answers() -> Mapping[str, Answer[Any, Any]]:
 @cache
 def read(verb: str, folder: Path) -> Answer[Any, Any]:
     """The page's example of a verb that reads a file."""
-    body = dict(examples.EXAMPLES[verb])
+    body = dict(entries()[verb].request)
     names = {}
     for name, text in body.pop("uploads").items():
         (folder / name).write_text(text)

@@ -21,7 +21,7 @@ from rackline.bands.bands import (
 from rackline.errors import InputError, RacklineError
 from rackline.parallel import Layout
 from rackline.validation import Case, Score
-from rackline.validation.coverage import BEGIN, END, held_out_coverage, make_bands, write_coverage_docs
+from rackline.validation.coverage import held_out_coverage, make_bands, marks, write_coverage_docs
 from rackline.validation.scoreboard import blocks_of
 
 SERVED = ("tpot_s", "ttft_s", "request_s")
@@ -160,8 +160,9 @@ def test_a_file_of_bands_reads_back() -> None:
 
 def test_the_table_of_a_page_names_the_worst_groups(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\n{END}\nafter\n", encoding="utf-8")
-    write_coverage_docs(random_models(3, 0.1), page)
+    begin, end = marks("model")
+    page.write_text(f"before\n{begin}\n{end}\nafter\n", encoding="utf-8")
+    write_coverage_docs(random_models(3, 0.1), "model", page)
     text = page.read_text(encoding="utf-8")
     assert "| tpot_s | model | 480 |" in text
     assert "Groups of 30 cases and more under 75%" in text
