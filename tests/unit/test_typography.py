@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rackline.api.verbs import entries
 from rich.console import Console
 from rich.text import Text
 
 from rackline.api.answer import Answer, Verbatim, answer, find_verb
+from rackline.api.verbs import entries
 from rackline.cli import command, main
 from rackline.plain import plain
 from rackline.report.column import SECTION, Column, Sheet, aligned, band_bar, sheets_of
