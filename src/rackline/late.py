@@ -45,6 +45,16 @@ class _LateModule(ModuleType):
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
 
+class _Package(ModuleType):
+    """A package that has run; a name that it binds itself, such as a function `plan`, stays before a module of it."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        own = self.__dict__.get(name)
+        module = sys.modules.get(f"{self.__name__}.{name}")
+        if own is None or isinstance(own, ModuleType) or value is not module:
+            super().__setattr__(name, value)
+
+
 class _Loader:
     """Makes a module and keeps it from running."""
 
@@ -89,7 +99,39 @@ def _run(module: ModuleType) -> None:
         except BaseException:
             loader.begun = False
             raise
-        module.__spec__, module.__loader__, module.__class__ = real, real.loader, ModuleType
+        module.__spec__, module.__loader__ = real, real.loader
+        module.__class__ = ModuleType if real.submodule_search_locations is None else _Package
+
+
+class _Loaded:
+    """Hands out a module that is there."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module, self.spec = module, module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The one that is there."""
+        return self.module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing: it has run."""
+        module.__spec__ = self.spec
+
+
+class _Once:
+    """Finds modules that are there, so that none runs twice.
+
+    An import asks a package for its path; one that is late runs then, and imports the module that is looked for. The
+    import system does not look whether it is there by now.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """A module of this package that is there, unless it is to be loaded again."""
+        if target is not None or not fullname.startswith(_OWN) or fullname not in sys.modules:
+            return None
+        return ModuleSpec(fullname, _Loaded(sys.modules[fullname]))  # pyright: ignore[reportArgumentType]
 
 
 class _Late:
@@ -129,3 +171,4 @@ class _Late:
 
 
 late = _Late()
+sys.meta_path.insert(0, _Once())

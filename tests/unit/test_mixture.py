@@ -162,6 +162,7 @@ class TestPlan:
                 rate=best.requests_per_s,
                 requests=4000,
                 seed=seed,
+                calibration=plan.system.calibration.name,  # of the stack that the plan takes
                 policy=best.mode.admission.replace("_", "-"),
                 max_num_seqs=best.max_num_seqs,
                 max_batched_tokens=best.mode.max_batched_tokens,

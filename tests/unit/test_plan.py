@@ -172,11 +172,12 @@ def test_the_main_job_is_exhaustive() -> None:
     num = len(layouts("deepseek-v3", 72))
     overlapping = sum(layout.attention_dp > 1 for layout in layouts("deepseek-v3", 72))
     precisions = len(default_precisions(model("deepseek-v3"), cluster("gb200-nvl72").chip))
-    assert found.combinations == precisions * (5 * num + 5 * overlapping)
+    plain = 8  # seven budgets of chunks and prompts first; each overlapped where there are ranks to overlap
+    assert found.combinations == precisions * plain * (num + overlapping)
     # a batch of one sequence has no halves to overlap
-    alone = precisions * 5 * overlapping
+    alone = precisions * plain * overlapping
     assert found.candidates_evaluated == found.combinations * len(BATCH_GRID) - alone
-    assert len(default_modes(model("deepseek-v3"), IDEAL)) == 10
+    assert len(default_modes(model("deepseek-v3"), IDEAL)) == 2 * plain
 
 
 def test_the_best_keeps_every_limit_and_fills_the_rack() -> None:

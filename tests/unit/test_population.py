@@ -93,6 +93,7 @@ def test_users_of_a_plan_see_what_a_simulated_population_sees(users: int) -> Non
         requests=5000,
         input=1000,
         output=200,
+        calibration=planned.plan.system.calibration.name,  # of the stack that the plan takes
         policy=best.mode.admission.replace("_", "-"),
         max_num_seqs=best.max_num_seqs,
         max_batched_tokens=best.mode.max_batched_tokens,

@@ -82,7 +82,10 @@ def test_a_list_of_users_shows_what_differs(tmp_path: Path) -> None:
     ]
 
 
-def test_one_engine_and_two_pools_have_a_column_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_engine_and_two_pools_have_a_column_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "110")  # at 80 titles break into lines
     asked = {**SMALL, "chips": 4, "ttft": "2s", "serving": "both", "what_if": "hbm_bandwidth=2TB/s,3.35TB/s"}
     points = rl.plan("llama-3.1-8b", **asked).to_dict()["points"]
     cost = "usd_per_mtok_output_all_in"

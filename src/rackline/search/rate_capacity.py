@@ -34,7 +34,7 @@ def rate_between(
 
     Args:
         low, high: the highest that holds, and the lowest that does not [requests/s].
-        below, over: latencies over their limits at both, by name; infinite where a queue grows [1].
+        below, over: latencies over their limits at both, by the same names; infinite where a queue grows [1].
         tolerance: within which both ends shall come [1].
         held: whether the last one that was tried holds.
     """

@@ -415,11 +415,12 @@ class _Search:
             if broken is None:
                 more = self._raised(held)
             else:
+                below = held.over_limits(self.limits)
                 more = rate_between(
                     held.requests_per_s,
                     broken.requests_per_s,
-                    held.over_limits(self.limits),
-                    dict.fromkeys(self.span.alone, inf) if broken.queue_grows else broken.over_limits(self.limits),
+                    below,
+                    dict.fromkeys(below, inf) if broken.queue_grows else broken.over_limits(self.limits),
                     RESOLVED,
                     held=found is held,
                 )
