@@ -325,16 +325,17 @@ def test_ranks_that_wait_for_one_with_a_prompt_are_counted() -> None:
     assert simulate(all_at_once, POOL).lockstep() is None
 
 
-@pytest.mark.parametrize("name", ["prefill-first", "chunked"])
-def test_a_prompt_of_one_rank_holds_up_the_sequences_of_all(name: str) -> None:
-    clock = PlainClock(base_s=0.01, per_prompt_token_s=1e-4)
+@pytest.mark.parametrize(("name", "verified"), [("prefill-first", 1), ("prefill-first", 2), ("chunked", 1)])
+def test_a_prompt_of_one_rank_holds_up_the_sequences_of_all(name: str, verified: int) -> None:
+    clock = PlainClock(base_s=0.01, per_prompt_token_s=1e-4, verified=verified)
     pool = Pool(clock=clock, spec=RankSpec(pool_tokens=50_000), policy=policy(name), ranks=2)
     requests = Requests(arrival_s=np.array([0.0, 0.05]), input_len=np.array([10, 5000]), output_len=np.array([40, 1]))
     first, second = simulate(requests, pool).finish_s
     prompt_s = 0.01 + 5000 * 1e-4
     assert second == pytest.approx(0.051 + prompt_s)
-    # chunked: the pass that carries the prompt of the other rank is one of its steps; prefill first: it waits for it
-    assert first == pytest.approx(0.011 + 39 * 0.01 + (prompt_s if name == "prefill-first" else 0.5))
+    # the pass that carries the prompt of the other rank is one of its steps; with drafts it waits for it
+    waits = name == "prefill-first" and verified > 1
+    assert first == pytest.approx(0.011 + 39 * 0.01 + (prompt_s if waits else 0.5))
 
 
 def test_a_day_without_a_cycle_is_even() -> None:

@@ -34,6 +34,7 @@ PLANTED = ServingNumbers(
     burst_share={"chunked": 0.12, "prefill_first": 0.3},
 )
 STACKS = ("vllm", "sglang")
+VERSIONS = {"sglang": "0.5.9"}  # from 0.5.18 on CUDA graphs hold passes with prompts too, and few launch their layers
 
 
 def line(model: str, stack: str, tp: int, concurrency: int, input_len: int = 1000) -> dict[str, Any]:
@@ -44,6 +45,7 @@ def line(model: str, stack: str, tp: int, concurrency: int, input_len: int = 100
         "chip": "h100-sxm",
         "num_chips": tp,
         "stack": stack,
+        "stack_version": VERSIONS.get(stack, ""),
         "precision": "fp8",
         "layout": {"tp": tp},
         "input_len": input_len,

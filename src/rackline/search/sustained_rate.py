@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import assert_never
 
 import numpy as np
 
@@ -64,13 +65,18 @@ def most_requests_per_s(group: Group, *limits: Constraints) -> list[float]:
         prompts = group.prefill.pool.replicas / prompt_s(group.prefill.pool, work)
         return [group.copies * min(pool.replicas / decoding, prompts) for decoding in outputs_s]
     each_s = prompt_s(pool, work)
-    if pool.policy.passes == "mixed":
-        return [group.copies * pool.replicas / max(part, each_s) for part in outputs_s]
-    if pool.policy.passes == "prompts_first" and pool.ranks * pool.micro_batches > 1 and pool.clock.verified == 1:
-        # ranks that decode beside the prompts of another do the work of its experts, but not its own decoding
-        own_s = prompt_s(pool, work, others=False)
-        return [group.copies * pool.replicas / max(each_s, part + own_s) for part in outputs_s]
-    return [group.copies * pool.replicas / (part + each_s) for part in outputs_s]
+    match pool.policy.passes:
+        case "mixed":
+            passes_s = [max(part, each_s) for part in outputs_s]
+        case "prompts_first" if pool.ranks * pool.micro_batches > 1 and pool.clock.verified == 1:
+            # ranks that decode beside the prompts of another do the work of its experts, but not its own decoding
+            own_s = prompt_s(pool, work, others=False)
+            passes_s = [max(each_s, part + own_s) for part in outputs_s]
+        case "prompts_first" | "batch":
+            passes_s = [part + each_s for part in outputs_s]
+        case _:
+            assert_never(pool.policy.passes)
+    return [group.copies * pool.replicas / one_s for one_s in passes_s]
 
 
 def decode_s(pool: Pool, work: Workload, limits: Sequence[Constraints]) -> list[float]:

@@ -317,9 +317,12 @@ def steady_state(
         share = np.minimum(share, 1.0)
     chunk = np.minimum(new, room)
     carried = np.minimum(arrivals * new / share, room)
-    none = np.log1p(-np.minimum(share, 1.0 - 1e-12))
-    some = np.maximum(-np.expm1(peers * none), share)
-    in_group = np.maximum(-np.expm1(ranks * none), share)
+    beside_prompts = decodes_beside(engine, mode)
+    # after a pass with its own prompts a rank decodes: its sequences end in passes in which they decode
+    own = share if mode.is_mixed else np.where(beside_prompts, share / (1.0 + share / gathered), share)
+    none = np.log1p(-np.minimum(own, 1.0 - 1e-12))
+    some = np.maximum(-np.expm1(peers * none), own)
+    in_group = np.maximum(-np.expm1(ranks * none), own)
     busiest = np.minimum(carried * busiest_share(arrivals, peers), room)
     beside = b if mode.is_mixed else np.zeros_like(b)
     batch = Batch(
@@ -329,7 +332,7 @@ def steady_state(
         prefill_sequences=busiest / chunk,
         chunk_tokens=chunk,
         prefix_tokens=workload.prefix_tokens + (new - chunk) / 2.0,
-        group_tokens=np.maximum(ranks * (beside * verified + carried * share / in_group), beside * verified + busiest),
+        group_tokens=np.maximum(ranks * (beside * verified + carried * own / in_group), beside * verified + busiest),
     )
     mixed_s = engine.seconds(batch, times, two_batch_overlap=overlap, threads=threads)
     pushed = beside * verified + busiest
@@ -338,8 +341,7 @@ def steady_state(
     mixed_s = engine.with_prompts_s(before_s, device_s, tokens=pushed, sequences=beside)
     if engine.stack.graphs_need_all_ranks:  # a rank without prompts makes the pass of all eager
         eager_s = engine.with_prompts_s(before_s, device_s, sequences=beside)
-        mixed_s = eager_s + (mixed_s - eager_s) * np.minimum(share**ranks / in_group, 1.0)
-    beside_prompts = decodes_beside(engine, mode)
+        mixed_s = eager_s + (mixed_s - eager_s) * np.minimum(own**ranks / in_group, 1.0)
     extra = np.where(beside_prompts, np.maximum(mixed_s - decode_s, 0.0), mixed_s)
     beyond = engine.stack.beyond_passes_s(workload)
     if beyond and np.any(peers > 1.0) and mode.alignment is None:
