@@ -325,7 +325,7 @@ def _refuse(question: BudgetQuestion, outputs: frozenset[str]) -> None:
         sweep_s=0.5,
         view={
             "id": "over-training",
-            "place": 11,
+            "place": 12,
             "title": "Over-training",
             "question": "How much longer than Chinchilla should one train?",
             "claims": ["C81", "C83", "C84", "C85", "C89", "C93", "C94", "C95"],

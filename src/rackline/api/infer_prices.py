@@ -120,7 +120,7 @@ def _figure(answer: Answer[InferPricesQuestion, Inferred]) -> figure.Figure:
         request={"sheets": ["google-gemini-3.1-pro"]},
         view={
             "id": "prices",
-            "place": 9,
+            "place": 10,
             "title": "Prices",
             "question": "What do public prices reveal?",
             "claims": ["C97", "C98", "C99", "C100", "C104", "C105", "C107"],

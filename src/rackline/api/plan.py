@@ -412,7 +412,7 @@ def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
         sweep_results="best.",
         view={
             "id": "plan",
-            "place": 5,
+            "place": 6,
             "title": "Plan",
             "question": "What is the cheapest way to serve this?",
             "claims": ["C51", "C73"],

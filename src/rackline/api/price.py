@@ -308,7 +308,7 @@ def _modes(answer: Answer[PriceQuestion, Priced]) -> figure.Figure:
         sweep_results="tiers.0.",
         view={
             "id": "charge",
-            "place": 10,
+            "place": 11,
             "title": "Charge",
             "question": "What should one charge?",
             "claims": ["C96", "C108", "C109", "C119"],

@@ -316,7 +316,7 @@ def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
         sweep_s=3.0,
         view={
             "id": "simulate",
-            "place": 6,
+            "place": 7,
             "title": "Simulate",
             "question": "What do users see under real traffic?",
             "claims": ["C26", "C27", "C31"],

@@ -233,7 +233,7 @@ def _figure(answer: Answer[TiersQuestion, Kept]) -> figure.Figure:
         sweep_results="tiers.0.",
         view={
             "id": "tiers",
-            "place": 8,
+            "place": 9,
             "title": "Tiers",
             "question": "Where should a prompt's cache wait?",
             "claims": ["C110", "C116", "C117", "C118", "C121", "C122", "C123"],

@@ -259,7 +259,7 @@ _TRACE = SideFile(
         sweep_results="best.",
         view={
             "id": "train",
-            "place": 12,
+            "place": 13,
             "title": "Train",
             "question": "How long does a training run take, and how is it laid out?",
             "claims": ["C59", "C63", "C64", "C132"],
