@@ -94,6 +94,10 @@ def test_a_simulated_server_earns_the_margin(
     assert paid / rent == pytest.approx(1.0 + MARGIN, rel=0.1)
 
 
+def costs_the_same(one: SoldTier, other: SoldTier) -> bool:
+    return [one.input_usd, one.output_usd] == pytest.approx([other.input_usd, other.output_usd])
+
+
 @pytest.mark.parametrize("which", SOLD)
 def test_prices_of_modes_are_ordered_and_cover_their_cost(which: tuple[str, str, str]) -> None:
     offered = sold(*which)
@@ -108,7 +112,11 @@ def test_prices_of_modes_are_ordered_and_cover_their_cost(which: tuple[str, str,
             assert tier.way is not None
             assert tier.margin is not None
             assert tier.margin >= MARGIN - 1e-9
-            assert tier.margin == pytest.approx(MARGIN, abs=0.02)
+            # flex earns more where batch, which has an estimate of its own, costs more
+            assert tier.margin == pytest.approx(MARGIN, abs=0.02) or (
+                tier.mode == "flex" and costs_the_same(tier, order[0])
+            )
+            assert tier.margin <= MARGIN + 0.1
             assert tier.cached_input_usd <= tier.input_usd
             if tier.mode in ("priority", "fast"):
                 ratio = float(tier.name.split()[1].rstrip("x"))

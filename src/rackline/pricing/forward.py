@@ -156,12 +156,10 @@ def _cached(tier: SoldTier, hit_usd: float | None, terms: Terms) -> float:
 def _modes_of(lengths: PromptLengths, ways: Ways, rent: Rent, terms: Terms) -> list[SoldTier]:
     """All modes of one context tier: standard, batch, flex, then the faster ones."""
     output_len = lengths.output_len(terms.output_len)
-    standard, unlimited = (ways.cheapest(lengths, output_len, limit) for limit in (terms.tpot_s, None))
-    if isinstance(standard, Way) and isinstance(unlimited, Way):  # by two estimates: with and without arrivals
-        unlimited = min(unlimited, standard, key=lambda way: way.request_chip_s)
+    standard = ways.cheapest(lengths, output_len, terms.tpot_s)
     asked: list[tuple[str, Mode, Way | str]] = [
         ("standard", "standard", standard),
-        ("batch", "batch", unlimited),
+        ("batch", "batch", ways.cheapest(lengths, output_len, None)),
         ("flex", "flex", standard),
     ]
     for ratio in sorted(terms.fast_ratios):
