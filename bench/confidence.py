@@ -16,8 +16,7 @@ from io import StringIO
 from pathlib import Path
 from zlib import crc32
 
-from rackline.api.validated import held_out_scores
-
+from rackline.api.validate import held_out_scores
 from rackline.bands.bands import LIMITED
 from rackline.files import write_text
 from rackline.validation import read_cases
