@@ -277,6 +277,7 @@ def test_explain_says_of_a_plan_what_the_plan_says(name: str) -> None:
         on=plan.system.cluster.name,
         layout=replace(best.layout, dp=1).label(),
         precision=best.precision.label,
+        calibration=plan.system.calibration.name,
         batch=best.engine.batch_size,
         context=plan.demand.workload.mean_context,
     ).to_dict()
