@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -138,7 +139,11 @@ def test_every_command_fence_runs() -> None:
 
 
 @pytest.mark.parametrize("page", sorted({fence.page for fence in RUN}))
-def test_commands_exit_as_shown(page: str, tmp_path: Path) -> None:
+def test_commands_exit_as_shown(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RACKLINE_CATALOGUE", str(tmp_path / "catalogue"))
+    for kind in ("*.csv", "*.jsonl"):  # examples that stand beside the page
+        for file in (ROOT / page).parent.glob(kind):
+            shutil.copy(file, tmp_path)
     for fence in RUN:
         if fence.page == page:
             run_fence(fence, tmp_path)

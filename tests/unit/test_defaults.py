@@ -49,9 +49,9 @@ def test_the_stack_with_most_of_a_step_on_its_own_rows_comes_first() -> None:
 
 
 def test_of_equal_shares_the_nearest_measured_servers_decide() -> None:
-    wide = errors_of("sglang", model("qwen3-235b-a22b"), cluster("dgx-h200").chip)
+    wide = errors_of("sglang", model("qwen3-235b-a22b"), cluster("gb200-nvl72").chip)
     near = errors_of("trtllm", model("qwen3-235b-a22b"), cluster("dgx-h200").chip)
-    assert (wide.of.chip, near.of.chip) == ("*", "h200-sxm")
+    assert (wide.of.chip, near.of.chip) == ("*", "h200-sxm")  # SGLang on GB200: of all its chips
     assert best_known({"a": 0.9, "b": 0.85}, {"a": wide, "b": near}) == ["b", "a"]
     assert best_known({"a": 0.9, "b": 0.75}, {"a": wide, "b": near}) == ["a", "b"]
     narrower = replace(near, high=0.9 * near.high)

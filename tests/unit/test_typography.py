@@ -160,7 +160,8 @@ def test_a_plan_as_a_frame_holds_its_answer() -> None:
     best = one.result.plan.best
     for key in ("requests_per_s", "tpot_s", "ttft_s", "usd_per_mtok_output_all_in", "num_chips"):
         assert rows[0][key] == pytest.approx(getattr(best, key)), key
-    assert one.to_frame("bands").to_dicts()[0]["quantity"].startswith("per output token")
+    assert [limit["metric"] for limit in one.to_dict()["risk"]["limits"]] == ["tpot_s", "ttft_s"]  # drawn in the box
+    assert one.to_frame("bands").to_dicts()[0]["quantity"].endswith("per M output, all-in")
     with pytest.raises(Exception, match=r"band.*nearest: bands"):
         one.to_frame("band")
 

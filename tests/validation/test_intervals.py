@@ -42,6 +42,6 @@ def test_what_is_stored_of_models_and_laboratories_left_out(left_out: str, least
     begin, end = marks(left_out)
     table = intervals.PAGE.read_text(encoding="utf-8").split(begin)[1].split(end)[0]
     rows = re.findall(r"^\| (\w+) \| [^|]+ \| (\d+) \| ([\d.]+)% \|", table, re.M)
-    assert {"tpot_s", "ttft_s", "request_s", "step_s"} <= {metric for metric, _, _ in rows}
+    assert {"tpot_s", "ttft_s", "request_s"} <= {metric for metric, _, _ in rows}
     assert [metric for metric, _, share in rows if float(share) < 100 * least] == []
     assert "Groups of 30 cases and more under 75%" in table
