@@ -316,3 +316,18 @@ def rounded(value: Any, digits: int = 4) -> Any:
     if isinstance(value, list | tuple):
         return [rounded(part, digits) for part in cast("Sequence[Any]", value)]
     return value
+
+
+def own_folder(variable: str, base: tuple[str, str], name: str, environment: Mapping[str, str] | None = None) -> Path:
+    """A folder of the user's own.
+
+    Args:
+        variable: that names it.
+        base: otherwise, the variable that names the folder it lies in, and where that is without it.
+        name: of it in there.
+        environment: variables; those of the process by default.
+    """
+    given = os.environ if environment is None else environment
+    if chosen := given.get(variable):
+        return Path(chosen)
+    return Path(given.get(base[0]) or Path(base[1]).expanduser()) / "rackline" / name

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from rackline.files import replacing
+from rackline.files import own_folder, replacing
 
 MOST_BYTES, MOST_FILES = 16 * 2**20, 1000
 """Of all files together [bytes], [count]."""
@@ -28,10 +28,7 @@ def kept_folder(environment: Mapping[str, str] | None = None) -> Path:
     >>> kept_folder({"XDG_CACHE_HOME": "/data"}).as_posix()
     '/data/rackline/results'
     """
-    given = os.environ if environment is None else environment
-    if chosen := given.get("RACKLINE_CACHE"):
-        return Path(chosen)
-    return Path(given.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "rackline" / "results"
+    return own_folder("RACKLINE_CACHE", ("XDG_CACHE_HOME", "~/.cache"), "results", environment)
 
 
 def name_of(kind: str, *parts: object) -> str:

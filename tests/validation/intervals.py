@@ -16,7 +16,6 @@ PAGE = ROOT / "docs" / "accuracy" / "intervals.md"
 FILES = [
     MEASURED / name
     for name in (
-        "serving_qwen3_235b.jsonl",
         "fresh/gpustack_serving.jsonl",
         "fresh/qwen_speed_static.jsonl",
         "fresh/tpu_training.jsonl",

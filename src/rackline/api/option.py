@@ -28,7 +28,7 @@ from rackline.units import (
 
 if TYPE_CHECKING:
     from rackline.arch import AnyModel
-    from rackline.hardware import Chip, Cluster
+    from rackline.hardware import Cluster
     from rackline.parallel import Layout
     from rackline.passes import Calibration
 
@@ -47,7 +47,6 @@ class Reads(Generic[Taken, Held]):
 
 
 ModelLike: TypeAlias = "str | Path | AnyModel"
-ChipLike: TypeAlias = "str | Path | Chip"
 ClusterLike: TypeAlias = "str | Path | Cluster"
 CalibrationLike: TypeAlias = "str | Path | Calibration"
 Number: TypeAlias = "Reads[Quantity | None, float]"

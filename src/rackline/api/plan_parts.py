@@ -20,7 +20,7 @@ from rackline.api.model_options import (
 from rackline.api.option import MOST_SECONDS, option, shared
 from rackline.api.question import options, question
 from rackline.api.resolve import check_context, cluster_of, lookup_of, named, on_terms, resolve_on
-from rackline.api.traffic import cache_rules_of, mixture_of, sessions_of, tiers_of
+from rackline.api.traffic import cache_rules_of, mixture_of, reuse_in, sessions_of, tiers_of
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
@@ -473,7 +473,6 @@ def _traffic(question: PlanQuestion, media_tokens: int) -> Repeating:
     if question.turns is not None:
         question.refuse("trace", "mix", allowed="only without `turns`")
         return sessions_repeating(question, media_tokens)
-    from rackline.api.tiers import reuse_in
     from rackline.simulation import read_trace
     from rackline.simulation.hits_by_tier import RepeatingTrace
 

@@ -26,7 +26,7 @@ from rackline.api.option import (
 from rackline.api.question import options, question
 from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
-from rackline.api.traffic import sessions_of
+from rackline.api.traffic import reuse_in, sessions_of
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.late import late
@@ -391,20 +391,6 @@ def evicting(question: TiersQuestion, repeats: prefixes.Repeats, costs: pricing.
         return share
 
     return replace(repeats, found_in=found_in, eviction=policy.name)
-
-
-def reuse_in(trace: str) -> simulation_reuse.Reuse:
-    """How the prompts of a trace repeat.
-
-    Raises:
-        InputError: a trace without hashes.
-    """
-    found = simulation_reuse.reuse_of(simulation.read_trace(trace), ends_first=True)
-    if found is None:
-        raise InputError(
-            what="trace", given=trace, allowed="one with hash_ids, which say what repeats, such as Mooncake's"
-        )
-    return found
 
 
 def _recorded(trace: str) -> tuple[str, prefixes.Repeats]:

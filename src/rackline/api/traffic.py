@@ -23,6 +23,7 @@ with late:
     from rackline.report import wording
     from rackline.serving import workload
     from rackline.simulation import evictions, traces, workloads
+    from rackline.simulation import reuse as simulation_reuse
 
 USUAL = "chat"
 
@@ -420,3 +421,17 @@ def cache_rules_of(question: groups.Lifetimes) -> simulation.CacheRules:
         ttl_s=math.inf if question.cache_ttl is None else question.cache_ttl,
         ttl_from_use=question.cache_ttl_from == "use",
     )
+
+
+def reuse_in(trace: str) -> simulation_reuse.Reuse:
+    """How the prompts of a trace repeat.
+
+    Raises:
+        InputError: a trace without hashes.
+    """
+    found = simulation_reuse.reuse_of(simulation.read_trace(trace), ends_first=True)
+    if found is None:
+        raise InputError(
+            what="trace", given=trace, allowed="one with hash_ids, which say what repeats, such as Mooncake's"
+        )
+    return found

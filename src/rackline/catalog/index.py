@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from rackline.errors import UnknownNameError, nearest_names
+from rackline.files import own_folder
 
 Kind = Literal[
     "chips", "clusters", "memory", "models", "prices", "calibrations", "stacks", "launch_rules", "laws", "runs",
@@ -74,10 +74,7 @@ def user_catalogue(environment: Mapping[str, str] | None = None) -> Path:
     >>> user_catalogue({"XDG_DATA_HOME": "/data"}).as_posix()
     '/data/rackline/catalogue'
     """
-    given = os.environ if environment is None else environment
-    if chosen := given.get("RACKLINE_CATALOGUE"):
-        return Path(chosen)
-    return Path(given.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser()) / "rackline" / "catalogue"
+    return own_folder("RACKLINE_CATALOGUE", ("XDG_DATA_HOME", "~/.local/share"), "catalogue", environment)
 
 
 @functools.cache

@@ -14,15 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.serving.trains import most_of
-
-if TYPE_CHECKING:
-    from rackline.serving.workload import Workload
 
 _POINTS = 8  # of the time for which prompts are held
 _LOADS = 5  # prompts of a pass at which its time is evaluated
@@ -181,17 +178,16 @@ class AlignedState:
     load: Array
 
 
-def prompts_of(workload: Workload, room: Array, peers: FloatLike) -> tuple[Array, Array]:
+def prompts_of(new_tokens: float, room: Array, peers: FloatLike) -> tuple[Array, Array]:
     """Mean prompts of a rank at which passes are evaluated, and tokens of the busiest rank, both (loads, ...)."""
-    new = workload.new_tokens
-    least, most = 1.0 / as_array(peers), np.maximum(room / new, 2.0 / as_array(peers))
+    least, most = 1.0 / as_array(peers), np.maximum(room / new_tokens, 2.0 / as_array(peers))
     share = np.linspace(0.0, 1.0, _LOADS).reshape((_LOADS,) + (1,) * np.ndim(room))
     prompts = least * (most / least) ** share
     busiest = prompts * most_of(prompts, np.broadcast_to(peers, prompts.shape), _CHANCE)
-    return prompts, np.minimum(np.maximum(busiest, 1.0) * new, room)
+    return prompts, np.minimum(np.maximum(busiest, 1.0) * new_tokens, room)
 
 
-def aligned(passes: AlignedPasses, workload: Workload, sequences: Array, steps: float) -> AlignedState:
+def aligned(passes: AlignedPasses, new_tokens: float, sequences: Array, steps: float) -> AlignedState:
     """The rate at which a mean number of sequences decodes on each rank.
 
     Args:
@@ -212,13 +208,13 @@ def aligned(passes: AlignedPasses, workload: Workload, sequences: Array, steps: 
         beside = 1.0 if passes.mixed else np.exp(-rate * cycle_s)
         step_s = cycle_s / ((held_s + idle_s) / decode_s + beside)
         rate = np.sqrt(rate * n / (steps * step_s))
-    tokens = rate * cycle_s * workload.new_tokens
+    tokens = rate * cycle_s * new_tokens
     load = tokens / passes.room
-    fit = np.maximum(passes.room / workload.new_tokens, 1.0)
+    fit = np.maximum(passes.room / new_tokens, 1.0)
     below = np.clip(load, 1e-9, 1.0 - 1e-6)
     # passes that are nearly full leave prompts for the next one: a queue of as many servers as prompts fit
     behind_s = _BEHIND * cycle_s * below ** (np.sqrt(2.0 * (fit + 1.0)) - 1.0) / (fit * (1.0 - below))
-    pieces = np.ceil(workload.new_tokens / passes.room - 1e-9)
+    pieces = np.ceil(new_tokens / passes.room - 1e-9)
     again_s = cycle_s if of.holds_chunks else prompt_s
     return AlignedState(
         rate=rate,

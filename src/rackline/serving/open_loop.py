@@ -10,7 +10,7 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.passes import Batch, TimeTable
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.alignment import AlignedPasses, aligned, prompts_of
+from rackline.serving.alignment import AlignedPasses, Alignment, aligned, prompts_of
 from rackline.serving.graph_passes import PROMPTS, GraphPasses
 from rackline.serving.prompt_queue import PromptPasses, PromptQueue, first_tokens, prompt_queue
 from rackline.serving.steady import Engine, SteadyState, decodes_beside
@@ -67,9 +67,10 @@ def open_loop(
     if growth_s is None:
         growth_s = _step(engine, workload, mode, np.maximum(n, 1.0) + 1.0, times, None, threads) - step_s
     busiest_s = step_s + growth_s * UNEVEN * (1.0 - 1.0 / peers)
+    load = _Load(engine=engine, workload=workload, mode=mode, budget=budget, n=n, times=times, threads=threads)
     if mode.alignment is not None:
-        return _aligned_loop(engine, workload, mode, budget, n, times, step_s, busiest_s, threads)
-    passes, graphs = _passes(engine, workload, mode, budget, n, times, step_s, busiest_s, threads)
+        return _aligned_loop(load, mode.alignment, step_s, busiest_s)
+    passes, graphs = _passes(load, step_s, busiest_s)
     if mode.is_batch_by_batch:
         return _batch_after_batch(engine, workload, n, steps, step_s, growth_s, passes)
     chunked = decodes_beside(engine, mode)
@@ -130,47 +131,90 @@ def open_loop(
     )
 
 
-def _aligned_loop(
-    engine: Engine,
-    workload: Workload,
-    mode: Mode,
-    budget: Array,
-    n: Array,
-    times: TimeTable,
-    step_s: Array,
-    busiest_s: Array,
-    threads: int,
-) -> SteadyState:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Load:
+    """What prompts meet: an engine whose ranks decode n sequences each, and the room that its passes leave.
+
+    Args:
+        budget: tokens of a pass of a rank [tokens].
+        n: sequences that decode on a rank [sequences].
+    """
+
+    engine: Engine
+    workload: Workload
+    mode: Mode
+    budget: Array
+    n: Array
+    times: TimeTable
+    threads: int
+
+    @property
+    def verified(self) -> float:
+        """Tokens of a sequence in a step [tokens]."""
+        return self.engine.speculation.verified_tokens
+
+    @property
+    def ranks(self) -> Array:
+        """Attention-dp ranks [count]."""
+        return as_array(self.engine.attention_dp)
+
+    @property
+    def peers(self) -> Array:
+        """Ranks and micro-batches [count]."""
+        return self.ranks * as_array(self.engine.micro_batches)
+
+    @property
+    def beside(self) -> Array:
+        """Sequences of a rank that decode in the pass of its own prompts [sequences]."""
+        return self.n if self.mode.is_mixed else np.zeros_like(self.n)
+
+    @property
+    def room(self) -> Array:
+        """Prompt tokens that a pass takes from a rank [tokens]."""
+        return np.maximum(self.budget - self.beside * self.verified, 1.0)
+
+    def kernels_s(self, tokens: Array, group_tokens: Array, chunk: Array, prefix: Array) -> Array:
+        """Device time of a pass with prompts [s].
+
+        Args:
+            tokens: of prompts, on one rank.
+            group_tokens: of prompts, on all ranks.
+            chunk: tokens of each prompt.
+            prefix: tokens of it that ran before.
+        """
+        batch = Batch(
+            decode_sequences=self.beside,
+            decode_tokens=self.verified,
+            context_len=self.workload.mean_context,
+            prefill_sequences=tokens / chunk,
+            chunk_tokens=chunk,
+            prefix_tokens=prefix,
+            group_tokens=self.ranks * self.beside * self.verified + np.maximum(group_tokens, tokens),
+        )
+        overlap = self.mode.two_batch_overlap
+        return self.engine.seconds(batch, self.times, two_batch_overlap=overlap, threads=self.threads)
+
+
+def _aligned_loop(load: _Load, alignment: Alignment, step_s: Array, busiest_s: Array) -> SteadyState:
     """The open loop of ranks that wait for each other's prompts, see `rackline.serving.alignment`."""
-    if mode.alignment is None:
-        raise TypeError("a mode with an alignment is needed")
-    verified, ranks = engine.speculation.verified_tokens, as_array(engine.attention_dp)
-    peers = ranks * as_array(engine.micro_batches)
-    beside = n if mode.is_mixed else np.zeros_like(n)
-    room = np.maximum(budget - beside * verified, 1.0)
-    loads, tokens = prompts_of(workload, room, peers)
+    engine, workload, mode = load.engine, load.workload, load.mode
+    ranks, peers, beside, room = load.ranks, load.peers, load.beside, load.room
+    loads, tokens = prompts_of(workload.new_tokens, room, peers)
     first = first_tokens(workload.new_tokens, room, workload.prompt_sizes())
+    prefix = workload.prefix_tokens + np.maximum(workload.new_tokens - first, 0.0) / 2.0
     graphs_s: list[Array] = []
     eager_s: list[Array] = []
     for prompts, busiest in zip(loads, tokens, strict=True):
-        batch = Batch(
-            decode_sequences=beside,
-            decode_tokens=verified,
-            context_len=workload.mean_context,
-            prefill_sequences=busiest / np.minimum(first, busiest),
-            chunk_tokens=np.minimum(first, busiest),
-            prefix_tokens=workload.prefix_tokens + np.maximum(workload.new_tokens - first, 0.0) / 2.0,
-            group_tokens=ranks * beside * verified + np.maximum(ranks * prompts * workload.new_tokens, busiest),
-        )
-        device = engine.seconds(batch, times, two_batch_overlap=mode.two_batch_overlap, threads=threads)
+        group_tokens = ranks * prompts * workload.new_tokens
+        device = load.kernels_s(busiest, group_tokens, np.minimum(first, busiest), prefix)
         before = step_s if mode.is_mixed else 0.0
-        for found, pushed in ((graphs_s, beside * verified + busiest), (eager_s, np.inf)):
+        for found, pushed in ((graphs_s, beside * load.verified + busiest), (eager_s, np.inf)):
             pass_s = engine.with_prompts_s(before, device, tokens=pushed, sequences=beside)
             found.append(np.maximum(pass_s, busiest_s))
     alone = 1.0 - (-np.expm1(-loads)) ** peers  # some rank has none, and decodes
     parts = alone if engine.stack.graphs_need_all_ranks else 0.0
     passes = AlignedPasses(
-        alignment=mode.alignment,
+        alignment=alignment,
         prompts=loads,
         seconds=np.stack(graphs_s) * (1.0 - parts) + np.stack(eager_s) * parts,
         decode_s=busiest_s,
@@ -179,7 +223,7 @@ def _aligned_loop(
         mixed=mode.is_mixed,
     )
     steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
-    found = aligned(passes, workload, n, steps)
+    found = aligned(passes, workload.new_tokens, load.n, steps)
     serves = found.load < 1.0
     cycle_s = found.prompt_s / np.maximum(found.some, 1e-9)
     return SteadyState(
@@ -259,55 +303,34 @@ def _step(
     return decode_s + engine.drafts_s(held, context)
 
 
-def _passes(
-    engine: Engine,
-    workload: Workload,
-    mode: Mode,
-    budget: Array,
-    n: Array,
-    times: TimeTable,
-    step_s: Array,
-    busiest_s: Array,
-    threads: int,
-) -> tuple[PromptPasses, GraphPasses | None]:
+def _passes(load: _Load, step_s: Array, busiest_s: Array) -> tuple[PromptPasses, GraphPasses | None]:
     """Time that prompts add to a pass: the first one, and each further token at a typical load.
 
     Where CUDA graphs hold some passes with prompts and not others, it is that of the others, and the second part of the
     answer has both.
     """
+    engine, workload, mode, n = load.engine, load.workload, load.mode, load.n
+    ranks, peers, room = load.ranks, load.peers, load.room
     chunked = mode.is_mixed
     apart_of_decode = decodes_beside(engine, mode) & (not chunked)
-    eager = engine.stack.graphs_need_all_ranks & (as_array(engine.attention_dp) > 1.0)
-    verified, new = engine.speculation.verified_tokens, workload.new_tokens
-    room = np.maximum(budget - (n * verified if chunked else 0.0 * n), 1.0)
-    ranks = as_array(engine.attention_dp)
-    peers = ranks * as_array(engine.micro_batches)
-    sizes = workload.prompt_sizes()
+    eager = engine.stack.graphs_need_all_ranks & (ranks > 1.0)
+    new, sizes = workload.new_tokens, workload.prompt_sizes()
     first = first_tokens(new, room, sizes)
-    beside = n if chunked else np.zeros_like(n)
     # one rank alone, prompts of one size that fit a graph: passes may lie on both sides of it
     held = engine.stack.held_tokens
     both = chunked and held / PROMPTS < new < held and sizes is None and not engine.speculation.draft_tokens
-    apart = (peers == 1.0) & (budget > held) & (n < held) & both
+    apart = (peers == 1.0) & (load.budget > held) & (n < held) & both
 
     def kernels_s(tokens: Array, group: Array, chunk: Array = first, prefix: Array | None = None) -> Array:
-        batch = Batch(
-            decode_sequences=beside,
-            decode_tokens=verified,
-            context_len=workload.mean_context,
-            prefill_sequences=tokens / chunk,
-            chunk_tokens=chunk,
-            prefix_tokens=workload.prefix_tokens + np.maximum(new - chunk, 0.0) / 2.0 if prefix is None else prefix,
-            group_tokens=ranks * beside * verified + np.maximum(group * tokens, tokens),
-        )
-        return engine.seconds(batch, times, two_batch_overlap=mode.two_batch_overlap, threads=threads)
+        before = workload.prefix_tokens + np.maximum(new - chunk, 0.0) / 2.0 if prefix is None else prefix
+        return load.kernels_s(tokens, group * tokens, chunk, before)
 
     def stretched_s(device: Array, tokens: Array) -> Array:
         if np.any(apart_of_decode):  # the others decode beside it
             alone = engine.with_prompts_s(0.0, device, tokens=np.where(eager, np.inf, tokens))
             return np.where(apart_of_decode, np.maximum(alone, busiest_s), alone)
         if chunked:
-            pushed = np.where(apart | eager, np.inf, beside * verified + tokens)
+            pushed = np.where(apart | eager, np.inf, load.beside * load.verified + tokens)
             return engine.with_prompts_s(step_s, device, tokens=pushed, sequences=n) - step_s
         return engine.with_prompts_s(0.0, device, tokens=tokens)
 
