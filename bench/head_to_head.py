@@ -183,9 +183,9 @@ def asked_both(
     from dataclasses import replace
 
     from rackline.validation import read_cases
+    from rackline.validation.cases import source_of
     from rackline.validation.refit import refit
     from rackline.validation.run import score_cases
-    from rackline.validation.sources import source_of
 
     found = read_cases([*files, *fitted])
     cases = drawn([case for case in found.cases if configuration(case)], count)

@@ -17,9 +17,9 @@ import numpy as np
 
 from rackline.fitting.solver import groups_of, leave_out
 from rackline.passes.features import Array
-from rackline.validation.engine_fit import ELSEWHERE, NAMES, WITHOUT, Step, fit_engine, steps_of
+from rackline.validation.cases import shape_of
 from rackline.validation.run import read_cases
-from rackline.validation.sources import shape_of
+from rackline.validation.serving_fit import ELSEWHERE, NAMES, WITHOUT, Step, fit_engine, steps_of
 
 CLASSES = (16, 64, 256, np.inf)  # sequences per chip
 

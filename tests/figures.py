@@ -54,7 +54,7 @@ from rackline.simulation import PlainClock, Pool, RankSpec, Requests, Result, po
 from rackline.system import Constraints
 from rackline.training.schedules import Timeline, equal_stages, schedule
 from rackline.training.system import TrainingSystem
-from rackline.validation.figure import parity_figure
+from rackline.validation.report import parity_figure
 from rackline.validation.scoreboard import Score, Scoreboard
 
 RENT = Rent(usd_per_chip_hour=2.0)

@@ -29,7 +29,7 @@ def test_every_part_has_tests_and_every_mark_is_a_part() -> None:
         ),
         (
             "bars",
-            ["fitting/kernels.py", "passes/calibration.py", "catalog/data/calibrations/vllm.toml"],
+            ["fitting/run.py", "passes/calibration.py", "catalog/data/calibrations/vllm.toml"],
             ["search/plan.py", "cli/main.py", "simulation/run.py"],
         ),
         ("notebooks", ["api/plan.py", "search/served.py", "catalog/data/chips/h100-sxm.toml"], []),

@@ -17,7 +17,7 @@ from helpers import VISION_CONFIG, call_json
 from hostile_server import hostile_server
 from rackline.api.verbs import entries
 from rackline.cli.main import run
-from rackline.validation.published import published
+from rackline.validation.cases import published
 
 CASES = published()
 PLAN = "plan llama-3.1-8b --on l40s-8 --chips 2 --input 1k --output 50 --layout tp=1"

@@ -16,7 +16,7 @@ from rackline.cli import command
 from rackline.cli.main import run
 from rackline.interrupts import held
 from rackline.simulation import native
-from rackline.validation.published import published
+from rackline.validation.cases import published
 
 SERVER = ["simulate", "llama-3.1-8b", "--on", "dgx-h100", "--chips", "1"]
 SERVE = [*SERVER, "--rate", "5", "--input", "100", "--output", "5"]

@@ -14,8 +14,8 @@ import pytest
 from rackline.cli import command
 from rackline.cli.main import run
 from rackline.errors import InputError
+from rackline.validation.cases import published
 from rackline.validation.page import BEGIN, END, fill_block
-from rackline.validation.published import published
 
 EXPLAIN = ["explain", "llama-3.1-8b", "--on", "dgx-h100", "--batch", "8", "--context", "1k", "--layout", "tp=8"]
 CASES = published()

@@ -9,7 +9,7 @@ from typing import Any
 
 from mutate import ODD_TEXTS, changed, json_text, write
 
-from rackline.validation.published import published
+from rackline.validation.cases import published
 
 _CASES = [json.loads(line) for line in published().read_text().splitlines()]
 _CASES = [case for case in _CASES if case["kind"] != "train" or case["num_chips"] <= 64]

@@ -8,8 +8,7 @@ import pytest
 from rackline.arch import GroupedQueryAttention, MultiHeadLatentAttention, Projection
 from rackline.arch.products import Dim
 from rackline.errors import InputError
-from rackline.fitting.amounts import PRODUCTS, Amounts, amounts
-from rackline.fitting.routing_tables import busiest_rank, expert_load, power_law_loads
+from rackline.fitting.amounts import PRODUCTS, Amounts, amounts, busiest_rank, expert_load, power_law_loads
 from rackline.fitting.tables import Array, Measurements
 from rackline.hardware import chip
 from rackline.parallel.blocks import Weights, decode_core, gemm_row, prefill_core

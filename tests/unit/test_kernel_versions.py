@@ -15,7 +15,7 @@ from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.fitting.amounts import amounts
 from rackline.fitting.fit import seconds
-from rackline.fitting.kernels import KernelFit, calibrate_class, groups_of
+from rackline.fitting.run import KernelFit, calibrate_class, groups_of
 from rackline.fitting.tables import read_tables
 from rackline.hardware import chip
 from rackline.passes import Batch, calibration

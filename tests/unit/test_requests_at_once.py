@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from rackline.validation import Case
-from rackline.validation.cases import read_line
+from rackline.validation.cases import read_line, requests_of
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver
-from rackline.validation.sources import requests_of
 
 PEAK: dict[str, Any] = {
     "id": "a",

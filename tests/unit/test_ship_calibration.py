@@ -10,7 +10,7 @@ import pytest
 
 from rackline.fitting.amounts import amounts
 from rackline.fitting.fit import Group, seconds
-from rackline.fitting.kernels import groups_of
+from rackline.fitting.run import groups_of
 from rackline.fitting.tables import read_tables
 from rackline.hardware import chip
 from scripts import load_script

@@ -17,11 +17,9 @@ from rackline.parallel import Layout
 from rackline.serving.stack import IDEAL
 from rackline.serving.steady import median_step_s
 from rackline.validation import Case, validate
-from rackline.validation.cases import read_line
-from rackline.validation.finite_runs import output_rate, run_of
-from rackline.validation.predict import Predictor, request_s, workload_of
+from rackline.validation.cases import known_sources, laboratory_of, read_line, rounds_of, source_of
+from rackline.validation.predict import Predictor, output_rate, request_s, run_of, workload_of
 from rackline.validation.resolve import Resolver, architecture_record, layouts_of, version_of
-from rackline.validation.sources import known_sources, laboratory_of, rounds_of, source_of
 
 SHAPE: dict[str, Any] = {
     "num_layers": 24,

@@ -16,14 +16,13 @@ from rackline.plain import plain
 from rackline.validation import Case, CaseSet
 from rackline.validation.ablation import BEGIN, EFFECTS, END, ablation, write_docs
 from rackline.validation.cases import case_from
-from rackline.validation.engine_fit import step_of
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
 from rackline.validation.predict import Predictor
 from rackline.validation.refit import Refit, fold_name, refit, score_fold
 from rackline.validation.refit_report import marks, refit_markdown, write_refit_docs
 from rackline.validation.resolve import Resolver
 from rackline.validation.run import score_cases
-from rackline.validation.serving_fit import fit_numbers, fit_pools
+from rackline.validation.serving_fit import fit_numbers, fit_pools, step_of
 
 PLANTED = ServingNumbers(
     rank_skew_s=3e-6,

@@ -18,12 +18,11 @@ from rackline.serving.closed_loop import engine_of
 from rackline.serving.energy import power_at, request_joules
 from rackline.serving.stack import stack_of
 from rackline.serving.workload import Workload
-from rackline.validation.cases import Case
+from rackline.validation.cases import Case, shape_of
 from rackline.validation.power import FITTED, PowerCase, fit_power
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver
 from rackline.validation.run import read_cases
-from rackline.validation.sources import shape_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "measured"
 SERVINGS = SHARED / "serving_power.jsonl"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rackline.validation import Scoreboard, validate
-from rackline.validation.published import published
+from rackline.validation.cases import published
 
 PUBLISHED = published()
 # Median and largest tolerated 90th percentile of |predicted / measured - 1|; a third above what they were when stored

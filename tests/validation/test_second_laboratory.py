@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rackline.validation import validate
-from rackline.validation.engine_fit import steps_of
 from rackline.validation.run import read_cases
+from rackline.validation.serving_fit import steps_of
 from scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]

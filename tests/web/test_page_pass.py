@@ -17,7 +17,7 @@ from rackline.api.answer import answer
 from rackline.api.explain import ExplainQuestion
 from rackline.cli.main import run
 from rackline.parallel.memory import fitting_sequences
-from rackline.validation.published import published
+from rackline.validation.cases import published
 from rackline.web.scenario import scenarios
 
 NAMES = [one.name for one in scenarios()]

@@ -19,7 +19,7 @@ from rackline.ledger import ledger
 from rackline.parallel.exchange import ExpertRouting, dispatch_traffic
 from rackline.training.schedules import equal_stages, schedule
 from rackline.validation import validate
-from rackline.validation.published import published
+from rackline.validation.cases import published
 from rackline.web.data import first_fields, views
 
 ASKING = {name: view for name, view in views().items() if "verb" in view}

@@ -36,7 +36,6 @@ with late:
     )
     from rackline.validation import ablation as validation_ablation
     from rackline.validation import cases as validation_cases
-    from rackline.validation import figure as validation_figure
     from rackline.validation import refit as validation_refit
 
 LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half", "source"]
@@ -247,7 +246,7 @@ def rows_of(answer: Answered) -> Iterable[Any]:
 def figure_of(answer: Answered) -> figure.Figure:
     if not isinstance(answer.result, Validated):
         raise InputError(what="plot", given=answer.question.ask, allowed="only without `refit` and `ablation`")
-    return validation_figure.parity_figure(answer.result.board)
+    return report.parity_figure(answer.result.board)
 
 
 def notes(answer: Answered) -> Iterable[str]:

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from rackline.catalog import release_numbers, version_key
 from rackline.errors import InputError, nearest_names
 from rackline.files import read_lines
-from rackline.fitting.kernel_tables import names_operations, spelled_rows
-from rackline.fitting.rocm_tables import is_rocm, rocm_header, rocm_row
+from rackline.fitting.kernel_tables import is_rocm, names_operations, rocm_header, rocm_row, spelled_rows
 
 Array = npt.NDArray[np.float64]
 

@@ -16,14 +16,13 @@ from rackline.errors import RacklineError
 from rackline.fitting.solver import groups_of, leave_out
 from rackline.hardware import ChipPower
 from rackline.passes.features import Array
-from rackline.validation.cases import Case
+from rackline.validation.cases import Case, shape_of
 from rackline.validation.page import fill_block
 from rackline.validation.power import PowerCase, fit_power
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver
 from rackline.validation.run import read_cases, score_cases
 from rackline.validation.scoreboard import Score, group_of
-from rackline.validation.sources import shape_of
 
 FEWEST = 20
 """Cases that a group needs [cases]."""

@@ -19,10 +19,9 @@ from rackline.passes.features import Array, as_array
 from rackline.serving import Engine, Workload
 from rackline.serving.closed_loop import closed_loops, engine_of
 from rackline.serving.stack import IDEAL, Stack
-from rackline.validation.cases import Case, Unsupported
+from rackline.validation.cases import Case, Unsupported, rounds_of, source_of
 from rackline.validation.predict import request_s, workload_of
 from rackline.validation.resolve import Resolver
-from rackline.validation.sources import rounds_of, source_of
 
 COMMON = {"rank_skew_s": 1e-6, "prefill_slowdown": 1.0, "eager_s_per_layer": 1e-3}
 """Parameters that all stacks share and that vary smoothly → their scale."""

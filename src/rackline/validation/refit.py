@@ -20,19 +20,31 @@ from rackline.fitting.solver import Done
 from rackline.passes.features import Array
 from rackline.processes import mapped
 from rackline.serving.stack import Stack
-from rackline.validation.cases import Case, CaseSet, Unsupported
-from rackline.validation.engine_fit import ELSEWHERE, NAMES, Step, fit_engine, is_of_older_engine, steps_of, with_engine
-from rackline.validation.engine_fit import FEWEST as OF_ENGINE
+from rackline.validation.cases import Case, CaseSet, Unsupported, laboratory_of, shape_of
 from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
 from rackline.validation.power import PowerCase, fit_power, flat, has_power
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver, version_of
 from rackline.validation.run import scores_of
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, Stats, statistics
+from rackline.validation.serving_fit import (
+    ELSEWHERE,
+    NAMES,
+    Prompts,
+    Step,
+    fit_engine,
+    fit_numbers,
+    fit_pools,
+    fit_prompts,
+    is_of_older_engine,
+    prompts_of,
+    steps_of,
+    with_engine,
+    with_slowdown,
+)
 from rackline.validation.serving_fit import FEWEST as OF_SINGLE
+from rackline.validation.serving_fit import FEWEST_MEDIANS as OF_ENGINE
 from rackline.validation.serving_fit import NAME as SINGLE
-from rackline.validation.serving_fit import Prompts, fit_numbers, fit_pools, fit_prompts, prompts_of, with_slowdown
-from rackline.validation.sources import laboratory_of, shape_of
 
 LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half"]
 EVERYTHING = ""

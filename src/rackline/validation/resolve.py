@@ -38,8 +38,7 @@ from rackline.parallel.layout import problem as layout_problem
 from rackline.passes import Calibration, calibration
 from rackline.serving.stack import IDEAL, Stack, stack, version_numbers
 from rackline.system import System
-from rackline.validation.cases import Case
-from rackline.validation.sources import launched_of, source_of
+from rackline.validation.cases import Case, launched_of, source_of
 
 # Parts of a training layout that serving does not have.
 _OTHER_PARTS = ("virtual_pp", "fsdp", "sharding", "dp", "dcp")

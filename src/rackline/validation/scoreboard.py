@@ -18,9 +18,8 @@ from rackline.errors import InputError, UnknownNameError
 from rackline.files import parse_json, read_text, write_text
 from rackline.fitting.evaluate import is_worse
 from rackline.plain import plain
-from rackline.validation.cases import Case, Unsupported
+from rackline.validation.cases import Case, Unsupported, laboratory_of
 from rackline.validation.resolve import inline_of, model_of
-from rackline.validation.sources import laboratory_of
 from rackline.validation.speculation import BothWays, Placed, by_group
 
 GROUPED_BY = ("kind", "model", "chip", "stack", "version", "precision", "op")

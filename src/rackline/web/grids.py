@@ -28,7 +28,7 @@ with late:
     from rackline.parallel import exchange
     from rackline.pricing import cache, forms
     from rackline.training import schedules
-    from rackline.validation import published
+    from rackline.validation import cases
 
 _MOSTLY_OUTPUT = 4.0  # output over prompt tokens from which on a server's time per output token is about a decode step
 
@@ -36,7 +36,7 @@ _MOSTLY_OUTPUT = 4.0  # output over prompt tokens from which on a server's time 
 @functools.cache
 def _cases() -> dict[str, dict[str, Any]]:
     """The cases as they are written, by id."""
-    lines = published.published().read_text(encoding="utf-8").splitlines()
+    lines = cases.published().read_text(encoding="utf-8").splitlines()
     return {case["id"]: case for case in map(json.loads, lines)}
 
 
@@ -50,7 +50,7 @@ def beside(kind: str) -> list[dict[str, Any]]:
 def parity() -> dict[str, Any]:
     """Every measured value with the predicted one."""
     rows: list[dict[str, Any]] = []
-    for score in validation.validate([published.published()]).scores:
+    for score in validation.validate([cases.published()]).scores:
         case = _cases()[score.case_id]
         rows.append(
             {
