@@ -14,7 +14,7 @@ WRITTEN_FOR_THEM = ("search/launch.py", "search/launch_options.py", "search/laun
                     "search/kubernetes.py", "search/dynamo.py",
                     "validation/importers.py",
                     "validation/requests.py", "validation/tables.py", "validation/rl.py",
-                    "validation/adapters.py", "validation/rl.py",
+                    "validation/requests.py", "validation/rl.py",
                     "validation/result_files.py", "fitting/kernel_tables.py", "api/validate.py",
                     "api/observe.py")  # fmt: skip
 FALLBACK = "generic"  # no stack, but the numbers of all of them

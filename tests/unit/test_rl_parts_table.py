@@ -8,8 +8,8 @@ import pytest
 
 import rackline as rl
 from rackline.validation.cases import Case
-from rackline.validation.rl import read_rl_parts_table
 from rackline.validation.run import read_cases
+from rackline.validation.tables import RL_PARTS
 
 TABLE = Path("../shared/measured/post_training/rl/rl_step_parts.csv")
 HEAD = (
@@ -28,7 +28,7 @@ ROWS = (
 
 def test_rows_and_reasons(tmp_path: Path) -> None:
     path = tmp_path / "parts.csv"
-    found = read_rl_parts_table(path, "\n".join((HEAD, *ROWS)), {})
+    found = RL_PARTS.read(path, "\n".join((HEAD, *ROWS)), {})
     one, recipe = (case for case in found if isinstance(case, Case))
     assert list(one.values["assumed"]) == ["output_len"]  # type: ignore[call-overload]
     assert one.number("output_len") == 512.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from rackline.hardware import Cluster, cluster
-from rackline.validation.cases import Case, Unsupported
+from rackline.validation.cases import Case
 from rackline.validation.run import read_cases, score_cases, validate
 
 RL = {
@@ -108,10 +107,10 @@ def test_whatever_a_prediction_raises_costs_its_own_case_alone(monkeypatch: pyte
     path = tmp_path / "table.csv"
     path.write_text(table(PARTS, *({"colocated": "yes", "num_chips": str(n)} for n in range(1, 8))), encoding="utf-8")
 
-    def predict(resolver: object, cases: Sequence[Case]) -> list[tuple[Case, dict[str, float] | Unsupported]]:
-        if any(case.num_chips in (3, 7) for case in cases):
+    def predict(resolver: object, case: Case) -> dict[str, float]:
+        if case.num_chips in (3, 7):
             raise ValueError("odd")
-        return [(case, dict.fromkeys(case.measured, 1.0)) for case in cases]
+        return dict.fromkeys(case.measured, 1.0)
 
     monkeypatch.setattr("rackline.validation.rl.predict_rl", predict)
     board = score_cases(read_cases([path]))

@@ -9,7 +9,7 @@ import pytest
 
 from rackline.validation import Scoreboard, validate
 from rackline.validation.cases import Case, Unsupported
-from rackline.validation.rl import is_rl_table, read_rl_table
+from rackline.validation.tables import RL_STEPS
 
 TABLE = Path(__file__).resolve().parents[3] / "shared/measured/post_training/rl/nemo_rl_steps.csv"
 ROW = {
@@ -24,8 +24,8 @@ ROW = {
 
 def rows(*changes: dict[str, str]) -> list[Case | Unsupported]:
     text = ",".join(ROW) + "\n" + "\n".join(",".join({**ROW, **change}.values()) for change in changes) + "\n"
-    assert is_rl_table(text)
-    return read_rl_table(Path("t.csv"), text, {})
+    assert RL_STEPS.fits(text)
+    return RL_STEPS.read(Path("t.csv"), text, {})
 
 
 def test_a_row_becomes_a_case() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rackline.validation import Scoreboard, validate
 from rackline.validation.cases import Case, Unsupported
-from rackline.validation.tables import is_tuning_table, read_tuning_table
+from rackline.validation.tables import TUNING
 
 TABLE = Path(__file__).resolve().parents[3] / "shared/measured/post_training/lora/finetune_throughput.csv"
 HEADER = (
@@ -20,8 +20,8 @@ HEADER = (
 
 def rows(*lines: str) -> list[Case | Unsupported]:
     text = HEADER + "\n".join(lines) + "\n"
-    assert is_tuning_table(text)
-    return read_tuning_table(Path("t.csv"), text, {})
+    assert TUNING.fits(text)
+    return TUNING.read(Path("t.csv"), text, {})
 
 
 def test_a_row_becomes_a_case() -> None:

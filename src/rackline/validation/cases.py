@@ -51,9 +51,14 @@ class Case:
     config: Mapping[str, object] | None = None
     architecture: Mapping[str, object] | None = None
 
-    def number(self, name: str) -> float:
-        """A numeric key of this kind."""
-        return float(cast("float", self.values[name]))
+    def number(self, name: str, otherwise: float | None = None) -> float:
+        """A numeric key of this kind; `otherwise` where the case does not state it."""
+        value = self.values[name] if otherwise is None else self.values.get(name, otherwise)
+        return float(cast("float", value))
+
+    def whole(self, name: str, otherwise: int = 0) -> int:
+        """A whole number of this kind; `otherwise` where the case does not state it."""
+        return int(cast("float", self.values.get(name) or otherwise))
 
     def text(self, name: str, default: str = "") -> str:
         """A text key of this kind."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -34,26 +34,24 @@ COLLECTIVES = {
 _CHIPS_A_NODE = 8  # of the DeepEP tables
 
 
-def predict_operations(
-    resolver: Resolver, cases: Sequence[Case]
-) -> Iterator[tuple[Case, dict[str, float] | Unsupported]]:
+def predict_operations(resolver: Resolver, cases: Sequence[Case]) -> list[dict[str, float] | RacklineError]:
     """Predict operations, table by table; a group that fails is retried case by case."""
-    groups: dict[tuple[str, ...], list[Case]] = {}
-    for case in cases:
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for place, case in enumerate(cases):
         op = case.text("op")
         labels = [case.text(name) for name in FORMATS[op].labels if name != "num_chips"]
-        groups.setdefault((op, case.chip, case.stack, case.stack_version, *labels), []).append(case)
-    for group in groups.values():
-        try:
-            seconds: Sequence[float] | None = op_seconds(resolver, group)
-        except RacklineError:
-            seconds = None
-        for index, case in enumerate(group):
-            try:
-                value = op_seconds(resolver, [case])[0] if seconds is None else seconds[index]
-                yield case, {"seconds": value}
-            except RacklineError as error:
-                yield case, Unsupported.of(case, str(error), bad_input=True)
+        groups.setdefault((op, case.chip, case.stack, case.stack_version, *labels), []).append(place)
+    found: dict[int, dict[str, float] | RacklineError] = {}
+    for places in groups.values():
+        found |= zip(places, _of_table(resolver, [cases[place] for place in places]), strict=True)
+    return [found[place] for place in range(len(cases))]
+
+
+def _of_table(resolver: Resolver, cases: Sequence[Case]) -> list[dict[str, float] | RacklineError]:
+    try:
+        return [{"seconds": value} for value in op_seconds(resolver, cases)]
+    except RacklineError as error:
+        return [error] if len(cases) == 1 else [one for case in cases for one in _of_table(resolver, [case])]
 
 
 def op_seconds(resolver: Resolver, cases: Sequence[Case]) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from rackline.arch import AggregateModel
 from rackline.errors import InputError, RacklineError
 from rackline.hardware import ChipPower
+from rackline.late import late
 from rackline.parallel import Deployment
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, PassTime
@@ -28,12 +29,19 @@ from rackline.validation.power import PowerCase, has_power, power_case, single_n
 from rackline.validation.resolve import Resolver
 from rackline.validation.speculation import speculation_of
 
-Predicted = dict[str, float] | RacklineError  # values by measured key, or the error that explains why there are none
+with late:
+    from rackline.validation import op, requests, rl, train_cases
 
+Predicted = dict[str, float] | RacklineError | ValueError
+"""Values by measured key, or the error that explains why there are none."""
+FIXED, LONG_TAIL = "fixed", "lognormal"
 # Mean length over the nominal one.
-FIXED = "fixed"
 LENGTH_SHARES = {FIXED: 1.0, "uniform_0.8_1.0": 0.9, LONG_TAIL: 1.0}
 _LONG_TAILED = ("sharegpt",)  # data sets of conversations
+# Samplers of benchmarks leave out prompts above 1,024 tokens, and prompts with answers above 2,048 (vLLM's
+# is_valid_sequence, which SGLang's client has as well).
+_LONGEST_PROMPT, _LONGEST = 1024, 2048
+_SEED = 0
 
 
 @dataclass(slots=True)
@@ -90,77 +98,55 @@ class Predictor:
             RacklineError: the case cannot be predicted, with the reason.
         """
         found = self.predict_all([case])[0]
-        if isinstance(found, RacklineError):
+        if not isinstance(found, dict):
             raise found
         return found
 
     def predict_all(self, cases: Sequence[Case]) -> list[Predicted]:
         """Predicted values of each case, or the error that explains why there are none; cases of one engine at once."""
         found: dict[int, Predicted] = {}
-        kinds: dict[str, list[int]] = {}
-        for index, case in enumerate(cases):
-            kinds.setdefault(case.kind, []).append(index)
-        for kind, own in kinds.items():
-            found |= zip(own, PREDICTORS[kind](self, [cases[index] for index in own]), strict=True)
+        for kind in dict.fromkeys(case.kind for case in cases):
+            own = [index for index, case in enumerate(cases) if case.kind == kind]
+            found |= zip(own, _together(self, kind, [cases[index] for index in own]), strict=True)
         return [found[index] for index in range(len(cases))]
 
     def passes(self, case: Case) -> dict[str, PassTime]:
-        """The passes behind a prediction, broken down: decode and prefill by name; empty for other kinds."""
-        if case.kind == "serve-disaggregated":
-            return self._pool_passes(case)
-        if case.kind not in ("serve", "static-batch", "max-throughput"):
-            return {}
-        deployment, stack = self.resolver.deployments(case)[0], self.resolver.stack(case)
-        engine = self.engine(deployment, stack)
-        table = engine.table
-        lengths = workload_of(case)
-        ranks = deployment.layout.attention_dp * deployment.layout.dp
-        if case.kind == "serve":
-            sequences = case.number("concurrency") / (ranks * deployment.layout.pp)
-        elif case.kind == "static-batch":
-            sequences = case.number("batch_size") / ranks
-        else:
-            peak = max_throughput(
-                deployment,
-                lengths,
-                stack.mode(),
-                max_num_seqs=stack.max_num_seqs,
-                engine=engine,
-            )
-            sequences = peak.batch_size / (deployment.layout.attention_dp * deployment.layout.pp)
-        sequences = max(sequences, 1.0)
-        prompts = sequences if case.kind == "static-batch" else 1.0
-        group = sequences * deployment.layout.attention_dp
-        prompt_group = prompts * lengths.input_len * deployment.layout.attention_dp
-        return {
-            "decode": table.time(
-                Batch(decode_sequences=sequences, context_len=lengths.mean_context, group_tokens=group)
-            ),
-            "prefill": table.time(
-                Batch(prefill_sequences=prompts, chunk_tokens=lengths.input_len, group_tokens=prompt_group)
-            ),
-        }
+        """The passes behind a prediction, broken down: decode and prefill by name; empty for other kinds.
 
-    def _pool_passes(self, case: Case) -> dict[str, PassTime]:
-        """A decode step of the decode pool and a full pass of the prefill pool, on one rank."""
-        pools, lengths = self.pools(case), workload_of(case)
-        layout = pools.decode.layout
-        found = pools.closed_loop(lengths, case.number("concurrency"))
-        held = max(found.decoding / (layout.dp * layout.pp * layout.attention_dp), 1.0)
-        tokens = float(pools.first.stack.max_batched_tokens)
-        chunk = min(lengths.input_len, tokens)
-        return {
-            "decode": pools.then.table.time(
-                Batch(decode_sequences=held, context_len=lengths.mean_context, group_tokens=held * layout.attention_dp)
-            ),
-            "prefill": pools.first.table.time(
-                Batch(
-                    prefill_sequences=tokens / chunk,
-                    chunk_tokens=chunk,
-                    group_tokens=tokens * pools.prefill.layout.attention_dp,
-                )
-            ),
-        }
+        Those of pools are a decode step of the decode pool and a full pass of the prefill pool, on one rank.
+        """
+        if case.kind not in ("serve", "serve-disaggregated", "static-batch", "max-throughput"):
+            return {}
+        lengths = workload_of(case)
+        prompts, chunk = 1.0, lengths.input_len
+        if case.kind == "serve-disaggregated":
+            pools = self.pools(case)
+            first, engine, layout = pools.first, pools.then, pools.decode.layout
+            requests = pools.closed_loop(lengths, case.number("concurrency")).decoding / layout.dp
+            prefill_dp, tokens = pools.prefill.layout.attention_dp, float(first.stack.max_batched_tokens)
+            chunk = min(chunk, tokens)
+            prompts = tokens / chunk
+        else:
+            deployment, stack = self.resolver.deployments(case)[0], self.resolver.stack(case)
+            first = engine = self.engine(deployment, stack)
+            layout, prefill_dp = deployment.layout, deployment.layout.attention_dp
+            if case.kind == "max-throughput":
+                most = stack.max_num_seqs
+                requests = max_throughput(
+                    deployment, lengths, stack.mode(), max_num_seqs=most, engine=engine
+                ).batch_size
+            else:
+                requests = case.number("concurrency" if case.kind == "serve" else "batch_size") / layout.dp
+        sequences = requests / layout.attention_dp
+        sequences = max(sequences if case.kind == "static-batch" else sequences / layout.pp, 1.0)
+        prompts = sequences if case.kind == "static-batch" else prompts
+        decode = Batch(
+            decode_sequences=sequences,
+            context_len=lengths.mean_context,
+            group_tokens=sequences * layout.attention_dp,
+        )
+        prefill = Batch(prefill_sequences=prompts, chunk_tokens=chunk, group_tokens=prompts * chunk * prefill_dp)
+        return {"decode": engine.table.time(decode), "prefill": first.table.time(prefill)}
 
 
 def workload_of(case: Case) -> Workload:
@@ -202,51 +188,51 @@ def request_s(case: Case, tpot_s: float, ttft_s: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """Cases of one engine, as indices into a list of cases."""
+    """Cases of one engine, with their places in a list of cases and their lengths."""
 
     deployment: Deployment
     stack: Stack
     engine: Engine
-    equal_lengths: bool
-    members: list[tuple[int, Workload]]
+    places: list[int] = field(default_factory=list[int])
+    cases: list[Case] = field(default_factory=list[Case])
+    works: list[Workload] = field(default_factory=list[Workload])
 
     def loops(
         self, concurrency: Sequence[float], rounds: Sequence[float] | None = None
     ) -> Sequence[ClosedLoop | RacklineError]:
         """A closed loop for each case, or the error that explains why there is none; endless without `rounds`."""
-        try:
-            return closed_loops(
-                self.deployment,
-                [work for _, work in self.members],
-                self.stack.mode(),
-                np.array(concurrency, dtype=np.float64),
-                engine=self.engine,
-                rounds=None if rounds is None else np.array(rounds),
-            )
-        except RacklineError as error:  # the model does not run on this chip, at any lengths
-            return [error] * len(self.members)
+        return closed_loops(
+            self.deployment,
+            self.works,
+            self.stack.mode(),
+            np.array(concurrency, dtype=np.float64),
+            engine=self.engine,
+            rounds=None if rounds is None else np.array(rounds),
+        )
 
     def running(self, requests: Sequence[float]) -> tuple[Array, Array]:
         """Median and mean inter-token time of each case with a number of requests on all replicas [s]."""
         layout = self.deployment.layout
         each = np.array(requests, dtype=np.float64)[:, None] / (layout.attention_dp * layout.pp * layout.dp)
-        work, mode = Workloads.of([work for _, work in self.members]), self.stack.mode()
+        work, mode = Workloads.of(self.works), self.stack.mode()
         mean_s = steady_state(self.engine, work, mode, each).tpot_s
         return median_step_s(self.engine, work, mode, each)[:, 0], mean_s[:, 0]
 
 
-def _grouped(
-    predictor: Predictor, cases: Sequence[Case], speculation: Speculation | None = None
-) -> tuple[list[_Group], dict[int, RacklineError]]:
-    """Cases grouped by engine, and the errors of those that have none.
-
-    A case whose source does not state the layout is in several groups.
+def _by_engine(
+    predictor: Predictor,
+    cases: Sequence[Case],
+    predict: Callable[[Predictor, _Group], Sequence[Predicted]],
+    speculation: Speculation | None = None,
+) -> list[Predicted]:
+    """Predict the cases of each engine together; a case whose source does not state the layout, in its best one.
 
     Args:
+        predict: predicted values of the cases of a group.
         speculation: speculation to assume instead of what the cases state.
     """
     groups: dict[tuple[Engine, bool, float], _Group] = {}
-    refused: dict[int, RacklineError] = {}
+    found: dict[int, Predicted] = {}
     for index, case in enumerate(cases):
         try:
             how = speculation_of(case) if speculation is None else speculation
@@ -254,18 +240,40 @@ def _grouped(
             for deployment in predictor.resolver.deployments(case):
                 engine = predictor.engine(deployment, stack, how)
                 key = (engine, work.equal_lengths, work.output_spread)
-                if key not in groups:
-                    groups[key] = _Group(
-                        deployment=deployment,
-                        stack=stack,
-                        engine=engine,
-                        equal_lengths=work.equal_lengths,
-                        members=[],
-                    )
-                groups[key].members.append((index, work))
+                group = groups.setdefault(key, _Group(deployment=deployment, stack=stack, engine=engine))
+                group.places.append(index)
+                group.cases.append(case)
+                group.works.append(work)
         except RacklineError as error:
-            refused[index] = error
-    return list(groups.values()), refused
+            found[index] = error
+    for group in groups.values():
+        for index, own in zip(group.places, _of_group(predictor, group, predict), strict=True):
+            found[index] = _better(found.get(index), own)
+    return [found[index] for index in range(len(cases))]
+
+
+def _of_group(
+    predictor: Predictor, group: _Group, predict: Callable[[Predictor, _Group], Sequence[Predicted]]
+) -> Sequence[Predicted]:
+    """The cases of a group together; where that fails, each alone."""
+    try:
+        return predict(predictor, group)
+    except RacklineError as error:
+        if len(group.cases) == 1:
+            return [error]
+    alone = [
+        replace(group, places=[place], cases=[case], works=[work])
+        for place, case, work in zip(group.places, group.cases, group.works, strict=True)
+    ]
+    return [value for one in alone for value in _of_group(predictor, one, predict)]
+
+
+def _better(known: Predicted | None, own: Predicted) -> Predicted:
+    """Of two layouts of a case the one that runs, else the faster."""
+    if not isinstance(known, dict):
+        return own
+    rate = "output_tokens_per_s"
+    return own if isinstance(own, dict) and own[rate] > known[rate] else known
 
 
 def predict_serve(
@@ -276,30 +284,25 @@ def predict_serve(
     Args:
         speculation: speculation to assume instead of what the cases state.
     """
-    found: dict[int, Predicted] = {}
-    groups, refused = _grouped(predictor, cases, speculation)
-    for group in groups:
-        concurrency = [cases[index].number("concurrency") for index, _ in group.members]
-        medians = [source_of(cases[index]).tpot == "median" for index, _ in group.members]
-        steps, means = group.running(concurrency) if any(medians) else (np.zeros(len(medians)), np.ones(len(medians)))
-        loops = group.loops(concurrency, [rounds_of(cases[index]) for index, _ in group.members])
-        for place, ((index, _), loop) in enumerate(zip(group.members, loops, strict=True)):
-            if isinstance(loop, RacklineError):
-                found.setdefault(index, loop)
-                continue
-            whole = request_s(cases[index], loop.tpot_s, loop.ttft_s)
-            tpot, rate = loop.tpot_s, loop.output_tokens_per_s
-            if medians[place]:  # they did run, even where the memory count says that they do not fit
-                tpot, rate = float(steps[place]), concurrency[place] / float(means[place])
-            found[index] = {
-                "tpot_s": tpot,
-                "ttft_s": loop.ttft_s,
-                "request_s": whole,
-                "output_tokens_per_s": rate,
-                **_power(predictor, cases[index], rate),
-            }
-    found |= refused
-    return [found[index] for index in range(len(cases))]
+    return _by_engine(predictor, cases, _serve, speculation)
+
+
+def _serve(predictor: Predictor, group: _Group) -> Sequence[Predicted]:
+    concurrency = [case.number("concurrency") for case in group.cases]
+    loops = group.loops(concurrency, [rounds_of(case) for case in group.cases])
+    medians = [source_of(case).tpot == "median" for case in group.cases]
+    steps, means = group.running(concurrency) if any(medians) else (np.zeros(len(medians)), np.ones(len(medians)))
+    found: list[Predicted] = []
+    for place, (case, loop) in enumerate(zip(group.cases, loops, strict=True)):
+        if isinstance(loop, RacklineError):
+            found.append(loop)
+            continue
+        tpot, rate = loop.tpot_s, loop.output_tokens_per_s
+        if medians[place]:  # they did run, even where the memory count says that they do not fit
+            tpot, rate = float(steps[place]), concurrency[place] / float(means[place])
+        values = {"tpot_s": tpot, "ttft_s": loop.ttft_s, "request_s": request_s(case, loop.tpot_s, loop.ttft_s)}
+        found.append({**values, "output_tokens_per_s": rate, **_power(predictor, case, rate)})
+    return found
 
 
 def _power(predictor: Predictor, case: Case, output_tokens_per_s: float) -> dict[str, float]:
@@ -310,136 +313,50 @@ def _power(predictor: Predictor, case: Case, output_tokens_per_s: float) -> dict
     return drawn.values(predictor.powers.get(case.chip, drawn.chip.power), output_tokens_per_s)
 
 
-def predict_static_batch(predictor: Predictor, cases: Sequence[Case]) -> list[Predicted]:
+def _static_batch(predictor: Predictor, group: _Group) -> Sequence[Predicted]:
     """Static batches, each prefilled and decoded together."""
-    found: dict[int, Predicted] = {}
-    groups, refused = _grouped(predictor, cases, PLAIN)
-    for group in groups:
-        own = [cases[index] for index, _ in group.members]
-        lengths = [case.number("output_len") if "output_len" in case.values else 1.0 for case in own]
-        try:
-            batches = static_batches(
-                group.deployment,
-                np.array([case.number("batch_size") for case in own]),
-                np.array([max(case.number("input_len"), 1.0) for case in own]),  # at least a token that begins the text
-                np.array(lengths),
-                engine=group.engine,
-            )
-        except RacklineError as error:
-            found |= dict.fromkeys((index for index, _ in group.members), error)
-            continue
-        for (index, _), one in zip(group.members, batches, strict=True):
-            found[index] = {"prefill_s": one.prefill_s, "token_s": one.token_s, "total_s": one.total_s}
-    found |= refused
-    return [found[index] for index in range(len(cases))]
+    batches = static_batches(
+        group.deployment,
+        np.array([case.number("batch_size") for case in group.cases]),
+        np.array([max(case.number("input_len"), 1.0) for case in group.cases]),  # at least a token that begins the text
+        np.array([case.number("output_len", 1.0) for case in group.cases]),
+        engine=group.engine,
+    )
+    return [{"prefill_s": one.prefill_s, "token_s": one.token_s, "total_s": one.total_s} for one in batches]
 
 
-def predict_max_throughput(predictor: Predictor, cases: Sequence[Case]) -> list[Predicted]:
-    """All requests at once; the best of the possible layouts where the source does not state one.
+def _max_throughput(predictor: Predictor, group: _Group) -> Sequence[Predicted]:
+    """All requests at once.
 
     If their number is known, they run in full waves of as many as fit at once, and a partial one:
     rate = N / (waves · B / X(B) + rest / X(rest)), with X(b) requests/s at b in flight. Runs whose lengths have a long
     tail are simulated.
     """
-    best: dict[int, float] = {}
-    reasons: dict[int, RacklineError] = {}
-    groups, refused = _grouped(predictor, cases, PLAIN)
-    for group in groups:
-        unlimited = unlimited_requests(group.deployment, group.stack.max_num_seqs)
-        loops = group.loops([unlimited] * len(group.members))
-        own = [cases[index] for index, _ in group.members]
-        waves = [_waves(case, loop, unlimited) for case, loop in zip(own, loops, strict=True)]
-        ends = group.loops([max(rest, 1.0) for _, rest in waves])
-        for (index, _), loop, (whole, rest), end in zip(group.members, loops, waves, ends, strict=True):
-            if isinstance(loop, RacklineError):
-                reasons[index] = loop
-                continue
-            rate = loop.output_tokens_per_s
-            if distribution_of(cases[index]) == LONG_TAIL and requests_of(cases[index]):
-                rate = output_rate(group.deployment, group.stack, cases[index])
-            elif rest and not isinstance(end, RacklineError):
-                rate = (whole + rest) / (whole / rate + rest / end.output_tokens_per_s)
-            best[index] = max(best.get(index, 0.0), rate)
-    found: dict[int, Predicted] = {index: {"output_tokens_per_s": value} for index, value in best.items()}
-    found = {**reasons, **found, **refused}
-    return [found[index] for index in range(len(cases))]
-
-
-def _waves(case: Case, loop: ClosedLoop | RacklineError, unlimited: float) -> tuple[float, float]:
-    """Requests of a benchmark in full waves, and those of the last one; (0, 0) if their number is unknown."""
-    number = requests_of(case)
-    if not number or isinstance(loop, RacklineError):
-        return 0.0, 0.0
-    places = unlimited if loop.bound == "concurrency" else loop.decoding
-    whole = number // places * places
-    return whole, number - whole
-
-
-def _one_by_one(
-    predict: Callable[[Predictor, Case], dict[str, float]],
-) -> Callable[[Predictor, Sequence[Case]], list[Predicted]]:
-    def predict_all(predictor: Predictor, cases: Sequence[Case]) -> list[Predicted]:
-        found: list[Predicted] = []
-        for case in cases:
-            try:
-                found.append(predict(predictor, case))
-            except RacklineError as error:
-                found.append(error)
-        return found
-
-    return predict_all
-
-
-def predict_params(predictor: Predictor, case: Case) -> dict[str, float]:
-    """Sizes of the model; the KV cache in the data type of the case's precision, bf16 if it states none."""
-    model = predictor.resolver.model(case)
-    size = 2.0
-    if case.precision and case.chip and not isinstance(model, AggregateModel):
-        types = predictor.resolver.precision(case, model, predictor.resolver.chip(case.chip))
-        size = storage_bytes(types.kv_cache)
-    return {
-        "total_params": float(model.total_params),
-        "active_params": float(model.active_params),
-        "kv_bytes_per_token": float(model.kv_bytes_per_token(size)),
-    }
-
-
-def predict_op(predictor: Predictor, case: Case) -> dict[str, float]:
-    """One kernel or collective."""
-    from rackline.validation.op import op_seconds
-
-    return {"seconds": op_seconds(predictor.resolver, [case])[0]}
-
-
-def predict_pools(predictor: Predictor, case: Case) -> dict[str, float]:
-    """A closed loop of a prefill and a decode pool."""
-    loop = predictor.pools(case).closed_loop(workload_of(case), case.number("concurrency"))
-    return {
-        "tpot_s": loop.tpot_s,
-        "ttft_s": loop.ttft_s,
-        "request_s": request_s(case, loop.tpot_s, loop.ttft_s),
-    }
-
-
-PREDICTORS: dict[str, Callable[[Predictor, Sequence[Case]], list[Predicted]]] = {
-    "serve": predict_serve,
-    "serve-disaggregated": _one_by_one(predict_pools),
-    "static-batch": predict_static_batch,
-    "max-throughput": predict_max_throughput,
-    "params": _one_by_one(predict_params),
-    "op": _one_by_one(predict_op),
-}
-
-
-LONG_TAIL = "lognormal"
-# Samplers of benchmarks leave out prompts above 1,024 tokens, and prompts with answers above 2,048 (vLLM's
-# is_valid_sequence, which SGLang's client has as well).
-_LONGEST_PROMPT, _LONGEST = 1024, 2048
-_SEED = 0
+    unlimited = unlimited_requests(group.deployment, group.stack.max_num_seqs)
+    loops = group.loops([unlimited] * len(group.cases))
+    waves = [_waves(case, loop, unlimited) for case, loop in zip(group.cases, loops, strict=True)]
+    ends = group.loops([max(rest, 1.0) for _, rest in waves])
+    found: list[Predicted] = []
+    for case, loop, (whole, rest), end in zip(group.cases, loops, waves, ends, strict=True):
+        if isinstance(loop, RacklineError):
+            found.append(loop)
+            continue
+        rate = loop.output_tokens_per_s
+        if distribution_of(case) == LONG_TAIL and requests_of(case):
+            rate = output_rate(group.deployment, group.stack, case)
+        elif rest and not isinstance(end, RacklineError):
+            rate = (whole + rest) / (whole / rate + rest / end.output_tokens_per_s)
+        found.append({"output_tokens_per_s": rate})
+    return found
 
 
 def output_rate(deployment: Deployment, stack: Stack, case: Case) -> float:
-    """Output tokens of all chips over the whole time of a run [tokens/s].
+    """Output tokens of all chips over the whole time of a run whose lengths have a long tail [tokens/s].
+
+    It is simulated as it was run, request by request. A closed form has the mean request; in a run of some waves the
+    longest answers decide when the last one ends, and a server is full for part of the time only. Runs of equal lengths
+    stay closed forms: a simulated server keeps them in step from wave to wave, which servers do less (docs/log.md), so
+    that closed forms are nearer to what was measured.
 
     Raises:
         RacklineError: the model or a request does not fit on the server.
@@ -468,3 +385,65 @@ def run_of(case: Case) -> Requests:
 
 def _of_mean(lengths: Array, mean: float) -> Array:
     return np.maximum(np.rint(lengths * (mean / np.mean(lengths))), 1).astype(np.int64)
+
+
+def _waves(case: Case, loop: ClosedLoop | RacklineError, unlimited: float) -> tuple[float, float]:
+    """Requests of a benchmark in full waves, and those of the last one; (0, 0) if their number is unknown."""
+    number = requests_of(case)
+    if not number or isinstance(loop, RacklineError):
+        return 0.0, 0.0
+    places = unlimited if loop.bound == "concurrency" else loop.decoding
+    whole = number // places * places
+    return whole, number - whole
+
+
+def _params(predictor: Predictor, case: Case) -> dict[str, float]:
+    """Sizes of the model; the KV cache in the data type of the case's precision, bf16 if it states none."""
+    model = predictor.resolver.model(case)
+    size = 2.0
+    if case.precision and case.chip and not isinstance(model, AggregateModel):
+        types = predictor.resolver.precision(case, model, predictor.resolver.chip(case.chip))
+        size = storage_bytes(types.kv_cache)
+    return {
+        "total_params": float(model.total_params),
+        "active_params": float(model.active_params),
+        "kv_bytes_per_token": float(model.kv_bytes_per_token(size)),
+    }
+
+
+def _pools(predictor: Predictor, case: Case) -> dict[str, float]:
+    """A closed loop of a prefill and a decode pool."""
+    loop = predictor.pools(case).closed_loop(workload_of(case), case.number("concurrency"))
+    whole = request_s(case, loop.tpot_s, loop.ttft_s)
+    return {"tpot_s": loop.tpot_s, "ttft_s": loop.ttft_s, "request_s": whole}
+
+
+_PREDICTORS: dict[str, Callable[[Predictor, Sequence[Case]], Sequence[Predicted]]] = {
+    "op": lambda predictor, cases: op.predict_operations(predictor.resolver, cases),
+    "train": lambda predictor, cases: train_cases.predict_training(predictor.resolver, cases),
+    "adapters": lambda predictor, cases: requests.predict_adapters(predictor.resolver, cases),
+    "serve": predict_serve,
+    "static-batch": lambda predictor, cases: _by_engine(predictor, cases, _static_batch, PLAIN),
+    "max-throughput": lambda predictor, cases: _by_engine(predictor, cases, _max_throughput, PLAIN),
+}
+"""Kind → what predicts cases of it together."""
+_SINGLE: dict[str, Callable[[Predictor, Case], dict[str, float]]] = {
+    "rl-step": lambda predictor, case: rl.predict_rl(predictor.resolver, case),
+    "params": _params,
+    "serve-disaggregated": _pools,
+}
+"""Kind → what predicts one case of it."""
+
+
+def _together(predictor: Predictor, kind: str, cases: Sequence[Case]) -> Sequence[Predicted]:
+    """Predict cases of one kind together; where that fails, halves of them, so that one bad case never ends others."""
+    try:
+        if kind in _PREDICTORS:
+            return _PREDICTORS[kind](predictor, cases)
+        if len(cases) == 1:
+            return [_SINGLE[kind](predictor, cases[0])]
+    except (RacklineError, ValueError) as error:
+        if len(cases) == 1:
+            return [error]
+    half = len(cases) // 2
+    return [*_together(predictor, kind, cases[:half]), *_together(predictor, kind, cases[half:])]

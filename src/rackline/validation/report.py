@@ -13,7 +13,7 @@ from rackline.errors import RacklineError
 from rackline.report.axes import Kind, Layer, Measure, colour, hovered, log_axis, thinned
 from rackline.report.column import Column, Sheet
 from rackline.report.figure import Figure
-from rackline.report.wording import RESOURCE_NAMES, percent
+from rackline.report.wording import RESOURCE_NAMES
 from rackline.units import format_count, format_seconds
 from rackline.validation.cases import Case
 from rackline.validation.predict import Predictor
@@ -301,7 +301,7 @@ def parity_figure(board: Scoreboard) -> Figure:
     shown = "" if len(kept) == len(board.scores) else f", {len(kept):,} shown"
     return Figure(
         title=f"Predicted over measured: {len(board.scores):,} values{shown}",
-        subtitle=f"band: within {percent(_BAND)}; calibration {board.calibration}",
+        subtitle=f"band: within {100 * _BAND:.0f} %; calibration {board.calibration}",
         description=f"Predicted against measured values on log axes, with the diagonal. {metrics}.",
         spec={"hconcat": views, "resolve": {"scale": {"color": "independent"}}} if len(views) != 1 else views[0],
         width=420,

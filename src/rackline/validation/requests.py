@@ -7,19 +7,23 @@ timings of each request. Settings that are not stated follow from the stack's ve
 from __future__ import annotations
 
 import csv
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from rackline.arch import AppliedAdapter, Model, apply_adapter
 from rackline.catalog import canonical_name, names
-from rackline.errors import InputError
+from rackline.errors import InputError, RacklineError
 from rackline.files import parse_json, read_lines
 from rackline.hardware import chip_record
+from rackline.hub import Adapter
 from rackline.parallel import Deployment
+from rackline.parallel.memory import kv_size
 from rackline.passes.features import Array
 from rackline.serving.speculative import PLAIN, Speculation, usual_speculation
 from rackline.serving.stack import Stack
@@ -299,3 +303,104 @@ def _numbers(row: Mapping[str, str | None], where: str) -> tuple[float, ...]:
         allowed = "an arrival of at least 0 s and lengths of at least 1 token"
         raise InputError(what="line", given=dict(row), allowed=allowed, where=where)
     return found
+
+
+_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
+"""Modules that have adapters in S-LoRA (arXiv:2311.03285, section 7.1)."""
+_SEED = 42
+"""Of its requests (github.com/S-LoRA/S-LoRA, benchmarks/trace.py)."""
+_SHARE_OF_A_PASS = 6
+"""A pass of prompts takes a sixth of the pool's tokens at most (its --batch_max_tokens by default)."""
+
+
+_NUMBERS = ("adapters", "rank", "request_rate", "arrival_cv", "duration_s", "shortest", "longest", "kv_tokens")
+
+
+def predict_adapters(resolver: Resolver, cases: Sequence[Case]) -> list[dict[str, float] | RacklineError]:
+    """Throughput of each case, and over that of the run with the fewest adapters."""
+    known: dict[tuple[object, ...], float] = {}
+
+    def served(case: Case) -> float:
+        """Throughput of a case, which several may share [requests/s]."""
+        key = (case.model, case.chip, case.precision, *(case.values.get(name) for name in _NUMBERS))
+        if key not in known:
+            known[key] = requests_per_s(resolver, case)
+        return known[key]
+
+    found: list[dict[str, float] | RacklineError] = []
+    for case in cases:
+        try:
+            values = {"requests_per_s": served(case)}
+            if "over_fewest_adapters" in case.measured:
+                fewest = cast("Mapping[str, int]", case.values["fewest"])
+                first = served(replace(case, values={**case.values, **fewest}))
+                values["over_fewest_adapters"] = values["requests_per_s"] / first
+            found.append(values)
+        except RacklineError as error:
+            found.append(error)
+    return found
+
+
+def adapter_requests(case: Case) -> Requests:
+    """The very requests of the benchmark, drawn in its order from its generator."""
+    rng, rate = np.random.RandomState(_SEED), case.number("request_rate")
+    count, shape = int(rate * case.number("duration_s")), case.number("arrival_cv", 1.0) ** -2.0
+    adapters, lengths = case.whole("adapters"), (case.whole("shortest"), case.whole("longest"))
+    chosen = (rng.power(1.0, count) * adapters).astype(int)
+    prompts, answers = rng.randint(*lengths, count), rng.randint(*lengths, count)
+    return Requests(
+        arrival_s=np.cumsum(rng.gamma(shape, 1.0 / (shape * rate), count)),
+        input_len=prompts,
+        output_len=answers,
+        adapters=chosen if adapters > 1 else None,
+        name="S-LoRA",
+    )
+
+
+def requests_per_s(resolver: Resolver, case: Case) -> float:
+    """Requests of a server with many adapters over the time to the end of the last one [requests/s].
+
+    Raises:
+        RacklineError: as the resolver; a model whose layers are not known.
+    """
+    deployment = resolver.deployments(case)[0]
+    if not isinstance(deployment.model, Model):
+        raise InputError(what="model", given=case.model, allowed="a model whose layers are known")
+    requests, pool_tokens, taken = adapter_requests(case), case.whole("kv_tokens"), 0.0
+    if case.values.get("adapters"):
+        size = kv_size(deployment.model, deployment.layout, deployment.precision)
+        adapter, tokens = _adapters(deployment.model, case, requests, float(size.bytes_per_token))
+        taken = adapter.resident * tokens
+        deployment = replace(deployment, model=replace(deployment.model, adapter=adapter))
+    pool = pool_of(
+        deployment,
+        replace(resolver.stack(case), max_batched_tokens=pool_tokens // _SHARE_OF_A_PASS, max_num_seqs=1000),
+        cache=CacheConfig(pool_tokens=int(pool_tokens - taken), reserve="prompt"),
+        policy_name="prefill-first",
+    )
+    result = simulate(requests, pool)
+    return len(requests) / float(np.max(result.finish_s))
+
+
+def _adapters(model: Model, case: Case, requests: Requests, token_bytes: float) -> tuple[AppliedAdapter, float]:
+    """The adapters, as many of them resident as the requests use that fit beside them, and the tokens of the cache
+    whose memory one of them takes.
+
+    Raises:
+        InputError: nothing fits beside one adapter.
+    """
+    rank, number, pool_tokens = round(case.number("rank", 0.0)), case.whole("adapters"), case.whole("kv_tokens")
+    found = apply_adapter(model, Adapter(name="adapter", base="", rank=rank, alpha=rank, targets=_TARGETS)).adapter
+    if found is None:
+        raise InputError(what="model", given=model.name, allowed="one with queries, keys, values and outputs")
+    adapter = replace(found, number=number, resident=number)
+    each = adapter.stored_bytes / token_bytes
+    held = float(np.mean(requests.input_len) + 0.5 * np.mean(requests.output_len))
+    low, high = 0.0, pool_tokens / held
+    while high - low > 0.5:  # sequences that fit together with what they use
+        middle = 0.5 * (low + high)
+        tokens = middle * held + adapter.adapters_touched(middle) * each
+        low, high = (middle, high) if tokens <= pool_tokens else (low, middle)
+    if low < 1.0:
+        raise InputError(what="kv_tokens", given=pool_tokens, allowed="room for a request and its adapter")
+    return replace(adapter, resident=min(number, math.ceil(adapter.adapters_touched(low)))), each

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,25 +18,20 @@ from typing import Any
 from rackline.catalog.index import user_catalogue
 from rackline.errors import InputError, RacklineError
 from rackline.files import parse_json, read_text
+from rackline.late import late
+from rackline.passes import calibration as find_calibration
 from rackline.serving.stack import Stack
-from rackline.validation.adapters import is_adapters_table, read_adapters_table
 from rackline.validation.cases import Case, CaseSet, Unsupported, read_line
-from rackline.validation.op import read_op_table
 from rackline.validation.power import AT_MEASURED, MEASURED_KEYS
 from rackline.validation.predict import Predictor, predict_serve, request_s
 from rackline.validation.report import MOST, worst_cases
 from rackline.validation.resolve import Resolver
-from rackline.validation.rl import is_rl_parts_table, is_rl_table, read_rl_parts_table, read_rl_table
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, group_of, metric_of, write_stored
 from rackline.validation.speculation import both_ways
-from rackline.validation.tables import is_tuning_table, read_tuning_table
+from rackline.validation.tables import TABLES
 
-_TABLES = (
-    (is_tuning_table, read_tuning_table),
-    (is_rl_table, read_rl_table),
-    (is_rl_parts_table, read_rl_parts_table),
-    (is_adapters_table, read_adapters_table),
-)
+with late:
+    from rackline.validation import observed, op, requests, train_cases
 
 
 def read_cases(paths: Iterable[str | Path]) -> CaseSet:
@@ -57,14 +52,9 @@ def read_cases(paths: Iterable[str | Path]) -> CaseSet:
     for path in map(Path, paths):
         text = read_text(path, what="case file", allowed="a readable file, one JSON object per line")
         if path.suffix == ".json" and _looks_like_runs(text):
-            from rackline.validation.requests import read_runs
-
-            runs = read_runs(path, text)
-            cases += [case for case in runs if isinstance(case, Case)]
-            unsupported += [case for case in runs if isinstance(case, Unsupported)]
-            continue
-        if path.suffix == ".csv":
-            read = next((reader for is_one, reader in _TABLES if is_one(text)), read_op_table)
+            found = requests.read_runs(path, text)
+        elif path.suffix == ".csv":
+            read = next((table.read for table in TABLES if table.fits(text)), op.read_op_table)
             found = read(path, text, unknown)
         else:
             lines = enumerate(text.split("\n"), start=1)
@@ -84,10 +74,10 @@ def _looks_like_runs(text: str) -> bool:
     return isinstance(data, dict) and "runs" in data
 
 
-Predict = Callable[[Sequence[Case]], Iterable[tuple[Case, dict[str, float] | Unsupported]]]
-
 _CERTAIN = 0.95  # of the roofline, whose experts are chosen uniformly
-_ELSEWHERE = ("op", "train", "rl-step", "adapters", "requests", "observed")  # kinds with predictions of their own
+_REPLAYED = ("requests", "observed")
+_FIRST = ("op", "train", "rl-step", "adapters")
+"""Kinds whose scores come first, in this order; those of servings follow as they stand in the files."""
 
 
 def validate(paths: Iterable[str | Path], calibration: str = "auto") -> Scoreboard:
@@ -114,22 +104,19 @@ def score_cases(
         num_worst: number of worst cases to break down [count].
     """
     if calibration != "auto":
-        from rackline.passes import calibration as find_calibration
-
         find_calibration(calibration)  # a wrong name is an error of the caller, not of each case
     predictor = Predictor(resolver=Resolver(calibration_name=calibration, stacks=dict(stacks or {})))
     scores: list[Score] = []
     unsupported = list(found.unsupported)
     for case in found.cases:
-        if case.kind in ("requests", "observed"):
-            from rackline.validation.observed import served_run
-            from rackline.validation.requests import score_run
-
+        if case.kind in _REPLAYED:
             try:
-                scores += score_run(case, served_run(predictor.resolver, case))
+                scores += requests.score_run(case, observed.served_run(predictor.resolver, case))
             except (RacklineError, ValueError) as error:
                 unsupported.append(Unsupported.of(case, str(error), bad_input=True))
-    for case, values in _predicted(predictor, found.cases):
+    cases = [case for case in found.cases if case.kind not in _REPLAYED]
+    cases.sort(key=lambda case: _FIRST.index(case.kind) if case.kind in _FIRST else len(_FIRST))
+    for case, values in zip(cases, _predicted(predictor, cases), strict=True):
         if isinstance(values, Unsupported):
             unsupported.append(values)
             continue
@@ -211,54 +198,20 @@ def rescored(paths: Iterable[str | Path], texts: Mapping[str, str]) -> Rescored:
     )
 
 
-def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterator[tuple[Case, dict[str, float] | Unsupported]]:
-    for of_kind, predict in _predictions(predictor, cases):
-        yield from _each(predict, of_kind)
-
-
-def _predictions(predictor: Predictor, cases: Sequence[Case]) -> Iterator[tuple[list[Case], Predict]]:
-    """Cases that are predicted together, and what predicts them."""
-    resolver = predictor.resolver
-
-    def of(kind: str) -> list[Case]:
-        return [case for case in cases if case.kind == kind]
-
-    if operations := of("op"):
-        from rackline.validation.op import predict_operations
-
-        yield operations, partial(predict_operations, resolver)
-    if training := of("train"):
-        from rackline.validation.train_cases import predict_training
-
-        yield training, partial(predict_training, resolver)
-    if steps := of("rl-step"):
-        from rackline.validation.rl import predict_rl
-
-        yield steps, partial(predict_rl, resolver)
-    if adapters := of("adapters"):
-        from rackline.validation.adapters import predict_adapters
-
-        yield adapters, partial(predict_adapters, resolver)
-    if others := [case for case in cases if case.kind not in _ELSEWHERE]:
-        yield others, partial(_predict_serving, predictor)
-
-
-def _predict_serving(
-    predictor: Predictor, cases: Sequence[Case]
-) -> Iterator[tuple[Case, dict[str, float] | Unsupported]]:
-    found = list(zip(cases, predictor.predict_all(cases), strict=True))
-    fast = [case for case, values in found if isinstance(values, dict) and _much_faster(case, values)]
-    least = dict(
-        zip(map(id, fast), Predictor(resolver=Resolver(calibration_name="unit")).predict_all(fast), strict=True)
-    )
-    for case, values in found:
-        ideal = least.get(id(case))
-        if isinstance(values, RacklineError):
-            yield case, Unsupported.of(case, str(values), bad_input=True)
-        elif isinstance(ideal, dict) and case.measured["tpot_s"] < _CERTAIN * ideal["tpot_s"]:
-            yield case, Unsupported.of(case, _impossible(case, ideal["tpot_s"]))
+def _predicted(predictor: Predictor, cases: Sequence[Case]) -> Iterator[dict[str, float] | Unsupported]:
+    """Predicted values of each case; the reason where there are none, or where a serving as stated cannot be."""
+    found = predictor.predict_all(cases)
+    both = zip(cases, found, strict=True)
+    fast = [case for case, values in both if isinstance(values, dict) and _much_faster(case, values)]
+    ideal = Predictor(resolver=Resolver(calibration_name="unit")).predict_all(fast)
+    least = {id(case): values["tpot_s"] for case, values in zip(fast, ideal, strict=True) if isinstance(values, dict)}
+    for case, values in zip(cases, found, strict=True):
+        if not isinstance(values, dict):
+            yield Unsupported.of(case, str(values), bad_input=True)
+        elif case.measured.get("tpot_s", math.inf) < _CERTAIN * least.get(id(case), 0.0):
+            yield Unsupported.of(case, _impossible(case, least[id(case)]))
         else:
-            yield case, values
+            yield values
 
 
 def _much_faster(case: Case, values: Mapping[str, float]) -> bool:
@@ -274,17 +227,6 @@ def _impossible(case: Case, least_s: float) -> str:
     )
 
 
-def _each(predict: Predict, cases: Sequence[Case]) -> Iterable[tuple[Case, dict[str, float] | Unsupported]]:
-    """Predict all cases together; where that fails, halves of them, so that one bad case never ends the others."""
-    try:
-        return list(predict(cases))
-    except (RacklineError, ValueError) as error:
-        if len(cases) == 1:
-            return [(cases[0], Unsupported.of(cases[0], str(error), bad_input=True))]
-        half = len(cases) // 2
-        return [*_each(predict, cases[:half]), *_each(predict, cases[half:])]
-
-
 def scores_of(case: Case, values: dict[str, float]) -> list[Score]:
     """One score per measured key, and those that follow: the time of a whole request, power at the measured rate.
 
@@ -292,9 +234,7 @@ def scores_of(case: Case, values: dict[str, float]) -> list[Score]:
     """
     measured = dict(case.measured)
     if case.kind == "train":
-        from rackline.validation.train_cases import measured_step_s
-
-        measured = {"step_s": measured_step_s(case)}
+        measured = {"step_s": train_cases.measured_step_s(case)}
     if case.kind in SERVED and {"tpot_s", "ttft_s"} <= set(measured):
         measured["request_s"] = request_s(case, measured["tpot_s"], measured["ttft_s"])
     for key in MEASURED_KEYS:

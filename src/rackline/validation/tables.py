@@ -1,56 +1,77 @@
-"""Tables (CSV) of measurements: which kind a file is, its rows and cells; fine-tuning steps as cases."""
+"""Tables (CSV) of published runs as cases: fine-tuning steps, steps of reinforcement learning, servers with adapters.
+
+A table is recognised by its columns; a row whose cells cannot be read, or that does not say what was run, is kept as
+unsupported with the reason.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rackline.errors import InputError
 from rackline.validation.cases import Case, Unsupported, case_from
 
 TableRow = dict[str, str]
+Data = dict[str, object]
+Reader = Callable[[TableRow, str], tuple[Data, str]]
+Doubts = tuple[tuple[Callable[[TableRow], bool], str], ...]
+"""(Whether a row cannot be scored, why), in the order in which they are asked."""
 
 
-def has_columns(text: str, columns: Iterable[str]) -> bool:
-    """Whether the head of a CSV file names all of some columns."""
-    return set(text.partition("\n")[0].strip().split(",")) >= set(columns)
-
-
-def table_rows(text: str) -> list[TableRow]:
-    """The rows of a CSV file; a cell that a short row lacks is empty."""
-    return list(csv.DictReader(text.splitlines(), restval=""))
-
-
-def read_rows(
-    path: Path, rows: Iterable[TableRow], kind: str, read: Callable[[TableRow, str, str], Case | Unsupported]
-) -> list[Case | Unsupported]:
-    """Each row as a case; one whose cells cannot be read is kept with the reason, and the file goes on.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTable:
+    """A kind of table.
 
     Args:
-        path: of the table, for places.
-        kind: of the cases.
-        read: (row, id of the case, file and line) → case.
+        columns: that its head names.
+        kind: of its cases.
+        cases: all rows → (row, id of the case) → the case as plain data, and why it cannot be scored, empty if it
+            can; of a row that does not even say what was run, only what was measured.
     """
-    found: list[Case | Unsupported] = []
-    for line, row in enumerate(rows, start=2):
-        case_id, where = f"{path.stem}:{line}", f"{path.name}, line {line}"
-        try:
-            found.append(read(row, case_id, where))
-        except InputError as error:
-            found.append(
-                Unsupported(
-                    case_id=case_id,
-                    kind=kind,
-                    where=where,
-                    cause=str(error),
-                    bad_input=True,
-                    model=row.get("model", ""),
-                    chip=row.get("chip", ""),
-                )
-            )
-    return found
+
+    columns: frozenset[str]
+    kind: str
+    cases: Callable[[Sequence[TableRow]], Reader]
+
+    def fits(self, text: str) -> bool:
+        """Whether the head of a CSV file names the columns of this table."""
+        return set(text.partition("\n")[0].strip().split(",")) >= self.columns
+
+    def read(self, path: Path, text: str, unknown_keys: dict[str, int]) -> list[Case | Unsupported]:
+        """Each row as a case; one whose cells cannot be read is kept with the reason, and the file goes on.
+
+        Args:
+            path: of the table, for places.
+            text: the content of the file; a cell that a short row lacks is empty.
+            unknown_keys: ignored keys → number of cases that have them.
+        """
+        rows = list(csv.DictReader(text.splitlines(), restval=""))
+        case_of, found = self.cases(rows), list[Case | Unsupported]()
+        for line, row in enumerate(rows, start=2):
+            case_id, where = f"{path.stem}:{line}", f"{path.name}, line {line}"
+            lost = Unsupported(case_id=case_id, kind=self.kind, where=where, cause="", bad_input=True)
+            try:
+                data, doubt = case_of(row, case_id)
+                case = case_from(data, where, unknown_keys) if "id" in data else None
+            except InputError as error:
+                known = {key: row.get(key, "") for key in ("model", "chip")}
+                found.append(replace(lost, cause=str(error), **known))
+                continue
+            if case is None:
+                found.append(replace(lost, cause=doubt, bad_input=False, metrics=tuple(data)))
+            else:
+                found.append(Unsupported.of(case, doubt) if doubt and isinstance(case, Case) else case)
+        return found
+
+
+def _doubt(row: TableRow, doubts: Doubts) -> str:
+    """Why a row cannot be scored; empty if it can."""
+    return next((reason for holds, reason in doubts if holds(row)), "")
 
 
 def number(row: TableRow, name: str, otherwise: float | None = None) -> float:
@@ -82,7 +103,7 @@ def whole(row: TableRow, name: str, otherwise: int | None = None) -> int:
     return int(found)
 
 
-_COLUMNS = {"framework", "model", "task", "lora_rank", "chip", "num_chips", "precision", "seq_len", "step_s"}
+_TUNING_COLUMNS = {"framework", "model", "task", "lora_rank", "chip", "num_chips", "precision", "seq_len", "step_s"}
 APART = 0.1
 """How far the two published rates of a row may differ before it is not clear which of them the step had."""
 _STACKS = {"megatron-bridge nemo": "megatron-bridge", "nemo automodel": "automodel", "prime-rl": "prime-rl"}
@@ -107,47 +128,35 @@ DEFAULT_RANK = 8
 """Rank where a table does not state it: that of the LoRA recipes of torchtune and NeMo AutoModel."""
 
 
-def is_tuning_table(text: str) -> bool:
-    """Whether a CSV file has the columns of published fine-tuning steps."""
-    return has_columns(text, _COLUMNS)
+_TUNING_DOUBTS: Doubts = (
+    (
+        lambda row: "per GPU or total" in row["note"] and whole(row, "num_chips") > 1,
+        "the source does not say whether its rate is that of one chip or of all",
+    ),
+    (
+        lambda row: "offload" in row["note"].lower() and not _is_lora(row),
+        "weights or states are offloaded to the host, which training does not know",
+    ),
+    (
+        lambda row: "DeepEP" in row["note"] and not row["ep"].strip("-"),
+        "experts are exchanged by DeepEP, over a number of chips that is not stated",
+    ),
+    (lambda row: _rates_disagree(row), "the published rate and the published step disagree by more than a tenth"),
+)
 
 
-def read_tuning_table(path: Path, text: str, unknown_keys: dict[str, int]) -> list[Case | Unsupported]:
-    """Read a table; rows that do not say what was measured are kept as unsupported, with the reason.
-
-    Args:
-        text: the content of the file.
-        unknown_keys: ignored keys → number of cases that have them.
-    """
-
-    def read(row: TableRow, case_id: str, where: str) -> Case | Unsupported:
-        case, doubt = case_from(_data(row, case_id), where, unknown_keys), _doubt(row)
-        return Unsupported.of(case, doubt) if doubt and isinstance(case, Case) else case
-
-    return read_rows(path, table_rows(text), "train", read)
-
-
-def _doubt(row: TableRow) -> str:
-    """Why a row cannot be scored; empty if it can."""
-    if "per GPU or total" in row["note"] and whole(row, "num_chips") > 1:
-        return "the source does not say whether its rate is that of one chip or of all"
-    if "offload" in row["note"].lower() and not _is_lora(row):
-        return "weights or states are offloaded to the host, which training does not know"
-    if "DeepEP" in row["note"] and not row["ep"].strip("-"):
-        return "experts are exchanged by DeepEP, over a number of chips that is not stated"
+def _rates_disagree(row: TableRow) -> bool:
     given = re.search(r"check seq\*mb\*gpus/step = (\d+)", row["note"])
-    if given and row["tok_per_s_total"]:
-        ratio = number(row, "tok_per_s_total") / float(given.group(1))
-        if abs(ratio - 1.0) > APART:
-            return "the published rate and the published step disagree by more than a tenth"
-    return ""
+    if given is None or not row["tok_per_s_total"]:
+        return False
+    return abs(number(row, "tok_per_s_total") / float(given.group(1)) - 1.0) > APART
 
 
 def _is_lora(row: TableRow) -> bool:
     return "lora" in row["task"].lower()
 
 
-def _data(row: TableRow, case_id: str) -> dict[str, object]:
+def _tuning_data(row: TableRow, case_id: str) -> dict[str, object]:
     label = row["framework"].lower()
     stack = next((name for start, name in _STACKS.items() if label.startswith(start)), label.partition(" ")[0])
     version = re.search(r"\d+\.\d+", row["framework"])
@@ -162,7 +171,7 @@ def _data(row: TableRow, case_id: str) -> dict[str, object]:
         "id": case_id,
         "kind": "train",
         "task": row["task"],
-        "model": _model(row["model"]),
+        "model": _tuned_model(row["model"]),
         "chip": row["chip"],
         "num_chips": chips,
         "stack": "torch-fsdp-2" if row["attention"] == "flash_attention_2" else stack,
@@ -174,7 +183,7 @@ def _data(row: TableRow, case_id: str) -> dict[str, object]:
         "seq_len": whole(row, "seq_len"),
         "recompute": _recompute(row, stack),
         "source": row["source"],
-        "measured": _measured(row),
+        "measured": _tuning_measured(row),
     }
     if "pack" in (row["data"] + row["note"] + row["task"]).lower() or stack == "torchtune":
         data["packed_len"] = SQUAD_LEN
@@ -190,7 +199,7 @@ def _data(row: TableRow, case_id: str) -> dict[str, object]:
 _LAYOUT = {"tp": "tp", "pp": "pp", "cp": "cp", "virtual_pp": "vp", "ep": "ep"}
 
 
-def _model(name: str) -> str:
+def _tuned_model(name: str) -> str:
     found = name.lower()
     for pattern, written in _NAMES:
         found = re.sub(pattern, written, found.strip(" -"))
@@ -205,9 +214,299 @@ def _recompute(row: TableRow, stack: str) -> str:
     return "unknown"
 
 
-def _measured(row: TableRow) -> dict[str, float]:
+def _tuning_measured(row: TableRow) -> dict[str, float]:
     if row["step_s"]:
         return {"step_s": number(row, "step_s")}
     return {
         "tokens_per_s_per_chip": number(row, "tok_per_s_per_gpu" if row["tok_per_s_per_gpu"] else "tok_per_s_total")
     }
+
+
+def _tuning_cases(rows: Sequence[TableRow]) -> Reader:
+    return lambda row, case_id: (_tuning_data(row, case_id), _doubt(row, _TUNING_DOUBTS))
+
+
+_RL_COLUMNS = {"framework", "algorithm", "mode", "gen_chips", "train_chips", "mean_seq_len", "step_s"}
+_SAME = ("model", "algorithm", "mode", "chip", "num_chips", "precision")
+"""Columns of a configuration, of which the newest release is scored."""
+PROMPT_LEN = 150.0
+"""Tokens of a problem of OpenMathInstruct-2 in its prompt (assumed; tables state prompt and answer together)."""
+SPREAD = 0.6
+"""Standard deviation of the answer lengths over their mean (assumed; tables state mean and cut)."""
+MEMORY_FRACTION = 0.6
+"""vllm_cfg.gpu_memory_utilization of the configurations that the recipes build on
+(github.com/NVIDIA-NeMo/RL, examples/configs/grpo_math_1B.yaml)."""
+
+
+def _rl_cases(rows: Sequence[TableRow]) -> Reader:
+    """Of one configuration the newest release is scored, the others are named."""
+    newest = {tuple(row[name] for name in _SAME): row for row in sorted(rows, key=_version)}
+
+    def case(row: TableRow, case_id: str) -> tuple[Data, str]:
+        is_newest = newest[tuple(row[name] for name in _SAME)] is row
+        return _rl_data(row, case_id), "" if is_newest else "a newer release of the same configuration is scored"
+
+    return case
+
+
+def _version(row: TableRow) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", row["framework"]))
+
+
+def _rl_data(row: TableRow, case_id: str) -> dict[str, object]:
+    tp, cp, ep, pp = _degrees(row)
+    lag = re.match(r"(\d+)-step", row["mode"])
+    alone = row["colocated"] == "no"
+    total, longest = number(row, "mean_seq_len"), number(row, "max_seq_len")
+    data: dict[str, object] = {
+        "id": case_id,
+        "kind": "rl-step",
+        "model": row["model"],
+        "chip": row["chip"],
+        "num_chips": whole(row, "num_chips"),
+        "stack": re.sub(r" v[\d.]+", "", row["framework"]).lower().replace(" ", "-"),
+        "stack_version": ".".join(map(str, _version(row))),
+        "precision": "fp8" if "FP8" in row["precision"] else "bf16",
+        "engine": "vllm",
+        "algorithm": row["algorithm"].lower(),
+        "mode": ("one-step-off" if lag.group(1) == "1" else "async") if lag else "sync",
+        "in_flight": row["in_flight_weight_update"] == "True",
+        "prompts": whole(row, "prompts_per_step"),
+        "generations": whole(row, "gens_per_prompt"),
+        "trained": whole(row, "samples_per_step"),
+        "input_len": PROMPT_LEN,
+        "output_len": total - PROMPT_LEN,
+        "longest": longest - PROMPT_LEN,
+        "output_spread": SPREAD,
+        "memory_fraction": MEMORY_FRACTION,
+        "layout": {"tp": tp, "cp": cp, "ep": ep, "pp": pp},
+        "gen_layout": {"tp": whole(row, "gen_tp"), "pp": whole(row, "gen_pp", 1)},
+        "micro_batch": whole(row, "train_micro_batch", 1),
+        "log_prob_batch": whole(row, "logprob_batch", 1),
+        "train_batch": whole(row, "train_global_batch" if row["train_global_batch"] else "samples_per_step"),
+        "recompute": "full" if row["act_ckpt"] == "True" else "none",
+        "source": row["source"],
+        "measured": {"rl_step_s": number(row, "step_s")},
+    }
+    if lag:
+        data["staleness"] = int(lag.group(1))
+    if alone:
+        data["gen_chips"] = whole(row, "gen_chips")
+    return data
+
+
+def _degrees(row: TableRow) -> tuple[int, int, int, int]:
+    """Parallel degrees of training: tp, cp, ep, pp; 1 each where the recipe states none."""
+    cell = row["recipe_train_tp_cp_ep_pp"]
+    found = re.fullmatch(r"\[(\d+), *(\d+), *(\d+), *(\d+)\]", cell.strip() or "[1, 1, 1, 1]")
+    if found is None:
+        raise InputError(
+            what="recipe_train_tp_cp_ep_pp", given=cell, allowed="[tp, cp, ep, pp]", nearest="[1, 1, 1, 1]"
+        )
+    tp, cp, ep, pp = (int(part) for part in found.groups())
+    return tp, cp, ep, pp
+
+
+_RL_PARTS_COLUMNS = {"framework", "gen_s", "logprob_s", "ref_s", "train_s", "refit_s", "max_response_len", "colocated"}
+MEAN_SHARE = 0.25
+"""Mean answer over the longest, where the mean is not published (assumed: that of a reasoning run, cut at 8,192)."""
+_RECIPES: dict[tuple[str, str], dict[str, object]] = {
+    ("NeMo RL v0.3", "llama-3.1-70b"): {
+        "prompts": 64,
+        "generations": 32,
+        "longest": 4096 - PROMPT_LEN,
+        "train_batch": 512,
+        "log_prob_batch": 4,
+        "layout": {"tp": 4, "pp": 4},
+        "gen_layout": {"tp": 4},
+    }
+}
+"""Settings of the release's recipe (github.com/NVIDIA-NeMo/RL, examples/configs/grpo_math_70B_megatron.yaml)."""
+_PARTS = {"rollouts_s": "gen_s", "old_log_probs_s": "logprob_s", "reference_log_probs_s": "ref_s",
+          "updates_s": "train_s", "transfer_s": "refit_s", "rl_step_s": "step_s"}  # fmt: skip
+
+
+_RL_DOUBTS: Doubts = (
+    (
+        lambda row: not row["chip"] or row["chip"].startswith("not stated") or row["model"] == "not stated",
+        "the source does not state model and chip",
+    ),
+    (lambda row: row["train_engine"] == "DTensor", "updates by DTensor, whose steps are not known"),
+    (
+        lambda row: not row["prompts_per_step"] and not _recipe(row),
+        "the source does not state how many answers a step has",
+    ),
+    (
+        lambda row: not row["mean_response_len"] and not row["max_response_len"] and not _recipe(row),
+        "the source does not state how long answers are",
+    ),
+    (lambda row: "agentic" in row["algorithm"], "agents whose tools take most of the time"),
+)
+
+
+def _recipe(row: TableRow) -> Data:
+    return _RECIPES.get((row["framework"], row["model"]), {}) if row["train_engine"] != "DTensor" else {}
+
+
+def _rl_measured(row: TableRow) -> dict[str, float]:
+    found = {name: number(row, column) for name, column in _PARTS.items() if row[column]}
+    if row["framework"].startswith("NeMo") and "old_log_probs_s" in found:  # policy and reference together
+        found = {name.replace("old_log_probs_s", "log_probs_s"): value for name, value in found.items()}
+    return found
+
+
+def _rl_parts_data(row: TableRow, case_id: str, recipe: dict[str, object]) -> dict[str, object]:
+    longest = number(row, "max_response_len", 0.0)
+    alone = row["colocated"] == "no"
+    data: dict[str, object] = {
+        "id": case_id,
+        "kind": "rl-step",
+        "model": row["model"].removesuffix("-base"),
+        "chip": row["chip"].split(" ")[0],
+        "num_chips": whole(row, "num_chips"),
+        "stack": row["framework"].lower().split(" v")[0].replace(" ", "-"),
+        "precision": "bf16",
+        "engine": "vllm",
+        "algorithm": row["algorithm"].lower().split(" ")[0],
+        "mode": "async" if row["sync"] == "async" else "sync",
+        "input_len": number(row, "mean_prompt_len", PROMPT_LEN),
+        "output_len": number(row, "mean_response_len", MEAN_SHARE * longest),
+        "output_spread": SPREAD,
+        "memory_fraction": MEMORY_FRACTION,
+        "source": row["source"],
+        "measured": _rl_measured(row),
+    }
+    if not recipe:
+        data |= {
+            "prompts": whole(row, "prompts_per_step"),
+            "generations": whole(row, "gens_per_prompt"),
+            "longest": longest,
+        }
+    if not row["mean_response_len"]:
+        data["assumed"] = ["output_len"]
+    if row["sync"] == "async":
+        data |= {"staleness": 1, "partial": "partial" in row["mode"]}
+    if alone:
+        data["gen_chips"] = whole(row, "gen_chips")
+    return data | recipe
+
+
+def _rl_parts_cases(rows: Sequence[TableRow]) -> Reader:
+    """Parts of steps; rows that do not say what was run are named."""
+
+    def case(row: TableRow, case_id: str) -> tuple[Data, str]:
+        doubt = _doubt(row, _RL_DOUBTS)
+        return (dict(_rl_measured(row)) if doubt else _rl_parts_data(row, case_id, _recipe(row))), doubt
+
+    return case
+
+
+_ADAPTER_COLUMNS = ("system", "setting", "lora_ranks", "num_adapters", "alpha", "req_rate", "cv", "throughput_req_s")
+_ADAPTER_MODELS = {"llama-7b": "llama-2-7b", "llama-13b": "llama-2-13b"}
+"""LLaMA's first models have the shapes of the second."""
+_ADAPTER_CHIPS = {"a10g": "a10g", "a100-40": "a100-sxm-40gb", "a100-80": "a100-sxm-80gb"}
+_POOL_TOKENS = {
+    ("S1", "a10g"): 14500,
+    ("S2", "a10g"): 14500,
+    ("S4", "a100-40"): 14000,
+    ("S1", "a100-80"): 125000,
+    ("S2", "a100-80"): 125000,
+    ("S4", "a100-80"): 65000,
+}
+"""Tokens of the pool that caches and adapters share: --num-token of the commands beside the published results
+(github.com/S-LoRA/S-LoRA, benchmarks/paper/*/exp_cmds*.sh)."""
+_OTHERS = {
+    "abort": "drops requests that would be late",
+    "bmm": "pads adapters to one rank and multiplies them in batches, an ablation",
+    "lifo": "serves the newest requests first",
+    "no_mem": "keeps adapters outside of the pool, an ablation",
+    "peft": "serves one adapter at a time",
+    "pets": "batches by another scheduler",
+    "vllm": "runs a server for each adapter",
+    "ablation_cluster": "batches requests of the same adapters, and the chip is not stated",
+    "ablation_merge": "merges adapters into the weights",
+}
+
+
+def _adapter_cases(rows: Sequence[TableRow]) -> Reader:
+    """Runs of other systems, and those that do not say what was run, are named with the reason.
+
+    The throughput over that of the run with the fewest adapters (at least one) of the same setting, chip, rate and
+    burstiness is a measurement of its own.
+    """
+    fewest: dict[tuple[str, ...], TableRow] = {}
+    for row in rows:
+        with suppress(InputError):  # told with its row
+            if not _doubt(row, _ADAPTER_DOUBTS) and whole(row, "num_adapters") >= 1:
+                first = fewest.get(_group(row), row)
+                fewest[_group(row)] = min(first, row, key=lambda one: whole(one, "num_adapters"))
+
+    def case(row: TableRow, case_id: str) -> tuple[Data, str]:
+        doubt, first = _doubt(row, _ADAPTER_DOUBTS), fewest.get(_group(row))
+        return _adapter_data(row, case_id, None if doubt or first is row else first), doubt
+
+    return case
+
+
+def _group(row: TableRow) -> tuple[str, ...]:
+    return tuple(row[name] for name in ("setting", "chip", "req_rate", "cv"))
+
+
+_ADAPTER_DOUBTS: Doubts = (
+    *((lambda row, system=system: row["system"] == system, reason) for system, reason in _OTHERS.items()),
+    (
+        lambda row: row["system"] == "ablation_mem" and not row["variant"].endswith("_dm.jsonl"),
+        _OTHERS["no_mem"],
+    ),
+    (lambda row: row["used_in_paper"] != "yes", "a run that the paper does not use"),
+    (
+        lambda row: (row["setting"], row["chip"]) not in _POOL_TOKENS,
+        "requests are those of a service that is not published",
+    ),
+    (lambda row: number(row, "alpha") != 1.0, "requests choose adapters by another law"),
+)
+
+
+def _ranks(row: TableRow) -> float:
+    """Mean rank: the ranks of a setting in turn, from the first."""
+    ranks = [int(rank) for rank in row["lora_ranks"].split(",") if rank.strip().isdigit()]
+    number = whole(row, "num_adapters", 0)
+    return sum(ranks[index % len(ranks)] for index in range(number)) / number if ranks and number else 0.0
+
+
+def _adapter_data(row: TableRow, case_id: str, fewest: TableRow | None) -> dict[str, object]:
+    measured = {"requests_per_s": number(row, "throughput_req_s")}
+    data: dict[str, object] = {
+        "id": case_id,
+        "kind": "adapters",
+        "model": _ADAPTER_MODELS.get(row["model"], row["model"]),
+        "chip": _ADAPTER_CHIPS.get(row["chip"], row["chip"] or "-"),
+        "num_chips": 1,
+        "stack": row["system"],
+        "precision": "bf16",
+        "request_rate": number(row, "req_rate", 1.0),
+        "arrival_cv": number(row, "cv", 1.0),
+        "duration_s": number(row, "duration_s", 1.0),
+        "shortest": 8,
+        "longest": 512,
+        "kv_tokens": _POOL_TOKENS.get((row["setting"], row["chip"]), 1),
+        "source": row["source"],
+        "measured": measured,
+    }
+    if whole(row, "num_adapters", 0):
+        data |= {"adapters": whole(row, "num_adapters"), "rank": _ranks(row)}
+    if fewest is not None and whole(row, "num_adapters", 0) > 1:
+        data["fewest"] = {
+            "adapters": whole(fewest, "num_adapters"),
+            "rank": round(_ranks(fewest)),
+            "duration_s": int(number(fewest, "duration_s")),
+        }
+        measured["over_fewest_adapters"] = measured["requests_per_s"] / number(fewest, "throughput_req_s")
+    return data
+
+
+TUNING = PublishedTable(columns=frozenset(_TUNING_COLUMNS), kind="train", cases=_tuning_cases)
+RL_STEPS = PublishedTable(columns=frozenset(_RL_COLUMNS), kind="rl-step", cases=_rl_cases)
+RL_PARTS = PublishedTable(columns=frozenset(_RL_PARTS_COLUMNS), kind="rl-step", cases=_rl_parts_cases)
+ADAPTERS = PublishedTable(columns=frozenset(_ADAPTER_COLUMNS), kind="adapters", cases=_adapter_cases)
+TABLES = (TUNING, RL_STEPS, RL_PARTS, ADAPTERS)

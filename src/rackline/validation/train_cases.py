@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from rackline.training.runs import RECOMPUTE, Runs, TrainLayout
 from rackline.training.stack import TrainingStack, lookup, training_stack
 from rackline.training.step import StepParts, Times, step_parts, step_time
 from rackline.training.system import LORA_TARGETS, MicroBatch, TrainingSystem
-from rackline.validation.cases import Case, Unsupported
+from rackline.validation.cases import Case
 from rackline.validation.resolve import Resolver, model_key
 
 _COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "moe_tp", "dp", "fsdp")
@@ -273,9 +273,9 @@ _TUNED = ("lora_rank", "lora_targets", "frozen", "packed_len")
 """Keys of fine-tuning, by which steps differ beside their layout."""
 
 
-def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCases | None, tuple[Unsupported, ...]]:
-    """(prepared cases, None if there are none; cases that cannot be predicted, with the reason)."""
-    unsupported: list[Unsupported] = []
+def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCases | None, dict[int, RacklineError]]:
+    """(prepared cases, None if there are none; `id` of each case that cannot be predicted, with the reason)."""
+    lost: dict[int, RacklineError] = {}
     systems: dict[tuple[object, ...], TrainingSystem] = {}
     groups: dict[tuple[object, ...], list[tuple[Case, TrainLayout, float]]] = {}
     for case in cases:
@@ -286,9 +286,9 @@ def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCa
             groups.setdefault(key, []).append(ready)
             systems[key] = system
         except RacklineError as error:
-            unsupported.append(Unsupported.of(case, str(error), bad_input=True))
+            lost[id(case)] = error
     if not groups:
-        return None, tuple(unsupported)
+        return None, lost
     flat = [(systems[key], str(key[0]), *one) for key, group in groups.items() for one in group]
     chips = [system.cluster.chip for system, *_ in flat]
     found = TrainCases(
@@ -305,7 +305,7 @@ def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCa
         grace=np.array([chip.grace for chip in chips]),
         measured_s=np.array([measured_s for *_, measured_s in flat]),
     )
-    return found, tuple(unsupported)
+    return found, lost
 
 
 def _system_key(resolver: Resolver, case: Case) -> tuple[object, ...]:
@@ -359,16 +359,11 @@ def find_stack(name: str) -> TrainingStack:
     return training_stack(name if name in ("unit", *names("training_stacks")) else "")
 
 
-def predict_training(
-    resolver: Resolver, cases: Sequence[Case]
-) -> Iterator[tuple[Case, dict[str, float] | Unsupported]]:
+def predict_training(resolver: Resolver, cases: Sequence[Case]) -> list[dict[str, float] | RacklineError]:
     """Step time of each case under its own training stack [s]; every measured key is scored as `step_s`."""
-    ready, unsupported = prepare_training(resolver, cases)
-    for one, step_s in zip(ready.cases, shipped_steps(ready), strict=True) if ready is not None else ():
-        yield one, {"step_s": step_s}
-    by_place = {(case.case_id, case.where): case for case in cases}
-    for lost in unsupported:
-        yield by_place[lost.case_id, lost.where], lost
+    ready, lost = prepare_training(resolver, cases)
+    steps = {} if ready is None else dict(zip(map(id, ready.cases), shipped_steps(ready), strict=True))
+    return [lost[id(case)] if id(case) in lost else {"step_s": steps[id(case)]} for case in cases]
 
 
 def shipped_steps(ready: TrainCases) -> list[float]:
