@@ -12,9 +12,12 @@ from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
-from rackline.validation.forms import FORMS, Problem, find_problem, known_keys
+from rackline.errors import RacklineError
+from rackline.validation.forms import FORMS, find_problem, known_keys
 
 Layout = Mapping[str, int | str]
+Predicted = dict[str, float] | RacklineError | ValueError
+"""Predicted values by measured key, or the error that explains why there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,17 +141,19 @@ def read_line(line: str, where: str, unknown_keys: dict[str, int] | None = None)
     >>> read_line('{"id": "a", "kind": "serve"', "x.jsonl, line 3").reason
     'x.jsonl, line 3: line: got a truncated or broken JSON object (column 28), allowed: one complete JSON object'
     """
+
+    def refused(given: str) -> Unsupported:
+        cause = f"line: got {given}, allowed: one complete JSON object"
+        return Unsupported(case_id=where, kind="unknown", where=where, cause=cause, bad_input=True)
+
     try:
         data: object = json.loads(line)
     except json.JSONDecodeError as error:
-        cause = f"line: got a truncated or broken JSON object (column {error.colno}), allowed: one complete JSON object"
-        return Unsupported(case_id=where, kind="unknown", where=where, cause=cause, bad_input=True)
+        return refused(f"a truncated or broken JSON object (column {error.colno})")
     except (ValueError, RecursionError):
-        cause = "line: got JSON that cannot be read, allowed: one complete JSON object"
-        return Unsupported(case_id=where, kind="unknown", where=where, cause=cause, bad_input=True)
+        return refused("JSON that cannot be read")
     if not isinstance(data, dict):
-        problem = Problem(what="line", given=type(data).__name__, allowed="one complete JSON object")
-        return Unsupported(case_id=where, kind="unknown", where=where, cause=str(problem), bad_input=True)
+        return refused(repr(type(data).__name__))
     return case_from(cast("dict[str, object]", data), where, {} if unknown_keys is None else unknown_keys)
 
 
@@ -252,7 +257,7 @@ class Launched:
     precision_detail: str = ""
     offline: bool = False
     max_batched_tokens: int | None = None
-    batch_wait_steps: int = 0
+    batch_wait_steps: int | None = None
     lengths: tuple[str, ...] = ()
     tp_below: int = 0
 
@@ -366,16 +371,16 @@ def _lengths_of(case: Case) -> str:
 def known_sources() -> tuple[Source, ...]:
     """All entries."""
     text = (resources.files("rackline.validation") / _FILE).read_text(encoding="utf-8")
-    found: list[Source] = []
-    for entry in tomllib.loads(text)["source"]:
-        values: dict[str, Any] = dict(entry)
-        urls = tuple(str(url) for url in values.pop("urls"))
-        rows: list[dict[str, Any]] = values.pop("launched", [])
-        for row in rows:
-            row |= {key: tuple(row[key]) for key in ("chips", "lengths") if key in row}
-        launched = tuple(Launched(**row) for row in rows)
-        found.append(Source(urls=urls, launched=launched, **values))
-    return tuple(found)
+    return tuple(
+        Source(
+            launched=tuple(Launched(**_with_tuples(row)) for row in entry.pop("launched", ())), **_with_tuples(entry)
+        )
+        for entry in tomllib.loads(text)["source"]
+    )
+
+
+def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(cast("list[Any]", one)) if isinstance(one, list) else one for key, one in values.items()}
 
 
 def published() -> Path:

@@ -12,7 +12,6 @@ import numpy as np
 
 from rackline.bands.bands import ANY, COVERAGE, LIMITED, SHARES, Band, Evidence, Key, find_band, shipped_bands
 from rackline.catalog.index import stack_name
-from rackline.errors import RacklineError
 from rackline.fitting.solver import groups_of, leave_out
 from rackline.hardware import ChipPower
 from rackline.passes.features import Array
@@ -432,8 +431,8 @@ def joules_scores(path: Path) -> Iterator[Score]:
     cases = [case for case in read_cases([path]).cases if JOULES in case.measured]
     prepared: list[tuple[PowerCase, float]] = []
     for case, values in zip(cases, predictor.predict_all(cases), strict=True):
-        one = None if isinstance(values, RacklineError) else predictor.power(case)
-        if one is not None and not isinstance(values, RacklineError):
+        one = predictor.power(case) if isinstance(values, dict) else None
+        if one is not None and isinstance(values, dict):
             prepared.append((one, values["output_tokens_per_s"]))
     groups = groups_of(shape_of(one.case.model) for one, _ in prepared)
 

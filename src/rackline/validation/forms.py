@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, assert_never, cast
+from typing import Any, Literal, cast
 
-from rackline.errors import nearest_names
+from rackline.errors import InputError, nearest_names
 from rackline.fitting.tables import FORMATS as OPERATIONS
 
 Shape = Literal[
@@ -231,43 +231,6 @@ FORMS: dict[str, Form] = {
     ),
 }
 
-_SHAPES = {
-    "text": "a text",
-    "version": "a text",
-    "count": "a whole number of at least 1",
-    "length": "a number of tokens above 0",
-    "prompt": "a number of tokens, 0 where generation starts from nothing",
-    "number": "a number above 0",
-    "share": "a number above 0 and at most 1",
-    "words": "a list of texts",
-    "table": "an object",
-    "tables": "a list of objects",
-    "counts": "an object of whole numbers of at least 1",
-    "detail": "an object or a text such as kv=bf16",
-    "flag": "true or false",
-    "pool": "an object with workers, a whole number of at least 1, and layout, an object of such numbers",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Why a case is invalid: the key, what was given, what is allowed."""
-
-    what: str
-    given: object
-    allowed: str
-    nearest: str = ""
-
-    def __str__(self) -> str:
-        """One line in the format of all error messages."""
-        near = f"; nearest: {self.nearest}" if self.nearest else ""
-        return f"{self.what}: got {_shown(self.given)}, allowed: {self.allowed}{near}"
-
-
-def _shown(given: object) -> str:
-    text = repr(given)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
 
 def is_number(value: object) -> bool:
     """Whether a value is a finite number above 0, and not a Boolean."""
@@ -276,65 +239,80 @@ def is_number(value: object) -> bool:
 
 def fits(value: object, shape: Shape) -> bool:
     """Whether a value has the shape of its key."""
-    match shape:
-        case "text":
-            return isinstance(value, str) and bool(value.strip())
-        case "version":
-            return isinstance(value, str | int | float)
-        case "length":
-            return is_number(value) and cast("float", value) <= _MOST
-        case "prompt":
-            return value == 0 or fits(value, "length")
-        case "count":
-            return is_number(value) and cast("float", value) <= _MOST and float(cast("float", value)).is_integer()
-        case "number":
-            return is_number(value)
-        case "share":
-            return is_number(value) and cast("float", value) <= 1.0
-        case "words":
-            return isinstance(value, list) and all(isinstance(one, str) for one in cast("list[object]", value))
-        case "flag":
-            return isinstance(value, bool)
-        case "detail":
-            return isinstance(value, str | dict)
-        case "table":
-            return isinstance(value, dict)
-        case "tables":
-            return isinstance(value, list) and all(isinstance(one, dict) for one in cast("list[object]", value))
-        case "pool":
-            pool = cast("dict[str, object]", value) if isinstance(value, dict) else {}
-            return (
-                set(pool) == {"workers", "layout"} and fits(pool["workers"], "count") and fits(pool["layout"], "counts")
-            )
-        case "counts":
-            if not isinstance(value, dict):
-                return False
-            entries = cast("dict[str, object]", value)
-            return all(isinstance(v, str) or fits(v, "count") for v in entries.values())
-    assert_never(shape)
+    return _SHAPES[shape][1](value)
 
 
-def find_problem(data: Mapping[str, object]) -> Problem | None:
-    """The first problem of a case, or None.
+def _is_count(value: Any) -> bool:
+    return is_number(value) and value <= _MOST and float(value).is_integer()
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(one, str) or _is_count(one) for one in cast("dict[str, object]", value).values()
+    )
+
+
+def _is_pool(value: Any) -> bool:
+    pool = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    return set(pool) == {"workers", "layout"} and _is_count(pool["workers"]) and _are_counts(pool["layout"])
+
+
+def _is_list_of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(isinstance(one, kind) for one in cast("list[object]", value))
+
+
+_SHAPES: Mapping[Shape, tuple[str, Callable[[Any], bool]]] = {
+    "text": ("a text", lambda value: isinstance(value, str) and bool(value.strip())),
+    "version": ("a text", lambda value: isinstance(value, str | int | float)),
+    "count": ("a whole number of at least 1", _is_count),
+    "length": ("a number of tokens above 0", lambda value: is_number(value) and value <= _MOST),
+    "prompt": (
+        "a number of tokens, 0 where generation starts from nothing",
+        lambda value: value == 0 or fits(value, "length"),
+    ),
+    "number": ("a number above 0", is_number),
+    "share": ("a number above 0 and at most 1", lambda value: is_number(value) and value <= 1.0),
+    "words": ("a list of texts", _is_list_of(str)),
+    "table": ("an object", lambda value: isinstance(value, dict)),
+    "tables": ("a list of objects", _is_list_of(dict)),
+    "counts": ("an object of whole numbers of at least 1", _are_counts),
+    "detail": ("an object or a text such as kv=bf16", lambda value: isinstance(value, str | dict)),
+    "flag": ("true or false", lambda value: isinstance(value, bool)),
+    "pool": ("an object with workers, a whole number of at least 1, and layout, an object of such numbers", _is_pool),
+}
+"""Shape → what it is in words, and whether a value has it."""
+
+
+def unknown_name(
+    what: str, given: object, known: Iterable[str], kind: type[InputError] = InputError, where: str = ""
+) -> InputError:
+    """The error that a name is none of those known, with the nearest of them."""
+    names = list(known)
+    near = nearest_names(given, names, 1) if isinstance(given, str) else []
+    return kind(what=what, given=given, allowed=", ".join(names), where=where, nearest=next(iter(near), None))
+
+
+def find_problem(data: Mapping[str, object]) -> InputError | None:
+    """The first problem of a case, or None: the key, what was given, what is allowed.
 
     Args:
         data: the parsed JSON object of one line.
     """
     kind = data.get("kind")
+    if "kind" not in data:
+        return InputError(what="kind", given="no such key", allowed=", ".join(FORMS))
     if not isinstance(kind, str) or kind not in FORMS:
-        near = nearest_names(kind, FORMS, 1) if isinstance(kind, str) else []
-        given = kind if "kind" in data else "no such key"
-        return Problem(what="kind", given=given, allowed=", ".join(FORMS), nearest="".join(near))
+        return unknown_name("kind", kind, FORMS)
     form = FORMS[kind]
     shapes = known_keys(kind)
     for key in ("id", *form.required):
         if data.get(key) is None:
-            return Problem(what=key, given="nothing", allowed=f"{_SHAPES[shapes[key]]} (required for {kind})")
+            return InputError(what=key, given="nothing", allowed=f"{_SHAPES[shapes[key]][0]} (required for {kind})")
     for key, value in data.items():
         if key in shapes and value is not None and not fits(value, shapes[key]):
-            return Problem(what=key, given=value, allowed=_SHAPES[shapes[key]])
+            return InputError(what=key, given=value, allowed=_SHAPES[shapes[key]][0])
     if kind not in ("op", "requests", "observed") and not any(data.get(k) for k in ("model", "config", "architecture")):
-        return Problem(what="model", given="nothing", allowed="a name, or config, or architecture")
+        return InputError(what="model", given="nothing", allowed="a name, or config, or architecture")
     return _measured_problem(data, form) or _kind_problem(kind, data)
 
 
@@ -344,29 +322,29 @@ def known_keys(kind: str) -> Mapping[str, Shape]:
     return {**_COMMON, **FORMS[kind].required, **FORMS[kind].optional}
 
 
-def _measured_problem(data: Mapping[str, object], form: Form) -> Problem | None:
+def _measured_problem(data: Mapping[str, object], form: Form) -> InputError | None:
     if not form.measured:
         return None
     measured = data.get("measured")
     allowed = ", ".join(form.measured)
     if not isinstance(measured, dict):
-        return Problem(what="measured", given="nothing", allowed=f"an object with any of {allowed}")
+        return InputError(what="measured", given="nothing", allowed=f"an object with any of {allowed}")
     table = cast("dict[str, object]", measured)
     for key, value in table.items():
         if key not in form.measured:
             meant = next((known for known in form.measured if _same_quantity(key, known)), None)
             if meant is not None:
-                return Problem(what=f"measured.{key}", given=key, allowed=f"{meant}, in SI units", nearest=meant)
+                return InputError(what=f"measured.{key}", given=key, allowed=f"{meant}, in SI units", nearest=meant)
             continue
         if not is_number(value):
-            return Problem(what=f"measured.{key}", given=value, allowed="a plain number above 0, in SI units")
+            return InputError(what=f"measured.{key}", given=value, allowed="a plain number above 0, in SI units")
         limit = form.measured[key]
         if float(cast("float", value)) > limit:
-            return Problem(
+            return InputError(
                 what=f"measured.{key}", given=value, allowed=f"at most {limit:g}, in SI units (another unit?)"
             )
     if not any(key in form.measured for key in table):
-        return Problem(what="measured", given=", ".join(table) or "nothing", allowed=f"any of {allowed}")
+        return InputError(what="measured", given=", ".join(table) or "nothing", allowed=f"any of {allowed}")
     return None
 
 
@@ -381,26 +359,25 @@ def _same_quantity(key: str, known: str) -> bool:
     return ending is not None and key.lower() in {known.removesuffix(ending) + unit for unit in _UNITS}
 
 
-def _kind_problem(kind: str, data: Mapping[str, object]) -> Problem | None:
+def _kind_problem(kind: str, data: Mapping[str, object]) -> InputError | None:
     if kind == "op":
         op = str(data["op"])
         if op not in OPERATIONS:
-            near = nearest_names(op, OPERATIONS, 1)
-            return Problem(what="op", given=op, allowed=", ".join(OPERATIONS), nearest="".join(near))
+            return unknown_name("op", op, OPERATIONS)
         missing = next((name for name in OPERATIONS[op].columns if data.get(name) is None), None)
-        return (missing and Problem(what=missing, given="nothing", allowed=f"a value (required for {op})")) or None
+        return (missing and InputError(what=missing, given="nothing", allowed=f"a value (required for {op})")) or None
     measured = cast("dict[str, float]", data.get("measured"))
     output_len = cast("float | None", data.get("output_len"))
     if kind == "static-batch":
         if output_len is None and ("token_s" in measured or "total_s" in measured):
-            return Problem(what="output_len", given="nothing", allowed="a number above 0, for token_s and total_s")
+            return InputError(what="output_len", given="nothing", allowed="a number above 0, for token_s and total_s")
         parts = measured.get("prefill_s", 0.0) + ((output_len or 1.0) - 1.0) * measured.get("token_s", 0.0)
         if "total_s" in measured and parts > 1.5 * measured["total_s"]:
-            return Problem(
+            return InputError(
                 what="measured.total_s",
                 given=measured["total_s"],
                 allowed="about prefill_s + (output_len - 1) token_s, all in seconds",
             )
     elif kind in ("serve", "serve-disaggregated", "max-throughput") and output_len is not None and output_len < 2:
-        return Problem(what="output_len", given=output_len, allowed="at least 2 tokens")
+        return InputError(what="output_len", given=output_len, allowed="at least 2 tokens")
     return None

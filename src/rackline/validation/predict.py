@@ -24,7 +24,7 @@ from rackline.serving.stack import Stack
 from rackline.serving.steady import median_step_s, steady_state
 from rackline.serving.workload import Workloads
 from rackline.simulation import CacheConfig, Lengths, Requests, open_arrivals, pool_of, simulate
-from rackline.validation.cases import Case, requests_of, rounds_of, source_of
+from rackline.validation.cases import Case, Predicted, requests_of, rounds_of, source_of
 from rackline.validation.power import PowerCase, has_power, power_case, single_numbers
 from rackline.validation.resolve import Resolver
 from rackline.validation.speculation import speculation_of
@@ -32,8 +32,6 @@ from rackline.validation.speculation import speculation_of
 with late:
     from rackline.validation import op, requests, rl, train_cases
 
-Predicted = dict[str, float] | RacklineError | ValueError
-"""Values by measured key, or the error that explains why there are none."""
 FIXED, LONG_TAIL = "fixed", "lognormal"
 # Mean length over the nominal one.
 LENGTH_SHARES = {FIXED: 1.0, "uniform_0.8_1.0": 0.9, LONG_TAIL: 1.0}

@@ -360,10 +360,10 @@ def _predicted(cases: Iterable[Case], predictor: Predictor) -> tuple[list[Score]
     unsupported: list[Unsupported] = []
     asked = list(cases)
     for case, values in zip(asked, predictor.predict_all(asked), strict=True):
-        if isinstance(values, RacklineError):
-            unsupported.append(Unsupported.of(case, str(values), bad_input=True))
-        else:
+        if isinstance(values, dict):
             scores += scores_of(case, values)
+        else:
+            unsupported.append(Unsupported.of(case, str(values), bad_input=True))
     return scores, unsupported
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from operator import attrgetter
+from typing import Any, TypeVar, cast
 
 from rackline import arch
 from rackline.arch import AnyModel, GroupedQueryAttention, Model
@@ -19,7 +20,7 @@ from rackline.catalog import (
 )
 from rackline.catalog.index import stack_name
 from rackline.catalog.load import record_from_mapping
-from rackline.errors import InputError, LayoutError, nearest_names
+from rackline.errors import InputError, LayoutError
 from rackline.hardware import (
     Chip,
     ChipRecord,
@@ -39,10 +40,31 @@ from rackline.passes import Calibration, calibration
 from rackline.serving.stack import IDEAL, Stack, stack, version_numbers
 from rackline.system import System
 from rackline.validation.cases import Case, launched_of, source_of
+from rackline.validation.forms import unknown_name
 
+Kept = TypeVar("Kept")
 # Parts of a training layout that serving does not have.
 _OTHER_PARTS = ("virtual_pp", "fsdp", "sharding", "dp", "dcp")
 _PARTS = ("tp", "pp", "ep", "moe_tp", "attention_dp", "cp")
+_LAUNCHED = ("prompt_graph_tokens", "batch_wait_steps", "max_batched_tokens")
+"""Settings of launch commands; the last one holds for runs at unlimited rate."""
+_STATED = {
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_batched_tokens",
+    "memory_fraction": "memory_fraction",
+}
+"""Key of a case → setting of its stack."""
+_OF_DEPLOYMENT = attrgetter(
+    "name",
+    "routing",
+    "host_s_per_step",
+    "gap_s_per_layer",
+    "untuned_experts",
+    "untuned_slowdown",
+    "padded_experts",
+    "padded_below_tp",
+    "sample_bytes_per_logit",
+)
 _ARCHITECTURE_KEYS = (
     "num_layers",
     "d_model",
@@ -57,13 +79,9 @@ _ARCHITECTURE_KEYS = (
 )
 
 
-def _same(found: Stack) -> Stack:
-    return found
-
-
 @dataclass(slots=True)
 class Resolver:
-    """Builds and caches what cases share.
+    """Builds and keeps what cases share.
 
     Args:
         calibration_name: "auto" (that of the case's own stack if there is one, else the best for the chip), or the name
@@ -74,19 +92,14 @@ class Resolver:
 
     calibration_name: str = "auto"
     stacks: dict[str, Stack] = field(default_factory=dict[str, Stack])
-    change: Callable[[Stack], Stack] = _same
-    _models: dict[str, AnyModel] = field(default_factory=dict[str, AnyModel])
-    _chips: dict[str, Chip] = field(default_factory=dict[str, Chip])
-    _clusters: dict[tuple[str, int], Cluster] = field(default_factory=dict[tuple[str, int], Cluster])
-    _catalogue: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    _calibrations: dict[tuple[str, str, str], Calibration] = field(
-        default_factory=dict[tuple[str, str, str], Calibration]
-    )
-    _stacks: dict[tuple[str, str, str, float], Stack] = field(default_factory=dict[tuple[str, str, str, float], Stack])
-    _deployments: dict[tuple[object, ...], Deployment] = field(default_factory=dict[tuple[object, ...], Deployment])
-    _known: dict[tuple[object, ...], tuple[Deployment, ...]] = field(  # by the unresolved values of cases
-        default_factory=dict[tuple[object, ...], tuple[Deployment, ...]]
-    )
+    change: Callable[[Stack], Stack] = lambda found: found
+    _kept: dict[tuple[object, ...], Any] = field(default_factory=dict[tuple[object, ...], Any])
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], Kept]) -> Kept:
+        """What is made of a key, made once."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return cast("Kept", self._kept[key])
 
     def model(self, case: Case) -> AnyModel:
         """The model of a case: described in the case itself, or by name.
@@ -94,28 +107,23 @@ class Resolver:
         Raises:
             RacklineError: the name is unknown, or the config or architecture cannot be read.
         """
-        key = model_key(case)
-        if key not in self._models:
-            self._models[key] = model_of(case)
-        return self._models[key]
+        return self._once(("model", model_key(case)), lambda: model_of(case))
 
     def chip(self, name: str) -> Chip:
         """A chip of the catalogue."""
-        if name not in self._chips:
-            if name.endswith(".toml"):
-                raise InputError(what="chip", given=name, allowed="a catalogue name")
-            self._chips[name] = chip(name)
-        return self._chips[name]
+        if name.endswith(".toml"):
+            raise InputError(what="chip", given=name, allowed="a catalogue name")
+        return self._once(("chip", name), lambda: chip(name))
 
     def chip_of(self, case: Case) -> Chip:
         """The chip of a case: described in the case itself, or by name."""
         given = records_of(case).get("chip")
         if given is None:
             return self.chip(case.chip)
-        key = json.dumps(given, sort_keys=True)
-        if key not in self._chips:
-            self._chips[key] = chip_from_record(record_from_mapping(ChipRecord, given, where=case.where))
-        return self._chips[key]
+        return self._once(
+            ("described chip", json.dumps(given, sort_keys=True)),
+            lambda: chip_from_record(record_from_mapping(ChipRecord, given, where=case.where)),
+        )
 
     def cluster_of(self, case: Case) -> Cluster:
         """The cluster of a case: described in the case itself or named there, else the smallest that has enough of
@@ -143,16 +151,11 @@ class Resolver:
         Raises:
             InputError: no cluster is large enough.
         """
-        key = (chip.name, num_chips)
-        if key not in self._clusters:
-            self._clusters[key] = self._find_cluster(chip, num_chips)
-        return self._clusters[key]
+        return self._once(("cluster", chip.name, num_chips), lambda: self._find_cluster(chip, num_chips))
 
     def _find_cluster(self, chip: Chip, num_chips: int) -> Cluster:
-        if not self._catalogue:
-            for name in names("clusters"):
-                self._catalogue.setdefault(chip_name_of(cluster_record(name)), []).append(name)
-        known = [cluster(name) for name in self._catalogue.get(chip.name, [])]
+        owners = self._once(("owners",), lambda: {one: chip_name_of(cluster_record(one)) for one in names("clusters")})
+        known = [cluster(name) for name, owner in owners.items() if owner == chip.name]
         fitting = [option for option in known if option.max_chips >= num_chips]
         if fitting:
             # a cluster that has them all comes first, then the one that lacks the fewest
@@ -182,63 +185,44 @@ class Resolver:
             stack = stack_name(case.stack)
             if stack in names("calibrations") and stack in measured_stacks():
                 name, version = stack, version_of(case)
-        key = (name, chip.name, version)
-        if key not in self._calibrations:
-            self._calibrations[key] = self._calibration(name, chip, version)
-        return self._calibrations[key]
+        return self._once(("calibration", name, chip.name, version), lambda: self._calibration(name, chip, version))
 
     def _calibration(self, name: str, chip: Chip, version: str) -> Calibration:
         """The calibration of a version; that of the newest where none of its operations differs."""
         found = calibration(f"{name}={version}" if release_numbers(version) else name, chip)
-        newest = self._calibrations.setdefault((name, chip.name, ""), found if not version else calibration(name, chip))
-        return found if found.nearest else newest
+        if not version or found.nearest:
+            return found
+        return self._once(("calibration", name, chip.name, ""), lambda: calibration(name, chip))
 
     def stack(self, case: Case) -> Stack:
         """The serving stack of the case; without overheads under the ideal roofline.
 
         Engine settings in the case replace the defaults of its version and chip.
         """
-        name = stack_name(case.stack)
-        serving = self._own_stack(case)
-        if serving is not None:
-            found = serving
-        elif name not in self.stacks:
-            known = name if name in names("stacks") else "generic"
-            chip = self.chip_of(case)
-            key = (known, version_of(case), chip.name, chip.hbm_bytes)
-            if key not in self._stacks:
-                self._stacks[key] = self.change(stack(known, version=key[1], chip=chip))
-            found = self._stacks[key]
-        else:
-            found = self.stacks[name]
-        found = _as_started(found, case)
+        found = _as_started(self._plain_stack(case), case)
         if self.calibration_name != "unit":
             return found
         scheduler = {"admission": found.admission, "max_batched_tokens": found.max_batched_tokens}
         return replace(IDEAL, **scheduler, max_num_seqs=found.max_num_seqs, memory_fraction=found.memory_fraction)
 
-    def _own_stack(self, case: Case) -> Stack | None:
-        """The stack that comes with the calibration that was asked for."""
-        if self.calibration_name in ("auto", "unit"):
-            return None
-        chip = self.chip_of(case)
-        numbers = self.calibration(case, chip)
-        return self.change(stack(numbers.serving, chip=chip)) if numbers.serving else None
+    def _plain_stack(self, case: Case) -> Stack:
+        """The stack that comes with the calibration that was asked for, else that of the case."""
+        name, on = stack_name(case.stack), self.chip_of(case)
+        if self.calibration_name not in ("auto", "unit"):
+            numbers = self.calibration(case, on)
+            if numbers.serving:
+                return self.change(stack(numbers.serving, chip=on))
+        if name in self.stacks:
+            return self.stacks[name]
+        known, version = name if name in names("stacks") else "generic", version_of(case)
+        return self._once(
+            ("stack", known, version, on.name, on.hbm_bytes),
+            lambda: self.change(stack(known, version=version, chip=on)),
+        )
 
     def _around(self, case: Case, found: Stack) -> tuple[object, ...]:
         """The part of the stack that belongs to a deployment: kernels and routing; the rest belongs to the engine."""
-        return (
-            found.name,
-            found.routing,
-            found.host_s_per_step,
-            found.gap_s_per_layer,
-            found.untuned_experts,
-            found.untuned_slowdown,
-            found.padded_experts,
-            found.padded_below_tp,
-            found.sample_bytes_per_logit,
-            self.calibration(case, self.chip_of(case)).nearest,
-        )
+        return (*_OF_DEPLOYMENT(found), self.calibration(case, self.chip_of(case)).nearest)
 
     def pools(self, case: Case) -> tuple[Deployment, Deployment]:
         """The prefill and the decode pool of a case, parts of one cluster.
@@ -278,6 +262,7 @@ class Resolver:
         """
         around = self.stack(case) if stack is None else stack
         key = (
+            "deployments",
             case.kind == "max-throughput",  # the only kind with unstated layouts
             model_key(case),
             case.chip,
@@ -290,9 +275,7 @@ class Resolver:
             source_of(case),
             "" if within is None else within.name,
         )
-        if key not in self._known:
-            self._known[key] = self._build_deployments(case, within, around)
-        return self._known[key]
+        return self._once(key, lambda: self._build_deployments(case, within, around))
 
     def _build_deployments(self, case: Case, within: Cluster | None, around: Stack) -> tuple[Deployment, ...]:
         chip = self.chip_of(case)
@@ -302,8 +285,8 @@ class Resolver:
         numbers, top_p = self.calibration(case, chip), source_of(case).sampling == "top_p"
         layouts = layouts_of(case, model)
         model = padded(model, layouts[0].tp)
-        found: list[Deployment] = []
-        for layout in layouts:
+
+        def build(layout: Layout) -> Deployment:
             key = (
                 model_key(case),
                 on.name,
@@ -314,11 +297,14 @@ class Resolver:
                 self._around(case, around),
                 top_p,
             )
-            if key not in self._deployments:
-                system = System.of(model, on, calibration=numbers, stack=around, precisions=[types], top_p=top_p)
-                self._deployments[key] = system.deployment(layout)
-            found.append(self._deployments[key])
-        return tuple(found)
+            return self._once(
+                ("deployment", model_key(case), *key),
+                lambda: System.of(
+                    model, on, calibration=numbers, stack=around, precisions=[types], top_p=top_p
+                ).deployment(layout),
+            )
+
+        return tuple(build(layout) for layout in layouts)
 
 
 def model_key(case: Case) -> str:
@@ -370,24 +356,34 @@ def inline_of(case: Case) -> Mapping[str, object] | None:
 
 def _as_started(found: Stack, case: Case) -> Stack:
     """The stack with what a case or its benchmark states: graphs, sequences and tokens of a pass, memory."""
-    said = case.values
-    launch = launched_of(case)
-    if said.get("offline", any(launched.offline for launched in launch)):
-        found = found.offline()
+    launch, changes = launched_of(case), dict[str, Any]()
     for launched in launch:
-        if launched.prompt_graph_tokens is not None:
-            found = replace(found, prompt_graph_tokens=launched.prompt_graph_tokens)
-        if launched.max_batched_tokens is not None and case.kind == "max-throughput":
-            found = replace(found, max_batched_tokens=launched.max_batched_tokens)
-        if launched.batch_wait_steps:
-            found = replace(found, batch_wait_steps=launched.batch_wait_steps)
-    if said.get("max_num_seqs") is not None:
-        found = replace(found, max_num_seqs=int(case.number("max_num_seqs")))
-    if said.get("max_num_batched_tokens") is not None:
-        found = replace(found, max_batched_tokens=int(case.number("max_num_batched_tokens")))
-    if said.get("memory_fraction") is not None:
-        found = replace(found, memory_fraction=case.number("memory_fraction"))
-    return found
+        for name in _LAUNCHED if case.kind == "max-throughput" else _LAUNCHED[:-1]:
+            if (value := getattr(launched, name)) is not None:
+                changes[name] = value
+    for name, of in _STATED.items():
+        if case.values.get(name) is not None:
+            changes[of] = type(getattr(found, of))(case.number(name))
+    offline = case.values.get("offline", any(launched.offline for launched in launch))
+    return replace(found.offline() if offline else found, **changes)
+
+
+def layout_parts(case: Case, known: Sequence[str], others: Sequence[str] = ()) -> dict[str, int]:
+    """Parts of the layout of a case.
+
+    Args:
+        known: parts that it may have.
+        others: parts that it may have and that do not matter.
+
+    Raises:
+        LayoutError: another part, or one that is no number.
+    """
+    for key, value in case.layout.items():
+        if key not in (*known, *others):
+            raise unknown_name("layout", key, known, LayoutError)
+        if key in known and isinstance(value, str):
+            raise LayoutError(what=f"layout.{key}", given=value, allowed="a whole number of at least 1")
+    return {key: int(value) for key, value in case.layout.items() if key in known}
 
 
 def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
@@ -401,15 +397,7 @@ def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
     Raises:
         LayoutError: parts are unknown, contradict each other, or do not fit the model or the chips.
     """
-    parts: dict[str, int] = {}
-    for key, value in case.layout.items():
-        if key not in (*_PARTS, *_OTHER_PARTS):
-            near = nearest_names(key, _PARTS, 1)
-            raise LayoutError(what="layout", given=key, allowed=", ".join(_PARTS), nearest=near[0] if near else None)
-        if key in _PARTS:
-            if isinstance(value, str):
-                raise LayoutError(what=f"layout.{key}", given=value, allowed="a whole number of at least 1")
-            parts[key] = int(value)
+    parts = layout_parts(case, _PARTS, _OTHER_PARTS)
     tp, pp, cp = parts.get("tp", 1), parts.get("pp", 1), parts.get("cp", 1)
     mixture = isinstance(model, Model) and model.is_moe
     # experts over more chips than attention: the others hold the attention of other sequences
@@ -468,14 +456,7 @@ def architecture_record(given: Mapping[str, object], name: str, where: str) -> M
     data = dict(given)
     for key in data:
         if key not in _ARCHITECTURE_KEYS:
-            near = nearest_names(key, _ARCHITECTURE_KEYS, 1)
-            raise InputError(
-                what="architecture",
-                given=key,
-                allowed=", ".join(_ARCHITECTURE_KEYS),
-                where=where,
-                nearest=near[0] if near else None,
-            )
+            raise unknown_name("architecture", key, _ARCHITECTURE_KEYS, where=where)
     kind = data.get("attention", "mha" if "num_kv_heads" not in data else "gqa")
     heads = data.get("num_q_heads")
     kv_heads = data.get("num_kv_heads", {"mha": heads, "mqa": 1}.get(str(kind)))

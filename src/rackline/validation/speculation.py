@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from rackline.errors import InputError, RacklineError
+from rackline.errors import InputError
 from rackline.serving.speculative import PLAIN, USUAL_DRAFT_TOKENS, Speculation, usual_speculation
-from rackline.validation.cases import Case
+from rackline.validation.cases import Case, Predicted
 from rackline.validation.page import PageTable, fill_block
 
 UNKNOWN = "unknown"
@@ -116,7 +116,7 @@ class Placed:
 
 
 def both_ways(
-    cases: Iterable[Case], predict: Callable[[Sequence[Case], Speculation], Sequence[dict[str, float] | RacklineError]]
+    cases: Iterable[Case], predict: Callable[[Sequence[Case], Speculation], Sequence[Predicted]]
 ) -> tuple[BothWays, ...]:
     """Predict the served cases with unknown speculation both ways; those without a prediction are left out.
 
@@ -132,7 +132,7 @@ def both_ways(
     ]
     plainly, drafting = (predict(open_ones, how) for how in (PLAIN, usual))
     for case, plain, speculating in zip(open_ones, plainly, drafting, strict=True):
-        if isinstance(plain, RacklineError) or isinstance(speculating, RacklineError):
+        if not isinstance(plain, dict) or not isinstance(speculating, dict):
             continue
         found.append(
             BothWays(

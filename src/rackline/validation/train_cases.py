@@ -10,7 +10,7 @@ import numpy as np
 
 from rackline.arch import LayerGroup, Model
 from rackline.catalog import names
-from rackline.errors import InputError, LayoutError, RacklineError, nearest_names
+from rackline.errors import InputError, LayoutError, RacklineError
 from rackline.passes.features import Array
 from rackline.serving.stack import version_numbers
 from rackline.training.memory import cheapest_recompute
@@ -19,7 +19,8 @@ from rackline.training.stack import TrainingStack, lookup, training_stack
 from rackline.training.step import StepParts, Times, step_parts, step_time
 from rackline.training.system import LORA_TARGETS, MicroBatch, TrainingSystem
 from rackline.validation.cases import Case
-from rackline.validation.resolve import Resolver, model_key
+from rackline.validation.forms import unknown_name
+from rackline.validation.resolve import Resolver, layout_parts, model_key
 
 _COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "moe_tp", "dp", "fsdp")
 SHARDING = {"full-shard": 3, "fsdp": 3, "shard-grad-op": 2, "zero-3": 3, "zero-2": 2, "zero-1": 1, "none": 0}
@@ -52,16 +53,7 @@ def train_layout(case: Case, model: Model, *, interleaves: bool = True) -> Train
     Raises:
         LayoutError: parts contradict each other or do not fit the chips.
     """
-    parts: dict[str, int] = {}
-    for key, value in case.layout.items():
-        if key == "sharding":
-            continue
-        if key not in _COUNTS:
-            near = nearest_names(key, _COUNTS, 1)
-            raise LayoutError(what="layout", given=key, allowed=", ".join(_COUNTS), nearest=near[0] if near else None)
-        if isinstance(value, str):
-            raise LayoutError(what=f"layout.{key}", given=value, allowed="a whole number of at least 1")
-        parts[key] = int(value)
+    parts = layout_parts(case, _COUNTS, ("sharding",))
     tp, pp, cp = parts.get("tp", 1), parts.get("pp", 1), parts.get("cp", 1)
     if case.num_chips % (tp * pp * cp):
         raise LayoutError(
@@ -83,7 +75,7 @@ def train_layout(case: Case, model: Model, *, interleaves: bool = True) -> Train
         dp=dp,
         zero=_zero(case, parts),
         fsdp=parts["fsdp"] if 1 < parts.get("fsdp", 1) < dp else 0,
-        micro_batch=int(case.number("micro_batch")) if case.values.get("micro_batch") else 1,
+        micro_batch=case.whole("micro_batch", 1),
         recompute=_recompute(case),
     )
 
@@ -94,23 +86,15 @@ def _zero(case: Case, parts: dict[str, int]) -> int:
         return 3 if parts.get("fsdp", 1) > 1 else 1
     name = str(sharding).lower().replace("_", "-")
     if name not in SHARDING:
-        near = nearest_names(name, SHARDING, 1)
-        raise LayoutError(
-            what="layout.sharding", given=sharding, allowed=", ".join(SHARDING), nearest=near[0] if near else None
-        )
+        raise unknown_name("layout.sharding", sharding, SHARDING, LayoutError)
     return SHARDING[name]
 
 
 def _recompute(case: Case) -> str:
     name = case.text("recompute", "unknown").lower()
-    if name == "unknown":
-        return "none"
-    if name not in RECOMPUTE:
-        near = nearest_names(name, RECOMPUTE, 1)
-        raise InputError(
-            what="recompute", given=name, allowed=f"{', '.join(RECOMPUTE)}, unknown", nearest=near[0] if near else None
-        )
-    return name
+    if name not in (*RECOMPUTE, "unknown"):
+        raise unknown_name("recompute", name, (*RECOMPUTE, "unknown"))
+    return "none" if name == "unknown" else name
 
 
 def truncated(model: Model, num_layers: int) -> Model:
@@ -335,13 +319,13 @@ def _system(resolver: Resolver, case: Case, stack: TrainingStack) -> TrainingSys
         stack=stack,
         precision=case.precision,
         frozen=case.text("frozen") or None,
-        global_batch_sequences=int(case.number("global_batch")),
-        seq_len=int(case.number("seq_len")),
+        global_batch_sequences=case.whole("global_batch"),
+        seq_len=case.whole("seq_len"),
         # those of the model, unless the case says otherwise
         mtp_layers=0 if {"mtp", "w/o"} <= {*case.text("variant").lower().split()} else None,
-        lora_rank=int(case.number("lora_rank")) if case.values.get("lora_rank") else 0,
+        lora_rank=case.whole("lora_rank"),
         lora_targets=targets,
-        packed_len=case.number("packed_len") if case.values.get("packed_len") else 0.0,
+        packed_len=case.number("packed_len", 0.0),
     )
 
 
