@@ -17,15 +17,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from rackline.errors import InputError, nearest_names
-from rackline.files import parse_json, read_text
 from rackline.units import parse_seconds
-from rackline.validation.forms import find_problem, is_number
-from rackline.validation.result_files import READ, detailed_results, run_of_result
+from rackline.validation.forms import find_problem, is_number, unknown_name
+from rackline.validation.result_files import READ, detailed_results, result_rows, run_of_result
 
 Table = Mapping[str, object]
 
@@ -52,26 +51,19 @@ class Given:
     concurrency: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """One run of a benchmark as in its file; None or empty where the file does not say."""
-
-    tpot_s: float
-    ttft_s: float
-    model: str = ""
-    concurrency: int | None = None
-    input_len: float | None = None
-    output_len: float | None = None
-    stack: str = ""
-    stack_version: str = ""
-    chip: str = ""
-    num_chips: int | None = None
-    precision: str = ""
-    layout: Mapping[str, int] | None = None
-    length_distribution: str = "fixed"
-    speculative: str = ""
-    num_prompts: int | None = None
-    statistic: str = "mean"
+Result = dict[str, Any]
+"""One run of a benchmark as the keys of a case; None or empty where its file does not say."""
+_USUAL: Result = {
+    "stack": "unknown",
+    "precision": "native",
+    "length_distribution": "fixed",
+    "speculative": "unknown",
+}
+_REQUIRED = ("model", "chip", "num_chips", "layout", "input_len", "output_len", "concurrency")
+_KEYS = (
+    *("model", "chip", "num_chips", "stack", "precision", "layout", "input_len", "output_len", "concurrency"),
+    *("length_distribution", "speculative", "num_prompts", "statistic", "measured"),
+)
 
 
 def import_results(paths: Iterable[str | Path], form: str, given: Given) -> str:
@@ -90,11 +82,11 @@ def import_results(paths: Iterable[str | Path], form: str, given: Given) -> str:
     """
     known = (*READERS, *(one for one in READ if one not in READERS))
     if form not in known:
-        near = nearest_names(form, known, 1)
-        raise InputError(what="--import", given=form, allowed=", ".join(known), nearest=near[0] if near else None)
+        raise unknown_name("--import", form, known)
     lines: list[str] = []
     for path in map(Path, paths):
-        runs = detailed_results(path, form)
+        rows = result_rows(path)
+        runs = detailed_results(rows, form)
         for number, run in enumerate(runs, start=1):
             name = path.stem if len(runs) == 1 else f"{path.stem}-{number}"
             lines.append(run_of_result(run, form, name, _stated(given, run, form, str(path))).line().rstrip("\n"))
@@ -102,31 +94,15 @@ def import_results(paths: Iterable[str | Path], form: str, given: Given) -> str:
             continue
         if form not in READERS:
             raise InputError(what="--import", given=str(path), allowed=f"requests as {form} writes them")
-        entries = _entries(path)
-        for number, entry in enumerate(entries, start=1):
-            where = str(path) if len(entries) == 1 else f"{path}, result {number}"
-            case_id = path.stem if len(entries) == 1 else f"{path.stem}-{number}"
-            case = _case(READERS[form](_Reader(values=entry, where=where, form=form)), given, case_id, where, form)
+        if not rows:
+            allowed = "a JSON object, a list of them, or one object per line"
+            raise InputError(what="result file", given=str(path), allowed=allowed)
+        for number, row in enumerate(rows, start=1):
+            where = str(path) if len(rows) == 1 else f"{path}, result {number}"
+            case_id = path.stem if len(rows) == 1 else f"{path.stem}-{number}"
+            case = _case(READERS[form](_Reader(values=row, where=where, form=form)), given, case_id, where, form)
             lines.append(json.dumps(case, ensure_ascii=False))
     return "".join(f"{line}\n" for line in lines)
-
-
-def _entries(path: Path) -> list[Table]:
-    """One JSON object, a list of them, or one per line (as --append-result writes)."""
-    text = read_text(path, what="result file", allowed="a readable file")
-    try:
-        whole = parse_json(text)
-        data: list[object] = cast("list[object]", whole) if isinstance(whole, list) else [whole]
-    except ValueError:
-        try:
-            data = [parse_json(line) for line in text.split("\n") if line.strip()]
-        except ValueError:
-            data = []
-    if not data or not all(isinstance(entry, dict) for entry in data):
-        raise InputError(
-            what="result file", given=str(path), allowed="a JSON object, a list of them, or one object per line"
-        )
-    return cast("list[Table]", data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +160,8 @@ class _Reader:
         return cast("object", value)
 
     def statistic(self, mean: str) -> str:
-        """Whether the result holds this mean, or only a median."""
-        return "mean" if self.optional(mean) is not None else "median"
+        """Empty where the result holds this mean, else that it holds only a median."""
+        return "" if self.optional(mean) is not None else "median"
 
 
 def read_vllm(result: _Reader) -> Result:
@@ -197,9 +173,9 @@ def read_vllm(result: _Reader) -> Result:
             raise result.fail("max_concurrency", "a closed loop, as --max-concurrency drives it (this is an open loop)")
         concurrency = result.optional("num_prompts")  # all at once
     backend = result.text("backend") or result.text("endpoint_type")
+    tpot_ms, ttft_ms = (result.number(f"mean_{name}_ms", f"median_{name}_ms") for name in ("tpot", "ttft"))
     return Result(
-        tpot_s=result.number("mean_tpot_ms", "median_tpot_ms") * 1e-3,
-        ttft_s=result.number("mean_ttft_ms", "median_ttft_ms") * 1e-3,
+        measured={"tpot_s": tpot_ms * 1e-3, "ttft_s": ttft_ms * 1e-3},
         model=result.text("model_id"),
         concurrency=None if concurrency is None else int(concurrency),
         input_len=result.number("total_input_tokens") / completed,
@@ -243,21 +219,16 @@ _CONCURRENCIES: Sequence[tuple[str | int, ...]] = (
 def read_perf(result: _Reader) -> Result:
     """Export of genai-perf or AIPerf: one block per metric, settings under input_config."""
     model, concurrency = _first(result, _MODELS), _first(result, _CONCURRENCIES)
+    tpot_s, ttft_s = _block(result, "inter_token_latency"), _block(result, "time_to_first_token")
+    requests = result.at("request_count", "avg")  # where the export counts them
     return Result(
-        tpot_s=_block(result, "inter_token_latency"),
-        ttft_s=_block(result, "time_to_first_token"),
+        measured={"tpot_s": tpot_s, "ttft_s": ttft_s},
         model=model if isinstance(model, str) else "",
         concurrency=int(cast("float", concurrency)) if is_number(concurrency) else None,
         input_len=_block(result, "input_sequence_length", seconds=False),
         output_len=_block(result, "output_sequence_length", seconds=False),
-        num_prompts=_requests(result),
+        num_prompts=int(cast("float", requests)) if is_number(requests) else None,
     )
-
-
-def _requests(result: _Reader) -> int | None:
-    """Requests that were measured, where the export counts them."""
-    average = result.at("request_count", "avg")
-    return int(cast("float", average)) if is_number(average) else None
 
 
 def read_inferencex(result: _Reader) -> Result:
@@ -266,12 +237,12 @@ def read_inferencex(result: _Reader) -> Result:
         if result.values.get(key) in (True, "true", "True"):
             raise result.fail(key, "false: prefill and decode on separate chips are not a case of kind serve")
     tp, ep = int(result.number("tp")), int(result.optional("ep") or 1)
+    tpot_s, ttft_s = (result.number(f"mean_{name}", f"median_{name}") for name in ("tpot", "ttft"))
     spread = str(result.values.get("dp_attention")).lower() == "true"
     framework = result.text("framework").lower()
     speculative = result.text("spec_decoding") or result.text("mtp")
     return Result(
-        tpot_s=result.number("mean_tpot", "median_tpot"),
-        ttft_s=result.number("mean_ttft", "median_ttft"),
+        measured={"tpot_s": tpot_s, "ttft_s": ttft_s},
         model=result.text("model"),
         concurrency=int(result.number("conc")),
         input_len=result.optional("isl"),
@@ -300,10 +271,7 @@ def _stated(given: Given, run: Any, form: str, where: str) -> dict[str, Any]:
     """The keys of an observed case that a result of requests does not hold."""
     named = cast("Mapping[str, Any]", run).get("model_id") if isinstance(run, Mapping) else None
     stated: dict[str, Any] = {"model": given.model or named, "chip": given.chip}
-    for key, value in stated.items():
-        if not value:
-            allowed = f"a value: the {form} result does not contain it"
-            raise InputError(what=f"--{key}", given="nothing", allowed=allowed, where=where)
+    _check_stated(stated, stated, form, where)
     stated |= {"num_chips": given.num_chips or 1, "precision": given.precision or "native"}
     stated |= {"stack": given.stack} if given.stack else {"stack": "vllm"} if form == "vllm" else {}
     stated |= {"layout": _layout(given.layout, where)} if given.layout else {}
@@ -311,48 +279,30 @@ def _stated(given: Given, run: Any, form: str, where: str) -> dict[str, Any]:
     return stated | {key: value for key, value in lengths.items() if value is not None}
 
 
-def _case(result: Result, given: Given, case_id: str, where: str, form: str) -> dict[str, object]:
-    num_chips = given.num_chips or result.num_chips
-    layout = _layout(given.layout, where) if given.layout else result.layout
-    if layout is None and num_chips == 1:
-        layout = {}
-    stated = {
-        "--model": given.model or result.model,
-        "--chip": given.chip or result.chip,
-        "--num-chips": num_chips,
-        "--layout": layout,
-        "--input-len": given.input_len or result.input_len,
-        "--output-len": given.output_len or result.output_len,
-        "--concurrency": given.concurrency or result.concurrency,
-    }
-    for option, value in stated.items():
-        if value is None or value == "":
-            raise InputError(
-                what=option, given="nothing", allowed=f"a value: the {form} result does not contain it", where=where
-            )
-    case: dict[str, object] = {
-        "id": case_id,
-        "kind": "serve",
-        "model": stated["--model"],
-        "chip": stated["--chip"],
-        "num_chips": num_chips,
-        "stack": given.stack or result.stack or "unknown",
-        "precision": given.precision or result.precision or "native",
-        "layout": layout,
-        "input_len": stated["--input-len"],
-        "output_len": stated["--output-len"],
-        "concurrency": stated["--concurrency"],
-        "length_distribution": "fixed" if given.input_len else result.length_distribution,
-        "speculative": result.speculative or "unknown",
-        **({} if result.num_prompts is None else {"num_prompts": result.num_prompts}),
-        **({} if result.statistic == "mean" else {"statistic": result.statistic}),
-        "measured": {"tpot_s": result.tpot_s, "ttft_s": result.ttft_s},
-        "source": f"{form}: {Path(where.split(', result')[0]).name}",
-    }
+def _case(result: Result, given: Given, case_id: str, where: str, form: str) -> Result:
+    found = _USUAL | {key: value for key, value in result.items() if value not in (None, "")}
+    found |= {key: value for key, value in asdict(given).items() if value}
+    if given.layout:
+        found["layout"] = _layout(given.layout, where)
+    if given.input_len:
+        found["length_distribution"] = "fixed"
+    if found.get("num_chips") == 1:
+        found.setdefault("layout", {})
+    _check_stated(found, _REQUIRED, form, where)
+    source = f"{form}: {Path(where.split(', result')[0]).name}"
+    case = {"id": case_id, "kind": "serve", **{key: found[key] for key in _KEYS if key in found}, "source": source}
     problem = find_problem(case)
     if problem is not None:
         raise InputError(what=problem.what, given=problem.given, allowed=problem.allowed, where=where)
     return case
+
+
+def _check_stated(found: Table, required: Iterable[str], form: str, where: str) -> None:
+    """Refuse a result that lacks a key that neither its file nor the user states."""
+    for key in required:
+        if found.get(key) in (None, ""):
+            option, allowed = f"--{key.replace('_', '-')}", f"a value: the {form} result does not contain it"
+            raise InputError(what=option, given="nothing", allowed=allowed, where=where)
 
 
 def _layout(text: str, where: str) -> dict[str, int]:

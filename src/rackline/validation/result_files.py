@@ -21,7 +21,7 @@ Sources:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,21 +74,18 @@ def _failed(text: str) -> Outcome:
     return "server_error"
 
 
-def _of_vllm(data: Row) -> list[_Seen]:
+def _of_vllm(data: Row) -> Iterator[_Seen]:
     columns = [data[name] for name in ("input_lens", "output_lens", "ttfts", "itls", "start_times")]
     errors = data.get("errors") or [""] * len(columns[0])
-    found: list[_Seen] = []
     for size, made, first, gaps, start, error in zip(*columns, errors, strict=True):
         times = start + first + np.concatenate([[0.0], np.cumsum(gaps)]) if not error else np.zeros(0)
-        found.append(_Seen(
+        yield _Seen(
             start_s=float(start), token_s=tuple(times.tolist()), input_len=_whole(size), output_len=_whole(made),
             error=str(error or ""), outcome=_failed(str(error)) if error else "finished",
-        ))  # fmt: skip
-    return found
+        )  # fmt: skip
 
 
-def _of_aiperf(rows: Sequence[Row]) -> list[_Seen]:
-    found: list[_Seen] = []
+def _of_aiperf(rows: Sequence[Row]) -> Iterator[_Seen]:
     for row in rows:
         about, metrics, error = row["metadata"], row.get("metrics") or {}, row.get("error")
         start = about["request_start_ns"] * _NS
@@ -101,13 +98,12 @@ def _of_aiperf(rows: Sequence[Row]) -> list[_Seen]:
         message = "" if not error else str(error.get("message") or error.get("type") or "error")
         counted = metrics.get("output_sequence_length") or metrics.get("output_token_count") or {}
         end = about.get("request_end_ns")
-        found.append(_Seen(
+        yield _Seen(
             start_s=start, token_s=times, end_s=None if end is None else end * _NS,
             input_len=_whole((metrics.get("input_sequence_length") or metrics.get("error_isl") or {}).get("value")),
             output_len=_whole(counted.get("value")), error=message,
             outcome=("unfinished" if about.get("was_cancelled") else _failed(message)) if error else "finished",
-        ))  # fmt: skip
-    return found
+        )  # fmt: skip
 
 
 def _seconds(metric: Row) -> Any:
@@ -125,23 +121,20 @@ def _of_genai_perf(data: Row) -> list[_Seen]:
     ]
 
 
-def _of_inference_perf(rows: Sequence[Row]) -> list[_Seen]:
-    found: list[_Seen] = []
+def _of_inference_perf(rows: Sequence[Row]) -> Iterator[_Seen]:
     for row in rows:
         info, error = row.get("info") or {}, row.get("error")
         answer = info.get("response_metrics") or info
         message = "" if not error else str(error.get("error_msg") or error.get("error_type") or "error")
-        found.append(_Seen(
+        yield _Seen(
             start_s=float(row["start_time"]), end_s=float(row["end_time"]),
             token_s=tuple(float(one) for one in answer.get("output_token_times") or ()),
             input_len=_whole(info.get("input_tokens")), output_len=_whole(answer.get("output_tokens")),
             error=message, outcome=_failed(message) if error else "finished",
-        ))  # fmt: skip
-    return found
+        )  # fmt: skip
 
 
-def _of_guidellm(data: Row) -> list[_Seen]:
-    found: list[_Seen] = []
+def _of_guidellm(data: Row) -> Iterator[_Seen]:
     for kind, outcome in (("successful", "finished"), ("errored", "server_error"), ("incomplete", "unfinished")):
         for row in data["requests"].get(kind) or ():
             times = row["info"]["timings"]
@@ -149,17 +142,16 @@ def _of_guidellm(data: Row) -> list[_Seen]:
             pieces = int(times.get("token_iterations") or 0)
             start = times.get("request_start") or times.get("resolve_start")
             error = str(row["info"].get("error") or "") or ("" if outcome == "finished" else outcome)
-            found.append(_Seen(
+            yield _Seen(
                 start_s=start, due_s=times.get("targeted_start"), end_s=times.get("request_end"),
                 # only the first and the last piece have times; those between are spread evenly
                 token_s=tuple(np.linspace(first, last, max(pieces, 2)).tolist()) if first and last else (),
                 input_len=_whole(row.get("prompt_tokens")), output_len=_whole(row.get("output_tokens")),
                 error=error, outcome=cast("Outcome", outcome if start is not None else "not_sent"),
-            ))  # fmt: skip
-    return found
+            )  # fmt: skip
 
 
-READ: Mapping[str, Callable[[Any], list[_Seen]]] = {
+READ: Mapping[str, Callable[[Any], Iterable[_Seen]]] = {
     "vllm": _of_vllm,
     "aiperf": _of_aiperf,
     "genai-perf": _of_genai_perf,
@@ -183,11 +175,8 @@ _RUNS: Mapping[str, Callable[[list[Any]], list[Any]]] = {
 }
 
 
-def detailed_results(path: Path, form: str) -> list[Any]:
-    """The runs of a file that has each request of them; empty where it has not.
-
-    Args:
-        form: "vllm", "aiperf", "genai-perf", "inference-perf" or "guidellm".
+def result_rows(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file: one JSON object, a list of them, or one per line; empty where it holds something else.
 
     Raises:
         InputError: the file cannot be read.
@@ -201,10 +190,16 @@ def detailed_results(path: Path, form: str) -> list[Any]:
         except ValueError:
             return []
     rows: list[Any] = cast("list[Any]", data) if isinstance(data, list) else [data]
-    if not rows or not all(isinstance(row, dict) for row in rows):
-        return []
-    found = _RUNS.get(form)
-    return found(rows) if found is not None else []
+    return rows if all(isinstance(row, dict) for row in rows) else []
+
+
+def detailed_results(rows: list[dict[str, Any]], form: str) -> list[Any]:
+    """The runs in the rows of a file that has each request of them; empty where it has not.
+
+    Args:
+        form: "vllm", "aiperf", "genai-perf", "inference-perf" or "guidellm".
+    """
+    return _RUNS[form](rows) if rows and form in _RUNS else []
 
 
 def run_of_result(data: Any, form: str, name: str, given: Mapping[str, Any]) -> ObservedRun:
@@ -219,7 +214,7 @@ def run_of_result(data: Any, form: str, name: str, given: Mapping[str, Any]) -> 
         InputError: the file does not have the form, or lacks lengths that are not given.
     """
     try:
-        seen = READ[form](data)
+        seen = list(READ[form](data))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(what=f"result of {form}", given=reason, allowed="its requests", where=name) from None
