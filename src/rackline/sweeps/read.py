@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.extras import load_optional
 from rackline.passes.features import Array
 from rackline.sweeps.file import Sense
@@ -178,9 +178,8 @@ class Results:
         known = list(self.scan().collect_schema())
         for name in names:
             if name not in known:
-                near = nearest_names(name, known, 1)
                 allowed = ", ".join(known)
-                raise InputError(what=what, given=name, allowed=allowed, nearest=near[0] if near else None)
+                raise InputError(what=what, given=name, allowed=allowed, nearest=nearest_name(name, known))
 
     def reasons(self) -> list[tuple[str, int]]:
         """Why points have no result or do not fit, with their number, most first."""

@@ -9,7 +9,7 @@ from rackline.api.answer import Answer, Watch, asks
 from rackline.api.option import Texts, Whole, option, whole
 from rackline.api.question import Question, question
 from rackline.api.verbs import Entry
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.late import late
 from rackline.sweeps.file import Sense
 from rackline.sweeps.read import Results
@@ -230,9 +230,8 @@ def _objectives(question: SweepShowQuestion, results: Results) -> dict[str, Sens
     numeric = results.numeric()
     for name in found:
         if name not in numeric:
-            near = nearest_names(name, numeric, 1)
             raise InputError(
-                what="objectives", given=name, allowed="a column of numbers", nearest=near[0] if near else None
+                what="objectives", given=name, allowed="a column of numbers", nearest=nearest_name(name, numeric)
             )
     return found
 

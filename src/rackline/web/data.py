@@ -17,7 +17,7 @@ from typing import Any
 from rackline.api.answer import answer, find_verb
 from rackline.api.question import options
 from rackline.api.verbs import entries
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.late import late
 from rackline.web.grids import GRIDS, WITHIN, accuracy, asked_prices, parity, pipelines, racks
 from rackline.web.scenario import scenario_script, scenarios
@@ -247,8 +247,9 @@ def data_script(name: str) -> str:
             return _given(name, {**value, "within": WITHIN[rest]}, functions)
         view, _, stop = rest.rpartition("-")
         return _given(name, stored_answer(views()[view], int(stop)))
-    near = nearest_names(name, data_names(), 1)
-    raise InputError(what="data file", given=name, allowed=", ".join(data_names()), nearest=near[0] if near else None)
+    raise InputError(
+        what="data file", given=name, allowed=", ".join(data_names()), nearest=nearest_name(name, data_names())
+    )
 
 
 def _given(name: str, value: Mapping[str, Any], functions: Mapping[str, str] | None = None) -> str:
