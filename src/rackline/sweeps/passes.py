@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, assert_never, cast
+from typing import Any, Literal, assert_never, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,6 @@ from rackline.serving.steady import Engine
 from rackline.sweeps.file import SweepFile
 from rackline.sweeps.space import POINTS, Lane, Level, Part, Rate, resolve
 from rackline.system import System
-
-if TYPE_CHECKING:
-    pass
 
 Rule = Literal["smallest", "cheapest", "fastest", "all"]
 RULES: tuple[Rule, ...] = ("smallest", "cheapest", "fastest", "all")
