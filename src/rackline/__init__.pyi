@@ -1,4 +1,5 @@
 # Written by bench/public_names.py; do not edit.
+from rackline.api.afford import afford as afford
 from rackline.api.answer import Answer as Answer
 from rackline.api.answer import answer as answer
 from rackline.api.ask import ask as ask

@@ -22,6 +22,7 @@ from rackline.units import (
     parse_rate,
     parse_seconds,
     parse_usd_per_hour,
+    parse_usd_per_month,
     parse_watts,
     parse_whole,
 )
@@ -69,7 +70,7 @@ MOST_CHIPS = 1e9
 
 Kind = Literal[
     "text", "switch", "settings", "object", "limit", "seconds", "count", "whole", "fraction", "rate", "per_second",
-    "bytes", "usd_per_hour", "watts",
+    "bytes", "usd_per_hour", "usd_per_month", "watts",
 ]  # fmt: skip
 
 # how a text of each kind of quantity is read, and what stands behind a number when it is written as a text
@@ -82,6 +83,7 @@ _QUANTITIES: dict[str, tuple[Callable[..., float], str]] = {
     "per_second": (parse_per_second, "/s"),
     "bytes": (parse_bytes, "B"),
     "usd_per_hour": (parse_usd_per_hour, ""),
+    "usd_per_month": (parse_usd_per_month, ""),
     "watts": (parse_watts, "W"),
 }
 _ESCAPED = {";": "\\;", "\\": "\\\\"}

@@ -277,7 +277,18 @@ def _parameter(name: str, option: Option, usual: Mapping[str, Any]) -> inspect.P
             listed = True
         case "text" | "object" | "limit":
             pass
-        case "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour" | "watts":
+        case (
+            "seconds"
+            | "count"
+            | "whole"
+            | "fraction"
+            | "rate"
+            | "per_second"
+            | "bytes"
+            | "usd_per_hour"
+            | "usd_per_month"
+            | "watts"
+        ):
             pass
         case _:
             assert_never(option.kind)
