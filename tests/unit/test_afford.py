@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from typing import Any
 
 import pytest
 
 import rackline as rl
+from rackline.cli.main import run
 from rackline.errors import InputError
 
 SMALL: dict[str, Any] = {"on": "dgx-h100", "input": "2k", "output": 300, "layout": "tp=4", "serving": "aggregated"}
@@ -141,3 +143,28 @@ def test_bad_input(given: dict[str, Any], message: str) -> None:
 def test_more_money_never_buys_fewer_users() -> None:
     users = [asked(budget=f"{budget}k/month", terms="spot").offers[0].best for budget in (10, 20, 40, 80)]
     assert all((a.users if a else 0) <= b.users for a, b in itertools.pairwise(users))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"budget": "40k/month"},
+        {"users": 300},
+        {"requests": "5/s", "budget": "40k/month"},
+        {"budget": "100", "terms": "spot"},
+        {"users": 300, "peak_over_mean": 1.5, "survive": 1, "price": "2"},
+    ],
+)
+def test_what_is_printed_and_drawn(given: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    line = ["afford", "llama-3.1-8b", "--on", "l40s-8", "--input=2k", "--output=200", "--layout=tp=1", *words]
+    assert run(line) == 0
+    shown = capsys.readouterr().out
+    assert "llama-3.1-8b" in shown
+    assert "None" not in shown
+    assert "nan" not in shown
+    assert run([*line, "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["offers"][0]["model"] == "llama-3.1-8b"
+    answer = rl.afford("llama-3.1-8b", on="l40s-8", input="2k", output=200, layout="tp=1", **given)
+    assert len(answer.plot().spec["data"]["values"]) == len(answer.result.offers[0].ways)

@@ -197,7 +197,7 @@ def _text(answer: Answer[AffordQuestion, Afforded], width: int) -> Iterable[Any]
     said, lines = _head(found)
     wanted = found.wanted
     asked = {
-        f"{wanted.users:,} users": wanted.users,
+        f"{wanted.users or 0:,.0f} users": wanted.users,
         f"{wanted.requests_per_s or 0.0:g} requests/s": wanted.requests_per_s,
         f"at most {format_usd(wanted.budget_usd or 0.0)} a month": wanted.budget_usd,
     }

@@ -311,21 +311,21 @@ def afford_figure(ways: Sequence[tuple[str, Bought]], wanted: Wanted) -> Figure:
     """
     by_users = wanted.users is None and wanted.requests_per_s is None
     measure = _USERS if by_users else _USD_A_MONTH
+    names = list(dict.fromkeys(name for name, _ in ways))
     rows: list[Row] = [
         {
-            "name": name,
+            "label": way.terms if len(names) == 1 else f"{name}, {way.terms}",
+            "series": name,
             "terms": way.terms,
             "users": way.users or 0.0,
             "usd_per_month": way.usd_per_month,
-            "label": f"{name}, {way.terms}",
         }
         for name, way in ways
     ]
-    names = list(dict.fromkeys(name for name, _ in ways))
     x = linear_axis(measure, [row[measure.field] for row in rows], zero=True)
     y: Layer = {"field": "label", "type": "nominal", "sort": [row["label"] for row in rows], "title": None}
     y |= {"axis": {"labelLimit": LONGEST_LABEL, "ticks": False}}
-    shown = [Measure(field="name", title="service"), Measure(field="terms", title="paid"), _USERS, _USD_A_MONTH]
+    shown = [Measure(field="series", title="service"), Measure(field="terms", title="paid"), _USERS, _USD_A_MONTH]
     layers = [hovered({"type": "bar", "height": 12}, {"x": x, "y": y, "color": colour(names)}, shown)]
     if not by_users and wanted.budget_usd is not None:
         layers += limit("x", x, wanted.budget_usd, "budget")
