@@ -140,7 +140,7 @@ def nearest_name(given: object, candidates: Iterable[str]) -> str | None:
     """The candidate that looks most like what was given; None when none is similar enough, or it is no text.
 
     Example:
-        >>> nearest_name("lama", ["llama", "qwen"])
+        >>> nearest_name("llama3", ["llama", "qwen"])
         'llama'
     """
     return next(iter(nearest_names(given, candidates, 1)), None) if isinstance(given, str) else None

@@ -22,7 +22,7 @@ class Wanted:
 
     Args:
         users: who are there at a time, each waiting for an answer or thinking; None where requests count [count].
-        requests_per_s: mean rate of requests; None where users count, or nobody is named [requests/s].
+        requests_per_s: mean request rate; None where users count, or nobody is named [requests/s].
         think_s: mean pause between an answer and the user's next request [s].
         peak_over_mean: of the busiest hour [ratio].
         budget_usd: a month; None without one [USD].
@@ -165,7 +165,9 @@ def _under(service: _Service, terms: Terms, owned: Owning | None) -> Bought:
     if rate is None:
         rate = _fleet(service.plan, wanted, users).requests_per_s if users else 0.0
     requests = (rate or 0.0) * _S_PER_MONTH
-    even = owned and terms.kind != "owned" and owned.break_even_months(terms.usd_per_chip_hour)
+    even = None
+    if owned is not None and terms.is_rented:
+        even = owned.break_even_months(terms.usd_per_chip_hour)
     return Bought(
         terms=terms.title,
         usd_per_chip_hour=terms.usd_per_chip_hour,
@@ -180,7 +182,7 @@ def _under(service: _Service, terms: Terms, owned: Owning | None) -> Bought:
         usd_per_request=usd / requests if requests else None,
         within_budget=None if wanted.budget_usd is None else copies > 0 and usd <= wanted.budget_usd,
         least_usd=least,
-        break_even_months=even or None,
+        break_even_months=even,
     )
 
 
@@ -200,7 +202,7 @@ def _most_copies(service: _Service, chips: float) -> int:
 def _blended(found: Sequence[Bought], service: _Service, terms: Sequence[Terms]) -> tuple[Bought, ...]:
     """The cheapest way that binds for the base, on demand for the peak; none for a load that does not swing."""
     wanted = service.wanted
-    peak_terms = next((one for one in terms if one.kind == "on_demand"), None)
+    peak_terms = next((one for one in terms if one.is_elastic), None)
     bases = [one for one in terms if one.months]
     if peak_terms is None or not bases or not 1.0 < wanted.peak_over_mean <= 2.0:
         return ()

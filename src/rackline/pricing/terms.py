@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import math
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
@@ -14,7 +14,10 @@ from rackline.hardware import RENT_KINDS, Cluster, RentKind, rent_of
 
 HOURS_PER_MONTH = 730.0
 TermKind = Literal["on_demand", "reserved_1y", "reserved_3y", "contract", "spot", "owned"]
+_TITLES: dict[TermKind, str] = {**RENT_KINDS, "spot": "spot"}
 _MONTHS: dict[TermKind, int] = {"reserved_1y": 12, "reserved_3y": 36, "contract": 12, "owned": 48}
+_RENTED: tuple[RentKind, ...] = ("on_demand", "reserved_1y", "reserved_3y", "contract", "owned")
+_ELASTIC, _NOT_ESTIMATED = ("on_demand",), ("contract",)  # an index of contracts is no offer for other chips
 TERM_KINDS: tuple[TermKind, ...] = ("on_demand", "reserved_1y", "reserved_3y", "contract", "spot", "owned")
 
 
@@ -41,7 +44,17 @@ class Terms:
     @property
     def title(self) -> str:
         """The kind in words."""
-        return RENT_KINDS[self.kind] if self.kind != "spot" else "spot"
+        return _TITLES[self.kind]
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether chips come and go by the hour at this price."""
+        return self.kind in _ELASTIC
+
+    @property
+    def is_rented(self) -> bool:
+        """Whether somebody else owns the chips."""
+        return self.kind in (*_RENTED[:-1], "spot")
 
 
 @cache
@@ -78,31 +91,31 @@ def terms_of(name: str) -> tuple[Terms, ...]:
     >>> [(one.kind, one.usd_per_chip_hour) for one in terms_of("h100-sxm")][:2]
     [('on_demand', 2.95), ('reserved_1y', 2.35)]
     """
-    found: list[Terms] = []
-    for kind in TERM_KINDS:
-        base: RentKind = "on_demand" if kind == "spot" else kind
-        rent = rent_of(name, base)
-        if rent is None or (rent.estimated and kind == "contract"):
-            continue
-        one = Terms(
+    found = [
+        Terms(
             kind=kind,
             usd_per_chip_hour=rent.usd_per_chip_hour,
             how=rent.how,
             estimated=rent.estimated,
             months=_MONTHS.get(kind, 0),
         )
-        if kind == "spot":
-            spot = stored()["spot"]
-            ratio = spot["ratio_to_on_demand"]
-            one = replace(
-                one,
-                usd_per_chip_hour=ratio * rent.usd_per_chip_hour,
-                how=f"spot, estimated: {ratio:g} × {rent.how}; {spot['interruptions_per_month']:.0%} of instances "
-                "taken back a month",
+        for kind in _RENTED
+        if (rent := rent_of(name, kind)) is not None and not (rent.estimated and kind in _NOT_ESTIMATED)
+    ]
+    demand = next((one for one in found if one.kind in _ELASTIC), None)
+    if demand is not None:
+        spot = stored()["spot"]
+        ratio, taken_back = spot["ratio_to_on_demand"], spot["interruptions_per_month"]
+        found.insert(
+            len(found) - 1,
+            Terms(
+                kind="spot",
+                usd_per_chip_hour=ratio * demand.usd_per_chip_hour,
+                how=f"spot, estimated: {ratio:g} × {demand.how}; {taken_back:.0%} of instances taken back a month",
                 estimated=True,
-                capacity=serving_share(spot["interruptions_per_month"], spot["return_s"]),
-            )
-        found.append(one)
+                capacity=serving_share(taken_back, spot["return_s"]),
+            ),
+        )
     return tuple(found)
 
 
@@ -138,7 +151,7 @@ def spare_hosts(hosts: int, availability: float) -> int:
     Sources: `hosts` of `terms.toml`.
 
     >>> [spare_hosts(hosts, 0.999) for hosts in (1, 10, 100)]
-    [1, 1, 2]
+    [0, 1, 1]
     """
     from scipy.special import bdtr
 
@@ -164,7 +177,7 @@ class Blend:
     usd_over_on_demand: float
 
 
-def blend(base_usd: float, peak_usd: float, peak_over_mean: float) -> Blend:
+def blend(base_usd_per_hour: float, peak_usd_per_hour: float, peak_over_mean: float) -> Blend:
     """The cheapest mixture of chips that are held and chips by the hour, for a load that swings once a day.
 
     Equation:
@@ -173,8 +186,8 @@ def blend(base_usd: float, peak_usd: float, peak_over_mean: float) -> Blend:
         a / π · (sin(π q) - π q cos(π q)) chips on average.
 
     Args:
-        base_usd: of a chip that is held [USD/h].
-        peak_usd: of one by the hour [USD/h].
+        base_usd_per_hour: of a chip that is held [USD/h].
+        peak_usd_per_hour: of one by the hour [USD/h].
         peak_over_mean: 1 to 2: the load of the night is not below zero [ratio].
 
     Assumes: chips by the hour come and go at once.
@@ -183,15 +196,18 @@ def blend(base_usd: float, peak_usd: float, peak_over_mean: float) -> Blend:
         InputError: a peak of more than twice the mean.
 
     >>> blend(1.3, 2.6, 1.5)
-    Blend(base_over_mean=1.0, usd_over_on_demand=0.6591549430918953)
+    Blend(base_over_mean=1.0, usd_over_on_demand=0.659...)
     """
     if not 1.0 <= peak_over_mean <= 2.0:
         raise InputError(what="peak_over_mean", given=peak_over_mean, allowed="1 to 2", nearest="2")
-    swing, share = peak_over_mean - 1.0, min(base_usd / peak_usd, 1.0)
+    swing, share = peak_over_mean - 1.0, min(base_usd_per_hour / peak_usd_per_hour, 1.0)
     angle = math.pi * share
     base = max(1.0 + swing * math.cos(angle), 0.0)
     above = swing / math.pi * (math.sin(angle) - angle * math.cos(angle))
-    return Blend(base_over_mean=base, usd_over_on_demand=(base * base_usd + above * peak_usd) / peak_usd)
+    return Blend(
+        base_over_mean=base,
+        usd_over_on_demand=(base * base_usd_per_hour + above * peak_usd_per_hour) / peak_usd_per_hour,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +238,7 @@ def owning(cluster: Cluster, usd_per_kwh: float | None = None) -> Owning | None:
     Args:
         usd_per_kwh: price of power; that of `terms.toml` by default [USD/kWh].
     """
-    terms = next((one for one in terms_of(cluster.chip.name) if one.kind == "owned"), None)
+    terms = next((one for one in terms_of(cluster.chip.name) if not one.is_rented), None)
     if terms is None or cluster.power_w_per_chip is None:
         return None
     kwh = stored()["power"]["usd_per_kwh"] if usd_per_kwh is None else usd_per_kwh
