@@ -168,3 +168,30 @@ def test_what_is_printed_and_drawn(given: dict[str, Any], capsys: pytest.Capture
     assert written["offers"][0]["model"] == "llama-3.1-8b"
     answer = rl.afford("llama-3.1-8b", on="l40s-8", input="2k", output=200, layout="tp=1", **given)
     assert len(answer.plot().spec["data"]["values"]) == len(answer.result.offers[0].ways)
+
+
+def test_a_fleet_says_what_it_costs_a_month() -> None:
+    fleet = rl.plan("llama-3.1-70b", users=500, tpot="40ms", ttft="2s", calibration="vllm", **SMALL).result.fleet
+    assert fleet.usd_per_month == pytest.approx(fleet.billed_chips * 1.3 * HOURS)
+    assert fleet.usd_per_user == pytest.approx(fleet.usd_per_month / 500)
+    assert fleet.usd_per_request * fleet.requests_per_s * HOURS * 3600 == pytest.approx(fleet.usd_per_month)
+    without = rl.plan("llama-3.1-70b", requests="5/s", tpot="40ms", calibration="vllm", **SMALL).result.fleet
+    assert without.usd_per_user is None
+    assert without.usd_per_request == pytest.approx(without.usd_per_hour / 3600 / 5)
+
+
+def test_a_plan_says_its_month_and_that_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
+    line = [
+        "plan",
+        "llama-3.1-70b",
+        "--on=dgx-h100",
+        "--input=2k",
+        "--output=300",
+        "--layout=tp=4",
+        "--calibration=vllm",
+    ]
+    assert run([*line, "--serving=aggregated", "--tpot=40ms"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "$10.4 an hour, $7,592 a month; $17,228 on demand" in shown
+    assert run([*line, "--serving=aggregated", "--tpot=40ms", "--price=3"]) == 0
+    assert "on demand" not in " ".join(capsys.readouterr().out.split())

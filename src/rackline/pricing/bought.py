@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rackline.pricing.terms import HOURS_PER_MONTH, Owning, Terms, blend, owning, spare_hosts
+from rackline.pricing.terms import Owning, Terms, blend, owning, spare_hosts
 from rackline.search.fleet import plan_fleet
 from rackline.search.plan import Plan
-from rackline.serving.fleet import Fleet, Traffic
+from rackline.serving.fleet import HOURS_PER_MONTH, Fleet, Traffic
 from rackline.serving.open_loop import Population
 
 _S_PER_MONTH = HOURS_PER_MONTH * 3600.0

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from rackline.errors import InputError, nearest_name
 from rackline.hardware import RENT_KINDS, Cluster, RentKind, rent_of
+from rackline.serving.fleet import HOURS_PER_MONTH
 
-HOURS_PER_MONTH = 730.0
 TermKind = Literal["on_demand", "reserved_1y", "reserved_3y", "contract", "spot", "owned"]
 _TITLES: dict[TermKind, str] = {**RENT_KINDS, "spot": "spot"}
 _MONTHS: dict[TermKind, int] = {"reserved_1y": 12, "reserved_3y": 36, "contract": 12, "owned": 48}

@@ -11,6 +11,8 @@ from rackline.hardware import Cluster, billed_chips, drawn_w, rack_bill, taken_c
 from rackline.serving.energy import Power, power_of
 from rackline.serving.open_loop import Population, Response
 
+HOURS_PER_MONTH = 730.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
@@ -150,6 +152,9 @@ class Fleet:
         "tokens_per_joule",
         "racks_per_megawatt",
         "usd_per_hour",
+        "usd_per_month",
+        "usd_per_request",
+        "usd_per_user",
         "utilisation",
         "usd_per_mtok_output_all_in",
         "copy_share",
@@ -173,6 +178,25 @@ class Fleet:
     requests_per_s: float | None = None
     interactive: Interactive | None = None
     power_basis: str = ""
+
+    @property
+    def usd_per_month(self) -> float | None:
+        """Rent of 730 hours [USD]."""
+        return None if self.usd_per_hour is None else HOURS_PER_MONTH * self.usd_per_hour
+
+    @property
+    def usd_per_request(self) -> float | None:
+        """Rent over the mean traffic, idle hours included; None without a price or lengths [USD]."""
+        if self.usd_per_hour is None or not self.requests_per_s:
+            return None
+        return self.usd_per_hour / 3600.0 / self.requests_per_s
+
+    @property
+    def usd_per_user(self) -> float | None:
+        """Rent of a month over the users; None where the traffic was given as a rate [USD]."""
+        if self.usd_per_month is None or self.interactive is None:
+            return None
+        return self.usd_per_month / self.interactive.population.users
 
     @property
     def tokens_per_joule(self) -> float | None:
