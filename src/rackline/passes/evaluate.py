@@ -17,8 +17,7 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.passes.calibration import StepPolicy
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.passes.numbers import PassNumbers, RowNumbers
-from rackline.passes.row import RESOURCES, Resource, feature_names
+from rackline.passes.row import RESOURCES, PassNumbers, Resource, RowNumbers, feature_names
 
 TILE_VALUES = 2**14  # layouts × points per tile, so that the values of their rows fit in the cache
 TILE_POINTS = 2**12  # points among them, at most

@@ -13,7 +13,7 @@ from rackline.parallel import Deployment, Layout
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.energy import Power, output_joules, power_of, prompt_joules, request_joules
+from rackline.serving.fleet import Power, output_joules, power_of, prompt_joules, request_joules
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mixture, Mode, Workload
 from rackline.system import System

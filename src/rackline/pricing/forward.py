@@ -40,7 +40,7 @@ from rackline.pricing.offered import (
     coinciding_contexts,
     coinciding_modes,
 )
-from rackline.serving.energy import power_of
+from rackline.serving.fleet import power_of
 from rackline.units import format_seconds, format_usd
 
 LEAST_FAST = 2.0  # a mode below this speed-up is sold as priority

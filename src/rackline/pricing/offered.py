@@ -14,8 +14,7 @@ from rackline.parallel import Deployment, Layout, Precision
 from rackline.pricing.costs import EarnedAt, PromptLengths, Rent, Way
 from rackline.pricing.forms import price_over_cost
 from rackline.pricing.sheet import CacheWrite, PriceSheet, PriceTier
-from rackline.serving.energy import Power
-from rackline.serving.fleet import Fleet
+from rackline.serving.fleet import Fleet, Power
 from rackline.serving.workload import Mixture
 from rackline.units import format_seconds
 

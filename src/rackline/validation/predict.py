@@ -16,8 +16,7 @@ from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, PassTime
 from rackline.passes.features import Array
 from rackline.serving import ClosedLoop, Engine, Workload, max_throughput
-from rackline.serving.closed_loop import closed_loops, engine_of, static_batches, unlimited_requests
-from rackline.serving.closed_pools import TwoPools
+from rackline.serving.closed_loop import TwoPools, closed_loops, engine_of, static_batches, unlimited_requests
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import Stack
 from rackline.serving.steady import median_step_s, steady_state
