@@ -17,7 +17,7 @@ from typing import ClassVar, assert_never
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware import Chip, drawn_w
 from rackline.passes.calibration import StepPolicy
 from rackline.passes.evaluate import shortest_on_the_wire
@@ -95,6 +95,10 @@ class PassTime:
         seconds: total [s].
         by_resource: time of each resource over all rows as if alone, and the overhead [s].
         binds: the bottleneck of the pass.
+        policy: how the rows were combined.
+        calibration, evidence: name and kind of evidence of the calibration.
+        host_s: host time that each step adds [s].
+        assumptions: assumptions of the table.
         features: values of the features.
         breakdown: the part that does not depend on the batch.
         amounts, resource_s: of the two resources of each row, in order [FLOP or bytes], [s].
@@ -119,6 +123,11 @@ class PassTime:
     seconds: float
     by_resource: dict[str, float]
     binds: str
+    policy: StepPolicy
+    calibration: str
+    evidence: str
+    host_s: float
+    assumptions: tuple[str, ...]
     features: dict[str, float]
     breakdown: Breakdown = field(repr=False, compare=False)
     amounts: tuple[list[float], list[float]] = field(repr=False)
@@ -131,31 +140,6 @@ class PassTime:
     def rows(self) -> tuple[RowTime, ...]:
         """Every row of the table."""
         return tuple(self._row(index, numbers) for index, numbers in enumerate(self.breakdown.numbers.rows))
-
-    @property
-    def policy(self) -> StepPolicy:
-        """How the rows were combined."""
-        return self.breakdown.policy
-
-    @property
-    def calibration(self) -> str:
-        """Name of the calibration."""
-        return self.breakdown.numbers.calibration.name
-
-    @property
-    def evidence(self) -> str:
-        """Evidence of the calibration."""
-        return self.breakdown.numbers.calibration.evidence
-
-    @property
-    def host_s(self) -> float:
-        """Host time that each step adds [s]."""
-        return self.breakdown.numbers.calibration.host_s_per_step
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the table."""
-        return self.breakdown.assumptions
 
     def _row(self, index: int, numbers: RowNumbers) -> RowTime:
         row = numbers.row
@@ -232,10 +216,12 @@ class Breakdown:
     @classmethod
     def of(cls, numbers: PassNumbers, policy: StepPolicy, assumptions: tuple[str, ...] = ()) -> Breakdown:
         """Resolve rates, efficiencies and overheads. Raises InputError for a table of several layouts."""
-        if numbers.num_layouts is not None:
-            raise InputError(
-                what="table", given=f"{numbers.num_layouts} layouts", allowed="one layout; use table.layout(index)"
-            )
+        require(
+            not (numbers.num_layouts is not None),
+            what="table",
+            given=f"{numbers.num_layouts} layouts",
+            allowed="one layout; use table.layout(index)",
+        )
         rows = numbers.rows
         names = feature_names(one.row for one in rows)
         place = {name: index for index, name in enumerate(names)}
@@ -260,13 +246,7 @@ class Breakdown:
                 if one.row.choice and one.known:
                     jobs.setdefault(one.row.choice, []).append(index)
         fabric = np.array([float(one.row.is_fabric) for one in rows])
-        match policy:
-            case "overlap":
-                streams = sorted({one.row.stream for one in rows})
-            case "serial" | "blackboard":
-                streams = []
-            case _:
-                assert_never(policy)
+        streams = sorted({one.row.stream for one in rows}) if policy == "overlap" else []
         columns = [1.0 - fabric, fabric, *(np.array([one.row.stream == name for one in rows]) for name in streams)]
         return cls(
             numbers=numbers,
@@ -321,18 +301,23 @@ class Breakdown:
                 total = seconds[0] + seconds[1]
             case _:
                 assert_never(self.policy)
-        counts = weights[:, 0] + weights[:, 1] > 0.0
+        calibration = self.numbers.calibration
         return PassTime(
-            seconds=total + self.numbers.calibration.host_s_per_step,
+            seconds=total + calibration.host_s_per_step,
             by_resource=by_resource,
             binds=max(by_resource, key=by_resource.__getitem__),
+            policy=self.policy,
+            calibration=calibration.name,
+            evidence=calibration.evidence,
+            host_s=calibration.host_s_per_step,
+            assumptions=self.assumptions,
             features=given,
             breakdown=self,
             amounts=(first, second),
             resource_s=(resource_s[0], resource_s[1]),
             overheads_s=overheads_s,
             rows_s=rows_s,
-            used=counts.tolist(),
+            used=(weights[:, 0] + weights[:, 1] > 0.0).tolist(),
         )
 
 
@@ -341,8 +326,7 @@ def _one(value: FloatLike, name: str = "") -> float:
     if isinstance(value, float):
         return float(value)
     array = np.asarray(value)
-    if array.size != 1:
-        raise InputError(what=f"feature {name}", given=f"{array.size} points", allowed="one point")
+    require(array.size == 1, what=f"feature {name}", given=f"{array.size} points", allowed="one point")
     return float(array.item())
 
 

@@ -96,14 +96,9 @@ class BlockwiseLaw:
         return self.law.attention_pairs(chunk_tokens, prefix_tokens)
 
 
-def is_unknown(amount: FloatLike) -> bool:
-    """Whether an amount is only written down (`rackline.passes.trace`), so that nothing can depend on its value."""
-    return bool(getattr(amount, "is_unknown", False))
-
-
 def may_occur(amount: FloatLike) -> bool:
     """Whether an amount may be other than 0; an unknown one may."""
-    return is_unknown(amount) or bool(np.any(amount))
+    return is_traced(amount) or bool(np.any(amount))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,8 +150,7 @@ def power_law_picks(num_experts: int, experts_per_token: int, exponent: float) -
 
 def picks_of(shares: Array, experts_per_token: int) -> Array:
     """Probability that a token uses each expert, of experts with these shares of the picks; see `power_law_picks`."""
-    num_experts = len(shares)
-    full = np.zeros(num_experts, dtype=bool)
+    full = np.zeros(len(shares), dtype=bool)
     while True:
         left = experts_per_token - full.sum()
         picks = np.where(full, 1.0, left * shares / shares[~full].sum() if left > 0 else 0.0)

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, assert_never
+from functools import reduce
+from typing import Literal
 
 import numpy as np
 
@@ -30,6 +31,7 @@ RESOURCES: tuple[Resource, ...] = ("compute", "hbm", "scale_up", "scale_out")
 CHIP_RESOURCES: tuple[Resource, Resource] = ("compute", "hbm")
 FABRIC_RESOURCES: tuple[Resource, Resource] = ("scale_up", "scale_out")
 Amounts = Mapping[str, FloatLike]
+_BESIDE = ("padding", "launches", "extra", "depth", "tiles")  # amounts of a row that are no resource's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +93,7 @@ class Row:
 
     def amounts(self, resource: Resource) -> Amounts:
         """Coefficients of one resource."""
-        match resource:
-            case "compute":
-                return self.compute
-            case "hbm":
-                return self.hbm
-            case "scale_up":
-                return self.scale_up
-            case "scale_out":
-                return self.scale_out
-        assert_never(resource)
+        return getattr(self, resource)
 
     @property
     def is_fabric(self) -> bool:
@@ -120,8 +113,7 @@ class Row:
     def where(self, holds: Array) -> Row:
         """The same without any work in the layouts where it does not hold."""
         shares = holds.astype(float)
-        names = ("compute", "hbm", "padding", "launches", "extra", "depth", "tiles")
-        return replace(self, **{name: scaled(getattr(self, name), shares) for name in names})
+        return replace(self, **{name: scaled(getattr(self, name), shares) for name in (*CHIP_RESOURCES, *_BESIDE)})
 
     def take(self, layouts: int | Array) -> Row:
         """The scalar row of one layout of several, or the row of some of them."""
@@ -131,24 +123,12 @@ class Row:
             chosen = array[layouts] if array.ndim else array
             return chosen if chosen.ndim else float(chosen)
 
-        def pick_all(amounts: Amounts) -> Amounts:
-            return {name: pick(value) for name, value in amounts.items()}
-
-        return replace(
-            self,
-            compute=pick_all(self.compute),
-            hbm=pick_all(self.hbm),
-            padding=pick_all(self.padding),
-            scale_up=pick_all(self.scale_up),
-            scale_out=pick_all(self.scale_out),
-            launches=pick_all(self.launches),
-            extra=pick_all(self.extra),
-            depth=pick_all(self.depth),
-            tiles=pick_all(self.tiles),
-            group_size=pick(self.group_size),
-            scale_up_steps=pick(self.scale_up_steps),
-            scale_out_steps=pick(self.scale_out_steps),
-        )
+        amounts = {
+            name: {feature: pick(value) for feature, value in getattr(self, name).items()}
+            for name in (*RESOURCES, *_BESIDE)
+        }
+        numbers = {name: pick(getattr(self, name)) for name in ("group_size", "scale_up_steps", "scale_out_steps")}
+        return replace(self, **amounts, **numbers)
 
 
 def merge(*amounts: Amounts) -> dict[str, FloatLike]:
@@ -388,8 +368,7 @@ def row_seconds(numbers: RowNumbers, features: Mapping[str, FloatLike]) -> Float
     """
     row = numbers.row
     resource_s = [total(row.amounts(resource), features) / rate for resource, rate in numbers.rates.items()]
-    overhead_s = total(numbers.overhead_s, features)
-    return line_seconds(overhead_s, resource_s, exposed=numbers.exposed, ramp=numbers.ramp)
+    return line_seconds(total(numbers.overhead_s, features), resource_s, exposed=numbers.exposed, ramp=numbers.ramp)
 
 
 def collective_seconds(numbers: CollectiveCalibration, group_size: FloatLike, wire_s: Sequence[FloatLike]) -> FloatLike:
@@ -406,17 +385,9 @@ def collective_seconds(numbers: CollectiveCalibration, group_size: FloatLike, wi
 
 def fastest(seconds: Iterable[FloatLike]) -> Array:
     """Time of a job with alternative kernels: that of the fastest at each point [s]."""
-    found = [np.asarray(one, dtype=np.float64) for one in seconds]
-    best = found[0]
-    for other in found[1:]:
-        best = np.minimum(best, other)
-    return best
+    return reduce(np.minimum, (np.asarray(each, dtype=np.float64) for each in seconds))
 
 
 def total(amounts: Mapping[str, FloatLike], features: Mapping[str, FloatLike]) -> FloatLike:
     """Sum of coefficients times features; features that are missing are 0."""
-    found: FloatLike = 0.0
-    for name, value in amounts.items():
-        if name in features:
-            found = found + value * features[name]
-    return found
+    return sum((value * features[name] for name, value in amounts.items() if name in features), 0.0)

@@ -157,13 +157,11 @@ def _output_bytes(reader: Reader, standard: PriceTier) -> None:
         note="weights over the batch and KV; an upper bound where decode is bound by compute; the request pays its "
         f"cost, whose prompt has {requests.low:g} to {requests.high:g} tokens per output token",
     )
-    least = low * u.kv_share.low / u.context_len.high
-    most = high * u.kv_share.high / u.context_len.low
     reader.add(
         "kv_bytes_per_token",
         "bytes",
         "output price",
-        (least, most),
+        (low * u.kv_share.low / u.context_len.high, high * u.kv_share.high / u.context_len.low),
         drawn * d.kv_share / d.context_len,
         bound=bound,
         claim="C97",

@@ -3,7 +3,6 @@
 from rackline.serving.capacity import Capacity, CapacityRow, capacity
 from rackline.serving.closed_loop import (
     ClosedLoop,
-    PeakThroughput,
     StaticBatch,
     closed_loop,
     max_throughput,
@@ -34,7 +33,6 @@ __all__ = [
     "Engine",
     "Mode",
     "ModeChoice",
-    "PeakThroughput",
     "Speculation",
     "Stack",
     "StaticBatch",

@@ -46,19 +46,23 @@ class ClosedLoop:
     Args:
         tpot_s, ttft_s: time per output token, time to first token [s].
         request_s: ttft + (output_len - 1) · tpot [s].
-        decoding: mean number of decoding requests, over all ranks [requests].
-        decode_s: step without prompt tokens [s].
+        decoding: mean number of decoding requests, over all ranks and replicas [requests].
         bound: what limits the number of decoding requests: "concurrency", "memory", "max_num_seqs" or "prefill".
-        output_tokens_per_s: output of all replicas [tokens/s].
+        output_tokens_per_s: output of all replicas, of both pools where there are two [tokens/s].
+        decode_s: step without prompt tokens [s].
+        transfer_s: transfer of the KV cache between two pools, part of the time to first token [s].
+        load: utilisation of the prefill pool, where there is one [1].
     """
 
     tpot_s: float
     ttft_s: float
     request_s: float
     decoding: float
-    decode_s: float
     bound: str
     output_tokens_per_s: float
+    decode_s: float
+    transfer_s: float = 0.0
+    load: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +73,6 @@ class StaticBatch:
     prefill_s: float
     token_s: float
     total_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakThroughput:
-    """Output of all chips at saturation [tokens/s], and the sequences decoding on a replica."""
-
-    output_tokens_per_s: float
-    batch_size: float
-    tpot_s: float
-    bound: str
 
 
 def engine_of(deployment: Deployment, stack: Stack = IDEAL, speculation: Speculation = PLAIN) -> Engine:
@@ -297,20 +291,13 @@ def max_throughput(
     *,
     max_num_seqs: float = 4096.0,
     engine: Engine | None = None,
-) -> PeakThroughput:
+) -> ClosedLoop:
     """Output of an engine at unlimited request rate, with the largest batch that fits.
 
     Args:
         max_num_seqs: sequences that one rank may decode at once [sequences].
     """
-    unlimited = unlimited_requests(deployment, max_num_seqs)
-    loop = closed_loop(deployment, workload, mode, unlimited, engine=engine)
-    return PeakThroughput(
-        output_tokens_per_s=loop.output_tokens_per_s,
-        batch_size=loop.decoding / deployment.layout.dp,
-        tpot_s=loop.tpot_s,
-        bound=loop.bound,
-    )
+    return closed_loop(deployment, workload, mode, unlimited_requests(deployment, max_num_seqs), engine=engine)
 
 
 def unlimited_requests(deployment: Deployment, max_num_seqs: float) -> float:
@@ -404,30 +391,6 @@ _LOADS = np.array([0.02, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92])  # of the prefill poo
 _MOST_IN_TURN = 8  # with more replicas in turn, arrivals at one of them are hardly more even
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedPools:
-    """Mean times of a request.
-
-    Args:
-        tpot_s, ttft_s: time per output token, time to first token [s].
-        request_s: ttft + (output_len - 1) · tpot [s].
-        decoding: mean number of decoding requests, over all replicas [requests].
-        transfer_s: transfer of the KV cache, part of the time to first token [s].
-        load: utilisation of the prefill pool [1].
-        bound: what limits the number of decoding requests: "concurrency", "prefill", "memory" or "max_num_seqs".
-        output_tokens_per_s: output of both pools [tokens/s].
-    """
-
-    tpot_s: float
-    ttft_s: float
-    request_s: float
-    decoding: float
-    transfer_s: float
-    load: float
-    bound: str
-    output_tokens_per_s: float
-
-
 @dataclass(slots=True, kw_only=True)
 class TwoPools:
     """A prefill and a decode pool on one cluster, each of layout.dp replicas; caches what closed loops share.
@@ -444,7 +407,7 @@ class TwoPools:
     _passes: dict[Workload, Array] = field(default_factory=dict[Workload, Array])
     _waits: dict[Workload, Array] = field(default_factory=dict[Workload, Array])
 
-    def closed_loop(self, workload: Workload, concurrency: float) -> ClosedPools:
+    def closed_loop(self, workload: Workload, concurrency: float) -> ClosedLoop:
         """Mean latencies with `concurrency` requests always in flight.
 
         Raises:
@@ -476,11 +439,12 @@ class TwoPools:
             n = float(points[-1])
         served, step = float(np.interp(n, points, rate)), float(np.interp(n, points, step_s))
         request = concurrency / served
-        return ClosedPools(
+        return ClosedLoop(
             tpot_s=step / self.then.speculation.tokens_per_step,
             ttft_s=request - steps * step,
             request_s=request,
             decoding=n * slots,
+            decode_s=step,
             transfer_s=sent_s,
             load=served / most,
             bound=bound,
@@ -546,8 +510,7 @@ class TwoPools:
         at = 1.0 / (1.0 - np.minimum(load, 1.0 - 1e-6))
         known = 1.0 / (1.0 - _LOADS)
         slope = (waits[-1] - waits[-2]) / (known[-1] - known[-2])
-        beyond = np.maximum(at - known[-1], 0.0) * slope
-        return cast(Array, np.interp(at, known, waits)) + beyond
+        return cast(Array, np.interp(at, known, waits)) + (np.maximum(at - known[-1], 0.0) * slope)
 
     def _transfer_s(self, workload: Workload) -> float:
         chips = self.prefill.cluster.num_chips + self.decode.cluster.num_chips

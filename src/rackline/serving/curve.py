@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rackline.arch import AnyModel
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware import Chip
 from rackline.parallel import Deployment
 from rackline.passes import UNIT, Batch, StepPolicy
@@ -250,8 +250,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _positive(what: str, given: float) -> None:
-    if not (given > 0 and np.isfinite(given)):
-        raise InputError(what=what, given=given, allowed="a finite number above 0", nearest="1")
+    require(given > 0 and np.isfinite(given), what=what, given=given, allowed="a finite number above 0", nearest="1")
 
 
 LONGEST_CONTEXT = 1e9

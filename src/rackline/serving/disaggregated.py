@@ -298,8 +298,7 @@ def kv_exchange_bytes(
     """
     tokens = max_batched_tokens * group.cp
     chunk = min(workload.new_tokens, tokens)
-    prompts = tokens / chunk
-    seen = prompts * (chunk + workload.prefix_tokens + (workload.new_tokens - chunk) / 2.0)
+    seen = (tokens / chunk) * (chunk + workload.prefix_tokens + (workload.new_tokens - chunk) / 2.0)
     return as_array(seen * (group.cp - 1) / group.cp * _kv_bytes_per_token(model, precision, group.tp))
 
 
@@ -416,7 +415,6 @@ def context_decode_s(
     device = (times.seconds(features, threads=threads) + engine.skew_s()) * engine.stage_imbalance
     if group.cp > 1:
         tp = as_array(group.tp)
-        sent = split_kv_bytes(model, n, replace(group, tp=tp[:, None] if tp.ndim else tp))
         wide = replace(group, tp=tp[:, None] if tp.ndim else tp)
-        device = device + exchange_s(engine, cluster, sent, wide, "all_to_all")
+        device = device + exchange_s(engine, cluster, split_kv_bytes(model, n, wide), wide, "all_to_all")
     return behind(device, engine.host_s(n / group.cp, n / group.cp, prompts=False))

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware import Cluster, billed_chips, drawn_w, rack_bill, taken_chips, wall_w
 from rackline.parallel import Layout
 from rackline.passes import Batch
@@ -41,14 +41,26 @@ class Traffic:
     provider_tokens_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.tokens_per_s) and self.tokens_per_s > 0):
-            raise InputError(what="traffic", given=self.tokens_per_s, allowed="more than 0 tokens/s")
-        if not (math.isfinite(self.peak_over_mean) and self.peak_over_mean >= 1):
-            raise InputError(what="peak_over_mean", given=self.peak_over_mean, allowed="at least 1", nearest="1")
-        if not 0.0 <= self.offline_share <= 1.0:
-            raise InputError(what="offline_share", given=self.offline_share, allowed="0 to 1")
-        if self.provider_tokens_per_s is not None and not self.provider_tokens_per_s > 0:
-            raise InputError(what="provider_tokens_per_s", given=self.provider_tokens_per_s, allowed="more than 0")
+        require(
+            math.isfinite(self.tokens_per_s) and self.tokens_per_s > 0,
+            what="traffic",
+            given=self.tokens_per_s,
+            allowed="more than 0 tokens/s",
+        )
+        require(
+            math.isfinite(self.peak_over_mean) and self.peak_over_mean >= 1,
+            what="peak_over_mean",
+            given=self.peak_over_mean,
+            allowed="at least 1",
+            nearest="1",
+        )
+        require(0.0 <= self.offline_share <= 1.0, what="offline_share", given=self.offline_share, allowed="0 to 1")
+        require(
+            self.provider_tokens_per_s is None or self.provider_tokens_per_s > 0,
+            what="provider_tokens_per_s",
+            given=self.provider_tokens_per_s,
+            allowed="more than 0",
+        )
 
     @property
     def capacity_tokens_per_s(self) -> float:
@@ -62,8 +74,7 @@ class Traffic:
         >>> Traffic(tokens_per_s=100.0, peak_over_mean=2.0, offline_share=0.5).capacity_tokens_per_s
         100.0
         """
-        interactive = (1.0 - self.offline_share) * self.tokens_per_s
-        return max(interactive * self.peak_over_mean, self.tokens_per_s)
+        return max(((1.0 - self.offline_share) * self.tokens_per_s) * self.peak_over_mean, self.tokens_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,8 +225,7 @@ def fleet(
 
     Sources: lecture C32, C33.
     """
-    if not copy_tokens_per_s > 0:
-        raise InputError(what="copy_tokens_per_s", given=copy_tokens_per_s, allowed="more than 0 tokens/s")
+    require(copy_tokens_per_s > 0, what="copy_tokens_per_s", given=copy_tokens_per_s, allowed="more than 0 tokens/s")
     copies = copies or max(1, math.ceil(traffic.capacity_tokens_per_s / copy_tokens_per_s))
     power = 0.0
     known_power = known_price = True
@@ -435,8 +445,7 @@ def prompt_joules(engine: Engine, layout: Layout, work: Workload, max_batched_to
     ranks = layout.attention_dp * layout.cp
     full = replace(prefill_chunk(work, max_batched_tokens, layout.cp), group_tokens=max_batched_tokens * ranks)
     passes = work.new_tokens / max_batched_tokens  # of all ranks, for one prompt
-    chips = layout.chips_per_replica / (layout.pp * ranks)
-    return float(engine.table.kernel_joules(full)) * passes * chips
+    return float(engine.table.kernel_joules(full)) * passes * (layout.chips_per_replica / (layout.pp * ranks))
 
 
 def _of_request(engine: Engine, layout: Layout, work: Workload, sequences: float, joules: float) -> float:

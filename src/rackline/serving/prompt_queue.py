@@ -21,6 +21,7 @@ Ranks and micro-batches in lockstep (peers) wait for the slowest: the load of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,11 @@ class PromptSizes:
     shares: Array
     tokens: Array
     squared: float
+
+    def mean(self, shares: Array, value: Callable[[float], Array]) -> Array:
+        """Mean of what depends on the tokens of a prompt, with these shares of the classes."""
+        each = (share * value(tokens) for share, tokens in zip(shares, self.tokens, strict=True))
+        return as_array(sum(each, 0.0))
 
     @property
     def token_shares(self) -> Array:
@@ -168,8 +174,7 @@ def prompt_queue(
             some = np.maximum(some, own)
             # few requests end in a long pass, so each new one goes to the least loaded peer
             if turn % 2 == 0:
-                chance = _CHANCE * np.sqrt(np.minimum(mean_s / loaded_s, 1.0))
-                busiest = most_of(rate * loaded_s, peers, chance)
+                busiest = most_of(rate * loaded_s, peers, _CHANCE * np.sqrt(np.minimum(mean_s / loaded_s, 1.0)))
             of_busy = rate * per_prompt_s * busiest
         else:
             own = some = np.maximum(some, kept)
@@ -210,10 +215,10 @@ def prompt_queue(
     share = gated / extremes
     most = 1.0 - taken / room * np.exp(-_SPREAD * size)
     share = share / np.sqrt(1.0 + (share / most) ** 2)
-    part = size - np.floor(size + 1e-9)
-    alone = np.where(size < 1.0, size, (np.floor(size + 1e-9) + part * part) / size)
-    if sizes is not None:
-        alone = _alone_share(sizes, room)
+    if sizes is None:
+        alone = np.where(size < 1.0, size, _alone_share(size))
+    else:
+        alone = sizes.mean(sizes.token_shares, lambda tokens: _alone_share(tokens / room))
     share = np.maximum(share, np.where((size if sizes is None else alone) > 0.4, alone, 0.0))
     variance = share * extremes
     left_free = extremes - variance  # E[x (B - x)]
@@ -316,25 +321,15 @@ def first_tokens(new_tokens: FloatLike, room: Array, sizes: PromptSizes | None) 
     """Mean number of tokens in the first pass of a prompt [tokens]."""
     if sizes is None:
         return np.minimum(new_tokens, room)
-    found = np.zeros(np.shape(room))
-    for share, tokens in zip(sizes.shares, sizes.tokens, strict=True):
-        found = found + share * np.minimum(tokens, room)
-    return found
+    return sizes.mean(sizes.shares, lambda tokens: np.minimum(tokens, room))
 
 
 def _mean_pieces(sizes: PromptSizes, room: Array) -> Array:
     """Mean number of passes that a prompt needs [count]."""
-    found = np.zeros(np.shape(room))
-    for share, tokens in zip(sizes.shares, sizes.tokens, strict=True):
-        found = found + share * np.ceil(tokens / room - 1e-9)
-    return found
+    return sizes.mean(sizes.shares, lambda tokens: np.ceil(tokens / room - 1e-9))
 
 
-def _alone_share(sizes: PromptSizes, room: Array) -> Array:
-    """E[x²] over room · E[x] of passes with one prompt each."""
-    found = np.zeros(np.shape(room))
-    for share, tokens in zip(sizes.token_shares, sizes.tokens, strict=True):
-        size = tokens / room
-        part = size - np.floor(size + 1e-9)
-        found = found + share * (np.floor(size + 1e-9) + part * part) / size
-    return found
+def _alone_share(size: Array) -> Array:
+    """E[x²] over room · E[x] of passes with one prompt each, by the passes that the prompt fills."""
+    part = size - np.floor(size + 1e-9)
+    return (np.floor(size + 1e-9) + part * part) / size

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rackline.errors import InputError
+from rackline.errors import require
 
 # Mean tokens per step by the number of drafts, over the models, thinking modes and kinds of draft of the table (coding
 # prompts of SPEED-Bench, temperature 1). Source: SemiAnalysis InferenceX, golden_al_distribution, commit 843c6254;
@@ -38,16 +38,15 @@ class Speculation:
     tokens_per_step: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.draft_tokens < 0:
-            raise InputError(what="draft_tokens", given=self.draft_tokens, allowed="0 or more", nearest="0")
+        require(self.draft_tokens >= 0, what="draft_tokens", given=self.draft_tokens, allowed="0 or more", nearest="0")
         most = self.draft_tokens + 1.0
-        if not 1.0 <= self.tokens_per_step <= most:
-            raise InputError(
-                what="tokens_per_step",
-                given=self.tokens_per_step,
-                allowed=f"1 to {most:g}: the drafts, and one token of the model itself",
-                nearest=f"{min(max(self.tokens_per_step, 1.0), most) if self.tokens_per_step > 0 else 1.0:g}",
-            )
+        require(
+            1.0 <= self.tokens_per_step <= most,
+            what="tokens_per_step",
+            given=self.tokens_per_step,
+            allowed=f"1 to {most:g}: the drafts, and one token of the model itself",
+            nearest=f"{min(max(self.tokens_per_step, 1.0), most) if self.tokens_per_step > 0 else 1.0:g}",
+        )
 
     @property
     def verified_tokens(self) -> float:
@@ -85,10 +84,8 @@ def expected_tokens(acceptance: float, draft_tokens: int) -> float:
     >>> round(expected_tokens(0.85, 1), 3), round(expected_tokens(0.8, 3), 3), expected_tokens(1.0, 3)
     (1.85, 2.952, 4.0)
     """
-    if not 0.0 <= acceptance <= 1.0:
-        raise InputError(what="acceptance", given=acceptance, allowed="0 to 1", nearest="0.8")
-    if draft_tokens < 0:
-        raise InputError(what="draft_tokens", given=draft_tokens, allowed="0 or more", nearest="0")
+    require(0.0 <= acceptance <= 1.0, what="acceptance", given=acceptance, allowed="0 to 1", nearest="0.8")
+    require(draft_tokens >= 0, what="draft_tokens", given=draft_tokens, allowed="0 or more", nearest="0")
     return float(sum(acceptance**i for i in range(draft_tokens + 1)))
 
 
@@ -100,10 +97,9 @@ def usual_speculation(draft_tokens: int = USUAL_DRAFT_TOKENS) -> Speculation:
     """
     if draft_tokens == 0:
         return PLAIN
-    deepest = max(MEASURED_TOKENS_PER_STEP)
     return Speculation(
         draft_tokens=draft_tokens,
-        tokens_per_step=MEASURED_TOKENS_PER_STEP[min(max(draft_tokens, 1), deepest)],
+        tokens_per_step=MEASURED_TOKENS_PER_STEP[min(max(draft_tokens, 1), max(MEASURED_TOKENS_PER_STEP))],
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import ClassVar, assert_never
+from typing import ClassVar
 
 import numpy as np
 
 from rackline.catalog.records import Admission
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_names, require
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.serving.alignment import Alignment
 from rackline.serving.prompt_queue import PromptSizes
@@ -45,8 +45,7 @@ class Mixture:
         """
         inputs, outputs = np.rint(as_array(input_len)), np.rint(as_array(output_len))
         weights = np.broadcast_to(as_array(shares), inputs.shape)
-        if not inputs.size:
-            raise InputError(what="mix", given="nothing", allowed="at least one length", where=name)
+        require(inputs.size, what="mix", given="nothing", allowed="at least one length", where=name)
         for what, values, least in (("share", weights, 0.0), ("input_len", inputs, 1.0), ("output_len", outputs, 1.0)):
             bad = values <= 0.0 if least == 0.0 else values < least
             if np.any(bad | ~np.isfinite(values)):
@@ -115,8 +114,7 @@ class Mixture:
     @property
     def input_cv2(self) -> float:
         """Variance of prompts over the square of their mean."""
-        mean = self.mean(self.input_len)
-        return self.mean(self.input_len**2) / mean**2 - 1.0
+        return self.mean(self.input_len**2) / self.mean(self.input_len) ** 2 - 1.0
 
     @property
     def mean_context(self) -> float:
@@ -186,10 +184,10 @@ class Workload:
 
     def __post_init__(self) -> None:
         for name, value, least in (("input_len", self.input_len, 1), ("output_len", self.output_len, 2)):
-            if not value >= least:
-                raise InputError(what=name, given=value, allowed=f"at least {least} tokens", nearest=str(least))
-        if not 0.0 <= self.cache_hit < 1.0:
-            raise InputError(what="cache_hit", given=self.cache_hit, allowed="0 to below 1", nearest="0")
+            require(value >= least, what=name, given=value, allowed=f"at least {least} tokens", nearest=str(least))
+        require(
+            0.0 <= self.cache_hit < 1.0, what="cache_hit", given=self.cache_hit, allowed="0 to below 1", nearest="0"
+        )
 
     @property
     def new_tokens(self) -> float:
@@ -258,15 +256,29 @@ class Workloads:
     """Several workloads as columns, each a benchmark of its own; see `Workload`.
 
     Args:
-        input_len: prompt tokens, (workloads, 1) [tokens].
-        output_len: generated tokens, (workloads, 1) [tokens].
-        equal_lengths, output_spread: the same for all of them.
+        input_len, new_tokens, cached_tokens, prefix_tokens, output_len, mean_context, final_context: of each,
+            (workloads, 1) [tokens].
+        equal_lengths: the same for all of them.
     """
 
     input_len: Array
+    new_tokens: Array
+    cached_tokens: Array
+    prefix_tokens: Array
     output_len: Array
-    equal_lengths: bool = False
-    output_spread: float = 0.0
+    mean_context: Array
+    final_context: Array
+    equal_lengths: bool
+
+    _LENGTHS: ClassVar = (
+        "input_len",
+        "new_tokens",
+        "cached_tokens",
+        "prefix_tokens",
+        "output_len",
+        "mean_context",
+        "final_context",
+    )
 
     @classmethod
     def of(cls, workloads: Sequence[Workload]) -> Workloads:
@@ -279,38 +291,14 @@ class Workloads:
         if len(alike) != 1 or any(one.cache_hit for one in workloads):
             allowed = "nothing cached, equal_lengths and output_spread the same"
             raise InputError(what="workloads", given="unlike ones", allowed=allowed)
-        equal, spread = alike.pop()
-        lengths = np.array([(one.input_len, one.output_len) for one in workloads], dtype=np.float64)
-        return cls(input_len=lengths[:, :1], output_len=lengths[:, 1:], equal_lengths=equal, output_spread=spread)
+        columns = {
+            name: np.array([[getattr(one, name)] for one in workloads], dtype=np.float64) for name in cls._LENGTHS
+        }
+        return cls(**columns, equal_lengths=workloads[0].equal_lengths)
 
     def take(self, index: Array) -> Workloads:
         """Those of an index."""
-        return replace(self, input_len=self.input_len[index], output_len=self.output_len[index])
-
-    @property
-    def new_tokens(self) -> Array:
-        """Prompt tokens that must be prefilled [tokens]."""
-        return np.maximum(1.0, self.input_len)
-
-    @property
-    def cached_tokens(self) -> Array:
-        """Prompt tokens whose KV is only read: none [tokens]."""
-        return self.input_len - self.new_tokens
-
-    @property
-    def prefix_tokens(self) -> Array:
-        """What stands before a prompt's new tokens: nothing [tokens]."""
-        return self.cached_tokens
-
-    @property
-    def mean_context(self) -> Array:
-        """Mean context of the sequences in flight, which weights long outputs more [tokens]."""
-        return self.input_len + self.output_len * (1.0 + self.output_spread**2) / 2.0
-
-    @property
-    def final_context(self) -> Array:
-        """Context at the end of a request, which must fit in memory [tokens]."""
-        return self.input_len + self.output_len
+        return replace(self, **{name: getattr(self, name)[index] for name in self._LENGTHS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,24 +321,12 @@ class Mode:
     @property
     def is_mixed(self) -> bool:
         """Whether prompts and decode tokens share passes."""
-        match self.admission:
-            case "chunked":
-                return True
-            case "prefill_first" | "decode_first":
-                return False
-            case _:
-                assert_never(self.admission)
+        return self.admission == "chunked"
 
     @property
     def is_batch_by_batch(self) -> bool:
         """Whether a batch finishes before the next one is admitted."""
-        match self.admission:
-            case "decode_first":
-                return True
-            case "chunked" | "prefill_first":
-                return False
-            case _:
-                assert_never(self.admission)
+        return self.admission == "decode_first"
 
     def label(self) -> str:
         """Short label for reports."""

@@ -127,7 +127,7 @@ class Predictor:
                 max_num_seqs=stack.max_num_seqs,
                 engine=engine,
             )
-            sequences = peak.batch_size / (deployment.layout.attention_dp * deployment.layout.pp)
+            sequences = peak.decoding / deployment.layout.dp / (deployment.layout.attention_dp * deployment.layout.pp)
         sequences = max(sequences, 1.0)
         prompts = sequences if case.kind == "static-batch" else 1.0
         group = sequences * deployment.layout.attention_dp
