@@ -326,7 +326,6 @@ def calibration_from_record(
         own_chip_only: whether to leave out numbers of its generation and of all chips.
     """
     operations = _matching(record.operation, chip, own_chip_only)
-    collectives = _matching(record.collective, chip, own_chip_only)
     return Calibration(
         name=record.name,
         stack=record.stack,
@@ -336,7 +335,7 @@ def calibration_from_record(
         description=record.description,
         separate_quantise=record.separate_quantise,
         operations={key: _operation(entry, record.name) for key, (_, entry) in operations.items()},
-        collectives=_collectives(record.name, collectives),
+        collectives=_collectives(record.name, _matching(record.collective, chip, own_chip_only)),
         context_block=record.context_block,
         serving=record.serving or "",
     )

@@ -26,7 +26,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Literal, assert_never
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from rackline.errors import InputError
 from rackline.passes.features import Array, FloatLike, as_array
 
 RoutingLaw = Literal["balanced", "uniform", "log_normal", "power_law"]
-ROUTING_LAWS: tuple[RoutingLaw, ...] = ("balanced", "uniform", "log_normal", "power_law")
+ROUTING_LAWS: tuple[RoutingLaw, ...] = get_args(RoutingLaw)
 POPULAR: tuple[RoutingLaw, ...] = ("log_normal", "power_law")
 
 _GRID_PER_OCTAVE = 6
@@ -210,10 +210,9 @@ def largest_of(count: int, mean: Array, trials: Array) -> Array:
     """
     if count == 1:
         return mean
-    quantile = normal_maximum(count)
     share = np.clip(mean / np.maximum(trials, 1.0), 0.0, 1.0)
     spread = np.sqrt(mean * (1.0 - share))
-    largest = mean + quantile * spread
+    largest = mean + normal_maximum(count) * spread
     small = (mean <= _EXACT_UP_TO) & (mean > 0)
     if np.any(small):
         top = int(np.ceil(np.max((mean + 8.0 * spread)[small]))) + 3
@@ -308,14 +307,12 @@ def _tabulated(
         if law in POPULAR:
             picks = popular_picks(num_experts, experts_per_token, law, skew)
             touched = (1.0 - (1.0 - picks[None, :]) ** tokens[:, None]).sum(axis=1)
-    elif law == "uniform" or law == "log_normal" or law == "power_law":  # which are uniform without skew
+    else:  # uniform, as popular experts without skew are
         used = experts_touched_mean(num_experts, experts_per_token, tokens) / num_experts
         touched = np.minimum(largest_of(ep, used * local, np.full_like(tokens, local)), local)
         mean = tokens * experts_per_token * local / num_experts
         busiest = largest_of(ep, mean, tokens * min(experts_per_token, local))
         load = np.minimum(busiest / tokens, min(experts_per_token, local))
-    else:
-        assert_never(law)
     for array in (log_tokens, load, touched):
         array.flags.writeable = False  # shared by all who ask for this law
     return ExpertLoad(

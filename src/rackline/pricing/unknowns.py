@@ -200,14 +200,13 @@ class Unknowns:
             return span.low * (span.high / span.low) ** generator.random(count)
 
         pick = generator.integers(0, len(self.points), count)
-        held = np.array([offer.chip.hbm_bytes for offer, _ in self.points])
         low, high = self.margin
         margin = spread(Range(low=1.0 + low, high=1.0 + high))
         rent, utilisation = self.usd_per_chip_s[pick] * spread(self.rent_factor), spread(self.utilisation)
         return Draws(
             flop_per_s=self.flop_per_s[pick],
             hbm_bytes_per_s=self.hbm_bytes_per_s[pick],
-            hbm_bytes=held[pick],
+            hbm_bytes=np.array([offer.chip.hbm_bytes for offer, _ in self.points])[pick],
             ridge=self.ridge[pick],
             usd_per_chip_s=rent,
             price_over_cost=margin / utilisation,

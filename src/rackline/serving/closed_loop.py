@@ -29,10 +29,9 @@ from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array, as_array
 from rackline.serving.disaggregated import kv_transfer, shared_level
-from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.steady import Engine, SteadyState, steady_state
-from rackline.serving.workload import Mode, Workload, Workloads
+from rackline.serving.workload import PLAIN, Mode, Speculation, Workload, Workloads
 
 _POINTS = 48
 _LOOPS = 1000  # loops solved at a time, which bounds the memory
@@ -63,16 +62,6 @@ class ClosedLoop:
     decode_s: float
     transfer_s: float = 0.0
     load: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticBatch:
-    """One batch, prefilled and decoded together: prefill_s, mean step token_s, total_s = prefill_s + (n - 1) token_s
-    [s]."""
-
-    prefill_s: float
-    token_s: float
-    total_s: float
 
 
 def engine_of(deployment: Deployment, stack: Stack = IDEAL, speculation: Speculation = PLAIN) -> Engine:
@@ -249,41 +238,6 @@ def _first_burst_s(engine: Engine, work: Workloads, mode: Mode, users: Array, st
     return engine.stack.beyond_passes_s(work) + np.maximum(prompts * state.prompt_s, state.mixed_s)
 
 
-def static_batch(
-    deployment: Deployment, batch_size: float, input_len: float, output_len: float, engine: Engine | None = None
-) -> StaticBatch:
-    """One batch prefilled together, then decoded together.
-
-    Args:
-        batch_size: sequences, on all replicas together [sequences].
-        input_len, output_len: prompt and output lengths [tokens].
-    """
-    sizes = (np.array([size], dtype=np.float64) for size in (batch_size, input_len, output_len))
-    return static_batches(deployment, *sizes, engine=engine)[0]
-
-
-def static_batches(
-    deployment: Deployment, batch_size: Array, input_len: Array, output_len: Array, engine: Engine | None = None
-) -> list[StaticBatch]:
-    """Many independent static batches on one deployment; see `static_batch`.
-
-    Args:
-        batch_size: sequences, on all replicas together, (batches,) [sequences].
-        input_len, output_len: prompt and output lengths, (batches,) [tokens].
-    """
-    engine = engine or engine_of(deployment)
-    layout = deployment.layout
-    per_rank = np.ceil(batch_size / (layout.attention_dp * layout.dp))
-    times = engine.time_table(False)
-    prompts = engine.seconds(Batch(prefill_sequences=per_rank, chunk_tokens=input_len), times, two_batch_overlap=False)
-    prefill = engine.with_prompts_s(0.0, prompts)  # called in process, without a server
-    step = Batch(decode_sequences=per_rank, context_len=input_len + output_len / 2.0)
-    token = np.where(output_len > 1, engine.decode_s(step, times, two_batch_overlap=False), 0.0)
-    total = prefill + np.maximum(output_len - 1.0, 0.0) * token
-    rows = zip(prefill.tolist(), token.tolist(), total.tolist(), strict=True)
-    return [StaticBatch(prefill_s=first, token_s=each, total_s=whole) for first, each, whole in rows]
-
-
 def max_throughput(
     deployment: Deployment,
     workload: Workload,
@@ -320,7 +274,6 @@ def prompt_passes_s(engine: Engine, workload: Workload, mode: Mode) -> Array:
     """
     new, room = workload.new_tokens, float(mode.max_batched_tokens)
     peers = round(float(as_array(engine.attention_dp)) * float(as_array(engine.micro_batches)))
-    ranks = float(as_array(engine.attention_dp))
     each = max(round(room / new), 1)
     prompts = np.arange(1.0, each * peers + 1.0)
     busiest = np.ceil(prompts / peers)
@@ -330,7 +283,7 @@ def prompt_passes_s(engine: Engine, workload: Workload, mode: Mode) -> Array:
         prefill_sequences=tokens / chunk,
         chunk_tokens=chunk,
         prefix_tokens=workload.prefix_tokens + (new - chunk) / 2.0,
-        group_tokens=np.maximum(prompts * chunk * ranks / peers, tokens),
+        group_tokens=np.maximum(prompts * chunk * float(as_array(engine.attention_dp)) / peers, tokens),
     )
     overlap = mode.two_batch_overlap
     times = engine.time_table(overlap)

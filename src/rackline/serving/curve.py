@@ -24,6 +24,8 @@ from rackline.parallel import Deployment
 from rackline.passes import UNIT, Batch, StepPolicy
 from rackline.passes.features import Array, FloatLike
 from rackline.serving import blackboard
+from rackline.serving.closed_loop import engine_of
+from rackline.serving.steady import Engine
 
 _LARGEST = 1.0e9
 
@@ -251,6 +253,51 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
 def _positive(what: str, given: float) -> None:
     require(given > 0 and np.isfinite(given), what=what, given=given, allowed="a finite number above 0", nearest="1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticBatch:
+    """One batch, prefilled and decoded together: prefill_s, mean step token_s, total_s = prefill_s + (n - 1) token_s
+    [s]."""
+
+    prefill_s: float
+    token_s: float
+    total_s: float
+
+
+def static_batch(
+    deployment: Deployment, batch_size: float, input_len: float, output_len: float, engine: Engine | None = None
+) -> StaticBatch:
+    """One batch prefilled together, then decoded together.
+
+    Args:
+        batch_size: sequences, on all replicas together [sequences].
+        input_len, output_len: prompt and output lengths [tokens].
+    """
+    sizes = (np.array([size], dtype=np.float64) for size in (batch_size, input_len, output_len))
+    return static_batches(deployment, *sizes, engine=engine)[0]
+
+
+def static_batches(
+    deployment: Deployment, batch_size: Array, input_len: Array, output_len: Array, engine: Engine | None = None
+) -> list[StaticBatch]:
+    """Many independent static batches on one deployment; see `static_batch`.
+
+    Args:
+        batch_size: sequences, on all replicas together, (batches,) [sequences].
+        input_len, output_len: prompt and output lengths, (batches,) [tokens].
+    """
+    engine = engine or engine_of(deployment)
+    layout = deployment.layout
+    per_rank = np.ceil(batch_size / (layout.attention_dp * layout.dp))
+    times = engine.time_table(False)
+    prompts = engine.seconds(Batch(prefill_sequences=per_rank, chunk_tokens=input_len), times, two_batch_overlap=False)
+    prefill = engine.with_prompts_s(0.0, prompts)  # called in process, without a server
+    step = Batch(decode_sequences=per_rank, context_len=input_len + output_len / 2.0)
+    token = np.where(output_len > 1, engine.decode_s(step, times, two_batch_overlap=False), 0.0)
+    total = prefill + np.maximum(output_len - 1.0, 0.0) * token
+    rows = zip(prefill.tolist(), token.tolist(), total.tolist(), strict=True)
+    return [StaticBatch(prefill_s=first, token_s=each, total_s=whole) for first, each, whole in rows]
 
 
 LONGEST_CONTEXT = 1e9

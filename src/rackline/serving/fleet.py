@@ -247,14 +247,13 @@ def fleet(
         waiting = power_of(on, float(drawn_w(on.chip, 0.0, 1.0)))
         if waiting is not None and all(part.power is not None for part in mine):
             power += waiting.site_w(pue) * (chips - copies * sum(part.num_chips for part in mine))
-    racks = sum(packed_racks(size, replicas) for size, replicas in held.values())
     provider = traffic.provider_tokens_per_s
     return Fleet(
         traffic=traffic,
         copies=copies,
         copy_tokens_per_s=copy_tokens_per_s,
         num_chips=copies * sum(part.num_chips for part in parts),
-        num_racks=racks,
+        num_racks=sum(packed_racks(size, replicas) for size, replicas in held.values()),
         power_w=power if known_power else None,
         power_basis=", ".join(basis) if known_power else "",
         usd_per_hour=usd if known_price else None,

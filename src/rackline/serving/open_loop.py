@@ -95,9 +95,8 @@ def open_loop(
     # prompts that arrive in a pass if every request saw the mean pass
     coming = n / steps
     some = np.where(chunked, -np.expm1(-coming * peers), coming * peers)
-    first_s = passes.first_s + np.where(chunked, 0.0, passes.decode_s)
     more = np.maximum(coming - some, 0.0) * workload.new_tokens * passes.per_token_s
-    rate = coming / (passes.decode_s + some * first_s + more)
+    rate = coming / (passes.decode_s + some * (passes.first_s + np.where(chunked, 0.0, passes.decode_s)) + more)
     rate = np.minimum(rate, most)
     least = 1e-3 * rate
 
@@ -418,31 +417,6 @@ def _step_seen_s(
     bursts = 1.0 + (1.0 / (1.0 - share) ** 2 - 1.0) * steps / (steps + queue.settling)
     seen = np.maximum(in_passes + bursts / (1.0 - feedback) / peers, 1.0)
     return cycle_s + growth * growth_s * (seen - held) + excess_s
-
-
-def slot_wait_s(in_flight: FloatLike, slots: FloatLike, stay_s: FloatLike) -> Array:
-    """Mean waiting time for a slot [s]; infinite where more requests are in flight than there are slots.
-
-        M/M/c: stay / c · rho^(sqrt(2 (c + 1)) - 1) / (1 - rho),    M/D/c: half of it, times 1 + f
-
-        f = (1 - rho) (c - 1) (sqrt(4 + 5 c) - 2) / (16 rho c)
-
-    Args:
-        in_flight: mean number of occupied slots, arrival rate · stay [sequences].
-        slots: c [sequences].
-        stay_s: time that a request occupies its slot [s].
-
-    Sources: Sakasegawa 1977 for M/M/c; Cosmetatos 1975 for M/D/c.
-
-    >>> round(float(slot_wait_s(0.8, 1.0, 1.0)), 3), float(slot_wait_s(2.0, 1.0, 1.0))
-    (2.0, inf)
-    """
-    c = np.maximum(as_array(slots), 1.0)
-    rho = as_array(in_flight) / c
-    below = np.clip(rho, 1e-9, 1.0 - 1e-9)
-    wait = as_array(stay_s) / c * below ** (np.sqrt(2.0 * (c + 1.0)) - 1.0) / (1.0 - below)
-    equal = 1.0 + (1.0 - below) * (c - 1.0) * (np.sqrt(4.0 + 5.0 * c) - 2.0) / (16.0 * below * c)
-    return np.where(rho < 1.0, 0.5 * wait * equal, np.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,9 @@ import numpy as np
 
 from rackline.passes import Batch, PassTable, TimeTable
 from rackline.passes.features import ONE, Array, FloatLike, as_array
-from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.trains import busiest_share
-from rackline.serving.workload import Mode, Workload, Workloads
+from rackline.serving.workload import PLAIN, Mode, Speculation, Workload, Workloads
 
 _TURNS = 4  # of iterations that each change little
 
@@ -351,12 +350,11 @@ def steady_state(
         step_s = np.where(beside_prompts, step_s * (1.0 + share / gathered), step_s)
     cost_share = some * extra / step_s
     utilisation = load if mode.is_mixed else cost_share
-    service = np.ceil(new / chunk) * mixed_s
     with np.errstate(divide="ignore", invalid="ignore"):
         waiting = np.where(utilisation < 1.0, utilisation / (2.0 * (1.0 - utilisation)), np.inf)
     joining = arrivals * peers * engine.stack.batch_wait_steps  # the first of those that join waits longest
     gathering_s = engine.stack.batch_wait_steps * step_s * (1.0 + 0.5 * joining) / (1.0 + joining)
-    ttft = beyond + 0.5 * gathered * step_s + gathering_s + service * (1.0 + waiting)
+    ttft = beyond + 0.5 * gathered * step_s + gathering_s + (np.ceil(new / chunk) * mixed_s) * (1.0 + waiting)
     whole = np.minimum(new, float(mode.max_batched_tokens))
     full = Batch(
         prefill_sequences=np.ones((1,) * b.ndim) * (mode.max_batched_tokens / whole),  # one point per layout

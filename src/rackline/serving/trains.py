@@ -286,7 +286,8 @@ def left_behind_shares(arrivals_per_interval: float, capacity: int) -> NDArray[n
     moves[:, -1] += np.maximum(1.0 - moves.sum(axis=1), 0.0)
     balance = moves.T - np.eye(states)
     balance[-1] = 1.0
-    shares = np.maximum(np.linalg.solve(balance, np.eye(states)[-1]).astype(np.float64), 0.0)
+    right: NDArray[np.float64] = np.eye(states)[-1]
+    shares = np.maximum(np.linalg.solve(balance, right), 0.0)
     return shares / shares.sum()
 
 
@@ -345,13 +346,12 @@ def most_of(mean: FloatLike, peers: FloatLike, chance: FloatLike = 1.0) -> Array
     >>> most_of(1e-3, 4).round(2), most_of(3.0, 4).round(2), most_of(3.0, 4, 0.0).round(2)
     (np.float64(3.99), np.float64(1.61), np.float64(1.13))
     """
-    low = np.clip(as_array(mean), _FEWEST, _MOST)
     counts = as_array(peers)
     kinds, row = np.unique(counts, return_inverse=True)
     by_chance, evenly = (
         np.stack(curves) for curves in zip(*(_most_curves(float(kind)) for kind in kinds), strict=True)
     )
-    place = np.log(low / _FEWEST) * ((_POINTS - 1) / np.log(_MOST / _FEWEST))
+    place = np.log(np.clip(as_array(mean), _FEWEST, _MOST) / _FEWEST) * ((_POINTS - 1) / np.log(_MOST / _FEWEST))
     left = np.minimum(place.astype(np.int64), _POINTS - 2)
     part = place - left
     at = row.reshape(counts.shape) * _POINTS + left
