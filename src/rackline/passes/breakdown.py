@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, assert_never
+from typing import ClassVar
 
 import numpy as np
 
@@ -292,15 +292,10 @@ class Breakdown:
             "scale_out": hbm_and_out[1],
             "overhead": overheads[0] + overheads[1],
         }
-        match self.policy:
-            case "blackboard":
-                total = max(by_resource[resource] for resource in RESOURCES) + by_resource["overhead"]
-            case "overlap":
-                total = max(seconds[2:], default=0.0)
-            case "serial":
-                total = seconds[0] + seconds[1]
-            case _:
-                assert_never(self.policy)
+        if self.policy == "blackboard":
+            total = max(by_resource[resource] for resource in RESOURCES) + by_resource["overhead"]
+        else:
+            total = max(seconds[2:], default=0.0) if self.policy == "overlap" else seconds[0] + seconds[1]
         calibration = self.numbers.calibration
         return PassTime(
             seconds=total + calibration.host_s_per_step,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import assert_never
 
 import numpy as np
 
@@ -103,18 +102,12 @@ class TimeTable:
         rows = numbers.in_use()
         names = feature_names(one.row for one in rows)
         layouts = numbers.num_layouts or 1
-        match policy:
-            case "blackboard":
-                streams = _resource_streams(rows, names, layouts)
-            case "overlap":
-                labels = sorted({one.row.stream for one in rows}) or [""]
-                streams = tuple(
-                    _stream([one for one in rows if one.row.stream == label], names, layouts) for label in labels
-                )
-            case "serial":
-                streams = (_stream(rows, names, layouts),)
-            case _:
-                assert_never(policy)
+        if policy == "blackboard":
+            streams = _resource_streams(rows, names, layouts)
+        else:
+            labels = sorted({one.row.stream for one in rows}) if policy == "overlap" else []
+            apart = [[one for one in rows if one.row.stream == label] for label in labels]
+            streams = tuple(_stream(some, names, layouts) for some in apart or [rows])
         return cls(
             feature_names=names,
             streams=streams,
@@ -204,9 +197,9 @@ def _run(work: Callable[[Tile], None], parts: Sequence[Tile], threads: int) -> N
     if threads <= 1 or len(parts) <= 1:
         for part in parts:
             work(part)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, parts))
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, parts))
 
 
 def _by_layout(value: Array, shape: tuple[int, ...]) -> Array:

@@ -228,8 +228,7 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
     if found.serving:
         found = replace(found, serving=resolve_beside(found.serving, name))
     if record.name in measured_stacks():
-        others = [calibration_record(stack) for stack in measured_stacks() if stack != record.name]
-        for other in others:
+        for other in (calibration_record(stack) for stack in measured_stacks() if stack != record.name):
             found = _fill(found, calibration_from_record(other, chip, own_chip_only=True))
         found = _fill(found, calibration_from_record(calibration_record(GENERIC), chip))
     if record.falls_back_to is not None:
@@ -278,9 +277,8 @@ def best_stack(chip: Chip | None) -> str:
     """The stack with the most measured entries for a chip; the generic one if there are none."""
     if chip is None:
         return GENERIC
-    stacks = measured_stacks()
-    counts = {stack: num_measured(stack, chip) for stack in stacks}
-    best = max(stacks, key=lambda stack: counts[stack])
+    counts = {stack: num_measured(stack, chip) for stack in measured_stacks()}
+    best = max(counts, key=counts.__getitem__)
     return best if counts[best] else GENERIC
 
 

@@ -328,9 +328,8 @@ def default_tiers(cluster: Cluster) -> tuple[MemoryTier, ...]:
 
     The memory of a Grace host counts only where the chip sits on one, and replaces DDR5 there.
     """
-    known = [memory_tier(name) for name in names("memory")]
     absent = "ddr5-host" if cluster.chip.name in _WITH_GRACE else "lpddr5x-grace"
-    outside = [t for t in known if t.tier not in ("hbm", "sram") and t.usd_per_hour is not None and t.name != absent]
+    outside = (unit for unit in keeping_units() if unit.name != absent)
     return (hbm_of(cluster.chip, cluster.usd_per_chip_hour), *outside)
 
 

@@ -30,7 +30,7 @@ from rackline.passes import Batch
 from rackline.passes.features import Array, as_array
 from rackline.serving.disaggregated import kv_transfer, shared_level
 from rackline.serving.stack import IDEAL, Stack
-from rackline.serving.steady import Engine, SteadyState, steady_state
+from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import PLAIN, Mode, Speculation, Workload, Workloads
 
 _POINTS = 48
@@ -191,7 +191,10 @@ def _mean_times(
     else:
         others = as_array(np.maximum(wanted * layout.pp - 1.0, 0.0))[:, None]
         waiting = state.ttft_s + engine.stack.share_of_burst(work) * others * state.prompt_s
-        burst_s = _first_burst_s(engine, work, mode, others + 1.0, state)
+        # users that begin at once, in passes full of prompts
+        users, in_pass = others + 1.0, np.maximum(mode.max_batched_tokens / work.new_tokens, 1.0)
+        prompts = np.where(users > in_pass, (users + in_pass) / 2.0, users)
+        burst_s = engine.stack.beyond_passes_s(work) + np.maximum(prompts * state.prompt_s, state.mixed_s)
         mean_wait = waiting + first_share[:, None] * (burst_s - waiting)
     in_flight: Array = rate * (waiting + output_steps * state.tpot_s)
     answers: list[ClosedLoop] = []
@@ -225,17 +228,6 @@ def _mean_times(
             )
         )
     return answers
-
-
-def _first_burst_s(engine: Engine, work: Workloads, mode: Mode, users: Array, state: SteadyState) -> Array:
-    """Mean time to first token of users that begin at once, in passes full of prompts [s].
-
-    Args:
-        users: of a rank, (loops, 1) [requests].
-    """
-    in_pass = np.maximum(mode.max_batched_tokens / work.new_tokens, 1.0)
-    prompts = np.where(users > in_pass, (users + in_pass) / 2.0, users)
-    return engine.stack.beyond_passes_s(work) + np.maximum(prompts * state.prompt_s, state.mixed_s)
 
 
 def max_throughput(

@@ -309,11 +309,11 @@ def split_kv_bytes(model: Model, sequences: FloatLike, group: ContextGroup) -> A
     it returns the partial outputs for the queries of the others, with one softmax sum per head.
     """
     others = (group.cp - 1) / group.cp
-    total: FloatLike = 0.0
-    for attention, count in _kinds(model):
-        heads = np.ceil(attention.num_q_heads / as_array(group.tp))
-        # the kernel reads queries and writes outputs in bf16; 4 bytes of softmax sum per head
-        total = total + count * heads * (attention.decode_io_elements * 2.0 + 4.0)
+    # the kernel reads queries and writes outputs in bf16; 4 bytes of softmax sum per head
+    total = sum(
+        count * np.ceil(kind.num_q_heads / as_array(group.tp)) * (kind.decode_io_elements * 2.0 + 4.0)
+        for kind, count in _kinds(model)
+    )
     return as_array(sequences * others * total)
 
 
