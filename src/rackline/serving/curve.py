@@ -241,11 +241,14 @@ def _balance(
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
     """Root of an increasing function between two points, to a relative 1e-9."""
 
+    def at(log: float) -> float:
+        return function(math.exp(log))
+
     brentq: Any = importlib.import_module("scipy.optimize").brentq  # takes a tenth of a second to import
 
     if function(high) <= 0.0:
         return high
-    return math.exp(brentq(lambda log: function(math.exp(log)), math.log(low), math.log(high), xtol=1e-9))
+    return math.exp(brentq(at, math.log(low), math.log(high), xtol=1e-9))
 
 
 def _positive(what: str, given: float) -> None:
