@@ -67,6 +67,17 @@ class InputError(RacklineError):
         )
 
 
+def require(
+    holds: object, *, what: str, given: object, allowed: str, where: str = "", nearest: str | None = None
+) -> None:
+    """Refuse a value from outside unless a condition holds; the other arguments are those of `InputError`.
+
+    >>> require(2 > 1, what="number", given=2, allowed="above 1")
+    """
+    if not holds:
+        raise InputError(what=what, given=given, allowed=allowed, where=where, nearest=nearest)
+
+
 class UnitError(InputError):
     """A text or number that is not a usable quantity of the wanted kind."""
 

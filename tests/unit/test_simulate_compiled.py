@@ -17,8 +17,8 @@ from rackline.arch import model
 from rackline.hardware import cluster
 from rackline.parallel import Deployment, parse_layout, precision
 from rackline.passes import calibration
-from rackline.serving.speculative import Speculation
 from rackline.serving.stack import stack
+from rackline.serving.workload import Speculation
 from rackline.simulation import CacheConfig, Handover, Lengths, Pool, Requests, open_arrivals, pool_of, simulate
 from rackline.simulation.native import compiled_clock, knows, library
 from rackline.simulation.policies import policy

@@ -19,7 +19,7 @@ with late:
     from rackline.catalog import base
     from rackline.hardware import chip_check
     from rackline.report import catalogue_report, lecture_tables
-    from rackline.serving import crossover
+    from rackline.serving import curve
 
 
 NAME = Option(kind="text", help="catalogue name or TOML file; without it, all are listed")
@@ -76,7 +76,7 @@ class Chips:
     """
 
     chips: tuple[hardware.ChipRecord, ...] = ()
-    ridges: tuple[crossover.Ridge, ...] = ()
+    ridges: tuple[curve.Ridge, ...] = ()
     findings: tuple[chip_check.ChipFinding, ...] = ()
 
 
@@ -101,7 +101,7 @@ class ChipList(TypedDict):
 class RidgeList(TypedDict):
     """Ridge points."""
 
-    ridges: tuple[crossover.Ridge, ...]
+    ridges: tuple[curve.Ridge, ...]
 
 
 class ChipChecked(TypedDict):
@@ -170,9 +170,7 @@ def chips(question: ChipsQuestion, watch: Watch) -> Chips:
         refuse_settings(question.set)
         return Chips(
             ridges=tuple(
-                crossover.ridges(
-                    [hardware.chip(each) for each in (catalog.names("chips") if name is None else (name,))]
-                )
+                curve.ridges([hardware.chip(each) for each in (catalog.names("chips") if name is None else (name,))])
             )
         )
     if name is not None:

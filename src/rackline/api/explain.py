@@ -253,10 +253,11 @@ class _Pass:
 
     def smallest(self, system: systems.System, server: parallel.ServerMemory) -> tuple[parallel.Layout, str]:
         """The layout of the fewest chips that holds the batch, the fastest of those; how it was chosen."""
-        from rackline.serving.capacity import held
+        from rackline.serving.capacity import capacity
 
         context_len = max(self.context_len, self.new_tokens)
-        found = held(system.model, system.cluster, system.precision, context_len=context_len, server=server)
+        on = (system.model, system.cluster, system.precision)
+        found = capacity(*on, context_len=context_len, server=server, longest=False).rows
         holding = [one.layout for one in found if one.max_concurrency >= max(self.sequences, 1)]
         if not holding:
             roomiest = max(found, key=lambda one: (one.max_concurrency, one.kv_room_bytes))

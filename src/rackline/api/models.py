@@ -21,7 +21,7 @@ from rackline.units import format_count
 with late:
     from rackline import arch, catalog, hardware, hub
     from rackline.report import catalogue_report, checkpoint_types, choice_report, lecture_tables
-    from rackline.serving import crossover
+    from rackline.serving import curve
 
 
 DTYPES = ("bf16", "fp16", "fp8", "fp4", "int8")
@@ -67,7 +67,7 @@ class Models:
     """
 
     models: tuple[tuple[catalog.ModelRecord, arch.AnyModel], ...] = ()
-    caches: tuple[crossover.CacheOfModel, ...] = ()
+    caches: tuple[curve.CacheOfModel, ...] = ()
     check: arch.CountCheck | None = None
 
 
@@ -104,7 +104,7 @@ class CacheList(TypedDict):
 
     chip: str
     dtype: str
-    models: tuple[crossover.CacheOfModel, ...]
+    models: tuple[curve.CacheOfModel, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,12 +214,12 @@ def _found(name: str, lookup: Lookup) -> tuple[arch.FoundModel, hub.Adapter | No
     return lookup.find(adapter.base, headers=True), adapter
 
 
-def _caches(chosen: Iterable[str], question: ModelsQuestion, lookup: Lookup) -> tuple[crossover.CacheOfModel, ...]:
+def _caches(chosen: Iterable[str], question: ModelsQuestion, lookup: Lookup) -> tuple[curve.CacheOfModel, ...]:
     from rackline.parallel.precision import storage_bytes
 
     where = hardware.chip(question.on)
     types = {name: storage_bytes(name) for name in ("bf16", "fp8")}
     return tuple(
-        crossover.cache_of_model(lookup.model(each), where, dtype=question.dtype, kv_types=types, contexts=CONTEXTS)
+        curve.cache_of_model(lookup.model(each), where, dtype=question.dtype, kv_types=types, contexts=CONTEXTS)
         for each in chosen
     )

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from rackline.search.launch_plan import Checkpoints
     from rackline.serving.fleet import Traffic
     from rackline.serving.open_loop import Population
-    from rackline.serving.speculative import Speculation
-    from rackline.serving.workload import Mode, Workload
+    from rackline.serving.workload import Mode, Speculation, Workload
     from rackline.simulation.hits_by_tier import Repeating, RepeatingSessions
     from rackline.system import Demand, System
 
@@ -374,7 +373,7 @@ def speculations_of(text: str | None) -> list[Speculation] | None:
         return None
     if text.strip() == "usual":
         return []
-    from rackline.serving.speculative import Speculation, usual_speculation
+    from rackline.serving.workload import Speculation, usual_speculation
 
     found: list[Speculation] = []
     for part in text.split(","):

@@ -23,7 +23,7 @@ with late:
     from rackline.report import simulate_report
     from rackline.search import choice, served
     from rackline.search import energy as search_energy
-    from rackline.serving import speculative
+    from rackline.serving import workload as workloads
     from rackline.simulation import metrics
     from rackline.simulation import router as simulation_router
 
@@ -280,14 +280,14 @@ def _prefill(
     )
 
 
-def _speculation(text: str | None) -> speculative.Speculation:
+def _speculation(text: str | None) -> workloads.Speculation:
     if text is None:
-        return speculative.PLAIN
+        return workloads.PLAIN
     drafts, equals, yielded = text.partition("=")
     number = parse_whole(drafts, name="speculate", minimum=0, maximum=MOST_CHIPS, zero_allowed=True)
     if not equals:
-        return speculative.usual_speculation(number)
-    return speculative.Speculation(draft_tokens=number, tokens_per_step=parse_count(yielded, name="speculate tokens"))
+        return workloads.usual_speculation(number)
+    return workloads.Speculation(draft_tokens=number, tokens_per_step=parse_count(yielded, name="speculate tokens"))
 
 
 def _smallest(system: systems.System, longest: int, block_size: int, watch: Watch) -> parallel.Layout:

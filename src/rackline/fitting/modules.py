@@ -36,9 +36,7 @@ from rackline.parallel.layout import Layout
 from rackline.parallel.precision import Precision
 from rackline.passes import Batch, Calibration, calibration
 from rackline.passes.features import FloatLike, as_array
-from rackline.passes.line import row_seconds, total
-from rackline.passes.numbers import row_numbers
-from rackline.passes.row import Row
+from rackline.passes.row import Row, row_numbers, row_seconds, total
 
 Shape = Mapping[str, Any]
 Places = npt.NDArray[np.int64]

@@ -22,8 +22,7 @@ from rackline.parallel.towers import tower_layout, tower_rows
 from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, ExpertLaw, FloatLike, as_array
-from rackline.passes.popularity import expert_spread
-from rackline.passes.routing import POPULAR, ROUTING_LAWS
+from rackline.passes.routing import POPULAR, ROUTING_LAWS, expert_spread
 from rackline.units import parse_count
 
 _MOST_COPIES = 4096

@@ -13,7 +13,7 @@ from rackline.errors import InputError, nearest_names
 from rackline.parallel.exchange import make_group
 from rackline.passes.features import as_array
 from rackline.search.train_space import Evaluated, evaluate_runs, timed_steps, train_space
-from rackline.serving.energy import Power, power_of
+from rackline.serving.fleet import Power, power_of
 from rackline.training.flop import hardware_share, mfu, model_flop, training_w
 from rackline.training.memory import CHEAPEST_FIRST, train_memory
 from rackline.training.reliability import Reliability, reliability

@@ -19,9 +19,9 @@ from rackline.parallel import Deployment
 from rackline.passes import features as f
 from rackline.passes.features import Array
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.steady import Engine, behind
+from rackline.serving.workload import PLAIN, Speculation
 from rackline.simulation.pass_call import FAR, Table, compiled, read_at
 
 

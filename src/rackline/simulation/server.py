@@ -12,8 +12,8 @@ from rackline.parallel import Deployment
 from rackline.parallel.adapters import adapter_bytes
 from rackline.parallel.memory import kv_room_bytes, kv_size
 from rackline.passes.features import as_array
-from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
+from rackline.serving.workload import PLAIN, Speculation
 from rackline.simulation.clock import Chunk, TableClock
 from rackline.simulation.policies import Reserve, policy
 from rackline.simulation.prefix_cache import CacheRules, TierSpec

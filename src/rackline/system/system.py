@@ -23,9 +23,9 @@ from rackline.parallel import (
 from rackline.passes import Calibration, PassTable, calibration
 from rackline.passes.features import ExpertLaw, as_array
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import Stack, stack_named
 from rackline.serving.steady import Engine
+from rackline.serving.workload import PLAIN, Speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

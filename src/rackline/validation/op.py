@@ -19,8 +19,8 @@ from rackline.hardware import Chip
 from rackline.passes import Calibration
 from rackline.passes.calibration import UNIT_COLLECTIVE, CollectiveCalibration
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.passes.line import collective_seconds, fastest
 from rackline.passes.routing import distinct_ranks
+from rackline.passes.row import collective_seconds, fastest
 from rackline.validation.cases import Case, Unsupported, case_from
 from rackline.validation.resolve import Resolver
 
