@@ -16,9 +16,9 @@ from rackline.passes import calibration
 from rackline.serving.stack import IDEAL
 from rackline.simulation import Requests, Result, TableClock, pool_of, simulate
 from rackline.simulation.clock import Chunk
+from rackline.simulation.decode_steps import equal_passes
 from rackline.simulation.decoding import Slots
 from rackline.simulation.native import knows
-from rackline.simulation.neighbours import equal_passes
 from rackline.simulation.policies import policy
 
 NUMBER = 6

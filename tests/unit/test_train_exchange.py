@@ -14,13 +14,12 @@ from rackline import arch
 from rackline.arch import Model, MoeFfn
 from rackline.hardware import cluster
 from rackline.passes import calibration
-from rackline.training.exchange import expert_rows
 from rackline.training.memory import cheapest_recompute, train_memory
-from rackline.training.precision import TrainPrecision, train_precision
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, ScheduleName, TrainLayout, layout_problem
 from rackline.training.schedules.dualpipe import table
-from rackline.training.stack import IDEAL, training_stack
+from rackline.training.stack import IDEAL, TrainPrecision, train_precision, training_stack
 from rackline.training.step import DUALPIPE_CORES, StepParts, hide_exchange, paired_share, step_parts, step_time
+from rackline.training.work import expert_rows
 
 BF16 = TrainPrecision(label="bf16")
 

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from rackline.simulation.blocks import KvBlocks
 from rackline.simulation.decoding import DecodingBatch, Lockstep, Slots
 from rackline.simulation.policies import Policy, Reserve, reserved_tokens
 from rackline.simulation.prefix_cache import PrefixCache
-from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.rank_spec import ArrivalOrder, KeyOrder, KvBlocks, RankSpec, ResidentAdapters
 from rackline.simulation.requests import RequestLog
-from rackline.simulation.resident_adapters import ResidentAdapters
-from rackline.simulation.waiting import ArrivalOrder, KeyOrder
 
 
 class _Entry(NamedTuple):

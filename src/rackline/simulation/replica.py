@@ -17,16 +17,14 @@ from math import ceil, inf
 from typing import assert_never
 
 from rackline.simulation.clock import Chunk, Clock
-from rackline.simulation.decode_steps import is_straight, may_be_slowest, pace, step_s
+from rackline.simulation.decode_steps import is_straight, may_be_slowest, pace, prompts_of_runs, step_s
 from rackline.simulation.decoding import DecodingBatch, Lockstep
-from rackline.simulation.neighbours import prompts_of_runs
 from rackline.simulation.policies import Policy
 from rackline.simulation.prefix_cache import matched
 from rackline.simulation.rank import Rank
-from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.rank_spec import ArrivalQueue, RankSpec
 from rackline.simulation.requests import RequestLog
 from rackline.simulation.statistics import PassRecord, ReplicaStatistics
-from rackline.simulation.waiting import ArrivalQueue
 
 _AHEAD = 1 << 16  # steps that are evaluated at a time
 

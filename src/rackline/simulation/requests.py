@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import chain
+from typing import Literal, overload
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
-from rackline.simulation.prefix_cache import BlockHashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -218,75 +218,70 @@ class RequestLog:
         return 0 if self.priority is None else self.priority[request]
 
 
-DAY_S = 86400.0
-
-
-def poisson(rng: np.random.Generator, count: int, rate_per_s: float) -> Array:
-    """Poisson arrival times at a mean rate [s], (count,), ascending.
+class BlockHashes(Sequence[Sequence[int]]):
+    """For each request, the hashes of its prompt's full blocks, 8 bytes per hash.
 
     Args:
-        count: number of arrivals [requests].
-        rate_per_s: mean rate [requests/s].
+        flat: hashes of all requests, concatenated, int64, (sum of blocks,).
+        ends: end of each request's hashes in `flat`, (requests,).
 
-    Raises:
-        InputError: the rate is not above 0.
-
-    >>> times = poisson(np.random.default_rng(0), 10_000, 5.0)
-    >>> round(float(times[-1]) / 2000, 1)
-    1.0
+    Example:
+        >>> hashes = BlockHashes.of([[7, 8], [], [7]])
+        >>> len(hashes), hashes[0], hashes[-1]
+        (3, [7, 8], [7])
     """
-    return gamma(rng, count, rate_per_s, 1.0)
 
+    __slots__ = ("_ends", "_flat")
 
-def gamma(rng: np.random.Generator, count: int, rate_per_s: float, arrival_cv: float) -> Array:
-    """Arrival times with gamma-distributed inter-arrival times [s], (count,), ascending.
+    def __init__(self, flat: Array, ends: Array) -> None:
+        self._flat = flat
+        self._ends = ends
 
-    Args:
-        count: number of arrivals [requests].
-        rate_per_s: mean rate [requests/s].
-        arrival_cv: coefficient of variation of the inter-arrival times (standard deviation over mean): 1 is Poisson,
-            more is burstier, 0 is evenly spaced [1].
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> BlockHashes:
+        """Pack rows of hashes.
 
-    Raises:
-        InputError: the rate is not above 0, or the coefficient of variation is negative.
+        Raises:
+            TypeError: a hash is not an integer.
+            OverflowError: a hash does not fit into 64 bits.
+        """
+        kept = list(rows)
+        flat = list(chain.from_iterable(kept))
+        if not all(kind is int for kind in set(map(type, flat))):
+            raise TypeError("hashes that are not whole numbers")
+        ends = np.cumsum(np.fromiter(map(len, kept), dtype=np.int64, count=len(kept)))
+        return cls(np.array(flat, dtype=np.int64), ends)
 
-    Sources: Vidur (arXiv:2405.05465) and vLLM's benchmark, whose --burstiness is 1 / cv², draw inter-arrival times in
-    this way.
-    """
-    if not rate_per_s > 0:
-        raise InputError(what="rate", given=rate_per_s, allowed="above 0 requests/s", nearest="1")
-    if not arrival_cv >= 0:
-        raise InputError(what="arrival_cv", given=arrival_cv, allowed="0 or more", nearest="1")
-    if arrival_cv == 0:
-        return np.arange(count) / rate_per_s
-    shape = 1.0 / arrival_cv**2
-    return np.cumsum(rng.gamma(shape, 1.0 / (rate_per_s * shape), count))
+    @classmethod
+    def joined(cls, parts: Sequence[BlockHashes]) -> BlockHashes:
+        """All parts, concatenated."""
+        starts = np.cumsum([0, *(len(part._flat) for part in parts)])
+        ends = [part._ends + start for part, start in zip(parts, starts, strict=False)]
+        return cls(np.concatenate([part._flat for part in parts]), np.concatenate(ends))
 
+    def __len__(self) -> int:
+        """Number of requests."""
+        return len(self._ends)
 
-def diurnal(
-    rng: np.random.Generator, count: int, rate_per_s: float, amplitude: float, period_s: float = DAY_S
-) -> Array:
-    """Arrival times of a Poisson process whose rate follows a daily sine [s], (count,), ascending.
+    @overload
+    def __getitem__(self, index: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[list[int]]: ...
+    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
+        """Hashes of one request or of several."""
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(index)
+        start = int(self._ends[place - 1]) if place else 0
+        return self._flat[start : int(self._ends[place])].tolist()
 
-    rate(t) = rate · (1 - amplitude · cos(2 pi t / period))
+    def pick(self, keep: Array) -> BlockHashes:
+        """The hashes of selected requests.
 
-    Args:
-        count: number of arrivals [requests].
-        rate_per_s: mean rate [requests/s].
-        amplitude: relative amplitude of the rate, 0 (constant) to 1 (no arrivals at the quietest time) [1].
-        period_s: period of the sine, which starts at the quietest time [s].
-
-    Raises:
-        InputError: the amplitude is outside [0, 1], or the rate or period is not above 0.
-    """
-    if not 0.0 <= amplitude <= 1.0:
-        raise InputError(what="amplitude", given=amplitude, allowed="0 to 1", nearest="0.5")
-    if not period_s > 0:
-        raise InputError(what="period", given=period_s, allowed="above 0 s", nearest="86400")
-    even = poisson(rng, count, 1.0) / rate_per_s if rate_per_s > 0 else poisson(rng, count, rate_per_s)
-    # inverse of the cumulative rate: maps arrivals of a constant rate to those of the varying one
-    last = float(even[-1])
-    grid: Array = np.linspace(0.0, last + 2.0 * period_s, int(2000 * (last / period_s + 2.0)), dtype=np.float64)
-    angle = 2.0 * np.pi / period_s
-    cumulated: Array = grid - amplitude * np.sin(angle * grid) / angle
-    return np.interp(even, cumulated, grid)
+        Args:
+            keep: mask of the requests to keep, (requests,).
+        """
+        lengths = np.diff(self._ends, prepend=0)
+        return BlockHashes(self._flat[np.repeat(keep, lengths)], np.cumsum(lengths[keep]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from math import inf, nextafter
@@ -15,64 +15,17 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.interrupts import held
 from rackline.passes.features import Array
-from rackline.simulation.clock import Clock
 from rackline.simulation.metrics import Result, gather
 from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows, run_pools
-from rackline.simulation.policies import Policy
 from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
-from rackline.simulation.router import router as find_router
+from rackline.simulation.server import Handover, Pool
+from rackline.simulation.server import router as find_router
 
 AnyReplica = Replica | NativeReplica
 Progress = Callable[[int, int, float], None]  # (requests done, all requests, simulated time [s])
 _ROUNDS_A_REPORT = 2000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """A pool of equal replicas.
-
-    Args:
-        clock: time of a pass.
-        spec: limits of each rank.
-        policy: the scheduler.
-        ranks: attention-dp ranks per replica [count].
-        micro_batches: micro-batches in flight per pipeline [count].
-        replicas: number of replicas [count].
-    """
-
-    clock: Clock
-    spec: RankSpec
-    policy: Policy
-    ranks: int = 1
-    micro_batches: int = 1
-    replicas: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("ranks", "micro_batches", "replicas"):
-            if getattr(self, name) < 1:
-                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
-
-    def build(
-        self, log: RequestLog, *, hands_over: bool, stepwise: bool, keep_passes: bool, follows_prefixes: bool = False
-    ) -> list[Replica]:
-        """New replicas that write to this log."""
-        return [
-            Replica(
-                self.clock,
-                self.spec,
-                self.policy,
-                log,
-                ranks=self.ranks,
-                micro_batches=self.micro_batches,
-                hands_over=hands_over,
-                stepwise=stepwise,
-                keep_passes=keep_passes,
-                follows_prefixes=follows_prefixes,
-            )
-            for _ in range(self.replicas)
-        ]
 
 
 def _native(pools: Sequence[Pool], requests: Requests) -> tuple[NativeLog, list[list[NativeReplica]]] | None:
@@ -102,24 +55,6 @@ def _native(pools: Sequence[Pool], requests: Requests) -> tuple[NativeLog, list[
             ]
         )
     return log, found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handover:
-    """The prefill pool of a disaggregated server, and the transfer of the KV cache to the decode pool.
-
-    The decode pool streams the whole output, so the first token counts once the cache has arrived. Only the output of a
-    one-token request comes from the prefill pool.
-
-    Args:
-        pool: replicas that only run prefill.
-        tokens_per_s: transfer rate of one request's cache [tokens/s].
-        latency_s: time to the first byte [s].
-    """
-
-    pool: Pool
-    tokens_per_s: float
-    latency_s: float = 0.0
 
 
 def simulate(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rackline.arch import Model
-from rackline.errors import InputError
+from rackline.errors import InputError, nearest_names
 from rackline.hardware.chip import host_bytes_per_s
 from rackline.parallel import Deployment
 from rackline.parallel.adapters import adapter_bytes
@@ -14,12 +14,12 @@ from rackline.parallel.memory import kv_room_bytes, kv_size
 from rackline.passes.features import as_array
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
-from rackline.simulation.clock import Chunk, TableClock
-from rackline.simulation.policies import Reserve, policy
-from rackline.simulation.prefix_cache import CacheRules, TierSpec
-from rackline.simulation.rank_spec import RankSpec
-from rackline.simulation.resident_adapters import AdapterSlots
-from rackline.simulation.run import Pool
+from rackline.simulation.clock import Chunk, Clock, TableClock
+from rackline.simulation.policies import Policy, Reserve, policy
+from rackline.simulation.prefix_cache import CacheRules, TierSpec, matched
+from rackline.simulation.rank_spec import AdapterSlots, RankSpec
+from rackline.simulation.replica import Replica
+from rackline.simulation.requests import RequestLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,3 +136,113 @@ def _with_cost(cache: CacheConfig, clock: TableClock) -> CacheRules:
     tokens, far = cache.hash_tokens, 64  # attention is linear in the tokens before a block
     first_s, last_s = (clock.prompts(0, 0, 0, [Chunk(tokens, done)], tokens, 0.0) for done in (0, far * tokens))
     return replace(cache.cache_rules, recompute_s=(first_s, max(last_s - first_s, 0.0) / far))
+
+
+Router = Callable[[int, Sequence[Replica]], Replica]
+
+ROUTERS = ("round-robin", "least-loaded", "prefix-aware")
+
+
+def router(name: str) -> Router:
+    """A new router by name, with its own state.
+
+    Raises:
+        InputError: the name is unknown.
+    """
+    if name == "round-robin":
+        return _round_robin()
+    if name == "least-loaded":
+        return _least_loaded
+    if name == "prefix-aware":
+        return _prefix_aware
+    near = nearest_names(name, ROUTERS, 1)
+    raise InputError(what="router", given=name, allowed=", ".join(ROUTERS), nearest=near[0] if near else None)
+
+
+def _round_robin() -> Router:
+    turn = 0
+
+    def choose(request: int, replicas: Sequence[Replica]) -> Replica:
+        nonlocal turn
+        turn += 1
+        return replicas[(turn - 1) % len(replicas)]
+
+    return choose
+
+
+def _least_loaded(request: int, replicas: Sequence[Replica]) -> Replica:
+    return min(replicas, key=lambda replica: replica.load)
+
+
+def _prefix_aware(request: int, replicas: Sequence[Replica]) -> Replica:
+    hashes = replicas[0].log.hashes
+    if hashes is not None:
+        known = [replica.known_prefix(request) for replica in replicas]
+        place = matched(known, [replica.load for replica in replicas], len(hashes[request]))
+        if place is not None:
+            return replicas[place]
+    return _least_loaded(request, replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A pool of equal replicas.
+
+    Args:
+        clock: time of a pass.
+        spec: limits of each rank.
+        policy: the scheduler.
+        ranks: attention-dp ranks per replica [count].
+        micro_batches: micro-batches in flight per pipeline [count].
+        replicas: number of replicas [count].
+    """
+
+    clock: Clock
+    spec: RankSpec
+    policy: Policy
+    ranks: int = 1
+    micro_batches: int = 1
+    replicas: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "micro_batches", "replicas"):
+            if getattr(self, name) < 1:
+                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
+
+    def build(
+        self, log: RequestLog, *, hands_over: bool, stepwise: bool, keep_passes: bool, follows_prefixes: bool = False
+    ) -> list[Replica]:
+        """New replicas that write to this log."""
+        return [
+            Replica(
+                self.clock,
+                self.spec,
+                self.policy,
+                log,
+                ranks=self.ranks,
+                micro_batches=self.micro_batches,
+                hands_over=hands_over,
+                stepwise=stepwise,
+                keep_passes=keep_passes,
+                follows_prefixes=follows_prefixes,
+            )
+            for _ in range(self.replicas)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """The prefill pool of a disaggregated server, and the transfer of the KV cache to the decode pool.
+
+    The decode pool streams the whole output, so the first token counts once the cache has arrived. Only the output of a
+    one-token request comes from the prefill pool.
+
+    Args:
+        pool: replicas that only run prefill.
+        tokens_per_s: transfer rate of one request's cache [tokens/s].
+        latency_s: time to the first byte [s].
+    """
+
+    pool: Pool
+    tokens_per_s: float
+    latency_s: float = 0.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, floor, log, nan
-from typing import NamedTuple, TypedDict
+from typing import ClassVar, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -170,3 +171,68 @@ class ReplicaStatistics:
             span = self.samples[-1][0] - self.samples[0][0]
             self.sample_s = 2.0 * span / _SAMPLES
         self.next_sample = now + self.sample_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Latency:
+    """Distribution of one latency over the measured requests [s].
+
+    Args:
+        mean, p50, p90, p99: mean and percentiles [s].
+        p99_interval: 95 % confidence interval of the p99, as of `simulate` [s].
+        values: latency of each request, in the order of arrival [s], (n,).
+        runs: independent runs that they are from, equally many of each [count].
+    """
+
+    json_keys: ClassVar = (
+        "mean",
+        "p50",
+        "p90",
+        "p99",
+        "p99_interval",
+    )
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    p99_interval: Interval
+    values: Array
+    runs: int = 1
+
+    def at(self, percentile: float | None) -> float:
+        """A percentile, or the mean for None [s]."""
+        return self.mean if percentile is None else float(np.percentile(self.values, percentile))
+
+
+def queue_grows(arrival_s: Array, finish_s: Array) -> bool:
+    """Whether the queue keeps growing: requests complete over 10 % slower than they arrive.
+
+    Looks at the middle four fifths of a run, so that a queue that was there from the start does not count.
+
+    Args:
+        arrival_s, finish_s: arrival and end of each request, in the order of arrival [s], (n,).
+    """
+    cut = len(arrival_s) // 10
+    ends = np.sort(finish_s)
+    took, came = (float(times[-1 - cut] - times[cut]) for times in (ends, arrival_s))
+    return took > 1.1 * came
+
+
+def latency(values: Array, runs: int = 1) -> Latency:
+    """Mean and percentiles of a latency, with an interval for the p99.
+
+    Args:
+        values: latency of each request, in the order of arrival, one run after another [s], (n,).
+        runs: independent runs that they are from, equally many of each [count].
+    """
+    p50, p90, p99 = (float(value) for value in np.percentile(values, (50.0, 90.0, 99.0)))
+    return Latency(
+        mean=float(values.mean()),
+        p50=p50,
+        p90=p90,
+        p99=p99,
+        p99_interval=percentile_interval(values, 99.0),
+        values=values,
+        runs=runs,
+    )

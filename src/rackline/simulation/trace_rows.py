@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.simulation.prefix_cache import BlockHashes
+from rackline.simulation.requests import BlockHashes
 
 MAX_LENGTH = 10**9
 """Longest prompt or output that a line may state [tokens]."""

@@ -19,8 +19,7 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.files import read_lines
 from rackline.passes.features import Array
-from rackline.simulation.prefix_cache import BlockHashes
-from rackline.simulation.requests import Requests
+from rackline.simulation.requests import BlockHashes, Requests
 from rackline.simulation.trace_rows import (
     ARRIVAL,
     INPUT,

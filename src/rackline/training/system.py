@@ -13,9 +13,15 @@ from rackline.hardware import Cluster
 from rackline.passes import Calibration, calibration
 from rackline.passes import features as f
 from rackline.passes.features import Array, as_array
-from rackline.training.precision import TrainPrecision, train_precision, with_frozen
 from rackline.training.runs import Runs
-from rackline.training.stack import TrainingStack, default_training_stack, training_stack
+from rackline.training.stack import (
+    TrainingStack,
+    TrainPrecision,
+    default_training_stack,
+    train_precision,
+    training_stack,
+    with_frozen,
+)
 
 LoraTargets = Literal["all", "attention", "qkv"]
 LORA_TARGETS: tuple[LoraTargets, ...] = get_args(LoraTargets)

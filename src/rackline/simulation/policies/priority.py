@@ -1,6 +1,6 @@
 """Chunked prefill with priority tiers: lower numbers are more urgent, and the least urgent is preempted first."""
 
-from rackline.simulation.policies.base import Policy, Waiting
+from rackline.simulation.policies import Policy, Waiting
 
 
 def tier(requests: Waiting, request: int) -> float:

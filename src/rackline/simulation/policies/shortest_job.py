@@ -1,6 +1,6 @@
 """Chunked prefill that admits the shortest waiting prompt first."""
 
-from rackline.simulation.policies.base import Policy, Waiting
+from rackline.simulation.policies import Policy, Waiting
 
 
 def prompt_len(requests: Waiting, request: int) -> float:
