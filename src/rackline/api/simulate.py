@@ -397,9 +397,7 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
 def _first_requests(question: SimulateQuestion) -> int:
     """The synthetic requests of the first run: a day where there is a daily cycle."""
     if question.diurnal_amplitude and question.rate is not None and str(question.rate) != "inf":
-        return min(
-            ceil(float(parse_per_second(str(question.rate), name="rate")) * workloads.DAY_S), _MOST_REQUESTS
-        )
+        return min(ceil(float(parse_per_second(str(question.rate), name="rate")) * workloads.DAY_S), _MOST_REQUESTS)
     return min(max(_FIRST_REQUESTS, _REQUESTS_A_USER * (question.users or 0)), _MOST_REQUESTS)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from rackline.arch import AppliedAdapter
 from rackline.errors import InputError
 from rackline.passes.features import Array
-
 from rackline.simulation.requests import Requests
 
 Spread = Literal["fixed", "uniform", "exponential", "lognormal"]

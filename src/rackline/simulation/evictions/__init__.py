@@ -1,4 +1,4 @@
-"""Eviction policies of the prefix cache as data, one file each; a new file with an EVICTION is registered automatically."""
+"""Eviction policies of the prefix cache as data, one file each: a new file with an EVICTION is registered by itself."""
 
 from __future__ import annotations
 
