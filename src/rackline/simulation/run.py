@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import heapq
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.interrupts import held
 from rackline.passes.features import Array
-from rackline.simulation.metrics import Result, gather
+from rackline.simulation.metrics import Result
 from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows, run_pools
 from rackline.simulation.rank_spec import RankSpec
 from rackline.simulation.replica import Replica
@@ -321,3 +322,59 @@ class _Run:
             found = self.choose(request, self.front or self.replicas)
         found.submit(request, time_s)
         return found
+
+
+def gather(
+    requests: Requests,
+    log: RequestLog | NativeLog,
+    replicas: Sequence[Replica | NativeReplica],
+    front: Sequence[Replica | NativeReplica],
+    *,
+    skipped: int,
+    interrupted: bool,
+) -> Result:
+    """Collect a run from its log and replicas."""
+    everyone = [*front, *replicas]
+    count = len(requests)
+    preempted, cached = np.zeros(count, dtype=int), np.zeros(count, dtype=int)
+    for column, found in ((preempted, log.preempted), (cached, log.cached)):
+        if found:
+            column[np.fromiter(found, int, len(found))] = np.fromiter(found.values(), int, len(found))
+    gaps = Counter[int]()
+    counted = [replica.statistics for replica in everyone]
+    for one in counted:
+        gaps.update(one.gaps)
+    samples = [
+        np.column_stack([np.full(len(samples_of), index), np.array(samples_of, dtype=float).reshape(-1, 4)])
+        for index, samples_of in enumerate(one.samples for one in counted)
+    ]
+    return Result(
+        requests=requests,
+        arrival_s=np.array(log.arrival_s, dtype=float),
+        engine_s=np.array(log.engine_s, dtype=float),
+        admitted_s=np.array(log.admitted_s, dtype=float),
+        first_s=np.array(log.first_s, dtype=float),
+        finish_s=np.array(log.finish_s, dtype=float),
+        preempted=preempted,
+        cached_tokens=cached,
+        gaps=gaps,
+        steps=sum(one.steps for one in counted),
+        passes=sum(one.passes for one in counted),
+        busy_s=sum(one.busy_s for one in counted),
+        sequence_s=sum(one.sequence_s for one in counted),
+        used_block_s=sum(one.used_s for one in counted),
+        prompt_pass_s=sum(one.prompt_pass_s for one in counted),
+        prompt_rank_s=sum(one.prompt_rank_s for one in counted),
+        num_blocks=sum(r.num_blocks for r in everyone),
+        ranks=sum(r.num_ranks for r in everyone),
+        replicas=len(everyone),
+        tier_tokens=tuple(log.tier_tokens),
+        samples=np.concatenate(samples),
+        passes_run=tuple(r.records for r in everyone if r.records is not None),
+        skipped=skipped,
+        blocks_left=sum(r.blocks_left for r in everyone),
+        interrupted=interrupted,
+        adapter_loads=log.adapter_loads,
+        prefill_busy_s=sum(one.busy_s for one in counted[: len(front)]),
+        prefill_passes=sum(one.passes for one in counted[: len(front)]),
+    )

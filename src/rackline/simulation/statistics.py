@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log, nan
 from typing import ClassVar, NamedTuple, TypedDict
@@ -236,3 +236,61 @@ def latency(values: Array, runs: int = 1) -> Latency:
         values=values,
         runs=runs,
     )
+
+
+PERCENTILES = (50.0, 90.0, 99.0)
+
+
+class Spread(TypedDict):
+    """Mean and percentiles."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class KnownSpread(Spread):
+    """Mean and percentiles, each percentile with its 95 % confidence interval."""
+
+    p50_interval: Interval
+    p90_interval: Interval
+    p99_interval: Interval
+
+
+_UNKNOWN: Spread = {"mean": nan, "p50": nan, "p90": nan, "p99": nan}
+
+
+def percentiles(values: Array) -> Spread:
+    """Mean, p50, p90 and p99 of the values that are not NaN."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return _UNKNOWN
+    p50, p90, p99 = (float(value) for value in np.percentile(known, PERCENTILES))
+    return {"mean": float(known.mean()), "p50": p50, "p90": p90, "p99": p99}
+
+
+def known_percentiles(values: Array) -> KnownSpread:
+    """Mean and percentiles of the values that are not NaN, with the interval of each percentile.
+
+    Args:
+        values: in the order of arrival, (n,).
+    """
+    known = values[np.isfinite(values)]
+    low, middle, high = (percentile_interval(known, percentile) for percentile in PERCENTILES)
+    return {**percentiles(known), "p50_interval": low, "p90_interval": middle, "p99_interval": high}
+
+
+def spread_of_gaps(gaps: Mapping[int, int]) -> Spread:
+    """Mean and percentiles of inter-token times [s].
+
+    Args:
+        gaps: histogram: bin of the logarithm → count.
+    """
+    if not gaps:
+        return _UNKNOWN
+    places, counts = np.array(sorted(gaps.items()), dtype=float).T
+    values = np.exp((places + np.where(places < 0, -0.5, 0.5)) / GAPS_PER_E)
+    share = np.cumsum(counts) / counts.sum()
+    p50, p90, p99 = (float(values[np.searchsorted(share, q / 100.0)]) for q in PERCENTILES)
+    return {"mean": float((values * counts).sum() / counts.sum()), "p50": p50, "p90": p90, "p99": p99}
