@@ -4,10 +4,10 @@ from rackline.simulation.clock import Clock, PlainClock, TableClock
 from rackline.simulation.metrics import Result, Slo
 from rackline.simulation.policies import Policy, policy, policy_names
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
-from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.rank_spec import Handover, Pool, RankSpec
 from rackline.simulation.requests import Requests
 from rackline.simulation.run import simulate
-from rackline.simulation.server import ROUTERS, CacheConfig, Handover, Pool, pool_of
+from rackline.simulation.server import ROUTERS, CacheConfig, pool_of
 from rackline.simulation.statistics import percentiles
 from rackline.simulation.traces import read_trace
 from rackline.simulation.workloads import Lengths, Sessions, closed_loop_of, diurnal, gamma, open_arrivals, poisson

@@ -33,8 +33,7 @@ from rackline.passes.javascript import merged
 from rackline.passes.routing import ExpertLoad
 from rackline.simulation.clock import TableClock
 from rackline.simulation.pass_call import FAR, Kind, Table, is_extensive
-from rackline.simulation.policies import Policy
-from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.rank_spec import Handover, Pool
 from rackline.simulation.requests import Requests
 from rackline.simulation.statistics import ReplicaStatistics
 
@@ -48,6 +47,7 @@ _RESERVES = {"chunk": 0, "prompt": 1, "final": 2}
 _ALIGNMENT = (
     "some_passes", "all_passes", "idle_releases", "counts_always", "holds_chunks", "every", "decodes_after",
 )  # fmt: skip
+_LIMITS = ("block_size", "num_blocks", "grows", "max_num_seqs", "max_batched_tokens")
 _PLACES = (
     f.TOKENS, f.LOGIT_ROWS, f.GROUP_TOKENS, f.DECODE_SEQUENCES, f.DECODE_TOKENS, f.HAS_DECODE, f.HAS_PREFILL,
     f.CHUNK_TOKENS, f.PREFILL_TOKENS, f.CHUNK_PREFIX_TOKENS, f.kv_tokens("all"), f.ONE, f.EXPERT_TOKENS,
@@ -188,17 +188,11 @@ class _Arrays:
         return ctypes.addressof(structure)
 
 
-def knows(policy: Policy, spec: RankSpec) -> bool:
-    """Whether the loop knows a policy and all that its ranks do."""
-    return (
-        policy.order is None
-        and not policy.preempts_last_of_order
-        and not spec.prefix_caching
-        and not spec.swap_tokens_per_s
-        and not spec.tiers
-        and spec.adapters is None
-        and not spec.neighbour_passes
-    )
+def knows(pool: Pool) -> bool:
+    """Whether the loop knows the policy of a pool and all that its ranks do."""
+    policy, spec = pool.policy, pool.spec
+    further = (policy.preempts_last_of_order, spec.prefix_caching, spec.swap_tokens_per_s, spec.tiers, spec.adapters)
+    return policy.order is None and not any((*further, spec.neighbour_passes))
 
 
 def compiled_clock(clock: object, most_sequences: int) -> NativeClock | None:
@@ -427,11 +421,11 @@ class NativeLog:
         self.arrival_s, self.engine_s, self.admitted_s, self.first_s, self.finish_s, last_s = (
             np.full(count, np.nan) for _ in range(6)
         )
-        self.preemptions = np.zeros(count, dtype=np.int64)
+        self.preempted = np.zeros(count, dtype=np.int64)
         ready = np.zeros(count, dtype=np.uint8)
         if requests.computed is not None:
             ready[requests.computed >= requests.input_len] = 1
-        self.cached: dict[int, int] = {}
+        self.cached = np.zeros(count, dtype=np.int64)
         self.tier_tokens = [0]
         self.arrays = arrays = _Arrays()
         numbers = {name: arrays.of(np.zeros(count, dtype=np.int64)) for name in ("generated", "base", "held", "done")}
@@ -447,7 +441,7 @@ class NativeLog:
             first_s=arrays.of(self.first_s),
             finish_s=arrays.of(self.finish_s),
             last_s=arrays.of(last_s),
-            preempted=arrays.of(self.preemptions),
+            preempted=arrays.of(self.preempted),
             ready=arrays.of(ready),
             num_ready=arrays.ints([ready.sum()]),
             end_at=arrays.of(np.full(count, -1, dtype=np.int64)),
@@ -459,55 +453,43 @@ class NativeLog:
 
         self.address = ctypes.addressof(self.structure)
 
-    @property
-    def preempted(self) -> dict[int, int]:
-        """How often requests were preempted, those that were [count]."""
-        some = np.flatnonzero(self.preemptions)
-        return dict(zip(some.tolist(), self.preemptions[some].tolist(), strict=True))
-
 
 class NativeReplica:
     """A `replica.Replica` whose passes run in C.
 
     Args:
         clock: times its passes.
-        spec: limits of each rank.
-        policy: the scheduler.
+        pool: what it is one of.
         log: of the requests of the run.
-        ranks, micro_batches, hands_over: as in `Replica`.
+        hands_over: as in `Replica`.
     """
 
     records = None
 
-    def __init__(
-        self,
-        clock: NativeClock,
-        spec: RankSpec,
-        policy: Policy,
-        log: NativeLog,
-        *,
-        ranks: int = 1,
-        micro_batches: int = 1,
-        hands_over: bool = False,
-    ) -> None:
-        self.clock, self.log = clock, log
-        self.num_ranks, self.num_blocks = ranks * micro_batches, spec.num_blocks * ranks * micro_batches
+    def __init__(self, clock: NativeClock, pool: Pool, log: NativeLog, *, hands_over: bool = False) -> None:
+        self.clock, self.log, self.pool = clock, log, pool
+        spec, policy = pool.spec, pool.policy
         self._library = library()
         self._memory = ctypes.create_string_buffer(self._library.replica_bytes)
         self.address = ctypes.addressof(self._memory)
-        self._head = head = _Head.from_buffer(self._memory)
-        head.clock, head.log = ctypes.addressof(clock.structure), log.address
-        head.num_ranks, head.group_size = self.num_ranks, ranks
-        head.block_size, head.num_blocks = spec.block_size, spec.num_blocks
-        head.fixed_blocks, head.grows = spec.blocks_of(0), spec.grows
-        head.max_num_seqs, head.max_batched_tokens = spec.max_num_seqs, spec.max_batched_tokens
-        head.reserve = _RESERVES[spec.reserve or policy.reserve]
-        head.passes_as, head.chunked = _PASSES_AS[policy.passes], policy.chunked
-        head.interval_s, head.hands_over = policy.interval_s, hands_over
-        if policy.alignment is not None:
-            head.aligned = True
-            for name in _ALIGNMENT:
-                setattr(head, name, getattr(policy.alignment, name))
+        self._head = _Head.from_buffer(self._memory)
+        given = {
+            "clock": ctypes.addressof(clock.structure),
+            "log": log.address,
+            "num_ranks": pool.num_ranks,
+            "group_size": pool.ranks,
+            "fixed_blocks": spec.blocks_of(0),
+            "reserve": _RESERVES[spec.reserve or policy.reserve],
+            "passes_as": _PASSES_AS[policy.passes],
+            "chunked": policy.chunked,
+            "interval_s": policy.interval_s,
+            "hands_over": hands_over,
+            "aligned": policy.alignment is not None,
+        }
+        given |= {name: getattr(spec, name) for name in _LIMITS}
+        given |= {name: getattr(policy.alignment, name) for name in _ALIGNMENT if policy.alignment is not None}
+        for name, value in given.items():
+            setattr(self._head, name, value)
         self._library.begin(self.address)
 
     def __del__(self) -> None:
@@ -559,11 +541,10 @@ def run_pools(
     log: NativeLog,
     front: Sequence[NativeReplica],
     replicas: Sequence[NativeReplica],
-    *,
     least_loaded: bool,
     beyond_s: float,
-    transfer: tuple[float, float],
-    report: Callable[[], None] | None,
+    prefill: Handover | None,
+    progress: Callable[[int, int, float], None] | None,
 ) -> None:
     """Run replicas that depend on each other: arrivals, handovers and passes in the order of time.
 
@@ -571,35 +552,44 @@ def run_pools(
         front, replicas: those of a prefill pool, if any, and those that decode.
         least_loaded: whether requests go to the replica with the fewest; else to each in turn.
         beyond_s: time from arrival to the scheduler [s].
-        transfer: latency [s] and rate [tokens/s] of the transfer from the prefill pool.
-        report: called from time to time.
+        prefill: transfer from the prefill pool.
+        progress: called from time to time.
     """
     found, arrays, count = library(), _Arrays(), len(requests)
     everyone = [replica.address for replica in (*front, *replicas)]
-    first_follower = followers = None
-    free = np.arange(count)
-    if requests.after is not None:
-        free, waits = np.flatnonzero(requests.after < 0), np.flatnonzero(requests.after >= 0)
-        closed = requests.process == "closed"
-        order = waits if closed else waits[np.argsort(requests.after[waits], kind="stable")]
-        number = np.zeros(count, dtype=np.int64) if closed else np.bincount(requests.after[waits], minlength=count)
-        ends = np.concatenate([[0], np.cumsum(number)])
-        ends[-1] = len(waits)
-        first_follower, followers = arrays.ints(ends), arrays.ints(order)
+    after = np.full(count, -1) if requests.after is None else requests.after
+    free, waits = np.flatnonzero(after < 0), np.flatnonzero(after >= 0)
+    closed = requests.process == "closed" and requests.after is not None
     memory = ctypes.create_string_buffer(found.run_bytes)
     head = _Run.from_buffer(memory)
-    head.log, head.replicas = log.address, arrays.at((c_void_p * len(everyone))(*everyone))
-    head.num_front, head.num_replicas, head.num_requests = len(front), len(replicas), count
-    head.least_loaded, head.closed = least_loaded, requests.process == "closed" and first_follower is not None
-    head.times_s, head.arrival_s = arrays.floats(requests.arrival_s), arrays.of(log.arrival_s)
-    head.first_follower, head.followers = first_follower, followers
-    head.beyond_s, (head.latency_s, head.tokens_per_s) = beyond_s, transfer
+    given = {
+        "log": log.address,
+        "replicas": arrays.at((c_void_p * len(everyone))(*everyone)),
+        "num_front": len(front),
+        "num_replicas": len(replicas),
+        "num_requests": count,
+        "least_loaded": least_loaded,
+        "closed": closed,
+        "times_s": arrays.floats(requests.arrival_s),
+        "arrival_s": arrays.of(log.arrival_s),
+        "beyond_s": beyond_s,
+        "latency_s": 0.0 if prefill is None else prefill.latency_s,
+        "tokens_per_s": inf if prefill is None else prefill.tokens_per_s,
+    }
+    if requests.after is not None:
+        order = waits if closed else waits[np.argsort(after[waits], kind="stable")]
+        number = np.zeros(count, dtype=np.int64) if closed else np.bincount(after[waits], minlength=count)
+        ends = np.concatenate([[0], np.cumsum(number)])
+        ends[-1] = len(waits)
+        given |= {"first_follower": arrays.ints(ends), "followers": arrays.ints(order)}
+    for name, value in given.items():
+        setattr(head, name, value)
     at = ctypes.addressof(memory)
     found.begin_run(at, len(free), arrays.ints(free))
     try:
         while _goes_on(found.go(at, _ROUNDS)):
-            if report is not None:
-                report()
+            if progress is not None:
+                progress(sum(one.finished for one in replicas), count, max(one.now for one in replicas))
     finally:
         found.release_run(at)
 

@@ -200,7 +200,7 @@ class Rank:
             if self.spec.swap_tokens_per_s:
                 self.swap_s += context / self.spec.swap_tokens_per_s
         self.free(victim, now, victim)
-        log.preempted[victim] = log.preempted.get(victim, 0) + 1
+        log.preempted[victim] += 1
         self.preemptions += 1
         self.waiting.put_back(victim, log.engine_s[victim] or 0.0)
         return victim

@@ -1,4 +1,4 @@
-"""Limits of one rank, and how far its sequences advance in a number of steps."""
+"""What a pool of replicas is made of: limits of its ranks, their queues, KV blocks and adapters in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from math import floor, inf
 
 from rackline.errors import InputError
-from rackline.simulation.policies import Reserve
+from rackline.simulation.clock import Clock
+from rackline.simulation.policies import Policy, Reserve
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
 
 
@@ -311,3 +312,52 @@ class FreedBlocks:
         part[0] = -1
         part[1] -= found
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A pool of equal replicas.
+
+    Args:
+        clock: time of a pass.
+        spec: limits of each rank.
+        policy: the scheduler.
+        ranks: attention-dp ranks per replica [count].
+        micro_batches: micro-batches in flight per pipeline [count].
+        replicas: number of replicas [count].
+    """
+
+    clock: Clock
+    spec: RankSpec
+    policy: Policy
+    ranks: int = 1
+    micro_batches: int = 1
+    replicas: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "micro_batches", "replicas"):
+            if getattr(self, name) < 1:
+                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of a replica, those of all micro-batches [count]."""
+        return self.ranks * self.micro_batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """The prefill pool of a disaggregated server, and the transfer of the KV cache to the decode pool.
+
+    The decode pool streams the whole output, so the first token counts once the cache has arrived. Only the output of a
+    one-token request comes from the prefill pool.
+
+    Args:
+        pool: replicas that only run prefill.
+        tokens_per_s: transfer rate of one request's cache [tokens/s].
+        latency_s: time to the first byte [s].
+    """
+
+    pool: Pool
+    tokens_per_s: float
+    latency_s: float = 0.0

@@ -16,13 +16,12 @@ from collections.abc import Container, Iterable, Sequence
 from math import ceil, inf
 from typing import assert_never
 
-from rackline.simulation.clock import Chunk, Clock
+from rackline.simulation.clock import Chunk
 from rackline.simulation.decode_steps import is_straight, may_be_slowest, pace, prompts_of_runs, step_s
 from rackline.simulation.decoding import DecodingBatch, Lockstep
-from rackline.simulation.policies import Policy
 from rackline.simulation.prefix_cache import matched
 from rackline.simulation.rank import Rank
-from rackline.simulation.rank_spec import ArrivalQueue, RankSpec
+from rackline.simulation.rank_spec import ArrivalQueue, Pool
 from rackline.simulation.requests import RequestLog
 from rackline.simulation.statistics import PassRecord, ReplicaStatistics
 
@@ -35,12 +34,8 @@ class Replica:
     """Ranks in lockstep.
 
     Args:
-        clock: time of a pass.
-        spec: limits of each rank.
-        policy: the scheduler.
+        pool: what it is one of.
         log: log of the requests that the replica writes to.
-        ranks: number of attention-dp ranks [count].
-        micro_batches: micro-batches in flight in a pipeline [count].
         hands_over: whether requests leave after their first token (a prefill pool).
         stepwise: whether each step is evaluated by itself.
         keep_passes: whether records of passes are kept.
@@ -49,34 +44,30 @@ class Replica:
 
     def __init__(
         self,
-        clock: Clock,
-        spec: RankSpec,
-        policy: Policy,
+        pool: Pool,
         log: RequestLog,
         *,
-        ranks: int = 1,
-        micro_batches: int = 1,
         hands_over: bool = False,
         stepwise: bool = False,
         keep_passes: bool = False,
         follows_prefixes: bool = False,
     ) -> None:
-        self.follows_prefixes = follows_prefixes
-        self.clock, self.spec, self.policy, self.log = clock, spec, policy, log
-        self.together = Lockstep(spec.block_size, clock.tokens_per_step)
-        self.ranks = [Rank(spec, policy, log, self.together, index) for index in range(ranks * micro_batches)]
-        self.group_size = ranks  # ranks that share experts
+        self.pool, self.log, self.follows_prefixes = pool, log, follows_prefixes
+        self.clock, self.spec, self.policy = pool.clock, pool.spec, pool.policy
+        self.together = Lockstep(self.spec.block_size, self.clock.tokens_per_step)
+        self.ranks = [Rank(self.spec, self.policy, log, self.together, index) for index in range(pool.num_ranks)]
+        self.group_size = pool.ranks  # ranks that share experts
         self.loads = [0] * len(self.ranks)  # waiting and running requests by rank
         self.present = 0  # their sum
         self.room: list[float] = [inf] * len(self.ranks)  # by rank, the clock until which decoding fits
         self.slowest: list[tuple[DecodingBatch, float]] = []  # ranks that may be, with the tokens of their group
         self.yields = False  # whether one of them yields to decoding
         # ranks without prompts decode beside those that have some; with drafts, all of them wait
-        self.beside = policy.passes == "prompts_first" and len(self.ranks) > 1 and clock.verified == 1
+        self.beside = self.policy.passes == "prompts_first" and len(self.ranks) > 1 and self.clock.verified == 1
         self.late: list[Rank] = []  # ranks whose decoding has waited since its last step
         self.held_passes = self.gathered_passes = self.owed_passes = 0  # of the alignment
         self.caches = self.ranks[0].cache is not None
-        self.swaps = bool(spec.swap_tokens_per_s) or self.ranks[0].adapters is not None or bool(spec.tiers)
+        self.swaps = bool(self.spec.swap_tokens_per_s or self.spec.tiers) or self.ranks[0].adapters is not None
         self.hands_over, self.stepwise = hands_over, stepwise
         self.now = 0.0
         self.arrivals = ArrivalQueue()
@@ -98,16 +89,6 @@ class Replica:
             self.arrivals.add(request, time_s)
 
     @property
-    def num_ranks(self) -> int:
-        """Ranks of all micro-batches [count]."""
-        return len(self.ranks)
-
-    @property
-    def num_blocks(self) -> int:
-        """KV blocks of all ranks [count]."""
-        return sum(rank.blocks.total for rank in self.ranks)
-
-    @property
     def blocks_left(self) -> int:
         """KV blocks in use on all ranks, as they were last counted [count]."""
         return sum(rank.blocks.used for rank in self.ranks)
@@ -124,7 +105,7 @@ class Replica:
     @property
     def used_blocks(self) -> int:
         """KV blocks in use on all ranks [count]."""
-        return sum([rank.blocks.used for rank in self.ranks]) + self.together.unsettled
+        return self.blocks_left + self.together.unsettled
 
     def _take_arrivals(self) -> None:
         arrivals, ranks, engine_s = self.arrivals, self.ranks, self.log.engine_s

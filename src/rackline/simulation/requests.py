@@ -209,8 +209,8 @@ class RequestLog:
         if requests.computed is not None:
             self.computed = requests.computed.tolist()
             self.ready.update(np.flatnonzero(requests.computed >= requests.input_len).tolist())
-        self.preempted: dict[int, int] = {}
-        self.cached: dict[int, int] = {}  # prompt tokens found in a cache
+        self.preempted = [0] * count
+        self.cached = [0] * count  # prompt tokens found in a cache
         self.tier_tokens = [0] * (1 + num_tiers)
 
     def is_urgent(self, request: int) -> int:

@@ -14,12 +14,11 @@ from rackline.parallel.memory import kv_room_bytes, kv_size
 from rackline.passes.features import as_array
 from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
-from rackline.simulation.clock import Chunk, Clock, TableClock
-from rackline.simulation.policies import Policy, Reserve, policy
+from rackline.simulation.clock import Chunk, TableClock
+from rackline.simulation.policies import Reserve, policy
 from rackline.simulation.prefix_cache import CacheRules, TierSpec, matched
-from rackline.simulation.rank_spec import AdapterSlots, RankSpec
+from rackline.simulation.rank_spec import AdapterSlots, Pool, RankSpec
 from rackline.simulation.replica import Replica
-from rackline.simulation.requests import RequestLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,67 +181,3 @@ def _prefix_aware(request: int, replicas: Sequence[Replica]) -> Replica:
         if place is not None:
             return replicas[place]
     return _least_loaded(request, replicas)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """A pool of equal replicas.
-
-    Args:
-        clock: time of a pass.
-        spec: limits of each rank.
-        policy: the scheduler.
-        ranks: attention-dp ranks per replica [count].
-        micro_batches: micro-batches in flight per pipeline [count].
-        replicas: number of replicas [count].
-    """
-
-    clock: Clock
-    spec: RankSpec
-    policy: Policy
-    ranks: int = 1
-    micro_batches: int = 1
-    replicas: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("ranks", "micro_batches", "replicas"):
-            if getattr(self, name) < 1:
-                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
-
-    def build(
-        self, log: RequestLog, *, hands_over: bool, stepwise: bool, keep_passes: bool, follows_prefixes: bool = False
-    ) -> list[Replica]:
-        """New replicas that write to this log."""
-        return [
-            Replica(
-                self.clock,
-                self.spec,
-                self.policy,
-                log,
-                ranks=self.ranks,
-                micro_batches=self.micro_batches,
-                hands_over=hands_over,
-                stepwise=stepwise,
-                keep_passes=keep_passes,
-                follows_prefixes=follows_prefixes,
-            )
-            for _ in range(self.replicas)
-        ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handover:
-    """The prefill pool of a disaggregated server, and the transfer of the KV cache to the decode pool.
-
-    The decode pool streams the whole output, so the first token counts once the cache has arrived. Only the output of a
-    one-token request comes from the prefill pool.
-
-    Args:
-        pool: replicas that only run prefill.
-        tokens_per_s: transfer rate of one request's cache [tokens/s].
-        latency_s: time to the first byte [s].
-    """
-
-    pool: Pool
-    tokens_per_s: float
-    latency_s: float = 0.0
