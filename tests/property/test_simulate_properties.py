@@ -206,7 +206,7 @@ def check(rank: Rank) -> None:
         known = {*shared, *rank.cache.idle, *(block for tier in rank.cache.tiers for block in tier.blocks)}
         assert set(rank.cache.stamps) <= known
     if rank.blocks.freed is not None:
-        assert sum(part[1] for part in rank.blocks.freed.queue) == rank.blocks.free
+        assert sum(part[1] for part in rank.blocks.freed) == rank.blocks.free
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from math import ceil, inf
-from typing import assert_never
 
 from rackline.simulation.clock import Chunk
 from rackline.simulation.decode_steps import is_straight, may_be_slowest, pace, prompts_of_runs, step_s
@@ -78,10 +77,6 @@ class Replica:
         self.records: list[PassRecord] | None = [] if keep_passes else None
 
     # arrivals
-
-    def submit(self, request: int, time_s: float) -> None:
-        """A request reaches the scheduler at this time."""
-        self.arrivals.add(request, time_s)
 
     def submit_all(self, requests: Sequence[int], times_s: Sequence[float]) -> None:
         """Requests reach the scheduler at these times."""
@@ -159,13 +154,7 @@ class Replica:
 
     def advance(self, until: float = inf) -> None:
         """Run all passes that start before `until`; stop early when `done` has entries."""
-        match self.policy.passes:
-            case "mixed":
-                mixed = True
-            case "prompts_first" | "batch":
-                mixed = False
-            case _:
-                assert_never(self.policy.passes)
+        mixed = self.policy.passes == "mixed"
         while True:
             self._take_arrivals()
             if not self.present:

@@ -111,13 +111,8 @@ def simulate(
     finally:
         if collects:
             gc.enable()
-    return _finished(lambda: gather(requests, log, replicas, front, skipped=skipped, interrupted=interrupted))
-
-
-def _finished(make: Callable[[], Result]) -> Result:
-    """Complete a result; an interruption meanwhile is treated as one of the run."""
-    with held() as hold:
-        result = make()
+    with held() as hold:  # an interruption meanwhile is treated as one of the run
+        result = gather(requests, log, replicas, front, skipped=skipped, interrupted=interrupted)
     return replace(result, interrupted=True) if hold.pressed else result
 
 
@@ -221,7 +216,7 @@ def _run_together(
                 found = choose_decode(request, replicas)
             else:
                 found = choose(request, front or replicas)
-            found.submit(request, arrival)
+            found.arrivals.add(request, arrival)
             starts[place[found]] = found.next_start
             continue
         first = starts.index(start)

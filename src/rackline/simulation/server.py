@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from rackline.arch import Model
 from rackline.errors import InputError, nearest_names
@@ -139,7 +140,30 @@ def _with_cost(cache: CacheConfig, clock: TableClock) -> CacheRules:
 
 Router = Callable[[int, Sequence[Replica]], Replica]
 
-ROUTERS = ("round-robin", "least-loaded", "prefix-aware")
+
+def _round_robin() -> Router:
+    turns = count()
+    return lambda request, replicas: replicas[next(turns) % len(replicas)]
+
+
+def _least_loaded() -> Router:
+    return lambda request, replicas: min(replicas, key=lambda replica: replica.load)
+
+
+def _prefix_aware() -> Router:
+    def choose(request: int, replicas: Sequence[Replica]) -> Replica:
+        hashes = replicas[0].log.hashes
+        if hashes is None:
+            return _least_loaded()(request, replicas)
+        known = [replica.known_prefix(request) for replica in replicas]
+        place = matched(known, [replica.load for replica in replicas], len(hashes[request]))
+        return _least_loaded()(request, replicas) if place is None else replicas[place]
+
+    return choose
+
+
+_ROUTERS = {"round-robin": _round_robin, "least-loaded": _least_loaded, "prefix-aware": _prefix_aware}
+ROUTERS = tuple(_ROUTERS)
 
 
 def router(name: str) -> Router:
@@ -148,36 +172,7 @@ def router(name: str) -> Router:
     Raises:
         InputError: the name is unknown.
     """
-    if name == "round-robin":
-        return _round_robin()
-    if name == "least-loaded":
-        return _least_loaded
-    if name == "prefix-aware":
-        return _prefix_aware
+    if name in _ROUTERS:
+        return _ROUTERS[name]()
     near = nearest_names(name, ROUTERS, 1)
     raise InputError(what="router", given=name, allowed=", ".join(ROUTERS), nearest=near[0] if near else None)
-
-
-def _round_robin() -> Router:
-    turn = 0
-
-    def choose(request: int, replicas: Sequence[Replica]) -> Replica:
-        nonlocal turn
-        turn += 1
-        return replicas[(turn - 1) % len(replicas)]
-
-    return choose
-
-
-def _least_loaded(request: int, replicas: Sequence[Replica]) -> Replica:
-    return min(replicas, key=lambda replica: replica.load)
-
-
-def _prefix_aware(request: int, replicas: Sequence[Replica]) -> Replica:
-    hashes = replicas[0].log.hashes
-    if hashes is not None:
-        known = [replica.known_prefix(request) for replica in replicas]
-        place = matched(known, [replica.load for replica in replicas], len(hashes[request]))
-        if place is not None:
-            return replicas[place]
-    return _least_loaded(request, replicas)

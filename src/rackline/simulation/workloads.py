@@ -288,12 +288,8 @@ class Sessions:
         return f"conversations of {self.turns:g} turns"
 
 
-class DrawnLengths(Protocol):
+class DrawnLengths(AnyLengths, Protocol):
     """Several lengths, each with its share of the requests."""
-
-    def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-        """(input_len, output_len) of requests that arrive, (count,) each [tokens]."""
-        ...
 
     def draw_decoding(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
         """The same of requests that are decoding at some time."""

@@ -7,28 +7,20 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, assert_never
+from typing import Any, Literal
 
 from rackline.errors import UnknownNameError, nearest_names
 from rackline.serving.alignment import Alignment
 from rackline.serving.workload import Admission
+from rackline.simulation.requests import RequestLog
 
 Passes = Literal["mixed", "prompts_first", "batch"]
 Reserve = Literal["chunk", "prompt", "final"]
 
 
-class Waiting(Protocol):
-    """What the order of a policy may depend on, by the index of a request."""
-
-    @property
-    def input_len(self) -> Sequence[int]: ...
-
-    def is_urgent(self, request: int) -> int: ...
-
-
-Order = Callable[[Waiting, int], float]
+Order = Callable[[RequestLog, int], float]
 """(requests, index of one) → its key: the lowest is next, equal ones in the order of arrival."""
 
 
@@ -70,14 +62,7 @@ def reserved_tokens(reserve: Reserve, *, chunk: int, prompt: int, final: int) ->
         chunk, prompt, final: tokens up to the end of its next chunk, of the whole prompt, of the whole request
             [tokens].
     """
-    match reserve:
-        case "chunk":
-            return chunk
-        case "prompt":
-            return prompt
-        case "final":
-            return final
-    assert_never(reserve)
+    return {"chunk": chunk, "prompt": prompt, "final": final}[reserve]
 
 
 def names_in(paths: Iterable[str]) -> tuple[str, ...]:
@@ -116,12 +101,11 @@ def policy_names() -> tuple[str, ...]:
 
 def alignments() -> dict[str, tuple[Admission, Alignment]]:
     """Ways in which attention-dp ranks wait for each other's prompts, by name, with the admission of each."""
-    found: dict[str, tuple[Admission, Alignment]] = {}
-    for name in policy_names():
-        one = policy(name)
-        if one.alignment is not None:
-            found[one.name] = ("prefill_first" if one.passes == "prompts_first" else "chunked", one.alignment)
-    return found
+    return {
+        one.name: ("prefill_first" if one.passes == "prompts_first" else "chunked", one.alignment)
+        for one in map(policy, policy_names())
+        if one.alignment is not None
+    }
 
 
 def policy(name: str) -> Policy:
