@@ -249,6 +249,25 @@ class TableClock:
     def _straight(
         self, table: Table, sequences: int, kv_tokens: Any, longest: Any, verified: int, group_tokens: float
     ) -> Any:
+        reads = [
+            (kind.a * sequences + kind.b * kv_tokens, kind.a + kind.b * longest) for kind, *_ in table.places.kinds
+        ]
+        return self._called(table, sequences, kv_tokens, reads, verified, group_tokens)
+
+    def _called(
+        self,
+        table: Table,
+        sequences: int,
+        kv_tokens: Any,
+        reads: Sequence[tuple[Any, Any]],
+        verified: int,
+        group_tokens: float,
+    ) -> Any:
+        """A decode step [s].
+
+        Args:
+            reads: tokens that each kind of attention reads in all sequences, and in the longest [tokens].
+        """
         at = table.places
         values: list[Any] = [0.0] * (len(table.order) + 1)
         values[at.tokens] = values[at.logit_rows] = values[at.decode_tokens] = float(sequences * verified)
@@ -259,11 +278,8 @@ class TableClock:
             values[at.adapters_touched] = self._adapters(sequences)
         if not at.kinds:
             values[at.kv_of_all] = kv_tokens
-        for kind, kv_at, pairs_at, longest_at, _ in at.kinds:
-            read = kind.a * sequences + kind.b * kv_tokens
-            values[kv_at] = read
-            values[pairs_at] = read * verified
-            values[longest_at] = kind.a + kind.b * longest
+        for (_, kv_at, pairs_at, longest_at, _), (read, longest) in zip(at.kinds, reads, strict=True):
+            values[kv_at], values[pairs_at], values[longest_at] = read, read * verified, longest
         values.pop()
         call = table.call_arrays if isinstance(kv_tokens, np.ndarray) else table.call
         return (call(*values) + table.skew_s) * table.stage_imbalance
@@ -360,26 +376,14 @@ class TableClock:
         return 0.0 if adapters is None else float(adapters.adapters_touched(float(sequences)))
 
     def _decode(self, table: Table, contexts: Array, advance: Array, verified: int, group: float) -> Array:
-        count = len(contexts)
-        values: dict[str, Any] = {
-            f.TOKENS: float(count * verified),
-            f.LOGIT_ROWS: float(count * verified),
-            f.GROUP_TOKENS: group,
-            f.DECODE_SEQUENCES: float(count),
-            f.DECODE_TOKENS: float(count * verified),
-            f.HAS_DECODE: 1.0,
-            f.ADAPTERS_TOUCHED: self._adapters(count),
-        }
         grown = contexts[None, :] + advance[:, None]
-        if not table.kinds:
-            values[f.kv_tokens("all")] = grown.sum(axis=1)
+        reads: list[tuple[Any, Any]] = []
         for kind in table.kinds:
             each = np.asarray(kind.law.kv_read_tokens(grown), dtype=float)
-            read = np.broadcast_to(each, grown.shape).sum(axis=1)
-            values[f.kv_tokens(kind.label)] = read
-            values[f.kv_pairs(kind.label)] = read * verified
-            values[f.max_context(kind.label)] = np.asarray(kind.law.kv_read_tokens(grown.max(axis=1)), dtype=float)
-        return np.broadcast_to(np.asarray(table.seconds(values), dtype=float), advance.shape)
+            longest = np.asarray(kind.law.kv_read_tokens(grown.max(axis=1)), dtype=float)
+            reads.append((np.broadcast_to(each, grown.shape).sum(axis=1), longest))
+        seconds = self._called(table, len(contexts), grown.sum(axis=1), reads, verified, group)
+        return np.broadcast_to(np.asarray(seconds, dtype=float), advance.shape)
 
 
 def _bends(table: Table, sequences: int, tokens: int, group_tokens: float, adapters: float) -> list[float] | None:

@@ -40,10 +40,6 @@ class Table:
     skew_s: float
     places: PromptPlaces
 
-    def seconds(self, values: dict[str, Any]) -> Any:
-        """Time of a pass from features by name, scalars or arrays [s]."""
-        return (self.call_arrays(*[values.get(name, 0.0) for name in self.order]) + self.skew_s) * self.stage_imbalance
-
 
 class PromptPlaces(NamedTuple):
     """Positions of the features of a pass with prompts in a call; those that the table lacks get the last position."""

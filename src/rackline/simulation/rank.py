@@ -394,21 +394,17 @@ class Rank:
             self.held[request] -= len(blocks) * cache.unit_blocks
         self.shared[request] = [*mine, *blocks]
 
-    def _share_answer(self, request: int, now: float) -> None:
-        """Keep the blocks that the answer has filled: the next turn of a conversation begins with them."""
-        log = self.log
-        if self.cache is None or log.answer_hashes is None or (mine := self.shared.get(request)) is None:
-            return
-        unit = self.cache.unit_tokens
-        if len(mine) == log.input_len[request] // unit:  # not where another pool has computed the prompt
-            full = (log.input_len[request] + log.output_len[request] - 1) // unit
-            self._share(request, log.answer_hashes[request][: full - len(mine)], now)
-
     # the end of a pass
 
     def finish(self, request: int, now: float) -> None:
         """A decoding sequence has all its tokens."""
-        self._share_answer(request, now)
+        log = self.log
+        if self.cache is not None and log.answer_hashes is not None:
+            mine, unit = self.shared.get(request), self.cache.unit_tokens
+            # the next turn of a conversation begins with the answer; not where another pool has computed the prompt
+            if mine is not None and len(mine) == log.input_len[request] // unit:
+                full = (log.input_len[request] + log.output_len[request] - 1) // unit
+                self._share(request, log.answer_hashes[request][: full - len(mine)], now)
         self.free(request, now)
 
     def prompt_done(self, request: int, now: float) -> bool:

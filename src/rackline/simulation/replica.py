@@ -109,38 +109,30 @@ class Replica:
             time_s, request = arrival
             if engine_s[request] is None:
                 engine_s[request] = time_s
-            index = 0
-            if len(ranks) > 1:
-                found = self._with_prefix(request) if self.follows_prefixes else None
-                index = self._least_loaded(used) if found is None else found
+            index = self._rank_for(request, used) if len(ranks) > 1 else 0
             ranks[index].waiting.add(request, time_s)
             if self.policy.order is not None:
                 ranks[index].stuck = False
             self.loads[index] += 1
             self.present += 1
 
-    def _least_loaded(self, used: dict[int, int]) -> int:
-        """The rank with the fewest requests, and among those the one with the fewest KV blocks in use."""
-        loads = self.loads
+    def _rank_for(self, request: int, used: dict[int, int]) -> int:
+        """The rank that holds most of a prefix, where that decides; else the one with the fewest requests, and
+        among those the one with the fewest KV blocks in use."""
+        loads, hashes = self.loads, self.log.hashes
+        if self.follows_prefixes and hashes is not None:
+            known = [rank.known_prefix(request, self.now) for rank in self.ranks]
+            place = matched(known, loads, len(hashes[request]))
+            if place is not None:
+                return place
         least = min(loads)
         if loads.count(least) == 1:
             return loads.index(least)
-        found, fewest = 0, inf
-        for index in [index for index, load in enumerate(loads) if load == least]:
-            blocks = used.get(index)
-            if blocks is None:
-                blocks = used[index] = self.ranks[index].used_blocks
-            if blocks < fewest:
-                found, fewest = index, blocks
-        return found
-
-    def _with_prefix(self, request: int) -> int | None:
-        """The rank that holds most of a request's prefix; None where others are to be preferred."""
-        hashes = self.log.hashes
-        if hashes is None:
-            return None
-        known = [rank.known_prefix(request, self.now) for rank in self.ranks]
-        return matched(known, self.loads, len(hashes[request]))
+        alike = [index for index, load in enumerate(loads) if load == least]
+        for index in alike:
+            if index not in used:
+                used[index] = self.ranks[index].used_blocks
+        return min(alike, key=used.__getitem__)
 
     # the loop
 
@@ -170,7 +162,11 @@ class Replica:
                 if start > self.now:
                     if start >= until:
                         return
-                    self._wait(start - self.now)
+                    seconds = start - self.now
+                    self.now += seconds
+                    for rank in self.ranks:
+                        if rank.decoding.count:
+                            self._late(rank, seconds)
                     continue
             if self.now >= self.statistics.next_sample:
                 count = self.together.count
@@ -186,12 +182,6 @@ class Replica:
         """Earliest time, `time_s` or later, at which a pass may start [s]."""
         interval = self.policy.interval_s
         return max(time_s, ceil(time_s / interval - 1e-9) * interval) if interval else time_s
-
-    def _wait(self, seconds: float) -> None:
-        self.now += seconds
-        for rank in self.ranks:
-            if rank.decoding.count:
-                self._late(rank, seconds)
 
     def _late(self, rank: Rank, seconds: float) -> None:
         if not rank.waited_s:
@@ -343,8 +333,7 @@ class Replica:
     def _join(self, rank: Rank) -> None:
         """Requests whose prompt was computed elsewhere start to decode."""
         for request in rank.join_ready(self.now):
-            self._leave(rank)
-            self._finish(request, self.now)
+            self._leave(rank, request, self.now)
 
     def _refresh(self) -> None:
         """Bring what is known of ranks up to date for those to which something has happened."""
@@ -409,7 +398,8 @@ class Replica:
             rank = self.ranks[index]
             rank.settle()
             for request in ended.get(index, ()):
-                self._end(rank, request, end)
+                rank.finish(request, end)
+                self._leave(rank, request, end)
             joined = 0
             for request, take, done in prompts.get(index, ()):
                 if request not in rank.prefilling:
@@ -425,11 +415,9 @@ class Replica:
                         self.statistics.gap_of(end - last, 1)
                 if self.hands_over:
                     rank.free(request, end)
-                    self._leave(rank)
-                    self.done.append((request, end))
+                    self._leave(rank, request, end)
                 elif rank.prompt_done(request, end):
-                    self._leave(rank)
-                    self._finish(request, end)
+                    self._leave(rank, request, end)
                 else:
                     joined += 1
             if joined and not decodes:
@@ -525,7 +513,8 @@ class Replica:
         for index, request in ended:
             rank = self.ranks[index]
             rank.settle()
-            self._end(rank, request, end)
+            rank.finish(request, end)
+            self._leave(rank, request, end)
 
     def _may_be_slowest(self) -> list[tuple[DecodingBatch, float]]:
         """Batches that may take longest in the next steps, each with the tokens of the ranks that share its experts.
@@ -559,17 +548,12 @@ class Replica:
         together.advance(grown, steps)
         return together.ended()
 
-    def _end(self, rank: Rank, request: int, end: float) -> None:
-        rank.finish(request, end)
-        self._leave(rank)
-        self._finish(request, end)
-
-    def _leave(self, rank: Rank) -> None:
+    def _leave(self, rank: Rank, request: int, end: float) -> None:
+        """A request has all its tokens, or goes on elsewhere."""
         self.loads[rank.index] -= 1
         self.present -= 1
-
-    def _finish(self, request: int, end: float) -> None:
-        self.log.finish_s[request] = end
-        self.finished += 1
+        if not self.hands_over:
+            self.log.finish_s[request] = end
+            self.finished += 1
         if self.tells:
             self.done.append((request, end))
