@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from rackline.parallel import Deployment
-from rackline.passes import features as f
 from rackline.passes.features import Array
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.speculative import PLAIN, Speculation
@@ -155,9 +154,9 @@ class TableClock:
     drafts: int
     verified: int
     tokens_per_step: float
-    lines: dict[tuple[int, float], dict[int, Line]] = field(default_factory=dict[tuple[int, float], dict[int, Line]])
-    bends_of: dict[tuple[int, float], tuple[float, ...] | None] = field(
-        default_factory=dict[tuple[int, float], "tuple[float, ...] | None"]
+    # (sequences, tokens of the group) → KV tokens at which the step bends, and lines between them by place
+    lines: dict[tuple[int, float], tuple[tuple[float, ...], dict[int, Line]] | None] = field(
+        default_factory=dict[tuple[int, float], "tuple[tuple[float, ...], dict[int, Line]] | None"]
     )
     floor_s: float = 0.0
     two_batch_overlap: bool = False
@@ -216,15 +215,15 @@ class TableClock:
     def line(self, sequences: int, group_tokens: float, kv_tokens: float = inf) -> Line | None:
         """The decode step between two bends, or beyond the last one."""
         key = (sequences, group_tokens)
-        if key not in self.bends_of:
+        if key not in self.lines:
             bends = self.bends(sequences, group_tokens)
-            self.bends_of[key] = None if bends is None else (0.0, *bends, inf)
-            self.lines[key] = {}
-        ends = self.bends_of[key]
-        if ends is None:
+            self.lines[key] = None if bends is None else ((0.0, *bends, inf), {})
+        known = self.lines[key]
+        if known is None:
             return None
+        ends, lines = known
         place = 0 if len(ends) == 2 else min(bisect_right(ends, kv_tokens), len(ends) - 1) - 1
-        line = self.lines[key].get(place)
+        line = lines.get(place)
         if line is None:
             low, high = ends[place], ends[place + 1]
             span = (high if high < inf else low + max(low, 1e6)) - low
@@ -232,7 +231,7 @@ class TableClock:
             per_kv = (self.straight(sequences, low + span, 0.0, group_tokens) - first) / span
             per_longest = (self.straight(sequences, low, 1e6, group_tokens) - first) / 1e6
             line = Line(first - per_kv * low, per_kv, per_longest, low, high, self.straight_from)
-            self.lines[key][place] = line
+            lines[place] = line
         return line
 
     def straight(self, sequences: int, kv_tokens: Any, longest: Any, group_tokens: float) -> Any:
@@ -388,22 +387,12 @@ class TableClock:
 
 def _bends(table: Table, sequences: int, tokens: int, group_tokens: float, adapters: float) -> list[float] | None:
     """KV tokens at which a row of a table changes from one roof to the other; None where contexts decide it."""
-    ones = {
-        f.ONE: 1.0,
-        f.TOKENS: tokens,
-        f.LOGIT_ROWS: tokens,
-        f.GROUP_TOKENS: group_tokens,
-        f.DECODE_SEQUENCES: sequences,
-        f.DECODE_TOKENS: tokens,
-        f.HAS_DECODE: 1.0,
-        f.ADAPTERS_TOUCHED: adapters,
-        "#per_sequence": sequences,
-    }
     found: list[float] = []
-    for others, per_kv, per_longest in table.kv_rows:
-        if per_longest:
+    for row in table.kv_rows:
+        if row.per_longest:
             return None
-        bend = -sum([value * ones.get(name, 0.0) for name, value in others.items()]) / per_kv
+        rest = row.constant + row.per_token * tokens + row.per_group_token * group_tokens
+        bend = -(rest + row.per_sequence * sequences + row.per_adapter * adapters) / row.per_kv
         if bend > 0.0:
             found.append(bend)
     return found

@@ -241,7 +241,9 @@ def prompts_of_runs(
         prompts: (request, new tokens, tokens before them).
         decodes: whether the sequences that decode take part.
     """
-    decoding = sorted((slots.of[one], 1, base + batch.clock) for one, base in batch.base.items()) if decodes else []
+    decoding = (
+        sorted((slots.of[one], 1, base + batch.together.clock) for one, base in batch.base.items()) if decodes else []
+    )
     entries = [*decoding, *sorted((slots.of[one], new, before) for one, new, before in prompts)]
     cached = [before for _, _, before in entries]
     seconds = 0.0
@@ -263,8 +265,8 @@ def _runs(batch: DecodingBatch, slots: Slots) -> list[list[int]]:
     last = -2
     for slot, base in sorted((slots.of[request], base) for request, base in batch.base.items()):
         if slot == last + 1:
-            found[-1].append(base + batch.clock)
+            found[-1].append(base + batch.together.clock)
         else:
-            found.append([base + batch.clock])
+            found.append([base + batch.together.clock])
         last = slot
     return found

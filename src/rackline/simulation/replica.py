@@ -19,7 +19,7 @@ from rackline.simulation.clock import Chunk
 from rackline.simulation.decode_steps import is_straight, may_be_slowest, pace, prompts_of_runs, step_s
 from rackline.simulation.decoding import DecodingBatch, Lockstep
 from rackline.simulation.prefix_cache import matched
-from rackline.simulation.rank import Rank
+from rackline.simulation.rank import AlignedPrompts, Rank
 from rackline.simulation.rank_spec import ArrivalQueue, Pool
 from rackline.simulation.requests import RequestLog
 from rackline.simulation.statistics import PassRecord, ReplicaStatistics
@@ -64,7 +64,7 @@ class Replica:
         # ranks without prompts decode beside those that have some; with drafts, all of them wait
         self.beside = self.policy.passes == "prompts_first" and len(self.ranks) > 1 and self.clock.verified == 1
         self.late: list[Rank] = []  # ranks whose decoding has waited since its last step
-        self.held_passes = self.gathered_passes = self.owed_passes = 0  # of the alignment
+        self.aligned = AlignedPrompts(self.policy.alignment) if self.policy.alignment is not None else None
         self.caches = self.ranks[0].cache is not None
         self.swaps = bool(self.spec.swap_tokens_per_s or self.spec.tiers) or self.ranks[0].adapters is not None
         self.hands_over, self.stepwise = hands_over, stepwise
@@ -211,40 +211,9 @@ class Replica:
 
     def _passes_held(self) -> int:
         """Passes of decoding before prompts may run, unless something happens meanwhile; 0 where they may run now."""
-        alignment = self.policy.alignment
-        if alignment is None or not self.together.count:
+        if self.aligned is None or not self.together.count:
             return 0
-        if alignment.every:
-            return -self.statistics.steps % alignment.every
-        if alignment.decodes_after:
-            return self.owed_passes
-        some = [rank.has_prompts for rank in self.ranks]
-        decode = all(rank.decoding.count for rank in self.ranks)
-        if all(some):
-            self.held_passes = 0
-            if decode and self.gathered_passes < alignment.all_passes:
-                return alignment.all_passes - self.gathered_passes
-            self.gathered_passes = 0 if decode else self.gathered_passes
-            return 0
-        if not any(some):
-            return 0
-        if self.held_passes >= alignment.some_passes or (alignment.idle_releases and not decode):
-            self.held_passes = 0
-            return 0
-        return alignment.some_passes - self.held_passes
-
-    def _count_held(self, steps: int, held: int) -> None:
-        """Passes without prompts, of which some were held."""
-        alignment = self.policy.alignment
-        if alignment is None:
-            return
-        self.owed_passes = max(self.owed_passes - steps, 0)
-        if held and all(rank.has_prompts for rank in self.ranks):
-            self.gathered_passes += steps
-        elif held:
-            self.held_passes += steps
-        elif alignment.counts_always:
-            self.held_passes = (self.held_passes + steps) % (alignment.some_passes + 1)
+        return self.aligned.passes_held(self.ranks, self.statistics.steps)
 
     def _mixed_or_decode(self, until: float) -> None:
         now, verified, together = self.now, self.clock.verified, self.together
@@ -389,7 +358,8 @@ class Replica:
         for index in waiting:
             self._late(self.ranks[index], seconds)
         if len(self.ranks) > 1:
-            self.statistics.prompts(seconds, len(prompts) / len(self.ranks))
+            self.statistics.prompt_pass_s += seconds
+            self.statistics.prompt_rank_s += seconds * (len(prompts) / len(self.ranks))
         ended: dict[int, list[int]] = {}
         if sequences:
             for index, request in self._advance(1, waiting):
@@ -422,8 +392,8 @@ class Replica:
                     joined += 1
             if joined and not decodes:
                 rank.joined.append((end, joined))
-        if self.policy.alignment is not None:
-            self.owed_passes = self.policy.alignment.decodes_after
+        if self.aligned is not None:
+            self.aligned.owed_passes = self.aligned.alignment.decodes_after
 
     def _group_s(self, group: list[Rank], prompts: _Chunks, *, decodes: bool) -> float:
         """A pass of ranks that share experts, with prompts on some of them [s]."""
@@ -500,7 +470,8 @@ class Replica:
             self.records.append(PassRecord(start, seconds, steps, sequences, 0))
         self._first_gaps(sequences, first + alone_s, start + first + alone_s)
         self.statistics.gaps_of(sequences, first + alone_s, slope, steps, durations)
-        self._count_held(steps, held)
+        if self.aligned is not None:
+            self.aligned.count_held(self.ranks, steps, held)
         used = self.used_blocks
         before = together.unsettled
         ended = self._advance(steps)
@@ -545,7 +516,8 @@ class Replica:
             self.ranks[index].settle()
             need -= self.ranks[index].pause()
         together.unsettled += need
-        together.advance(grown, steps)
+        together.clock += grown
+        together.steps += steps
         return together.ended()
 
     def _leave(self, rank: Rank, request: int, end: float) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Literal, overload
+from itertools import chain, compress
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -59,47 +59,31 @@ class Requests:
         count = len(self.arrival_s)
         if not count:
             raise InputError(what=self.name or "requests", given="none", allowed="at least one request")
-        for name in (
-            "input_len",
-            "output_len",
-            "priority",
-            "after",
-            "hashes",
-            "answer_hashes",
-            "adapters",
-            "computed",
-            "lines",
-        ):
+        for name in (*_ARRAYS, *_OPTIONAL, *_HASHES):
             column = getattr(self, name)
             if column is not None and len(column) != count:
                 raise InputError(what=name, given=f"{len(column)} values", allowed=f"{count}, one per request")
+        self._refuse("arrival_s", ~(np.isfinite(self.arrival_s) & (self.arrival_s >= 0)), "0 or more")
         free = self.arrival_s if self.after is None else self.arrival_s[self.after < 0]
-        if not np.all(np.isfinite(self.arrival_s)) or np.any(self.arrival_s < 0):
-            bad = int(np.argmax(~(np.isfinite(self.arrival_s) & (self.arrival_s >= 0))))
-            raise InputError(
-                what="arrival_s", given=float(self.arrival_s[bad]), allowed="0 or more", where=self.where(bad)
-            )
         if np.any(np.diff(free) < 0):
             bad = int(np.argmax(np.diff(free) < 0)) + 1
             raise InputError(
                 what="arrival_s", given=float(free[bad]), allowed=f"at least {free[bad - 1]:g}, the one before it",
                 where=self.where(bad),
             )  # fmt: skip
-        for name in ("input_len", "output_len"):
-            column = getattr(self, name)
-            if np.any(column < 1):
-                bad = int(np.argmax(column < 1))
-                raise InputError(what=name, given=int(column[bad]), allowed="at least 1", where=self.where(bad))
-        if self.computed is not None and np.any((self.computed < 0) | (self.computed > self.input_len)):
-            bad = int(np.argmax((self.computed < 0) | (self.computed > self.input_len)))
-            raise InputError(
-                what="computed", given=int(self.computed[bad]), allowed="0 up to the prompt", where=self.where(bad)
-            )
-        if self.after is not None and np.any(self.after >= np.arange(count)):
-            bad = int(np.argmax(self.after >= np.arange(count)))
-            raise InputError(
-                what="after", given=int(self.after[bad]), allowed="an earlier request", where=self.where(bad)
-            )
+        self._refuse("input_len", self.input_len < 1, "at least 1")
+        self._refuse("output_len", self.output_len < 1, "at least 1")
+        if self.computed is not None:
+            self._refuse("computed", (self.computed < 0) | (self.computed > self.input_len), "0 up to the prompt")
+        if self.after is not None:
+            self._refuse("after", self.after >= np.arange(count), "an earlier request")
+
+    def _refuse(self, name: str, bad: Array, allowed: str) -> None:
+        """Raise an error about the first value of a column that is bad."""
+        if np.any(bad):
+            place = int(np.argmax(bad))
+            given = np.asarray(getattr(self, name))[place].item()
+            raise InputError(what=name, given=given, allowed=allowed, where=self.where(place))
 
     def __len__(self) -> int:
         """Number of requests."""
@@ -132,35 +116,26 @@ class Requests:
         Args:
             keep: mask of the requests to keep, (n,).
         """
-        place = np.cumsum(keep) - 1
 
-        def cut(column: Array | None) -> Array | None:
-            return None if column is None else column[keep]
-
-        after = cut(self.after)
-        return replace(
-            self,
-            arrival_s=self.arrival_s[keep],
-            input_len=self.input_len[keep],
-            output_len=self.output_len[keep],
-            priority=cut(self.priority),
-            after=None if after is None else np.where(after < 0, -1, place[after]),
-            hashes=_picked(self.hashes, keep),
-            answer_hashes=_picked(self.answer_hashes, keep),
-            adapters=cut(self.adapters),
-            computed=cut(self.computed),
-            lines=cut(self.lines),
-        )
+        names = [name for name in (*_ARRAYS, *_OPTIONAL) if getattr(self, name) is not None]
+        found: dict[str, Any] = {name: getattr(self, name)[keep] for name in names}
+        for name in _HASHES:
+            rows: Sequence[Sequence[int]] | None = getattr(self, name)
+            found[name] = None if rows is None else list(compress(rows, keep))
+            if isinstance(rows, BlockHashes):
+                found[name] = rows.pick(keep)
+        if self.after is not None:
+            found["after"] = np.where(found["after"] < 0, -1, (np.cumsum(keep) - 1)[found["after"]])
+        return replace(self, **found)
 
     def first(self, count: int) -> Requests:
         """The first `count` requests."""
         return self if count >= len(self) else self.pick(np.arange(len(self)) < count)
 
 
-def _picked(hashes: Sequence[Sequence[int]] | None, keep: Array) -> Sequence[Sequence[int]] | None:
-    if hashes is None or isinstance(hashes, BlockHashes):
-        return None if hashes is None else hashes.pick(keep)
-    return [row for row, kept in zip(hashes, keep, strict=True) if kept]
+_ARRAYS = ("arrival_s", "input_len", "output_len")
+_OPTIONAL = ("priority", "after", "adapters", "computed", "lines")
+_HASHES = ("hashes", "answer_hashes")
 
 
 class RequestLog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log, nan
@@ -124,7 +125,7 @@ class ReplicaStatistics:
         self.steps = self.passes = 0
         self.busy_s = self.sequence_s = self.used_s = 0.0
         self.prompt_pass_s = self.prompt_rank_s = 0.0  # passes with prompts; times the share of ranks with prompts
-        self.gaps: dict[int, int] = {}
+        self.gaps = Counter[int]()
         self.samples: list[tuple[float, int, int, int]] = []
         self.next_sample = self.sample_s = 0.0
 
@@ -140,14 +141,9 @@ class ReplicaStatistics:
         self.sequence_s += sequences * seconds
         self.used_s += used * seconds
 
-    def prompts(self, seconds: float, share: float) -> None:
-        """Count a pass with prompts on a share of the ranks."""
-        self.prompt_pass_s += seconds
-        self.prompt_rank_s += seconds * share
-
     def gap_of(self, seconds: float, count: int) -> None:
         place = int(log(seconds) * GAPS_PER_E) if seconds > 0 else -10000
-        self.gaps[place] = self.gaps.get(place, 0) + count
+        self.gaps[place] += count
 
     def gaps_of(self, n: int, first: float, slope: float, steps: int, durations: Sequence[float]) -> None:
         """Count the inter-token times of decode steps after the first, from their durations or else their slope."""
@@ -161,7 +157,7 @@ class ReplicaStatistics:
         else:
             places = (np.log(durations[1:]) * GAPS_PER_E).astype(int)
             for place, count in zip(*np.unique(places, return_counts=True), strict=True):
-                self.gaps[int(place)] = self.gaps.get(int(place), 0) + n * int(count)
+                self.gaps[int(place)] += n * int(count)
 
     def sample(self, now: float, sequences: int, waiting: int, used: int) -> None:
         """Record how full the replica is; when there are too many samples, drop every second."""

@@ -91,34 +91,17 @@ def gemm_work(
     """
     d_in, d_out = as_array(projection.shard_in(tp)), as_array(projection.shard_out(tp))
     found = product_work(
-        batch,
-        name=projection.name,
-        feature=f.TOKENS,
-        d_in=d_in,
-        d_out=d_out,
-        weights=d_in * d_out * count,
-        count=count,
-        kind=kind,
-        bf16=bf16,
-        layer=layer,
-        again=again,
-    )
+        batch, name=projection.name, feature=f.TOKENS, d_in=d_in, d_out=d_out, weights=d_in * d_out * count,
+        count=count, kind=kind, bf16=bf16, layer=layer, again=again,
+    )  # fmt: skip
     if not (batch.system.lora_rank and layer and not bf16 and batch.system.adapts(projection.name)):
         return found
     rank = as_array(float(batch.system.lora_rank))
     for name, a, b in (("lora_down", d_in, rank), ("lora_up", rank, d_out)):
         found += product_work(
-            batch,
-            name=f"{projection.name}_{name}",
-            feature=f.TOKENS,
-            d_in=a,
-            d_out=b,
-            weights=a * b * count,
-            count=count,
-            kind=kind,
-            bf16=True,
-            trained=True,
-        )
+            batch, name=f"{projection.name}_{name}", feature=f.TOKENS, d_in=a, d_out=b, weights=a * b * count,
+            count=count, kind=kind, bf16=True, trained=True,
+        )  # fmt: skip
     # scaled and added to the output, forward; gradients scaled, and those of the input added, backward
     moved = (3.0 * d_out, 2.0 * d_out + 3.0 * d_in)
     return found + [
