@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, assert_never, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from rackline.simulation.requests import BlockHashes, Requests
 
 TimeUnit = Literal["s", "ms"]
 TIME_UNITS: tuple[TimeUnit, ...] = ("s", "ms")
+_UNIT_S: dict[TimeUnit, float] = {"s": 1.0, "ms": 1e-3}
 MOONCAKE_BLOCK_TOKENS = 512  # Mooncake's traces hash blocks of 512 tokens (arXiv:2407.00079)
 MAX_CHARACTERS = 128 * 2**20
 """Longest line: a result of vLLM's benchmark is one line with all requests [characters]."""
@@ -318,25 +319,20 @@ def _unit_s(kept: Sequence[Rows], time: Array, file: Path, given: TimeUnit | Non
     """Time unit in seconds; refuses times that are more likely in the other unit."""
     stated = next((1.0 if rows.dated else rows.unit_s for rows in kept if rows.dated or rows.unit_s is not None), None)
     if stated is not None:
-        if given is not None and {"s": 1.0, "ms": 1e-3}[given] != stated:
+        if given is not None and _UNIT_S[given] != stated:
             unit = "dates" if kept[0].dated else "seconds" if stated == 1.0 else "milliseconds"
             raise InputError(what="--time-unit", given=given, allowed=f"no time unit, because {file} states {unit}")
         return stated
     if given is not None:
-        return {"s": 1.0, "ms": 1e-3}[given]
-    gap = float(time[-1] - time[0]) / max(len(time) - 1, 1)
-    match default:
-        case "s":
-            whole = bool((time == np.floor(time)).all())
-            if len(time) > 1 and ((whole and gap >= _SPARSE_S) or float(time[-1]) >= _EPOCH_MS):
-                raise _ambiguous(file, "seconds", "ms", f"one request every {gap:,.6g} s")
-            return 1.0
-        case "ms":
-            if len(time) > 1 and 0.0 < gap < _DENSE_MS:
-                raise _ambiguous(file, "milliseconds", "s", f"{1e3 / gap:,.4g} requests/s")
-            return 1e-3
-        case _:
-            assert_never(default)
+        return _UNIT_S[given]
+    gap, several = float(time[-1] - time[0]) / max(len(time) - 1, 1), len(time) > 1
+    if default == "s":
+        whole = bool((time == np.floor(time)).all())
+        if several and ((whole and gap >= _SPARSE_S) or float(time[-1]) >= _EPOCH_MS):
+            raise _ambiguous(file, "seconds", "ms", f"one request every {gap:,.6g} s")
+    elif several and 0.0 < gap < _DENSE_MS:
+        raise _ambiguous(file, "milliseconds", "s", f"{1e3 / gap:,.4g} requests/s")
+    return _UNIT_S[default]
 
 
 def _ambiguous(file: Path, taken: str, other: TimeUnit, means: str) -> InputError:

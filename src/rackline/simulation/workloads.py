@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
-from typing import Literal, Protocol, assert_never
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -52,16 +53,13 @@ class Lengths:
     def _one(self, rng: np.random.Generator, count: int, mean: float) -> Array:
         if self.spread == "fixed":
             return np.full(count, round(mean), dtype=np.int64)
-        if self.spread == "uniform":
-            values = rng.uniform(self.low * mean, (2.0 - self.low) * mean, count)
-        elif self.spread == "exponential":
-            values = rng.exponential(mean, count)
-        elif self.spread == "lognormal":
-            sigma = LOGNORMAL_SIGMA
-            values = rng.lognormal(np.log(mean) - 0.5 * sigma**2, sigma, count)
-        else:
-            assert_never(self.spread)
-        return np.maximum(np.rint(values), 1).astype(np.int64)
+        sigma = LOGNORMAL_SIGMA
+        drawn: dict[Spread, Callable[[], Array]] = {
+            "uniform": lambda: rng.uniform(self.low * mean, (2.0 - self.low) * mean, count),
+            "exponential": lambda: rng.exponential(mean, count),
+            "lognormal": lambda: rng.lognormal(np.log(mean) - 0.5 * sigma**2, sigma, count),
+        }
+        return np.maximum(np.rint(drawn[self.spread]()), 1).astype(np.int64)
 
 
 def open_arrivals(

@@ -303,6 +303,13 @@ FROZEN = {"nf4": 4.127 / 8.0}
 al. 2023, QLoRA, arXiv:2305.14314, section 3)."""
 
 
+def _check(what: str, name: str, known: Iterable[str], given: str) -> None:
+    """Refuse a name that is not known, as it was given."""
+    if name not in known:
+        near = next(iter(nearest_names(name, known, 1)), None)
+        raise PrecisionError(what=what, given=given, allowed=", ".join(known), nearest=near)
+
+
 def with_frozen(precision: TrainPrecision, frozen: str) -> TrainPrecision:
     """The precision with frozen weights kept in four bits: they are stored and gathered so, and products run in bf16.
 
@@ -312,9 +319,7 @@ def with_frozen(precision: TrainPrecision, frozen: str) -> TrainPrecision:
     Raises:
         PrecisionError: the data type is unknown, or products do not run in bf16.
     """
-    if frozen not in FROZEN:
-        near = nearest_names(frozen, FROZEN, 1)
-        raise PrecisionError(what="frozen", given=frozen, allowed=", ".join(FROZEN), nearest=near[0] if near else None)
+    _check("frozen", frozen, FROZEN, frozen)
     if precision.quantised:
         raise PrecisionError(what="frozen", given=f"{frozen} with {precision.label}", allowed=f"{frozen} with bf16")
     return replace(precision, frozen_bytes=FROZEN[frozen], gather_bytes=FROZEN[frozen])
@@ -337,17 +342,9 @@ def train_precision(
     scales of 128 × 128 weights (Hopper), else as bf16.
     """
     name = label.strip().lower()
-    if name not in _LABELS:
-        near = nearest_names(name, _LABELS, 1)
-        raise PrecisionError(
-            what="precision", given=label, allowed=", ".join(_LABELS), nearest=near[0] if near else None
-        )
     optimizer = optimizer or stack.optimizer
-    if optimizer not in OPTIMIZERS:
-        near = nearest_names(optimizer, OPTIMIZERS, 1)
-        raise PrecisionError(
-            what="optimizer", given=optimizer, allowed=", ".join(OPTIMIZERS), nearest=near[0] if near else None
-        )
+    _check("precision", name, _LABELS, label)
+    _check("optimizer", optimizer, OPTIMIZERS, optimizer)
     base = TrainPrecision(label=name, moment_bytes=OPTIMIZERS[optimizer])
     wanted = _LABELS[name]
     notes: list[str] = []
