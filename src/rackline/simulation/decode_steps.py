@@ -54,6 +54,28 @@ def may_be_slowest(batches: Sequence[DecodingBatch]) -> list[DecodingBatch]:
     return found
 
 
+def may_take_longest(clock: Clock, batches: Sequence[DecodingBatch], size: int) -> list[tuple[DecodingBatch, float]]:
+    """Batches that may take longest in the next steps, each with the tokens of the ranks that share its experts.
+
+    All of them where attention reads some contexts in part, so that cached tokens do not tell what is read.
+
+    Args:
+        batches: of all ranks of a replica.
+        size: ranks that share experts [count].
+    """
+    if len(batches) == 1:
+        return [(batches[0], batches[0].count * clock.verified)]
+    found: list[tuple[DecodingBatch, float]] = []
+    for first in range(0, len(batches), size if size > 1 else len(batches)):
+        group = [batch for batch in batches[first : first + size if size > 1 else None] if batch.count]
+        tokens = sum([batch.count for batch in group]) * clock.verified
+        by_slots = any(batch.slots is not None for batch in group)
+        if not (clock.straight_from or by_slots) or all(is_straight(clock, one) for one in group):
+            group = may_be_slowest(group)
+        found += [(batch, tokens if size > 1 else batch.count * clock.verified) for batch in group]
+    return found
+
+
 def pace(
     clock: Clock, batches: Sequence[tuple[DecodingBatch, float]], most: int, room_s: float, interval_s: float
 ) -> Pace:

@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable, Sequence
 from math import ceil, inf
 
 from rackline.simulation.clock import Chunk
-from rackline.simulation.decode_steps import is_straight, may_be_slowest, pace, prompts_of_runs, step_s
+from rackline.simulation.decode_steps import may_be_slowest, may_take_longest, pace, prompts_of_runs, step_s
 from rackline.simulation.decoding import DecodingBatch, Lockstep
 from rackline.simulation.prefix_cache import matched
 from rackline.simulation.rank import AlignedPrompts, Rank
@@ -238,12 +238,9 @@ class Replica:
                 if (rank.prefilling or rank.waiting) and not held:
                     need = rank.needed(grown)  # reserved for the sequences that decode in this pass
                     rank.blocks.used += need
-                    preempted = rank.preemptions
-                    chunks = rank.take_prompts(self.spec.max_batched_tokens - batch.count * verified, now, not lost)
+                    budget = self.spec.max_batched_tokens - batch.count * verified
+                    lost = self._take(rank, budget, not lost, prompts) or lost
                     rank.blocks.used -= need
-                    lost = lost or rank.preemptions != preempted
-                    if chunks:
-                        prompts[rank.index] = chunks
         if prompts:
             self._pass(prompts, decodes=True)
         elif together.count or self.finished == finished:
@@ -271,12 +268,8 @@ class Replica:
             admit = (rank.is_open or not batch) and not held_back and not held
             if rank.prefilling or (rank.waiting and not rank.stuck):
                 rank.settle()
-                preempted = rank.preemptions
-                chunks = rank.take_prompts(self.spec.max_batched_tokens, now, admit)
-                if rank.preemptions != preempted:
+                if self._take(rank, self.spec.max_batched_tokens, admit, prompts):
                     lost = rank.yields = self.yields = True
-                if chunks:
-                    prompts[rank.index] = chunks
         if prompts and not self.beside:
             self._pass(prompts, decodes=False)
             return
@@ -298,6 +291,13 @@ class Replica:
             self.yields = False
             for rank in self.ranks:
                 rank.yields = False
+
+    def _take(self, rank: Rank, budget: int, admit: bool, prompts: _Chunks) -> bool:
+        """Take prompts of a rank into a pass; whether a request was preempted for them."""
+        preempted = rank.preemptions
+        if chunks := rank.take_prompts(budget, self.now, admit):
+            prompts[rank.index] = chunks
+        return rank.preemptions != preempted
 
     def _join(self, rank: Rank) -> None:
         """Requests whose prompt was computed elsewhere start to decode."""
@@ -457,7 +457,9 @@ class Replica:
             for rank in self.ranks:
                 if rank.waiting and rank.cache is not None:
                     until = min(until, rank.cache.next_expiry_s)
-        self.slowest = self.slowest or self._may_be_slowest()
+        if not self.slowest:
+            batches = [rank.decoding for rank in self.ranks]
+            self.slowest = may_take_longest(self.clock, batches, self.group_size)
         steps, seconds, first, slope, durations = pace(self.clock, self.slowest, most, until - self.now, interval)
         if self.swaps:
             alone_s = max(rank.swap_s for rank in self.ranks)
@@ -486,24 +488,6 @@ class Replica:
             rank.settle()
             rank.finish(request, end)
             self._leave(rank, request, end)
-
-    def _may_be_slowest(self) -> list[tuple[DecodingBatch, float]]:
-        """Batches that may take longest in the next steps, each with the tokens of the ranks that share its experts.
-
-        All of them where attention reads some contexts in part, so that cached tokens do not tell what is read.
-        """
-        clock, size = self.clock, self.group_size
-        if len(self.ranks) == 1:
-            return [(self.ranks[0].decoding, self.ranks[0].decoding.count * clock.verified)]
-        batches = [rank.decoding for rank in self.ranks]
-        found: list[tuple[DecodingBatch, float]] = []
-        for first in range(0, len(batches), size if size > 1 else len(batches)):
-            group = [batch for batch in batches[first : first + size if size > 1 else None] if batch.count]
-            tokens = sum([batch.count for batch in group]) * clock.verified
-            if not (clock.straight_from or self.spec.neighbour_passes) or all(is_straight(clock, one) for one in group):
-                group = may_be_slowest(group)
-            found += [(batch, tokens if size > 1 else batch.count * clock.verified) for batch in group]
-        return found
 
     # the end of a pass
 

@@ -195,14 +195,14 @@ def execute(
 
 def needs_of(slot: Slot, part: int, num_parts: int, breaks: frozenset[int]) -> list[tuple[Op, int, int]]:
     """Dependencies of a slot: (op, micro-batch, part)."""
-    before = [part - 1] if part and part not in breaks else []
-    behind = [part + 1] if part + 1 < num_parts and part + 1 not in breaks else []
-    needs: dict[Op, list[tuple[Op, int, int]]] = {
-        "F": [("F", slot.micro_batch, one) for one in before],
-        "B": [("F", slot.micro_batch, part), *(("B", slot.micro_batch, one) for one in behind)],
-        "W": [("B", slot.micro_batch, part)],
-    }
-    return needs[slot.op]
+    if slot.op == "F":
+        return [("F", slot.micro_batch, part - 1)] if part and part not in breaks else []
+    if slot.op == "W":
+        return [("B", slot.micro_batch, part)]
+    found: list[tuple[Op, int, int]] = [("F", slot.micro_batch, part)]
+    if part + 1 < num_parts and part + 1 not in breaks:
+        found.append(("B", slot.micro_batch, part + 1))
+    return found
 
 
 def filled(table: Table, durations: Durations, place: Place, *, num_parts: int, limit: int) -> Table:
