@@ -53,8 +53,6 @@ _PLACES = (
     f.CHUNK_TOKENS, f.PREFILL_TOKENS, f.CHUNK_PREFIX_TOKENS, f.kv_tokens("all"), f.ONE, f.EXPERT_TOKENS,
     f.EXPERTS_TOUCHED,
 )  # fmt: skip
-
-
 _KINDS: dict[str, Any] = {
     "int": c_int64, "float": c_double, "ints": POINTER(c_int64), "floats": POINTER(c_double),
     "shorts": POINTER(c_int32), "flags": POINTER(c_uint8), "at": c_void_p,

@@ -433,6 +433,8 @@ class AlignedPrompts:
             steps: of the replica so far [count].
         """
         alignment = self.alignment
+        if not any(rank.decoding.count for rank in ranks):
+            return 0
         if alignment.every:
             return -steps % alignment.every
         if alignment.decodes_after:

@@ -76,12 +76,10 @@ class Replica:
         self.statistics = ReplicaStatistics()
         self.records: list[PassRecord] | None = [] if keep_passes else None
 
-    # arrivals
-
     def submit_all(self, requests: Sequence[int], times_s: Sequence[float]) -> None:
         """Requests reach the scheduler at these times."""
-        for request, time_s in zip(requests, times_s, strict=True):
-            self.arrivals.add(request, time_s)
+        for one in zip(requests, times_s, strict=True):
+            self.arrivals.add(*one)
 
     @property
     def blocks_left(self) -> int:
@@ -133,8 +131,6 @@ class Replica:
             if index not in used:
                 used[index] = self.ranks[index].used_blocks
         return min(alike, key=used.__getitem__)
-
-    # the loop
 
     @property
     def next_start(self) -> float:
@@ -209,19 +205,13 @@ class Replica:
         if sequences:
             self.statistics.gap_of(seconds, sequences)
 
-    def _passes_held(self) -> int:
-        """Passes of decoding before prompts may run, unless something happens meanwhile; 0 where they may run now."""
-        if self.aligned is None or not self.together.count:
-            return 0
-        return self.aligned.passes_held(self.ranks, self.statistics.steps)
-
     def _mixed_or_decode(self, until: float) -> None:
         now, verified, together = self.now, self.clock.verified, self.together
         grown = together.tokens_of(1) if together.count else 0
         finished = self.finished
         self._refresh()
         prompts: _Chunks = {}
-        lost, held = False, self._passes_held()
+        lost, held = False, self.aligned.passes_held(self.ranks, self.statistics.steps) if self.aligned else 0
         least = together.clock + grown
         if self.present > together.count or min(self.room) < least:
             for rank in self.ranks:
@@ -252,7 +242,7 @@ class Replica:
         finished = self.finished
         prompts: _Chunks = {}
         lost = yielding = False
-        held = self._passes_held()
+        held = self.aligned.passes_held(self.ranks, self.statistics.steps) if self.aligned else 0
         for rank in self.ranks if batch or self.present > together.count else ():
             if not (rank.waiting or rank.prefilling or batch):
                 continue
@@ -316,8 +306,6 @@ class Replica:
             together.changed.clear()
             self.slowest = []
 
-    # one pass with prompts
-
     def _pass(self, prompts: _Chunks, *, decodes: bool) -> None:
         """A pass with prompts.
 
@@ -331,11 +319,7 @@ class Replica:
         size = self.group_size
         for first in range(0, len(self.ranks), size):
             group = self.ranks[first : first + size]
-            mine = (
-                prompts
-                if size == len(self.ranks)
-                else {i: prompts[i] for i in range(first, first + size) if i in prompts}
-            )
+            mine = {i: prompts[i] for i in range(first, first + size) if i in prompts}
             seconds = max(seconds, self._group_s(group, mine, decodes=decodes))
         if self.swaps:
             for rank in self.ranks:
@@ -435,8 +419,6 @@ class Replica:
                     seconds = max(seconds, also + rank.swap_s)
         return seconds
 
-    # decode steps
-
     def _decode(self, until: float, *, alone: bool, held: int = 0) -> None:
         together, interval, alone_s = self.together, self.policy.interval_s, 0.0
         if not together.count:
@@ -488,8 +470,6 @@ class Replica:
             rank.settle()
             rank.finish(request, end)
             self._leave(rank, request, end)
-
-    # the end of a pass
 
     def _advance(self, steps: int, waiting: Iterable[int] = ()) -> Sequence[tuple[int, int]]:
         """Sequences gain their tokens of some steps, but on ranks that wait; (rank, request) of those that have all."""
