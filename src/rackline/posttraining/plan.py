@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, assert_never
 
 from rackline.errors import InputError, RacklineError
 from rackline.hardware import Cluster
@@ -127,8 +127,14 @@ def rl_step(
     """
     faster = speed_up or {}
     rollout = engine.batch(job.answers, job.lengths)
-    generate, colocated, steady = rollout.seconds, schedule.colocated, schedule.mode == "async"
-    ahead = float(schedule.staleness) if steady else 1.0
+    generate, colocated = rollout.seconds, schedule.colocated
+    match schedule.mode:
+        case "sync" | "one-step-off":
+            ahead = 1.0
+        case "async":
+            ahead = float(schedule.staleness)
+        case _:
+            assert_never(schedule.mode)
     if schedule.partial or ahead > 1.0:
         whole_in = inf if schedule.partial else ahead
         generate = engine.steady_s(job.answers, job.lengths, in_flight=ahead * job.answers, whole_in=whole_in)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, assert_never, cast
 
 import numpy as np
 
@@ -326,12 +326,16 @@ def _unit_s(kept: Sequence[Rows], time: Array, file: Path, given: TimeUnit | Non
     if given is not None:
         return _UNIT_S[given]
     gap, several = float(time[-1] - time[0]) / max(len(time) - 1, 1), len(time) > 1
-    if default == "s":
-        whole = bool((time == np.floor(time)).all())
-        if several and ((whole and gap >= _SPARSE_S) or float(time[-1]) >= _EPOCH_MS):
-            raise _ambiguous(file, "seconds", "ms", f"one request every {gap:,.6g} s")
-    elif several and 0.0 < gap < _DENSE_MS:
-        raise _ambiguous(file, "milliseconds", "s", f"{1e3 / gap:,.4g} requests/s")
+    match default:
+        case "s":
+            whole = bool((time == np.floor(time)).all())
+            if several and ((whole and gap >= _SPARSE_S) or float(time[-1]) >= _EPOCH_MS):
+                raise _ambiguous(file, "seconds", "ms", f"one request every {gap:,.6g} s")
+        case "ms":
+            if several and 0.0 < gap < _DENSE_MS:
+                raise _ambiguous(file, "milliseconds", "s", f"{1e3 / gap:,.4g} requests/s")
+        case _:
+            assert_never(default)
     return _UNIT_S[default]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, assert_never
 
 from rackline.errors import InputError
 
@@ -109,7 +109,7 @@ class Timeline:
         Args:
             released_by_backward: share that the gradient of the input frees; the gradient of the weight frees the rest.
         """
-        parted = any(event.slot.op == "W" for event in self.of_device[device])
+        parted = "W" in {event.slot.op for event in self.of_device[device]}
         freed = {"B": released_by_backward if parted else 1.0, "W": 1.0 - released_by_backward}
         steps = [
             (event.start, 1.0) if event.slot.op == "F" else (event.end, -freed[event.slot.op])
@@ -199,10 +199,12 @@ def needs_of(slot: Slot, part: int, num_parts: int, breaks: frozenset[int]) -> l
         return [("F", slot.micro_batch, part - 1)] if part and part not in breaks else []
     if slot.op == "W":
         return [("B", slot.micro_batch, part)]
-    found: list[tuple[Op, int, int]] = [("F", slot.micro_batch, part)]
-    if part + 1 < num_parts and part + 1 not in breaks:
-        found.append(("B", slot.micro_batch, part + 1))
-    return found
+    if slot.op == "B":
+        found: list[tuple[Op, int, int]] = [("F", slot.micro_batch, part)]
+        if part + 1 < num_parts and part + 1 not in breaks:
+            found.append(("B", slot.micro_batch, part + 1))
+        return found
+    assert_never(slot.op)
 
 
 def filled(table: Table, durations: Durations, place: Place, *, num_parts: int, limit: int) -> Table:
