@@ -52,7 +52,7 @@ def pool(
 
 def same(requests: Requests, one: Pool, **options: Any) -> None:
     """Every time within 1e-9 s, every count and every bin equal."""
-    assert knows(one.policy, one.spec)
+    assert knows(one)
     assert compiled_clock(one.clock, one.spec.max_num_seqs) is not None
     plain = simulate(requests, one, skip_bad=True, compiled=False, **options)
     fast = simulate(requests, one, skip_bad=True, compiled=True, **options)

@@ -429,8 +429,8 @@ def sessions_repeating(question: PlanQuestion, media_tokens: int) -> RepeatingSe
         raise InputError(what="input", given="nothing", allowed="with `turns`, mean tokens such as 300")
     if question.output is None:
         raise InputError(what="output", given="nothing", allowed="with `turns`, mean tokens such as 400")
-    return RepeatingSessions(
-        sessions=sessions_of(question),
+    return RepeatingSessions.of(
+        sessions_of(question),
         message_tokens=question.input + media_tokens,
         answer_tokens=question.output,
     )

@@ -25,7 +25,7 @@ with late:
     from rackline.search import energy as search_energy
     from rackline.serving import workload as workloads
     from rackline.simulation import metrics
-    from rackline.simulation import router as simulation_router
+    from rackline.simulation import server as simulation_server
 
 
 COMPARED = (
@@ -185,7 +185,7 @@ def server_of(
     Raises:
         InputError: options that contradict each other, or more chips than the cluster has.
     """
-    simulation_router.router(question.router)
+    simulation_server.router(question.router)
     system = _with_numbers(question, resolve_on(question, model, cluster, watch))
     stack = system.stack
     given = question.layout

@@ -28,8 +28,7 @@ with late:
     from rackline.bands import intervals
     from rackline.report import choice_report, exports, figure, simulate_figures, simulate_report
     from rackline.search import choice, rate_capacity
-    from rackline.simulation import metrics, resident_adapters
-    from rackline.simulation import requests as simulation_requests
+    from rackline.simulation import metrics, workloads
 
 _FIRST_REQUESTS = 2000  # a p99 of independent latencies takes about 500
 _MOST_REQUESTS = 64_000  # seconds to a minute of work
@@ -398,9 +397,7 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
 def _first_requests(question: SimulateQuestion) -> int:
     """The synthetic requests of the first run: a day where there is a daily cycle."""
     if question.diurnal_amplitude and question.rate is not None and str(question.rate) != "inf":
-        return min(
-            ceil(float(parse_per_second(str(question.rate), name="rate")) * simulation_requests.DAY_S), _MOST_REQUESTS
-        )
+        return min(ceil(float(parse_per_second(str(question.rate), name="rate")) * workloads.DAY_S), _MOST_REQUESTS)
     return min(max(_FIRST_REQUESTS, _REQUESTS_A_USER * (question.users or 0)), _MOST_REQUESTS)
 
 
@@ -501,7 +498,7 @@ def _with_adapters(
     adapter = model.adapter if isinstance(model, arch.Model) else None
     if adapter is not None and adapter.number > 1 and (question.prefix_caching or question.tier or question.cache_ttl):
         raise InputError(what="adapters", given=adapter.number, allowed="1 with a cache of prefixes")
-    return resident_adapters.with_chosen_adapters(traffic, adapter, question.seed)
+    return workloads.with_chosen_adapters(traffic, adapter, question.seed)
 
 
 def _sustained(desk: _Desk, stage: _Stage, asked: simulation.Slo) -> Sustained:

@@ -365,8 +365,8 @@ def evicting(question: TiersQuestion, repeats: prefixes.Repeats, costs: pricing.
         )
         traffic, rate = recorded, recorded.requests_per_s
     else:
-        traffic = hits_by_tier.RepeatingSessions(
-            sessions=sessions_of(question),
+        traffic = hits_by_tier.RepeatingSessions.of(
+            sessions_of(question),
             message_tokens=question.input or 1.0,
             answer_tokens=question.output or 1.0,
         )
