@@ -134,3 +134,13 @@ def nearest_names(name: str, candidates: Iterable[str], n: int = 3) -> list[str]
         if wanted and lower not in close and (lower.startswith(wanted) or wanted.startswith(lower)):
             close.append(lower)
     return [by_lower[lower] for lower in close[:n]]
+
+
+def nearest_name(given: object, candidates: Iterable[str]) -> str | None:
+    """The candidate that looks most like what was given; None when none is similar enough, or it is no text.
+
+    Example:
+        >>> nearest_name("lama", ["llama", "qwen"])
+        'llama'
+    """
+    return next(iter(nearest_names(given, candidates, 1)), None) if isinstance(given, str) else None

@@ -22,7 +22,7 @@ with late:
     from rackline import arch
 
 if TYPE_CHECKING:
-    from rackline.api.option import Option
+    from rackline.api.question import Option
     from rackline.arch import AppliedAdapter, MediaPart, Origin
     from rackline.report.figure import Figure
 
@@ -433,7 +433,7 @@ def answer(question: Q, watch: Watch | None = None) -> Answer[Q, Any]:
         watch: is told how far a long answer is.
 
     Example:
-        >>> from rackline.api.fit import FitQuestion
+        >>> from rackline.api.explain import FitQuestion
         >>> answer(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
         <fit: ...>
     """

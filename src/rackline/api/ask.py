@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NotRequired, TypedDict, cast
 
 from rackline.api.answer import Answer, Watch, answer_of, asks, find_verb
-from rackline.api.option import option
-from rackline.api.question import Question, options, question
+from rackline.api.question import Question, option, options, question
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, RacklineError
 from rackline.files import parse_json, read_text

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import PRICE
-from rackline.api.option import ClusterLike, MaybeNumber, Number, Settings, option, shared
-from rackline.api.question import Question, question
+from rackline.api.question import ClusterLike, MaybeNumber, Number, Question, Settings, option, question, shared
 from rackline.api.resolve import assignments, cluster_of
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, RacklineError, UnknownNameError, nearest_names

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.option import option, whole
-from rackline.api.question import Question, question
+from rackline.api.question import Question, option, question, whole
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import check_outputs, read_text, write_text
 
 if TYPE_CHECKING:
-    from rackline.api.option import Texts, Whole
+    from rackline.api.question import Texts, Whole
     from rackline.arch import Model
     from rackline.fitting import CalibrationResult, Measurements, Summary
     from rackline.fitting.onboard import Onboarding

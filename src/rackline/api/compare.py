@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import SET, ModelQuestion, Planned
-from rackline.api.option import limit, option, shared
 from rackline.api.plan import searched, stack_inputs
 from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs, plan_question_of
-from rackline.api.question import question
+from rackline.api.question import limit, option, question, shared
 from rackline.api.resolve import Lookup, lookup_of
 from rackline.api.stacks import answered_by, note_stacks
 from rackline.api.traffic import Use, use_lines, with_use
@@ -21,7 +20,7 @@ from rackline.errors import InputError, UnknownNameError, nearest_names
 from rackline.units import parse_whole
 
 if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike, Limit, Settings, Texts
+    from rackline.api.question import CalibrationLike, Limit, Settings, Texts
     from rackline.hardware import Chip, Cluster, RentKind
     from rackline.parallel import Layout
     from rackline.report.compare_report import Comparison, Side
@@ -383,7 +382,7 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[Side], Use]:
     Raises:
         RacklineError: as `plan`.
     """
-    from rackline.bands.intervals import of_candidate
+    from rackline.bands.bands import of_candidate
     from rackline.report.compare_report import deployment_side
     from rackline.report.deployments_report import Band
     from rackline.search.fleet import plan_fleet

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, FREE_LAYOUT, MEMORY_FRACTION
 from rackline.api.model_options import IMAGES, MediaQuestion, media_of, with_media
-from rackline.api.option import CalibrationLike, MaybeLayout, Number, Whole, option, shared, tokens
-from rackline.api.question import question
+from rackline.api.question import CalibrationLike, MaybeLayout, Number, Whole, option, question, shared, tokens
 from rackline.api.resolve import check_context, resolve
 from rackline.api.verbs import Entry
 from rackline.errors import InputError

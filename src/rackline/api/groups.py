@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from rackline.api.option import (
+from rackline.api.question import (
     MOST_CHIPS,
     MOST_USD,
     CalibrationLike,
@@ -22,17 +22,18 @@ from rackline.api.option import (
     Number,
     Option,
     Precisions,
+    Question,
     Settings,
     Texts,
     Whole,
     absent,
     limit,
     option,
+    question,
     shared,
     tokens,
     whole,
 )
-from rackline.api.question import Question, question
 
 Sampling = Literal["greedy", "top-p"]
 SPREADS = ("fixed", "uniform", "exponential", "lognormal")

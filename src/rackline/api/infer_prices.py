@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.option import MaybeNumber, Texts, option
-from rackline.api.question import Question, question
+from rackline.api.question import MaybeNumber, Question, Texts, option, question
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.late import late

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.option import MOST_SECONDS, MaybeNumber, Whole, option, whole
-from rackline.api.question import Question, question
+from rackline.api.question import MOST_SECONDS, MaybeNumber, Question, Whole, option, question, whole
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text

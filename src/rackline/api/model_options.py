@@ -9,8 +9,18 @@ from typing import assert_never
 
 from rackline.api.answer import Watch
 from rackline.api.groups import OnCluster
-from rackline.api.option import MaybeNumber, MaybeWhole, ModelLike, Number, Option, Whole, option, shared, whole
-from rackline.api.question import question
+from rackline.api.question import (
+    MaybeNumber,
+    MaybeWhole,
+    ModelLike,
+    Number,
+    Option,
+    Whole,
+    option,
+    question,
+    shared,
+    whole,
+)
 from rackline.api.resolve import Lookup, lookup_of
 from rackline.errors import ConfigError, HubError, InputError
 from rackline.late import late

@@ -10,8 +10,7 @@ from rackline.api.answer import Answer, Watch, asks
 from rackline.api.catalogue import overrides_of, refuse_settings, set_option
 from rackline.api.groups import ModelQuestion
 from rackline.api.model_options import adapter_of_folder, adapter_of_repository
-from rackline.api.option import Settings, option
-from rackline.api.question import question
+from rackline.api.question import Settings, option, question
 from rackline.api.resolve import Lookup, lookup_of
 from rackline.api.verbs import Entry
 from rackline.errors import HubError, InputError

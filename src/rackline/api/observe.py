@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CHIPS, ON, PRECISION, ModelQuestion, Traffic
-from rackline.api.option import (
+from rackline.api.question import (
     MOST_TOKENS,
     ClusterLike,
     MaybeLayout,
@@ -20,10 +20,10 @@ from rackline.api.option import (
     Option,
     Whole,
     option,
+    question,
     shared,
     whole,
 )
-from rackline.api.question import question
 from rackline.api.resolve import lookup_of
 from rackline.api.traffic import requests_of
 from rackline.api.verbs import Entry

@@ -20,7 +20,7 @@ from rackline.errors import InputError
 from rackline.files import write_text
 
 if TYPE_CHECKING:
-    from rackline.bands.intervals import Ends, Interval
+    from rackline.bands.bands import Ends, Interval
     from rackline.bands.stacks import Stacks
     from rackline.report.figure import Figure
     from rackline.search import Plan
@@ -120,7 +120,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     else:
         yield plan_summary(found.plan, found.risk, bands=bands, elapsed_s=answer.elapsed_s)
     if answer.question.full and found.stacks is not None:
-        from rackline.bands.stacks_report import stacks_table, unit_of
+        from rackline.bands.stacks import stacks_table, unit_of
 
         yield ""
         yield stacks_table(found.stacks, unit_of(found.plan))
@@ -128,7 +128,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     yield from _prefixes_text(found, full=answer.question.full)
     yield from use_lines(found.use, full=answer.question.full)
     if best is not None and bands:
-        from rackline.bands.intervals import width_line
+        from rackline.bands.bands import width_line
 
         line = width_line(best.layout, found.plan.system.cluster.chip.name)
         if line:
@@ -153,7 +153,7 @@ def _interval(answer: Answered, *, boxed: bool = False) -> str:
     Args:
         boxed: whether the limited times are drawn elsewhere.
     """
-    from rackline.bands.intervals import chance_line, interval_line, joules_line, width_line
+    from rackline.bands.bands import chance_line, interval_line, joules_line, width_line
 
     found = answer.result
     if isinstance(found, WhatIf) or found.plan.best is None:
@@ -168,7 +168,7 @@ def _interval(answer: Answered, *, boxed: bool = False) -> str:
 
 
 def _intervals(plan: Plan, one: Choice | Candidate) -> list[Interval]:
-    from rackline.bands.intervals import of_candidate
+    from rackline.bands.bands import of_candidate
 
     return of_candidate(one, plan.system.model, plan.system.cluster.chip.name, plan.system.calibration.name)
 
@@ -258,7 +258,7 @@ class PlanData:
         return tuple(self._banded(one) for one in self.answer.plan.pareto)
 
     def _banded(self, one: Choice | Candidate) -> Banded:
-        from rackline.bands.intervals import ends_of
+        from rackline.bands.bands import ends_of
 
         return Banded(found=one, intervals=ends_of(_intervals(self.answer.plan, one)))
 
@@ -511,7 +511,7 @@ def _taken(question: PlanQuestion, asked: Sequence[PlanInputs], use: Use, watch:
 
 def _completed(question: PlanQuestion, taken: Taken[_Found], use: Use) -> Planned:
     """A plan with everything else that was asked of it."""
-    from rackline.bands.intervals import risk_of
+    from rackline.bands.bands import risk_of
     from rackline.search.attention_ffn import plan_split
     from rackline.search.fleet import plan_fleet
     from rackline.search.speculation import plan_speculation

@@ -17,16 +17,14 @@ from rackline.api.model_options import (
     with_draft,
     with_media,
 )
-from rackline.api.option import MOST_SECONDS, option, shared
-from rackline.api.question import options, question
+from rackline.api.question import MOST_SECONDS, option, options, question, shared
 from rackline.api.resolve import check_context, cluster_of, lookup_of, named, on_terms, resolve_on
 from rackline.api.traffic import cache_rules_of, mixture_of, reuse_in, sessions_of, tiers_of
 from rackline.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
     from rackline.api.answer import Watch
-    from rackline.api.option import ClusterLike, MaybeLayout, MaybeNumber, MaybeWhole, Number, Texts
-    from rackline.api.question import Question
+    from rackline.api.question import ClusterLike, MaybeLayout, MaybeNumber, MaybeWhole, Number, Question, Texts
     from rackline.arch import AnyModel
     from rackline.hardware import Cluster
     from rackline.parallel import Layout
@@ -251,7 +249,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     keeping = keeping_of(question, media_tokens(media), model)
     model = with_media(model, media, workload.input_len)
 
-    from rackline.bands.intervals import headroom_of
+    from rackline.bands.bands import headroom_of
     from rackline.parallel import matching_layouts
     from rackline.search import PrefillPool, SearchSpace
     from rackline.search.launch_rules import launch_rules

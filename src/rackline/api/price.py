@@ -12,10 +12,9 @@ import numpy as np
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CONFIDENCE, PUE, Served
 from rackline.api.model_options import MediaQuestion, media_of, with_media
-from rackline.api.option import MOST_SECONDS, MOST_USD, option, shared, tokens
 from rackline.api.plan import searched
 from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of, traffic_of
-from rackline.api.question import defaults, question
+from rackline.api.question import MOST_SECONDS, MOST_USD, defaults, option, question, shared, tokens
 from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, SearchedWays, offer_of, rent_of
 from rackline.api.stacks import estimated_by, stacks_of
@@ -28,7 +27,7 @@ from rackline.units import format_usd
 with late:
     from rackline import parallel, pricing
     from rackline import system as systems_of
-    from rackline.bands import intervals
+    from rackline.bands import bands
     from rackline.bands import stacks as bands_stacks
     from rackline.pricing import costs, offered
     from rackline.report import figure, pricing_figures, pricing_report
@@ -36,7 +35,7 @@ with late:
     from rackline.serving import workload
 
 if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike, MaybeLayout, MaybeNumber, Number, Numbers
+    from rackline.api.question import CalibrationLike, MaybeLayout, MaybeNumber, Number, Numbers
 
 
 @question
@@ -262,7 +261,7 @@ def _interval(answer: Answer[PriceQuestion, Priced]) -> str:
     if sold is None or sold.deployment is None:
         return ""
     usd = {"usd_per_mtok_input": sold.input_usd * 1e6, "usd_per_mtok_output": sold.output_usd * 1e6}
-    line = intervals.interval_line(intervals.of_deployment(sold.deployment, usd))
+    line = bands.interval_line(bands.of_deployment(sold.deployment, usd))
     return f"{sold.name}: {line}" if line else ""
 
 
@@ -375,7 +374,7 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
     def ways_of(system: systems_of.System) -> SearchedWays:
         cluster = replace(system.cluster, usd_per_chip_hour=rent.usd_per_chip_hour)
         layouts = parallel.matching_layouts(asked.layout, system.model, cluster.num_chips)
-        headroom = intervals.headroom_of(asked.confidence, system)
+        headroom = bands.headroom_of(asked.confidence, system)
         return SearchedWays(system=replace(system, cluster=cluster), layouts=layouts, headroom=headroom)
 
     first = terms.prompts(0.0, steps[0])

@@ -14,7 +14,7 @@ from rackline.errors import CatalogError, InputError, nearest_names
 if TYPE_CHECKING:
     from rackline.api.answer import Watch
     from rackline.api.groups import ModelQuestion, OnCluster
-    from rackline.api.option import CalibrationLike, ClusterLike, ModelLike
+    from rackline.api.question import CalibrationLike, ClusterLike, ModelLike
     from rackline.arch import AnyModel, FoundModel
     from rackline.hardware import Chip, Cluster
     from rackline.passes import Calibration

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, CHIPS, MEMORY_FRACTION, PRECISION, PRICE, OnCluster
-from rackline.api.option import (
+from rackline.api.question import (
     MOST_TOKENS,
     CalibrationLike,
     MaybeLayout,
@@ -18,10 +18,10 @@ from rackline.api.option import (
     Text,
     Whole,
     option,
+    question,
     shared,
     whole,
 )
-from rackline.api.question import question
 from rackline.api.resolve import lookup_of, named, resolve_on
 from rackline.api.verbs import Entry
 from rackline.errors import InputError

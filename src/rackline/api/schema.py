@@ -30,8 +30,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from rackline.api.answer import SCHEMA_VERSION, Answer, Verbatim, Watch, asks, find_verb
-from rackline.api.option import Option, option
-from rackline.api.question import Question, defaults, options, question, written_defaults
+from rackline.api.question import Option, Question, defaults, option, options, question, written_defaults
 from rackline.api.verbs import Entry, entries
 from rackline.plain import json_keys
 

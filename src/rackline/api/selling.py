@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rackline.api.option import Option
+from rackline.api.question import Option
 from rackline.errors import InputError
 
 if TYPE_CHECKING:

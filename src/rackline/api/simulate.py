@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
-from rackline.api.option import Option
+from rackline.api.question import Option
 from rackline.api.resolve import check_context, named
-from rackline.api.server import Server, other_server, server_of
-from rackline.api.simulate_question import SimulateQuestion
+from rackline.api.server import Server, SimulateQuestion, other_server, server_of
 from rackline.api.traffic import Use, encoded_over, limits_of, requests_of, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -25,7 +24,7 @@ from rackline.units import format_seconds, parse_per_second
 
 with late:
     from rackline import arch, hardware, simulation
-    from rackline.bands import intervals
+    from rackline.bands import bands
     from rackline.report import choice_report, exports, figure, simulate_figures, simulate_report
     from rackline.search import choice, rate_capacity
     from rackline.simulation import metrics, resident_adapters
@@ -135,8 +134,8 @@ def _energy_text(run: Run) -> Iterable[Any]:
     if energy is not None:
         yield Text(f"power: {choice_report.energy_text(energy)}")
         if energy.power.basis == "kernels":
-            band = intervals.joules_of(run.server.deployment, energy.joules_per_output_token)
-            yield Text(intervals.joules_line([band]), style="dim")
+            band = bands.joules_of(run.server.deployment, energy.joules_per_output_token)
+            yield Text(bands.joules_line([band]), style="dim")
 
 
 def _interval(answer: Answered) -> str:
@@ -145,7 +144,7 @@ def _interval(answer: Answered) -> str:
         return ""
     server, data = answer.result.run.server, answer.result.run.summary
     means = {"tpot_s": data["tpot_s"]["mean"], "ttft_s": data["ttft_s"]["mean"]}
-    return intervals.interval_line(intervals.of_deployment(server.deployment, means, pools=server.prefill is not None))
+    return bands.interval_line(bands.of_deployment(server.deployment, means, pools=server.prefill is not None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

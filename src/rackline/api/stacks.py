@@ -247,7 +247,7 @@ def note_stacks(stacks: Stacks | None, plan: Plan, question: OnCluster, watch: W
     Args:
         of: name of what was planned, where there are several.
     """
-    from rackline.bands.stacks_report import unit_of
+    from rackline.bands.stacks import unit_of
 
     if stacks is not None:
         line = _line(stacks, plan.system, question, watch, unit_of(plan))
@@ -256,7 +256,6 @@ def note_stacks(stacks: Stacks | None, plan: Plan, question: OnCluster, watch: W
 
 def _line(stacks: Stacks, system: System, question: OnCluster, watch: Watch, unit: str = "$") -> str:
     """Which stack is taken, and which one where none are compared if it is another."""
-    from rackline.bands.stacks import default_stack
-    from rackline.bands.stacks_report import stacks_line
+    from rackline.bands.stacks import default_stack, stacks_line
 
     return stacks_line(stacks, unit, default_stack(*as_published(question, system.model, system.cluster, watch)))

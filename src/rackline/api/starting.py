@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rackline.api.option import Option
 from rackline.api.plan_parts import PlanInputs
+from rackline.api.question import Option
 from rackline.errors import InputError, RacklineError
 from rackline.late import late
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import EVICTION, PRICE, RENT, THINK_TIME, OnCluster, Sessions
-from rackline.api.option import (
+from rackline.api.question import (
     MOST_SECONDS,
     CalibrationLike,
     MaybeLayout,
@@ -20,10 +20,11 @@ from rackline.api.option import (
     Number,
     Numbers,
     option,
+    options,
+    question,
     shared,
     tokens,
 )
-from rackline.api.question import options, question
 from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
 from rackline.api.traffic import reuse_in, sessions_of

@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CHIPS, POWER_CAP, PRICE, PUE, OnCluster
-from rackline.api.option import MOST_TOKENS, MaybeNumber, MaybeWhole, Number, Option, Text, Texts, option, shared, whole
-from rackline.api.question import question
+from rackline.api.question import (
+    MOST_TOKENS,
+    MaybeNumber,
+    MaybeWhole,
+    Number,
+    Option,
+    Text,
+    Texts,
+    option,
+    question,
+    shared,
+    whole,
+)
 from rackline.api.resolve import named
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -21,7 +32,7 @@ from rackline.units import format_percent, format_seconds, format_usd
 
 with late:
     from rackline import arch
-    from rackline.bands import intervals
+    from rackline.bands import bands
     from rackline.report import figure, train_report
     from rackline.search import train as search_train
     from rackline.search import train_space
@@ -165,19 +176,19 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     )
 
 
-def _measured(answer: Answered) -> Sequence[intervals.Interval]:
+def _measured(answer: Answered) -> Sequence[bands.Interval]:
     """What measured runs of this kind deviate by."""
     plan, system = answer.result, answer.result.system
     if not plan.best:
         return ()
     tuning = system.lora_rank > 0 or answer.question.packed is not None
-    return intervals.of_training(
+    return bands.of_training(
         system.model, system.cluster.chip.name, system.stack.name, plan.best[0].step_s, tuning=tuning
     )
 
 
 def _interval(answer: Answered) -> str:
-    return intervals.interval_line(_measured(answer), "runs")
+    return bands.interval_line(_measured(answer), "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, get_args
 
 from rackline.api.answer import Answer, SideFile, Verbatim, Watch, asks
-from rackline.api.option import MOST_CHIPS, MaybeLayout, MaybeNumber, MaybeWhole, Option, Texts, option, tokens, whole
-from rackline.api.question import Question, question
+from rackline.api.question import (
+    MOST_CHIPS,
+    MaybeLayout,
+    MaybeNumber,
+    MaybeWhole,
+    Option,
+    Question,
+    Texts,
+    option,
+    question,
+    tokens,
+    whole,
+)
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
