@@ -192,10 +192,6 @@ def _notes(answer: Answered) -> Iterable[str]:
         yield f"error: {answer.result.unwritten}"
 
 
-def _status(answer: Answered) -> int:
-    return 2 if answer.result.unwritten else 0
-
-
 def _summary(answer: Answered) -> str:
     if isinstance(answer.result, CalibratedServer):
         from rackline.units import format_percent
@@ -235,7 +231,7 @@ def _figure(answer: Answered) -> Figure:
     summary=_summary,
     rows=_rows,
     notes=_notes,
-    status=_status,
+    status=lambda answer: 2 if answer.result.unwritten else 0,
     figures={"errors": _figure},
     entry=Entry(
         group="Measure",

@@ -126,15 +126,11 @@ def _chips_summary(answer: Answer[ChipsQuestion, Chips]) -> str:
     return names[0] if len(names) == 1 else f"{len(names)} chips"
 
 
-def _chips_rows(answer: Answer[ChipsQuestion, Chips]) -> Iterable[Any]:
-    return answer.result.findings or answer.result.ridges or answer.result.chips
-
-
 @asks(
     ChipsQuestion,
     text=_chips_text,
     summary=_chips_summary,
-    rows=_chips_rows,
+    rows=lambda answer: answer.result.findings or answer.result.ridges or answer.result.chips,
     data=_chips_data,
     entry=Entry(
         group="Catalogue",
@@ -245,15 +241,11 @@ def _clusters_summary(answer: Answer[ClustersQuestion, Clusters]) -> str:
     return found.clusters[0].name if found.cluster is not None else f"{len(found.clusters)} clusters"
 
 
-def _clusters_rows(answer: Answer[ClustersQuestion, Clusters]) -> Iterable[Any]:
-    return answer.result.clusters
-
-
 @asks(
     ClustersQuestion,
     text=_clusters_text,
     summary=_clusters_summary,
-    rows=_clusters_rows,
+    rows=lambda answer: answer.result.clusters,
     data=_clusters_data,
     entry=Entry(
         group="Catalogue",
@@ -310,25 +302,17 @@ def _memory_text(answer: Answer[MemoryQuestion, MemoryTiers], width: int) -> Ite
     )
 
 
-def _memory_data(answer: Answer[MemoryQuestion, MemoryTiers]) -> MemoryTiers | hardware.MemoryTierRecord:
-    return answer.result if answer.question.name is None else answer.result.memory[0]
-
-
 def _memory_summary(answer: Answer[MemoryQuestion, MemoryTiers]) -> str:
     found = answer.result.memory
     return found[0].name if len(found) == 1 else f"{len(found)} memory tiers"
-
-
-def _memory_rows(answer: Answer[MemoryQuestion, MemoryTiers]) -> Iterable[Any]:
-    return answer.result.memory
 
 
 @asks(
     MemoryQuestion,
     text=_memory_text,
     summary=_memory_summary,
-    rows=_memory_rows,
-    data=_memory_data,
+    rows=lambda answer: answer.result.memory,
+    data=lambda answer: answer.result if answer.question.name is None else answer.result.memory[0],
     entry=Entry(
         group="Catalogue",
         place=3,
@@ -407,15 +391,11 @@ def _new_summary(answer: Answer[NewQuestion, Written]) -> str:
     return f"{found.file}: {found.kind} {found.name} with the numbers of {found.nearest}"
 
 
-def _new_rows(answer: Answer[NewQuestion, Written]) -> Iterable[Any]:
-    return [answer.result]
-
-
 @asks(
     NewQuestion,
     text=_new_text,
     summary=_new_summary,
-    rows=_new_rows,
+    rows=lambda answer: [answer.result],
     entry=Entry(
         group="Catalogue",
         place=4,

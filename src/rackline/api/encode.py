@@ -51,15 +51,11 @@ def _summary(answer: Answer[EncodeQuestion, prefix_report.Encoding]) -> str:
     return f"{found.prompt_tokens:,} prompt tokens, first token after {format_seconds(found.ttft_s)}, {found.model}"
 
 
-def _rows(answer: Answer[EncodeQuestion, prefix_report.Encoding]) -> Iterable[Any]:
-    return answer.result.towers
-
-
 @asks(
     EncodeQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: answer.result.towers,
     entry=Entry(
         group="Understand",
         place=3,

@@ -38,7 +38,7 @@ with late:
     from rackline import arch, parallel, passes, serving
     from rackline import system as systems
     from rackline.bands import bands
-    from rackline.report import explain_figures, explain_report, exports, figure, plan_figures, simulate_report, wording
+    from rackline.report import explain_figures, explain_report, exports, plan_figures, simulate_report, wording
     from rackline.search import fits
     from rackline.serving import workload
 
@@ -124,10 +124,6 @@ def _summary(answer: Answer[ExplainQuestion, Explained]) -> str:
     )
 
 
-def _rows(answer: Answer[ExplainQuestion, Explained]) -> Iterable[Any]:
-    return plain(answer.result.explanation)["rows"]
-
-
 def _write_trace(answer: Answer[ExplainQuestion, Explained], path: Path) -> None:
     found = answer.result.explanation
     title = f"{found.deployment.calibration.label} calibration, {found.time.policy}"
@@ -140,28 +136,17 @@ _TRACE = SideFile(
 )
 
 
-def _waterfall(answer: Answer[ExplainQuestion, Explained]) -> figure.Figure:
-    return explain_figures.waterfall_figure(answer.result.explanation)
-
-
-def _roofline(answer: Answer[ExplainQuestion, Explained]) -> figure.Figure:
-    return explain_figures.roofline_figure(answer.result.explanation)
-
-
-def _memory(answer: Answer[ExplainQuestion, Explained]) -> figure.Figure:
-    return explain_figures.memory_figure(answer.result.explanation)
-
-
-def _batch(answer: Answer[ExplainQuestion, Explained]) -> figure.Figure:
-    return explain_figures.curves_figure(answer.result.explanation, answer.result.server)
-
-
 @asks(
     ExplainQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
-    figures={"waterfall": _waterfall, "roofline": _roofline, "memory": _memory, "batch": _batch},
+    rows=lambda answer: plain(answer.result.explanation)["rows"],
+    figures={
+        "waterfall": lambda answer: explain_figures.waterfall_figure(answer.result.explanation),
+        "roofline": lambda answer: explain_figures.roofline_figure(answer.result.explanation),
+        "memory": lambda answer: explain_figures.memory_figure(answer.result.explanation),
+        "batch": lambda answer: explain_figures.curves_figure(answer.result.explanation, answer.result.server),
+    },
     files={"trace": _TRACE},
     entry=Entry(
         group="Understand",
@@ -346,20 +331,14 @@ def _fit_summary(answer: Answer[FitQuestion, Fitting]) -> str:
     )
 
 
-def _fit_rows(answer: Answer[FitQuestion, Fitting]) -> Iterable[Any]:
-    return answer.result.capacity.rows
-
-
-def _fit_figure(answer: Answer[FitQuestion, Fitting]) -> figure.Figure:
-    return plan_figures.capacity_figure(answer.result.capacity, hbm_bytes=answer.result.hbm_bytes)
-
-
 @asks(
     FitQuestion,
     text=_fit_text,
     summary=_fit_summary,
-    rows=_fit_rows,
-    figures={"memory": _fit_figure},
+    rows=lambda answer: answer.result.capacity.rows,
+    figures={
+        "memory": lambda answer: plan_figures.capacity_figure(answer.result.capacity, hbm_bytes=answer.result.hbm_bytes)
+    },
     entry=Entry(
         group="Understand",
         place=1,

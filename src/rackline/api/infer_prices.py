@@ -16,7 +16,7 @@ from rackline.units import format_count, parse_fraction
 
 with late:
     from rackline import pricing
-    from rackline.report import figure, pricing_figures, pricing_report
+    from rackline.report import pricing_figures, pricing_report
 
 
 _MOST_MARGIN = 1000.0
@@ -102,16 +102,12 @@ def _rows(answer: Answer[InferPricesQuestion, Inferred]) -> Iterable[Any]:
     return [{"sheet": reading.sheet, **plain(one)} for reading in answer.result.sheets for one in reading.inferences]
 
 
-def _figure(answer: Answer[InferPricesQuestion, Inferred]) -> figure.Figure:
-    return pricing_figures.readings_figure(answer.result.sheets)
-
-
 @asks(
     InferPricesQuestion,
     text=_text,
     summary=_summary,
     rows=_rows,
-    figures={"map": _figure},
+    figures={"map": lambda answer: pricing_figures.readings_figure(answer.result.sheets)},
     entry=Entry(
         group="Understand",
         place=4,

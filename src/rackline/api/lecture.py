@@ -21,7 +21,6 @@ with late:
     from rackline.lab import experiments
     from rackline.lab import experiments as lab_experiments
     from rackline.ledger import table
-    from rackline.report import figure
 
 
 @question
@@ -78,10 +77,6 @@ def _summary(answer: Answer[LectureQuestion, Ledger]) -> str:
     return f"{len(found)} claims: " + ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
 
 
-def _rows(answer: Answer[LectureQuestion, Ledger]) -> Iterable[Any]:
-    return answer.result.claims
-
-
 def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
     write_text(path, table.page(answer.result.claims), what="page")
 
@@ -89,16 +84,12 @@ def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
 _PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown to FILE.md"), write=_write_page)
 
 
-def _figure(answer: Answer[LectureQuestion, Ledger]) -> figure.Figure:
-    return table.verdicts_figure(answer.result.claims)
-
-
 @asks(
     LectureQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
-    figures={"verdicts": _figure},
+    rows=lambda answer: answer.result.claims,
+    figures={"verdicts": lambda answer: table.verdicts_figure(answer.result.claims)},
     files={"page": _PAGE},
     entry=Entry(
         group="Learn",
@@ -173,10 +164,6 @@ def _lab_rows(answer: Answer[LabQuestion, Experiments]) -> Iterable[Any]:
     return [{"experiment": one.name, **plain(row)} for one in answer.result.experiments for row in one.rows]
 
 
-def _lab_figure(answer: Answer[LabQuestion, Experiments]) -> figure.Figure:
-    return experiments.experiment_figure(answer.result.experiments[0])
-
-
 def _write_report(answer: Answer[LabQuestion, Experiments], path: Path) -> None:
     write_text(path, experiments.report_page(answer.result.experiments), what="report")
 
@@ -191,7 +178,7 @@ _REPORT = SideFile(
     text=_lab_text,
     summary=_lab_summary,
     rows=_lab_rows,
-    figures={"curves": _lab_figure},
+    figures={"curves": lambda answer: experiments.experiment_figure(answer.result.experiments[0])},
     files={"report": _REPORT},
     entry=Entry(
         group="Learn",

@@ -18,7 +18,6 @@ with late:
     from rackline import lab
     from rackline.lab import measurement
     from rackline.lab.measurement import measured
-    from rackline.report import figure
 
 
 @question
@@ -95,20 +94,12 @@ def _summary(answer: Answer[MeasureQuestion, MachineFile]) -> str:
     return f"{answer.result.file}: median error of what was not fitted: {errors}"
 
 
-def _rows(answer: Answer[MeasureQuestion, MachineFile]) -> Iterable[Any]:
-    return answer.result.measured.rows
-
-
-def _figure(answer: Answer[MeasureQuestion, MachineFile]) -> figure.Figure:
-    return measured.measured_figure(answer.result.measured)
-
-
 @asks(
     MeasureQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
-    figures={"passes": _figure},
+    rows=lambda answer: answer.result.measured.rows,
+    figures={"passes": lambda answer: measured.measured_figure(answer.result.measured)},
     entry=Entry(
         group="Measure",
         place=0,

@@ -35,7 +35,6 @@ from rackline.units import format_seconds, format_usd
 with late:
     from rackline import arch, catalog, hardware, parallel, serving, simulation
     from rackline.lab import observation
-    from rackline.report import figure
     from rackline.validation import observed, observed_report, result_files
 
 
@@ -248,17 +247,9 @@ def _rows(answer: Answered) -> Iterable[Any]:
     ]  # fmt: skip
 
 
-def _figure(answer: Answered) -> figure.Figure:
-    return observed_report.observed_figure(answer.result.run)
-
-
 def _notes(answer: Answered) -> Iterable[str]:
     if answer.result.unwritten:
         yield f"error: {answer.result.unwritten}"
-
-
-def _status(answer: Answered) -> int:
-    return 2 if answer.result.unwritten else 0
 
 
 _FORMATS = ("vllm", "aiperf", "genai-perf", "inference-perf")
@@ -285,8 +276,8 @@ _EXPORT = SideFile(
     summary=_summary,
     rows=_rows,
     notes=_notes,
-    status=_status,
-    figures={"latency": _figure},
+    status=lambda answer: 2 if answer.result.unwritten else 0,
+    figures={"latency": lambda answer: observed_report.observed_figure(answer.result.run)},
     files={"export": _EXPORT},
     entry=Entry(
         group="Measure",

@@ -30,7 +30,7 @@ with late:
     from rackline.bands import bands
     from rackline.bands import stacks as bands_stacks
     from rackline.pricing import costs, offered
-    from rackline.report import figure, pricing_figures, pricing_report
+    from rackline.report import pricing_figures, pricing_report
     from rackline.search import fleet as search_fleet
     from rackline.serving import workload
 
@@ -277,24 +277,15 @@ def _summary(answer: Answer[PriceQuestion, Priced]) -> str:
     )
 
 
-def _rows(answer: Answer[PriceQuestion, Priced]) -> Iterable[Any]:
-    return answer.result.offered.tiers
-
-
-def _figure(answer: Answer[PriceQuestion, Priced]) -> figure.Figure:
-    return pricing_figures.offered_figure(answer.result.offered)
-
-
-def _modes(answer: Answer[PriceQuestion, Priced]) -> figure.Figure:
-    return pricing_figures.modes_figure(answer.result.offered)
-
-
 @asks(
     PriceQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
-    figures={"price": _figure, "modes": _modes},
+    rows=lambda answer: answer.result.offered.tiers,
+    figures={
+        "price": lambda answer: pricing_figures.offered_figure(answer.result.offered),
+        "modes": lambda answer: pricing_figures.modes_figure(answer.result.offered),
+    },
     interval=_interval,
     entry=Entry(
         group="Decide",

@@ -18,7 +18,6 @@ from rackline.api.verbs import entries
 from rackline.errors import InputError, nearest_name
 from rackline.late import late
 from rackline.units import (
-    Bounds,
     Quantity,
     parse_bytes,
     parse_count,
@@ -242,7 +241,7 @@ def _switch(one: Option, value: Any, name: str) -> bool:
 
 def _quantity(one: Option, value: Any, name: str) -> float:
     ends = {"minimum": one.minimum, "maximum": one.maximum}
-    bounds = cast("Bounds", {name: end for name, end in ends.items() if end is not None})
+    bounds = {end: limit for end, limit in ends.items() if limit is not None}
     return _QUANTITIES[one.kind][0](value, name=name, zero_allowed=one.zero, **bounds)
 
 
@@ -460,15 +459,13 @@ def command_of(question: Question) -> str:
     words = ["rackline", question.ask]
     for name, value in question.changed().items():
         one = known[name]
-        flag = flag_of(name, one)
+        flag = [] if one.positional else [flag_of(name, one)]
         if one.kind == "switch":
-            words.append(flag)
-            continue
-        if isinstance(value, tuple) and not one.is_quantity:
-            for part in cast("tuple[Any, ...]", value):
-                words += [*([flag] if flag else []), str(part)]
+            words += flag
+        elif isinstance(value, tuple) and not one.is_quantity:
+            words += [word for part in cast("tuple[Any, ...]", value) for word in (*flag, str(part))]
         elif value is not None:
-            words += [*([flag] if flag else []), one.write(value)]
+            words += [*flag, one.write(value)]
     return shlex.join(words)
 
 

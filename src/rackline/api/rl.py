@@ -32,7 +32,7 @@ with late:
     from rackline import arch, parallel
     from rackline.posttraining import job as posttraining_job
     from rackline.posttraining import plan as posttraining_plan
-    from rackline.report import figure, rl_report
+    from rackline.report import rl_report
     from rackline.training import runs
 
 
@@ -146,20 +146,15 @@ def _rows(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> Iterable[Any]
     return () if best is None else best.parts
 
 
-def _gantt(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> figure.Figure:
-    return rl_report.rl_gantt(answer.result)
-
-
-def _running(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> figure.Figure:
-    return rl_report.running_figure(answer.result)
-
-
 @asks(
     RlQuestion,
     text=_text,
     summary=_summary,
     rows=_rows,
-    figures={"step": _gantt, "tail": _running},
+    figures={
+        "step": lambda answer: rl_report.rl_gantt(answer.result),
+        "tail": lambda answer: rl_report.running_figure(answer.result),
+    },
     entry=Entry(
         group="Decide",
         place=5,

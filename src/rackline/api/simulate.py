@@ -25,7 +25,7 @@ from rackline.units import format_seconds, parse_per_second
 with late:
     from rackline import arch, hardware, simulation
     from rackline.bands import bands
-    from rackline.report import choice_report, exports, figure, simulate_figures, simulate_report
+    from rackline.report import choice_report, exports, simulate_figures, simulate_report
     from rackline.search import choice, rate_capacity
     from rackline.simulation import metrics, resident_adapters
     from rackline.simulation import requests as simulation_requests
@@ -216,26 +216,6 @@ def _results(answer: Answered) -> dict[str, simulation.Result]:
     return {name: run.result for name, run in answer.result.runs.items()}
 
 
-def _tails(answer: Answered) -> figure.Figure:
-    return simulate_figures.tails_figure(_results(answer))
-
-
-def _timeline(answer: Answered) -> figure.Figure:
-    return simulate_figures.timeline_figure(_results(answer))
-
-
-def _occupancy(answer: Answered) -> figure.Figure:
-    return simulate_figures.occupancy_figure(_results(answer))
-
-
-def _percentiles(answer: Answered) -> figure.Figure:
-    return simulate_figures.percentiles_figure(_results(answer))
-
-
-def _served(answer: Answered) -> figure.Figure:
-    return simulate_figures.served_figure(_results(answer))
-
-
 def _write_passes(answer: Answered, path: Path) -> None:
     write_text(path, json.dumps(simulate_figures.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes")
 
@@ -276,11 +256,11 @@ def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
     rows=_rows,
     data=_data,
     figures={
-        "cdf": _tails,
-        "timeline": _timeline,
-        "occupancy": _occupancy,
-        "served": _served,
-        "percentiles": _percentiles,
+        "cdf": lambda answer: simulate_figures.tails_figure(_results(answer)),
+        "timeline": lambda answer: simulate_figures.timeline_figure(_results(answer)),
+        "occupancy": lambda answer: simulate_figures.occupancy_figure(_results(answer)),
+        "served": lambda answer: simulate_figures.served_figure(_results(answer)),
+        "percentiles": lambda answer: simulate_figures.percentiles_figure(_results(answer)),
     },
     files=_FILES,
     interval=_interval,

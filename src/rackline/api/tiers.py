@@ -207,10 +207,6 @@ def _summary(answer: Answer[TiersQuestion, Kept]) -> str:
     return f"cheapest: {', '.join(parts)}; {found.title}"
 
 
-def _rows(answer: Answer[TiersQuestion, Kept]) -> Iterable[Any]:
-    return answer.result.hold_times
-
-
 def _figure(answer: Answer[TiersQuestion, Kept]) -> figure.Figure:
     found = answer.result
     return pricing_figures.tiers_figure(
@@ -222,7 +218,7 @@ def _figure(answer: Answer[TiersQuestion, Kept]) -> figure.Figure:
     TiersQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: answer.result.hold_times,
     figures={"cost": _figure},
     entry=Entry(
         group="Decide",

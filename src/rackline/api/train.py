@@ -33,7 +33,7 @@ from rackline.units import format_percent, format_seconds, format_usd
 with late:
     from rackline import arch
     from rackline.bands import bands
-    from rackline.report import figure, train_report
+    from rackline.report import train_report
     from rackline.search import train as search_train
     from rackline.search import train_space
     from rackline.training import runs, schedules
@@ -187,10 +187,6 @@ def _measured(answer: Answered) -> Sequence[bands.Interval]:
     )
 
 
-def _interval(answer: Answered) -> str:
-    return bands.interval_line(_measured(answer), "runs")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
     """A plan and how long it took [s]."""
@@ -199,10 +195,6 @@ class Timed:
 
     result: search_train.TrainPlan
     elapsed_s: float
-
-
-def _data(answer: Answered) -> Timed:
-    return Timed(result=answer.result, elapsed_s=answer.elapsed_s)
 
 
 def _summary(answer: Answered) -> str:
@@ -217,22 +209,6 @@ def _summary(answer: Answered) -> str:
         f"{plan.system.model.name} on {plan.system.cluster.num_chips:,} chips of {plan.system.cluster.name} with "
         f"{best.layout.label()}"
     )
-
-
-def _rows(answer: Answered) -> Iterable[Any]:
-    return answer.result.best
-
-
-def _step(answer: Answered) -> figure.Figure:
-    return train_report.step_figure(answer.result)
-
-
-def _pipeline(answer: Answered) -> figure.Figure:
-    return train_report.pipeline_of_plan(answer.result)
-
-
-def _memory(answer: Answered) -> figure.Figure:
-    return train_report.train_memory_figure(answer.result)
 
 
 def _write_trace(answer: Answered, path: Path) -> None:
@@ -254,11 +230,15 @@ _TRACE = SideFile(
     TrainQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
-    data=_data,
-    figures={"step": _step, "pipeline": _pipeline, "memory": _memory},
+    rows=lambda answer: answer.result.best,
+    data=lambda answer: Timed(result=answer.result, elapsed_s=answer.elapsed_s),
+    figures={
+        "step": lambda answer: train_report.step_figure(answer.result),
+        "pipeline": lambda answer: train_report.pipeline_of_plan(answer.result),
+        "memory": lambda answer: train_report.train_memory_figure(answer.result),
+    },
     files={"trace": _TRACE},
-    interval=_interval,
+    interval=lambda answer: bands.interval_line(_measured(answer), "runs"),
     entry=Entry(
         group="Decide",
         place=4,
