@@ -302,6 +302,10 @@ def _memory_text(answer: Answer[MemoryQuestion, MemoryTiers], width: int) -> Ite
     )
 
 
+def _memory_data(answer: Answer[MemoryQuestion, MemoryTiers]) -> MemoryTiers | hardware.MemoryTierRecord:
+    return answer.result if answer.question.name is None else answer.result.memory[0]
+
+
 def _memory_summary(answer: Answer[MemoryQuestion, MemoryTiers]) -> str:
     found = answer.result.memory
     return found[0].name if len(found) == 1 else f"{len(found)} memory tiers"
@@ -312,7 +316,7 @@ def _memory_summary(answer: Answer[MemoryQuestion, MemoryTiers]) -> str:
     text=_memory_text,
     summary=_memory_summary,
     rows=lambda answer: answer.result.memory,
-    data=lambda answer: answer.result if answer.question.name is None else answer.result.memory[0],
+    data=_memory_data,
     entry=Entry(
         group="Catalogue",
         place=3,

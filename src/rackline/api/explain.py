@@ -42,6 +42,7 @@ with late:
     from rackline.search import fits
     from rackline.serving import workload
 
+
 POLICIES: tuple[passes.StepPolicy, ...] = ("blackboard", "serial", "overlap")
 
 
@@ -240,9 +241,9 @@ class _Pass:
 
     def smallest(self, system: systems.System, server: parallel.ServerMemory) -> tuple[parallel.Layout, str]:
         """The layout of the fewest chips that holds the batch, the fastest of those; how it was chosen."""
+        context_len = max(self.context_len, self.new_tokens)
         from rackline.serving.capacity import held
 
-        context_len = max(self.context_len, self.new_tokens)
         found = held(system.model, system.cluster, system.precision, context_len=context_len, server=server)
         holding = [one.layout for one in found if one.max_concurrency >= max(self.sequences, 1)]
         if not holding:

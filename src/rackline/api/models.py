@@ -214,9 +214,9 @@ def _found(name: str, lookup: Lookup) -> tuple[arch.FoundModel, hub.Adapter | No
 
 
 def _caches(chosen: Iterable[str], question: ModelsQuestion, lookup: Lookup) -> tuple[crossover.CacheOfModel, ...]:
+    where = hardware.chip(question.on)
     from rackline.parallel.precision import storage_bytes
 
-    where = hardware.chip(question.on)
     types = {name: storage_bytes(name) for name in ("bf16", "fp8")}
     return tuple(
         crossover.cache_of_model(lookup.model(each), where, dtype=question.dtype, kv_types=types, contexts=CONTEXTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CHIPS, ON, PRECISION, ModelQuestion, Traffic
@@ -215,8 +215,7 @@ class Observation:
         return observed_report.summary_of_run(self.run)
 
 
-if TYPE_CHECKING:
-    Answered = Answer[ObserveQuestion, Observation]
+Answered: TypeAlias = "Answer[ObserveQuestion, Observation]"
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:

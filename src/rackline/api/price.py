@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CONFIDENCE, PUE, Served
 from rackline.api.model_options import MediaQuestion, media_of, with_media
-from rackline.api.plan import searched
 from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of, traffic_of
-from rackline.api.question import MOST_SECONDS, MOST_USD, defaults, option, question, shared, tokens
+from rackline.api.question import (
+    MOST_SECONDS,
+    MOST_USD,
+    CalibrationLike,
+    MaybeLayout,
+    MaybeNumber,
+    Number,
+    Numbers,
+    defaults,
+    option,
+    question,
+    shared,
+    tokens,
+)
 from rackline.api.resolve import check_context, resolve
 from rackline.api.selling import CALIBRATION, MOST_MARGIN, SearchedWays, offer_of, rent_of
 from rackline.api.stacks import estimated_by, stacks_of
@@ -33,9 +45,6 @@ with late:
     from rackline.report import pricing_figures, pricing_report
     from rackline.search import fleet as search_fleet
     from rackline.serving import workload
-
-if TYPE_CHECKING:
-    from rackline.api.question import CalibrationLike, MaybeLayout, MaybeNumber, Number, Numbers
 
 
 @question
@@ -191,7 +200,7 @@ def sold_to(
     full, _ = with_use(one)
     asked = plan_inputs(full, watch)
     with watch.moving("planning the fleet that serves the traffic"):
-        found = searched(asked)
+        found = asked.plan()
     fleet, work, best = (
         search_fleet.plan_fleet(asked.traffic, found, None, asked.users),
         asked.demand.workload,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rackline.api.answer import Served, Watch
 from rackline.api.groups import (
@@ -19,10 +19,27 @@ from rackline.api.groups import (
     TRAFFIC,
     USE,
     Lifetimes,
+    Sampling,
     Traffic,
 )
 from rackline.api.model_options import DraftQuestion
-from rackline.api.question import MOST_CHIPS, MOST_SECONDS, MOST_TOKENS, option, options, question, shared, whole
+from rackline.api.question import (
+    MOST_CHIPS,
+    MOST_SECONDS,
+    MOST_TOKENS,
+    CalibrationLike,
+    MaybeLayout,
+    MaybeNumber,
+    MaybeWhole,
+    Number,
+    Texts,
+    Whole,
+    option,
+    options,
+    question,
+    shared,
+    whole,
+)
 from rackline.api.resolve import cluster_of, resolve_on
 from rackline.api.traffic import cache_rules_of, tiers_of
 from rackline.errors import InputError, nearest_names
@@ -40,9 +57,6 @@ with late:
     from rackline.simulation import metrics
     from rackline.simulation import router as simulation_router
 
-if TYPE_CHECKING:
-    from rackline.api.groups import Sampling
-    from rackline.api.question import CalibrationLike, MaybeLayout, MaybeNumber, MaybeWhole, Number, Texts, Whole
 
 COMPARED = (
     "on", "chips", "policy", "layout", "replicas", "router", "max_batched_tokens", "max_num_seqs", "kv_tokens",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil, isinf, log2
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
@@ -29,6 +29,7 @@ with late:
     from rackline.search import choice, rate_capacity
     from rackline.simulation import metrics, resident_adapters
     from rackline.simulation import requests as simulation_requests
+
 
 _FIRST_REQUESTS = 2000  # a p99 of independent latencies takes about 500
 _MOST_REQUESTS = 64_000  # seconds to a minute of work
@@ -104,8 +105,7 @@ class Sustained:
     requests: simulation.Requests
 
 
-if TYPE_CHECKING:
-    Answered = Answer[SimulateQuestion, Simulated | Sustained]
+Answered: TypeAlias = "Answer[SimulateQuestion, Simulated | Sustained]"
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:

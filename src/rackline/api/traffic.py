@@ -25,6 +25,7 @@ with late:
     from rackline.simulation import evictions, traces, workloads
     from rackline.simulation import reuse as simulation_reuse
 
+
 USUAL = "chat"
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CHIPS, POWER_CAP, PRICE, PUE, OnCluster
@@ -158,8 +158,7 @@ def _seq_len(question: TrainQuestion, model: arch.AnyModel, watch: Watch) -> int
     return seq_len
 
 
-if TYPE_CHECKING:
-    Answered = Answer[TrainQuestion, search_train.TrainPlan]
+Answered: TypeAlias = "Answer[TrainQuestion, search_train.TrainPlan]"
 
 
 def _timeline(plan: search_train.TrainPlan) -> schedules.Timeline | None:
@@ -197,6 +196,10 @@ class Timed:
     elapsed_s: float
 
 
+def _data(answer: Answered) -> Timed:
+    return Timed(result=answer.result, elapsed_s=answer.elapsed_s)
+
+
 def _summary(answer: Answered) -> str:
     plan = answer.result
     if not plan.best:
@@ -231,7 +234,7 @@ _TRACE = SideFile(
     text=_text,
     summary=_summary,
     rows=lambda answer: answer.result.best,
-    data=lambda answer: Timed(result=answer.result, elapsed_s=answer.elapsed_s),
+    data=_data,
     figures={
         "step": lambda answer: train_report.step_figure(answer.result),
         "pipeline": lambda answer: train_report.pipeline_of_plan(answer.result),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, get_args
 
 from rackline.api.answer import Answer, SideFile, Verbatim, Watch, asks
 from rackline.api.question import (
@@ -32,12 +32,12 @@ with late:
     from rackline import validation
     from rackline.bands import bands
     from rackline.report import figure
+    from rackline.validation import ablation as validation_ablation
+    from rackline.validation import cases as validation_cases
     from rackline.validation import (
-        ablation,
         coverage,
         importers,
         page,
-        refit,
         refit_report,
         report,
         run,
@@ -45,10 +45,9 @@ with late:
         speculation,
         train_fit,
     )
-    from rackline.validation import ablation as validation_ablation
-    from rackline.validation import cases as validation_cases
     from rackline.validation import figure as validation_figure
     from rackline.validation import refit as validation_refit
+
 
 LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half", "source"]
 Format = Literal["vllm", "genai-perf", "aiperf", "inferencex", "inference-perf", "guidellm"]
@@ -185,9 +184,8 @@ class StacksWritten:
     not_written: tuple[train_fit.NotWritten, ...] = ()
 
 
-if TYPE_CHECKING:
-    Found = Validated | Ablation | Imported | StacksWritten | validation_refit.Refit | train_fit.TrainRefit
-    Answered = Answer[ValidateQuestion, Found]
+Found: TypeAlias = "Validated | Ablation | Imported | StacksWritten | validation_refit.Refit | train_fit.TrainRefit"
+Answered: TypeAlias = "Answer[ValidateQuestion, Found]"
 
 
 def text_of(answer: Answered, width: int) -> Iterable[Any]:
@@ -486,7 +484,9 @@ def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: F
     return Imported(lines=lines, file=question.output)
 
 
-def _refit(files: tuple[str, ...], by: LeftOut, calibration: str, watch: Watch) -> refit.Refit | train_fit.TrainRefit:
+def _refit(
+    files: tuple[str, ...], by: LeftOut, calibration: str, watch: Watch
+) -> validation_refit.Refit | train_fit.TrainRefit:
     """Leave each one out in turn."""
     cases = validation.read_cases(files)
     if all(case.kind == "train" for case in cases.cases):
@@ -494,7 +494,7 @@ def _refit(files: tuple[str, ...], by: LeftOut, calibration: str, watch: Watch) 
     if by == "source":
         raise InputError(what="refit", given=by, allowed="model, chip, stack, version, laboratory or half")
     with watch.counting(f"refitting without each {by}", "fitted without") as done:
-        return refit.refit(cases, by, calibration=calibration, done=done)
+        return validation_refit.refit(cases, by, calibration=calibration, done=done)
 
 
 def _refit_training(cases: validation_cases.CaseSet, by: LeftOut, watch: Watch) -> train_fit.TrainRefit:
@@ -508,7 +508,9 @@ def _refit_training(cases: validation_cases.CaseSet, by: LeftOut, watch: Watch) 
 def _ablation(files: tuple[str, ...], calibration: str, watch: Watch) -> Ablation:
     with watch.counting("refitting without each effect", "fitted without") as done:
         return Ablation(
-            effects=tuple(ablation.ablation(validation.read_cases(files), calibration=calibration, done=done))
+            effects=tuple(
+                validation_ablation.ablation(validation.read_cases(files), calibration=calibration, done=done)
+            )
         )
 
 

@@ -20,12 +20,16 @@ from rackline.arch import AnyModel, Model
 from rackline.catalog.index import stack_name
 from rackline.errors import InputError, nearest_names
 from rackline.files import rounded, toml_text
+from rackline.late import late
 from rackline.parallel import Deployment, Layout
 from rackline.parallel.layout import KINDS, LayoutKind
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
 from rackline.system import Constraints, Headroom, LimitRisk, Risk, System
 from rackline.units import format_seconds
+
+with late:
+    from rackline.report import wording
 
 COVERAGE = 0.9
 """Share of measured values that a band holds."""
@@ -111,6 +115,16 @@ def evidence_of(deployment: Deployment, *, pools: bool = False) -> Evidence:
         kind=kind_of_model(deployment.model),
         chip=deployment.cluster.chip.name,
         layout="pools" if pools else deployment.layout.kind,
+    )
+
+
+def _evidence(system: System, layout: str) -> Evidence:
+    """What a prediction of a system is about, under a kind of layout."""
+    return Evidence(
+        stack=stack_name(system.calibration.name),
+        kind=kind_of_model(system.model),
+        chip=system.cluster.chip.name,
+        layout=layout,
     )
 
 
@@ -282,28 +296,17 @@ def width_line(layout: Layout, chip: str) -> str:
     )
 
 
-def of_candidate(candidate: Candidate | Choice, model: AnyModel, chip: str, calibration: str) -> list[Interval]:
-    """Intervals of all predicted numbers of a way to serve; none for the ideal roofline.
-
-    Args:
-        model: that is served.
-        chip: that serves it.
-        calibration: name of the calibration that predicted it.
-    """
-    if calibration == "unit":
+def of_candidate(candidate: Candidate | Choice, system: System) -> list[Interval]:
+    """Intervals of all predicted numbers of a way to serve; none for the ideal roofline."""
+    if system.calibration.name == "unit":
         return []
     metrics = ("tpot_s", "ttft_s", *(name for name in FOLLOWS if hasattr(candidate, name)))
     predicted = {metric: float(getattr(candidate, metric)) for metric in metrics}
     energy = candidate.energy if isinstance(candidate, Choice) else None
     if energy is not None and energy.power.basis == "kernels":
         predicted[JOULES] = energy.joules_per_output_token
-    of = Evidence(
-        stack=stack_name(calibration),
-        kind=kind_of_model(model),
-        chip=chip,
-        layout=candidate.layout_kind,
-    )
-    return intervals({metric: value for metric, value in predicted.items() if math.isfinite(value)}, of)
+    finite = {metric: value for metric, value in predicted.items() if math.isfinite(value)}
+    return intervals(finite, _evidence(system, candidate.layout_kind))
 
 
 def of_deployment(deployment: Deployment, predicted: Mapping[str, float], *, pools: bool = False) -> list[Interval]:
@@ -339,14 +342,12 @@ def joules_of(deployment: Deployment, joules_per_output_token: float) -> Interva
 
 def joules_line(found: Iterable[Interval | None]) -> str:
     """What measured servings deviate by from their energy per output token, in one sentence; empty without a band."""
-    from rackline.report.wording import written
-
     one = next((one for one in found if one is not None and one.metric == JOULES), None)
     if one is None:
         return ""
     return (
         f"90 % of measured servings ({one.num_cases} cases, chips alone) lay within: "
-        f"{written(one.low)} to {written(one.high)} J an output token"
+        f"{wording.written(one.low)} to {wording.written(one.high)} J an output token"
     )
 
 
@@ -366,10 +367,10 @@ NAMES: Mapping[str, str] = {
 
 def interval_line(found: Sequence[Interval], what: str = "servers") -> str:
     """What measured servers (or runs) of this kind deviate by, in one sentence; empty without intervals."""
-    from rackline.report.wording import interval_text
-
     parts = [
-        f"{NAMES[one.metric]} {interval_text(one.metric, one.low, one.high)}" for one in found if one.metric in NAMES
+        f"{NAMES[one.metric]} {wording.interval_text(one.metric, one.low, one.high)}"
+        for one in found
+        if one.metric in NAMES
     ]
     if not parts:
         return ""
@@ -380,13 +381,7 @@ def interval_line(found: Sequence[Interval], what: str = "servers") -> str:
 
 def _band(name: str, system: System, kind: LayoutKind) -> Band:
     """The band of a limited latency, of the narrowest group of servers like these."""
-    of = Evidence(
-        stack=stack_name(system.calibration.name),
-        kind=kind_of_model(system.model),
-        chip=system.cluster.chip.name,
-        layout=kind,
-    )
-    return find_band(shipped_bands(), f"pools_{name}" if kind == "pools" else name, of)
+    return find_band(shipped_bands(), f"pools_{name}" if kind == "pools" else name, _evidence(system, kind))
 
 
 def has_servers(system: System) -> bool:
@@ -455,10 +450,8 @@ def risk_of(choice: Choice, system: System, limits: Constraints, without: Choice
 
 def chance_line(risk: Risk) -> str:
     """Which share of the servers of this kind keeps each limit, in one sentence; empty without limits."""
-    from rackline.report.wording import percent
-
     parts = [
-        f"{percent(one.chance)} keep {one.metric.removesuffix('_s')} ≤ {format_seconds(one.limit_s)}"
+        f"{wording.percent(one.chance)} keep {one.metric.removesuffix('_s')} ≤ {format_seconds(one.limit_s)}"
         for one in risk.limits
     ]
     return f"of such servers {', '.join(parts)}" if parts else ""

@@ -18,7 +18,7 @@ from rackline.serving.curve import (
     mode_at_price,
     mode_at_speed,
 )
-from rackline.serving.open_loop import open_loop
+from rackline.serving.open_loop import Population, open_loop
 from rackline.serving.speculative import PLAIN, Speculation, expected_tokens, usual_speculation
 from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.serving.steady import Engine, SteadyState, steady_state
@@ -35,6 +35,7 @@ __all__ = [
     "Mode",
     "ModeChoice",
     "PeakThroughput",
+    "Population",
     "Speculation",
     "Stack",
     "StaticBatch",
