@@ -119,17 +119,13 @@ def _rows(answer: Answer[AskQuestion, Answers]) -> Iterable[Any]:
         yield {**one.question, "answer": words if answered else None, "error": None if answered else words}
 
 
-def _status(answer: Answer[AskQuestion, Answers]) -> int:
-    return 2 if any(one.answer is None for one in answer.result.answers) else 0
-
-
 @asks(
     AskQuestion,
     text=_text,
     summary=_summary,
     rows=_rows,
     data=_data,
-    status=_status,
+    status=lambda answer: 2 if any(one.answer is None for one in answer.result.answers) else 0,
     entry=Entry(
         group="Programs",
         place=0,

@@ -18,7 +18,7 @@ from rackline.units import format_count, format_percent, parse_count
 
 with late:
     from rackline import arch, catalog, scaling
-    from rackline.report import budget_report, figure
+    from rackline.report import budget_report
 
 MOST_TOKENS = 1e21
 MOST_PARAMS = 1e18
@@ -286,16 +286,6 @@ def _rows(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Iterable[Any]
     return found.runs if isinstance(found, KnownRuns) else found.budget.phases
 
 
-def _lifetime(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> figure.Figure:
-    found = _drawable(answer)
-    return budget_report.lifetime_figure(found.budget, asked=found.asked)
-
-
-def _quality(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> figure.Figure:
-    found = _drawable(answer)
-    return budget_report.quality_figure(found.budget, asked=found.asked)
-
-
 def _drawable(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Budgeted:
     if isinstance(answer.result, KnownRuns):
         raise InputError(what="plot", given="known runs", allowed="a budget, without `runs`")
@@ -312,7 +302,12 @@ def _refuse(question: BudgetQuestion, outputs: frozenset[str]) -> None:
     text=_text,
     summary=_summary,
     rows=_rows,
-    figures={"lifetime": _lifetime, "quality": _quality},
+    figures={
+        "lifetime": lambda answer: budget_report.lifetime_figure(
+            _drawable(answer).budget, asked=_drawable(answer).asked
+        ),
+        "quality": lambda answer: budget_report.quality_figure(_drawable(answer).budget, asked=_drawable(answer).asked),
+    },
     interval=_interval,
     refuse=_refuse,
     entry=Entry(

@@ -386,10 +386,6 @@ class Written:
     file: str
 
 
-def _new_text(answer: Answer[NewQuestion, Written], width: int) -> Iterable[Any]:
-    yield _new_summary(answer)
-
-
 def _new_summary(answer: Answer[NewQuestion, Written]) -> str:
     found = answer.result
     return f"{found.file}: {found.kind} {found.name} with the numbers of {found.nearest}"
@@ -397,7 +393,7 @@ def _new_summary(answer: Answer[NewQuestion, Written]) -> str:
 
 @asks(
     NewQuestion,
-    text=_new_text,
+    text=lambda answer, width: [_new_summary(answer)],
     summary=_new_summary,
     rows=lambda answer: [answer.result],
     entry=Entry(

@@ -22,7 +22,7 @@ with late:
     from rackline import hardware, parallel, search
     from rackline.bands import bands as error_bands
     from rackline.parallel import layout as parallel_layout
-    from rackline.report import compare_report, deployments_report, figure, plan_figures
+    from rackline.report import compare_report, deployments_report, plan_figures
     from rackline.search import fleet as search_fleet
     from rackline.search import plan as search_plan
 
@@ -106,21 +106,13 @@ def _summary(answer: Answer[CompareQuestion, Compared]) -> str:
     return f"{len(answer.result.sides)} {answer.result.kind}: {', '.join(side.name for side in answer.result.sides)}"
 
 
-def _rows(answer: Answer[CompareQuestion, Compared]) -> Iterable[Any]:
-    return [{"name": side.name, **side.values} for side in answer.result.sides]
-
-
-def _figure(answer: Answer[CompareQuestion, Compared]) -> figure.Figure:
-    return plan_figures.compare_figure(answer.result.sides, what=answer.result.kind)
-
-
 @asks(
     CompareQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: [{"name": side.name, **side.values} for side in answer.result.sides],
     data=_data,
-    figures={"ratios": _figure},
+    figures={"ratios": lambda answer: plan_figures.compare_figure(answer.result.sides, what=answer.result.kind)},
     entry=Entry(
         group="Decide",
         place=1,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, FREE_LAYOUT, MEMORY_FRACTION
@@ -42,10 +41,6 @@ class EncodeQuestion(MediaQuestion):
     memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
 
 
-def _text(answer: Answer[EncodeQuestion, prefix_report.Encoding], width: int) -> Iterable[Any]:
-    yield prefix_report.encode_report(answer.result)
-
-
 def _summary(answer: Answer[EncodeQuestion, prefix_report.Encoding]) -> str:
     found = answer.result
     return f"{found.prompt_tokens:,} prompt tokens, first token after {format_seconds(found.ttft_s)}, {found.model}"
@@ -53,7 +48,7 @@ def _summary(answer: Answer[EncodeQuestion, prefix_report.Encoding]) -> str:
 
 @asks(
     EncodeQuestion,
-    text=_text,
+    text=lambda answer, width: [prefix_report.encode_report(answer.result)],
     summary=_summary,
     rows=lambda answer: answer.result.towers,
     entry=Entry(

@@ -152,14 +152,6 @@ class Experiments:
     experiments: tuple[lab.Experiment, ...]
 
 
-def _lab_text(answer: Answer[LabQuestion, Experiments], width: int) -> Iterable[Any]:
-    yield experiments.experiments_table(answer.result.experiments)
-
-
-def _lab_summary(answer: Answer[LabQuestion, Experiments]) -> str:
-    return ", ".join(f"{one.name} {one.verdict}" for one in answer.result.experiments)
-
-
 def _lab_rows(answer: Answer[LabQuestion, Experiments]) -> Iterable[Any]:
     return [{"experiment": one.name, **plain(row)} for one in answer.result.experiments for row in one.rows]
 
@@ -175,8 +167,8 @@ _REPORT = SideFile(
 
 @asks(
     LabQuestion,
-    text=_lab_text,
-    summary=_lab_summary,
+    text=lambda answer, width: [experiments.experiments_table(answer.result.experiments)],
+    summary=lambda answer: ", ".join(f"{one.name} {one.verdict}" for one in answer.result.experiments),
     rows=_lab_rows,
     figures={"curves": lambda answer: experiments.experiment_figure(answer.result.experiments[0])},
     files={"report": _REPORT},

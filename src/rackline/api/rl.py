@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, CHIPS, MEMORY_FRACTION, PRECISION, PRICE, OnCluster
@@ -125,10 +124,6 @@ class RlQuestion(OnCluster):
     price: MaybeNumber = shared(PRICE, default=None)
 
 
-def _text(answer: Answer[RlQuestion, posttraining_plan.RlPlan], width: int) -> Iterable[Any]:
-    yield rl_report.rl_report(answer.result, width=width)
-
-
 def _summary(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> str:
     plan = answer.result
     if plan.best is None or plan.run is None:
@@ -141,16 +136,11 @@ def _summary(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> str:
     )
 
 
-def _rows(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> Iterable[Any]:
-    best = answer.result.best
-    return () if best is None else best.parts
-
-
 @asks(
     RlQuestion,
-    text=_text,
+    text=lambda answer, width: [rl_report.rl_report(answer.result, width=width)],
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: () if answer.result.best is None else answer.result.best.parts,
     figures={
         "step": lambda answer: rl_report.rl_gantt(answer.result),
         "tail": lambda answer: rl_report.running_figure(answer.result),
