@@ -6,7 +6,7 @@ With a release or a chip, the fits become entries of the catalogue, held against
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
@@ -15,7 +15,7 @@ from rackline.api.answer import Answer, Watch, asks
 from rackline.api.question import Question, Texts, Whole, option, question, whole
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
-from rackline.files import check_outputs, read_text, write_text
+from rackline.files import check_outputs, read_text
 from rackline.late import late
 from rackline.units import format_percent
 
@@ -288,11 +288,18 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
         files[target / "generic.toml"] = fitting.generic_file(result)
     else:
         files = {target: fitting.merged_file(result, target.stem.lower())}
+    return Calibrated(fitted=result, **_written(files))
+
+
+def _written(files: Mapping[Path, str]) -> dict[str, Any]:
+    """Write the files, and say which were written and why others were not: the fit took minutes, it is not lost."""
     try:
+        for path in files:
+            path.parent.mkdir(parents=True, exist_ok=True)
         fitting.write_files(files)
-    except InputError as error:  # the fit took minutes: it is not lost with its file
-        return Calibrated(fitted=result, files=(), unwritten=str(error))
-    return Calibrated(fitted=result, files=tuple(str(path) for path in files))
+    except (InputError, OSError) as error:
+        return {"files": (), "unwritten": str(error)}
+    return {"files": tuple(map(str, files))}
 
 
 def _fitted(
@@ -354,15 +361,9 @@ def _onboarded(question: CalibrateQuestion, target: Path | None, watch: Watch) -
         with watch.moving("predicting cases"):
             change = run.rescored(question.cases, texts)
     place = index.user_catalogue() if question.catalogue == "user" else Path(str(index.folder("calibrations"))).parent
-    files = {place / file: text for file, text in texts.items()}
-    try:
-        for path in files:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        fitting.write_files(files)
-    except (InputError, OSError) as error:
-        return Onboarded(onboarding=onboarding, rescored=change, files=(), unwritten=str(error))
+    written = _written({place / file: text for file, text in texts.items()})
     load.forget()
-    return Onboarded(onboarding=onboarding, rescored=change, files=tuple(map(str, files)))
+    return Onboarded(onboarding=onboarding, rescored=change, **written)
 
 
 def _of_server(question: CalibrateQuestion, target: Path | None, watch: Watch) -> CalibratedServer:
@@ -386,13 +387,8 @@ def _of_server(question: CalibrateQuestion, target: Path | None, watch: Watch) -
     worse = [one.metric for one in fit.errors if one.held_out_median > one.shipped_median]
     if worse:
         watch.warn(f"held out, the fitted numbers are worse than the shipped ones in {', '.join(worse)}: keep those")
-    if target is None:
-        return CalibratedServer(observed=fit, files=())
-    try:
-        write_text(target, observed_report.calibration_text(fit, target.stem.lower()), what="output")
-    except InputError as error:  # the fit took minutes: it is not lost with its file
-        return CalibratedServer(observed=fit, files=(), unwritten=str(error))
-    return CalibratedServer(observed=fit, files=(str(target),))
+    files = {} if target is None else {target: observed_report.calibration_text(fit, target.stem.lower())}
+    return CalibratedServer(observed=fit, **_written(files))
 
 
 def _target(output: str) -> Path:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.question import Option, Question, Settings, option, question, shared
@@ -22,6 +22,7 @@ with late:
     from rackline.report import catalogue_report, lecture_tables
     from rackline.serving import crossover
 
+T = TypeVar("T")
 NAME = Option(kind="text", help="catalogue name or TOML file; without it, all are listed")
 
 
@@ -51,6 +52,27 @@ def refuse_settings(settings: Sequence[str]) -> None:
         raise InputError(what="set", given=f"{key}={value}", allowed="only together with the name of one object")
 
 
+def records_of(kind: str, name: str | None, settings: Sequence[str], read: Callable[..., T]) -> tuple[T, ...]:
+    """All records of a kind, or the named one with what is set in it.
+
+    Args:
+        kind: folder of the catalogue.
+        read: makes a record of a name and overrides.
+
+    Raises:
+        InputError: settings without a name.
+        CatalogError: a key that the record does not have.
+    """
+    if name is None:
+        refuse_settings(settings)
+        return tuple(read(each) for each in catalog.names(kind))
+    record: Any = read(name)
+    return (read(name, overrides=overrides_of(record, _OWNERS[kind], settings)),)
+
+
+_OWNERS = {"chips": "chip", "clusters": "cluster", "memory": "memory tier"}
+
+
 @question
 class ChipsQuestion(Question):
     """Which chips are known, and where do their numbers come from?"""
@@ -75,6 +97,8 @@ class Chips:
         findings: what one of them lacks or leaves in doubt, where that was asked for.
     """
 
+    json_keys: ClassVar = ("chips",)
+
     chips: tuple[hardware.ChipRecord, ...] = ()
     ridges: tuple[crossover.Ridge, ...] = ()
     findings: tuple[chip_check.ChipFinding, ...] = ()
@@ -92,12 +116,6 @@ def _chips_text(answer: Answer[ChipsQuestion, Chips], width: int) -> Iterable[An
         yield catalogue_report.chips_table([hardware.chip_from_record(record) for record in found.chips])
 
 
-class ChipList(TypedDict):
-    """All chips."""
-
-    chips: tuple[hardware.ChipRecord, ...]
-
-
 class RidgeList(TypedDict):
     """Ridge points."""
 
@@ -111,19 +129,22 @@ class ChipChecked(TypedDict):
     findings: tuple[chip_check.ChipFinding, ...]
 
 
-def _chips_data(answer: Answer[ChipsQuestion, Chips]) -> hardware.ChipRecord | ChipList | RidgeList | ChipChecked:
+def _chips_data(answer: Answer[ChipsQuestion, Chips]) -> hardware.ChipRecord | Chips | RidgeList | ChipChecked:
     found = answer.result
     if answer.question.check:
         return {"chip": found.chips[0].name, "findings": found.findings}
     if answer.question.ridge:
         return {"ridges": found.ridges}
-    return found.chips[0] if answer.question.name is not None else {"chips": found.chips}
+    return found.chips[0] if answer.question.name is not None else found
 
 
 def _chips_summary(answer: Answer[ChipsQuestion, Chips]) -> str:
     found = answer.result
-    names = [one.name for one in found.chips] or [one.chip for one in found.ridges]
-    return names[0] if len(names) == 1 else f"{len(names)} chips"
+    return _counted([one.name for one in found.chips] or [one.chip for one in found.ridges], "chips")
+
+
+def _counted(names: Sequence[str], what: str) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} {what}"
 
 
 @asks(
@@ -164,20 +185,10 @@ def chips(question: ChipsQuestion, watch: Watch) -> Chips:
         )
     if question.ridge:
         refuse_settings(question.set)
-        return Chips(
-            ridges=tuple(
-                crossover.ridges(
-                    [hardware.chip(each) for each in (catalog.names("chips") if name is None else (name,))]
-                )
-            )
-        )
-    if name is not None:
-        record = hardware.chip_record(name, overrides=overrides_of(hardware.chip_record(name), "chip", question.set))
-        if question.check:
-            return Chips(chips=(record,), findings=chip_check.check_chip(record))
-        return Chips(chips=(record,))
-    refuse_settings(question.set)
-    return Chips(chips=tuple(hardware.chip_record(each) for each in catalog.names("chips")))
+        names = catalog.names("chips") if name is None else (name,)
+        return Chips(ridges=tuple(crossover.ridges([hardware.chip(each) for each in names])))
+    records = records_of("chips", name, question.set, hardware.chip_record)
+    return Chips(chips=records, findings=chip_check.check_chip(records[0]) if question.check else ())
 
 
 @question
@@ -199,6 +210,8 @@ class Clusters:
         cluster: the one that was asked for by name.
     """
 
+    json_keys: ClassVar = ("clusters",)
+
     clusters: tuple[hardware.ClusterRecord, ...]
     cluster: hardware.Cluster | None = None
 
@@ -213,12 +226,6 @@ def _clusters_text(answer: Answer[ClustersQuestion, Clusters], width: int) -> It
         yield catalogue_report.rack_table(found.cluster)
 
 
-class ClusterList(TypedDict):
-    """All clusters."""
-
-    clusters: tuple[hardware.ClusterRecord, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterShown:
     """One cluster with its racks, switches, cables and paths."""
@@ -229,22 +236,17 @@ class ClusterShown:
     rack: catalogue_report.Racks
 
 
-def _clusters_data(answer: Answer[ClustersQuestion, Clusters]) -> ClusterShown | ClusterList:
+def _clusters_data(answer: Answer[ClustersQuestion, Clusters]) -> ClusterShown | Clusters:
     found = answer.result
     if found.cluster is None:
-        return {"clusters": found.clusters}
+        return found
     return ClusterShown(record=found.clusters[0], rack=catalogue_report.racks(found.cluster))
-
-
-def _clusters_summary(answer: Answer[ClustersQuestion, Clusters]) -> str:
-    found = answer.result
-    return found.clusters[0].name if found.cluster is not None else f"{len(found.clusters)} clusters"
 
 
 @asks(
     ClustersQuestion,
     text=_clusters_text,
-    summary=_clusters_summary,
+    summary=lambda answer: _counted([one.name for one in answer.result.clusters], "clusters"),
     rows=lambda answer: answer.result.clusters,
     data=_clusters_data,
     entry=Entry(
@@ -266,12 +268,12 @@ def clusters(question: ClustersQuestion, watch: Watch) -> Clusters:
         >>> rl.clusters("gb200-nvl72")
         <clusters: gb200-nvl72>
     """
-    if question.name is None:
-        refuse_settings(question.set)
-        return Clusters(clusters=tuple(hardware.cluster_record(each) for each in catalog.names("clusters")))
-    given = overrides_of(hardware.cluster_record(question.name), "cluster", question.set)
-    record = hardware.cluster_record(question.name, overrides=given)
-    return Clusters(clusters=(record,), cluster=hardware.cluster(question.name, given or None))
+    name = question.name
+    records = records_of("clusters", name, question.set, hardware.cluster_record)
+    if name is None:
+        return Clusters(clusters=records)
+    given = overrides_of(hardware.cluster_record(name), "cluster", question.set)
+    return Clusters(clusters=records, cluster=hardware.cluster(name, given or None))
 
 
 @question
@@ -306,15 +308,10 @@ def _memory_data(answer: Answer[MemoryQuestion, MemoryTiers]) -> MemoryTiers | h
     return answer.result if answer.question.name is None else answer.result.memory[0]
 
 
-def _memory_summary(answer: Answer[MemoryQuestion, MemoryTiers]) -> str:
-    found = answer.result.memory
-    return found[0].name if len(found) == 1 else f"{len(found)} memory tiers"
-
-
 @asks(
     MemoryQuestion,
     text=_memory_text,
-    summary=_memory_summary,
+    summary=lambda answer: _counted([one.name for one in answer.result.memory], "memory tiers"),
     rows=lambda answer: answer.result.memory,
     data=_memory_data,
     entry=Entry(
@@ -336,12 +333,7 @@ def memory(question: MemoryQuestion, watch: Watch) -> MemoryTiers:
         >>> rl.memory("nvme-gen5")
         <memory: nvme-gen5>
     """
-    name = question.name
-    if name is None:
-        refuse_settings(question.set)
-        return MemoryTiers(memory=tuple(hardware.memory_record(each) for each in catalog.names("memory")))
-    given = overrides_of(hardware.memory_record(name), "memory tier", question.set)
-    return MemoryTiers(memory=(hardware.memory_record(name, overrides=given),))
+    return MemoryTiers(memory=records_of("memory", question.name, question.set, hardware.memory_record))
 
 
 THINGS = ("chip", "cluster", "model", "memory", "prices")

@@ -198,42 +198,33 @@ def _clusters(clusters: Sequence[hardware.Cluster], rent: str | None) -> tuple[l
 def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) -> Compared:
     """The kind of which all names are, and their sides."""
 
-    def of_clusters() -> Compared:
-        priced, said = _clusters([hardware.cluster(name) for name in names], rent)
-        return Compared(kind="clusters", sides=tuple(compare_report.cluster_side(one) for one in priced), prices=said)
+    def of_clusters(clusters: Sequence[hardware.Cluster]) -> Compared:
+        priced, said = _clusters(clusters, rent)
+        return Compared(kind="clusters", sides=tuple(map(compare_report.cluster_side, priced)), prices=said)
 
-    sides: dict[str, Callable[[], Compared]] = {
-        "chips": lambda: _chips([hardware.chip(name) for name in names], rent),
-        "clusters": of_clusters,
-        "models": lambda: Compared(
-            kind="models", sides=tuple(compare_report.model_side(lookup.model(name)) for name in names)
-        ),
-    }
-    missed: dict[str, UnknownNameError] = {}
-    best = ("", -1)
-    finders: dict[str, Callable[[str], object]] = {
-        "chips": hardware.chip,
-        "clusters": hardware.cluster,
-        "models": lookup.model,
-    }
-    for what, find in finders.items():
-        seen = 0
+    kinds: tuple[tuple[Callable[[str], Any], Callable[[list[Any]], Compared]], ...] = (
+        (hardware.chip, lambda chips: _chips(chips, rent)),
+        (hardware.cluster, of_clusters),
+        (lookup.model, lambda models: Compared(kind="models", sides=tuple(map(compare_report.model_side, models)))),
+    )
+    missed: list[tuple[int, UnknownNameError]] = []
+    for find, compared in kinds:
+        found: list[Any] = []
         try:
             for name in names:
-                find(name)
-                seen += 1
+                found.append(find(name))
         except UnknownNameError as error:
-            missed[what] = error
-            best = max(best, (what, seen), key=lambda pair: pair[1])
-            continue
-        return sides[what]()
-    if best[1] > 0:  # the first names are of this kind, a later one is not
-        raise missed[best[0]]
+            missed.append((len(found), error))
+        else:
+            return compared(found)
+    most, error = max(missed, key=lambda one: one[0])
+    if most > 0:  # the first names are of this kind, a later one is not
+        raise error
     raise UnknownNameError(
         what="compare",
         given=names[0],
         allowed="a chip, a cluster, a model (catalogue name or file) or MODEL@CLUSTER",
-        nearest=", ".join(near for error in missed.values() if (near := error.nearest)) or None,
+        nearest=", ".join(near for _, error in missed if (near := error.nearest)) or None,
     )
 
 

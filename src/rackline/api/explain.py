@@ -90,22 +90,12 @@ class Explained:
         server: memory that the stack reserves beside weights and cache.
     """
 
-    json_keys: ClassVar = ("*explanation", "interval=span", "joules_interval=joules_span")
+    json_keys: ClassVar = ("*explanation", "interval=interval.ends", "joules_interval=joules.ends")
 
     explanation: explain_report.Explanation
     interval: bands.Interval | None
     joules: bands.Interval | None
     server: parallel.ServerMemory
-
-    @property
-    def span(self) -> bands.Ends | None:
-        """Both ends of the interval [s]."""
-        return None if self.interval is None else {"low": self.interval.low, "high": self.interval.high}
-
-    @property
-    def joules_span(self) -> bands.Ends | None:
-        """Both ends of the interval of the energy per token [J]."""
-        return None if self.joules is None else {"low": self.joules.low, "high": self.joules.high}
 
 
 def _text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[Any]:

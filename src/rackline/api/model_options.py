@@ -191,16 +191,11 @@ def with_adapter(model: arch.AnyModel, question: AdapterQuestion, watch: Watch) 
         ConfigError, HubError: the adapter cannot be read, or changes modules that the model does not have.
     """
     number, resident = question.adapters or 1, question.resident_adapters
-    changed = question.changed()
     if question.adapter is None:
-        for name in ("adapters", *_OF_SEVERAL):
-            if name in changed:
-                raise InputError(what=name, given=changed[name], allowed="only with `adapter`, which says their shape")
+        question.refuse("adapters", *_OF_SEVERAL, allowed="only with `adapter`, which says their shape")
         return model
     if number == 1:
-        for name in _OF_SEVERAL:
-            if name in changed:
-                raise InputError(what=name, given=changed[name], allowed="only with `adapters`, of several")
+        question.refuse(*_OF_SEVERAL, allowed="only with `adapters`, of several")
     if resident is not None and resident > number:
         raise InputError(what="resident_adapters", given=resident, allowed=f"up to {number}, all adapters")
 

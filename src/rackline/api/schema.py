@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
-from importlib import import_module
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -228,41 +227,17 @@ def hints(kind: Any) -> dict[str, Any]:
 def _evaluated(written: Any, module: str) -> Any:
     if isinstance(written, ForwardRef):  # of a typed dictionary, which may have inherited it
         return _evaluated(written.__forward_arg__, getattr(written.__forward_module__, "__name__", None) or module)
-    return eval(written, vars(sys.modules[module]), _ForTypes(module)) if isinstance(written, str) else written
-
-
-class _ForTypes(dict[str, Any]):
-    """Names that a module has for types alone."""
-
-    def __init__(self, module: str) -> None:
-        super().__init__()
-        self._module = module
-
-    def __missing__(self, name: str) -> Any:
-        statement = _for_types(self._module).get(name)
-        if isinstance(statement, ast.ImportFrom):
-            home = import_module(statement.module or "")
-            named = next(one.name for one in statement.names if name in (one.asname, one.name))
-            return getattr(home, named) if hasattr(home, named) else _ForTypes(home.__name__)[named]
-        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
-            return _evaluated(ast.unparse(statement.value), self._module)
-        raise KeyError(name)
+    return eval(written, _names_in(module)) if isinstance(written, str) else written
 
 
 @cache
-def _for_types(module: str) -> dict[str, ast.stmt]:
-    """The statements that bind names for types alone."""
-    found: dict[str, ast.stmt] = {}
+def _names_in(module: str) -> dict[str, Any]:
+    """The names of a module, with those that it has for types alone."""
+    known = dict(vars(sys.modules[module]))
     for block in ast.parse(inspect.getsource(sys.modules[module])).body:
-        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING":
-            for one in block.body:
-                if isinstance(one, ast.ImportFrom):
-                    found |= {name.asname or name.name: one for name in one.names}
-                elif isinstance(one, ast.Assign):
-                    found |= {target.id: one for target in one.targets if isinstance(target, ast.Name)}
-                elif isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-                    found[one.target.id] = one
-    return found
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
+            exec(compile(ast.Module(block.body, []), module, "exec"), known)
+    return known
 
 
 @cache

@@ -18,7 +18,7 @@ import numpy as np
 
 from rackline.arch import AnyModel, Model
 from rackline.catalog.index import stack_name
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.files import rounded, toml_text
 from rackline.late import late
 from rackline.parallel import Deployment, Layout
@@ -108,17 +108,7 @@ class Band:
         return float(np.interp(math.log(ratio), np.log(self.quantiles), SHARES))
 
 
-def evidence_of(deployment: Deployment, *, pools: bool = False) -> Evidence:
-    """What the prediction of a deployment is about."""
-    return Evidence(
-        stack=stack_name(deployment.calibration.name),
-        kind=kind_of_model(deployment.model),
-        chip=deployment.cluster.chip.name,
-        layout="pools" if pools else deployment.layout.kind,
-    )
-
-
-def _evidence(system: System, layout: str) -> Evidence:
+def evidence_of(system: System | Deployment, layout: str) -> Evidence:
     """What a prediction of a system is about, under a kind of layout."""
     return Evidence(
         stack=stack_name(system.calibration.name),
@@ -143,10 +133,8 @@ def find_band(bands: Mapping[Key, Band], metric: str, of: Evidence) -> Band:
         if (metric, wide) in bands:
             return bands[metric, wide]
     known = sorted({key[0] for key in bands})
-    near = nearest_names(metric, known, 1)
-    raise InputError(
-        what="metric of an error band", given=metric, allowed=", ".join(known), nearest=near[0] if near else None
-    )
+    nearest = nearest_name(metric, known)
+    raise InputError(what="metric of an error band", given=metric, allowed=", ".join(known), nearest=nearest)
 
 
 def band(metric: str, of: Evidence | None = None) -> tuple[float, float]:
@@ -227,6 +215,13 @@ FOLLOWS: Mapping[str, tuple[str, int]] = {
 Rates and costs of a fixed batch depend on the time per token; a single pass on that of a static batch."""
 
 
+class Ends(TypedDict):
+    """Both ends of an interval."""
+
+    low: float
+    high: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
     """A predicted value with its band.
@@ -246,6 +241,11 @@ class Interval:
     group: str
     num_cases: int
 
+    @property
+    def ends(self) -> Ends:
+        """Both ends."""
+        return {"low": self.low, "high": self.high}
+
 
 def intervals(predicted: Mapping[str, float], of: Evidence) -> list[Interval]:
     """Intervals of numbers that cases measure (tpot_s, ttft_s, request_s) or that follow one; others are left out.
@@ -258,22 +258,16 @@ def intervals(predicted: Mapping[str, float], of: Evidence) -> list[Interval]:
     known = {metric for metric, _ in bands}
     found: list[Interval] = []
     for metric, value in predicted.items():
+        if not math.isfinite(value):
+            continue
         followed, sign = FOLLOWS.get(metric, (metric, 1))
         of_pools = f"pools_{followed}"
         followed = of_pools if of.layout == "pools" and of_pools in known else followed
         if followed in known:
             band = find_band(bands, followed, of)
-            factors = (band.low, band.high) if sign > 0 else (1.0 / band.high, 1.0 / band.low)
-            found.append(
-                Interval(
-                    metric=metric,
-                    predicted=value,
-                    low=value * factors[0],
-                    high=value * factors[1],
-                    group=band.of.text(),
-                    num_cases=band.num_cases,
-                )
-            )
+            low, high = (value * ratio for ratio in sorted((band.low**sign, band.high**sign)))
+            group, cases = band.of.text(), band.num_cases
+            found.append(Interval(metric=metric, predicted=value, low=low, high=high, group=group, num_cases=cases))
     return found
 
 
@@ -305,16 +299,14 @@ def of_candidate(candidate: Candidate | Choice, system: System) -> list[Interval
     energy = candidate.energy if isinstance(candidate, Choice) else None
     if energy is not None and energy.power.basis == "kernels":
         predicted[JOULES] = energy.joules_per_output_token
-    finite = {metric: value for metric, value in predicted.items() if math.isfinite(value)}
-    return intervals(finite, _evidence(system, candidate.layout_kind))
+    return intervals(predicted, evidence_of(system, candidate.layout_kind))
 
 
 def of_deployment(deployment: Deployment, predicted: Mapping[str, float], *, pools: bool = False) -> list[Interval]:
     """Intervals of numbers of a deployment; none for the ideal roofline, and none on a machine with its own numbers."""
-    if deployment.calibration.name == "unit" or deployment.calibration.serving:
+    if not has_servers(deployment):
         return []
-    finite = {metric: value for metric, value in predicted.items() if math.isfinite(value)}
-    return intervals(finite, evidence_of(deployment, pools=pools))
+    return intervals(predicted, evidence_of(deployment, "pools" if pools else deployment.layout.kind))
 
 
 def of_training(model: AnyModel, chip: str, stack: str, step_s: float, *, tuning: bool = False) -> list[Interval]:
@@ -381,10 +373,10 @@ def interval_line(found: Sequence[Interval], what: str = "servers") -> str:
 
 def _band(name: str, system: System, kind: LayoutKind) -> Band:
     """The band of a limited latency, of the narrowest group of servers like these."""
-    return find_band(shipped_bands(), f"pools_{name}" if kind == "pools" else name, _evidence(system, kind))
+    return find_band(shipped_bands(), f"pools_{name}" if kind == "pools" else name, evidence_of(system, kind))
 
 
-def has_servers(system: System) -> bool:
+def has_servers(system: System | Deployment) -> bool:
     """Whether measured servers say how far predictions for a system are off: not of the ideal roofline, nor of a
     machine with numbers of its own.
     """
@@ -457,13 +449,6 @@ def chance_line(risk: Risk) -> str:
     return f"of such servers {', '.join(parts)}" if parts else ""
 
 
-class Ends(TypedDict):
-    """Both ends of an interval."""
-
-    low: float
-    high: float
-
-
 def ends_of(found: Iterable[Interval]) -> dict[str, Ends]:
     """Metric → both ends."""
-    return {one.metric: {"low": one.low, "high": one.high} for one in found}
+    return {one.metric: one.ends for one in found}
