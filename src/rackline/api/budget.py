@@ -12,7 +12,7 @@ from rackline.api.groups import PRICE
 from rackline.api.question import ClusterLike, MaybeNumber, Number, Question, Settings, option, question, shared
 from rackline.api.resolve import assignments, cluster_of
 from rackline.api.verbs import Entry
-from rackline.errors import InputError, RacklineError, UnknownNameError, nearest_names
+from rackline.errors import InputError, RacklineError, UnknownNameError, nearest_name
 from rackline.late import late
 from rackline.units import format_count, format_percent, parse_count
 
@@ -113,12 +113,11 @@ def _amount(text: str, name: str, maximum: float) -> float:
 
 def _unknown_law(name: str) -> InputError:
     known = catalog.names("laws")
-    near = nearest_names(name, known, 1)
     return InputError(
         what="law",
         given=name,
         allowed=f"{', '.join(known)}, a TOML file or a CSV file of losses",
-        nearest=near[0] if near else None,
+        nearest=nearest_name(name, known),
     )
 
 
@@ -392,8 +391,8 @@ def _mfu(question: BudgetQuestion) -> scaling.PhaseMfu:
     usual = USE_OVER_PRETRAIN_MFU * pretrain
     return scaling.PhaseMfu(
         pretrain=pretrain,
-        rl=question.rl_mfu if question.rl_mfu is not None else usual,
-        inference=question.serve_mfu if question.serve_mfu is not None else usual,
+        rl=question.rl_mfu or usual,
+        inference=question.serve_mfu or usual,
     )
 
 

@@ -14,7 +14,7 @@ from rackline.api.resolve import Lookup, lookup_of
 from rackline.api.stacks import answered_by, stack_inputs
 from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
-from rackline.errors import InputError, UnknownNameError, nearest_names
+from rackline.errors import InputError, UnknownNameError, nearest_name
 from rackline.late import late
 from rackline.units import parse_whole
 
@@ -280,12 +280,12 @@ def parse_now(text: str) -> Now:
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if key not in known or not (equals and value) or key in found:
-            near = nearest_names(key, known, 1)
+            near = nearest_name(key, known)
             raise InputError(
                 what="now",
                 given=part,
                 allowed="a layout, batch, precision and mode, each once, such as tp=8,batch=64,precision=fp8",
-                nearest=f"{near[0]}={value or 1}" if near else None,
+                nearest=near and f"{near}={value or 1}",
             )
         found[key] = value
     if "batch" not in found:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from rackline.api.answer import Watch
@@ -33,12 +32,12 @@ from rackline.api.question import (
     shared,
 )
 from rackline.api.resolve import check_context, cluster_of, lookup_of, named, on_terms, resolve_on
-from rackline.api.traffic import cache_rules_of, mixture_of, reuse_in, sessions_of, tiers_of
+from rackline.api.traffic import cache_rules_of, mixture_of, repeating_of, tiers_of
 from rackline.errors import InputError, nearest_name
 from rackline.late import late
 
 with late:
-    from rackline import arch, hardware, parallel, search, serving, simulation
+    from rackline import arch, hardware, parallel, search, serving
     from rackline import system as systems
     from rackline.bands import bands
     from rackline.search import kept_prefixes, launch_plan
@@ -46,7 +45,7 @@ with late:
     from rackline.search import launch_rules as search_launch_rules
     from rackline.serving import fleet, speculative
     from rackline.serving import workload as serving_workload
-    from rackline.simulation import hits_by_tier, policies, prefix_cache
+    from rackline.simulation import policies, prefix_cache
 
 
 _POOLS, _REPEATS, _MORE = "Prefill pool", "Prompts that repeat", "Further output"
@@ -175,7 +174,7 @@ def workload_of(question: PlanQuestion, media_tokens: int) -> serving_workload.W
         raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
     input_len = question.input + media_tokens
     if question.turns is not None:
-        input_len = sessions_repeating(question, media_tokens).input_len
+        input_len = repeating_of(question, None, media_tokens).input_len
     return serving_workload.Workload(input_len=input_len, output_len=question.output, cache_hit=question.cache_hit)
 
 
@@ -427,26 +426,6 @@ def engine_of(text: str) -> tuple[str, str]:
     return name, version
 
 
-def sessions_repeating(question: PlanQuestion, media_tokens: int) -> hits_by_tier.RepeatingSessions:
-    """Conversations or agents of a question.
-
-    Args:
-        media_tokens: that images and sound add to a message [tokens].
-
-    Raises:
-        InputError: lengths or results of tools that are missing.
-    """
-    if question.input is None:
-        raise InputError(what="input", given="nothing", allowed="with `turns`, mean tokens such as 300")
-    if question.output is None:
-        raise InputError(what="output", given="nothing", allowed="with `turns`, mean tokens such as 400")
-    return hits_by_tier.RepeatingSessions(
-        sessions=sessions_of(question),
-        message_tokens=question.input + media_tokens,
-        answer_tokens=question.output,
-    )
-
-
 def keeping_of(question: PlanQuestion, media_tokens: int, model: arch.AnyModel) -> kept_prefixes.Keeping | None:
     """Prefixes that come again, and how long they are kept; None where nothing says so.
 
@@ -472,12 +451,7 @@ def keeping_of(question: PlanQuestion, media_tokens: int, model: arch.AnyModel) 
         raise InputError(what="adapters", given=adapter.number, allowed="1 with a cache of prefixes")
     rules, tiers = cache_rules_of(question), tiers_of(question.tier, 1.0)
     prefix_cache.PrefixCache(1, 1, tiers, rules)  # refuses a tier that expires before a faster one
-    return kept_prefixes.Keeping(traffic=_traffic(question, media_tokens), rules=rules, tiers=tiers)
-
-
-def _traffic(question: PlanQuestion, media_tokens: int) -> hits_by_tier.Repeating:
     if question.turns is not None:
         question.refuse("trace", "mix", allowed="only without `turns`")
-        return sessions_repeating(question, media_tokens)
-    trace = question.trace or ""
-    return hits_by_tier.RepeatingTrace.of(Path(trace).name, simulation.read_trace(trace), reuse_in(trace))
+    traffic = repeating_of(question, question.trace, media_tokens)
+    return kept_prefixes.Keeping(traffic=traffic, rules=rules, tiers=tiers)

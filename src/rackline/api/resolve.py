@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 from rackline.api.answer import Watch
 from rackline.api.groups import ModelQuestion, OnCluster
 from rackline.api.question import CalibrationLike, ClusterLike, ModelLike
-from rackline.errors import CatalogError, InputError, nearest_names
+from rackline.errors import CatalogError, InputError, nearest_name
 from rackline.late import late
 
 with late:
@@ -72,12 +72,12 @@ def share_out(given: dict[str, str], owners: Sequence[Owner]) -> list[dict[str, 
         else:
             known = [known for owner in owners for known in owner.keys]
             short = [known_key.rsplit(".", 1)[-1] for known_key in known]
-            near = nearest_names(key, [*known, *short], 1)
+            near = nearest_name(key, [*known, *short])
             raise CatalogError(
                 what="set",
                 given=f"{key}={value}",
                 allowed=f"a key of the {' or the '.join(owner.name for owner in owners)}",
-                nearest=f"{near[0]}={value}" if near else None,
+                nearest=near and f"{near}={value}",
             )
     return parts
 
@@ -155,32 +155,27 @@ def model_and_cluster(
     """
     record = lookup.find(model).record if isinstance(model, str) else None
     given = assignments(settings)
-    on_model: dict[str, object] = {}
-    on_cluster: dict[str, object] = {}
+    found: dict[str, dict[str, object]] = {}
     if given:
-        owners: list[Owner] = []
-        if record is not None:
-            owners.append(Owner(name="model", keys=tuple(catalog.settable_keys(record))))
+        records: dict[str, Any] = {} if record is None else {"model": record}
         if isinstance(on, str):
             plain = hardware.cluster_record(on)
-            chip = hardware.chip_record(hardware.chip_name_of(plain, on))
-            owners.append(Owner(name="cluster", keys=tuple(catalog.settable_keys(plain))))
-            owners.append(Owner(name="chip", keys=tuple(catalog.settable_keys(chip))))
-        if not owners:
+            records |= {"cluster": plain, "chip": hardware.chip_record(hardware.chip_name_of(plain, on))}
+        if not records:
             raise InputError(
                 what="set", given=next(iter(given)), allowed="only together with a model or cluster by name"
             )
-        found = dict(zip((owner.name for owner in owners), share_out(given, owners), strict=True))
-        chip_values = found.get("chip", {})
-        on_cluster = {**found.get("cluster", {}), **{f"chip.{key}": value for key, value in chip_values.items()}}
-        on_model = found.get("model", {})
+        owners = [Owner(name=name, keys=tuple(catalog.settable_keys(one))) for name, one in records.items()]
+        found = dict(zip(records, share_out(given, owners), strict=True))
+    on_chip = {f"chip.{key}": value for key, value in found.get("chip", {}).items()}
+    on_cluster = {**found.get("cluster", {}), **on_chip}
     if price is not None and isinstance(on, str):
         on_cluster["usd_per_chip_hour"] = price
     rack = cluster_of(on, on_cluster)
     if price is not None and not isinstance(on, str):
         rack = replace(rack, usd_per_chip_hour=price, rent="")
     if isinstance(model, str):
-        return lookup.model(model, on_model), rack
+        return lookup.model(model, found.get("model")), rack
     built = cast("arch.AnyModel", model)
     lookup.watch.uses(built)
     return built, rack

@@ -42,7 +42,7 @@ from rackline.api.question import (
 )
 from rackline.api.resolve import cluster_of, resolve_on
 from rackline.api.traffic import cache_rules_of, tiers_of
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.late import late
 from rackline.units import parse_count, parse_whole
 
@@ -180,12 +180,12 @@ def other_server(
         name = key.replace("-", "_")
         if name not in COMPARED or not equals:
             known = [one.replace("_", "-") for one in COMPARED]
-            near = nearest_names(key, known, 1)
+            near = nearest_name(key, known)
             raise InputError(
                 what="compare",
                 given=text,
                 allowed=f"KEY=VALUE with a key of {', '.join(known)} (write + for commas within a value)",
-                nearest=f"{near[0]}=..." if near else None,
+                nearest=near and f"{near}=...",
             )
         if name == "on":
             rack = cluster_of(value)

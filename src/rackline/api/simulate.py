@@ -99,6 +99,8 @@ class Sustained:
         requests: that were served, at other rates.
     """
 
+    json_keys: ClassVar = ("*capacity", "deployment=server", "at_capacity")
+
     capacity: rate_capacity.RateCapacity
     at_capacity: Run | None
     server: Server
@@ -165,7 +167,7 @@ class RunsShown:
         use: what they are for; None where no use was named.
     """
 
-    json_keys: ClassVar = ("*run", "deployment=run.server", "elapsed_s", "compared", "use")
+    json_keys: ClassVar = (*RunShown.json_keys, "elapsed_s", "compared", "use")
 
     run: Run
     elapsed_s: float
@@ -173,19 +175,10 @@ class RunsShown:
     use: Use | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityShown:
-    """The highest rate that a server holds, and the run at that rate; None where no rate holds."""
-
-    json_keys: ClassVar = ("*found.capacity", "deployment=found.server", "at_capacity=found.at_capacity")
-
-    found: Sustained
-
-
-def _data(answer: Answered) -> RunsShown | CapacityShown:
+def _data(answer: Answered) -> RunsShown | Sustained:
     found = answer.result
     if isinstance(found, Sustained):
-        return CapacityShown(found=found)
+        return found
     others = {name: RunShown(run=run) for name, run in found.runs.items() if name != ASKED}
     compared = others if answer.question.compare else None
     return RunsShown(run=found.run, elapsed_s=answer.elapsed_s, compared=compared, use=found.use)
@@ -220,10 +213,6 @@ def _write_passes(answer: Answered, path: Path) -> None:
     write_text(path, json.dumps(simulate_figures.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes")
 
 
-def _check_series(text: str, name: str) -> Path:
-    return exports.check_series_path(text)
-
-
 def _write_series(answer: Answered, path: Path) -> None:
     exports.write_series(_results(answer)[ASKED], path)
 
@@ -237,7 +226,7 @@ _FILES = {
     "series": SideFile(
         option=Option(kind="text", help="write one row per request to FILE.parquet or .csv"),
         write=_write_series,
-        check=_check_series,
+        check=lambda text, name: exports.check_series_path(text),
     ),
 }
 
@@ -351,23 +340,20 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     traffic = requests_of(question, media_tokens(media), _first_requests(question))
     model = with_media(model, media, encoded_over(question, traffic, media_tokens(media)))
     model = with_adapter(with_draft(model, question, question.speculate, watch), question, watch)
-    asked_for = {ASKED: (question, cluster)}
-    for text in question.compare:
-        asked_for[text] = other_server(question, cluster, text)
+    others = {text: other_server(question, cluster, text) for text in question.compare}
     if asked is not None and question.compare:
         raise InputError(what="compare", given=question.compare[0], allowed="only without `capacity`")
     desk = _Desk(question=question, model=model, media_tokens=media_tokens(media), watch=watch)
+    asked_for = {ASKED: (question, cluster), **others}
     stage = desk.stage(traffic, asked_for)
     if asked is not None:
         return _sustained(desk, stage, asked)
-    runs = {ASKED: desk.run(stage, ASKED, limits)}
-    while desk.goes_on(runs[ASKED], stage):
-        longer = desk.longer(stage, asked_for, runs[ASKED].result.half_width(limits))
-        if longer is None:
-            break
+    run = desk.run(stage, ASKED, limits)
+    while desk.goes_on(run) and (longer := desk.longer(stage, asked_for, run.result.half_width(limits))):
         stage = longer
-        runs = {ASKED: desk.run(stage, ASKED, limits)}
-    desk.says_what_is_unknown(runs[ASKED])
+        run = desk.run(stage, ASKED, limits)
+    runs = {ASKED: run}
+    desk.says_what_is_unknown(run)
     for name in stage.servers:
         if not any(run.result.interrupted for run in runs.values()) and name != ASKED:
             runs[name] = desk.run(stage, name, limits)
@@ -428,14 +414,12 @@ class _Desk:
         """Whether the number of requests is left open."""
         return self.question.requests is None
 
-    def goes_on(self, run: Run, stage: _Stage) -> bool:
+    def goes_on(self, run: Run) -> bool:
         """Whether a run of twice the length is due."""
         result = run.result
-        if not self.is_free or result.requests.process is None or result.interrupted:
-            return False
-        if result.overload() is not None:
-            return False
-        return result.half_width(run.slo) > self.question.percentile_precision
+        open_end = self.is_free and result.requests.process is not None and not result.interrupted
+        wide = open_end and result.overload() is None
+        return wide and result.half_width(run.slo) > self.question.percentile_precision
 
     def longer(
         self, stage: _Stage, asked_for: Mapping[str, tuple[SimulateQuestion, hardware.Cluster]], half_width: float
@@ -457,14 +441,11 @@ class _Desk:
 
     def says_what_is_unknown(self, run: Run) -> None:
         """Warn of percentiles that a run of free length did not settle."""
-        result = run.result
-        if not self.is_free or result.requests.process is None or result.interrupted:
-            return
-        width, asked = result.half_width(run.slo), self.question.percentile_precision
-        if width > asked and result.overload() is None:
+        if self.goes_on(run):
+            width, asked = run.result.half_width(run.slo), self.question.percentile_precision
             known = "cannot be bounded" if isinf(width) else f"are known to ±{100.0 * width:.0f} %"
             self.watch.warn(
-                f"after {len(result.requests):,} requests the percentiles that were asked for {known}, not to "
+                f"after {len(run.result.requests):,} requests the percentiles that were asked for {known}, not to "
                 f"±{100.0 * asked:g} %; see their intervals, or simulate more (`requests`)"
             )
 
