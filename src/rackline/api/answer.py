@@ -162,8 +162,12 @@ class Answer(Generic[Q, R]):
             return exports.frame(self.verb.rows(self))
         known = self.tables()
         if table not in known:
-            allowed = ", ".join(known) or "an answer that has tables"
-            raise InputError(what="table", given=table, allowed=allowed, nearest=nearest_name(table, known))
+            raise InputError(
+                what="table",
+                given=table,
+                allowed=", ".join(known) or "an answer that has tables",
+                nearest=nearest_name(table, known),
+            )
         return exports.frame(known[table])
 
     def tables(self) -> dict[str, dict[str, list[Any]]]:
@@ -203,8 +207,9 @@ class Answer(Generic[Q, R]):
         if not figures:
             raise InputError(what="plot()", given=self.question.ask, allowed="an answer that has a figure")
         if kind is not None and kind not in figures:
-            nearest = nearest_name(kind, figures)
-            raise InputError(what="plot_kind", given=kind, allowed=", ".join(figures), nearest=nearest)
+            raise InputError(
+                what="plot_kind", given=kind, allowed=", ".join(figures), nearest=nearest_name(kind, figures)
+            )
         return figures[kind or next(iter(figures))](self)
 
     def _repr_html_(self) -> str:
@@ -366,8 +371,7 @@ def question_of(kind: type[Q], args: tuple[Any, ...], given: dict[str, Any]) -> 
             given=f"{len(args)} arguments without a name",
             allowed=f"{len(positional)} ({', '.join(positional)}); give the others by name",
         )
-    values = {**dict(zip(positional, args, strict=False)), **given}
-    return kind(**check_names(kind, values))
+    return kind(**check_names(kind, {**dict(zip(positional, args, strict=False)), **given}))
 
 
 def find_verb(name: str) -> Verb[Any, Any]:
@@ -378,8 +382,7 @@ def find_verb(name: str) -> Verb[Any, Any]:
     """
     known = name.replace("_", "-")
     if known not in entries():
-        nearest = nearest_name(known, entries())
-        raise InputError(what="ask", given=name, allowed=", ".join(entries()), nearest=nearest)
+        raise InputError(what="ask", given=name, allowed=", ".join(entries()), nearest=nearest_name(known, entries()))
     one = entries()[known]
     return cast("Verb[Any, Any]", getattr(import_module(one.module), one.function).verb)
 

@@ -253,9 +253,12 @@ def _text(answer: Answer[BudgetQuestion, Budgeted | KnownRuns], width: int) -> I
     if isinstance(found, KnownRuns):
         yield budget_report.runs_report(found.runs, law=found.law)
     else:
-        on = f"{found.chip}, {answer.question.precision}"
-        asked = f"quality of {found.asked}" if answer.question.quality_of else found.asked
-        yield budget_report.budget_report(found.budget, asked=asked, on=on, width=width)
+        yield budget_report.budget_report(
+            found.budget,
+            asked=f"quality of {found.asked}" if answer.question.quality_of else found.asked,
+            on=f"{found.chip}, {answer.question.precision}",
+            width=width,
+        )
 
 
 def _summary(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> str:
@@ -357,9 +360,11 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
     if question.runs:
         return _known_runs(question.law, shares.inference / shares.pretrain)
     if (question.quality_of is None) == (question.loss is None):
-        given = "both" if question.loss is not None else "neither"
         raise InputError(
-            what="`quality_of` or `loss`", given=given, allowed="exactly one", nearest="`quality_of` 70b@15T"
+            what="`quality_of` or `loss`",
+            given="both" if question.loss is not None else "neither",
+            allowed="exactly one",
+            nearest="`quality_of` 70b@15T",
         )
 
     overrides: dict[str, object] = dict(assignments(question.set))
@@ -382,8 +387,7 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
         num_experts=experts,
         unique_tokens=question.unique_tokens,
     )
-    asked = question.quality_of or f"loss {question.loss:g}"
-    return Budgeted(budget=answer, asked=asked, chip=cluster.chip.full_name)
+    return Budgeted(budget=answer, asked=question.quality_of or f"loss {question.loss:g}", chip=cluster.chip.full_name)
 
 
 def _mfu(question: BudgetQuestion) -> scaling.PhaseMfu:

@@ -140,8 +140,11 @@ def compare(question: CompareQuestion, watch: Watch) -> Compared:
     names = question.names
     deployments = any("@" in name for name in names)
     if len(names) < 2 and not (deployments and (question.now is not None or len(engines_of(question)) > 1)):
-        allowed = "two or more of one kind; one MODEL@CLUSTER with `stack` vllm,sglang or with `now`"
-        raise InputError(what="names", given=" ".join(names), allowed=allowed)
+        raise InputError(
+            what="names",
+            given=" ".join(names),
+            allowed="two or more of one kind; one MODEL@CLUSTER with `stack` vllm,sglang or with `now`",
+        )
     if deployments:
         return _deployments(question, watch)
     of_deployments = ("stack", "now", "use", "mix", "trace", "traffic", "requests", "users")
@@ -289,8 +292,9 @@ def parse_now(text: str) -> Now:
             )
         found[key] = value
     if "batch" not in found:
-        allowed = "with the sequences in flight on a replica"
-        raise InputError(what="now", given=text, allowed=allowed, nearest=f"{text},batch=64")
+        raise InputError(
+            what="now", given=text, allowed="with the sequences in flight on a replica", nearest=f"{text},batch=64"
+        )
     degrees = ",".join(f"{key}={value}" for key, value in found.items() if key in _LAYOUT)
     return Now(
         layout=degrees or "tp=1",
@@ -367,11 +371,15 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.
     for one, (given, found) in zip(asked, reversed(plans), strict=True):
         engine = one.engine or given.system.calibration.name
         known = error_bands.of_candidate(found.best, found.system) if found.best else []
-        bands = {each.metric: deployments_report.Band(low=each.low, high=each.high) for each in known}
-        fleet = search_fleet.plan_fleet(given.traffic, found, given.prefill_cluster, given.users)
-        today = one.now is not None
         sides.append(
-            compare_report.deployment_side(one.name, found, engine=engine, bands=bands, fleet=fleet, today=today)
+            compare_report.deployment_side(
+                one.name,
+                found,
+                engine=engine,
+                bands={each.metric: deployments_report.Band(low=each.low, high=each.high) for each in known},
+                fleet=search_fleet.plan_fleet(given.traffic, found, given.prefill_cluster, given.users),
+                today=one.now is not None,
+            )
         )
     return sides, uses[0]
 
@@ -411,8 +419,12 @@ def _running(given: PlanInputs, now: Now) -> search.Plan:
     ranks = layout.attention_dp * layout.pp
     if now.batch_size % ranks:
         near = max(round(now.batch_size / ranks), 1) * ranks
-        allowed = f"a multiple of {ranks}, its attention-dp ranks and pipeline stages"
-        raise InputError(what="now batch", given=now.batch_size, allowed=allowed, nearest=str(near))
+        raise InputError(
+            what="now batch",
+            given=now.batch_size,
+            allowed=f"a multiple of {ranks}, its attention-dp ranks and pipeline stages",
+            nearest=str(near),
+        )
     space = replace(
         given.space,
         layouts=[layout],

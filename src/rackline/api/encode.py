@@ -109,8 +109,13 @@ def encode(question: EncodeQuestion, watch: Watch) -> prefix_report.Encoding:
     if given is not None:
         layout = parallel.parse_layout(given, model)
     else:
-        server = system.server(max(float(system.stack.max_batched_tokens), float(prompt)))
-        rows = serving.capacity(model, cluster, system.precision, context_len=float(prompt), server=server).rows
+        rows = serving.capacity(
+            model,
+            cluster,
+            system.precision,
+            context_len=float(prompt),
+            server=system.server(max(float(system.stack.max_batched_tokens), float(prompt))),
+        ).rows
         fitting = [row for row in rows if row.max_concurrency >= 1]
         if not fitting:
             raise InputError(

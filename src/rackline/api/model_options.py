@@ -310,8 +310,10 @@ def checkpoints_of(model: ModelLike, lookup: Lookup) -> launch_plan.Checkpoints:
         same = [alias for alias in ids if _plain_name(alias) == _plain_name(model)] or ids
         tuned = [alias for alias in same if alias.lower().endswith(_TUNED)]
         released = next(iter(tuned or same), model)
-    others = {dtype: name for name, dtype in quantised.items() if _plain_name(name) == _plain_name(released)}
-    return launch_plan.Checkpoints(released=released, others=others)
+    return launch_plan.Checkpoints(
+        released=released,
+        others={dtype: name for name, dtype in quantised.items() if _plain_name(name) == _plain_name(released)},
+    )
 
 
 def _plain_name(name: str) -> str:

@@ -208,8 +208,9 @@ def _found(name: str, lookup: Lookup) -> tuple[arch.FoundModel, hub.Adapter | No
             if adapter is None:
                 raise
     if not adapter.base:
-        allowed = "an adapter whose adapter_config.json names its base_model_name_or_path"
-        raise InputError(what="name", given=name, allowed=allowed)
+        raise InputError(
+            what="name", given=name, allowed="an adapter whose adapter_config.json names its base_model_name_or_path"
+        )
     return lookup.find(adapter.base, headers=True), adapter
 
 

@@ -468,7 +468,8 @@ def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatI
     with watch.counting("looking at the first value", "considered") as done:
         for value, given, (one, inputs) in zip(sweep.values, settings, each, strict=True):
             answers.append(found := _planned(one, [inputs], use, Watch()))
-            number = what_if.leading_number(value)
-            points.append(search.WhatIfPoint(value=value, number=number, setting=given, plan=found.plan))
+            points.append(
+                search.WhatIfPoint(value=value, number=what_if.leading_number(value), setting=given, plan=found.plan)
+            )
             done(value, len(points), len(settings))
     return WhatIf(what_if=sweep.name, points=tuple(points), answers=tuple(answers), stacks=stacks)

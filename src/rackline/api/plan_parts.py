@@ -421,8 +421,12 @@ def engine_of(text: str) -> tuple[str, str]:
         return "", ""
     if name not in search_launch.STACKS:
         known = ("auto", *search_launch.STACKS)
-        allowed = f"{', '.join(known)}, each but auto also with a version such as vllm=0.12"
-        raise InputError(what="launch", given=text, allowed=allowed, nearest=nearest_name(name, known))
+        raise InputError(
+            what="launch",
+            given=text,
+            allowed=f"{', '.join(known)}, each but auto also with a version such as vllm=0.12",
+            nearest=nearest_name(name, known),
+        )
     return name, version
 
 
@@ -444,8 +448,12 @@ def keeping_of(question: PlanQuestion, media_tokens: int, model: arch.AnyModel) 
         if question.trace is None:
             question.refuse(*given, allowed="only with `turns` or `trace`, whose prefixes are kept")
     question.refuse("cache_hit", allowed=f"only without `{next(iter(given))}`, which gives it")
-    allowed = "only without prompts that repeat, which are planned on single engines"
-    question.refuse("prefill_on", "prefill_chips", "prefill_layout", allowed=allowed)
+    question.refuse(
+        "prefill_on",
+        "prefill_chips",
+        "prefill_layout",
+        allowed="only without prompts that repeat, which are planned on single engines",
+    )
     adapter = model.adapter if isinstance(model, arch.Model) else None
     if adapter is not None and adapter.number > 1:
         raise InputError(what="adapters", given=adapter.number, allowed="1 with a cache of prefixes")
@@ -453,5 +461,4 @@ def keeping_of(question: PlanQuestion, media_tokens: int, model: arch.AnyModel) 
     prefix_cache.PrefixCache(1, 1, tiers, rules)  # refuses a tier that expires before a faster one
     if question.turns is not None:
         question.refuse("trace", "mix", allowed="only without `turns`")
-    traffic = repeating_of(question, question.trace, media_tokens)
-    return kept_prefixes.Keeping(traffic=traffic, rules=rules, tiers=tiers)
+    return kept_prefixes.Keeping(traffic=repeating_of(question, question.trace, media_tokens), rules=rules, tiers=tiers)

@@ -153,8 +153,12 @@ def requests_of(question: PriceQuestion) -> tuple[PriceQuestion, Use | None, wor
     last = max(question.contexts)
     if longest > last:
         tiers = ",".join(f"{step:.0f}" for step in (*question.contexts, longest))
-        allowed = f"tiers that hold every prompt, up to {longest:,.0f} tokens"
-        raise InputError(what="contexts", given=f"{last:.0f}", allowed=allowed, nearest=tiers)
+        raise InputError(
+            what="contexts",
+            given=f"{last:.0f}",
+            allowed=f"tiers that hold every prompt, up to {longest:,.0f} tokens",
+            nearest=tiers,
+        )
     return question, use, mixture
 
 
@@ -178,8 +182,11 @@ def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
         return None
     if question.utilisation != defaults(type(question))["utilisation"]:
         (name,) = question.given(*_TRAFFIC)
-        allowed = f"either a utilisation or `{name}`, from which it follows"
-        raise InputError(what="utilisation", given=question.utilisation, allowed=allowed)
+        raise InputError(
+            what="utilisation",
+            given=question.utilisation,
+            allowed=f"either a utilisation or `{name}`, from which it follows",
+        )
     return one
 
 
@@ -265,8 +272,7 @@ def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
 
 def _interval(answer: Answer[PriceQuestion, Priced]) -> str:
     """What measured servers of this kind deviate by, of the first tier that is sold."""
-    tiers = answer.result.offered.tiers
-    sold = next((tier for tier in tiers if tier.deployment and not tier.reason), None)
+    sold = next((tier for tier in answer.result.offered.tiers if tier.deployment and not tier.reason), None)
     if sold is None or sold.deployment is None:
         return ""
     usd = {"usd_per_mtok_input": sold.input_usd * 1e6, "usd_per_mtok_output": sold.output_usd * 1e6}
@@ -373,9 +379,11 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
 
     def ways_of(system: systems_of.System) -> SearchedWays:
         cluster = replace(system.cluster, usd_per_chip_hour=rent.usd_per_chip_hour)
-        layouts = parallel.matching_layouts(asked.layout, system.model, cluster.num_chips)
-        headroom = bands.headroom_of(asked.confidence, system)
-        return SearchedWays(system=replace(system, cluster=cluster), layouts=layouts, headroom=headroom)
+        return SearchedWays(
+            system=replace(system, cluster=cluster),
+            layouts=parallel.matching_layouts(asked.layout, system.model, cluster.num_chips),
+            headroom=bands.headroom_of(asked.confidence, system),
+        )
 
     first = terms.prompts(0.0, steps[0])
     with watch.moving("searching for the cheapest deployment of the first tier under each stack"):

@@ -264,8 +264,7 @@ def _text(one: Option, value: Any, name: str) -> str:
     if not text.strip():
         raise InputError(what=name, given=text, allowed=", ".join(one.choices) or "a text that is not empty")
     if one.choices and text not in one.choices:
-        nearest = nearest_name(text, one.choices)
-        raise InputError(what=name, given=text, allowed=", ".join(one.choices), nearest=nearest)
+        raise InputError(what=name, given=text, allowed=", ".join(one.choices), nearest=nearest_name(text, one.choices))
     return text
 
 

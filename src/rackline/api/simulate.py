@@ -180,8 +180,9 @@ def _data(answer: Answered) -> RunsShown | Sustained:
     if isinstance(found, Sustained):
         return found
     others = {name: RunShown(run=run) for name, run in found.runs.items() if name != ASKED}
-    compared = others if answer.question.compare else None
-    return RunsShown(run=found.run, elapsed_s=answer.elapsed_s, compared=compared, use=found.use)
+    return RunsShown(
+        run=found.run, elapsed_s=answer.elapsed_s, compared=others if answer.question.compare else None, use=found.use
+    )
 
 
 def _summary(answer: Answered) -> str:

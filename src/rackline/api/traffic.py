@@ -203,8 +203,12 @@ def _csv_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
     found: list[tuple[str, dict[str, Any]]] = []
     for number, row in rows[1:]:
         if len(row) != len(header):
-            allowed = f"{len(header)} cells: {', '.join(header)}"
-            raise InputError(what="mix", given=f"{len(row)} cells", allowed=allowed, where=f"{path}:{number}")
+            raise InputError(
+                what="mix",
+                given=f"{len(row)} cells",
+                allowed=f"{len(header)} cells: {', '.join(header)}",
+                where=f"{path}:{number}",
+            )
         found.append((f"line {number}", dict(zip(header, row, strict=True))))
     return found
 
@@ -212,13 +216,13 @@ def _csv_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
 def _row(row: dict[str, Any], where: str) -> tuple[float, float, float]:
     for key in row:
         if key not in _KEYS:
-            nearest = nearest_name(key, _KEYS)
-            raise InputError(what="mix", given=key, allowed=", ".join(_KEYS), nearest=nearest, where=where)
+            raise InputError(
+                what="mix", given=key, allowed=", ".join(_KEYS), nearest=nearest_name(key, _KEYS), where=where
+            )
     for key in _KEYS[1:]:
         if row.get(key) in (None, ""):
             raise InputError(what=key, given="nothing", allowed="tokens per request, such as 2k", where=where)
-    share = str(row.get("share", "1")).strip()
-    weight = parse_count(share.removesuffix("%"), name="share", maximum=1e12)
+    weight = parse_count(str(row.get("share", "1")).strip().removesuffix("%"), name="share", maximum=1e12)
     lengths = [parse_count(row[key], name=key, minimum=1.0, maximum=1e9) for key in _KEYS[1:]]
     return weight, lengths[0], lengths[1]
 
@@ -271,8 +275,15 @@ def encoded_over(question: groups.Traffic, requests: simulation.Requests, media_
 
 
 def _recorded(question: groups.Traffic, trace: str) -> simulation.Requests:
-    allowed = "only without `trace` (`rate_scale` scales its rate)"
-    question.refuse("rate", "users", "input", "output", "mix", "turns", allowed=allowed)
+    question.refuse(
+        "rate",
+        "users",
+        "input",
+        "output",
+        "mix",
+        "turns",
+        allowed="only without `trace` (`rate_scale` scales its rate)",
+    )
     unit = cast("traces.TimeUnit | None", question.time_unit)  # one of its choices
     found = simulation.read_trace(trace, skip_bad=question.skip_bad, time_unit=unit)
     return found if question.requests is None else found.first(question.requests)
@@ -282,8 +293,11 @@ def _made(question: groups.Traffic, media_tokens: int, usual: int) -> simulation
     import numpy as np
 
     if (question.rate is None) == (question.users is None):
-        given = "neither" if question.rate is None else "both"
-        raise InputError(what="traffic", given=given, allowed="one of `trace`, `rate` and `users`")
+        raise InputError(
+            what="traffic",
+            given="neither" if question.rate is None else "both",
+            allowed="one of `trace`, `rate` and `users`",
+        )
     lengths = _lengths(question, media_tokens if question.turns is not None else 0)
     rng = np.random.default_rng(question.seed)
     number = question.requests or usual
@@ -333,8 +347,11 @@ def _lengths(question: groups.Traffic, more_tokens: int) -> workloads.AnyLengths
         return mixture_of_file(question.mix)
     if question.input is None or question.output is None:
         name = "input" if question.input is None else "output"
-        allowed = "mean tokens per request, such as 2k, or those of a use, such as `use` chat"
-        raise InputError(what=name, given="nothing", allowed=allowed)
+        raise InputError(
+            what=name,
+            given="nothing",
+            allowed="mean tokens per request, such as 2k, or those of a use, such as `use` chat",
+        )
     spread = cast("workloads.Spread", question.lengths)  # one of its choices
     return simulation.Lengths(input_len=question.input + more_tokens, output_len=question.output, spread=spread)
 
@@ -363,8 +380,7 @@ def limits_of(text: str, name: str) -> simulation.Slo:
             )
         found[f"{key}_s"] = parse_seconds(value, name=f"{name} {key}")
     of = place.strip().removeprefix("p") if at else 99.0
-    percentile = parse_count(of, name=f"{name} percentile", maximum=100.0)
-    return simulation.Slo(**found, percentile=percentile)
+    return simulation.Slo(**found, percentile=parse_count(of, name=f"{name} percentile", maximum=100.0))
 
 
 def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[simulation.TierSpec, ...]:
@@ -379,8 +395,11 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[simulation.T
         rest, comma, lifetime = (piece.strip() for piece in rest.partition(","))
         parts, (key, _, ttl) = rest.split("@"), lifetime.partition("=")
         if not equals or len(parts) not in (2, 3) or (comma and key.strip() != "ttl"):
-            allowed = "NAME=BYTES@RATE[@LATENCY][,ttl=TIME], such as host=500GB@50GB/s or flash=4TB@6GB/s,ttl=1h"
-            raise InputError(what="tier", given=text, allowed=allowed)
+            raise InputError(
+                what="tier",
+                given=text,
+                allowed="NAME=BYTES@RATE[@LATENCY][,ttl=TIME], such as host=500GB@50GB/s or flash=4TB@6GB/s,ttl=1h",
+            )
         found.append(
             simulation.TierSpec(
                 name=name.strip(),

@@ -180,9 +180,12 @@ def _measured(answer: Answered) -> Sequence[bands.Interval]:
     plan, system = answer.result, answer.result.system
     if not plan.best:
         return ()
-    tuning = system.lora_rank > 0 or answer.question.packed is not None
     return bands.of_training(
-        system.model, system.cluster.chip.name, system.stack.name, plan.best[0].step_s, tuning=tuning
+        system.model,
+        system.cluster.chip.name,
+        system.stack.name,
+        plan.best[0].step_s,
+        tuning=system.lora_rank > 0 or answer.question.packed is not None,
     )
 
 

@@ -445,8 +445,9 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
     files = question.files
     if question.import_format is not None:
         return _import(question, files, question.import_format)
-    allowed = "only with `import_format`, which says what the results lack"
-    question.refuse("model", "chip", "output", "layout", allowed=allowed)
+    question.refuse(
+        "model", "chip", "output", "layout", allowed="only with `import_format`, which says what the results lack"
+    )
     if question.write_stacks is not None:
         return _write_stacks(files, question.write_stacks, watch)
     if question.stored is not None and (question.ablation or question.refit is not None):

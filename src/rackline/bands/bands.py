@@ -62,8 +62,7 @@ class Evidence:
         """This and all wider groups around it, the narrowest first."""
         by_chip = replace(self, layout=ANY)
         by_kind = replace(by_chip, chip=ANY)
-        by_stack = replace(by_kind, kind=ANY)
-        return self, by_chip, by_kind, by_stack, Evidence()
+        return self, by_chip, by_kind, replace(by_kind, kind=ANY), Evidence()
 
     def text(self) -> str:
         """ "vllm mixture h100-sxm tp", or "all stacks"."""
@@ -133,8 +132,9 @@ def find_band(bands: Mapping[Key, Band], metric: str, of: Evidence) -> Band:
         if (metric, wide) in bands:
             return bands[metric, wide]
     known = sorted({key[0] for key in bands})
-    nearest = nearest_name(metric, known)
-    raise InputError(what="metric of an error band", given=metric, allowed=", ".join(known), nearest=nearest)
+    raise InputError(
+        what="metric of an error band", given=metric, allowed=", ".join(known), nearest=nearest_name(metric, known)
+    )
 
 
 def band(metric: str, of: Evidence | None = None) -> tuple[float, float]:
