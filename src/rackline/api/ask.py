@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NotRequired, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from rackline.api.answer import Answer, Watch, answer_of, asks, find_verb
 from rackline.api.question import Question, option, options, question
@@ -26,8 +26,6 @@ _JSON = re.compile(r"\s*(\{|\[\s*\{)")  # how JSON begins and TOML does not
 @question
 class AskQuestion(Question):
     """What are the answers to a file of questions?"""
-
-    ask: ClassVar[str] = "ask"
 
     file: str = option(
         "text",

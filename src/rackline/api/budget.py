@@ -130,8 +130,6 @@ USE_OVER_PRETRAIN_MFU = 0.3  # the lecture's estimate, C86
 class BudgetQuestion(Question):
     """How large a model to train, on how many tokens, when it is going to be used?"""
 
-    ask: ClassVar[str] = "budget"
-
     quality_of: str | None = option(
         "text",
         "model whose loss is the target: SIZE@TOKENS such as 70b@15T, TOTAL-aACTIVE@TOKENS for a mixture of "
@@ -358,7 +356,8 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
     """
     shares = _mfu(question)
     if question.runs:
-        return _known_runs(question.law, shares.inference / shares.pretrain)
+        law, _ = laws_of(question.law, None, 1.0, mixture=False)
+        return KnownRuns(law=law.name, runs=tuple(scaling.known_runs(law, shares.inference / shares.pretrain)))
     if (question.quality_of is None) == (question.loss is None):
         raise InputError(
             what="`quality_of` or `loss`",
@@ -379,7 +378,7 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
         of_wanted, of_new = laws_of(question.law, wanted, experts, mixture=question.moe is not None)
     answer = scaling.budget(
         of_new,
-        _target(of_wanted, wanted, question),
+        float(scaling.loss(of_wanted, wanted.active_params, wanted.tokens)) if wanted else question.loss or 0.0,
         usage,
         mfu=shares,
         peak_flop_per_s=peak,
@@ -409,15 +408,3 @@ def _usage(question: BudgetQuestion) -> scaling.Usage:
         rl_tokens=question.rl,
         rl_flop_per_param_token=question.rl_flop,
     )
-
-
-def _target(law: scaling.LossLaw, wanted: Quality | None, question: BudgetQuestion) -> float:
-    """The loss to reach."""
-    if wanted is not None:
-        return float(scaling.loss(law, wanted.active_params, wanted.tokens))
-    return question.loss or 0.0
-
-
-def _known_runs(law: str | None, inference_relative_mfu: float) -> KnownRuns:
-    found, _ = laws_of(law, None, 1.0, mixture=False)
-    return KnownRuns(law=found.name, runs=tuple(scaling.known_runs(found, inference_relative_mfu)))

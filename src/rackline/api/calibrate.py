@@ -36,8 +36,6 @@ _ONBOARDING = "Only with tables of a new release or chip"
 class CalibrateQuestion(Question):
     """What are the numbers of each chip, stack, operation and data type in measurements?"""
 
-    ask: ClassVar[str] = "calibrate"
-
     tables: Texts = option(
         "text",
         "CSV files of measured operations, recognised by their columns",
@@ -305,12 +303,9 @@ def _written(files: Mapping[Path, str]) -> dict[str, Any]:
 def _fitted(
     tables: list[fitting.Measurements], chips: dict[str, hardware.Chip], question: CalibrateQuestion, watch: Watch
 ) -> fitting.CalibrationResult:
-    levels: dict[str, hardware.FabricLevel] = {}
-    outer: dict[str, float] = {}
-    for cluster in map(hardware.cluster, catalog.names("clusters")):
-        levels.setdefault(cluster.chip.name, cluster.scale_up)
-        if cluster.scale_out is not None:
-            outer.setdefault(cluster.chip.name, cluster.scale_out.bytes_per_s_each_way)
+    clusters = [hardware.cluster(name) for name in reversed(catalog.names("clusters"))]  # of a chip the first counts
+    levels = {one.chip.name: one.scale_up for one in clusters}
+    outer = {one.chip.name: one.scale_out.bytes_per_s_each_way for one in clusters if one.scale_out is not None}
     with watch.counting("reading tables", "fitted") as done:
         return fitting.calibrate(
             tables,
@@ -405,5 +400,4 @@ def _target(output: str) -> Path:
 
 
 def _models() -> list[arch.Model]:
-    found = [arch.model(name) for name in catalog.names("models")]
-    return [item for item in found if isinstance(item, arch.Model)]
+    return [found for name in catalog.names("models") if isinstance(found := arch.model(name), arch.Model)]

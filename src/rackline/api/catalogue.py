@@ -77,8 +77,6 @@ _OWNERS = {"chips": "chip", "clusters": "cluster", "memory": "memory tier"}
 class ChipsQuestion(Question):
     """Which chips are known, and where do their numbers come from?"""
 
-    ask: ClassVar[str] = "chips"
-
     name: str | None = shared(NAME, default=None, kw_only=False)
     ridge: bool = option("switch", "ridge points by data type, and the time to read all of memory once", default=False)
     check: bool = option(
@@ -195,8 +193,6 @@ def chips(question: ChipsQuestion, watch: Watch) -> Chips:
 class ClustersQuestion(Question):
     """Which clusters are known, and where do their numbers come from?"""
 
-    ask: ClassVar[str] = "clusters"
-
     name: str | None = shared(NAME, default=None, kw_only=False)
     set: Settings = set_option("usd_per_chip_hour=2.5")
 
@@ -280,8 +276,6 @@ def clusters(question: ClustersQuestion, watch: Watch) -> Clusters:
 class MemoryQuestion(Question):
     """Which memory tiers are known, and where do their numbers come from?"""
 
-    ask: ClassVar[str] = "memory"
-
     name: str | None = shared(NAME, default=None, kw_only=False)
     set: Settings = set_option("usd_per_byte=5e-9")
 
@@ -342,8 +336,6 @@ THINGS = ("chip", "cluster", "model", "memory", "prices")
 @question
 class NewQuestion(Question):
     """Where do I begin with an own chip, cluster, model, memory tier or price sheet?"""
-
-    ask: ClassVar[str] = "new"
 
     kind: str = option("text", ", ".join(THINGS), choices=THINGS, kw_only=False)
     name: str = option("text", "name of the new entry, such as my-chip", kw_only=False)

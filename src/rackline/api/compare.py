@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import SET, ModelQuestion, Planned
 from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs, plan_question_of
-from rackline.api.question import CalibrationLike, Limit, Settings, Texts, limit, option, question, shared
+from rackline.api.question import Limit, Settings, Texts, limit, option, question, shared
 from rackline.api.resolve import Lookup, lookup_of
 from rackline.api.stacks import answered_by, stack_inputs
 from rackline.api.traffic import Use, use_lines, with_use
@@ -30,8 +30,6 @@ with late:
 @question
 class CompareQuestion(Planned, ModelQuestion):
     """How do chips, clusters, models or deployments compare, each number relative to the first?"""
-
-    ask: ClassVar[str] = "compare"
 
     names: Texts = option(
         "text",
@@ -364,8 +362,7 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.
                 taken = answered_by(each, given, watch, of=one.name if len(asked) > 1 else "")
                 plans.append((taken.asked, taken.plan))
             else:  # on the stack of the plan that it is compared with
-                now = replace(_as_it_runs(each, one.now), calibration=_named_stack(each, plans[-1][0]))
-                running = plan_inputs(now, watch)
+                running = plan_inputs(_as_it_runs(each, one.now, plans[-1][0]), watch)
                 plans.append((running, _running(running, one.now)))
     sides: list[compare_report.Side] = []
     for one, (given, found) in zip(asked, reversed(plans), strict=True):
@@ -384,16 +381,12 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.
     return sides, uses[0]
 
 
-def _named_stack(question: PlanQuestion, planned: PlanInputs) -> CalibrationLike:
-    """The calibration that a question names, else the stack that its plan takes."""
-    if question.calibration != "auto" or planned.system.cluster.calibration:
-        return question.calibration
-    return planned.system.calibration.name
-
-
-def _as_it_runs(question: PlanQuestion, now: Now) -> PlanQuestion:
+def _as_it_runs(question: PlanQuestion, now: Now, planned: PlanInputs) -> PlanQuestion:
+    """Today's deployment, under the calibration that the question names, else the stack that its plan takes."""
+    named = question.calibration != "auto" or planned.system.cluster.calibration
     return replace(
         question,
+        calibration=question.calibration if named else planned.system.calibration.name,
         layout=now.layout,
         precision=(now.precision or "native",),
         mode=None if now.mode is None else (now.mode,),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, FREE_LAYOUT, MEMORY_FRACTION
@@ -26,8 +25,6 @@ with late:
 @question
 class EncodeQuestion(MediaQuestion):
     """What do the images and sound of a request cost until its first token?"""
-
-    ask: ClassVar[str] = "encode"
 
     model: str = option(
         "text",

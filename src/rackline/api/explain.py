@@ -50,8 +50,6 @@ POLICIES: tuple[passes.StepPolicy, ...] = ("blackboard", "serial", "overlap")
 class ExplainQuestion(AdapterQuestion):
     """What does one pass take, row by row: formula, coefficients, numbers put in, seconds, share, what binds?"""
 
-    ask: ClassVar[str] = "explain"
-
     batch: Whole = whole("batch size: decoding sequences per replica; 0 for a prefill-only pass", minimum=0)
     context: Number = tokens("context length: tokens each sequence has in the KV cache, such as 8k")
     layout: MaybeLayout = option(
@@ -271,8 +269,6 @@ def _joules(found: explain_report.Explanation) -> bands.Interval | None:
 @question
 class FitQuestion(AdapterQuestion):
     """What fits on a cluster: weights per chip, room for KV, largest context and concurrency, layout by layout?"""
-
-    ask: ClassVar[str] = "fit"
 
     context: Number = tokens("context length of each request, such as 32k", default="8k")
     concurrency: MaybeWhole = whole("concurrent requests that must fit on the cluster", default=None)

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from rackline.api.question import (
     MOST_CHIPS,
+    MOST_SECONDS,
     MOST_USD,
     CalibrationLike,
     ClusterLike,
@@ -38,6 +39,7 @@ from rackline.api.question import (
 Sampling = Literal["greedy", "top-p"]
 SPREADS = ("fixed", "uniform", "exponential", "lognormal")
 TIME_UNITS = ("s", "ms")
+MOST_MARGIN = 1000.0
 MODEL_BY_NAME, FLEET, TRAFFIC, CACHE = "Model by name", "Fleet", "Traffic", "KV cache"
 
 MODEL = Option(
@@ -414,5 +416,21 @@ class Lifetimes(Question):
         choices=("use", "write"),
         group=CACHE,
     )
-    cache_ttl: MaybeNumber = absent(None)
-    tier: Texts = absent(())
+    cache_ttl: MaybeNumber = option(
+        "seconds",
+        "time after its last use at which a prefix expires in HBM, such as 5min; by default it stays until its memory "
+        "is needed",
+        default=None,
+        unit="s",
+        maximum=MOST_SECONDS,
+        group=CACHE,
+    )
+    tier: Texts = option(
+        "text",
+        "memory behind HBM that keeps prefixes, for each chip: NAME=BYTES@RATE[@LATENCY][,ttl=TIME], fastest first, "
+        "with an expiry of its own; may be repeated",
+        default=None,
+        several=True,
+        repeated=True,
+        group=CACHE,
+    )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from rackline.api.answer import Answer, Watch, asks
+from rackline.api.groups import MOST_MARGIN
 from rackline.api.question import MaybeNumber, Question, Texts, option, question
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -19,14 +20,9 @@ with late:
     from rackline.report import pricing_figures, pricing_report
 
 
-_MOST_MARGIN = 1000.0
-
-
 @question
 class InferPricesQuestion(Question):
     """What do public prices reveal: active parameters, KV bytes per token, decode MFU, batches, memory tiers?"""
-
-    ask: ClassVar[str] = "infer-prices"
 
     sheets: Texts = option(
         "text",
@@ -183,7 +179,7 @@ def _unknowns(question: InferPricesQuestion) -> pricing.Unknowns:
                 raise InputError(what="precision", given=dtype, allowed=", ".join(allowed), nearest=allowed[0])
         unknowns = replace(unknowns, dtypes=tuple(d for d in allowed if d in dtypes))
     if question.margin is not None:
-        low, high = _span(question.margin, "margin", maximum=_MOST_MARGIN)
+        low, high = _span(question.margin, "margin", maximum=MOST_MARGIN)
         unknowns = replace(unknowns, margin=(low, high))
     if question.utilisation is not None:
         low, high = _span(question.utilisation, "utilisation", maximum=1.0)

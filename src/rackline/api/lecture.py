@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.question import MaybeWhole, Option, Question, Settings, Whole, option, question, whole
@@ -19,15 +19,12 @@ from rackline.plain import plain
 with late:
     from rackline import lab, ledger
     from rackline.lab import experiments
-    from rackline.lab import experiments as lab_experiments
     from rackline.ledger import table
 
 
 @question
 class LectureQuestion(Question):
     """Is what the lecture says true, and where does it stop being true?"""
-
-    ask: ClassVar[str] = "lecture"
 
     segment: MaybeWhole = whole(
         "1 batch size, 2 experts on racks, 3 pipelines, 4 memory wall, 5 over-training, 6 prices, 7 cryptography, "
@@ -116,22 +113,16 @@ def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
         >>> rl.lecture(claim="C99").result.claims[0].claim.segment
         6
     """
-    experiments = (
-        lab_experiments.verdicts_by_claim(lab_experiments.read_experiments(question.measured))
-        if question.measured is not None
-        else {}
-    )
+    measured = () if question.measured is None else experiments.read_experiments(question.measured)
     with watch.moving("examining the claims"):
         world = ledger.World(ledger.overrides_from_texts(assignments(question.set)))
         found = ledger.ledger(world, segment=question.segment, claim=question.claim)
-    return Ledger(claims=tuple(found), experiments=experiments)
+    return Ledger(claims=tuple(found), experiments=experiments.verdicts_by_claim(measured))
 
 
 @question
 class LabQuestion(Question):
     """Does a mechanism of the lecture do what the theory says, when it is built and run?"""
-
-    ask: ClassVar[str] = "lab"
 
     name: str = option(
         "text", "decode, sparse, moe, experts, pipeline, reversible, cipher, serve, or all", kw_only=False

@@ -24,8 +24,6 @@ with late:
 class MeasureQuestion(Question):
     """How fast is this machine, and does the theory hold here?"""
 
-    ask: ClassVar[str] = "measure"
-
     engine: str = option(
         "text",
         "whose passes are measured: jax (the lab's own transformer), llama.cpp, vllm or sglang, which are "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import assert_never
 
 from rackline.api.answer import Watch
 from rackline.api.groups import OnCluster
@@ -78,18 +77,14 @@ def media_of(question: MediaQuestion, watch: Watch) -> arch.Media | None:
         raise InputError(what="images", given=f"a model object {getattr(name, 'name', name)}", allowed=allowed)
     wide, high = _size(question.image_size)
     towers = arch.find_towers(name, offline=question.offline)
-    parts: list[arch.MediaPart] = []
-    for tower in towers:
-        match tower.kind:
-            case "vision":
-                parts += [arch.MediaPart(tower=tower, view=tower.image(wide, high), items=images)] if images else []
-            case "audio":
-                parts += (
-                    [arch.MediaPart(tower=tower, view=tower.sound(audio_s), items=1)] if audio_s is not None else []
-                )
-            case _:
-                assert_never(tower.kind)
     wanted = {"vision": bool(images), "audio": audio_s is not None}
+    parts = [
+        arch.MediaPart(tower=tower, view=tower.image(wide, high), items=images)
+        if tower.kind == "vision"
+        else arch.MediaPart(tower=tower, view=tower.sound(audio_s or 0.0), items=1)
+        for tower in towers
+        if wanted[tower.kind]
+    ]
     missing = [kind for kind, asked in wanted.items() if asked and kind not in {part.tower.kind for part in parts}]
     if missing:
         kinds = " and ".join(tower.kind for tower in towers)

@@ -31,8 +31,6 @@ CONTEXTS = (32_000, 128_000)
 class ModelsQuestion(ModelQuestion):
     """Which models are known: parameters by kind, FLOP of a token against context, KV cache of a token?"""
 
-    ask: ClassVar[str] = "models"
-
     name: str | None = option(
         "text",
         "catalogue name, Hugging Face id (org/name or org/name@revision), TOML file or config.json; a low-rank "

@@ -52,8 +52,6 @@ def _seconds(help_text: str, *, default: str) -> Any:
 class ObserveQuestion(Traffic, ModelQuestion):
     """What does a live server do under a stated load, request by request and token by token?"""
 
-    ask: ClassVar[str] = "observe"
-
     url: str = option("text", "address of an OpenAI-compatible server, such as http://localhost:8000", kw_only=False)
     requests: Whole = whole(
         f"largest number of requests sent, up to {MOST_REQUESTS:,}",

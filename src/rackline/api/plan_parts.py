@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from rackline.api.answer import Watch
 from rackline.api.groups import FLEET, PUE, Lifetimes, Planned, Sessions
@@ -18,14 +18,12 @@ from rackline.api.model_options import (
     with_media,
 )
 from rackline.api.question import (
-    MOST_SECONDS,
     ClusterLike,
     MaybeLayout,
     MaybeNumber,
     MaybeWhole,
     Number,
     Question,
-    Texts,
     option,
     options,
     question,
@@ -55,7 +53,6 @@ _POOLS, _REPEATS, _MORE = "Prefill pool", "Prompts that repeat", "Further output
 class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion):
     """What is the cheapest way to serve a model on a cluster under latency limits?"""
 
-    ask: ClassVar[str] = "plan"
     headings = dict.fromkeys([*options(Sessions), *options(Lifetimes)], _REPEATS)
 
     objective: str = option(
@@ -101,24 +98,6 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion):
         unit="token/s",
         maximum=1e15,
         group=FLEET,
-    )
-    cache_ttl: MaybeNumber = option(
-        "seconds",
-        "with `turns` or `trace`: time after its last use at which a prefix expires in HBM, such as 5min; by "
-        "default it stays until its memory is needed",
-        default=None,
-        unit="s",
-        maximum=MOST_SECONDS,
-        group=_REPEATS,
-    )
-    tier: Texts = option(
-        "text",
-        "with `turns` or `trace`: memory behind HBM that keeps prefixes, for each chip: "
-        "NAME=BYTES@RATE[@LATENCY][,ttl=TIME], fastest first, with an expiry of its own; may be repeated",
-        default=None,
-        several=True,
-        repeated=True,
-        group=_REPEATS,
     )
     full: bool = option(
         "switch",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.groups import CONFIDENCE, PUE, Served
+from rackline.api.groups import CALIBRATION, CONFIDENCE, MOST_MARGIN, PUE, Served
 from rackline.api.model_options import MediaQuestion, media_of, with_media
 from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of, traffic_of
 from rackline.api.question import (
@@ -28,7 +28,7 @@ from rackline.api.question import (
     tokens,
 )
 from rackline.api.resolve import check_context, resolve
-from rackline.api.selling import CALIBRATION, MOST_MARGIN, SearchedWays, offer_of, rent_of
+from rackline.api.selling import SearchedWays, offer_of, rent_of
 from rackline.api.stacks import estimated_by, stacks_of
 from rackline.api.traffic import Use, mixture_of, record_of, use_lines, with_use
 from rackline.api.verbs import Entry
@@ -50,8 +50,6 @@ with late:
 @question
 class PriceQuestion(Served, MediaQuestion):
     """What to charge for a deployment: input, output, cached input, cache writes, batch, flex and fast modes?"""
-
-    ask: ClassVar[str] = "price"
 
     layout: MaybeLayout = option(
         "text",
@@ -174,7 +172,7 @@ def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
     one = plan_question_of(
         question,
         output=None if files else question.output,
-        **({"input": _mean_prompt(first)} if plain else {}),
+        **({"input": costs.PromptLengths(from_len=0.0, until_len=first).mean} if plain else {}),
     )
 
     traffic, _ = traffic_of(one, workload.Workload(input_len=1.0, output_len=max(question.output or 2.0, 2.0)))
@@ -188,10 +186,6 @@ def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
             allowed=f"either a utilisation or `{name}`, from which it follows",
         )
     return one
-
-
-def _mean_prompt(until_len: float) -> float:
-    return costs.PromptLengths(from_len=0.0, until_len=until_len).mean
 
 
 def sold_to(

@@ -317,8 +317,13 @@ class Question:
     """
 
     ask: ClassVar[str]
+    """Its command; that of the class where it states none: `InferPricesQuestion` is asked by `infer-prices`."""
     headings: ClassVar[Mapping[str, str]] = {}
     """Headings of `--help` for options of its groups that stand under another one here."""
+
+    def __init_subclass__(cls) -> None:
+        if "ask" not in vars(cls):
+            cls.ask = "-".join(re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Question"))).lower()
 
     def __post_init__(self) -> None:
         """Read each value once, as its option says; nothing is the default."""

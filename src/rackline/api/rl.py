@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, CHIPS, MEMORY_FRACTION, PRECISION, PRICE, OnCluster
@@ -42,8 +42,6 @@ Mode = Literal["sync", "one-step-off", "async"]
 @question
 class RlQuestion(OnCluster):
     """How long does a step of reinforcement learning take, and which split of the chips is fastest?"""
-
-    ask: ClassVar[str] = "rl"
 
     prompts: Whole = whole("prompts of a step", default="64")
     generations: Whole = whole("answers generated for each prompt", default="16")

@@ -14,7 +14,6 @@ from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
-    ClassVar,
     ForwardRef,
     Literal,
     NotRequired,
@@ -288,8 +287,6 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 class SchemaQuestion(Question):
     """What do questions and answers look like as JSON?"""
 
-    ask: ClassVar[str] = "schema"
-
     name: str | None = option("text", "a question, such as plan; all by default", default=None, kw_only=False)
     answers: bool = option("switch", "the schema of answers instead of that of questions", default=False)
 
@@ -306,9 +303,11 @@ def _summary(answer: Answer[SchemaQuestion, dict[str, Any]]) -> str:
 
 
 def _rows(answer: Answer[SchemaQuestion, dict[str, Any]]) -> Iterable[Any]:
-    for name, one in answer.result["$defs"].items():
-        for key, value in one.get("properties", {}).items():
-            yield {"ask": name, "option": key, "help": value.get("description"), "unit": value.get("unit")}
+    return (
+        {"ask": name, "option": key, "help": value.get("description"), "unit": value.get("unit")}
+        for name, one in answer.result["$defs"].items()
+        for key, value in one.get("properties", {}).items()
+    )
 
 
 @asks(

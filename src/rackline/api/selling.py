@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rackline.api.answer import Watch
-from rackline.api.question import Option
 from rackline.api.stacks import Offer, observe_line
 from rackline.errors import InputError
 from rackline.late import late
@@ -18,10 +17,6 @@ with late:
     from rackline.search import candidate, choice
     from rackline.search import space as search_space
     from rackline.serving import workload
-
-
-MOST_MARGIN = 1000.0
-CALIBRATION = Option(kind="object", help="auto, trtllm, vllm, sglang, generic, unit (ideal roofline) or a TOML file")
 
 
 def rent_of(

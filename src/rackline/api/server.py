@@ -1,4 +1,4 @@
-"""The server of `simulate`: its options → a pool of replicas that is ready to run."""
+"""The question and the server of `simulate`: its options → a pool of replicas that is ready to run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from rackline.api.groups import (
 from rackline.api.model_options import DraftQuestion
 from rackline.api.question import (
     MOST_CHIPS,
-    MOST_SECONDS,
     MOST_TOKENS,
     CalibrationLike,
     MaybeLayout,
@@ -56,6 +55,149 @@ with late:
     from rackline.serving import speculative
     from rackline.simulation import metrics
     from rackline.simulation import router as simulation_router
+
+
+RESERVES = ("chunk", "prompt", "final")
+_SERVER, _POOLS, _LIMITS = "Server", "Prefill pool", "Limits and comparisons"
+
+
+@question
+class SimulateQuestion(Traffic, Lifetimes, DraftQuestion):
+    """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
+
+    requests: MaybeWhole = whole(
+        "number of requests; by default the whole trace, or as many as `percentile_precision` takes, 2,000 to 64,000",
+        default=None,
+        maximum=1e8,
+        group=TRAFFIC,
+    )
+    percentile_precision: Number = option(
+        "fraction",
+        "half of the 95 % confidence interval over the percentile, or capacity, at which a run without `requests` ends",
+        default="10%",
+        unit="1",
+        group=TRAFFIC,
+    )
+    use: str | None = shared(USE, default=None, group=TRAFFIC)
+    cache_hit: Number = shared(CACHE_HIT, default="0", group=TRAFFIC)
+    high_priority_share: Number = option(
+        "fraction",
+        "fraction of high-priority requests, for the policy priority",
+        default="0",
+        unit="1",
+        zero=True,
+        group=TRAFFIC,
+    )
+    slo: str | None = option(
+        "text", "latency limits that define goodput, such as ttft=2s,tpot=50ms@p99", default=None, group=_LIMITS
+    )
+    capacity: str | None = option(
+        "text", "find the highest request rate within these latency limits", default=None, group=_LIMITS
+    )
+    compare: Texts = option(
+        "text",
+        "KEY=VALUE of another server for the same requests, such as on=dgx-h200,chips=4; may be repeated",
+        default=None,
+        several=True,
+        repeated=True,
+        group=_LIMITS,
+    )
+    layout: MaybeLayout = option(
+        "text",
+        "parallel layout such as tp=8 or attention_dp=8,ep=8; by default the smallest that fits",
+        default=None,
+        group=_SERVER,
+    )
+    chips: MaybeWhole = shared(CHIPS, default=None)
+    replicas: MaybeWhole = whole(
+        "number of replicas; by default as many as fit on the chips", default=None, group=_SERVER
+    )
+    router: str = option(
+        "text", "request router: round-robin, least-loaded or prefix-aware", default="round-robin", group=_SERVER
+    )
+    policy: str | None = option(
+        "text",
+        "scheduling policy: chunked, prefill-first, decode-first, fcfs, shortest-job, priority or trains; of "
+        "attention-dp ranks that wait for each other's prompts prefill-delayer, prefill-decode-interval, "
+        "prefill-schedule-interval or adp-balance; the stack's by default",
+        default=None,
+        group=_SERVER,
+    )
+    max_batched_tokens: MaybeWhole = whole(
+        "token budget per pass and rank; the stack's by default",
+        default=None,
+        maximum=MOST_TOKENS,
+        group=_SERVER,
+    )
+    max_num_seqs: MaybeWhole = whole(
+        "maximum number of running sequences per rank; the stack's by default", default=None, group=_SERVER
+    )
+    kv_tokens: MaybeWhole = whole(
+        "KV cache capacity per rank, in tokens; by default the memory that weights and buffers leave free",
+        default=None,
+        maximum=MOST_TOKENS,
+        group=CACHE,
+    )
+    block_size: Whole = whole("tokens per KV cache block", default="16", group=CACHE)
+    reserve: str | None = option(
+        "text",
+        "KV cache that must be free for admission: chunk, prompt or final; the policy's by default",
+        default=None,
+        choices=RESERVES,
+        group=CACHE,
+    )
+    prefix_caching: bool = option(
+        "switch", "reuse cached KV blocks of requests that share a prefix", default=False, group=CACHE
+    )
+    swap_bandwidth: MaybeNumber = option(
+        "rate",
+        "bandwidth for swapping preempted sequences to host memory, instead of recomputing them",
+        default=None,
+        unit="B/s",
+        group=CACHE,
+    )
+    prefill_replicas: MaybeWhole = whole(
+        "prefill/decode disaggregation: number of extra replicas that run prefill and hand over the KV cache",
+        default=None,
+        maximum=MOST_CHIPS,
+        group=_POOLS,
+    )
+    prefill_layout: MaybeLayout = option(
+        "text", "layout of the prefill replicas; that of the decode replicas by default", default=None, group=_POOLS
+    )
+    kv_link: Number = option(
+        "rate",
+        "bandwidth of one request's KV transfer between the pools, per chip",
+        default="50GB/s",
+        unit="B/s",
+        group=_POOLS,
+    )
+    speculate: str | None = option(
+        "text",
+        "speculative decoding: draft tokens per step, such as 3, or with the tokens that a step yields, such as 3=2.4",
+        default=None,
+        group=_SERVER,
+    )
+    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
+    stack: str | None = option(
+        "text",
+        "serving stack (scheduler, host and launch overheads), such as vllm or vllm=0.6.3; that of the "
+        "calibration by default",
+        default=None,
+        group=_SERVER,
+    )
+    memory_fraction: MaybeNumber = option(
+        "fraction",
+        "fraction of HBM that the server may use; the stack's by default",
+        default=None,
+        unit="1",
+        group=CACHE,
+    )
+    routing: str | None = shared(ROUTING, default=None)
+    sampling: Sampling = shared(SAMPLING, default="greedy")
+    power_cap: MaybeNumber = shared(POWER_CAP, default=None)
+    price: MaybeNumber = shared(PRICE, default=None)
+    keep_passes: bool = option("switch", "record every pass, for the Chrome trace", default=False, hidden=True)
 
 
 COMPARED = (
@@ -216,14 +358,14 @@ def server_of(
         InputError: options that contradict each other, or more chips than the cluster has.
     """
     simulation_router.router(question.router)
-    system = _with_numbers(question, resolve_on(question, model, cluster, watch))
-    stack = system.stack
-    given = question.layout
+    system = resolve_on(question, model, cluster, watch)
+    stack = replace(system.stack, **question.given("max_batched_tokens", "max_num_seqs"))
+    system = replace(system, stack=stack)
+    given, front = question.layout, question.prefill_layout
     layout = parallel.parse_layout(given, model) if given else _smallest(system, longest, question.block_size, watch)
     deployment = system.deployment(layout)
-    front_given = question.prefill_layout
-    front_layout = parallel.parse_layout(front_given, model) if front_given else layout
-    replicas, front, used = _sizes(question, cluster, layout, front_layout)
+    front_layout = parallel.parse_layout(front, model) if front else layout
+    replicas, ahead, used = _sizes(question, cluster, layout, front_layout)
     cache = _cache(question, deployment, hash_tokens, longest)
     pool = simulation.pool_of(
         deployment,
@@ -237,19 +379,14 @@ def server_of(
         deployment=deployment,
         pool=pool,
         router=question.router,
-        prefill=_prefill(question, replace(deployment, layout=front_layout), layout, front, stack.prefill_pool(), cache)
-        if front
+        prefill=_prefill(question, replace(deployment, layout=front_layout), layout, ahead, stack.prefill_pool(), cache)
+        if ahead
         else None,
-        beyond_s=(stack.prefill_pool() if front else stack).first_token_s,
+        beyond_s=(stack.prefill_pool() if ahead else stack).first_token_s,
         chips=used,
         prefill_chips=front_layout.chips_per_replica,
-        prefill_layout=front_layout if front else None,
+        prefill_layout=front_layout if ahead else None,
     )
-
-
-def _with_numbers(question: SimulateQuestion, system: systems.System) -> systems.System:
-    """The same with the numbers of the stack that were given."""
-    return replace(system, stack=replace(system.stack, **question.given("max_batched_tokens", "max_num_seqs")))
 
 
 def _sizes(
@@ -354,182 +491,9 @@ def _smallest(system: systems.System, longest: int, block_size: int, watch: Watc
 
 def _fewest_chips(found: serving.Capacity) -> parallel.Layout | None:
     """Of the layouts that hold a request, the one on the fewest chips with the most room."""
-    holding = [row for row in found.rows if row.max_concurrency >= 1]
-    if not holding:
-        return None
-    chips = min(row.layout.chips_per_replica for row in holding)
-    return max(
-        (row for row in holding if row.layout.chips_per_replica == chips),
-        key=lambda row: (-row.layout.pp, row.layout.tp, row.max_concurrency),
-    ).layout
-
-
-RESERVES = ("chunk", "prompt", "final")
-_SERVER, _POOLS, _LIMITS = "Server", "Prefill pool", "Limits and comparisons"
-
-
-@question
-class SimulateQuestion(Traffic, Lifetimes, DraftQuestion):
-    """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
-
-    ask: ClassVar[str] = "simulate"
-
-    requests: MaybeWhole = whole(
-        "number of requests; by default the whole trace, or as many as `percentile_precision` takes, 2,000 to 64,000",
+    best = min(
+        (row for row in found.rows if row.max_concurrency >= 1),
+        key=lambda row: (row.layout.chips_per_replica, row.layout.pp, -row.layout.tp, -row.max_concurrency),
         default=None,
-        maximum=1e8,
-        group=TRAFFIC,
     )
-    percentile_precision: Number = option(
-        "fraction",
-        "half of the 95 % confidence interval over the percentile, or capacity, at which a run without `requests` ends",
-        default="10%",
-        unit="1",
-        group=TRAFFIC,
-    )
-    use: str | None = shared(USE, default=None, group=TRAFFIC)
-    cache_hit: Number = shared(CACHE_HIT, default="0", group=TRAFFIC)
-    high_priority_share: Number = option(
-        "fraction",
-        "fraction of high-priority requests, for the policy priority",
-        default="0",
-        unit="1",
-        zero=True,
-        group=TRAFFIC,
-    )
-    slo: str | None = option(
-        "text",
-        "latency limits that define goodput, such as ttft=2s,tpot=50ms@p99",
-        default=None,
-        group=_LIMITS,
-    )
-    capacity: str | None = option(
-        "text", "find the highest request rate within these latency limits", default=None, group=_LIMITS
-    )
-    compare: Texts = option(
-        "text",
-        "KEY=VALUE of another server for the same requests, such as on=dgx-h200,chips=4; may be repeated",
-        default=None,
-        several=True,
-        repeated=True,
-        group=_LIMITS,
-    )
-    layout: MaybeLayout = option(
-        "text",
-        "parallel layout such as tp=8 or attention_dp=8,ep=8; by default the smallest that fits",
-        default=None,
-        group=_SERVER,
-    )
-    chips: MaybeWhole = shared(CHIPS, default=None)
-    replicas: MaybeWhole = whole(
-        "number of replicas; by default as many as fit on the chips", default=None, group=_SERVER
-    )
-    router: str = option(
-        "text",
-        "request router: round-robin, least-loaded or prefix-aware",
-        default="round-robin",
-        group=_SERVER,
-    )
-    policy: str | None = option(
-        "text",
-        "scheduling policy: chunked, prefill-first, decode-first, fcfs, shortest-job, priority or trains; of "
-        "attention-dp ranks that wait for each other's prompts prefill-delayer, prefill-decode-interval, "
-        "prefill-schedule-interval or adp-balance; the stack's by default",
-        default=None,
-        group=_SERVER,
-    )
-    max_batched_tokens: MaybeWhole = whole(
-        "token budget per pass and rank; the stack's by default",
-        default=None,
-        maximum=MOST_TOKENS,
-        group=_SERVER,
-    )
-    max_num_seqs: MaybeWhole = whole(
-        "maximum number of running sequences per rank; the stack's by default", default=None, group=_SERVER
-    )
-    kv_tokens: MaybeWhole = whole(
-        "KV cache capacity per rank, in tokens; by default the memory that weights and buffers leave free",
-        default=None,
-        maximum=MOST_TOKENS,
-        group=CACHE,
-    )
-    block_size: Whole = whole("tokens per KV cache block", default="16", group=CACHE)
-    reserve: str | None = option(
-        "text",
-        "KV cache that must be free for admission: chunk, prompt or final; the policy's by default",
-        default=None,
-        choices=RESERVES,
-        group=CACHE,
-    )
-    prefix_caching: bool = option(
-        "switch", "reuse cached KV blocks of requests that share a prefix", default=False, group=CACHE
-    )
-    tier: Texts = option(
-        "text",
-        "cache tier behind HBM, per rank: NAME=BYTES@RATE[@LATENCY][,ttl=TIME], fastest first, with an expiry of "
-        "its own; may be repeated",
-        default=None,
-        several=True,
-        repeated=True,
-        group=CACHE,
-    )
-    cache_ttl: MaybeNumber = option(
-        "seconds",
-        "time after which an unused block of the prefix cache expires, such as 5min; by default never",
-        default=None,
-        unit="s",
-        maximum=MOST_SECONDS,
-        group=CACHE,
-    )
-    swap_bandwidth: MaybeNumber = option(
-        "rate",
-        "bandwidth for swapping preempted sequences to host memory, instead of recomputing them",
-        default=None,
-        unit="B/s",
-        group=CACHE,
-    )
-    prefill_replicas: MaybeWhole = whole(
-        "prefill/decode disaggregation: number of extra replicas that run prefill and hand over the KV cache",
-        default=None,
-        maximum=MOST_CHIPS,
-        group=_POOLS,
-    )
-    prefill_layout: MaybeLayout = option(
-        "text",
-        "layout of the prefill replicas; that of the decode replicas by default",
-        default=None,
-        group=_POOLS,
-    )
-    kv_link: Number = option(
-        "rate",
-        "bandwidth of one request's KV transfer between the pools, per chip",
-        default="50GB/s",
-        unit="B/s",
-        group=_POOLS,
-    )
-    speculate: str | None = option(
-        "text",
-        "speculative decoding: draft tokens per step, such as 3, or with the tokens that a step yields, such as 3=2.4",
-        default=None,
-        group=_SERVER,
-    )
-    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
-    stack: str | None = option(
-        "text",
-        "serving stack (scheduler, host and launch overheads), such as vllm or vllm=0.6.3; that of the "
-        "calibration by default",
-        default=None,
-        group=_SERVER,
-    )
-    memory_fraction: MaybeNumber = option(
-        "fraction",
-        "fraction of HBM that the server may use; the stack's by default",
-        default=None,
-        unit="1",
-        group=CACHE,
-    )
-    routing: str | None = shared(ROUTING, default=None)
-    sampling: Sampling = shared(SAMPLING, default="greedy")
-    power_cap: MaybeNumber = shared(POWER_CAP, default=None)
-    price: MaybeNumber = shared(PRICE, default=None)
-    keep_passes: bool = option("switch", "record every pass, for the Chrome trace", default=False, hidden=True)
+    return best and best.layout

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.groups import EVICTION, PRICE, RENT, THINK_TIME, OnCluster, Sessions
+from rackline.api.groups import CALIBRATION, EVICTION, MOST_MARGIN, PRICE, RENT, THINK_TIME, OnCluster, Sessions
 from rackline.api.question import (
     MOST_SECONDS,
     CalibrationLike,
@@ -26,7 +26,7 @@ from rackline.api.question import (
     tokens,
 )
 from rackline.api.resolve import check_context, resolve
-from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
+from rackline.api.selling import costs_of, rent_of
 from rackline.api.traffic import repeating_of, reuse_in, sessions_of
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -50,7 +50,6 @@ _TRAFFIC = "Traffic that repeats"
 class TiersQuestion(Sessions, OnCluster):
     """Where to keep the KV cache of a prompt: chip memory, host memory, CXL, flash, disk, or compute it again?"""
 
-    ask: ClassVar[str] = "tiers"
     headings = dict.fromkeys(options(Sessions), _TRAFFIC)
 
     prompt: Number = tokens("prompt tokens of the cache entry, such as 8k; for traffic, its mean prompt", default="8k")

@@ -47,8 +47,6 @@ LoraTargets = Literal["all", "attention", "qkv"]
 class TrainQuestion(OnCluster):
     """What layout, step time, memory, days and dollars does a training run have?"""
 
-    ask: ClassVar[str] = "train"
-
     global_batch: Number = option(
         "count",
         "global batch size in tokens, such as 16M; adjusted by up to 6 % to divide evenly over replicas",

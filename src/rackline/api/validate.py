@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, get_args
 
@@ -33,7 +33,6 @@ with late:
     from rackline.bands import bands
     from rackline.report import figure
     from rackline.validation import ablation as validation_ablation
-    from rackline.validation import cases as validation_cases
     from rackline.validation import (
         coverage,
         importers,
@@ -52,6 +51,7 @@ with late:
 LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half", "source"]
 Format = Literal["vllm", "genai-perf", "aiperf", "inferencex", "inference-perf", "guidellm"]
 _IMPORT = "Only with --import"
+_MOST_WARNINGS = 20
 
 
 def _imported(help_text: str, *, default: None = None) -> Any:
@@ -61,8 +61,6 @@ def _imported(help_text: str, *, default: None = None) -> Any:
 @question
 class ValidateQuestion(Question):
     """How far off are the predictions of measured cases, by metric, model, chip, stack and precision?"""
-
-    ask: ClassVar[str] = "validate"
 
     files: Texts = option(
         "text",
@@ -127,9 +125,6 @@ class ValidateQuestion(Question):
     input_len: MaybeNumber = tokens("mean prompt tokens, if the file does not say", default=None, group=_IMPORT)
     output_len: MaybeNumber = tokens("mean output tokens, if the file does not say", default=None, group=_IMPORT)
     concurrency: MaybeWhole = whole("concurrent requests, if the file does not say", default=None, group=_IMPORT)
-
-
-_MOST_WARNINGS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,7 +450,10 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
     if question.ablation:
         if question.refit is not None:
             raise InputError(what="ablation", given="with other refits", allowed="`ablation` alone")
-        return _ablation(files, question.calibration, watch)
+        with watch.counting("refitting without each effect", "fitted without") as done:
+            cases = validation.read_cases(files)
+            effects = validation_ablation.ablation(cases, calibration=question.calibration, done=done)
+        return Ablation(effects=tuple(effects))
     if question.refit is not None:
         return _refit(files, question.refit, question.calibration, watch)
 
@@ -468,17 +466,7 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
 def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: Format) -> Imported:
     target = None if question.output is None else Path(question.output)
     check_outputs({"output": target}, {f"files {name}": name for name in files})
-    given = importers.Given(
-        model=question.model,
-        chip=question.chip,
-        num_chips=question.num_chips,
-        layout=question.layout,
-        precision=question.precision,
-        stack=question.stack,
-        input_len=question.input_len,
-        output_len=question.output_len,
-        concurrency=question.concurrency,
-    )
+    given = importers.Given(**{field.name: getattr(question, field.name) for field in fields(importers.Given)})
     lines = importers.import_results(files, import_format, given)
     if target is not None:
         write_text(target, lines, what="output")
@@ -488,31 +476,18 @@ def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: F
 def _refit(
     files: tuple[str, ...], by: LeftOut, calibration: str, watch: Watch
 ) -> validation_refit.Refit | train_fit.TrainRefit:
-    """Leave each one out in turn."""
+    """Leave each one out in turn; of training cases each source, model family or chip."""
     cases = validation.read_cases(files)
-    if all(case.kind == "train" for case in cases.cases):
-        return _refit_training(cases, by, watch)
-    if by == "source":
-        raise InputError(what="refit", given=by, allowed="model, chip, stack, version, laboratory or half")
     with watch.counting(f"refitting without each {by}", "fitted without") as done:
-        return validation_refit.refit(cases, by, calibration=calibration, done=done)
-
-
-def _refit_training(cases: validation_cases.CaseSet, by: LeftOut, watch: Watch) -> train_fit.TrainRefit:
-    """Leave each source, model family or chip of training cases out in turn."""
-    if by in ("stack", "version", "half", "laboratory"):
-        raise InputError(what="refit", given=by, allowed="source, model or chip for training cases", nearest="source")
-    with watch.counting(f"refitting without each {by}", "fitted without") as done:
-        return train_fit.refit_training(cases, by, done=done)
-
-
-def _ablation(files: tuple[str, ...], calibration: str, watch: Watch) -> Ablation:
-    with watch.counting("refitting without each effect", "fitted without") as done:
-        return Ablation(
-            effects=tuple(
-                validation_ablation.ablation(validation.read_cases(files), calibration=calibration, done=done)
+        if any(case.kind != "train" for case in cases.cases):
+            if by == "source":
+                raise InputError(what="refit", given=by, allowed="model, chip, stack, version, laboratory or half")
+            return validation_refit.refit(cases, by, calibration=calibration, done=done)
+        if by in ("stack", "version", "half", "laboratory"):
+            raise InputError(
+                what="refit", given=by, allowed="source, model or chip for training cases", nearest="source"
             )
-        )
+        return train_fit.refit_training(cases, by, done=done)
 
 
 def _write_stacks(files: tuple[str, ...], folder: str, watch: Watch) -> StacksWritten:
@@ -523,4 +498,4 @@ def _write_stacks(files: tuple[str, ...], folder: str, watch: Watch) -> StacksWr
     with watch.moving("fitting the training parameters"):
         stacks = train_fit.fitted_stacks(validation.read_cases(files))
     written, failed = train_fit.write_stacks(stacks, target)
-    return StacksWritten(files=tuple(str(path) for path in written), not_written=tuple(failed))
+    return StacksWritten(files=tuple(map(str, written)), not_written=tuple(failed))
