@@ -30,7 +30,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shown = re.findall(r"^```diff\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert [one.count("+++ ") for one in shown] == [1, 1]  # a question and an option: a file each
     for one in shown:
-        subprocess.run(["git", "apply", "--unidiff-zero", "-"], input=one, text=True, check=True, cwd=folder)
+        subprocess.run(["git", "apply", "-"], input=one, text=True, check=True, cwd=folder)
     assert (folder / "src" / "rackline" / "api" / "kv.py").is_file()
     return folder / "src"
 

@@ -90,9 +90,7 @@ def _text(answer: Answer[AskQuestion, Answers], width: int) -> Iterable[Any]:
 
 def _outcome(one: Asked) -> tuple[str, bool]:
     """What is shown of an answer, and whether it is one."""
-    if one.answer is None:
-        return one.error, False
-    return one.answer.verb.summary(one.answer), True
+    return (one.error, False) if one.answer is None else (one.answer.verb.summary(one.answer), True)
 
 
 def _words(question: Mapping[str, Any]) -> str:

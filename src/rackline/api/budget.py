@@ -390,10 +390,9 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
 
 
 def _mfu(question: BudgetQuestion) -> scaling.PhaseMfu:
-    pretrain = question.mfu
-    usual = USE_OVER_PRETRAIN_MFU * pretrain
+    usual = USE_OVER_PRETRAIN_MFU * question.mfu
     return scaling.PhaseMfu(
-        pretrain=pretrain,
+        pretrain=question.mfu,
         rl=question.rl_mfu or usual,
         inference=question.serve_mfu or usual,
     )

@@ -137,8 +137,7 @@ def _chips_data(answer: Answer[ChipsQuestion, Chips]) -> hardware.ChipRecord | C
 
 
 def _chips_summary(answer: Answer[ChipsQuestion, Chips]) -> str:
-    found = answer.result
-    return _counted([one.name for one in found.chips] or [one.chip for one in found.ridges], "chips")
+    return _counted([one.name for one in answer.result.chips] or [one.chip for one in answer.result.ridges], "chips")
 
 
 def _counted(names: Sequence[str], what: str) -> str:

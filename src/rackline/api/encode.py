@@ -102,9 +102,8 @@ def encode(question: EncodeQuestion, watch: Watch) -> prefix_report.Encoding:
 
     prompt = round(question.prompt) + media.tokens
     check_context(model, prompt, watch)
-    given = question.layout
-    if given is not None:
-        layout = parallel.parse_layout(given, model)
+    if question.layout is not None:
+        layout = parallel.parse_layout(question.layout, model)
     else:
         rows = serving.capacity(
             model,

@@ -176,10 +176,9 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     check_context(model, max(context_len, new_tokens), watch)
 
     asked = _Pass(sequences=sequences, context_len=context_len, new_tokens=new_tokens)
-    given = question.layout
     server = system.server(max(float(system.stack.max_batched_tokens), new_tokens))
-    if given is not None:
-        layout, how = parallel.parse_layout(given, model), "given"
+    if question.layout is not None:
+        layout, how = parallel.parse_layout(question.layout, model), "given"
     else:
         with watch.moving("searching for the smallest layout that fits"):
             layout, how = asked.smallest(system, server)

@@ -85,9 +85,10 @@ def _text(answer: Answer[MeasureQuestion, MachineFile], width: int) -> Iterable[
 
 
 def _summary(answer: Answer[MeasureQuestion, MachineFile]) -> str:
-    found = answer.result.measured.held_out
     errors = ", ".join(
-        f"{kind} {one.median_abs_error:.0%}" for kind, one in found.items() if one.median_abs_error is not None
+        f"{kind} {one.median_abs_error:.0%}"
+        for kind, one in answer.result.measured.held_out.items()
+        if one.median_abs_error is not None
     )
     return f"{answer.result.file}: median error of what was not fitted: {errors}"
 

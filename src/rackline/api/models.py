@@ -125,9 +125,7 @@ def _data(answer: Answer[ModelsQuestion, Models]) -> ModelChecked | ModelList | 
             ]
         }
     rows = [catalogue_report.ModelShown(record=record, model=model) for record, model in found.models]
-    if question.name is None:
-        return {"models": rows}
-    return ModelChecked(shown=rows[0], checkpoint=found.check)
+    return {"models": rows} if question.name is None else ModelChecked(shown=rows[0], checkpoint=found.check)
 
 
 def _summary(answer: Answer[ModelsQuestion, Models]) -> str:
@@ -141,10 +139,9 @@ def _summary(answer: Answer[ModelsQuestion, Models]) -> str:
 
 
 def _rows(answer: Answer[ModelsQuestion, Models]) -> Iterable[Any]:
-    found = answer.result
-    return found.caches or [
+    return answer.result.caches or [
         {"name": model.name, "total_params": model.total_params, "active_params": model.active_params}
-        for _, model in found.models
+        for _, model in answer.result.models
     ]
 
 

@@ -414,14 +414,13 @@ def _cache(
     """The KV cache of both pools."""
     block_size = question.block_size
     size = memory.kv_size(deployment.model, deployment.layout, deployment.precision)
-    tiers = question.tier
     return simulation.CacheConfig(
         block_size=block_size,
         longest=longest,
         reserve=next((known for known in RESERVES if known == question.reserve), None),
-        prefix_caching=question.prefix_caching or bool(tiers) or question.cache_ttl is not None,
+        prefix_caching=question.prefix_caching or bool(question.tier) or question.cache_ttl is not None,
         hash_tokens=hash_tokens,
-        tiers=tiers_of(tiers, float(size.in_tokens(block_size)[0])),
+        tiers=tiers_of(question.tier, float(size.in_tokens(block_size)[0])),
         cache_rules=cache_rules_of(question),
         swap_bytes_per_s=question.swap_bandwidth or 0.0,
     )
@@ -436,14 +435,13 @@ def _prefill(
     cache: simulation.CacheConfig,
 ) -> simulation.Handover:
     """The prefill pool, and its KV cache transfer."""
-    link = question.kv_link
     size = memory.kv_size(deployment.model, layout, deployment.precision)
     grown = float(size.bytes_per_token)
     hop_s = 0.0 if deployment.calibration.is_unit else deployment.cluster.levels[-1].latency_s
     return simulation.Handover(
         pool=simulation.pool_of(deployment, stack, cache=cache, policy_name=question.policy, replicas=replicas),
-        tokens_per_s=link / grown if grown else inf,
-        latency_s=hop_s + float(size.fixed_bytes) / link,
+        tokens_per_s=question.kv_link / grown if grown else inf,
+        latency_s=hop_s + float(size.fixed_bytes) / question.kv_link,
     )
 
 

@@ -164,8 +164,10 @@ def _settled(
     estimate = _cost(asked, known.best, known.engines.reason)
     if known.best is None:
         return estimate
-    chip = asked.system.cluster.chip
-    kinds = [weighing.errors_of(estimate.stack, asked.system.model, chip, pools=pools) for pools in (False, True)]
+    kinds = [
+        weighing.errors_of(estimate.stack, asked.system.model, asked.system.cluster.chip, pools=pools)
+        for pools in (False, True)
+    ]
     below = min((other.beats_from(estimate.stack, kinds) for other in costs), default=math.inf)
     if estimate.cost < below:
         return None

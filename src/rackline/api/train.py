@@ -165,11 +165,10 @@ def _timeline(plan: search_train.TrainPlan) -> schedules.Timeline | None:
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
-    plan = answer.result
     one = next(iter(_measured(answer)), None)
     band, of = (None, "") if one is None else ((one.low, one.high), f"{one.group}, {one.num_cases} cases")
     yield train_report.train_report(
-        plan, band=band, band_of=of, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(plan)
+        answer.result, band=band, band_of=of, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(answer.result)
     )
 
 
@@ -310,14 +309,13 @@ def train(question: TrainQuestion, watch: Watch) -> search_train.TrainPlan:
         lora_targets=question.lora_targets,
         packed_len=question.packed or 0.0,
     )
-    layout = question.layout
     with watch.moving("searching layouts, micro-batches, schedules and recomputation"):
         return search_train.train_plan(
             system,
             tokens=question.tokens,
             pue=question.pue,
             asked_batch_tokens=asked,
-            fixed=runs.parse_train_layout(layout) if layout else {},
+            fixed=runs.parse_train_layout(question.layout) if question.layout else {},
             schedules=question.schedule,
             recompute=question.recompute,
         )

@@ -291,8 +291,9 @@ def _write_docs(answer: Answered, path: Path) -> None:
     elif isinstance(found, validation_refit.Refit):
         refit_report.write_refit_docs(found, path)
         if found.by in ("model", "laboratory"):
-            files = answer.question.files
-            coverage.write_coverage_docs(held_out_scores(found, files, answer.question.calibration), found.by, path)
+            coverage.write_coverage_docs(
+                held_out_scores(found, answer.question.files, answer.question.calibration), found.by, path
+            )
     elif isinstance(found, train_fit.TrainRefit):
         refit_report.write_train_refit_docs(found, path)
     elif not isinstance(found, Validated):
