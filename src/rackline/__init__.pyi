@@ -11,7 +11,7 @@ from rackline.api.catalogue import new as new
 from rackline.api.compare import compare as compare
 from rackline.api.encode import encode as encode
 from rackline.api.explain import explain as explain
-from rackline.api.explain import fit as fit
+from rackline.api.fit import fit as fit
 from rackline.api.infer_prices import infer_prices as infer_prices
 from rackline.api.lecture import experiment as experiment
 from rackline.api.lecture import lecture as lecture

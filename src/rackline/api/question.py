@@ -1,7 +1,6 @@
 """A question is data: a frozen dataclass whose fields are its options, made from keywords, texts or JSON.
 
-An option says its help, unit, bounds and flag, how its text is read and how its value is written. The command line, the
-keyword arguments, files of questions, JSON Schema and addresses are all made from it.
+An option says its help, unit, bounds and flag, and how its text is read and written: all doors are made from it.
 """
 
 from __future__ import annotations
@@ -317,7 +316,7 @@ class Question:
     """
 
     ask: ClassVar[str]
-    """Its command; that of the class where it states none: `InferPricesQuestion` is asked by `infer-prices`."""
+    """Its command; from the name of the class where it states none: `InferPricesQuestion`, `infer-prices`."""
     headings: ClassVar[Mapping[str, str]] = {}
     """Headings of `--help` for options of its groups that stand under another one here."""
 
@@ -455,7 +454,7 @@ def command_of(question: Question) -> str:
     """The command that asks the same.
 
     Example:
-        >>> from rackline.api.explain import FitQuestion
+        >>> from rackline.api.fit import FitQuestion
         >>> command_of(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
         'rackline fit llama-3.1-8b --on dgx-h100 --context 32000'
     """
@@ -477,7 +476,7 @@ def python_of(question: Question) -> str:
     """The call that asks the same, where `rl` is `rackline`.
 
     Example:
-        >>> from rackline.api.explain import FitQuestion
+        >>> from rackline.api.fit import FitQuestion
         >>> python_of(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
         "rl.fit('llama-3.1-8b', on='dgx-h100', context=32000)"
     """
