@@ -480,10 +480,9 @@ def python_of(question: Question) -> str:
         >>> python_of(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
         "rl.fit('llama-3.1-8b', on='dgx-h100', context=32000)"
     """
-    known, given = options(type(question)), question.changed()
-    words = ("" if known[name].positional else f"{name}=" for name in given)
-    values = (f"{word}{_python(value)}" for word, value in zip(words, given.values(), strict=True))
-    return f"rl.{entries()[question.ask].function}({', '.join(values)})"
+    flags = {name: "" if one.positional else f"{name}=" for name, one in options(type(question)).items()}
+    words = (f"{flags[name]}{_python(value)}" for name, value in question.changed().items())
+    return f"rl.{entries()[question.ask].function}({', '.join(words)})"
 
 
 def _plain(value: Any) -> Any:

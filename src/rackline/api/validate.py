@@ -309,11 +309,9 @@ def _write_bands(answer: Answered, path: Path) -> None:
     files, found = answer.question.files, answer.result
     if not isinstance(found, Validated | validation_refit.Refit):
         raise InputError(what="write_bands", given=str(path), allowed="only for served cases")
-    scores = (
-        held_out_scores(found, files, answer.question.calibration)
-        if isinstance(found, validation_refit.Refit)
-        else found.board.scores
-    )
+    scores = found.board.scores
+    if isinstance(found, validation_refit.Refit):
+        scores = held_out_scores(found, files, answer.question.calibration)
     write_text(path, bands.to_toml(coverage.make_bands(scores), files), what="write_bands")
 
 
@@ -497,6 +495,5 @@ def _write_stacks(files: tuple[str, ...], folder: str, watch: Watch) -> StacksWr
     if not target.is_dir():
         raise InputError(what="write_stacks", given=folder, allowed="a folder that exists")
     with watch.moving("fitting the training parameters"):
-        stacks = train_fit.fitted_stacks(validation.read_cases(files))
-    written, failed = train_fit.write_stacks(stacks, target)
+        written, failed = train_fit.write_stacks(train_fit.fitted_stacks(validation.read_cases(files)), target)
     return StacksWritten(files=tuple(map(str, written)), not_written=tuple(failed))
