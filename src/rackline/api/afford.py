@@ -11,10 +11,8 @@ from rich.text import Text
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import ModelQuestion, Planned
-from rackline.api.option import MaybeNumber, MaybeWhole, Texts, option, whole
-from rackline.api.plan import searched
 from rackline.api.plan_parts import plan_inputs, plan_question_of
-from rackline.api.question import question
+from rackline.api.question import MaybeNumber, MaybeWhole, Texts, option, question, whole
 from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -355,7 +353,7 @@ def _offer(question: AffordQuestion, model: str, on: str, wanted: bought.Wanted)
     nobody = dict.fromkeys(("users", "requests", "think_time", "peak_over_mean"))
     asked, use = with_use(plan_question_of(question, model=model, on=on, **nobody))
     given = plan_inputs(asked, Watch())
-    found = searched(given)
+    found = given.plan()
     offer = Offer(
         model=found.system.model.name,
         cluster=found.system.cluster.name,

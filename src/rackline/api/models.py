@@ -10,8 +10,7 @@ from rackline.api.answer import Answer, Watch, asks
 from rackline.api.catalogue import overrides_of, refuse_settings, set_option
 from rackline.api.groups import ModelQuestion
 from rackline.api.model_options import adapter_of_folder, adapter_of_repository
-from rackline.api.option import Settings, option
-from rackline.api.question import question
+from rackline.api.question import Settings, option, question
 from rackline.api.resolve import Lookup, lookup_of
 from rackline.api.verbs import Entry
 from rackline.errors import HubError, InputError
@@ -31,8 +30,6 @@ CONTEXTS = (32_000, 128_000)
 @question
 class ModelsQuestion(ModelQuestion):
     """Which models are known: parameters by kind, FLOP of a token against context, KV cache of a token?"""
-
-    ask: ClassVar[str] = "models"
 
     name: str | None = option(
         "text",
@@ -128,9 +125,7 @@ def _data(answer: Answer[ModelsQuestion, Models]) -> ModelChecked | ModelList | 
             ]
         }
     rows = [catalogue_report.ModelShown(record=record, model=model) for record, model in found.models]
-    if question.name is None:
-        return {"models": rows}
-    return ModelChecked(shown=rows[0], checkpoint=found.check)
+    return {"models": rows} if question.name is None else ModelChecked(shown=rows[0], checkpoint=found.check)
 
 
 def _summary(answer: Answer[ModelsQuestion, Models]) -> str:
@@ -144,10 +139,9 @@ def _summary(answer: Answer[ModelsQuestion, Models]) -> str:
 
 
 def _rows(answer: Answer[ModelsQuestion, Models]) -> Iterable[Any]:
-    found = answer.result
-    return found.caches or [
+    return answer.result.caches or [
         {"name": model.name, "total_params": model.total_params, "active_params": model.active_params}
-        for _, model in found.models
+        for _, model in answer.result.models
     ]
 
 
@@ -209,15 +203,16 @@ def _found(name: str, lookup: Lookup) -> tuple[arch.FoundModel, hub.Adapter | No
             if adapter is None:
                 raise
     if not adapter.base:
-        allowed = "an adapter whose adapter_config.json names its base_model_name_or_path"
-        raise InputError(what="name", given=name, allowed=allowed)
+        raise InputError(
+            what="name", given=name, allowed="an adapter whose adapter_config.json names its base_model_name_or_path"
+        )
     return lookup.find(adapter.base, headers=True), adapter
 
 
 def _caches(chosen: Iterable[str], question: ModelsQuestion, lookup: Lookup) -> tuple[curve.CacheOfModel, ...]:
+    where = hardware.chip(question.on)
     from rackline.parallel.precision import storage_bytes
 
-    where = hardware.chip(question.on)
     types = {name: storage_bytes(name) for name in ("bf16", "fp8")}
     return tuple(
         curve.cache_of_model(lookup.model(each), where, dtype=question.dtype, kv_types=types, contexts=CONTEXTS)

@@ -16,7 +16,7 @@ from rackline.arch.kinds.mla import MultiHeadLatentAttention
 from rackline.arch.kinds.recurrent import GatedDeltaAttention
 from rackline.arch.model import LayerGroup, Model
 from rackline.arch.products import AdaptedModule, AppliedAdapter, DenseFfn, Dim, MoeFfn
-from rackline.errors import ConfigError, nearest_names
+from rackline.errors import ConfigError, nearest_name
 
 if TYPE_CHECKING:
     from rackline.hub import Adapter
@@ -47,12 +47,11 @@ def apply_adapter(model: Model, adapter: Adapter) -> Model:
     short = [module.name.rpartition(".")[2] for module in known]
     missing = [target for target in adapter.targets if not _matches_any(target, known, fused)]
     if missing or not found:
-        near = nearest_names(missing[0] if missing else "", short, 1)
         raise ConfigError(
             what="target_modules",
             given=", ".join(missing) or ", ".join(adapter.targets),
             allowed=f"modules of {model.name}: {', '.join(dict.fromkeys(short))}, or all-linear",
-            nearest=near[0] if near else None,
+            nearest=nearest_name(missing[0] if missing else "", short),
             where=adapter.where,
         )
     if adapter.layers is not None:

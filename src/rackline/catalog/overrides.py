@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rackline.catalog.base import SourcedRecord
-from rackline.errors import CatalogError, UnitError, nearest_names
+from rackline.errors import CatalogError, UnitError, nearest_name
 from rackline.units import parse_number_for_key
 
 _FIXED = frozenset({"name", "aliases", "full_name", "sources"})
@@ -52,12 +52,11 @@ def apply_overrides(
     result = data
     for key, value in overrides.items():
         if key not in allowed:
-            near = nearest_names(key, allowed, 1)
             raise CatalogError(
                 what="override",
                 given=key,
                 allowed=f"a key of {data.get('name', 'the record')}",
-                nearest=near[0] if near else None,
+                nearest=nearest_name(key, allowed),
             )
         result = cast("dict[str, Any]", _replaced(result, key.split("."), _value(model, data, key, value)))
     source = {"fields": tuple(overrides), "kind": "assumed", "citation": "set by the user (--set)"}

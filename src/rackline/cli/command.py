@@ -14,8 +14,7 @@ from typing import Annotated, Any, assert_never, cast
 from cyclopts import Group, Parameter
 
 from rackline.api.answer import Answer, Computed, Counted, Served, SideFile, Verb, Verbatim, Watch, answer_of, find_verb
-from rackline.api.option import Option
-from rackline.api.question import Question, flag_of, options, written_defaults
+from rackline.api.question import Option, Question, flag_of, options, written_defaults
 from rackline.cli.screen import (
     FailedCheckError,
     asked,

@@ -14,7 +14,7 @@ from rackline.catalog import resolve_beside, settable_keys
 from rackline.catalog.base import Count, NonNegative, Positive, SourcedRecord, Text
 from rackline.catalog.load import Reader
 from rackline.catalog.objects import CatalogueObject, from_record, named, not_in_files, schema_of, stated, written_as
-from rackline.errors import CatalogError, InputError, LayoutError, nearest_names
+from rackline.errors import CatalogError, InputError, LayoutError, nearest_name
 from rackline.hardware.chip import RENT_KINDS, Chip, chip_from_record, chip_record
 
 HOST_W_PER_CHIP = 200.0
@@ -258,12 +258,11 @@ def cluster(name: str, overrides: Mapping[str, object] | None = None) -> Cluster
     chip_keys = settable_keys(bare_chip)
     for key in of_chip:
         if key not in chip_keys:
-            near = nearest_names(key, [*cluster_keys, *chip_keys], 1)
             raise CatalogError(
                 what="override",
                 given=key,
                 allowed=f"a key of the cluster {plain.name} or of its chip {bare_chip.name}",
-                nearest=near[0] if near else None,
+                nearest=nearest_name(key, [*cluster_keys, *chip_keys]),
             )
     made_of = chip_record(chip_name, overrides=of_chip) if of_chip else bare_chip
     found = cluster_from_record(record, chip_from_record(made_of))

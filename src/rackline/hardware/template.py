@@ -20,7 +20,7 @@ from rackline.catalog import ModelRecord, PriceSheetRecord
 from rackline.catalog.base import SourcedRecord
 from rackline.catalog.index import SINGULAR, Kind, file_of, find, names
 from rackline.catalog.overrides import inner_models
-from rackline.errors import InputError, UnknownNameError, nearest_names
+from rackline.errors import InputError, UnknownNameError, nearest_name
 from rackline.hardware.chip import ChipRecord
 from rackline.hardware.fabric import ClusterRecord
 from rackline.hardware.memory import MemoryTierRecord
@@ -76,8 +76,7 @@ def template(kind: str, name: str, like: str | None = None) -> Template:
         'h100-sxm'
     """
     if kind not in KINDS:
-        near = nearest_names(kind, KINDS, 1)
-        raise InputError(what="kind", given=kind, allowed=", ".join(KINDS), nearest=near[0] if near else None)
+        raise InputError(what="kind", given=kind, allowed=", ".join(KINDS), nearest=nearest_name(kind, KINDS))
     if not _NAME.match(name):
         fixed = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("._-")[:100]
         raise InputError(

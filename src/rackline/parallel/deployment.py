@@ -9,7 +9,7 @@ from typing import Any, ClassVar, assert_never
 import numpy as np
 
 from rackline.arch import AggregateModel, AnyModel, Model, media_of
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.hardware import Cluster
 from rackline.parallel.adapters import adapter_rows
 from rackline.parallel.blocks import attention_rows, ends_rows, ffn_rows
@@ -92,12 +92,11 @@ def parse_routing(text: str) -> Routing:
     name, equals, skew = words.strip().partition("=")
     law = known.get(name.strip().replace("_", "-"))
     if law is None or ((equals or plus) and law not in POPULAR):
-        near = nearest_names(name.strip(), known, 1)
         raise InputError(
             what="routing",
             given=text,
             allowed="balanced, uniform, log-normal[=SPREAD][+COPIES] or power-law=EXPONENT[+COPIES]",
-            nearest=near[0] if near else None,
+            nearest=nearest_name(name.strip(), known),
         )
     exponent, spread = 0.0, None
     match law:

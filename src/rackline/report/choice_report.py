@@ -22,7 +22,7 @@ from rackline.search.served import Latency
 from rackline.serving.fleet import Fleet, Interactive
 from rackline.simulation.statistics import Interval
 from rackline.system import Constraints, LimitRisk, Risk
-from rackline.system.demand import LEAST_CHANCE
+from rackline.system.system import LEAST_CHANCE
 from rackline.units import format_count, format_seconds, format_usd, format_watts
 
 BASIS: dict[Basis, str] = {

@@ -17,7 +17,7 @@ from rackline.serving.curve import (
     mode_at_speed,
     static_batch,
 )
-from rackline.serving.open_loop import open_loop
+from rackline.serving.open_loop import Population, open_loop
 from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.serving.steady import Engine, SteadyState, steady_state
 from rackline.serving.workload import PLAIN, Mode, Speculation, Workload, expected_tokens, usual_speculation
@@ -32,6 +32,7 @@ __all__ = [
     "Engine",
     "Mode",
     "ModeChoice",
+    "Population",
     "Speculation",
     "Stack",
     "StaticBatch",

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from rackline.api.answer import find_verb
-from rackline.api.option import Option
-from rackline.api.question import options, written_defaults
+from rackline.api.question import Option, options, written_defaults
 from rackline.api.verbs import entries
 from rackline.errors import InputError, UnitError, nearest_name
 from rackline.files import parse_json, read_text

@@ -9,8 +9,7 @@ from functools import cache
 from typing import Any, assert_never, cast
 
 from rackline.api.answer import answer_of, find_verb
-from rackline.api.option import Option
-from rackline.api.question import options
+from rackline.api.question import Option, options
 from rackline.api.schema import answer_schemas
 from rackline.api.verbs import entries
 from rackline.errors import InputError, RacklineError, nearest_name

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.option import Texts, Whole, option, whole
-from rackline.api.question import Question, question
+from rackline.api.question import Question, Texts, Whole, option, question, whole
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, nearest_name
 from rackline.late import late

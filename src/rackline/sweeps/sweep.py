@@ -12,8 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.option import MaybeWhole, Number, option, whole
-from rackline.api.question import Question, question
+from rackline.api.question import MaybeWhole, Number, Question, option, question, whole
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.extras import load_optional

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rackline.errors import UnknownNameError, nearest_names
+from rackline.errors import UnknownNameError, nearest_name
 from rackline.serving.alignment import Alignment
 from rackline.serving.workload import Admission
 from rackline.simulation.requests import RequestLog
@@ -89,8 +89,7 @@ def found_in(package: str, paths: Iterable[str], what: str, name: str) -> Any:
     known = names_in(paths)
     wanted = name.strip().lower().replace("_", "-")
     if wanted not in known:
-        near = nearest_names(wanted, known, 1)
-        raise UnknownNameError(what=what, given=name, allowed=", ".join(known), nearest=near[0] if near else None)
+        raise UnknownNameError(what=what, given=name, allowed=", ".join(known), nearest=nearest_name(wanted, known))
     return getattr(importlib.import_module(f"{package}.{wanted.replace('-', '_')}"), what.upper())
 
 
