@@ -16,7 +16,7 @@ from rackline.files import check_outputs, write_text
 from rackline.late import late
 
 with late:
-    from rackline.hardware import template
+    from rackline.hardware import chip_check
 
 
 THINGS = ("chip", "cluster", "model", "memory", "prices")
@@ -105,7 +105,7 @@ def new(question: NewQuestion, watch: Watch) -> Written:
         <chips: my-chip>
         >>> Path("my-chip.toml").unlink()
     """
-    found: template.Template = template.template(question.kind, question.name, question.like)
+    found: chip_check.Template = chip_check.template(question.kind, question.name, question.like)
     target = Path(question.output or f"{found.name}.toml")
     if target.suffix != ".toml":
         raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")

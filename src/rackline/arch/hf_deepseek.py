@@ -67,27 +67,25 @@ def first_dense(c: HfConfig) -> int:
 
 def deepseek_v3(c: HfConfig) -> Table:
     """Latent attention, leading dense layers, then mixtures with shared experts."""
+    mtp = c.count("num_nextn_predict_layers", default=0, minimum=0)
+    return {**_latent_mixture(c, corrected=True), "mtp_layers": mtp}
+
+
+def _latent_mixture(c: HfConfig, *, corrected: bool) -> Table:
     return {
         **stack(c),
         "attention": latent_attention(c),
         "ffn": ffn(c, c.count("intermediate_size")),
-        "moe": {**routed_experts(c), "first_dense_layers": first_dense(c)},
-        "mtp_layers": c.count("num_nextn_predict_layers", default=0, minimum=0),
+        "moe": {**routed_experts(c, corrected=corrected), "first_dense_layers": first_dense(c)},
     }
 
 
 def deepseek_v2(c: HfConfig) -> Table:
     """Latent attention with experts that an auxiliary loss balances; without experts a dense stack."""
     c.leave("seq_aux", "aux_loss_alpha")
-    if c.optional("n_routed_experts", minimum=0):
-        c = c.with_defaults({"first_k_dense_replace": 0})
-        return {
-            **stack(c),
-            "attention": latent_attention(c),
-            "ffn": ffn(c, c.count("intermediate_size")),
-            "moe": {**routed_experts(c, corrected=False), "first_dense_layers": first_dense(c)},
-        }
-    return latent_dense(c)
+    if not c.optional("n_routed_experts", minimum=0):
+        return latent_dense(c)
+    return _latent_mixture(c.with_defaults({"first_k_dense_replace": 0}), corrected=False)
 
 
 def latent_dense(c: HfConfig) -> Table:
@@ -220,8 +218,7 @@ def deepseek_v4(c: HfConfig) -> Table:
         or not all(isinstance(r, int) and not isinstance(r, bool) and 0 <= r <= 65536 for r in ratios)  # pyright: ignore[reportUnknownVariableType]
     ):
         raise c.fail("compress_ratios", f"a list of at least {layers} whole numbers from 0")
-    if c.flag("attention_bias", default=False):
-        raise c.fail("attention_bias", "false")
+    c.must_be_off("attention_bias")
     if c.count("num_key_value_heads", default=1) != 1:
         raise c.fail("num_key_value_heads", "1")
     base: Table = {
@@ -239,7 +236,7 @@ def deepseek_v4(c: HfConfig) -> Table:
         "index_head_dim": c.count("index_head_dim"),
     }
 
-    sources, choosers = _layers_of(c, "kv_source_layer_ids"), _layers_of(c, "index_source_layer_ids")
+    sources, choosers = c.layer_numbers("kv_source_layer_ids"), c.layer_numbers("index_source_layer_ids")
     shown = {"top_k": picked["top_k"]}
 
     def attention(index: int) -> Table:
@@ -273,14 +270,6 @@ _V41_DROPPED = {
     "layers for multi-token prediction are taken as the last layer": "dspark_",
 }
 """What the reader leaves out of DeepSeek-V4.1, by the beginnings of keys."""
-
-
-def _layers_of(c: HfConfig, key: str) -> frozenset[int]:
-    """Layer numbers of a list; empty where there is none."""
-    value: object = c.values.get(key) or []
-    if not isinstance(value, list) or not all(isinstance(one, int) for one in cast("list[object]", value)):
-        raise c.fail(key, "a list of layer numbers")
-    return frozenset(cast("list[int]", value))
 
 
 OVERLAPPED_RATIO = 4

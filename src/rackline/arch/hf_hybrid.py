@@ -39,8 +39,7 @@ def nemotron_h(c: HfConfig) -> Table:
     """Nemotron-H and Nemotron 3: each layer is one block, Mamba-2, attention, feed-forward or (latent) mixture."""
     if c.flag("use_bias", default=False) or c.flag("mlp_bias", default=False):
         raise c.fail("use_bias", "false, and mlp_bias false")
-    if c.flag("mamba_proj_bias", default=False):
-        raise c.fail("mamba_proj_bias", "false")
+    c.must_be_off("mamba_proj_bias")
     blocks = _blocks(c)
     kinds = set(blocks)
     parts: dict[str, Layer] = {}
@@ -162,13 +161,7 @@ def _gated_delta_stack(c: HfConfig) -> Table:
     return {
         **stack(c),
         "attention": {**attention, "pattern": pattern, "output_gate": c.flag("attn_output_gate", default=True)},
-        "linear": {
-            "num_key_heads": c.count("linear_num_key_heads"),
-            "num_value_heads": c.count("linear_num_value_heads"),
-            "key_head_dim": c.count("linear_key_head_dim"),
-            "value_head_dim": c.count("linear_value_head_dim"),
-            "conv_kernel": c.count("linear_conv_kernel_dim"),
-        },
+        "linear": delta_rule(c),
         **({"mtp_layers": mtp} if mtp else {}),
     }
 
@@ -229,9 +222,7 @@ def state_space(c: HfConfig) -> Table:
     Raises:
         ConfigError: projections with biases, which are not supported.
     """
-    for key in ("mamba_proj_bias", "use_bias"):
-        if c.flag(key, default=False):
-            raise c.fail(key, "false")
+    c.must_be_off("mamba_proj_bias", "use_bias")
     return {
         "kind": "mamba2",
         "num_heads": c.count(named(c, _STATE_HEADS)),
@@ -258,10 +249,7 @@ def _kinds(c: HfConfig, layers: int) -> list[str]:
     if listed is not None:
         c.leave("attn_layer_indices")
         return listed
-    given: object = c.values.get("attn_layer_indices") or []
-    full = cast("list[object]", given) if isinstance(given, list) else [None]
-    if not all(isinstance(one, int) for one in full):
-        raise c.fail("attn_layer_indices", "a list of layer numbers")
+    full = c.layer_numbers("attn_layer_indices")
     return ["full" if index in full else "linear" for index in range(layers)]
 
 
@@ -323,10 +311,14 @@ def delta_rule(c: HfConfig) -> Table:
     }
 
 
-_GATED_ROW = Family(
-    bias=("attention_bias", False), output_bias=("attention_bias", False), qk_norm="head", output_gate=True
-)
 _SHARED = Mixture(shared="width", shared_gate=True, every="decoder_sparse_step")
+_QWEN3_NEXT = Family(
+    bias=("attention_bias", False),
+    output_bias=("attention_bias", False),
+    qk_norm="head",
+    output_gate=True,
+    moe=_SHARED,
+)
 
 
 def qwen3_next(c: HfConfig) -> Table:
@@ -336,11 +328,8 @@ def qwen3_next(c: HfConfig) -> Table:
     kinds = c.items("layer_types", KINDS, layers) or [
         "linear" if (index + 1) % interval else "full" for index in range(layers)
     ]
-    row = Family(
-        bias=_GATED_ROW.bias, output_bias=_GATED_ROW.output_bias, qk_norm="head", output_gate=True, moe=_SHARED
-    )
-    full, linear = grouped(c, row, c.count("hidden_size")), delta_rule(c)
-    mixtures = mixture_layers(c, row, layers)
+    full, linear = grouped(c, _QWEN3_NEXT, c.count("hidden_size")), delta_rule(c)
+    mixtures = mixture_layers(c, _QWEN3_NEXT, layers)
     moe = mixture(c, _SHARED) if any(mixtures) else None
     block = ffn(c, c.count("intermediate_size", default=c.count("hidden_size")))
     return layered(
@@ -360,9 +349,7 @@ def qwen3_next(c: HfConfig) -> Table:
 def olmo_hybrid(c: HfConfig) -> Table:
     """OLMo Hybrid: gated delta layers, and attention with norms over all heads."""
     layers = layer_count(c)
-    kinds = c.items("layer_types", KINDS, layers)
-    if kinds is None:
-        raise c.fail("layer_types", f"a list of {layers} entries")
+    kinds = c.listed("layer_types", KINDS, layers)
     c.leave("linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor", "linear_allow_neg_eigval")
     full = grouped(c, Family(bias=("attention_bias", False), output_bias=("attention_bias", False), qk_norm="all"),
                    c.count("hidden_size"))  # fmt: skip

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rackline.catalog.base import SourcedRecord
+from rackline.catalog.base import SourcedRecord, apply_overrides, keys_of_table
 from rackline.catalog.calibrations import CalibrationRecord
 from rackline.catalog.index import (
     SINGULAR,
@@ -38,7 +38,6 @@ from rackline.catalog.index import (
     user_catalogue,
 )
 from rackline.catalog.models import ModelRecord
-from rackline.catalog.overrides import apply_overrides, keys_of_table
 from rackline.catalog.records import (
     LaunchRulesRecord,
     LawRecord,
