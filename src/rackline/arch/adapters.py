@@ -48,12 +48,11 @@ def apply_adapter(model: Model, adapter: Adapter) -> Model:
     short = [module.name.rpartition(".")[2] for module in known]
     missing = [target for target in adapter.targets if not _matches_any(target, known, fused)]
     if missing or not found:
-        near = nearest_names(missing[0] if missing else "", short, 1)
         raise ConfigError(
             what="target_modules",
             given=", ".join(missing) or ", ".join(adapter.targets),
             allowed=f"modules of {model.name}: {', '.join(dict.fromkeys(short))}, or all-linear",
-            nearest=near[0] if near else None,
+            nearest=next(iter(nearest_names(missing[0] if missing else "", short, 1)), None),
             where=adapter.where,
         )
     if adapter.layers is not None:
@@ -278,7 +277,6 @@ def kind_of(name: str, num_layers: int | None = None) -> str:
     layer = _LAYER.search(name)
     if _MTP.search(name) or (layer is not None and num_layers is not None and int(layer[1]) >= num_layers):
         return "mtp"
-    inner = name
     if layer is not None and re.search(
         r"(?:input|post\w*|pre\w*|final|operator|ffn|attention|self_attn|mlp|attn)\w*"
         r"_?(?:layer)?norm\d?\.(?:weight|bias)$",
@@ -287,7 +285,7 @@ def kind_of(name: str, num_layers: int | None = None) -> str:
         outer = name[layer.end() :].split(".")
         if len(outer) == 2:  # norm of the layer itself
             return "norm"
-    return next((kind for kind, pattern in _KINDS if pattern.search(inner)), "other")
+    return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
 
 
 def mtp_layers_of(tensors: Iterable[Tensor], num_layers: int) -> int:

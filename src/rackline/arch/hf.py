@@ -385,7 +385,6 @@ def _language_model(top: HfConfig, family: str) -> tuple[HfConfig, str]:
 
 
 def _unknown_family(top: HfConfig, said: str) -> ConfigError:
-    near = nearest_names(said, FAMILIES, 1)
     inner = top.values.get("text_config")
     keys = shaping_keys(cast("Table", inner) if isinstance(inner, dict) else top.values)
     return ConfigError(
@@ -394,7 +393,7 @@ def _unknown_family(top: HfConfig, said: str) -> ConfigError:
         allowed=f"one of {len(FAMILIES)} families (docs/model-imports.md), or --assume FAMILY to read it as one; "
         f"keys that may shape it: {', '.join(keys) or 'none'}",
         where=top.where,
-        nearest=near[0] if near else None,
+        nearest=next(iter(nearest_names(said, FAMILIES, 1)), None),
     )
 
 
@@ -415,12 +414,11 @@ def _assumptions(assume: Sequence[str]) -> tuple[str, Table]:
         elif text in FAMILIES and not family:
             family = text
         else:
-            near = nearest_names(text, FAMILIES, 1)
             raise ConfigError(
                 what="assume",
                 given=text,
                 allowed="one family such as llama, and KEY=VALUE for keys of config.json",
-                nearest=near[0] if near else None,
+                nearest=next(iter(nearest_names(text, FAMILIES, 1)), None),
             )
     return family, values
 

@@ -67,8 +67,7 @@ class HfConfig:
         """Return the error for a key, with its value as given."""
         given = self.values.get(key)
         if given is None:
-            near = nearest_names(key, [k for k in self.values if k != key], 1)
-            nearest = nearest or (near[0] if near else None)
+            nearest = nearest or (next(iter(nearest_names(key, [k for k in self.values if k != key], 1)), None))
             given = "null" if key in self.values else "no such key"
         elif isinstance(given, (list, dict)):
             given = f"a JSON {'array' if isinstance(given, list) else 'object'}"

@@ -1,10 +1,10 @@
-"""Hugging Face configurations of DeepSeek's line: V3, Kimi K2, V3.2 and GLM-5 with sparse attention."""
+"""Hugging Face configurations with latent or sparse attention: DeepSeek's line, Kimi K2, GLM-5, MiniMax-M2 and M3."""
 
 from __future__ import annotations
 
 from typing import cast
 
-from rackline.arch.hf_config import MOST_LAYERS, HfConfig, Layer, Table, experts, ffn, layer_count, layered, stack
+from rackline.arch.hf_config import MOST_LAYERS, HfConfig, Layer, Table, experts, ffn, gqa, layer_count, layered, stack
 
 
 def latent_attention(c: HfConfig) -> Table:
@@ -274,3 +274,74 @@ _V41_DROPPED = {
 
 OVERLAPPED_RATIO = 4
 """Compression whose groups overlap and whose entries an indexer picks (inference/model.py)."""
+
+
+_FLAGS: dict[object, str] = {0: "0", 1: "1"}
+
+
+def minimax_m2(c: HfConfig) -> Table:
+    """MiniMax-M2: norms over all heads together, every layer a mixture."""
+    layers = layer_count(c)
+    style = c.choice("qk_norm_type", {"per_layer": "all", "per_head": "head"}, default="all")
+    on = c.flag("use_qk_norm", default=True)
+    norm: Table = {"norm_over_heads": True} if on and style == "all" else {}
+    attention = {**gqa(c, bias=False, output_bias=False, qk_norm=on and style == "head"), **norm}
+    if c.count("shared_intermediate_size", default=0, minimum=0):
+        raise c.fail("shared_intermediate_size", "0")
+    moe = {
+        **experts(c, "num_local_experts", c.count("intermediate_size")),
+        "router_bias": c.flag("use_routing_bias", default=False),
+    }
+    if any(kind != "1" for kind in c.items("attn_type_list", _FLAGS, layers) or ()):
+        raise c.fail("attn_type_list", "1 (softmax attention) in every layer")
+    ffn(c, 1)  # the activation is one that we know
+    modules = c.count("num_mtp_modules", default=0, minimum=0) if c.flag("use_mtp", default=False) else 0
+    mtp = modules * c.count("mtp_transformer_layers", default=1)
+    return layered(c, [{"attention": attention, "moe": moe}] * layers, mtp_layers=mtp)
+
+
+def minimax_m3(c: HfConfig) -> Table:
+    """MiniMax-M3: leading dense layers with full attention, then block-sparse attention and mixtures."""
+    layers = layer_count(c)
+    sparse = c.section("sparse_attention_config")
+    mixtures = c.listed("moe_layer_freq", _FLAGS, layers)
+    on = sparse.flag("use_sparse_attention", default=False)
+    chosen = sparse.listed("sparse_attention_freq", _FLAGS, layers) if on else ["0"] * layers
+    without_values = sparse.items("sparse_disable_index_value", _FLAGS, layers) or ["0"] * layers
+    if any(c_ == "1" and v == "0" for c_, v in zip(chosen, without_values, strict=True)):
+        raise sparse.fail("sparse_disable_index_value", "1 in every sparse layer (index values are not supported)")
+    c.must_be_off("attention_output_gate")
+    c.choice("qk_norm_type", {"per_head": ""}, default="")
+    full = gqa(c, bias=False, output_bias=False, qk_norm=c.flag("use_qk_norm", default=False))
+    picked: Table = {
+        **full,
+        "kind": "gqa_block_sparse",
+        "block_size": sparse.count("sparse_block_size"),
+        "top_blocks": sparse.count("sparse_topk_blocks"),
+        "index_heads": sparse.count("sparse_num_index_heads"),
+        "index_head_dim": sparse.count("sparse_index_dim"),
+    }
+    activation = c.choice("hidden_act", {"swigluoai": "swiglu", "silu": "swiglu"})
+    width = c.optional("moe_intermediate_size") or c.count("intermediate_size")
+    c.leave("intermediate_size")
+    shared = c.count("n_shared_experts", default=0, minimum=0) * c.count("shared_intermediate_size")
+    moe: Table = {
+        **experts(c, "num_local_experts", width),
+        "num_shared_experts": 1 if shared else 0,
+        "d_shared": shared,
+        "router_bias": c.flag("use_routing_bias", default=False),
+    }
+    dense: Table = {"kind": activation, "d_ff": c.count("dense_intermediate_size")}
+    c.optional("first_k_dense_replace", minimum=0)
+    modules = c.count("num_mtp_modules", default=0, minimum=0)
+    return layered(
+        c,
+        [
+            {
+                "attention": picked if chosen[index] == "1" else full,
+                **({"moe": moe} if mixtures[index] == "1" else {"ffn": dense}),
+            }
+            for index in range(layers)
+        ],
+        mtp_layers=c.count("num_nextn_predict_layers", default=modules, minimum=0),
+    )

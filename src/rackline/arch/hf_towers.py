@@ -242,9 +242,8 @@ def _vision(top: HfConfig, family: str, row: Vision) -> Tower:
 def _side(c: HfConfig, key: str) -> int:
     """One side of a size that may be a pair."""
     value = c.values.get(key)
-    if isinstance(value, list) and value:
-        return HfConfig(values={key: cast("list[object]", value)[0]}, where=c.where, prefix=c.prefix).count(key)
-    return c.count(key)
+    first = {key: cast("list[object]", value)[0]} if isinstance(value, list) and value else c.values
+    return replace(c, values=first).count(key)
 
 
 def _merge(top: HfConfig, c: HfConfig, row: Vision) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import TYPE_CHECKING, Literal
 
 from rackline.arch.attention import STATE_BYTES, Attention, Core
 from rackline.arch.products import DenseFfn, FloatLike, MoeFfn
@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 
 OriginKind = Literal["catalogue", "file", "hub", "cache", "object"]
+_PLACES: dict[OriginKind, str] = {
+    "catalogue": "catalogue",
+    "file": "file",
+    "hub": "Hugging Face Hub",
+    "cache": "cache of the Hugging Face Hub",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,24 +45,11 @@ class Origin:
     @property
     def line(self) -> str:
         """One line for readers; empty where the name says it all."""
-        match self.kind:
-            case "object":
-                return ""
-            case "catalogue":
-                if self.name == self.used:
-                    return ""
-                where = "catalogue"
-            case "file":
-                where = "file"
-            case "hub":
-                where = "Hugging Face Hub"
-            case "cache":
-                where = "cache of the Hugging Face Hub"
-            case _:
-                assert_never(self.kind)
+        if self.kind == "object" or (self.kind == "catalogue" and self.name == self.used):
+            return ""
         at = f" at {self.revision[:12]}" if self.revision else ""
         types = f", weights in {self.native_precision}" if self.native_precision else ""
-        return f"{self.name}: {self.used}{at} ({where}{types})"
+        return f"{self.name}: {self.used}{at} ({_PLACES[self.kind]}{types})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

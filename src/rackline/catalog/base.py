@@ -195,12 +195,11 @@ def apply_overrides(
     result = data
     for key, value in overrides.items():
         if key not in allowed:
-            near = nearest_names(key, allowed, 1)
             raise CatalogError(
                 what="override",
                 given=key,
                 allowed=f"a key of {data.get('name', 'the record')}",
-                nearest=near[0] if near else None,
+                nearest=next(iter(nearest_names(key, allowed, 1)), None),
             )
         result = cast("dict[str, Any]", _replaced(result, key.split("."), _value(model, data, key, value)))
     source = {"fields": tuple(overrides), "kind": "assumed", "citation": "set by the user (--set)"}

@@ -128,13 +128,12 @@ def part_of_machine(data: Mapping[str, Any], kind: str, file: str, where: str) -
     """
     for table in data:
         if table not in _TABLES:
-            near = nearest_names(table, _TABLES, 1)
             raise CatalogError(
                 what=table,
                 given=table,
                 allowed=f"the tables of a machine: {', '.join(_TABLES)}",
                 where=where,
-                nearest=near[0] if near else None,
+                nearest=next(iter(nearest_names(table, _TABLES, 1)), None),
             )
     table = PARTS.get(kind, "")
     found = data.get(table)
@@ -347,8 +346,11 @@ def _problem(
     nearest: str | None = None
     given: object = first["input"]
     if first["type"] == "extra_forbidden":
-        near = nearest_names(str(path[-1]), keys_of_table(model, path[:-1]), 1)
-        nearest, given, message = (near[0] if near else None), str(path[-1]), "only the keys of the schema"
+        nearest, given, message = (
+            (next(iter(nearest_names(str(path[-1]), keys_of_table(model, path[:-1]), 1)), None)),
+            str(path[-1]),
+            "only the keys of the schema",
+        )
     elif first["type"] == "missing":
         given, message = "nothing", "the key is required"
     elif first["type"] == "value_error":  # from a rule about a whole table, which has no single value

@@ -201,12 +201,11 @@ class Chip(CatalogueObject):
         try:
             return self.peak_flop_per_s[dtype]
         except KeyError:
-            near = nearest_names(dtype, self.dtypes, 1)
             raise PrecisionError(
                 what=f"data type of {self.name}",
                 given=dtype,
                 allowed=", ".join(self.dtypes),
-                nearest=near[0] if near else None,
+                nearest=next(iter(nearest_names(dtype, self.dtypes, 1)), None),
             ) from None
 
     def ridge_point(self, dtype: str = "bf16") -> float:

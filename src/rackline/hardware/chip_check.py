@@ -90,11 +90,8 @@ _TYPES: Mapping[str, str] = {
 
 def _missing(record: ChipRecord, of: Chip) -> Iterator[ChipFinding]:
     for key, effect in _EFFECTS.items():
-        if key not in record.model_fields_set and not getattr(of, key):
-            if key == "rents" and of.usd_per_chip_hour is None:
-                continue  # said of the price
-            if key == "rent_kind" and of.usd_per_chip_hour is None:
-                continue
+        said_of_price = key in ("rents", "rent_kind") and of.usd_per_chip_hour is None
+        if key not in record.model_fields_set and not getattr(of, key) and not said_of_price:
             yield ChipFinding(key=key, state="missing", why="not stated", effect=effect)
     peaks = of.peak_flop_per_s
     for dtype, effect in _TYPES.items():
@@ -156,8 +153,7 @@ def _sources(record: ChipRecord) -> Iterator[ChipFinding]:
 
 
 def _named(keys: Sequence[str]) -> str:
-    tops = list(dict.fromkeys(key.split(".")[0] for key in keys))
-    return ", ".join(tops)
+    return ", ".join(dict.fromkeys(key.split(".")[0] for key in keys))
 
 
 def _amounts(of: Chip) -> Iterator[ChipFinding]:
@@ -303,8 +299,9 @@ def template(kind: str, name: str, like: str | None = None) -> Template:
         'h100-sxm'
     """
     if kind not in KINDS:
-        near = nearest_names(kind, KINDS, 1)
-        raise InputError(what="kind", given=kind, allowed=", ".join(KINDS), nearest=near[0] if near else None)
+        raise InputError(
+            what="kind", given=kind, allowed=", ".join(KINDS), nearest=next(iter(nearest_names(kind, KINDS, 1)), None)
+        )
     if not _NAME.match(name):
         fixed = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("._-")[:100]
         raise InputError(
@@ -372,9 +369,7 @@ def _written(text: str, record: type[SourcedRecord], kind: str, name: str, neare
 
 
 def _command(kind: str) -> str:
-    return {"chip": "chips", "cluster": "clusters", "model": "models", "memory": "memory", "prices": "infer-prices"}[
-        kind
-    ]
+    return "infer-prices" if kind == "prices" else KINDS[kind][0]
 
 
 def _statements(text: str) -> Iterator[str]:

@@ -258,12 +258,11 @@ def cluster(name: str, overrides: Mapping[str, object] | None = None) -> Cluster
     chip_keys = settable_keys(bare_chip)
     for key in of_chip:
         if key not in chip_keys:
-            near = nearest_names(key, [*cluster_keys, *chip_keys], 1)
             raise CatalogError(
                 what="override",
                 given=key,
                 allowed=f"a key of the cluster {plain.name} or of its chip {bare_chip.name}",
-                nearest=near[0] if near else None,
+                nearest=next(iter(nearest_names(key, [*cluster_keys, *chip_keys], 1)), None),
             )
     made_of = chip_record(chip_name, overrides=of_chip) if of_chip else bare_chip
     found = cluster_from_record(record, chip_from_record(made_of))

@@ -103,8 +103,9 @@ def parse_rent_kind(text: str) -> RentKind:
     kind: RentKind | None = next((known for known in RENT_KINDS if known == text.replace("-", "_")), None)
     if kind is None:
         known = [one.replace("_", "-") for one in RENT_KINDS]
-        near = nearest_names(text, known, 1)
-        raise InputError(what="rent", given=text, allowed=", ".join(known), nearest=near[0] if near else None)
+        raise InputError(
+            what="rent", given=text, allowed=", ".join(known), nearest=next(iter(nearest_names(text, known, 1)), None)
+        )
     return kind
 
 
