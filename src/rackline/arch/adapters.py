@@ -183,11 +183,11 @@ def _fused(known: Sequence[AdaptedModule], target: str) -> list[AdaptedModule]:
 
 def _matches_any(target: str, known: Sequence[AdaptedModule], fused: Sequence[AdaptedModule]) -> bool:
     end = target.split(".")[-1]
-    if any(module.name.endswith(f".{_ALIASES.get(end, end)}") for module in fused):
-        return True
-    if end in ("lm_head", "embed_tokens", "gate"):  # head, embedding and router: small, left out
-        return True
-    return any(_matches(module.name, target, only=True) for module in known)
+    return (
+        any(module.name.endswith(f".{_ALIASES.get(end, end)}") for module in fused)
+        or end in ("lm_head", "embed_tokens", "gate")  # head, embedding and router: small, left out
+        or any(_matches(module.name, target, only=True) for module in known)
+    )
 
 
 def _rank(name: str, adapter: Adapter) -> int:
@@ -300,14 +300,9 @@ def mtp_layers_of(tensors: Iterable[Tensor], num_layers: int) -> int:
         >>> mtp_layers_of([Tensor("mtp.layers.0.mlp.gate.weight", "BF16", (8, 4))], 2)
         1
     """
-    found: set[int] = set()
-    for tensor in tensors:
-        if _TOWER.search(tensor.name) or kind_of(tensor.name, num_layers) != "mtp":
-            continue
-        layer = _LAYER.search(tensor.name)
-        if layer is not None:
-            found.add(int(layer[1]))
-    return len(found)
+    names = (tensor.name for tensor in tensors)
+    held = (name for name in names if kind_of(name, num_layers) == "mtp" and not _TOWER.search(name))
+    return len({int(layer[1]) for name in held if (layer := _LAYER.search(name))})
 
 
 def _stored_type(tensor: Tensor, found: Mapping[str, Tensor]) -> tuple[str, int]:

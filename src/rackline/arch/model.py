@@ -204,14 +204,14 @@ class Model:
                 group.count * group.ffn.num_experts * expert,
                 group.count * group.ffn.experts_per_token * expert,
             )
-            latent = group.count * group.ffn.latent_params(self.d_model)
-            if latent:
-                add("latent", latent, latent)
-            router = group.count * group.ffn.router_params(self.d_model)
-            add("router", router, router)
-            shared = group.count * group.ffn.shared_params(self.d_model)
-            if shared:
-                add("shared_experts", shared, shared)
+            others = {
+                "latent": group.ffn.latent_params(self.d_model),
+                "router": group.ffn.router_params(self.d_model),
+                "shared_experts": group.ffn.shared_params(self.d_model),
+            }
+            for kind, each in others.items():
+                if each or kind == "router":
+                    add(kind, group.count * each, group.count * each)
         add("norm", self.norm_params_per_norm + self.other_params, self.norm_params_per_norm + self.other_params)
         head = self.vocab_size * self.d_model
         add("head", 0 if self.tied_embeddings else head, head)

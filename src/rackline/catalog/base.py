@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self, cast
 
@@ -139,6 +139,12 @@ class SourcedRecord(Record):
         """Return the source of a dotted key: the last one that covers it, or None."""
         return next((source for source in reversed(self.sources) if source.covers(key)), None)
 
+    def need_sources(self, keys: Iterable[str]) -> None:
+        """Refuse a record in which no source covers one of these dotted keys."""
+        for key in keys:
+            if self.source_of(key) is None:
+                raise ValueError(f"no [[sources]] entry covers {key}")
+
     @model_validator(mode="after")
     def _every_number_has_a_source(self) -> Self:
         if not any("*" in source.fields for source in self.sources):
@@ -170,12 +176,16 @@ def settable_keys(record: SourcedRecord) -> list[str]:
 
 def keys_of_table(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     """Return the keys that the schema allows in the table at a path."""
+    return [key for table in tables_at(model, path) for key in _fields(table)]
+
+
+def tables_at(model: type[BaseModel], path: Sequence[str | int]) -> list[type[BaseModel]]:
+    """Return the tables that the schema allows at a path; indices of lists are passed over."""
     tables: list[type[BaseModel]] = [model]
     for part in path:
-        if isinstance(part, int):
-            continue
-        tables = [inner for table in tables for inner in inner_models(_fields(table).get(part))]
-    return [key for table in tables for key in _fields(table)]
+        if isinstance(part, str):
+            tables = [inner for table in tables for inner in inner_models(_fields(table).get(part))]
+    return tables
 
 
 def apply_overrides(

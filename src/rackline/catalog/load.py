@@ -346,11 +346,8 @@ def _problem(
     nearest: str | None = None
     given: object = first["input"]
     if first["type"] == "extra_forbidden":
-        nearest, given, message = (
-            (next(iter(nearest_names(str(path[-1]), keys_of_table(model, path[:-1]), 1)), None)),
-            str(path[-1]),
-            "only the keys of the schema",
-        )
+        given, message = str(path[-1]), "only the keys of the schema"
+        nearest = next(iter(nearest_names(given, keys_of_table(model, path[:-1]), 1)), None)
     elif first["type"] == "missing":
         given, message = "nothing", "the key is required"
     elif first["type"] == "value_error":  # from a rule about a whole table, which has no single value

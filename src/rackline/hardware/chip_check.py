@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from rackline.catalog import ModelRecord, PriceSheetRecord, calibration_record, measured_stacks
-from rackline.catalog.base import Evidence, SourcedRecord, inner_models
+from rackline.catalog.base import Evidence, SourcedRecord, tables_at
 from rackline.catalog.index import SINGULAR, Kind, file_of, find, names
 from rackline.catalog.objects import from_record
 from rackline.errors import InputError, UnknownNameError, nearest_names
@@ -350,15 +350,11 @@ def _written(text: str, record: type[SourcedRecord], kind: str, name: str, neare
     for statement in _statements(text):
         header, key = _HEADER.match(statement), _KEY.match(statement)
         if header is not None:
-            path = header[2].split(".")
-            table = _tables_at(record, path)
+            table = tables_at(record, header[2].split("."))
             lines += ["", *_comments(_meaning_of_table(table)), statement]
         elif key is not None:
-            meaning = _meaning(table, key[1])
-            shown = statement
-            if table == [record] and key[1] in ("name", "full_name"):
-                shown = f'{key[1]} = "{name}"'
-            lines += [*_comments(meaning), shown]
+            own = table == [record] and key[1] in ("name", "full_name")
+            lines += [*_comments(_meaning(table, key[1])), f'{key[1]} = "{name}"' if own else statement]
         elif statement.startswith("#"):
             lines.append(statement)
     fields = 'fields = ["*"]\nkind = "assumed"'
@@ -395,13 +391,6 @@ def _statements(text: str) -> Iterator[str]:
             kept = line
         elif line.strip():
             yield line.rstrip()
-
-
-def _tables_at(record: type[BaseModel], path: list[str]) -> list[type[BaseModel]]:
-    tables: list[type[BaseModel]] = [record]
-    for part in path:
-        tables = [inner for table in tables for inner in inner_models(table.model_fields.get(part))]
-    return tables
 
 
 def _meaning(tables: list[type[BaseModel]], key: str) -> str:
