@@ -255,20 +255,23 @@ def _kinds(c: HfConfig, layers: int) -> list[str]:
 
 def bamba(c: HfConfig) -> Table:
     """Bamba: Mamba-2 with a few attention layers, a dense block in each."""
-    layers = layer_count(c)
-    kinds = _kinds(c, layers)
+    kinds = _kinds(c, layer_count(c))
     c.leave(*_SCALED, "attn_rotary_emb", "z_loss_coefficient")
     state = state_space(c)
-    bias = c.flag("attention_bias", default=False)
-    full = gqa(c, bias=bias, output_bias=bias)
-    block = ffn(c, c.count("intermediate_size"), bias=c.flag("mlp_bias", default=False))
+    full, block = _softmax_and_block(c)
     return layered(c, [{"attention": full if kind == "full" else state, "ffn": block} for kind in kinds])
+
+
+def _softmax_and_block(c: HfConfig) -> tuple[Table, Table]:
+    """Attention and dense block of Llama, with biases where the keys say so."""
+    bias = c.flag("attention_bias", default=False)
+    block = ffn(c, c.count("intermediate_size"), bias=c.flag("mlp_bias", default=False))
+    return gqa(c, bias=bias, output_bias=bias), block
 
 
 def granite_hybrid(c: HfConfig) -> Table:
     """Granite 4: Mamba-2 and attention, experts beside a shared block, or that block alone."""
-    layers = layer_count(c)
-    kinds = _kinds(c, layers)
+    kinds = _kinds(c, layer_count(c))
     c.leave(*_SCALED, "shared_intermediate_size")
     bias = c.flag("attention_bias", default=False)
     state = state_space(c) if "linear" in kinds else {}
@@ -293,9 +296,7 @@ def falcon_h1(c: HfConfig) -> Table:
     inner = c.optional("mamba_d_ssm")
     if inner is not None and inner != state["num_heads"] * state["head_dim"]:  # type: ignore[operator]
         raise c.fail("mamba_d_ssm", "mamba_n_heads times mamba_d_head")
-    bias = c.flag("attention_bias", default=False)
-    full = gqa(c, bias=bias, output_bias=bias)
-    block = ffn(c, c.count("intermediate_size"), bias=c.flag("mlp_bias", default=False))
+    full, block = _softmax_and_block(c)
     return layered(c, [{"attention": state}, {"attention": full, "ffn": block}] * layers)
 
 
@@ -348,8 +349,7 @@ def qwen3_next(c: HfConfig) -> Table:
 
 def olmo_hybrid(c: HfConfig) -> Table:
     """OLMo Hybrid: gated delta layers, and attention with norms over all heads."""
-    layers = layer_count(c)
-    kinds = c.listed("layer_types", KINDS, layers)
+    kinds = c.listed("layer_types", KINDS, layer_count(c))
     c.leave("linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor", "linear_allow_neg_eigval")
     full = grouped(c, Family(bias=("attention_bias", False), output_bias=("attention_bias", False), qk_norm="all"),
                    c.count("hidden_size"))  # fmt: skip

@@ -71,8 +71,7 @@ def find_model(
         HubError: a repository that cannot be read; one line says why and what to do.
         CatalogError, ConfigError: a description that breaks its schema.
     """
-    found = _find(name, assume, offline=offline, headers=headers)
-    return with_overrides(found, overrides)
+    return with_overrides(_find(name, assume, offline=offline, headers=headers), overrides)
 
 
 def find_towers(name: str, *, offline: bool = False) -> tuple[towers.Tower, ...]:

@@ -180,8 +180,7 @@ class Cluster(CatalogueObject):
 
     def without_latency(self) -> Cluster:
         """Return the same cluster with zero-latency links, as in the calibration `unit`."""
-        levels = tuple(replace(level, latency_s=0.0) for level in self.levels)
-        return replace(self, levels=levels)
+        return replace(self, levels=tuple(replace(level, latency_s=0.0) for level in self.levels))
 
 
 if TYPE_CHECKING:

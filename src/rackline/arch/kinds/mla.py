@@ -239,8 +239,10 @@ class SparseLatentAttention(MultiHeadLatentAttention):
         """The core, and the indexer where the layer has its own."""
         if not self.index_heads:
             return (self,)
-        index = Indexer(num_q_heads=self.index_heads, index_head_dim=self.index_head_dim, ratio=self.index_ratio)
-        return (self, index)
+        return (
+            self,
+            Indexer(num_q_heads=self.index_heads, index_head_dim=self.index_head_dim, ratio=self.index_ratio),
+        )
 
     def projections(self, d_model: int) -> tuple[Projection, ...]:
         """Those of latent attention, then index queries (from the query latent), index key and head weights."""
@@ -352,8 +354,7 @@ class CompressedAttention(Kind):
         """The core, and the indexer over compressed keys."""
         if not self.index_heads:
             return (self,)
-        index = Indexer(num_q_heads=self.index_heads, index_head_dim=self.index_head_dim, ratio=self.ratio)
-        return (self, index)
+        return (self, Indexer(num_q_heads=self.index_heads, index_head_dim=self.index_head_dim, ratio=self.ratio))
 
     def projections(self, d_model: int) -> tuple[Projection, ...]:
         """Query and entry down, query up, compressors, indexer, grouped output."""
