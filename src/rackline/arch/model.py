@@ -19,6 +19,7 @@ _PLACES: dict[OriginKind, str] = {
     "file": "file",
     "hub": "Hugging Face Hub",
     "cache": "cache of the Hugging Face Hub",
+    "object": "",
 }
 
 
@@ -45,11 +46,12 @@ class Origin:
     @property
     def line(self) -> str:
         """One line for readers; empty where the name says it all."""
-        if self.kind == "object" or (self.kind == "catalogue" and self.name == self.used):
+        where = _PLACES[self.kind]
+        if not where or (self.kind == "catalogue" and self.name == self.used):
             return ""
         at = f" at {self.revision[:12]}" if self.revision else ""
         types = f", weights in {self.native_precision}" if self.native_precision else ""
-        return f"{self.name}: {self.used}{at} ({_PLACES[self.kind]}{types})"
+        return f"{self.name}: {self.used}{at} ({where}{types})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
