@@ -147,7 +147,7 @@ class HfConfig:
 
     def layer_numbers(self, key: str) -> list[int]:
         """Layer numbers of a list; empty where there is none."""
-        value = self.values.get(key) or []
+        value: object = self.values.get(key) or []
         if not isinstance(value, list) or not all(isinstance(one, int) for one in cast("list[object]", value)):
             raise self.fail(key, "a list of layer numbers")
         return cast("list[int]", value)
