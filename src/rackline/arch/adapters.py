@@ -1,4 +1,4 @@
-"""Low-rank adapters on a model: which products they change, their parameters and FLOP.
+"""Names of modules and tensors: products that a low-rank adapter changes, parts and data types of a checkpoint.
 
 W x + (alpha / rank) · B A x, with A of rank × inputs and B of outputs × rank (LoRA, arXiv:2106.09685). Which products
 have one follows from the names of the modules of Hugging Face models, as PEFT matches them.

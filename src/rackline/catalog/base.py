@@ -2,7 +2,8 @@
 
 A record mirrors one TOML file. Unknown keys, strings where numbers belong, NaN, infinities and negative
 values are rejected, and so is a number that no ``[[sources]]`` entry covers. Units are SI and stand in
-the key's name; peak rates are dense (no structured sparsity).
+the key's name; peak rates are dense (no structured sparsity). Single values may be replaced by dotted key; the
+replacement is recorded as an assumption.
 """
 
 from __future__ import annotations

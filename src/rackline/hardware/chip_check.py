@@ -1,4 +1,4 @@
-"""What the record of a chip lacks or leaves in doubt, and what that does to answers.
+"""Files that a user writes: what the record of a chip lacks or leaves in doubt, and templates of new entries.
 
 A record that loads has all that a pass needs. What else it could hold decides how far answers can be trusted: a
 missing number is replaced by another chip's or leaves a part of an answer out, a doubtful one is used as it stands.

@@ -1,4 +1,4 @@
-"""Latent attention: over all tokens, or over those that an indexer picks."""
+"""Latent attention over all tokens or those that an indexer picks, and attention over compressed tokens."""
 
 from __future__ import annotations
 
