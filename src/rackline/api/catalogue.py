@@ -18,7 +18,7 @@ from rackline.late import late
 with late:
     from rackline import catalog, hardware
     from rackline.catalog import base
-    from rackline.hardware import chip_check, template
+    from rackline.hardware import chip_check
     from rackline.report import catalogue_report, lecture_tables
     from rackline.serving import curve
 
@@ -405,7 +405,7 @@ def new(question: NewQuestion, watch: Watch) -> Written:
         <chips: my-chip>
         >>> Path("my-chip.toml").unlink()
     """
-    found: template.Template = template.template(question.kind, question.name, question.like)
+    found: chip_check.Template = chip_check.template(question.kind, question.name, question.like)
     target = Path(question.output or f"{found.name}.toml")
     if target.suffix != ".toml":
         raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")

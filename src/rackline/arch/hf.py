@@ -105,8 +105,7 @@ def native_precision(top: HfConfig, text: HfConfig, beside: Callable[[str], Path
         except (InputError, ValueError, RecursionError):
             raise top.fail("quantization_config", "a readable hf_quant_config.json beside it") from None
         if isinstance(found, dict):
-            where = str(file)
-            block = HfConfig(values=cast("Table", found), where=where).section("quantization")
+            block = HfConfig(values=cast("Table", found), where=str(file)).section("quantization")
             return _quantization(block, text) + _cache(block)
     for config in (text, top):
         for key in ("torch_dtype", "dtype"):

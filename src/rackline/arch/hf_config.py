@@ -137,6 +137,26 @@ class HfConfig:
             raise self.fail(key, allowed)
         return [table[entry] for entry in entries]
 
+    def listed(self, key: str, table: Mapping[object, str], length: int) -> list[str]:
+        """The same list where it must be there."""
+        found = self.items(key, table, length)
+        if found is None:
+            raise self.fail(key, f"a list of {length} entries")
+        return found
+
+    def layer_numbers(self, key: str) -> list[int]:
+        """Layer numbers of a list; empty where there is none."""
+        value: object = self.values.get(key) or []
+        if not isinstance(value, list) or not all(isinstance(one, int) for one in cast("list[object]", value)):
+            raise self.fail(key, "a list of layer numbers")
+        return cast("list[int]", value)
+
+    def must_be_off(self, *keys: str) -> None:
+        """Refuse flags that change the shape in a way that the family's reader does not know."""
+        for key in keys:
+            if self.flag(key, default=False):
+                raise self.fail(key, "false")
+
     def number(self, key: str) -> float:
         """A positive number, whole or not."""
         value = self.values.get(key)

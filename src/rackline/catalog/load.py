@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rackline.catalog.base import SourcedRecord
+from rackline.catalog.base import SourcedRecord, apply_overrides, keys_of_table
 from rackline.catalog.calibrations import CalibrationRecord
 from rackline.catalog.index import (
     SINGULAR,
@@ -38,7 +38,6 @@ from rackline.catalog.index import (
     user_catalogue,
 )
 from rackline.catalog.models import ModelRecord
-from rackline.catalog.overrides import apply_overrides, keys_of_table
 from rackline.catalog.records import (
     LaunchRulesRecord,
     LawRecord,
@@ -347,11 +346,8 @@ def _problem(
     nearest: str | None = None
     given: object = first["input"]
     if first["type"] == "extra_forbidden":
-        nearest, given, message = (
-            (nearest_name(str(path[-1]), keys_of_table(model, path[:-1]))),
-            str(path[-1]),
-            "only the keys of the schema",
-        )
+        given, message = str(path[-1]), "only the keys of the schema"
+        nearest = nearest_name(given, keys_of_table(model, path[:-1]))
     elif first["type"] == "missing":
         given, message = "nothing", "the key is required"
     elif first["type"] == "value_error":  # from a rule about a whole table, which has no single value

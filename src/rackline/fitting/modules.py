@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rackline.arch import Attention, Core, Model, model
-from rackline.arch.kinds.compressed import CompressedAttention
 from rackline.arch.kinds.gqa import BidirectionalAttention, BlockSparseAttention
-from rackline.arch.kinds.mla import MultiHeadLatentAttention, SparseLatentAttention
+from rackline.arch.kinds.mla import CompressedAttention, MultiHeadLatentAttention, SparseLatentAttention
 from rackline.arch.kinds.recurrent import GatedDeltaAttention, KimiDeltaAttention
 from rackline.errors import InputError
 from rackline.fitting.amounts import KV_TYPES, PRODUCTS, Amounts, scattered, work_of

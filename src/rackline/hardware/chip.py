@@ -178,7 +178,7 @@ class Chip(CatalogueObject):
         """Pickle as plain values, because a read-only mapping cannot be pickled."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         values["peak_flop_per_s"] = dict(self.peak_flop_per_s)
-        return (_rebuild, (values,))
+        return (functools.partial(Chip, **values), ())
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -246,10 +246,6 @@ class Chip(CatalogueObject):
     def drain_s(self) -> float:
         """Time to read the whole memory once: hbm_bytes / hbm_bytes_per_s [s]."""
         return self.hbm_bytes / self.hbm_bytes_per_s
-
-
-def _rebuild(values: dict[str, Any]) -> Chip:
-    return Chip(**values)
 
 
 if TYPE_CHECKING:

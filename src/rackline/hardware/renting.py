@@ -219,9 +219,7 @@ def scale_up_cables(level: FabricLevel, num_chips: int) -> int | None:
     if level.topology == "torus" and level.torus_axes:
         return num_chips * sum(axis > 1 for axis in level.torus_axes)
     if level.topology == "mesh" or level.topology == "torus":  # a torus of unknown axes
-        domain = min(num_chips, level.size)
-        per_chip = level.links_per_chip or domain - 1
-        return num_chips * per_chip // 2
+        return num_chips * (level.links_per_chip or min(num_chips, level.size) - 1) // 2
     assert_never(level.topology)
 
 

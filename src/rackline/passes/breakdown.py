@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, assert_never
 
 import numpy as np
 
@@ -246,7 +246,13 @@ class Breakdown:
                 if one.row.choice and one.known:
                     jobs.setdefault(one.row.choice, []).append(index)
         fabric = np.array([float(one.row.is_fabric) for one in rows])
-        streams = sorted({one.row.stream for one in rows}) if policy == "overlap" else []
+        match policy:
+            case "overlap":
+                streams = sorted({one.row.stream for one in rows})
+            case "serial" | "blackboard":
+                streams = []
+            case _:
+                assert_never(policy)
         columns = [1.0 - fabric, fabric, *(np.array([one.row.stream == name for one in rows]) for name in streams)]
         return cls(
             numbers=numbers,
@@ -292,10 +298,15 @@ class Breakdown:
             "scale_out": hbm_and_out[1],
             "overhead": overheads[0] + overheads[1],
         }
-        if self.policy == "blackboard":
-            total = max(by_resource[resource] for resource in RESOURCES) + by_resource["overhead"]
-        else:
-            total = max(seconds[2:], default=0.0) if self.policy == "overlap" else seconds[0] + seconds[1]
+        match self.policy:
+            case "blackboard":
+                total = max(by_resource[resource] for resource in RESOURCES) + by_resource["overhead"]
+            case "overlap":
+                total = max(seconds[2:], default=0.0)
+            case "serial":
+                total = seconds[0] + seconds[1]
+            case _:
+                assert_never(self.policy)
         calibration = self.numbers.calibration
         return PassTime(
             seconds=total + calibration.host_s_per_step,

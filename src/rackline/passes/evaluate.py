@@ -102,12 +102,18 @@ class TimeTable:
         rows = numbers.in_use()
         names = feature_names(one.row for one in rows)
         layouts = numbers.num_layouts or 1
-        if policy == "blackboard":
-            streams = _resource_streams(rows, names, layouts)
-        else:
-            labels = sorted({one.row.stream for one in rows}) if policy == "overlap" else []
-            apart = [[one for one in rows if one.row.stream == label] for label in labels]
-            streams = tuple(_stream(some, names, layouts) for some in apart or [rows])
+        match policy:
+            case "blackboard":
+                streams = _resource_streams(rows, names, layouts)
+            case "overlap":
+                labels = sorted({one.row.stream for one in rows}) or [""]
+                streams = tuple(
+                    _stream([one for one in rows if one.row.stream == label], names, layouts) for label in labels
+                )
+            case "serial":
+                streams = (_stream(rows, names, layouts),)
+            case _:
+                assert_never(policy)
         return cls(
             feature_names=names,
             streams=streams,

@@ -18,7 +18,7 @@ from rackline.catalog import (
     release_numbers,
     resolve_beside,
 )
-from rackline.errors import InputError, UnknownNameError, nearest_names
+from rackline.errors import InputError, UnknownNameError, nearest_name
 from rackline.hardware import Chip, Cluster
 from rackline.hardware import chip as find_chip
 from rackline.passes.calibration import UNIT, Calibration, CollectiveCalibration, OperationCalibration
@@ -144,7 +144,7 @@ def split_version(given: str) -> tuple[str, str]:
         return given, ""
     name = canonical_name("stacks", name) or name
     if name not in measured_stacks():
-        near = next(iter(nearest_names(name, measured_stacks(), 1)), None)
+        near = nearest_name(name, measured_stacks())
         allowed = f"a version only of {', '.join(measured_stacks())}"
         raise InputError(what="calibration", given=given, allowed=allowed, nearest=near)
     if not release_numbers(version):
@@ -258,7 +258,7 @@ def _record(name: str) -> CalibrationRecord:
             what="calibration",
             given=name,
             allowed=f"{', '.join(allowed)} or a TOML file",
-            nearest=next(iter(nearest_names(name, allowed, 1)), None),
+            nearest=nearest_name(name, allowed),
         ) from error
 
 

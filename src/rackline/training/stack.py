@@ -11,7 +11,7 @@ from pydantic import Field
 from rackline.catalog import names
 from rackline.catalog.base import Fraction, Name, NonNegative, Positive, Record, Text
 from rackline.catalog.objects import CatalogueObject, read_object, stated, written_as
-from rackline.errors import PrecisionError, UnknownNameError, nearest_names
+from rackline.errors import PrecisionError, UnknownNameError, nearest_name
 from rackline.hardware import Chip
 from rackline.training.runs import SCHEDULES, ScheduleName
 
@@ -218,7 +218,7 @@ def training_stack(name: str = "") -> TrainingStack:
     try:
         return read_object("training_stacks", TrainingStack, name)
     except UnknownNameError as error:
-        near = next(iter(nearest_names(name, (*known, "unit"), 1)), None)
+        near = nearest_name(name, (*known, "unit"))
         allowed = f"{', '.join(known)}, unit or a TOML file"
         if name.endswith(".toml"):
             raise
@@ -306,7 +306,7 @@ al. 2023, QLoRA, arXiv:2305.14314, section 3)."""
 def _check(what: str, name: str, known: Iterable[str], given: str) -> None:
     """Refuse a name that is not known, as it was given."""
     if name not in known:
-        near = next(iter(nearest_names(name, known, 1)), None)
+        near = nearest_name(name, known)
         raise PrecisionError(what=what, given=given, allowed=", ".join(known), nearest=near)
 
 
