@@ -18,6 +18,8 @@ from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.passes.features import TOKENS
 from rackline.report.simulate_figures import tails_figure
+from rackline.sweeps.expression import Draws, read_range
+from rackline.sweeps.file import read_file
 from rackline.training.runs import TrainLayout
 from rackline.training.work import small_work
 from rackline.validation.forms import fits
@@ -101,3 +103,17 @@ def test_activation_functions_of_a_dense_layer_grow_with_its_width() -> None:
     grown = sorted(wide[phase] - narrow[phase] for phase in narrow)
     assert grown[-1] == pytest.approx(2.0 * more)
     assert any(one == pytest.approx(more) for one in grown)
+
+
+@pytest.mark.parametrize("ends", [[8, 2], [0, 2], [4, 4]])
+def test_ends_of_a_logarithm_rise_from_above_zero(ends: list[int]) -> None:
+    with pytest.raises(InputError, match="above zero"):
+        read_range({"log_uniform": ends}, "batch", lambda value, _: value)
+    assert isinstance(read_range({"log_uniform": [2, 8]}, "batch", lambda value, _: value), Draws)
+
+
+def test_numbers_of_settings_may_stand_in_expressions() -> None:
+    file = read_file(
+        {"options": {"model": "llama-3.1-8b", "on": "l40s-8", "batch": 8}, "set": {"hbm_bytes_per_s": "1TB/s"}}
+    )
+    assert file.numbers["hbm_bytes_per_s"] == 1e12
