@@ -113,7 +113,6 @@ def test_ends_of_a_logarithm_rise_from_above_zero(ends: list[int]) -> None:
 
 
 def test_numbers_of_settings_may_stand_in_expressions() -> None:
-    file = read_file(
-        {"options": {"model": "llama-3.1-8b", "on": "l40s-8", "batch": 8}, "set": {"hbm_bytes_per_s": "1TB/s"}}
-    )
+    options = {"model": "llama-3.1-8b", "on": "l40s-8", "batch": 8, "context": "2k"}
+    file = read_file({"options": options, "set": {"hbm_bytes_per_s": "1TB/s"}})
     assert file.numbers["hbm_bytes_per_s"] == 1e12

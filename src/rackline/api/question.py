@@ -483,7 +483,8 @@ def python_of(question: Question) -> str:
         "rl.fit('llama-3.1-8b', on='dgx-h100', context=32000)"
     """
     flags = {name: "" if one.positional else f"{name}=" for name, one in options(type(question)).items()}
-    words = (f"{flags[name]}{_python(value)}" for name, value in question.changed().items())
+    given = sorted(question.changed().items(), key=lambda one: flags[one[0]] != "")  # arguments before keywords
+    words = (f"{flags[name]}{_python(value)}" for name, value in given)
     return f"rl.{entries()[question.ask].function}({', '.join(words)})"
 
 
