@@ -14,8 +14,7 @@ from typing import Annotated, Any, assert_never, cast
 from cyclopts import Group, Parameter
 
 from rackline.api.answer import Answer, Computed, Counted, Served, SideFile, Verb, Verbatim, Watch, answer_of, find_verb
-from rackline.api.option import Option
-from rackline.api.question import Question, flag_of, options, written_defaults
+from rackline.api.question import Option, Question, flag_of, options, written_defaults
 from rackline.cli.screen import (
     FailedCheckError,
     asked,
@@ -277,7 +276,18 @@ def _parameter(name: str, option: Option, usual: Mapping[str, Any]) -> inspect.P
             listed = True
         case "text" | "object" | "limit":
             pass
-        case "seconds" | "count" | "whole" | "fraction" | "rate" | "per_second" | "bytes" | "usd_per_hour" | "watts":
+        case (
+            "seconds"
+            | "count"
+            | "whole"
+            | "fraction"
+            | "rate"
+            | "per_second"
+            | "bytes"
+            | "usd_per_hour"
+            | "usd_per_month"
+            | "watts"
+        ):
             pass
         case _:
             assert_never(option.kind)

@@ -13,7 +13,7 @@ from typing import Any, cast
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.files import parse_json, read_text
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup, start_jax
 from rackline.report.axes import SERIES, Measure, colour, hovered, linear_axis, log_axis, nothing_figure
@@ -65,9 +65,11 @@ EXPERIMENTS = {
 def entry(name: str) -> Entry:
     """An experiment by name. Raises InputError for an unknown one."""
     if name not in EXPERIMENTS:
-        near = nearest_names(name, EXPERIMENTS, 1)
         raise InputError(
-            what="experiment", given=name, allowed=", ".join((*EXPERIMENTS, "all")), nearest=near[0] if near else None
+            what="experiment",
+            given=name,
+            allowed=", ".join((*EXPERIMENTS, "all")),
+            nearest=nearest_name(name, EXPERIMENTS),
         )
     return EXPERIMENTS[name]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.ledger import (
     cards,
     conflicts,
@@ -82,12 +82,11 @@ def ledger(world: World | None = None, *, segment: int | None = None, claim: str
         known = [one for one in known if one.id == wanted]
         if not known:
             ids = [one.id for one in claims()]
-            near = nearest_names(wanted, ids, 1)
             raise InputError(
                 what="claim",
                 given=claim,
                 allowed="C01 to C133, N01 to N22, N34 to N56, G01 to G17 or Q1 to Q27, of the segment if one is named",
-                nearest=near[0] if near else None,
+                nearest=nearest_name(wanted, ids),
             )
         answers = known[0].answered_by
         known += [one for one in claims() if one.id in answers]

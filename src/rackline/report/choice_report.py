@@ -22,7 +22,7 @@ from rackline.search.served import Latency
 from rackline.serving.fleet import Fleet, Interactive
 from rackline.simulation.statistics import Interval
 from rackline.system import Constraints, LimitRisk, Risk
-from rackline.system.demand import LEAST_CHANCE
+from rackline.system.system import LEAST_CHANCE
 from rackline.units import format_count, format_seconds, format_usd, format_watts
 
 BASIS: dict[Basis, str] = {
@@ -427,7 +427,7 @@ def fleet_report(fleet: Fleet) -> Sheet[Any]:
         ("chips", _chips(fleet)),
         ("racks", f"{fleet.num_racks:,}"),
         ("power of the site", _power(fleet)),
-        ("rent", "no price" if fleet.usd_per_hour is None else f"{money(fleet.usd_per_hour)} an hour"),
+        ("rent", _rent(fleet)),
         ("mean utilisation", percent(fleet.utilisation)),
     ]
     if fleet.tokens_per_joule is not None and fleet.racks_per_megawatt is not None:
@@ -465,6 +465,17 @@ def users_of_fleet(users: Interactive) -> str:
 def _chips(fleet: Fleet) -> str:
     left = fleet.billed_chips - fleet.num_chips
     return f"{fleet.num_chips:,}" + (f", {fleet.billed_chips:,} paid" if left else "")
+
+
+def _rent(fleet: Fleet) -> str:
+    """Dollars an hour and a month, and what they are a user and a request."""
+    if fleet.usd_per_hour is None or fleet.usd_per_month is None:
+        return "no price"
+    parts = [f"{money(fleet.usd_per_hour)} an hour, {money(fleet.usd_per_month)} a month"]
+    for usd, of in ((fleet.usd_per_user, "user"), (fleet.usd_per_request, "request")):
+        if usd is not None:
+            parts.append(f"{money(usd)} a {of}")
+    return ", ".join(parts)
 
 
 def _power(fleet: Fleet) -> str:

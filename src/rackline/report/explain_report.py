@@ -14,7 +14,7 @@ from rich.text import Text
 from rackline.hardware import wall_w
 from rackline.parallel import Deployment, Layout, MemoryUse
 from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
-from rackline.passes.energy import PassEnergy, pass_energy
+from rackline.passes.breakdown import PassEnergy, pass_energy
 from rackline.report.breakdown import pass_sheet, resources_line
 from rackline.report.column import Column, Sheet, band_bar, spaced
 from rackline.report.wording import Box, flop, percent, resource_text, short_count, size, trust, written

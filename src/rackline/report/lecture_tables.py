@@ -11,7 +11,7 @@ from rackline.hardware import MemoryTier, MemoryTierRecord
 from rackline.plain import follow
 from rackline.report.column import Column, Sheet
 from rackline.report.wording import short_count
-from rackline.serving.crossover import CacheOfModel, Ridge
+from rackline.serving.curve import CacheOfModel, Ridge
 
 
 def ridge_table(ridges: Sequence[Ridge]) -> Sheet[Mapping[str, Ridge]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, cast
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.fitting.tables import FORMATS as OPERATIONS
 
 Shape = Literal[
@@ -288,8 +288,7 @@ def unknown_name(
 ) -> InputError:
     """The error that a name is none of those known, with the nearest of them."""
     names = list(known)
-    near = nearest_names(given, names, 1) if isinstance(given, str) else []
-    return kind(what=what, given=given, allowed=", ".join(names), where=where, nearest=next(iter(near), None))
+    return kind(what=what, given=given, allowed=", ".join(names), where=where, nearest=nearest_name(given, names))
 
 
 def find_problem(data: Mapping[str, object]) -> InputError | None:

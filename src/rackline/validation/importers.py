@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.units import parse_seconds
 from rackline.validation.forms import find_problem, is_number, unknown_name
 from rackline.validation.result_files import READ, detailed_results, result_rows, run_of_result
@@ -114,7 +114,6 @@ class _Reader:
     form: str
 
     def fail(self, key: str, allowed: str) -> InputError:
-        near = nearest_names(key, [name for name in self.values if name != key], 1)
         given = self.values.get(key)
         shown = "no such key" if key not in self.values else "null" if given is None else given
         if isinstance(given, list | dict):
@@ -124,7 +123,7 @@ class _Reader:
             given=shown,
             allowed=allowed,
             where=self.where,
-            nearest=near[0] if near else None,
+            nearest=nearest_name(key, [name for name in self.values if name != key]),
         )
 
     def optional(self, key: str) -> float | None:

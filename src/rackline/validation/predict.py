@@ -17,12 +17,11 @@ from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, PassTime
 from rackline.passes.features import Array
 from rackline.serving import ClosedLoop, Engine, Workload, max_throughput
-from rackline.serving.closed_loop import closed_loops, engine_of, static_batches, unlimited_requests
-from rackline.serving.closed_pools import TwoPools
-from rackline.serving.speculative import PLAIN, Speculation
+from rackline.serving.closed_loop import TwoPools, closed_loops, engine_of, unlimited_requests
+from rackline.serving.curve import static_batches
 from rackline.serving.stack import Stack
 from rackline.serving.steady import median_step_s, steady_state
-from rackline.serving.workload import Workloads
+from rackline.serving.workload import PLAIN, Speculation, Workloads
 from rackline.simulation import CacheConfig, Lengths, Requests, open_arrivals, pool_of, simulate
 from rackline.validation.cases import Case, Predicted, requests_of, rounds_of, source_of
 from rackline.validation.power import PowerCase, has_power, power_case, single_numbers
@@ -130,9 +129,8 @@ class Predictor:
             layout, prefill_dp = deployment.layout, deployment.layout.attention_dp
             if case.kind == "max-throughput":
                 most = stack.max_num_seqs
-                requests = max_throughput(
-                    deployment, lengths, stack.mode(), max_num_seqs=most, engine=engine
-                ).batch_size
+                peak = max_throughput(deployment, lengths, stack.mode(), max_num_seqs=most, engine=engine)
+                requests = peak.decoding / layout.dp
             else:
                 requests = case.number("concurrency" if case.kind == "serve" else "batch_size") / layout.dp
         sequences = requests / layout.attention_dp

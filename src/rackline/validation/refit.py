@@ -63,7 +63,7 @@ class Fold:
         num_cases: cases that are scored [count].
         numbers: what was fitted to the others.
         power: numbers of the chips' power (`power.FITTED`), fitted to the others; none where no case states power.
-        engine: the four numbers of an older engine (`engine_fit.NAMES`), fitted to the others; none where no case
+        engine: the four numbers of an older engine (`serving_fit.NAMES`), fitted to the others; none where no case
             states medians. The slowdown of single batches (`single_batch_fit.NAME`) where there are some.
         scores: of the cases left out; of all cases where nothing is.
         memory_bound: ids of scored cases whose batch the memory bounds, so that requests queue for it.

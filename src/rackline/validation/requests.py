@@ -25,8 +25,8 @@ from rackline.hub import Adapter
 from rackline.parallel import Deployment
 from rackline.parallel.memory import kv_size
 from rackline.passes.features import Array
-from rackline.serving.speculative import PLAIN, Speculation, usual_speculation
 from rackline.serving.stack import Stack
+from rackline.serving.workload import PLAIN, Speculation, usual_speculation
 from rackline.simulation import CacheConfig, Requests, Result, pool_of, simulate
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.forms import LARGEST, is_number

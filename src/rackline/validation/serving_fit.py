@@ -13,8 +13,8 @@ from rackline.errors import RacklineError
 from rackline.fitting.solver import Parameter, Values, fit
 from rackline.passes import Batch
 from rackline.passes.features import Array
-from rackline.serving.closed_loop import static_batch
-from rackline.serving.closed_pools import TwoPools
+from rackline.serving.closed_loop import TwoPools
+from rackline.serving.curve import static_batch
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.steady import behind, median_prompts
 from rackline.serving.workload import Workload

@@ -14,7 +14,7 @@ from typing import IO, Any, Literal, cast
 
 import numpy as np
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.lab.measurement.engine import Dtype, Engine, Limits, Scheduler, ServedTimes, Work
 from rackline.lab.measurement.rates import available_cores
 from rackline.lab.measurement.workers.worker import Clock
@@ -268,6 +268,7 @@ def start_engine(setup: MeasureSetup) -> Engine:
         return jax_engine.jax_engine(setup.dtype or "fp32", setup.seed, quick=setup.quick, clock=clock)
     known = [OWN, *installable()]
     if setup.engine not in known:
-        near = nearest_names(setup.engine, known, 1)
-        raise InputError(what="engine", given=setup.engine, allowed=", ".join(known), nearest=near[0] if near else None)
+        raise InputError(
+            what="engine", given=setup.engine, allowed=", ".join(known), nearest=nearest_name(setup.engine, known)
+        )
     return process_engine(setup)
