@@ -12,7 +12,7 @@ import math
 from rackline.arch import Model
 from rackline.ledger.prices import DDR, DISK, FLASH, GEMINI, OPUS, hbm, output_over_input
 from rackline.ledger.racks import MODEL, mixture, ranks_in_use
-from rackline.ledger.work import FRONTIER, HBM_CHIPS, HOPPER, RACK, Finding, Work, attention_slope, ridge
+from rackline.ledger.work import FRONTIER, HBM_CHIPS, HOPPER, RACK, Computed, Finding, Work, attention_slope, ridge
 from rackline.pricing.cache import keeping_cost, tier_by_drain
 from rackline.scaling import chinchilla_tokens, equal_cost_ratio, overtraining_factor, train_flop
 from rackline.serving import blackboard as bb
@@ -21,135 +21,169 @@ from rackline.units import format_bytes, format_count, format_percent, format_se
 
 def n34(it: Work) -> Finding:
     meant = "sparsity is total over active parameters"
-    it.near("total over active", bb.balance_batch(it.q("ridge"), it.q("ratio")), "sequences", "balance", when=meant)
     turned = "it is active over total"
-    it.near("active over total", it.q("ridge") / it.q("ratio"), "sequences", "balance", when=turned)
     return it.done(
-        "Only total over active, at least 1, gives the batch that was meant; here it is `total_over_active`."
+        it.near(
+            "total over active", bb.balance_batch(it.q("ridge"), it.q("ratio")), "sequences", "balance", when=meant
+        ),
+        it.near("active over total", it.q("ridge") / it.q("ratio"), "sequences", "balance", when=turned),
+        because="Only total over active, at least 1, gives the batch that was meant; here it is `total_over_active`.",
     )
 
 
 def n35(it: Work) -> Finding:
     active = mixture(it).experts_per_token
-    for name in ("most", "some", "few"):
-        it.near(f"published {active}, said {it.q(name):.0f}", active, "", name, when=f"{it.q(name):.0f} were said")
-    return it.done(f"The published shape activates {active} of {mixture(it).num_experts} routed experts.")
+    return it.done(
+        *(
+            it.near(f"published {active}, said {it.q(name):.0f}", active, "", name, when=f"{it.q(name):.0f} were said")
+            for name in ("most", "some", "few")
+        ),
+        because=f"The published shape activates {active} of {mixture(it).num_experts} routed experts.",
+    )
 
 
 def n36(it: Work) -> Finding:
     moe, model = mixture(it), it.world.model(MODEL)
-    for label, ratio in (
-        ("experts as said", it.q("experts_said")),
-        ("parameters as said", it.q("rounded_total") / it.q("rounded_active")),
-        ("parameters as published", model.total_over_active),
-        ("experts as published", moe.num_experts / moe.experts_per_token),
-    ):
-        it.near(label, bb.balance_batch(it.q("ridge"), ratio), "sequences", "balance", when=f"one counts {label}")
-    return it.done("The formula is derived from parameters; experts leave out attention, which every token uses.")
+    return it.done(
+        *(
+            it.near(label, bb.balance_batch(it.q("ridge"), ratio), "sequences", "balance", when=f"one counts {label}")
+            for label, ratio in (
+                ("experts as said", it.q("experts_said")),
+                ("parameters as said", it.q("rounded_total") / it.q("rounded_active")),
+                ("parameters as published", model.total_over_active),
+                ("experts as published", moe.num_experts / moe.experts_per_token),
+            )
+        ),
+        because="The formula is derived from parameters; experts leave out attention, which every token uses.",
+    )
 
 
 def n37(it: Work) -> Finding:
+    rows: list[Computed] = []
     for label, seconds in (
         ("20 ms", it.q("long_s")),
         ("15 ms", it.q("short_s")),
         ("1/64 s", 1.0 / it.q("passes_per_s")),
     ):
         made = bb.tokens_per_s(it.q("batch_size"), seconds)
-        it.near(label, made, "tokens/s", "tokens_per_s", when=f"a pass takes {label}")
+        rows.append(it.near(label, made, "tokens/s", "tokens_per_s", when=f"a pass takes {label}"))
     pass_s = it.q("batch_size") / it.q("tokens_per_s")
-    return it.done(f"128 thousand belongs to {format_seconds(pass_s)}.")
+    return it.done(
+        *rows,
+        because=f"128 thousand belongs to {format_seconds(pass_s)}.",
+    )
 
 
 def n38(it: Work) -> Finding:
     drains = {name: it.world.chip(name).drain_s for name in HBM_CHIPS}
     within = it.claim.numbers["interval_s"].within
-    longer = sum(not it.near(name, seconds, "s", "interval_s") for name, seconds in drains.items())
+    rows = [it.near(name, seconds, "s", "interval_s") for name, seconds in drains.items()]
+    longer = sum(not row.passes for row in rows)
     return it.done(
-        f"{longer} of {len(drains)} chips are off by more than {format_percent(within)}; "
-        f"the range is {format_seconds(min(drains.values()))} to {format_seconds(max(drains.values()))}."
+        *rows,
+        because=f"{longer} of {len(drains)} chips are off by more than {format_percent(within)}; "
+        f"the range is {format_seconds(min(drains.values()))} to {format_seconds(max(drains.values()))}.",
     )
 
 
 def n39(it: Work) -> Finding:
     racks: list[str] = []
+    rows: list[Computed] = []
     for name in (RACK, "gb300-nvl72"):
         on = it.world.cluster(name)
         held = on.num_chips * on.chip.hbm_bytes
         within = it.q("low_bytes") <= held <= it.q("high_bytes")
-        it.true(f"{name} within 10 to 20 TB", within, when=f"10 to 20 TB are meant, on {name}")
-        it.least(f"{name} against many tens", held, "B", it.q("many_tens_bytes"), when="many tens are meant")
+        rows.append(it.true(f"{name} within 10 to 20 TB", within, when=f"10 to 20 TB are meant, on {name}"))
+        rows.append(
+            it.least(f"{name} against many tens", held, "B", it.q("many_tens_bytes"), when="many tens are meant")
+        )
         racks.append(f"{name} has {format_bytes(held)}")
-    return it.done(f"{' and '.join(racks)}.")
+    return it.done(
+        *rows,
+        because=f"{' and '.join(racks)}.",
+    )
 
 
 def n40(it: Work) -> Finding:
     hopper, rack = it.world.cluster(HOPPER).scale_up.size, it.world.cluster(RACK).scale_up.size
-    it.near("Hopper to Blackwell", rack / hopper, "times", "growth")
-    it.near("chips of the domain", rack, "chips", "used")
-    it.near("chips over which 256 experts divide", ranks_in_use(it), "chips", "used")
-    packages = it.show("Rubin Ultra in packages over Blackwell", it.q("packages_of_ultra") / rack, "times")
-    dies = it.show("Rubin Ultra in dies over Vera Rubin", it.q("dies_of_ultra") / it.q("dies_of_rubin"), "times")
+    packages, dies = it.q("packages_of_ultra") / rack, it.q("dies_of_ultra") / it.q("dies_of_rubin")
     return it.done(
-        f"The step was {rack / hopper:.3g} times, to {rack} chips; the growth to come is {dies:.3g} times in dies and "
-        f"{packages:.3g} times in packages."
+        it.near("Hopper to Blackwell", rack / hopper, "times", "growth"),
+        it.near("chips of the domain", rack, "chips", "used"),
+        it.near("chips over which 256 experts divide", ranks_in_use(it), "chips", "used"),
+        it.show("Rubin Ultra in packages over Blackwell", packages, "times"),
+        it.show("Rubin Ultra in dies over Vera Rubin", dies, "times"),
+        because=f"The step was {rack / hopper:.3g} times, to {rack} chips; the growth to come is {dies:.3g} times in "
+        "dies and "
+        f"{packages:.3g} times in packages.",
     )
 
 
 def n41(it: Work) -> Finding:
     stages = it.q("stages")
-    it.identity(
-        "idle share with as many micro-batches as stages",
-        bb.ring_step(it.q("pass_s"), stages, stages, it.q("micro_batch")).idle_share,
-        0.0,
-        "share",
-        when="the number of micro-batches is meant",
+    return it.done(
+        it.identity(
+            "idle share with as many micro-batches as stages",
+            bb.ring_step(it.q("pass_s"), stages, stages, it.q("micro_batch")).idle_share,
+            0.0,
+            "share",
+            when="the number of micro-batches is meant",
+        ),
+        it.most(
+            "with one micro-batch of as many sequences",
+            bb.ring_step(it.q("pass_s"), stages, 1.0, stages).idle_share,
+            "share",
+            0.0,
+            when="their size is meant",
+        ),
+        because="The number of micro-batches decides, not their size.",
     )
-    it.most(
-        "with one micro-batch of as many sequences",
-        bb.ring_step(it.q("pass_s"), stages, 1.0, stages).idle_share,
-        "share",
-        0.0,
-        when="their size is meant",
-    )
-    return it.done("The number of micro-batches decides, not their size.")
 
 
 def n42(it: Work) -> Finding:
     b = it.q("batch")
     one, two = (bb.cost_per_token_usd(x, 1e-3, 1.0) for x in (b, 2 * b))
-    it.identity("cost at twice the batch over cost", two / one, 0.5, "times", when="hyperbola is said")
-    it.identity("the same against a parabola", two / one, 4.0, "times", when="parabola is said")
-    return it.done("A constant time over the batch is a hyperbola.")
+    return it.done(
+        it.identity("cost at twice the batch over cost", two / one, 0.5, "times", when="hyperbola is said"),
+        it.identity("the same against a parabola", two / one, 4.0, "times", when="parabola is said"),
+        because="A constant time over the batch is a hyperbola.",
+    )
 
 
 def n43(it: Work) -> Finding:
     rack = it.world.cluster(RACK)
     room = rack.num_chips * rack.chip.hbm_bytes
     needed = math.ceil(it.world.model(MODEL).total_params / room)
-    it.most("stages that DeepSeek V3 in FP8 needs", needed, "stages", it.q("most"), when="none to two is meant")
     largest = math.ceil(it.q("params") / room)
-    it.least("stages that 5 T parameters in FP8 need", largest, "stages", it.q("realistic"), when="four is meant")
-    it.least("the same against a layer on each rack", largest, "stages", it.q("layers"), when="a hundred is meant")
-    return it.done(f"A hundred is possible; on GB200 racks DeepSeek V3 needs {needed}, 5 T parameters {largest}.")
+    return it.done(
+        it.most("stages that DeepSeek V3 in FP8 needs", needed, "stages", it.q("most"), when="none to two is meant"),
+        it.least("stages that 5 T parameters in FP8 need", largest, "stages", it.q("realistic"), when="four is meant"),
+        it.least("the same against a layer on each rack", largest, "stages", it.q("layers"), when="a hundred is meant"),
+        because=f"A hundred is possible; on GB200 racks DeepSeek V3 needs {needed}, 5 T parameters {largest}.",
+    )
 
 
 def n44(it: Work) -> Finding:
     m = it.q("relative_mfu")
     divided, multiplied = "one divides by the MFU", "one multiplies by it"
-    it.near("β by dividing", equal_cost_ratio(2.0, m), "times", "beta", when=divided)
-    it.near("α by dividing, k = 3", equal_cost_ratio(it.q("k"), m), "times", "alpha", when=divided)
-    it.near("β by multiplying", equal_cost_ratio(2.0, 1.0 / m), "times", "beta", when=multiplied)
-    it.near("the same against what was said first", equal_cost_ratio(2.0, 1.0 / m), "times", "slip")
-    return it.done("Machine time is divided by MFU, so its inverse multiplies; the first values were taken back.")
+    return it.done(
+        it.near("β by dividing", equal_cost_ratio(2.0, m), "times", "beta", when=divided),
+        it.near("α by dividing, k = 3", equal_cost_ratio(it.q("k"), m), "times", "alpha", when=divided),
+        it.near("β by multiplying", equal_cost_ratio(2.0, 1.0 / m), "times", "beta", when=multiplied),
+        it.near("the same against what was said first", equal_cost_ratio(2.0, 1.0 / m), "times", "slip"),
+        because="Machine time is divided by MFU, so its inverse multiplies; the first values were taken back.",
+    )
 
 
 def n45(it: Work) -> Finding:
     factors: dict[str, float] = {}
+    rows: list[Computed] = []
     for label, name in (("259 T", "exact"), ("200 T", "rounded"), ("150 T", "rumour"), ("100 T", "slip")):
         factors[label] = overtraining_factor(it.q("params"), it.q(name))
-        it.near(label, factors[label], "times", "factor", when=f"{label} are trained on")
+        rows.append(it.near(label, factors[label], "times", "factor", when=f"{label} are trained on"))
     return it.done(
-        f"The numbers that were named allow {min(factors.values()):.0f} to {max(factors.values()):.0f} times."
+        *rows,
+        because=f"The numbers that were named allow {min(factors.values()):.0f} to {max(factors.values()):.0f} times.",
     )
 
 
@@ -158,25 +192,33 @@ def n46(it: Work) -> Finding:
     flop, hbm, context = chip.flop_per_s("fp8"), chip.hbm_bytes_per_s, it.q("context_len")
     kv = bb.kv_bytes_per_token_from_crossover(model.active_params, context, flop, hbm)
     by_step = bb.kv_fetch_s(1.0, context, kv, hbm) / bb.compute_s(1.0, model.active_params, flop)
-    it.show("memory over arithmetic at 200K by the step", by_step, "times")
-    it.identity("at most 1 below the bend, by the step", by_step, 1.0, "times", when="the step alone is believed")
+    rows: list[Computed] = []
     for name in (OPUS, GEMINI):
         ratio, when = output_over_input(it.world.sheet(name)), f"the output price of {name} is believed"
-        it.most(f"at most 1 as well, by the output price of {name}", ratio, "times", it.q("bound"), when=when)
+        rows.append(
+            it.most(f"at most 1 as well, by the output price of {name}", ratio, "times", it.q("bound"), when=when)
+        )
     return it.done(
-        "Below the bend decoding is bound by arithmetic and would cost what prefill does; where a list asks for more, "
-        "margins differ or the step is not the bend."
+        it.show("memory over arithmetic at 200K by the step", by_step, "times"),
+        it.identity("at most 1 below the bend, by the step", by_step, 1.0, "times", when="the step alone is believed"),
+        *rows,
+        because="Below the bend decoding is bound by arithmetic and would cost what prefill does; where a list asks "
+        "for more, "
+        "margins differ or the step is not the bend.",
     )
 
 
 def n47(it: Work) -> Finding:
     sheet = it.world.sheet(GEMINI)
     longest = sheet.max_context_len or it.q("context_len")
-    it.most("cost at the longest prompt over that at the step", longest / it.q("context_len"), "times", it.q("rise"))
     covered = it.q("rise") * it.q("context_len")
     return it.done(
-        f"A floor price with that surcharge covers {format_count(covered)} tokens of the {format_count(longest)} that "
-        "are sold; the rest takes a margin, or fewer bytes."
+        it.most(
+            "cost at the longest prompt over that at the step", longest / it.q("context_len"), "times", it.q("rise")
+        ),
+        because=f"A floor price with that surcharge covers {format_count(covered)} tokens of the "
+        f"{format_count(longest)} that "
+        "are sold; the rest takes a margin, or fewer bytes.",
     )
 
 
@@ -184,98 +226,128 @@ def n48(it: Work) -> Finding:
     low, high = it.world.sheet(GEMINI).of_mode("standard")[:2]
     output = (high.output_usd or 0.0) / (low.output_usd or 1.0)
     read = (high.input_usd or 0.0) / (low.input_usd or 1.0)
-    it.near("output", output, "times", "rise", when="output is meant")
-    it.near("input", read, "times", "rise", when="input is meant")
-    return it.done(f"Input rises {read:.3g} times and output {output:.3g}; a bend of decoding explains output alone.")
+    return it.done(
+        it.near("output", output, "times", "rise", when="output is meant"),
+        it.near("input", read, "times", "rise", when="input is meant"),
+        because=f"Input rises {read:.3g} times and output {output:.3g}; a bend of decoding explains output alone.",
+    )
 
 
 def n49(it: Work) -> Finding:
     one, two = (bb.kv_bytes_per_token(1.0, it.q("heads"), it.q("head_dim"), width) for width in (1.0, 2.0))
-    it.near("1 byte per element", one, "B/token", "said")
-    it.near("2 bytes", two, "B/token", "said")
     said = it.q("said")
-    return it.done(f"It is {one / said:.3g} times as much at one byte per element and {two / said:.3g} times at two.")
+    return it.done(
+        it.near("1 byte per element", one, "B/token", "said"),
+        it.near("2 bytes", two, "B/token", "said"),
+        because=f"It is {one / said:.3g} times as much at one byte per element and {two / said:.3g} times at two.",
+    )
 
 
 def n50(it: Work) -> Finding:
     lengths: list[str] = []
+    rows: list[Computed] = []
     for name in (GEMINI, OPUS):
         longest = it.world.sheet(name).max_context_len or 0.0
-        it.most(f"{name} against a million", longest, "tokens", 1.05 * it.q("most"), when="a million is the bound")
-        it.most(f"{name} against 200 thousand", longest, "tokens", it.q("high"), when="200 thousand is the habit")
+        rows.append(
+            it.most(f"{name} against a million", longest, "tokens", 1.05 * it.q("most"), when="a million is the bound")
+        )
+        rows.append(
+            it.most(f"{name} against 200 thousand", longest, "tokens", it.q("high"), when="200 thousand is the habit")
+        )
         lengths.append(f"{name} sells {format_count(longest)}")
-    return it.done(f"{' and '.join(lengths)} tokens.")
+    return it.done(
+        *rows,
+        because=f"{' and '.join(lengths)} tokens.",
+    )
 
 
 def n51(it: Work) -> Finding:
     found: list[str] = []
     ridge = it.world.chip("h100-sxm").ridge_point("bf16")
+    rows: list[Computed] = []
     for name in ("llama-3.1-70b", MODEL):
         model = it.world.model(name)
         slope = attention_slope(model)
         equal = bb.attention_equals_weights_context(model.active_params, slope)
         share = slope / model.kv_bytes_per_token(2.0) / ridge
-        it.least(f"{name}: equal at", equal, "tokens", it.q("millions"), when=f"the context of {name} is meant")
+        rows.append(
+            it.least(f"{name}: equal at", equal, "tokens", it.q("millions"), when=f"the context of {name} is meant")
+        )
         label, when = f"{name}: slope of arithmetic over memory", f"the slope of {name} is meant"
-        it.most(label, share, "share", it.q("far_below"), when=when)
+        rows.append(it.most(label, share, "share", it.q("far_below"), when=when))
         found.append(f"{format_count(float(equal))} tokens and {format_percent(share)} in {name}")
-    return it.done(f"Attention equals the weights at, and has of the slope of memory: {'; '.join(found)}.")
+    return it.done(
+        *rows,
+        because=f"Attention equals the weights at, and has of the slope of memory: {'; '.join(found)}.",
+    )
 
 
 def n52(it: Work) -> Finding:
     reads: list[str] = []
     context = it.q("context_len")
     root = bb.sparse_read_tokens(2 * context) / bb.sparse_read_tokens(context)
-    it.near("square root", root, "times", "growth", when="blocks grow with the root of the context")
     model = it.world.model("deepseek-v3.2")
+    rows: list[Computed] = []
     if isinstance(model, Model):
         for name, core in model.cores().items():
             growth = float(core.kv_read_tokens(2 * context)) / float(core.kv_read_tokens(context))
-            it.near(f"DeepSeek V3.2, {name}", growth, "times", "growth", when=f"{name} of DeepSeek V3.2 is meant")
+            rows.append(
+                it.near(f"DeepSeek V3.2, {name}", growth, "times", "growth", when=f"{name} of DeepSeek V3.2 is meant")
+            )
             reads.append(f"{float(core.kv_read_tokens(context)):,.0f} by {name}")
-    return it.done(f"Of {format_count(context)} tokens DeepSeek V3.2 reads {' and '.join(reads)}.")
+    return it.done(
+        it.near("square root", root, "times", "growth", when="blocks grow with the root of the context"),
+        *rows,
+        because=f"Of {format_count(context)} tokens DeepSeek V3.2 reads {' and '.join(reads)}.",
+    )
 
 
 def n53(it: Work) -> Finding:
     disk, flash = it.world.tier(DISK).drain_s, it.world.tier(FLASH).drain_s
-    it.near("20 TB disk", disk, "s", "disk_s")
     dense = it.world.tier("qlc-31tb").drain_s
-    it.near("30 TB QLC flash", dense, "s", "disk_s")
-    it.near("4 TB NVMe flash", flash, "s", "flash_s")
     return it.done(
-        f"A disk takes {format_seconds(disk)}, a small flash drive {format_seconds(flash)}, a large one "
-        f"{format_seconds(dense)}."
+        it.near("20 TB disk", disk, "s", "disk_s"),
+        it.near("30 TB QLC flash", dense, "s", "disk_s"),
+        it.near("4 TB NVMe flash", flash, "s", "flash_s"),
+        because=f"A disk takes {format_seconds(disk)}, a small flash drive {format_seconds(flash)}, a large one "
+        f"{format_seconds(dense)}.",
     )
 
 
 def n56(it: Work) -> Finding:
     chip = it.world.chip("h100-sxm")
     least = far = math.inf
+    rows: list[Computed] = []
     for name in (MODEL, "llama-3.1-70b"):
         model = it.world.model(name)
         kv = model.kv_bytes_per_token(2.0)
         least = min(least, kv)
-        it.near(f"{name} in BF16", kv, "B/token", "said")
+        rows.append(it.near(f"{name} in BF16", kv, "B/token", "said"))
         star = bb.crossover_context(model.active_params, kv, chip.flop_per_s("bf16"), chip.hbm_bytes_per_s)
-        it.near(f"{name} crosses on H100", star, "tokens", "context_len")
+        rows.append(it.near(f"{name} crosses on H100", star, "tokens", "context_len"))
         far = min(far, star)
     return it.done(
-        f"They keep {format_bytes(least)} a token and more and cross from {format_count(far)} tokens on; 200 thousand "
-        "and 2 KB were said."
+        *rows,
+        because=f"They keep {format_bytes(least)} a token and more and cross from {format_count(far)} tokens on; 200 "
+        "thousand "
+        "and 2 KB were said.",
     )
 
 
 def n01(it: Work) -> Finding:
     over, ridge_said = it.q("total_over_active"), it.q("ridge")
     right, turned = bb.balance_batch(ridge_said, over), ridge_said / over
-    it.near("300 times active over total", turned, "sequences", "balance", when="sparsity is active over total")
-    it.near("300 times total over active", right, "sequences", "balance", when="sparsity is total over active")
-    return it.done(f"The quoted result is right, the definition is inverted: as defined it gives {turned:.3g}.")
+    return it.done(
+        it.near("300 times active over total", turned, "sequences", "balance", when="sparsity is active over total"),
+        it.near("300 times total over active", right, "sequences", "balance", when="sparsity is total over active"),
+        because=f"The quoted result is right, the definition is inverted: as defined it gives {turned:.3g}.",
+    )
 
 
 def n02(it: Work) -> Finding:
     moe, model = mixture(it), it.world.model(MODEL)
     found: list[float] = []
+    rows: list[Computed] = []
     for label, ratio in (
         ("the experts that were said", it.q("experts_said")),
         ("published experts", moe.num_experts / moe.experts_per_token),
@@ -283,26 +355,37 @@ def n02(it: Work) -> Finding:
         ("active over total parameters", 1.0 / model.total_over_active),
     ):
         found.append(it.q("ridge") * ratio)
-        it.near(f"by {label}", found[-1], "sequences", "balance", when=f"it is that of {label}")
+        rows.append(it.near(f"by {label}", found[-1], "sequences", "balance", when=f"it is that of {label}"))
     return it.done(
-        f"Left undefined it may mean {min(found):.3g} to {max(found):,.0f} sequences; total over active parameters, at "
-        "least 1, is what the formula was derived with."
+        *rows,
+        because=f"Left undefined it may mean {min(found):.3g} to {max(found):,.0f} sequences; total over active "
+        "parameters, at "
+        "least 1, is what the formula was derived with.",
     )
 
 
 def n03(it: Work) -> Finding:
     raws: list[float] = []
+    rows: list[Computed] = []
     for name in ("b200-sxm", "gb200"):
         chip = it.world.chip(name)
         raws.append(chip.ridge_point("fp4"))
-        it.near(
-            f"FLOP per byte of {name} in FP4", raws[-1], "FLOP/B", "ratio", when=f"FLOP per byte of {name} are meant"
+        rows.append(
+            it.near(
+                f"FLOP per byte of {name} in FP4",
+                raws[-1],
+                "FLOP/B",
+                "ratio",
+                when=f"FLOP per byte of {name} are meant",
+            )
         )
         label, when = f"multiplies per weight of {name}", f"multiplies per weight of half a byte on {name} are"
-        it.near(label, ridge(chip, "fp4"), "times", "ratio", when=when)
+        rows.append(it.near(label, ridge(chip, "fp4"), "times", "ratio", when=when))
     return it.done(
-        f"FLOP per byte are {min(raws):,.0f} to {max(raws):,.0f}; 300 comes after half a byte a weight and two FLOP a "
-        "multiply."
+        *rows,
+        because=f"FLOP per byte are {min(raws):,.0f} to {max(raws):,.0f}; 300 comes after half a byte a weight and two "
+        "FLOP a "
+        "multiply.",
     )
 
 
@@ -320,12 +403,15 @@ def n04(it: Work) -> Finding:
         return bb.cost_per_token_usd(batch, bb.pass_s(batch, total, active, 0.5, 0.0, 0.0, flop, hbm_rate), 1.0)
 
     floor = bb.cost_floor_usd(active, 0.0, 0.0, flop, hbm_rate, 1.0)
+    rows: list[Computed] = []
     for share in (it.q("below"), it.q("above")):
         label, when = f"cost over the floor at {share:g} times the balanced batch", f"the batch is {share:g} of balance"
-        it.least(label, cost(share * balance) / floor, "times", it.q("off_the_floor"), when=when)
+        rows.append(it.least(label, cost(share * balance) / floor, "times", it.q("off_the_floor"), when=when))
     return it.done(
-        f"Under the larger of two terms cost falls as a hyperbola to the balanced batch of {format_count(balance)} and "
-        "is on the floor from there on; nothing is approached without being reached."
+        *rows,
+        because="Under the larger of two terms cost falls as a hyperbola to the balanced batch of "
+        f"{format_count(balance)} and "
+        "is on the floor from there on; nothing is approached without being reached.",
     )
 
 
@@ -333,14 +419,15 @@ def n05(it: Work) -> Finding:
     interval = it.world.cluster(RACK).chip.drain_s
     whole = it.q("output_len") * interval
     wait = float(bb.train_latency(interval).worst_s) - interval
-    it.least("longest wait for a train, of an answer of 500 tokens", wait / whole, "share", it.q("most_of_it"))
     balance = bb.balance_batch(it.q("ridge"), it.q("total_over_active"))
     both = bb.mode_batches(it.q("speed_ratio"), it.q("price_ratio"), balance)
     trade = bb.mode_at_batch(float(both.normal_batch), float(both.fast_batch), balance)
-    it.show("speed of the smaller batch by its shorter pass", float(trade.speed_ratio), "times")
     return it.done(
-        f"The wait for a place is at most {format_percent(wait / whole)} of such an answer; the smaller batch is "
-        "faster because its pass is shorter."
+        it.least("longest wait for a train, of an answer of 500 tokens", wait / whole, "share", it.q("most_of_it")),
+        it.show("speed of the smaller batch by its shorter pass", float(trade.speed_ratio), "times"),
+        because=f"The wait for a place is at most {format_percent(wait / whole)} of such an answer; the smaller batch "
+        "is "
+        "faster because its pass is shorter.",
     )
 
 
@@ -349,11 +436,14 @@ def n06(it: Work) -> Finding:
     wanted = it.q("interval_s") / it.q("speed_ratio")
     drain = rack.chip.drain_s
     floor = bb.latency_floor_s(model.total_params, 0.5, rack.num_chips * rack.chip.hbm_bytes_per_s)
-    it.most("interval when a pass reads all of the memory", drain, "s", wanted, when="a pass reads all of the memory")
-    it.most("interval when it reads the weights alone", floor, "s", wanted, when="a pass reads the weights alone")
     return it.done(
-        f"As told, trains depart every {format_seconds(drain)} at any price; they could at {format_seconds(floor)} "
-        "if a batch is so small that only weights are read. Queueing and priority were not spoken of."
+        it.most(
+            "interval when a pass reads all of the memory", drain, "s", wanted, when="a pass reads all of the memory"
+        ),
+        it.most("interval when it reads the weights alone", floor, "s", wanted, when="a pass reads the weights alone"),
+        because=f"As told, trains depart every {format_seconds(drain)} at any price; they could at "
+        f"{format_seconds(floor)} "
+        "if a batch is so small that only weights are read. Queueing and priority were not spoken of.",
     )
 
 
@@ -368,14 +458,23 @@ def n07(it: Work) -> Finding:
         return times[0] / times[1]
 
     found: list[float] = []
+    rows: list[Computed] = []
     for share, context in ((0.5, 0.0), (it.q("above"), 0.0), (0.5, it.q("context_len"))):
         found.append(over_one(share, context))
         label = f"{share:g} of the balanced batch, {format_count(context)} tokens of context"
-        it.most(
-            f"pass over that of one sequence at {label}", found[-1], "times", it.q("no_change"), when=f"it is {label}"
+        rows.append(
+            it.most(
+                f"pass over that of one sequence at {label}",
+                found[-1],
+                "times",
+                it.q("no_change"),
+                when=f"it is {label}",
+            )
         )
     return it.done(
-        f"A pass grows with the batch once arithmetic or cache count: here {found[1]:.3g} and {found[2]:.3g} times."
+        *rows,
+        because=f"A pass grows with the batch once arithmetic or cache count: here {found[1]:.3g} and {found[2]:.3g} "
+        "times.",
     )
 
 
@@ -387,18 +486,26 @@ def n08(it: Work) -> Finding:
         read = bb.sparse_read_tokens(tokens) if sparse else tokens
         return bb.kv_fetch_s(1.0, read, model.kv_bytes_per_token(), chip.hbm_bytes_per_s)
 
+    rows: list[Computed] = []
     for label, sparse in (("dense attention", False), ("a square root", True)):
         once, twice = (read_s((n + 1) * context, sparse) / read_s(n * context, sparse) for n in (1, 2))
-        it.least(f"growth from 200K to 300K over that from 100K to 200K, {label}", twice / once, "times", it.q("equal"))
+        rows.append(
+            it.least(
+                f"growth from 200K to 300K over that from 100K to 200K, {label}", twice / once, "times", it.q("equal")
+            )
+        )
     return it.done(
-        "An exponential grows by the same factor with each step; reads of dense attention grow by the same amount, "
-        "those of a square root by less and less."
+        *rows,
+        because="An exponential grows by the same factor with each step; reads of dense attention grow by the same "
+        "amount, "
+        "those of a square root by less and less.",
     )
 
 
 def n09(it: Work) -> Finding:
     models = {MODEL: it.world.model(MODEL).total_params, "kimi-k2": it.world.model("kimi-k2").total_params}
     needed: list[int] = []
+    rows: list[Computed] = []
     for cluster, params in (
         *((RACK, (name, count)) for name, count in models.items()),
         (RACK, ("5 T parameters", it.q("large_params"))),
@@ -407,8 +514,11 @@ def n09(it: Work) -> Finding:
         on = it.world.cluster(cluster)
         stages = math.ceil(params[1] * it.q("weight_bytes") / (on.num_chips * on.chip.hbm_bytes))
         needed.append(stages)
-        it.least(f"stages for {params[0]} in FP8 on {cluster}", stages, "stages", it.q("more_than_one"))
-    return it.done(f"Stages needed are {', '.join(map(str, needed))}: only what outgrows a domain needs more than one.")
+        rows.append(it.least(f"stages for {params[0]} in FP8 on {cluster}", stages, "stages", it.q("more_than_one")))
+    return it.done(
+        *rows,
+        because=f"Stages needed are {', '.join(map(str, needed))}: only what outgrows a domain needs more than one.",
+    )
 
 
 def n10(it: Work) -> Finding:
@@ -424,30 +534,36 @@ def n10(it: Work) -> Finding:
     with_users = cost(high, bb.balance_batch(value, high)) / cost(low, full)
     without = cost(high, full) / cost(low, full)
     grows, stays = "the batch cannot grow, as users run out", "the batch grows with sparsity"
-    it.identity("cost at 32 over that at 8, batches balanced", with_users, it.q("dearer"), "times", when=stays)
-    it.least("cost at 32 over that at 8, same batch", without, "times", it.q("dearer"), when=grows)
     return it.done(
-        f"At its own balanced batch a sparser model costs as much a token; at the batch of the denser one "
-        f"{without:.3g} times. Limits are users, memory capacity and quality."
+        it.identity("cost at 32 over that at 8, batches balanced", with_users, it.q("dearer"), "times", when=stays),
+        it.least("cost at 32 over that at 8, same batch", without, "times", it.q("dearer"), when=grows),
+        because=f"At its own balanced batch a sparser model costs as much a token; at the batch of the denser one "
+        f"{without:.3g} times. Limits are users, memory capacity and quality.",
     )
 
 
 def n11(it: Work) -> Finding:
     params, tokens = it.q("params"), chinchilla_tokens(it.q("params"))
     dearer = train_flop(params, it.q("factor") * tokens) / train_flop(params, tokens)
-    it.most("training cost over that of the compute-optimal run", dearer, "times", it.q("slightly"))
-    return it.done(f"At the same size {it.q('factor'):g} times the tokens are {dearer:g} times the FLOP.")
+    return it.done(
+        it.most("training cost over that of the compute-optimal run", dearer, "times", it.q("slightly")),
+        because=f"At the same size {it.q('factor'):g} times the tokens are {dearer:g} times the FLOP.",
+    )
 
 
 def n12(it: Work) -> Finding:
+    rows: list[Computed] = []
     for name in (OPUS, GEMINI):
         sheet = it.world.sheet(name)
         tier = sheet.of_mode("standard")[0]
         spoken = "output over input is meant"
-        it.near(f"output over input of {name}", output_over_input(sheet), "times", "ratio", when=spoken)
+        rows.append(it.near(f"output over input of {name}", output_over_input(sheet), "times", "ratio", when=spoken))
         hit = (tier.input_usd or 0.0) / (tier.cached_input_usd or 1.0)
-        it.near(f"miss over hit of {name}", hit, "times", "ratio", when="a cache miss over a hit is meant")
-    return it.done("The sentence, at 1:49:45, is about computing a cache again against loading it.")
+        rows.append(it.near(f"miss over hit of {name}", hit, "times", "ratio", when="a cache miss over a hit is meant"))
+    return it.done(
+        *rows,
+        because="The sentence, at 1:49:45, is about computing a cache again against loading it.",
+    )
 
 
 def n13(it: Work) -> Finding:
@@ -459,9 +575,13 @@ def n13(it: Work) -> Finding:
         for p in (1.0, stages)
     )
     weights, cache = float(four.weights_bytes / one.weights_bytes), float(four.kv_bytes / one.kv_bytes)
-    it.near("weights of a chip with 4 stages over 1", weights, "times", "no_benefit", when="weights are meant")
-    it.identity("cache of a chip with 4 stages over 1", cache, it.q("no_benefit"), "times", when="the cache is meant")
-    return it.done(f"In inference too stages keep {format_percent(weights)} of the weights each; the cache stays.")
+    return it.done(
+        it.near("weights of a chip with 4 stages over 1", weights, "times", "no_benefit", when="weights are meant"),
+        it.identity(
+            "cache of a chip with 4 stages over 1", cache, it.q("no_benefit"), "times", when="the cache is meant"
+        ),
+        because=f"In inference too stages keep {format_percent(weights)} of the weights each; the cache stays.",
+    )
 
 
 def n14(it: Work) -> Finding:
@@ -474,27 +594,35 @@ def n14(it: Work) -> Finding:
         "links of a chip": links[0] / links[1],
         "links of a domain": links[0] * new.scale_up.size / (links[1] * old.scale_up.size),
     }
-    for label, growth in grown.items():
-        it.most(
-            f"growth of {label} over that of arithmetic",
-            growth / flop,
-            "times",
-            it.q("keeps_up"),
-            when=f"it is {label}",
-        )
     return it.done(
-        f"The lecture's wall is the memory's bandwidth, capacity and price; from A100 to GB200 arithmetic grew "
+        *(
+            it.most(
+                f"growth of {label} over that of arithmetic",
+                growth / flop,
+                "times",
+                it.q("keeps_up"),
+                when=f"it is {label}",
+            )
+            for label, growth in grown.items()
+        ),
+        because=f"The lecture's wall is the memory's bandwidth, capacity and price; from A100 to GB200 arithmetic grew "
         f"{flop:.3g} times, links of a chip {grown['links of a chip']:.3g} and those of a domain "
-        f"{grown['links of a domain']:.3g} times."
+        f"{grown['links of a domain']:.3g} times.",
     )
 
 
 def n15(it: Work) -> Finding:
     batch = it.q("batch_size")
+    rows: list[Computed] = []
     for each in (it.q("one"), it.q("chunk")):
         label = f"{each:g} new {'token' if each == 1 else 'tokens'} for each sequence"
-        it.near(f"tokens of a pass, {label}", batch * each, "tokens", "tokens", when=f"a pass makes {label}")
-    return it.done("Sequences and tokens are the same number in decoding alone, one new token each.")
+        rows.append(
+            it.near(f"tokens of a pass, {label}", batch * each, "tokens", "tokens", when=f"a pass makes {label}")
+        )
+    return it.done(
+        *rows,
+        because="Sequences and tokens are the same number in decoding alone, one new token each.",
+    )
 
 
 def n16(it: Work) -> Finding:
@@ -509,19 +637,22 @@ def n16(it: Work) -> Finding:
         passes.append(t)
         rates.append(bb.tokens_per_s(balance, t) / chips)
     label = f"{rack.scale_up.size} chips over {hopper.scale_up.size}"
-    it.least(
-        f"throughput of a chip, {label}", rates[1] / rates[0], "times", it.q("dramatic"), when="throughput is meant"
-    )
-    it.least(f"speed of a pass, {label}", passes[0] / passes[1], "times", it.q("dramatic"), when="latency is meant")
     return it.done(
-        f"A larger domain makes the pass {passes[0] / passes[1]:.3g} times as fast and each chip "
-        f"{rates[1] / rates[0]:.3g} times as productive; that this explains who is ahead was the host's guess."
+        it.least(
+            f"throughput of a chip, {label}", rates[1] / rates[0], "times", it.q("dramatic"), when="throughput is meant"
+        ),
+        it.least(
+            f"speed of a pass, {label}", passes[0] / passes[1], "times", it.q("dramatic"), when="latency is meant"
+        ),
+        because=f"A larger domain makes the pass {passes[0] / passes[1]:.3g} times as fast and each chip "
+        f"{rates[1] / rates[0]:.3g} times as productive; that this explains who is ahead was the host's guess.",
     )
 
 
 def n17(it: Work) -> Finding:
     model = it.world.model(FRONTIER)
     found: list[float] = []
+    rows: list[Computed] = []
     for name, dtype in (("h100-sxm", "bf16"), ("h100-sxm", "fp8"), ("b200-sxm", "fp4")):
         chip = it.world.chip(name)
         found.append(
@@ -530,10 +661,12 @@ def n17(it: Work) -> Finding:
             )
         )
         at = f"{name} in {dtype.upper()}"
-        it.near(f"costs are equal on {at}", found[-1], "tokens", "context_len", when=f"it runs on {at}")
+        rows.append(it.near(f"costs are equal on {at}", found[-1], "tokens", "context_len", when=f"it runs on {at}"))
     return it.done(
-        f"The same model has equal costs at {format_count(min(found))} to {format_count(max(found))} tokens by chip "
-        "and data type; the lecture said probably, and maybe not exactly."
+        *rows,
+        because=f"The same model has equal costs at {format_count(min(found))} to {format_count(max(found))} tokens by "
+        "chip "
+        "and data type; the lecture said probably, and maybe not exactly.",
     )
 
 
@@ -541,47 +674,70 @@ def n18(it: Work) -> Finding:
     known = [hbm(it), *(it.world.tier(name) for name in (DDR, FLASH, "qlc-31tb", DISK))]
     found = [keeping_cost(tier, 1e9) for tier in known]
     short, long = (tier_by_drain(found, it.q(name)) for name in ("short_s", "long_s"))
+    rows: list[Computed] = []
     for label, first, second in (
         ("flash and spinning disk", "nvme", "disk"),
         ("HBM and DDR", "hbm", "host_dram"),
         ("DDR and flash", "host_dram", "nvme"),
     ):
         fits = (short.tier, long.tier) == (first, second)
-        it.true(f"5 minutes and an hour are {label}", fits, when=f"they are {label}")
+        rows.append(it.true(f"5 minutes and an hour are {label}", fits, when=f"they are {label}"))
     return it.done(
-        f"The summaries disagree because the lecture guessed three times; drain times say {short.name} and {long.name}."
+        *rows,
+        because=f"The summaries disagree because the lecture guessed three times; drain times say {short.name} and "
+        f"{long.name}.",
     )
 
 
 def n19(it: Work) -> Finding:
     stages, pass_s, batch = it.q("stages"), it.q("pass_s"), it.q("batch_size")
     added: list[float] = []
+    rows: list[Computed] = []
     for hop in (0.0, it.q("hop_s")):
         step = bb.ring_step(pass_s, stages, stages, batch, hop)
         added.append(float(step.token_s) - pass_s)
         when = f"a hop takes {format_seconds(hop)}"
-        it.near(f"time of a token over that on one rack, {when}", step.token_s / pass_s, "times", "neutral", when=when)
-    return it.done(f"Both are said: neutral without hops; four of them add {format_seconds(added[1])} (C74).")
+        rows.append(
+            it.near(
+                f"time of a token over that on one rack, {when}", step.token_s / pass_s, "times", "neutral", when=when
+            )
+        )
+    return it.done(
+        *rows,
+        because=f"Both are said: neutral without hops; four of them add {format_seconds(added[1])} (C74).",
+    )
 
 
 def n20(it: Work) -> Finding:
     off: list[float] = []
     names = [name.removeprefix("summary_") for name in it.claim.numbers if name.startswith("summary_")]
+    rows: list[Computed] = []
     for name in names:
         said, told = it.q(f"video_{name}"), it.q(f"summary_{name}")
         off.append(abs(told - said))
-        it.near(
-            f"{name.replace('_', ' ')}, off by", told, "s", f"video_{name}", when=f"{name.replace('_', ' ')} is meant"
+        rows.append(
+            it.near(
+                f"{name.replace('_', ' ')}, off by",
+                told,
+                "s",
+                f"video_{name}",
+                when=f"{name.replace('_', ' ')} is meant",
+            )
         )
     return it.done(
-        f"Of {len(off)} times some are exact, others off by up to {format_seconds(max(off))}: do not use them."
+        *rows,
+        because=f"Of {len(off)} times some are exact, others off by up to {format_seconds(max(off))}: do not use them.",
     )
 
 
 def n22(it: Work) -> Finding:
     ratios: list[float] = []
+    rows: list[Computed] = []
     for mfu in (it.q("same_mfu"), it.q("relative_mfu")):
         ratios.append(float(1.0 / equal_cost_ratio(2.0, mfu)))
         when = f"decoding has {format_percent(mfu)} of the MFU of training"
-        it.near(f"tokens of use over pre-training, {when}", ratios[-1], "times", "equal", when=when)
-    return it.done(f"Equal costs alone mean {ratios[0]:.3g} times the tokens; only the MFU makes them {ratios[1]:.3g}.")
+        rows.append(it.near(f"tokens of use over pre-training, {when}", ratios[-1], "times", "equal", when=when))
+    return it.done(
+        *rows,
+        because=f"Equal costs alone mean {ratios[0]:.3g} times the tokens; only the MFU makes them {ratios[1]:.3g}.",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rackline.arch import Model
 from rackline.arch.kinds.gqa import GroupedQueryAttention
 from rackline.hardware import MemoryTier, hbm_of
-from rackline.ledger.work import FRONTIER, RACK, Finding, Work, World, attention_slope
+from rackline.ledger.work import FRONTIER, RACK, Computed, Finding, Work, World, attention_slope
 from rackline.pricing import PriceSheet
 from rackline.pricing.cache import KeepingCost, envelope, keeping_cost, recompute_cost, tier_by_drain
 from rackline.pricing.forms import storage_usd_per_token_s
@@ -26,12 +26,14 @@ def output_over_input(sheet: PriceSheet) -> float:
 
 def c96(it: Work) -> Finding:
     low, high = it.world.sheet(GEMINI).of_mode("standard")[:2]
-    it.near("context of the step", high.above_context_len, "tokens", "context_len")
     output = (high.output_usd or 0.0) / (low.output_usd or 1.0)
     read = (high.input_usd or 0.0) / (low.input_usd or 1.0)
-    it.near("output above over below", output, "times", "rise", when="output tokens are meant")
-    it.near("input above over below", read, "times", "rise", when="input tokens are meant")
-    return it.done(f"Above the step output costs {output:.3g} times as much, input {read:.3g} times.")
+    return it.done(
+        it.near("context of the step", high.above_context_len, "tokens", "context_len"),
+        it.near("output above over below", output, "times", "rise", when="output tokens are meant"),
+        it.near("input above over below", read, "times", "rise", when="input tokens are meant"),
+        because=f"Above the step output costs {output:.3g} times as much, input {read:.3g} times.",
+    )
 
 
 def c97(it: Work) -> Finding:
@@ -42,10 +44,14 @@ def c97(it: Work) -> Finding:
     def cost(context: float) -> float:
         return bb.cost_floor_usd(model.active_params, context, kv, flop, hbm, 1.0)
 
-    it.show("bend of the frontier model on GB200 in FP4", star, "tokens")
-    it.identity("cost at half of it over that at none", cost(star / 2) / cost(0.0), 1.0, "times")
-    it.identity("cost at twice of it over that at none", cost(it.q("twice") * star) / cost(0.0), it.q("twice"), "times")
-    return it.done("Flat, one bend, then a line, as long as attention's own arithmetic is left out (C111).")
+    return it.done(
+        it.show("bend of the frontier model on GB200 in FP4", star, "tokens"),
+        it.identity("cost at half of it over that at none", cost(star / 2) / cost(0.0), 1.0, "times"),
+        it.identity(
+            "cost at twice of it over that at none", cost(it.q("twice") * star) / cost(0.0), it.q("twice"), "times"
+        ),
+        because="Flat, one bend, then a line, as long as attention's own arithmetic is left out (C111).",
+    )
 
 
 def c98(it: Work) -> Finding:
@@ -53,13 +59,15 @@ def c98(it: Work) -> Finding:
     longest = sheet.max_context_len or it.q("context_len")
     star = it.q("context_len")
     covered = it.q("rise") * star
+    rows: list[Computed] = []
     for context in (it.q("middle_context"), longest):
         label = format_count(context)
         cost, when = max(1.0, context / star), f"contexts end at {label} tokens"
-        it.most(f"cost at {label} tokens over that at the step", cost, "times", it.q("rise"), when=when)
+        rows.append(it.most(f"cost at {label} tokens over that at the step", cost, "times", it.q("rise"), when=when))
     return it.done(
-        f"Half as much again pays for contexts up to {format_count(covered)}; at {format_count(longest)} dense "
-        f"attention costs {longest / star:.2g} times as much, which only a margin covers."
+        *rows,
+        because=f"Half as much again pays for contexts up to {format_count(covered)}; at {format_count(longest)} dense "
+        f"attention costs {longest / star:.2g} times as much, which only a margin covers.",
     )
 
 
@@ -67,54 +75,68 @@ def c99(it: Work) -> Finding:
     chip = it.world.chip("h100-sxm")
     flop, hbm = chip.flop_per_s("bf16"), chip.hbm_bytes_per_s
     kv = bb.kv_bytes_per_token_from_crossover(it.q("params"), it.q("context_len"), flop, hbm)
-    it.identity(
-        "context at which that cache crosses",
-        bb.crossover_context(it.q("params"), kv, flop, hbm),
-        it.q("context_len"),
-        "tokens",
-    )
+    rows: list[Computed] = []
     for batch in (1e3, 1e6):
         cache = bb.kv_fetch_s(batch, it.q("context_len"), kv, hbm)
-        it.identity(
-            f"cache over arithmetic at batch {format_count(batch)}",
-            cache / bb.compute_s(batch, it.q("params"), flop),
-            1.0,
-            "times",
+        rows.append(
+            it.identity(
+                f"cache over arithmetic at batch {format_count(batch)}",
+                cache / bb.compute_s(batch, it.q("params"), flop),
+                1.0,
+                "times",
+            )
         )
-    return it.done("The batch cancels once weights are negligible; W over Φ is in bytes per multiply.")
+    return it.done(
+        it.identity(
+            "context at which that cache crosses",
+            bb.crossover_context(it.q("params"), kv, flop, hbm),
+            it.q("context_len"),
+            "tokens",
+        ),
+        *rows,
+        because="The batch cancels once weights are negligible; W over Φ is in bytes per multiply.",
+    )
 
 
 def c100(it: Work) -> Finding:
     params, context = it.q("params"), it.q("context_len")
     raw = 2.0 * it.q("ridge")  # FLOP per byte if a weight is one byte
-    it.near(
-        f"{raw:,.0f} FLOP/B, as was said",
-        bb.kv_bytes_per_token_from_crossover(params, context, raw, 1.0),
-        "B/token",
-        "kv_bytes_per_token",
-    )
+    rows: list[Computed] = []
     for name, dtype in (("h100-sxm", "fp8"), ("h100-sxm", "bf16"), ("b200-sxm", "fp4"), ("b200-sxm", "fp8")):
         chip = it.world.chip(name)
         kv = bb.kv_bytes_per_token_from_crossover(params, context, chip.flop_per_s(dtype), chip.hbm_bytes_per_s)
         label = f"{chip.ridge_point(dtype):,.0f} FLOP/B ({name} {dtype.upper()})"
-        it.near(label, kv, "B/token", "kv_bytes_per_token")
+        rows.append(it.near(label, kv, "B/token", "kv_bytes_per_token"))
     return it.done(
-        "The 300 counts multiplies per weight; bytes of cache need FLOP per byte, which depends on the data type.",
+        it.near(
+            f"{raw:,.0f} FLOP/B, as was said",
+            bb.kv_bytes_per_token_from_crossover(params, context, raw, 1.0),
+            "B/token",
+            "kv_bytes_per_token",
+        ),
+        *rows,
+        because="The 300 counts multiplies per weight; bytes of cache need FLOP per byte, which depends on the data "
+        "type.",
         units=True,
     )
 
 
 def c101(it: Work) -> Finding:
+    rows: list[Computed] = []
     for name in ("llama-3.1-70b", "qwen3-32b", "deepseek-v3"):
         model = it.world.model(name)
         if isinstance(model, Model):
             formula = _full_cache(model) * it.q("element_bytes")
             kept = model.kv_bytes_per_token(it.q("element_bytes"))
-            it.identity(f"keys and values of {name}", formula, kept, "B/token", when=f"the model is {name}")
-            it.show(f"what {name} keeps", kept, "B/token")
+            rows.append(
+                it.identity(f"keys and values of {name}", formula, kept, "B/token", when=f"the model is {name}")
+            )
+            rows.append(it.show(f"what {name} keeps", kept, "B/token"))
     return it.done(
-        "It counts elements of full keys and values, to be multiplied by bytes; MLA keeps a latent from which each "
-        "head makes its own."
+        *rows,
+        because="It counts elements of full keys and values, to be multiplied by bytes; MLA keeps a latent from which "
+        "each "
+        "head makes its own.",
     )
 
 
@@ -128,13 +150,16 @@ def _full_cache(model: Model) -> float:
 
 
 def c102(it: Work) -> Finding:
+    rows: list[Computed] = []
     for label, width in (("1 byte per element", 1.0), ("BF16", 2.0)):
         value = bb.kv_bytes_per_token(it.q("layers"), it.q("heads"), it.q("head_dim"), width)
-        it.near(f"{label}, against 1,667", value, "B/token", "said")
-        it.near(f"{label}, against 2 KB", value, "B/token", "rounded")
+        rows.append(it.near(f"{label}, against 1,667", value, "B/token", "said"))
+        rows.append(it.near(f"{label}, against 2 KB", value, "B/token", "rounded"))
     elements = bb.kv_bytes_per_token(it.q("layers"), it.q("heads"), it.q("head_dim"), 1.0)
     return it.done(
-        f"It gives {elements:,.0f} elements, {format_percent(elements / it.q('said') - 1.0)} above 1,667, and bytes "
+        *rows,
+        because=f"It gives {elements:,.0f} elements, {format_percent(elements / it.q('said') - 1.0)} above 1,667, and "
+        "bytes "
         "only at one byte per element.",
         units=True,
     )
@@ -143,57 +168,76 @@ def c102(it: Work) -> Finding:
 def c103(it: Work) -> Finding:
     shared = bb.kv_bytes_per_token(1.0, it.q("heads"), it.q("head_dim"), 1.0)
     when = "one cache serves all layers, in 8 bits"
-    it.near("one global cache for all layers, 8 bit", shared, "B/token", "kv_bytes_per_token", when=when)
     kept: dict[str, float] = {}
     newest = ("nemotron-3-nano-30b-a3b", "nemotron-3-super-120b-a12b", "deepseek-v4-pro")
+    rows: list[Computed] = []
     for name in (*newest, "qwen3.5-397b-a17b", "deepseek-v3", "llama-3.1-70b"):
         kept[name] = it.world.model(name).kv_bytes_per_token(1.0)
-        it.near(f"{name}, 8 bit", kept[name], "B/token", "kv_bytes_per_token", when=f"it is that of {name}, in 8 bits")
+        rows.append(
+            it.near(
+                f"{name}, 8 bit", kept[name], "B/token", "kv_bytes_per_token", when=f"it is that of {name}, in 8 bits"
+            )
+        )
     low, high = min(kept, key=kept.__getitem__), max(kept, key=kept.__getitem__)
     return it.done(
-        f"Of these open models {low} keeps least ({format_bytes(kept[low])}: most of its layers have no cache), {high} "
-        f"most ({format_bytes(kept[high])})."
+        it.near("one global cache for all layers, 8 bit", shared, "B/token", "kv_bytes_per_token", when=when),
+        *rows,
+        because=f"Of these open models {low} keeps least ({format_bytes(kept[low])}: most of its layers have no "
+        f"cache), {high} "
+        f"most ({format_bytes(kept[high])}).",
     )
 
 
 def c105(it: Work) -> Finding:
     ratios = {name: output_over_input(it.world.sheet(name)) for name in (OPUS, GEMINI, "openai-gpt-5.4")}
-    for name, ratio in ratios.items():
-        it.near(name, ratio, "times", "ratio")
-    return it.done(f"These list prices are at {min(ratios.values()):.3g} to {max(ratios.values()):.3g}.")
+    return it.done(
+        *(it.near(name, ratio, "times", "ratio") for name, ratio in ratios.items()),
+        because=f"These list prices are at {min(ratios.values()):.3g} to {max(ratios.values()):.3g}.",
+    )
 
 
 def c106(it: Work) -> Finding:
     chip, model = it.world.chip("h100-sxm"), it.world.model("llama-3.1-70b")
     flop = chip.flop_per_s("bf16")
     one, many = (bb.compute_s(it.q("batch_size"), model.active_params, flop, n) for n in (1.0, it.q("tokens")))
-    it.identity("arithmetic with 512 tokens over 1", many / one, it.q("tokens"), "times")
     hbm = chip.hbm_bytes_per_s
     memory = bb.memory_s(it.q("batch_size"), model.total_params, 2.0, 4096.0, model.kv_bytes_per_token(), hbm)
-    it.show("useful share of the arithmetic with 1 token", one / max(one, memory), "share")
-    it.least("with 512 tokens", many / max(many, memory), "share", 1.0)
-    return it.done("Weights and earlier cache are read once per pass, so more new tokens fill the arithmetic.")
+    return it.done(
+        it.identity("arithmetic with 512 tokens over 1", many / one, it.q("tokens"), "times"),
+        it.show("useful share of the arithmetic with 1 token", one / max(one, memory), "share"),
+        it.least("with 512 tokens", many / max(many, memory), "share", 1.0),
+        because="Weights and earlier cache are read once per pass, so more new tokens fill the arithmetic.",
+    )
 
 
 def c107(it: Work) -> Finding:
+    rows: list[Computed] = []
     for name in (OPUS, GEMINI):
         ratio = output_over_input(it.world.sheet(name))
         when = f"output costs {ratio:.3g} times input, as at {name}"
-        it.near(f"{name}: tokens per pass at the crossing", ratio, "tokens", "ratio", when=when)
-        it.near(f"{name}: MFU of decoding over prefill", 1.0 / ratio, "share", "mfu", when=when)
+        rows.append(it.near(f"{name}: tokens per pass at the crossing", ratio, "tokens", "ratio", when=when))
+        rows.append(it.near(f"{name}: MFU of decoding over prefill", 1.0 / ratio, "share", "mfu", when=when))
     return it.done(
-        "With equal margins the ratio of prices is that of times; it contradicts a bend at 200 thousand tokens (N46)."
+        *rows,
+        because="With equal margins the ratio of prices is that of times; it contradicts a bend at 200 thousand tokens "
+        "(N46).",
     )
 
 
 def c109(it: Work) -> Finding:
+    rows: list[Computed] = []
     for name in (OPUS, GEMINI):
         tier = it.world.sheet(name).of_mode("standard")[0]
-        it.near(name, (tier.cached_input_usd or 0.0) / (tier.input_usd or 1.0), "times", "hit_over_base")
+        rows.append(it.near(name, (tier.cached_input_usd or 0.0) / (tier.input_usd or 1.0), "times", "hit_over_base"))
     opus = it.world.sheet(OPUS).of_mode("standard")[0]
-    for write in opus.cache_writes:
-        it.least(f"{OPUS}: write of {write.name} over base", write.usd / (opus.input_usd or 1.0), "times", 1.0)
-    return it.done("Reading a cache is cheaper than computing it again; writing pays for the place as well.")
+    return it.done(
+        *rows,
+        *(
+            it.least(f"{OPUS}: write of {write.name} over base", write.usd / (opus.input_usd or 1.0), "times", 1.0)
+            for write in opus.cache_writes
+        ),
+        because="Reading a cache is cheaper than computing it again; writing pays for the place as well.",
+    )
 
 
 def c111(it: Work) -> Finding:
@@ -206,25 +250,36 @@ def c111(it: Work) -> Finding:
     for name in ("llama-3.1-70b", "deepseek-v3"):
         model = it.world.model(name)
         equal[name] = float(bb.attention_equals_weights_context(model.active_params, attention_slope(model)))
-    for name, context in equal.items():
-        it.least(f"weights and attention are equal, {name}", context, "tokens", it.q("millions"), when=f"it is {name}")
     low, high = min(equal, key=equal.__getitem__), max(equal, key=equal.__getitem__)
     return it.done(
-        f"It depends on how many layers see the whole context: equal at {format_count(equal[low])} tokens in {low}, at "
-        f"{format_count(equal[high])} in {high}."
+        *(
+            it.least(
+                f"weights and attention are equal, {name}", context, "tokens", it.q("millions"), when=f"it is {name}"
+            )
+            for name, context in equal.items()
+        ),
+        because=f"It depends on how many layers see the whole context: equal at {format_count(equal[low])} tokens in "
+        f"{low}, at "
+        f"{format_count(equal[high])} in {high}.",
     )
 
 
 def c112(it: Work) -> Finding:
     ridge = it.world.chip("h100-sxm").ridge_point("bf16")
     found: list[str] = []
+    rows: list[Computed] = []
     for name, kind in (("llama-3.1-70b", "grouped-query"), ("deepseek-v3", "absorbed MLA")):
         model = it.world.model(name)
         per_byte = attention_slope(model) / model.kv_bytes_per_token(2.0)
         label = f"{name}: slope of arithmetic over that of memory on H100"
-        it.most(label, per_byte / ridge, "share", it.q("far_below"), when=f"attention is {kind}, as in {name}")
+        rows.append(
+            it.most(label, per_byte / ridge, "share", it.q("far_below"), when=f"attention is {kind}, as in {name}")
+        )
         found.append(f"{per_byte:.3g} in {name}")
-    return it.done(f"Attention does {' and '.join(found)} FLOP for each byte of cache; the ridge is at {ridge:.3g}.")
+    return it.done(
+        *rows,
+        because=f"Attention does {' and '.join(found)} FLOP for each byte of cache; the ridge is at {ridge:.3g}.",
+    )
 
 
 def c113(it: Work) -> Finding:
@@ -232,6 +287,7 @@ def c113(it: Work) -> Finding:
     active, kv = model.active_params, model.kv_bytes_per_token()
     short, long = it.q("short_context"), it.q("long_context")
     stars: list[str] = []
+    rows: list[Computed] = []
     for name, dtype in (("a100-sxm-80gb", "bf16"), ("h100-sxm", "fp8"), ("b200-sxm", "fp4")):
         chip = it.world.chip(name)
         flop, hbm, at = chip.flop_per_s(dtype), chip.hbm_bytes_per_s, f"{name} in {dtype.upper()}"
@@ -240,37 +296,48 @@ def c113(it: Work) -> Finding:
             active, short, kv, flop, hbm, 1.0
         )
         when = f"it is served on {at}"
-        it.most(f"a token at 200K over one at 8K on {at}", dearer, "times", it.q("about_as_much"), when=when)
+        rows.append(
+            it.most(f"a token at 200K over one at 8K on {at}", dearer, "times", it.q("about_as_much"), when=when)
+        )
         again = bb.cost_floor_usd(active, it.q("beyond") * long, kv, flop, hbm, 1.0)
         dear = again / bb.cost_floor_usd(active, short, kv, flop, hbm, 1.0)
-        it.least(f"one at 1 M over one at 8K on {at}", dear, "times", it.q("much_more"), when=when)
+        rows.append(it.least(f"one at 1 M over one at 8K on {at}", dear, "times", it.q("much_more"), when=when))
         stars.append(f"{format_count(star)} on {at}")
     return it.done(
-        f"200 thousand is a balanced point where a token there costs little more than one at 8 thousand and one at a "
-        f"million much more. The bend of the frontier model is at {', '.join(stars)}."
+        *rows,
+        because="200 thousand is a balanced point where a token there costs little more than one at 8 thousand and "
+        "one at a "
+        f"million much more. The bend of the frontier model is at {', '.join(stars)}.",
     )
 
 
 def c114(it: Work) -> Finding:
     rack = it.world.cluster(RACK)
     room = rack.num_chips * rack.chip.hbm_bytes
+    rows: list[Computed] = []
     for name, width in ((FRONTIER, 1.0), ("deepseek-v3", 1.0), ("llama-3.1-70b", 2.0)):
         model = it.world.model(name)
         kv = it.q("context_len") * model.kv_bytes_per_token(width)
-        it.most(f"cache of {name} at {width:g} B per element", kv, "B", room, when=f"the cache is that of {name}")
-        it.show("to read it with the whole rack", kv / (rack.num_chips * rack.chip.hbm_bytes_per_s), "s")
-    return it.done(f"A rack has {format_bytes(room)} for weights and one such context.")
+        rows.append(
+            it.most(f"cache of {name} at {width:g} B per element", kv, "B", room, when=f"the cache is that of {name}")
+        )
+        rows.append(it.show("to read it with the whole rack", kv / (rack.num_chips * rack.chip.hbm_bytes_per_s), "s"))
+    return it.done(
+        *rows,
+        because=f"A rack has {format_bytes(room)} for weights and one such context.",
+    )
 
 
 def c115(it: Work) -> Finding:
     context = it.q("context_len")
     saved = context / bb.sparse_read_tokens(context)
-    it.show("saved at 100 M tokens", saved, "times")
     reads = bb.sparse_read_tokens(context)
-    it.most("tokens read at 100 M against 200 K dense", reads, "tokens", it.q("crossover"))
-    it.true("yet the reads keep growing", bb.sparse_read_tokens(4 * context) > reads, by_definition=True)
     return it.done(
-        f"A root reads {format_count(reads)} of 100 million tokens, and twice as many at four times the context."
+        it.show("saved at 100 M tokens", saved, "times"),
+        it.most("tokens read at 100 M against 200 K dense", reads, "tokens", it.q("crossover")),
+        it.true("yet the reads keep growing", bb.sparse_read_tokens(4 * context) > reads, by_definition=True),
+        because=f"A root reads {format_count(reads)} of 100 million tokens, and twice as many at four times the "
+        "context.",
     )
 
 
@@ -330,90 +397,121 @@ def c110(it: Work) -> Finding:
     seconds = bb.compute_s(1.0, model.active_params, chip.flop_per_s("bf16"), it.q("tokens"))
     said = it.q("usd_per_hour") / 3600.0 * seconds
     cost = recompute_cost(said, seconds)
-    it.identity("10,000 tokens of Llama 70B at 2 dollars an hour", cost.retrieve_usd, said, "USD")
-    it.identity("held for nothing", cost.hold_usd_per_s, 0.0, "USD")
-    return it.done("At the full rate of the chip; a real prefill takes a few times longer.")
+    return it.done(
+        it.identity("10,000 tokens of Llama 70B at 2 dollars an hour", cost.retrieve_usd, said, "USD"),
+        it.identity("held for nothing", cost.hold_usd_per_s, 0.0, "USD"),
+        because="At the full rate of the chip; a real prefill takes a few times longer.",
+    )
 
 
 def c116(it: Work) -> Finding:
     tier = hbm(it)
     cost = keeping_cost(tier, it.q("entry_bytes"))
     said = it.q("entry_bytes") / tier.capacity_bytes * (tier.usd_per_hour or 0.0) / 3600.0 * it.q("hold_s")
-    it.identity("1 GB for 5 minutes in HBM", cost.hold_usd_per_s * it.q("hold_s"), said, "USD")
-    it.identity("brought back for", cost.retrieve_usd, 0.0, "USD")
-    return it.done("What occupies the memory occupies that share of the chip, as no other sequence fits there.")
+    return it.done(
+        it.identity("1 GB for 5 minutes in HBM", cost.hold_usd_per_s * it.q("hold_s"), said, "USD"),
+        it.identity("brought back for", cost.retrieve_usd, 0.0, "USD"),
+        because="What occupies the memory occupies that share of the chip, as no other sequence fits there.",
+    )
 
 
 def c117(it: Work) -> Finding:
     tier = it.world.tier(DDR)
     cost = keeping_cost(tier, it.q("entry_bytes"))
     per_s = (tier.usd_per_hour or 0.0) / 3600.0
-    it.identity(
-        "1 GB for 5 minutes in DDR",
-        cost.hold_usd_per_s * it.q("hold_s"),
-        it.q("entry_bytes") / tier.capacity_bytes * per_s * it.q("hold_s"),
-        "USD",
-    )
-    it.identity("brought back for", cost.retrieve_usd, it.q("entry_bytes") / tier.bytes_per_s * per_s, "USD")
     dear = keeping_cost(hbm(it), it.q("entry_bytes"))
-    it.show("HBM over DDR, to hold", dear.hold_usd_per_s / cost.hold_usd_per_s, "times")
-    return it.done("The device is rented by the hour, so its share of time is what reading costs.")
+    return it.done(
+        it.identity(
+            "1 GB for 5 minutes in DDR",
+            cost.hold_usd_per_s * it.q("hold_s"),
+            it.q("entry_bytes") / tier.capacity_bytes * per_s * it.q("hold_s"),
+            "USD",
+        ),
+        it.identity("brought back for", cost.retrieve_usd, it.q("entry_bytes") / tier.bytes_per_s * per_s, "USD"),
+        it.show("HBM over DDR, to hold", dear.hold_usd_per_s / cost.hold_usd_per_s, "times"),
+        because="The device is rented by the hour, so its share of time is what reading costs.",
+    )
 
 
 def c118(it: Work) -> Finding:
     found = lines(it)
+    rows: list[Computed] = []
     for cheap, dear in zip(found[1:], found, strict=False):
-        it.most(f"{cheap.name} over {dear.name}, to hold", cheap.hold_usd_per_s / dear.hold_usd_per_s, "times", 1.0)
+        rows.append(
+            it.most(f"{cheap.name} over {dear.name}, to hold", cheap.hold_usd_per_s / dear.hold_usd_per_s, "times", 1.0)
+        )
         if dear.retrieve_usd:
-            it.least(f"{cheap.name}, to bring back", cheap.retrieve_usd, "USD", dear.retrieve_usd)
+            rows.append(it.least(f"{cheap.name}, to bring back", cheap.retrieve_usd, "USD", dear.retrieve_usd))
         else:
-            it.show(f"{cheap.name}, to bring back", cheap.retrieve_usd, "USD")
+            rows.append(it.show(f"{cheap.name}, to bring back", cheap.retrieve_usd, "USD"))
     spans = envelope(found)
     names = ", ".join(f"{span.cost.name} from {format_seconds(span.from_s)}" for span in spans)
-    return it.done(f"By the prices of the catalogue the cheapest are {names}.")
+    return it.done(
+        *rows,
+        because=f"By the prices of the catalogue the cheapest are {names}.",
+    )
 
 
 def c119(it: Work) -> Finding:
     tier = it.world.sheet(OPUS).of_mode("standard")[0]
     others: list[str] = []
-    it.near("input", (tier.input_usd or 0.0) * 1e6, "USD", "input_usd")
+    rows: list[Computed] = []
     for write in tier.cache_writes:
         if write.lifetime_s == it.q("lifetime_s"):
-            it.near(f"write for {write.name}", write.usd * 1e6, "USD", "write_usd")
+            rows.append(it.near(f"write for {write.name}", write.usd * 1e6, "USD", "write_usd"))
         else:
-            it.show(f"write for {write.name}", write.usd * 1e6, "USD")
+            rows.append(it.show(f"write for {write.name}", write.usd * 1e6, "USD"))
             others.append(f"{write.name} is {write.usd / (tier.input_usd or 1.0):.3g} times the base price")
     timed = [write for write in tier.cache_writes if write.lifetime_s is not None]
+    rows2: list[Computed] = []
     if len(timed) >= 2 and tier.input_usd and tier.cached_input_usd is not None:
         first, last = timed[0], timed[-1]
         slope = storage_usd_per_token_s(first.usd, first.lifetime_s or 0.0, last.usd, last.lifetime_s or 0.0)
-        it.show("pause after which recomputing is cheaper", (tier.input_usd - tier.cached_input_usd) / slope, "s")
+        rows2.append(
+            it.show("pause after which recomputing is cheaper", (tier.input_usd - tier.cached_input_usd) / slope, "s")
+        )
         for bought in bought_lifetimes(tier, talks_repeat()):
-            it.show(f"found of conversations within {format_seconds(bought.ttl_s)}", bought.hit_share, "share")
-            it.show(f"saved by the write for {bought.name}", bought.saving, "share")
-    return it.done(f"From the price list; not read out was that {' and '.join(others) or 'there is no other'}.")
+            rows2.append(
+                it.show(f"found of conversations within {format_seconds(bought.ttl_s)}", bought.hit_share, "share")
+            )
+            rows2.append(it.show(f"saved by the write for {bought.name}", bought.saving, "share"))
+    return it.done(
+        it.near("input", (tier.input_usd or 0.0) * 1e6, "USD", "input_usd"),
+        *rows,
+        *rows2,
+        because=f"From the price list; not read out was that {' and '.join(others) or 'there is no other'}.",
+    )
 
 
 def c120(it: Work) -> Finding:
     found = [keeping_cost(tier, 1e9) for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE))]
     drains: list[str] = []
+    rows: list[Computed] = []
     for label, name, wanted in (("5 minutes", "short_s", "nvme"), ("1 hour", "long_s", "disk")):
         tier = tier_by_drain(found, it.q(name))
-        it.true(f"{label} is {wanted}: drain time says {tier.name}", tier.tier == wanted, when=f"{label} are meant")
+        rows.append(
+            it.true(f"{label} is {wanted}: drain time says {tier.name}", tier.tier == wanted, when=f"{label} are meant")
+        )
         drains.append(f"{label} is nearest to {tier.name}")
     repeats = talks_repeat()
     lines_of_talks = talk_lines(it.world, BESIDE, repeats.input_len)
     cheapest: list[str] = []
+    rows2: list[Computed] = []
     for label, name, wanted in (("5 minutes", "short_s", "nvme"), ("1 hour", "long_s", "disk")):
         kept = lifetime_cost(lines_of_talks, repeats, repeats.input_len, it.q(name))
         kind = it.world.tier(kept.tier).tier
         when = f"{label} are the lifetime of conversations, by cost"
-        it.true(f"{label} is {wanted}: cheapest for conversations is {kept.tier}", kind == wanted, when=when)
+        rows2.append(
+            it.true(f"{label} is {wanted}: cheapest for conversations is {kept.tier}", kind == wanted, when=when)
+        )
         cheapest.append(f"{kept.tier} for {label}")
     disk = it.world.tier(DISK).drain_s
     return it.done(
-        f"By drain times {' and '.join(drains)}; a disk takes {format_seconds(disk)}. Prefixes of conversations, each "
-        f"kept that long after its last use, cost least in {' and '.join(cheapest)}."
+        *rows,
+        *rows2,
+        because=f"By drain times {' and '.join(drains)}; a disk takes {format_seconds(disk)}. Prefixes of "
+        "conversations, each "
+        f"kept that long after its last use, cost least in {' and '.join(cheapest)}.",
     )
 
 
@@ -421,14 +519,16 @@ def c121(it: Work) -> Finding:
     found = lines(it)
     spans = envelope(found)
     costs: list[str] = []
+    rows: list[Computed] = []
     for label, name in (("5 minutes", "short_s"), ("1 hour", "long_s")):
         by_rule = tier_by_drain(found, it.q(name))
         over = float(by_rule.usd(it.q(name))) / min(float(line.usd(it.q(name))) for line in found)
         what = f"cost of the rule's tier over the cheapest, {label} ({by_rule.name})"
-        it.most(what, over, "times", it.q("small_factor"), when=f"it is held for {label}")
+        rows.append(it.most(what, over, "times", it.q("small_factor"), when=f"it is held for {label}"))
         costs.append(f"{over:.3g} times the least for {label}")
     repeats = talks_repeat()
     of_talks = talk_lines(it.world, BESIDE, repeats.input_len)
+    rows2: list[Computed] = []
     for label, name in (("5 minutes", "short_s"), ("1 hour", "long_s")):
         ruled = tier_by_drain(of_talks, it.q(name))
         again = of_talks[-1]
@@ -437,26 +537,38 @@ def c121(it: Work) -> Finding:
             for among in (of_talks, [ruled, again])
         )
         what = f"the same for all prompts of conversations, {label} ({ruled.name})"
-        it.most(what, taken / least, "times", it.q("small_factor"), when=f"conversations are kept for {label}")
+        rows2.append(
+            it.most(what, taken / least, "times", it.q("small_factor"), when=f"conversations are kept for {label}")
+        )
     ends = ", ".join(f"{span.cost.name} from {format_seconds(span.from_s)}" for span in spans)
     return it.done(
-        f"The rule's tier costs {' and '.join(costs)} for one entry that is read once; by prices the cheapest are "
-        f"{ends}. In all the prompts of conversations computing what is not found costs most, and the tier little."
+        *rows,
+        *rows2,
+        because=f"The rule's tier costs {' and '.join(costs)} for one entry that is read once; by prices the cheapest "
+        "are "
+        f"{ends}. In all the prompts of conversations computing what is not found costs most, and the tier little.",
     )
 
 
 def c122(it: Work) -> Finding:
+    rows: list[Computed] = []
     for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE)):
         held = tier.held_share_s(it.q("entry_bytes"), tier.drain_s)
-        it.identity(tier.name, held, tier.read_s(it.q("entry_bytes")), "s")
-    return it.done("Held for the drain time an entry occupies the device as long as one read does, at any size.")
+        rows.append(it.identity(tier.name, held, tier.read_s(it.q("entry_bytes")), "s"))
+    return it.done(
+        *rows,
+        because="Held for the drain time an entry occupies the device as long as one read does, at any size.",
+    )
 
 
 def c123(it: Work) -> Finding:
-    it.near("HBM of a chip of the rack", hbm(it).drain_s, "s", "hbm_s")
-    for name, quoted in ((DDR, "ddr_s"), (FLASH, "flash_s"), ("qlc-31tb", "disk_s"), (DISK, "disk_s")):
-        it.near(name, it.world.tier(name).drain_s, "s", quoted)
     return it.done(
-        f"A flash drive takes {format_seconds(it.world.tier(FLASH).drain_s)}, a dense one "
-        f"{format_seconds(it.world.tier('qlc-31tb').drain_s)} and a disk {format_seconds(it.world.tier(DISK).drain_s)}."
+        it.near("HBM of a chip of the rack", hbm(it).drain_s, "s", "hbm_s"),
+        *(
+            it.near(name, it.world.tier(name).drain_s, "s", quoted)
+            for name, quoted in ((DDR, "ddr_s"), (FLASH, "flash_s"), ("qlc-31tb", "disk_s"), (DISK, "disk_s"))
+        ),
+        because=f"A flash drive takes {format_seconds(it.world.tier(FLASH).drain_s)}, a dense one "
+        f"{format_seconds(it.world.tier('qlc-31tb').drain_s)} and a disk "
+        f"{format_seconds(it.world.tier(DISK).drain_s)}.",
     )

@@ -9,7 +9,7 @@ from rackline.arch import Model
 from rackline.arch.products import MoeFfn
 from rackline.catalog import names
 from rackline.hardware import fat_tree, rack_bill, scale_out_path, scale_up_cables, scale_up_path
-from rackline.ledger.work import HOPPER, RACK, Finding, Work
+from rackline.ledger.work import HOPPER, RACK, Computed, Finding, Work
 from rackline.parallel.exchange import ExpertRouting, combine_traffic, dispatch_traffic
 from rackline.serving import blackboard as bb
 from rackline.serving.blackboard import ChipMemory
@@ -47,21 +47,23 @@ def ranks_in_use(it: Work) -> int:
 def c39(it: Work) -> Finding:
     moe = mixture(it)
     over = moe.num_experts / moe.experts_per_token
-    it.near("experts per active expert of DeepSeek V3", over, "times", "experts_per_active")
     return it.done(
-        f"{moe.experts_per_token} of {moe.num_experts} routed experts are active, which is 1 in {over:.3g}; shared "
-        "ones are always active."
+        it.near("experts per active expert of DeepSeek V3", over, "times", "experts_per_active"),
+        because=f"{moe.experts_per_token} of {moe.num_experts} routed experts are active, which is 1 in {over:.3g}; "
+        "shared "
+        "ones are always active.",
     )
 
 
 def c40(it: Work) -> Finding:
     rack, used = it.world.cluster(RACK), ranks_in_use(it)
-    it.near("chips of the domain", rack.scale_up.size, "chips", "chips")
     experts = mixture(it).num_experts
-    it.near(f"chips over which {experts} experts divide", used, "chips", "used")
-    it.near("experts per chip", experts / used, "", "per_chip")
     return it.done(
-        f"{experts} experts divide over {used} of {rack.scale_up.size} chips; the rest is left out or holds copies."
+        it.near("chips of the domain", rack.scale_up.size, "chips", "chips"),
+        it.near(f"chips over which {experts} experts divide", used, "chips", "used"),
+        it.near("experts per chip", experts / used, "", "per_chip"),
+        because=f"{experts} experts divide over {used} of {rack.scale_up.size} chips; the rest is left out or holds "
+        "copies.",
     )
 
 
@@ -69,123 +71,159 @@ def c41(it: Work) -> Finding:
     out = dispatch_traffic(routing(it, ranks_in_use(it)), 1.0, 1.0)
     total = float(out.sent.sum())
     equal = float(combine_traffic(out, 1.0).sent.sum()) / total
-    it.identity("same data type both ways", equal, 1.0, "times", when="both directions use one data type")
     mixed = float(combine_traffic(out, it.q("result_bytes_over_token_bytes")).sent.sum()) / total
-    it.near("FP8 there and BF16 back", mixed, "times", "equal", when="FP8 is sent and BF16 comes back")
-    return it.done("The same copies travel both ways, but production sends FP8 and brings BF16 back.")
+    return it.done(
+        it.identity("same data type both ways", equal, 1.0, "times", when="both directions use one data type"),
+        it.near("FP8 there and BF16 back", mixed, "times", "equal", when="FP8 is sent and BF16 comes back"),
+        because="The same copies travel both ways, but production sends FP8 and brings BF16 back.",
+    )
 
 
 def c42(it: Work) -> Finding:
     ranks = ranks_in_use(it)
     matrix = dispatch_traffic(routing(it, ranks), 1.0, 1.0).sent
-    it.near("ranks with a router", ranks, "chips", "routers")
-    it.true("every rank sends to every other", bool((matrix > 0.0).all()), by_definition=True)
-    return it.done("With a uniform router each pair of ranks exchanges tokens.")
+    return it.done(
+        it.near("ranks with a router", ranks, "chips", "routers"),
+        it.true("every rank sends to every other", bool((matrix > 0.0).all()), by_definition=True),
+        because="With a uniform router each pair of ranks exchanges tokens.",
+    )
 
 
 def c43(it: Work) -> Finding:
     ranks = int(it.q("ranks"))
     one = dispatch_traffic(routing(it, ranks), 1.0, 1.0)
     two = dispatch_traffic(routing(it, ranks, ranks // 2), 1.0, 1.0)
-    it.identity("share that crosses in one rack", one.crossing_share, 0.0, "share")
-    it.true("some crosses over two racks", two.crossing_share > 0.0, by_definition=True)
     level = it.world.cluster(RACK).scale_up
-    it.least("chips of the domain", level.size, "chips", ranks)
     return it.done(
-        f"In one domain nothing leaves it; over two {format_percent(two.crossing_share)} of the bytes take the slow "
-        "links, which serving over several racks does all the same when it must."
+        it.identity("share that crosses in one rack", one.crossing_share, 0.0, "share"),
+        it.true("some crosses over two racks", two.crossing_share > 0.0, by_definition=True),
+        it.least("chips of the domain", level.size, "chips", ranks),
+        because=f"In one domain nothing leaves it; over two {format_percent(two.crossing_share)} of the bytes take the "
+        "slow "
+        "links, which serving over several racks does all the same when it must.",
     )
 
 
 def c44(it: Work) -> Finding:
     bill = rack_bill(it.world.cluster(RACK))
-    it.near("chips of a GB200 rack", bill.chips_per_rack, "chips", "chips")
-    if bill.rack_power_w is not None:
-        it.show("power of it with host, network and cooling", bill.rack_power_w, "W")
-    return it.done(f"A GB200 rack holds {bill.chips_per_rack:g} packages.")
+    return it.done(
+        it.near("chips of a GB200 rack", bill.chips_per_rack, "chips", "chips"),
+        *(
+            (it.show("power of it with host, network and cooling", bill.rack_power_w, "W"),)
+            if bill.rack_power_w is not None
+            else ()
+        ),
+        because=f"A GB200 rack holds {bill.chips_per_rack:g} packages.",
+    )
 
 
 def c45(it: Work) -> Finding:
     path = scale_up_path(it.world.cluster(RACK).scale_up)
-    it.near("links from chip to chip", path.hops, "", "hops")
-    return it.done(f"The path is {', '.join(path.stops)}.")
+    return it.done(
+        it.near("links from chip to chip", path.hops, "", "hops"),
+        because=f"The path is {', '.join(path.stops)}.",
+    )
 
 
 def c46(it: Work) -> Finding:
     networks: list[str] = []
+    rows: list[Computed] = []
     for name in (HOPPER, "h800-8", RACK, "gb300-nvl72"):
         on = it.world.cluster(name)
         if on.scale_out is not None:
             out = on.scale_out.bytes_per_s_each_way
-            it.near(name, on.scale_up.bytes_per_s_each_way / out, "times", "ratio")
+            rows.append(it.near(name, on.scale_up.bytes_per_s_each_way / out, "times", "ratio"))
             networks.append(f"{format_rate(out)} on {name}")
-    return it.done(f"It follows from the network that a chip has beside the links: {', '.join(networks)}.")
+    return it.done(
+        *rows,
+        because=f"It follows from the network that a chip has beside the links: {', '.join(networks)}.",
+    )
 
 
 def c47(it: Work) -> Finding:
     ranks = int(it.q("ranks"))
     one = dispatch_traffic(routing(it, ranks), 1.0, 1.0)
     two = dispatch_traffic(routing(it, ranks, ranks // 2), 1.0, 1.0)
-    it.near("share that crosses between two racks", two.crossing_share, "share", "share")
     slower = it.q("slower")
     times = two.seconds(slower, 1.0) / one.seconds(slower, 1.0)
-    it.near(f"slower than one rack, links {slower:g} times slower", times, "times", "slowdown")
     return it.done(
-        f"{format_percent(two.crossing_share)} of the bytes over links that are {slower:g} times slower take "
-        f"{times:.3g} times as long."
+        it.near("share that crosses between two racks", two.crossing_share, "share", "share"),
+        it.near(f"slower than one rack, links {slower:g} times slower", times, "times", "slowdown"),
+        because=f"{format_percent(two.crossing_share)} of the bytes over links that are {slower:g} times slower take "
+        f"{times:.3g} times as long.",
     )
 
 
 def c48(it: Work) -> Finding:
     level = it.world.cluster(RACK).scale_up
     half, whole = scale_up_cables(level, level.size // 2), scale_up_cables(level, level.size)
-    if half and whole:
-        it.show("links of the whole domain", whole, "")
-        it.near("links of it over those of half of it", whole / half, "times", "doubling")
     tree = fat_tree(int(it.q("endpoints")), 64)
-    it.show("switches that join 4,096 network cards", tree.num_switches, "")
-    return it.done("Each chip brings its own links, so cables grow with the chips.")
+    return it.done(
+        *(
+            (
+                it.show("links of the whole domain", whole, ""),
+                it.near("links of it over those of half of it", whole / half, "times", "doubling"),
+            )
+            if half and whole
+            else ()
+        ),
+        it.show("switches that join 4,096 network cards", tree.num_switches, ""),
+        because="Each chip brings its own links, so cables grow with the chips.",
+    )
 
 
 def c49(it: Work) -> Finding:
-    it.near("Hopper", it.world.cluster(HOPPER).scale_up.size, "chips", "hopper")
-    blackwell = it.world.cluster(RACK).scale_up.size
-    it.near("Blackwell", blackwell, "chips", "blackwell")
-    packages: list[str] = []
-    for name in [name for name in names("clusters") if "rubin" in name or name.startswith("vr")]:
-        size = it.world.cluster(name).scale_up.size
-        it.near(name, size, "chips", "rubin")
-        packages.append(f"{size} packages in {name}")
-        it.near(f"{name} over Blackwell", size / blackwell, "times", "growth")
+    hopper, blackwell = (it.world.cluster(name).scale_up.size for name in (HOPPER, RACK))
+    rubin = [name for name in names("clusters") if "rubin" in name or name.startswith("vr")]
+    sizes = {name: it.world.cluster(name).scale_up.size for name in rubin}
+    packages = [f"{size} packages in {name}" for name, size in sizes.items()]
     return it.done(
-        f"The catalogue counts packages: {' and '.join(packages)}. Five hundred counts dies, four to a package of "
-        "Rubin Ultra, and the fourfold growth is that over the dies of Vera Rubin, two to a package."
+        it.near("Hopper", hopper, "chips", "hopper"),
+        it.near("Blackwell", blackwell, "chips", "blackwell"),
+        *(
+            row
+            for name, size in sizes.items()
+            for row in (
+                it.near(name, size, "chips", "rubin"),
+                it.near(f"{name} over Blackwell", size / blackwell, "times", "growth"),
+            )
+        ),
+        because=f"The catalogue counts packages: {' and '.join(packages)}. Five hundred counts dies, four to a package of "
+        "Rubin Ultra, and the fourfold growth is that over the dies of Vera Rubin, two to a package.",
     )
 
 
 def c50(it: Work) -> Finding:
     hopper, rack = it.world.cluster(HOPPER), it.world.cluster(RACK)
     held, later = hopper.num_chips * hopper.chip.hbm_bytes, rack.num_chips * rack.chip.hbm_bytes
-    it.near("8 Hopper, 640 GB being GiB", held, "B", "hopper_bytes")
-    it.true("GB200 rack within 10 to 20 TB", it.q("low_bytes") <= later <= it.q("high_bytes"))
-    it.show("GB200 rack", later, "B")
-    it.most("5 T parameters at 1 byte fit into it", it.q("large_params"), "B", later)
-    it.least("1 T parameters at 1 byte outgrow 8 Hopper", it.q("gpt4_params"), "B", held)
-    return it.done(f"The rack has {format_bytes(later)}, eight Hoppers have {format_bytes(held)}.")
+    return it.done(
+        it.near("8 Hopper, 640 GB being GiB", held, "B", "hopper_bytes"),
+        it.true("GB200 rack within 10 to 20 TB", it.q("low_bytes") <= later <= it.q("high_bytes")),
+        it.show("GB200 rack", later, "B"),
+        it.most("5 T parameters at 1 byte fit into it", it.q("large_params"), "B", later),
+        it.least("1 T parameters at 1 byte outgrow 8 Hopper", it.q("gpt4_params"), "B", held),
+        because=f"The rack has {format_bytes(later)}, eight Hoppers have {format_bytes(held)}.",
+    )
 
 
 def c51(it: Work) -> Finding:
+    rows: list[Computed] = []
     for name in (HOPPER, RACK):
         on = it.world.cluster(name)
-        it.show(
-            f"parameters that {name} holds in FP4",
-            on.num_chips * on.chip.hbm_bytes / it.q("weight_bytes"),
-            "parameters",
+        rows.append(
+            it.show(
+                f"parameters that {name} holds in FP4",
+                on.num_chips * on.chip.hbm_bytes / it.q("weight_bytes"),
+                "parameters",
+            )
         )
     model = it.world.model(MODEL)
     rack = it.world.cluster(RACK)
-    it.most("weights of DeepSeek V3 in FP8", model.total_params * 1.0, "B", rack.num_chips * rack.chip.hbm_bytes)
-    return it.done("All parameters have to fit into one domain unless stages are pipelined over several (C60).")
+    return it.done(
+        *rows,
+        it.most("weights of DeepSeek V3 in FP8", model.total_params * 1.0, "B", rack.num_chips * rack.chip.hbm_bytes),
+        because="All parameters have to fit into one domain unless stages are pipelined over several (C60).",
+    )
 
 
 def up_over_out(it: Work, name: str) -> float:
@@ -196,70 +234,92 @@ def up_over_out(it: Work, name: str) -> float:
 
 def c54(it: Work) -> Finding:
     kinds: dict[bool, list[str]] = {}
+    rows: list[Computed] = []
     for name in ("llama-3.1-405b", "gpt-3-175b", MODEL, "kimi-k2"):
         model = it.world.model(name)
         if isinstance(model, Model):
-            it.near(name, model.num_layers, "layers", "layers")
+            rows.append(it.near(name, model.num_layers, "layers", "layers"))
             kinds.setdefault(model.is_moe, []).append(str(model.num_layers))
     found = [f"{'mixtures' if moe else 'dense models'} {' and '.join(layers)}" for moe, layers in kinds.items()]
-    return it.done(f"Of these, {', '.join(found)}.")
+    return it.done(
+        *rows,
+        because=f"Of these, {', '.join(found)}.",
+    )
 
 
 def c55(it: Work) -> Finding:
-    said = bb.scale_up_over_scale_out_time(it.q("ratio"), it.q("experts"), it.q("layers"))
-    when = f"the network is {it.q('ratio'):g} times slower, as was said"
-    it.least("8 experts, 1 layer, ratio 8", said, "times", it.q("enough"), when=when)
-    found: list[str] = []
-    experts = float(mixture(it).experts_per_token)
-    for name in (HOPPER, RACK):
-        ratio = up_over_out(it, name)
-        value = bb.scale_up_over_scale_out_time(ratio, experts, it.q("layers"))
-        when = f"it is {ratio:.3g} times slower, as on {name}"
-        it.least(f"DeepSeek V3 on {name}, 1 layer", value, "times", it.q("enough"), when=when)
-        found.append(f"{value:.3g} at a ratio of {ratio:.3g}")
+    experts, layers, ratio = float(mixture(it).experts_per_token), it.q("layers"), it.q("ratio")
+    ratios = {name: up_over_out(it, name) for name in (HOPPER, RACK)}
+    gains = {name: bb.scale_up_over_scale_out_time(ratio, experts, layers) for name, ratio in ratios.items()}
+    found = [f"{gains[name]:.3g} at a ratio of {ratio:.3g}" for name, ratio in ratios.items()]
     return it.done(
-        f"The ratio of bandwidths has to come from the machine: one layer of {experts:g} experts gives "
-        f"{' and '.join(found)}."
+        it.least(
+            "8 experts, 1 layer, ratio 8",
+            bb.scale_up_over_scale_out_time(ratio, it.q("experts"), layers),
+            "times",
+            it.q("enough"),
+            when=f"the network is {ratio:g} times slower, as was said",
+        ),
+        *(
+            it.least(
+                f"DeepSeek V3 on {name}, 1 layer",
+                gain,
+                "times",
+                it.q("enough"),
+                when=f"it is {ratios[name]:.3g} times slower, as on {name}",
+            )
+            for name, gain in gains.items()
+        ),
+        because=f"The ratio of bandwidths has to come from the machine: one layer of {experts:g} experts gives "
+        f"{' and '.join(found)}.",
     )
 
 
 def c56(it: Work) -> Finding:
+    rows: list[Computed] = []
     for experts, of in (("few", "of_few"), ("some", "of_some"), ("many", "of_many")):
         times = bb.scale_up_over_scale_out_time(it.q("ratio"), it.q(experts), 1.0)
-        it.near(f"{it.q(experts):.0f} experts", times, "times", of)
-        it.least(f"{it.q(experts):.0f} experts against one", times, "times", it.q("enough"))
+        rows.append(it.near(f"{it.q(experts):.0f} experts", times, "times", of))
+        rows.append(it.least(f"{it.q(experts):.0f} experts against one", times, "times", it.q("enough")))
     real = up_over_out(it, RACK)
-    it.show(f"experts that one layer needs on {RACK}", real / 2.0, "")
-    return it.done(f"That is at a ratio of {it.q('ratio'):g}; {RACK} has one of {real:.3g}.")
+    return it.done(
+        *rows,
+        it.show(f"experts that one layer needs on {RACK}", real / 2.0, ""),
+        because=f"That is at a ratio of {it.q('ratio'):g}; {RACK} has one of {real:.3g}.",
+    )
 
 
 def c57(it: Work) -> Finding:
     drawn = ExpertRouting(
         num_ranks=ranks_in_use(it), num_experts=mixture(it).num_experts, experts_per_token=int(it.q("drawn"))
     )
-    it.near(
-        "GPUs that a token with 3 experts goes to",
-        float(dispatch_traffic(drawn, 1.0, 1.0).sent[0].sum()),
-        "chips",
-        "copies",
-    )
     real = ExpertRouting(
         num_ranks=ranks_in_use(it), num_experts=mixture(it).num_experts, experts_per_token=mixture(it).experts_per_token
     )
-    it.show(f"with {real.experts_per_token}", float(dispatch_traffic(real, 1.0, 1.0).sent[0].sum()), "chips")
-    return it.done("A token is sent once to each GPU that holds one of its experts, a few fewer than it has experts.")
+    return it.done(
+        it.near(
+            "GPUs that a token with 3 experts goes to",
+            float(dispatch_traffic(drawn, 1.0, 1.0).sent[0].sum()),
+            "chips",
+            "copies",
+        ),
+        it.show(f"with {real.experts_per_token}", float(dispatch_traffic(real, 1.0, 1.0).sent[0].sum()), "chips"),
+        because="A token is sent once to each GPU that holds one of its experts, a few fewer than it has experts.",
+    )
 
 
 def c58(it: Work) -> Finding:
     experts = float(mixture(it).experts_per_token)
     needed = 1
+    rows: list[Computed] = []
     for name in ("h800-8", HOPPER, RACK):
         value = bb.scale_up_over_scale_out_time(up_over_out(it, name), experts, it.q("layers"))
-        it.least(name, value, "times", it.q("enough"))
+        rows.append(it.least(name, value, "times", it.q("enough")))
         needed = max(needed, math.ceil(it.q("layers") / value))
     return it.done(
-        "It depends on how much slower the network is than the links inside; on all of these it takes "
-        f"{needed} {'layer' if needed == 1 else 'layers'} a stage."
+        *rows,
+        because="It depends on how much slower the network is than the links inside; on all of these it takes "
+        f"{needed} {'layer' if needed == 1 else 'layers'} a stage.",
     )
 
 
@@ -278,6 +338,7 @@ def c59(it: Work) -> Finding:
     out = (rack.scale_out or rack.scale_up).bytes_per_s_each_way
     per_layer = rack.chip.flop_per_s("fp8") * model.num_layers / float(model.flop_per_token(0.0))
     stages = it.q("stages")
+    rows: list[Computed] = []
     for name, sent, link, pays in (
         ("layers", width * (stages - 1.0) / model.num_layers, out, True),
         ("experts", 1.5 * width * copies, up, True),  # FP8 out, BF16 back
@@ -286,12 +347,14 @@ def c59(it: Work) -> Finding:
     ):
         share = sent / link * per_layer
         if pays:
-            it.most(f"exchange over arithmetic, cut along {name}", share, "times", it.q("even"))
+            rows.append(it.most(f"exchange over arithmetic, cut along {name}", share, "times", it.q("even")))
         else:
-            it.least(f"exchange over arithmetic, cut along {name}", share, "times", it.q("even"))
+            rows.append(it.least(f"exchange over arithmetic, cut along {name}", share, "times", it.q("even")))
     return it.done(
-        f"Bytes that {ranks} chips send for a token of a layer of DeepSeek V3 in FP8, over the time of its arithmetic. "
-        "A cut through a width sums all results over all chips, one along layers or experts moves a token a few times."
+        *rows,
+        because=f"Bytes that {ranks} chips send for a token of a layer of DeepSeek V3 in FP8, over the time of its "
+        "arithmetic. "
+        "A cut through a width sums all results over all chips, one along layers or experts moves a token a few times.",
     )
 
 
@@ -300,49 +363,63 @@ def c60(it: Work) -> Finding:
     chips = float(rack.num_chips)
     one = bb.chip_memory(it.q("total_params"), 1.0, 0.0, 0.0, 0.0, chips, 1.0).weights_bytes
     four = bb.chip_memory(it.q("total_params"), 1.0, 0.0, 0.0, 0.0, chips, stages).weights_bytes
-    it.near("weights per chip with 4 stages over 1", four / one, "share", "share")
     whole = bb.weight_fetch_s(it.q("total_params"), 1.0, rack.chip.hbm_bytes_per_s, chips)
     staged = stages * bb.weight_fetch_s(it.q("total_params") / stages, 1.0, rack.chip.hbm_bytes_per_s, chips)
-    it.identity("reads of one token through all stages", staged, whole, "s")
-    return it.done("Each stage reads its share in turn, so the time of a token is the sum and the memory a share.")
+    return it.done(
+        it.near("weights per chip with 4 stages over 1", four / one, "share", "share"),
+        it.identity("reads of one token through all stages", staged, whole, "s"),
+        because="Each stage reads its share in turn, so the time of a token is the sum and the memory a share.",
+    )
 
 
 def c61(it: Work) -> Finding:
     step = bb.ring_step(it.q("pass_s"), it.q("stages"), 1.0, it.q("batch_size"))
-    it.near("idle share with one batch in flight", step.idle_share, "share", "idle")
-    return it.done("One batch is in one stage at a time.")
+    return it.done(
+        it.near("idle share with one batch in flight", step.idle_share, "share", "idle"),
+        because="One batch is in one stage at a time.",
+    )
 
 
 def c62(it: Work) -> Finding:
     stages, pass_s, batch = it.q("stages"), it.q("pass_s"), it.q("batch_size")
     free = bb.ring_step(pass_s, stages, stages, batch, 0.0).token_s / pass_s
-    it.identity("time per token over one rack, free hops", free, 1.0, "times", when="hops take no time")
     hop = it.q("hop_s")
     slow = bb.ring_step(pass_s, stages, stages, batch, hop).token_s / pass_s
     label = f"hops of {format_seconds(hop)}"
-    it.near(f"time per token over one rack, {label}", slow, "times", "neutral", when=f"there are {label}")
-    return it.done("With as many micro-batches as stages none is idle; what the hops take is added (C74).")
+    return it.done(
+        it.identity("time per token over one rack, free hops", free, 1.0, "times", when="hops take no time"),
+        it.near(f"time per token over one rack, {label}", slow, "times", "neutral", when=f"there are {label}"),
+        because="With as many micro-batches as stages none is idle; what the hops take is added (C74).",
+    )
 
 
 def c63(it: Work) -> Finding:
-    it.near(
-        "4 stages, 4 micro-batches", bb.flush_bubble_share(it.q("stages"), it.q("micro_batches")), "share", "bubble"
+    return it.done(
+        it.near(
+            "4 stages, 4 micro-batches", bb.flush_bubble_share(it.q("stages"), it.q("micro_batches")), "share", "bubble"
+        ),
+        it.show("4 stages, 32 micro-batches", bb.flush_bubble_share(it.q("stages"), 32.0), "share"),
+        because="More micro-batches shrink the bubble of a flushed pipeline; only other schedules remove it.",
     )
-    it.show("4 stages, 32 micro-batches", bb.flush_bubble_share(it.q("stages"), 32.0), "share")
-    return it.done("More micro-batches shrink the bubble of a flushed pipeline; only other schedules remove it.")
 
 
 def c65(it: Work) -> Finding:
+    rows: list[Computed] = []
     for name in (RACK, "gb300-nvl72"):
         on = it.world.cluster(name)
-        it.least(f"many tens of terabytes on {name}", on.num_chips * on.chip.hbm_bytes, "B", it.q("many_tens_bytes"))
+        rows.append(
+            it.least(
+                f"many tens of terabytes on {name}", on.num_chips * on.chip.hbm_bytes, "B", it.q("many_tens_bytes")
+            )
+        )
     needed = float(bb.chip_memory(it.q("params"), 1.0, 0.0, 0.0, 0.0, 1.0).weights_bytes)
-    it.near("the weights of 1 T parameters at one byte", needed, "B", "needed_bytes")
     rack = it.world.cluster(RACK)
-    it.most("their room in one rack", needed, "B", rack.num_chips * rack.chip.hbm_bytes)
     return it.done(
-        f"A rack holds {format_bytes(rack.num_chips * rack.chip.hbm_bytes)}; the conclusion needs no more than "
-        f"{format_bytes(needed)}."
+        *rows,
+        it.near("the weights of 1 T parameters at one byte", needed, "B", "needed_bytes"),
+        it.most("their room in one rack", needed, "B", rack.num_chips * rack.chip.hbm_bytes),
+        because=f"A rack holds {format_bytes(rack.num_chips * rack.chip.hbm_bytes)}; the conclusion needs no more than "
+        f"{format_bytes(needed)}.",
     )
 
 
@@ -361,142 +438,182 @@ def held(it: Work, stages: float, context_len: float | None = None) -> ChipMemor
 
 def c67(it: Work) -> Finding:
     said = it.q("total_params") + it.q("batch_size") * it.q("context_len") * it.q("kv_bytes_per_token")
+    rows: list[Computed] = []
     for label, width in (("1 byte a weight", 1.0), ("half a byte", 0.5)):
         memory = bb.chip_memory(
             it.q("total_params"), width, it.q("batch_size"), it.q("context_len"), it.q("kv_bytes_per_token"), 1.0
         )
-        it.identity(label, float(memory.total_bytes), said, "B")
-    return it.done("Parameters are bytes only at one byte each.", units=True)
+        rows.append(it.identity(label, float(memory.total_bytes), said, "B"))
+    return it.done(
+        *rows,
+        because="Parameters are bytes only at one byte each.",
+        units=True,
+    )
 
 
 def c68(it: Work) -> Finding:
     stages, experts = it.q("stages"), it.q("experts")
     batch = stages * it.q("micro_batch")
     said = (it.q("total_params") + batch * it.q("context_len") * it.q("kv_bytes_per_token")) / (experts * stages)
-    it.identity("per chip", float(held(it, stages).total_bytes), said, "B")
     rack = it.world.cluster(RACK)
-    it.most("which fits", float(held(it, stages).total_bytes), "B", rack.chip.hbm_bytes)
-    return it.done("With the batch of all stages the formula is that of C70.")
+    return it.done(
+        it.identity("per chip", float(held(it, stages).total_bytes), said, "B"),
+        it.most("which fits", float(held(it, stages).total_bytes), "B", rack.chip.hbm_bytes),
+        because="With the batch of all stages the formula is that of C70.",
+    )
 
 
 def c69(it: Work) -> Finding:
     stages = it.q("stages")
     idle = [bb.ring_step(it.q("pass_s"), stages, m, it.q("micro_batch")).idle_share for m in (stages - 1, stages)]
-    it.identity("idle share with one micro-batch fewer", idle[0], 1.0 / stages, "share")
-    it.identity("with as many as stages", idle[1], 0.0, "share")
     balance = bb.balance_batch(it.q("ridge"), it.q("total_over_active"))
-    it.near("sequences of a micro-batch", balance, "sequences", "train")
-    return it.done("As many micro-batches as stages keep every stage at work; with hops one more is needed.")
+    return it.done(
+        it.identity("idle share with one micro-batch fewer", idle[0], 1.0 / stages, "share"),
+        it.identity("with as many as stages", idle[1], 0.0, "share"),
+        it.near("sequences of a micro-batch", balance, "sequences", "train"),
+        because="As many micro-batches as stages keep every stage at work; with hops one more is needed.",
+    )
 
 
 def c70(it: Work) -> Finding:
     one = held(it, 1.0)
+    rows: list[Computed] = []
     for stages in (1.0, 2.0, 4.0, it.q("most_stages")):
         memory = held(it, stages)
-        it.identity(
-            f"weights times stages, P = {stages:.0f}",
-            float(memory.weights_bytes) * stages,
-            float(one.weights_bytes),
-            "B",
+        rows.append(
+            it.identity(
+                f"weights times stages, P = {stages:.0f}",
+                float(memory.weights_bytes) * stages,
+                float(one.weights_bytes),
+                "B",
+            )
         )
-        it.identity(f"cache, P = {stages:.0f}", float(memory.kv_bytes), float(one.kv_bytes), "B")
-    return it.done(f"The cache stays {format_bytes(float(one.kv_bytes))} a chip at any number of stages.")
+        rows.append(it.identity(f"cache, P = {stages:.0f}", float(memory.kv_bytes), float(one.kv_bytes), "B"))
+    return it.done(
+        *rows,
+        because=f"The cache stays {format_bytes(float(one.kv_bytes))} a chip at any number of stages.",
+    )
 
 
 def c71(it: Work) -> Finding:
+    rows: list[Computed] = []
     for name in ("context_len", "short_context"):
         memory, label = held(it, it.q("stages"), it.q(name)), f"{format_count(it.q(name))} tokens"
         share = float(memory.weights_bytes / memory.kv_bytes)
-        it.most(f"weights over cache with 2 stages, {label}", share, "times", 1.0, when=f"contexts have {label}")
-    return it.done("The cache grows with context and batch, the weights do not.")
+        rows.append(
+            it.most(f"weights over cache with 2 stages, {label}", share, "times", 1.0, when=f"contexts have {label}")
+        )
+    return it.done(
+        *rows,
+        because="The cache grows with context and batch, the weights do not.",
+    )
 
 
 def c72(it: Work) -> Finding:
-    it.identity(
-        "cache per chip with 8 stages over 1",
-        float(held(it, it.q("stages")).kv_bytes),
-        float(held(it, 1.0).kv_bytes),
-        "B",
+    return it.done(
+        it.identity(
+            "cache per chip with 8 stages over 1",
+            float(held(it, it.q("stages")).kv_bytes),
+            float(held(it, 1.0).kv_bytes),
+            "B",
+        ),
+        because="P times the sequences on 1/P of the layers is exactly one.",
     )
-    return it.done("P times the sequences on 1/P of the layers is exactly one.")
 
 
 def c73(it: Work) -> Finding:
     deepseek = it.world.model(MODEL).total_params
+    rows: list[Computed] = []
     for name in (RACK, HOPPER):
         on = it.world.cluster(name)
         room = on.num_chips * on.chip.hbm_bytes
         for label, params in (("DeepSeek V3", deepseek), ("5 T parameters", it.q("large_params"))):
             stages = math.ceil(params * it.q("weight_bytes") / room)
-            it.most(f"{label} in FP8 on {name}", stages, "stages", it.q("most_stages"))
-    return it.done("Stages are needed only for what does not fit into one domain.")
+            rows.append(it.most(f"{label} in FP8 on {name}", stages, "stages", it.q("most_stages")))
+    return it.done(
+        *rows,
+        because="Stages are needed only for what does not fit into one domain.",
+    )
 
 
 def c74(it: Work) -> Finding:
     stages, batch = it.q("stages"), it.q("batch_size")
     step = bb.ring_step(it.q("pass_s"), stages, stages, batch, it.q("hop_s"))
-    it.near("a token with four hops of 2.5 ms", step.token_s, "s", "token_s")
     found = "A link carries few bytes of a hop for long"
     rack, model = it.world.cluster(RACK), it.world.model(MODEL)
+    rows: list[Computed] = []
     if rack.scale_out is not None and isinstance(model, Model):
         path, sent = scale_out_path(rack.scale_out), batch * model.d_model * 2.0
         one, all_links = path.seconds(sent), path.seconds(sent / rack.num_chips)
-        it.near("2,000 rows of DeepSeek V3 over one link", one, "s", "hop_s", when="a hop uses one link")
-        it.near("over the links of all chips", all_links, "s", "hop_s", when="a hop uses the links of all chips")
+        rows.append(it.near("2,000 rows of DeepSeek V3 over one link", one, "s", "hop_s", when="a hop uses one link"))
+        rows.append(
+            it.near("over the links of all chips", all_links, "s", "hop_s", when="a hop uses the links of all chips")
+        )
         found = f"Over all links of a rack a hop takes {format_seconds(all_links)}, over one {format_seconds(one)}"
-    return it.done(f"{found}; what is longer than that is software.")
+    return it.done(
+        it.near("a token with four hops of 2.5 ms", step.token_s, "s", "token_s"),
+        *rows,
+        because=f"{found}; what is longer than that is software.",
+    )
 
 
 def c75(it: Work) -> Finding:
     few, many = (
         bb.ring_step(it.q("pass_s"), it.q(p), it.q(p), it.q("batch_size"), it.q("hop_s")).hop_s for p in ("low", "high")
     )
-    it.near("time between 8 stages over 2", many / few, "times", "growth")
-    return it.done("A token needs every stage in turn.")
+    return it.done(
+        it.near("time between 8 stages over 2", many / few, "times", "growth"),
+        because="A token needs every stage in turn.",
+    )
 
 
 def c76(it: Work) -> Finding:
+    rows: list[Computed] = []
     for name, quoted in ((HOPPER, "hopper_s"), (RACK, "blackwell_s")):
         on = it.world.cluster(name)
-        it.near(
-            name, bb.weight_fetch_s(it.q("total_bytes"), 1.0, on.chip.hbm_bytes_per_s, on.scale_up.size), "s", quoted
+        rows.append(
+            it.near(
+                name,
+                bb.weight_fetch_s(it.q("total_bytes"), 1.0, on.chip.hbm_bytes_per_s, on.scale_up.size),
+                "s",
+                quoted,
+            )
         )
-    return it.done("All chips of the domain read at once; one token is in one stage at a time.")
+    return it.done(
+        *rows,
+        because="All chips of the domain read at once; one token is in one stage at a time.",
+    )
 
 
 def c77(it: Work) -> Finding:
     chips = [it.world.chip(name) for name in ("a100-sxm-80gb", "h100-sxm", "b200-sxm", "gb300")]
     grown: dict[str, float] = {}
+    rows: list[Computed] = []
     for old, new in itertools.pairwise(chips):
         growth = new.hbm_bytes_per_s / old.hbm_bytes_per_s
-        it.show(f"{old.name} to {new.name}", growth, "times")
+        rows.append(it.show(f"{old.name} to {new.name}", growth, "times"))
         grown[new.name] = growth
-        it.true(f"{new.name} within 1.5 to 2", it.q("low") <= growth <= it.q("high"))
+        rows.append(it.true(f"{new.name} within 1.5 to 2", it.q("low") <= growth <= it.q("high")))
     hopper, rack = it.world.cluster(HOPPER), it.world.cluster(RACK)
     domain = rack.scale_up.size / hopper.scale_up.size
-    it.near("domain, Hopper to Blackwell", domain, "times", "domain")
     whole = rack.scale_up.size * rack.chip.hbm_bytes_per_s / (hopper.scale_up.size * hopper.chip.hbm_bytes_per_s)
-    it.show("both together", whole, "times")
     return it.done(
-        f"The domain grew {domain:.3g} times and a chip by {min(grown.values()):.2g} to {max(grown.values()):.2g}; "
-        f"together {whole:.3g} times from Hopper to Blackwell."
+        *rows,
+        it.near("domain, Hopper to Blackwell", domain, "times", "domain"),
+        it.show("both together", whole, "times"),
+        because=f"The domain grew {domain:.3g} times and a chip by {min(grown.values()):.2g} to "
+        f"{max(grown.values()):.2g}; "
+        f"together {whole:.3g} times from Hopper to Blackwell.",
     )
 
 
 def c78(it: Work) -> Finding:
-    params = it.world.model(MODEL).total_params
-    times: list[float] = []
-    for name in (HOPPER, RACK):
-        on = it.world.cluster(name)
-        times.append(
-            it.show(
-                f"DeepSeek V3 in FP8 on {name}",
-                bb.weight_fetch_s(params, 1.0, on.chip.hbm_bytes_per_s, on.scale_up.size),
-                "s",
-            )
-        )
-    it.least("eight Hoppers over a rack", times[0] / times[1], "times", it.q("slower"))
+    params, domains = it.world.model(MODEL).total_params, [it.world.cluster(name) for name in (HOPPER, RACK)]
+    eight, rack = (bb.weight_fetch_s(params, 1.0, on.chip.hbm_bytes_per_s, on.scale_up.size) for on in domains)
     return it.done(
-        f"Its floor is {format_seconds(times[0])} on eight Hoppers, for any number of such boxes, and "
-        f"{format_seconds(times[1])} on a rack."
+        it.show(f"DeepSeek V3 in FP8 on {HOPPER}", eight, "s"),
+        it.show(f"DeepSeek V3 in FP8 on {RACK}", rack, "s"),
+        it.least("eight Hoppers over a rack", eight / rack, "times", it.q("slower")),
+        because=f"Its floor is {format_seconds(eight)} on eight Hoppers, for any number of such boxes, and "
+        f"{format_seconds(rack)} on a rack.",
     )

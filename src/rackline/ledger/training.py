@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rackline.bands.stacks import default_stack
-from rackline.ledger.work import Finding, Work, World
+from rackline.ledger.work import Computed, Finding, Work, World
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import AnswerLengths, RlJob
@@ -101,48 +101,62 @@ def exact_tokens(it: Work, law: str, inference_tokens: float) -> float:
 
 def c80(it: Work) -> Finding:
     x = power_sum_minimum(1.0, 1.0, 1.0, 1.0)
-    it.identity("x and 1/x at the minimum of their sum", x * x, 1.0, "times")
     law = it.world.law("besiroglu")
     alpha, beta = law.params_exponent, law.tokens_exponent
     terms = "terms of a loss law are weighed at equal FLOP"
-    it.near("the two terms of a loss law at equal FLOP", alpha / beta, "times", "equal", when=terms)
     ratios: list[float] = []
+    rows: list[Computed] = []
     for name in LAWS:
         trained = exact_tokens(it, name, it.q("inference_tokens"))
         use = 2.0 * it.q("inference_tokens") / it.q("relative_mfu")
         ratios.append(use / (6.0 * trained))
         label, when = f"use over training at the optimum, {name}", f"the loss law is {name}"
-        it.near(label, ratios[-1], "times", "equal", when=when)
+        rows.append(it.near(label, ratios[-1], "times", "equal", when=when))
     return it.done(
-        "At the minimum the parts are as the exponents; at fixed loss more tokens shrink a model only slowly: use "
-        f"costs {min(ratios):.3g} to {max(ratios):.3g} times the training."
+        it.identity("x and 1/x at the minimum of their sum", x * x, 1.0, "times"),
+        it.near("the two terms of a loss law at equal FLOP", alpha / beta, "times", "equal", when=terms),
+        *rows,
+        because="At the minimum the parts are as the exponents; at fixed loss more tokens shrink a model only slowly: "
+        "use "
+        f"costs {min(ratios):.3g} to {max(ratios):.3g} times the training.",
     )
 
 
 def c81(it: Work) -> Finding:
-    it.identity("forward and backward", it.q("forward") + it.q("backward"), train_flop(1.0, 1.0), "FLOP")
+    rows: list[Computed] = []
     for name in ("llama-3.1-70b", "deepseek-v3"):
         model = it.world.model(name)
         counted = 3.0 * float(model.flop_per_token(0.0)) / model.active_params
-        it.near(f"counted in the layers of {name}", counted, "FLOP", "flop")
-    return it.done("A product forward is two FLOP, its two gradients are four; attention comes on top (C05).")
+        rows.append(it.near(f"counted in the layers of {name}", counted, "FLOP", "flop"))
+    return it.done(
+        it.identity("forward and backward", it.q("forward") + it.q("backward"), train_flop(1.0, 1.0), "FLOP"),
+        *rows,
+        because="A product forward is two FLOP, its two gradients are four; attention comes on top (C05).",
+    )
 
 
 def c82(it: Work) -> Finding:
     mfu = PhaseMfu(pretrain=1.0, rl=it.q("relative_mfu"), inference=1.0)
+    rows: list[Computed] = []
     for k in (it.q("least"), it.q("most")):
         ours = lifetime_flop_per_param(Usage(rl_tokens=it.q("tokens"), rl_flop_per_param_token=k), mfu)
-        it.identity(f"k = {k:.0f}, FLOP per parameter", ours, k * it.q("tokens") / it.q("relative_mfu"), "FLOP")
+        rows.append(
+            it.identity(f"k = {k:.0f}, FLOP per parameter", ours, k * it.q("tokens") / it.q("relative_mfu"), "FLOP")
+        )
     shares = (0.0, it.q("part_trained"), 1.0)
     counted, behind = rl_flop(it.world, POLICY, int(it.q("answers")), shares)
+    rows2: list[Computed] = []
     for share, flop in zip(shares, counted, strict=True):
         trained = f"{format_percent(share)} of the answers are trained on" if share else "no answer is trained on"
-        it.most(f"a token of GRPO, {trained}", flop, "FLOP", it.q("flop_of_token"), when=trained)
-    it.show("MFU of updates over that of the step", behind, "times")
+        rows2.append(it.most(f"a token of GRPO, {trained}", flop, "FLOP", it.q("flop_of_token"), when=trained))
     return it.done(
-        "Inefficiency is the MFU of pre-training over that of the phase. A step of GRPO takes each trained token "
+        *rows,
+        *rows2,
+        it.show("MFU of updates over that of the step", behind, "times"),
+        because="Inefficiency is the MFU of pre-training over that of the phase. A step of GRPO takes each trained "
+        "token "
         f"through three more forward passes than the six count: two of log-probabilities and the update's own; with "
-        f"all answers and their prompts that is {counted[-1]:.3g} FLOP, at {1.0 / behind:.2g} of the updates' MFU."
+        f"all answers and their prompts that is {counted[-1]:.3g} FLOP, at {1.0 / behind:.2g} of the updates' MFU.",
     )
 
 
@@ -150,116 +164,162 @@ def c83(it: Work) -> Finding:
     mfu = PhaseMfu(pretrain=1.0, rl=1.0, inference=it.q("relative_mfu"))
     ours = lifetime_flop_per_param(Usage(inference_tokens=it.q("tokens")), mfu)
     forward = ours / it.q("tokens") * it.q("relative_mfu")
-    it.identity("FLOP per parameter and token", forward, it.q("flop"), "FLOP")
-    return it.done("A forward pass is one product; reading prompts runs at the MFU of training instead.")
+    return it.done(
+        it.identity("FLOP per parameter and token", forward, it.q("flop"), "FLOP"),
+        because="A forward pass is one product; reading prompts runs at the MFU of training instead.",
+    )
 
 
 def c84(it: Work) -> Finding:
     equal = equal_costs(it.q("inference_tokens"))
-    it.show("pre-training tokens with a third each", float(equal.pretrain_tokens), "tokens")
     alternative = float(equal.pretrain_tokens) * it.q("train_share") / it.q("use_share")
-    it.near("with 25, 25, 50 over a third each", alternative / float(equal.pretrain_tokens), "times", "small_factor")
-    return it.done("For the same use the two rules differ by a factor of two in tokens.")
+    return it.done(
+        it.show("pre-training tokens with a third each", float(equal.pretrain_tokens), "tokens"),
+        it.near(
+            "with 25, 25, 50 over a third each", alternative / float(equal.pretrain_tokens), "times", "small_factor"
+        ),
+        because="For the same use the two rules differ by a factor of two in tokens.",
+    )
 
 
 def c85(it: Work) -> Finding:
     m = it.q("relative_mfu")
     tokens = equal_costs(it.q("inference_tokens"), it.q("rl_flop"), m, m)
     alpha, beta = equal_cost_ratio(it.q("rl_flop"), m), equal_cost_ratio(2.0, m)
-    it.identity("α · D_RL", alpha * float(tokens.rl_tokens), float(tokens.pretrain_tokens), "tokens")
-    it.identity("β · D_inf", beta * float(tokens.inference_tokens), float(tokens.pretrain_tokens), "tokens")
-    return it.done("The size is a factor of all three costs and cancels.")
+    return it.done(
+        it.identity("α · D_RL", alpha * float(tokens.rl_tokens), float(tokens.pretrain_tokens), "tokens"),
+        it.identity("β · D_inf", beta * float(tokens.inference_tokens), float(tokens.pretrain_tokens), "tokens"),
+        because="The size is a factor of all three costs and cancels.",
+    )
 
 
 def c86(it: Work) -> Finding:
     m = it.q("relative_mfu")
-    it.near("β at 30 %", equal_cost_ratio(2.0, m), "times", "beta")
+    rows: list[Computed] = []
     for name in ("k_low", "k_mid", "k_high"):
         k = it.q(name)
-        it.near(f"α at 30 %, k = {k:.0f}", equal_cost_ratio(k, m), "times", "alpha", when=f"k is {k:.0f}")
+        rows.append(it.near(f"α at 30 %, k = {k:.0f}", equal_cost_ratio(k, m), "times", "alpha", when=f"k is {k:.0f}"))
+    rows2: list[Computed] = []
     for name in ("few_answers", "many_answers"):
         answers = int(it.q(name))
         ratio = rollout_efficiency(it.world, POLICY, answers)
         each = f"{answers // CHIPS} answers a chip"
-        it.near(f"rollouts over updates, {POLICY}, {each}", ratio, "times", "rollout_mfu", when=f"a step has {each}")
-    it.show("2/6 multiplied, as taken back", equal_cost_ratio(2.0, 1.0 / m), "times")
-    it.show("4/6 multiplied, as taken back", equal_cost_ratio(4.0, 1.0 / m), "times")
+        rows2.append(
+            it.near(
+                f"rollouts over updates, {POLICY}, {each}", ratio, "times", "rollout_mfu", when=f"a step has {each}"
+            )
+        )
     return it.done(
-        "Dividing by the MFU is right; 1.5 and 1 are the values at a third with k = 3, where a quarter of the rollouts "
+        it.near("β at 30 %", equal_cost_ratio(2.0, m), "times", "beta"),
+        *rows,
+        *rows2,
+        it.show("2/6 multiplied, as taken back", equal_cost_ratio(2.0, 1.0 / m), "times"),
+        it.show("4/6 multiplied, as taken back", equal_cost_ratio(4.0, 1.0 / m), "times"),
+        because="Dividing by the MFU is right; 1.5 and 1 are the values at a third with k = 3, where a quarter of the "
+        "rollouts "
         "is trained on. A simulated step of GRPO generates at that efficiency with many answers a chip; with few, the "
-        "longest ones run nearly alone."
+        "longest ones run nearly alone.",
     )
 
 
 def c87(it: Work) -> Finding:
+    rows: list[Computed] = []
     for label, m in (("a third", it.q("third")), ("30 %", it.q("relative_mfu"))):
         tokens = equal_costs(it.q("inference_tokens"), it.q("rl_flop"), m, m)
-        it.near(
-            f"over reinforcement learning, MFU of {label}",
-            float(tokens.pretrain_tokens / tokens.rl_tokens),
-            "times",
-            "over_rl",
+        rows.append(
+            it.near(
+                f"over reinforcement learning, MFU of {label}",
+                float(tokens.pretrain_tokens / tokens.rl_tokens),
+                "times",
+                "over_rl",
+            )
         )
         over_use = float(tokens.pretrain_tokens / tokens.inference_tokens)
-        it.near(f"over use, MFU of {label}", over_use, "times", "over_inference")
-    return it.done("These are the ratios of equal costs; the exact optimum of a loss law differs from them (C89).")
+        rows.append(it.near(f"over use, MFU of {label}", over_use, "times", "over_inference"))
+    return it.done(
+        *rows,
+        because="These are the ratios of equal costs; the exact optimum of a loss law differs from them (C89).",
+    )
 
 
 def c88(it: Work) -> Finding:
+    rows: list[Computed] = []
     for name, mfu in (("k_low", it.q("relative_mfu")), ("k_high", it.q("relative_mfu")), ("k_low", it.q("equal"))):
         share, k = 1.0 / equal_cost_ratio(it.q(name), mfu), it.q(name)
         when = f"k is {k:.0f} and the MFU {format_percent(mfu)} of that of pre-training"
-        it.most(f"D_RL over D_pre, k = {k:.0f}, MFU {format_percent(mfu)}", share, "times", it.q("equal"), when=when)
+        rows.append(
+            it.most(
+                f"D_RL over D_pre, k = {k:.0f}, MFU {format_percent(mfu)}", share, "times", it.q("equal"), when=when
+            )
+        )
     even = 1.0 / equal_cost_ratio(it.q("k_low"), it.q("equal"))
-    return it.done(f"At equal efficiency and k = 2 it would get {even:.3g} times the tokens of pre-training.")
+    return it.done(
+        *rows,
+        because=f"At equal efficiency and k = 2 it would get {even:.3g} times the tokens of pre-training.",
+    )
 
 
 def c89(it: Work) -> Finding:
     used = it.q("inference_tokens")
     equal = float(equal_costs(used).pretrain_tokens)
-    it.identity("pre-training by equal costs", equal, used, "tokens", when="costs are equal by rule")
     shares: list[str] = []
+    rows: list[Computed] = []
     for name in LAWS:
         exact, when = exact_tokens(it, name, used), f"the loss law is {name}"
-        it.near(f"exact optimum, {name}", exact, "tokens", "inference_tokens", when=when)
+        rows.append(it.near(f"exact optimum, {name}", exact, "tokens", "inference_tokens", when=when))
         shares.append(f"{format_percent(exact / used)} of the tokens of use by {name}")
-    return it.done(f"The exact optimum at fixed loss trains on {' and '.join(shares)}.")
+    return it.done(
+        it.identity("pre-training by equal costs", equal, used, "tokens", when="costs are equal by rule"),
+        *rows,
+        because=f"The exact optimum at fixed loss trains on {' and '.join(shares)}.",
+    )
 
 
 def c90(it: Work) -> Finding:
     full = lifetime_tokens(it.q("tokens_per_s"), it.q("time_s"))
     derated = lifetime_tokens(it.q("tokens_per_s"), it.q("time_s"), it.q("probability"))
-    it.identity("expected tokens at an even chance", derated, it.q("probability") * full, "tokens")
     law = it.world.law("besiroglu")
     per_token = 2.0 / it.q("relative_mfu")
     with_it, without = (optimal_tokens_of_params(law, it.q("params"), per_token * tokens) for tokens in (derated, full))
-    it.show("pre-training tokens with it over without", with_it / without, "times")
-    return it.done("Expected cost is linear in the tokens of use, so their expectation is what counts.")
+    return it.done(
+        it.identity("expected tokens at an even chance", derated, it.q("probability") * full, "tokens"),
+        it.show("pre-training tokens with it over without", with_it / without, "times"),
+        because="Expected cost is linear in the tokens of use, so their expectation is what counts.",
+    )
 
 
 def c91(it: Work) -> Finding:
-    it.near("60 days", lifetime_tokens(it.q("tokens_per_s"), it.q("time_s")), "tokens", "tokens")
-    return it.done("A product of the two numbers that were named.")
+    return it.done(
+        it.near("60 days", lifetime_tokens(it.q("tokens_per_s"), it.q("time_s")), "tokens", "tokens"),
+        because="A product of the two numbers that were named.",
+    )
 
 
 def c92(it: Work) -> Finding:
     made = lifetime_tokens(it.q("tokens_per_s"), it.q("time_s"))
-    it.near("60 days", made, "tokens", "tokens")
-    return it.done(f"Exactly it is {format_count(made)}, for which 200 trillion were said.")
+    return it.done(
+        it.near("60 days", made, "tokens", "tokens"),
+        because=f"Exactly it is {format_count(made)}, for which 200 trillion were said.",
+    )
 
 
 def c93(it: Work) -> Finding:
     used = it.q("inference_tokens")
     equal = float(equal_costs(used).pretrain_tokens)
-    it.near("equal costs", equal, "tokens", "tokens", when="costs are equal by rule")
     optima = {name: exact_tokens(it, name, used) for name in LAWS}
-    for name, tokens in optima.items():
-        it.near(f"exact optimum, {name}", tokens, "tokens", "tokens", when=f"the loss law is {name}")
     between = min(optima.values()) <= it.q("tokens") <= max(optima.values())
-    it.true("150 T between the optima of the laws", between, when="a place between the optima of the laws is enough")
-    it.show("150 T over 20 tokens per parameter", overtraining_factor(it.q("params"), it.q("tokens")), "times")
     return it.done(
-        f"The optima are {' and '.join(f'{format_count(tokens)} by {name}' for name, tokens in optima.items())}."
+        it.near("equal costs", equal, "tokens", "tokens", when="costs are equal by rule"),
+        *(
+            it.near(f"exact optimum, {name}", tokens, "tokens", "tokens", when=f"the loss law is {name}")
+            for name, tokens in optima.items()
+        ),
+        it.true(
+            "150 T between the optima of the laws", between, when="a place between the optima of the laws is enough"
+        ),
+        it.show("150 T over 20 tokens per parameter", overtraining_factor(it.q("params"), it.q("tokens")), "times"),
+        because="The optima are "
+        f"{' and '.join(f'{format_count(tokens)} by {name}' for name, tokens in optima.items())}.",
     )
 
 
@@ -269,22 +329,28 @@ def c94(it: Work) -> Finding:
     found |= {name: float(frontier(name).at_params(params).tokens) for name in ("chinchilla-1", "chinchilla-2")}
     for name in LAWS:
         found[f"{name}, parametric"] = float(compute_optimal_of_params(it.world.law(name), params).tokens)
-    for label, tokens in found.items():
-        it.near(label, tokens, "tokens", "tokens")
     low, high = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
     return it.done(
-        f"Tokens for each parameter go from {found[low] / params:.3g} ({low}) to {found[high] / params:.3g} ({high})."
+        *(it.near(label, tokens, "tokens", "tokens") for label, tokens in found.items()),
+        because=f"Tokens for each parameter go from {found[low] / params:.3g} ({low}) to {found[high] / params:.3g} "
+        f"({high}).",
     )
 
 
 def c95(it: Work) -> Finding:
     params = it.q("params")
-    for label, name in (("200 T", "tokens"), ("259 T", "unrounded_tokens"), ("150 T", "rumour_tokens")):
-        it.near(label, overtraining_factor(params, it.q(name)), "times", "factor", when=f"{label} are trained on")
     exact: list[str] = []
+    rows: list[Computed] = []
     for law in LAWS:
         trained = exact_tokens(it, law, it.q("unrounded_tokens"))
         factor = overtraining_factor(params, trained)
-        it.near(f"exact optimum, {law}", factor, "times", "factor", when=f"the loss law is {law}")
+        rows.append(it.near(f"exact optimum, {law}", factor, "times", "factor", when=f"the loss law is {law}"))
         exact.append(f"{factor:.0f} by {law}")
-    return it.done(f"A hundred follows from rounding; the least exact cost is at {' and at '.join(exact)}.")
+    return it.done(
+        *(
+            it.near(label, overtraining_factor(params, it.q(name)), "times", "factor", when=f"{label} are trained on")
+            for label, name in (("200 T", "tokens"), ("259 T", "unrounded_tokens"), ("150 T", "rumour_tokens"))
+        ),
+        *rows,
+        because=f"A hundred follows from rounding; the least exact cost is at {' and at '.join(exact)}.",
+    )
