@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rackline.arch import Model
+from rackline.ledger.racks import mixture
 from rackline.ledger.work import (
     FRONTIER,
     HBM_CHIPS,
@@ -34,8 +34,8 @@ def c01(it: Work) -> Finding:
         ),
         it.near("speed of fast over normal", fast.speed_ratio or 1.0, "times", "speed_ratio"),
         it.show("speed for 100 times the price", float(dear.speed_ratio), "times"),
-        because=f"On the roofline {it.q('much_more'):.0f} times the price buys {float(dear.speed_ratio):.3g} "
-        "times the speed, because weights are read in each pass at any price.",
+        because=f"On the roofline {it.q('much_more'):.0f} times the price buys {float(dear.speed_ratio):.3g} times the "
+        "speed, because weights are read in each pass at any price.",
     )
 
 
@@ -88,22 +88,23 @@ def c04(it: Work) -> Finding:
 
 
 def c05(it: Work) -> Finding:
-    equal: list[str] = []
-    rows: list[Computed] = []
-    for name in ("llama-3.1-70b", "deepseek-v3"):
-        model = it.world.model(name)
-        for context in (it.q("short_context"), it.q("long_context")):
-            share = attention_slope(model) * context / float(model.flop_per_token(0.0))
-            at = f"{name} at {format_count(context)}"
-            when = f"{name} has {format_count(context)} tokens of context"
-            rows.append(it.most(f"attention over weights, {at}", share, "share", it.q("small"), when=when))
-        crossing = float(model.flop_per_token(0.0)) / attention_slope(model)
-        equal.append(f"{format_count(crossing)} tokens in {name}")
+    models = [it.world.model(name) for name in ("llama-3.1-70b", "deepseek-v3")]
+    crossings = {model.name: float(model.flop_per_token(0.0)) / attention_slope(model) for model in models}
+    equal = [f"{format_count(crossing)} tokens in {name}" for name, crossing in crossings.items()]
     return it.done(
-        *rows,
+        *(
+            it.most(
+                f"attention over weights, {model.name} at {format_count(context)}",
+                attention_slope(model) * context / float(model.flop_per_token(0.0)),
+                "share",
+                it.q("small"),
+                when=f"{model.name} has {format_count(context)} tokens of context",
+            )
+            for model in models
+            for context in (it.q("short_context"), it.q("long_context"))
+        ),
         because=f"Attention grows with the context while the weights stay: it equals them at {' and '.join(equal)}, "
-        "whose "
-        "attention is absorbed MLA.",
+        "whose attention is absorbed MLA.",
     )
 
 
@@ -149,48 +150,46 @@ def c08(it: Work) -> Finding:
 
 
 def c09(it: Work) -> Finding:
-    rack, model = it.world.cluster(RACK), it.world.model("deepseek-v3")
-    hbm = rack.num_chips * rack.chip.hbm_bytes_per_s
-    floor = bb.latency_floor_s(model.total_params, 1.0, hbm)
-    moe = model.moe() if isinstance(model, Model) else None
-    shares: list[str] = []
-    rows: list[Computed] = []
-    if moe is not None:
-        for batch in (1.0, it.q("large_batch")):
-            touched = float(experts_touched_mean(moe.num_experts, moe.experts_per_token, batch)) / moe.num_experts
-            label, when = f"experts that a batch of {batch:g} reads", f"{batch:g} sequences choose experts"
-            rows.append(it.near(label, touched, "share", "touched", when=when))
-            shares.append(f"{batch:g} read {format_percent(touched)}")
+    rack, model, moe = it.world.cluster(RACK), it.world.model("deepseek-v3"), mixture(it)
+    floor = bb.latency_floor_s(model.total_params, 1.0, rack.num_chips * rack.chip.hbm_bytes_per_s)
+    touched = {
+        batch: float(experts_touched_mean(moe.num_experts, moe.experts_per_token, batch)) / moe.num_experts
+        for batch in (1.0, it.q("large_batch"))
+    }
+    shares = [f"{batch:g} read {format_percent(share)}" for batch, share in touched.items()]
     return it.done(
         it.show("floor of DeepSeek V3 on the rack, FP8", floor, "s"),
-        *rows,
+        *(
+            it.near(
+                f"experts that a batch of {batch:g} reads",
+                share,
+                "share",
+                "touched",
+                when=f"{batch:g} sequences choose experts",
+            )
+            for batch, share in touched.items()
+        ),
         because=f"{format_seconds(floor)} is the floor of batches that touch every expert; of the routed experts "
         f"{' and '.join(shares)}, and reading fewer is faster.",
     )
 
 
 def c10(it: Work) -> Finding:
-    rents: list[float] = []
-    rows: list[Computed] = []
-    for name in ("dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", RACK):
-        price = it.world.cluster(name).usd_per_chip_hour
-        if price is not None:
-            rents.append(price)
-            rows.append(it.near(f"rent of a chip of {name}", price, "USD", "usd_per_hour"))
-    rack, model = it.world.cluster(RACK), it.world.model("deepseek-v3")
+    boxes = [it.world.cluster(name) for name in ("dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", RACK)]
+    rents = {box.name: box.usd_per_chip_hour for box in boxes if box.usd_per_chip_hour is not None}
+    rack, model = boxes[-1], it.world.model("deepseek-v3")
     floor = bb.latency_floor_s(model.total_params, 1.0, rack.num_chips * rack.chip.hbm_bytes_per_s)
     whole = bb.cost_per_token_usd(1.0, floor, 1.0)
     return it.done(
-        *rows,
+        *(it.near(f"rent of a chip of {name}", price, "USD", "usd_per_hour") for name, price in rents.items()),
         it.near("shortest pass, weights only", floor, "s", "shortest_s"),
         it.near("longest pass, all of the memory", rack.chip.drain_s, "s", "longest_s"),
         it.identity(
             "weights of a token at batch 100, times 100", bb.cost_per_token_usd(100.0, floor, 1.0) * 100.0, whole, "USD"
         ),
-        because=f"Rents of the catalogue are {format_usd(min(rents))} to {format_usd(max(rents))} an hour; a pass of "
-        "DeepSeek "
-        f"V3 on the rack takes {format_seconds(floor)} (weights alone) to {format_seconds(rack.chip.drain_s)} (all "
-        "of the memory).",
+        because=f"Rents of the catalogue are {format_usd(min(rents.values()))} to {format_usd(max(rents.values()))} an "
+        f"hour; a pass of DeepSeek V3 on the rack takes {format_seconds(floor)} (weights alone) to "
+        f"{format_seconds(rack.chip.drain_s)} (all of the memory).",
     )
 
 
@@ -244,20 +243,16 @@ def c12(it: Work) -> Finding:
 
 def c13(it: Work) -> Finding:
     value = ridge(it.world.chip("gb200"), "fp4")
-    model = it.world.model("deepseek-v3")
-    factors: list[str] = []
-    rows: list[Computed] = []
-    for name, ratio in (
-        ("a dense model", 1.0),
-        ("one with 8 times the active parameters", it.q("total_over_active")),
-        ("DeepSeek V3", model.total_over_active),
-    ):
-        factor = bb.batch_cost_ratio(1.0, bb.balance_batch(value, ratio))
-        rows.append(it.near(name, factor, "times", "times", when=f"the model is {name}"))
-        factors.append(f"{format_count(float(factor))} for {name}")
+    ratios = {
+        "a dense model": 1.0,
+        "one with 8 times the active parameters": it.q("total_over_active"),
+        "DeepSeek V3": it.world.model("deepseek-v3").total_over_active,
+    }
+    factors = {name: bb.batch_cost_ratio(1.0, bb.balance_batch(value, ratio)) for name, ratio in ratios.items()}
+    found = [f"{format_count(float(factor))} for {name}" for name, factor in factors.items()]
     return it.done(
-        *rows,
-        because=f"Without cache the factor is the balanced batch itself: {', '.join(factors)}.",
+        *(it.near(name, factor, "times", "times", when=f"the model is {name}") for name, factor in factors.items()),
+        because=f"Without cache the factor is the balanced batch itself: {', '.join(found)}.",
     )
 
 
@@ -344,8 +339,7 @@ def c16(it: Work) -> Finding:
         ),
         *rows,
         because=f"With the weights in the sum it is {format_percent(shares[0])} at the balanced batch, because memory "
-        "also "
-        "reads them.",
+        "also reads them.",
     )
 
 
@@ -417,19 +411,8 @@ def c20(it: Work) -> Finding:
 
 
 def c21(it: Work) -> Finding:
-    found = "The formula was derived for parameters"
-    published = "it is the published model"
-    model = it.world.model("deepseek-v3")
-    moe = model.moe() if isinstance(model, Model) else None
-    rows: list[Computed] = []
-    if moe is not None:
-        over = moe.num_experts / moe.experts_per_token
-        rows.append(it.near("experts in its published shape", moe.num_experts, "", "num_experts", when=published))
-        rows.append(it.near("active ones", moe.experts_per_token, "", "active_experts", when=published))
-        rows.append(it.near("experts over active experts", over, "times", "total_over_active", when=published))
-        found = f"The published model activates {moe.experts_per_token} of {moe.num_experts} experts; the formula was"
-        found += " derived for parameters"
-    ratio = model.total_over_active
+    published, moe = "it is the published model", mixture(it)
+    ratio = it.world.model("deepseek-v3").total_over_active
     return it.done(
         it.near(
             "300 · 8",
@@ -438,10 +421,19 @@ def c21(it: Work) -> Finding:
             "balance",
             when=f"{it.q('active_experts'):.0f} of {it.q('num_experts'):.0f} experts are active",
         ),
-        *rows,
+        it.near("experts in its published shape", moe.num_experts, "", "num_experts", when=published),
+        it.near("active ones", moe.experts_per_token, "", "active_experts", when=published),
+        it.near(
+            "experts over active experts",
+            moe.num_experts / moe.experts_per_token,
+            "times",
+            "total_over_active",
+            when=published,
+        ),
         it.near("parameters over active parameters", ratio, "times", "total_over_active", when=published),
         it.show("batch by parameters", bb.balance_batch(it.q("ridge"), ratio), "sequences"),
-        because=f"{found}, which give {ratio:.3g}.",
+        because=f"The published model activates {moe.experts_per_token} of {moe.num_experts} experts; the formula was "
+        f"derived for parameters, which give {ratio:.3g}.",
     )
 
 
@@ -501,13 +493,17 @@ def c26(it: Work) -> Finding:
 
 def c27(it: Work) -> Finding:
     interval, places = it.q("interval_s"), int(it.q("capacity"))
-    rows: list[Computed] = []
-    for load in (it.q("light_load"), it.q("heavy_load")):
-        line = TrainLine(interval_s=interval, capacity=places, arrivals_per_s=load * places / interval)
-        label = f"worst with {load:.3g} requests for each place"
-        rows.append(it.near(label, line.worst_s, "s", "worst_s", when=f"{load:.3g} requests come for each place"))
     return it.done(
-        *rows,
+        *(
+            it.near(
+                f"worst with {load:.3g} requests for each place",
+                TrainLine(interval_s=interval, capacity=places, arrivals_per_s=load * places / interval).worst_s,
+                "s",
+                "worst_s",
+                when=f"{load:.3g} requests come for each place",
+            )
+            for load in (it.q("light_load"), it.q("heavy_load"))
+        ),
         it.show("mean while no train is full", bb.train_latency(interval).mean_s, "s"),
         because="Just missed and ridden is two intervals, one and a half on average; once trains are full the wait "
         "grows.",
@@ -563,43 +559,51 @@ def c31(it: Work) -> Finding:
             )
         ),
         because=f"A place is kept for a whole answer, so {format_count(own)} requests a second keep a system full, and "
-        "from "
-        f"empty they take {format_seconds(places / own)} to fill it; 100 ms take {format_count(needed)} a second.",
+        f"from empty they take {format_seconds(places / own)} to fill it; 100 ms take {format_count(needed)} a second.",
     )
 
 
 def c32(it: Work) -> Finding:
-    batch = it.q("batch_size")
-    rows: list[Computed] = []
-    for label, pass_s in (
-        ("1/64 s", 1.0 / it.q("passes_per_s")),
-        ("20 ms", it.q("interval_s")),
-        ("15 ms", it.q("short_s")),
-        ("as long as a Blackwell chip reads its memory", it.world.cluster(RACK).chip.drain_s),
-    ):
-        made = bb.tokens_per_s(batch, pass_s)
-        rows.append(it.near(f"with passes of {label}", made, "tokens/s", "tokens_per_s", when=f"a pass takes {label}"))
+    passes = {
+        "1/64 s": 1.0 / it.q("passes_per_s"),
+        "20 ms": it.q("interval_s"),
+        "15 ms": it.q("short_s"),
+        "as long as a Blackwell chip reads its memory": it.world.cluster(RACK).chip.drain_s,
+    }
     return it.done(
-        *rows,
+        *(
+            it.near(
+                f"with passes of {label}",
+                bb.tokens_per_s(it.q("batch_size"), pass_s),
+                "tokens/s",
+                "tokens_per_s",
+                when=f"a pass takes {label}",
+            )
+            for label, pass_s in passes.items()
+        ),
         because="64 passes a second mean 15.6 ms each.",
     )
 
 
 def c33(it: Work) -> Finding:
-    system = it.q("system_tokens_per_s")
-    rows: list[Computed] = []
-    for label, fleet in (
-        ("100 M tokens/s", it.q("low_fleet_tokens_per_s")),
-        ("980 T tokens a month", it.q("month_tokens") / it.q("month_s")),
-        ("1.3 Q tokens a month", it.q("later_month_tokens") / it.q("month_s")),
-    ):
-        share = share_of_fleet(system, fleet)
-        rows.append(it.near(f"systems for {label}", 1.0 / share, "systems", "systems", when=f"the traffic is {label}"))
-    months = [it.q(name) / it.q("month_s") for name in ("month_tokens", "later_month_tokens")]
+    month, later = (it.q(name) / it.q("month_s") for name in ("month_tokens", "later_month_tokens"))
+    fleets = {
+        "100 M tokens/s": it.q("low_fleet_tokens_per_s"),
+        "980 T tokens a month": month,
+        "1.3 Q tokens a month": later,
+    }
     return it.done(
-        *rows,
-        because=f"Google's published monthly tokens are {format_count(months[0])} and later {format_count(months[1])} "
-        "a "
+        *(
+            it.near(
+                f"systems for {label}",
+                1.0 / share_of_fleet(it.q("system_tokens_per_s"), fleet),
+                "systems",
+                "systems",
+                when=f"the traffic is {label}",
+            )
+            for label, fleet in fleets.items()
+        ),
+        because=f"Google's published monthly tokens are {format_count(month)} and later {format_count(later)} a "
         "second, prompts included.",
     )
 
@@ -616,40 +620,47 @@ def c34(it: Work) -> Finding:
 def c35(it: Work) -> Finding:
     law, params, routed = it.world.routed("clark-s-base"), it.q("active_params"), it.q("routed_share")
     counted, published = "all parameters are those of experts", "experts stand in every other layer, as in the paper"
-    rows: list[Computed] = []
-    for experts, name in ((it.q("num_experts"), "gain"), (it.q("guessed_experts"), "guessed_gain")):
-        gain = dense_equivalent_params(law, params, experts) / params
-        rows.append(
-            it.near(f"worth of {experts:.0f} experts", gain, "times", name, when=f"{experts:.0f} experts are meant")
-        )
     experts = it.q("num_experts")
     whole, total = (routed_total_params(params, experts, share) / params for share in (1.0, routed))
     most = dense_equivalent_params(law, params, 1e9) / params
     return it.done(
-        *rows,
+        *(
+            it.near(
+                f"worth of {number:.0f} experts",
+                dense_equivalent_params(law, params, number) / params,
+                "times",
+                name,
+                when=f"{number:.0f} experts are meant",
+            )
+            for number, name in ((experts, "gain"), (it.q("guessed_experts"), "guessed_gain"))
+        ),
         it.identity("all parameters, were they all those of experts", whole, experts, "times", when=counted),
         it.near("all parameters, with every other layer routed", total, "times", "num_experts", when=published),
         it.show("worth of any number of experts", most, "times"),
         because=f"64 is the number of experts: with every other layer routed the model has {total:.3g} times the "
-        "parameters. "
-        f"The law bends at about {law.experts_max:.0f} experts; no number of them is worth more than {most:.2g} times.",
+        f"parameters. The law bends at about {law.experts_max:.0f} experts; no number of them is worth more than "
+        f"{most:.2g} times.",
     )
 
 
 def c36(it: Work) -> Finding:
     law, params, step = it.world.routed("clark-s-base"), it.q("active_params"), it.q("step")
-    rows: list[Computed] = []
-    for experts, name in ((step, "first"), (step * step, "second")):
-        worth = dense_equivalent_params(law, params, experts) / params
-        rows.append(it.near(f"worth of {experts:.0f} experts", worth, "times", name, when="experts are counted"))
     totals = [routed_total_params(params, step**n, it.q("routed_share")) / params for n in (1, 2)]
     return it.done(
-        *rows,
+        *(
+            it.near(
+                f"worth of {experts:.0f} experts",
+                dense_equivalent_params(law, params, experts) / params,
+                "times",
+                name,
+                when="experts are counted",
+            )
+            for experts, name in ((step, "first"), (step * step, "second"))
+        ),
         it.near("all parameters with 8 experts", totals[0], "times", "step", when="parameters are counted"),
         it.near("and with 64 over 8", totals[1] / totals[0], "times", "step", when="parameters are counted"),
         because=f"Eight times the experts are about a doubling; they are {totals[0]:.3g} times the parameters at first "
-        "and "
-        f"{totals[1] / totals[0]:.3g} times then, because only every other layer is routed.",
+        f"and {totals[1] / totals[0]:.3g} times then, because only every other layer is routed.",
     )
 
 

@@ -61,10 +61,7 @@ def c127(it: Work) -> Finding:
         label = f"share of output bits that one input bit flips, {many}"
         rows.append(it.near(label, share, "share", "half", when=f"the cipher has {many}"))
         shares.append(f"{format_percent(share)} after {many}")
-    return it.done(
-        *rows,
-        because=f"Of all bits change {' and '.join(shares)}.",
-    )
+    return it.done(*rows, because=f"Of all bits change {' and '.join(shares)}.")
 
 
 def c130(it: Work) -> Finding:
@@ -127,8 +124,7 @@ def c133(it: Work) -> Finding:
         it.near("FLOP of a reversible over an ordinary step", again / PRETRAIN_FLOP_PER_PARAM_TOKEN, "times", "extra"),
         it.least("computing 4,096 tokens again over reading their cache", redo / read, "times", it.q("saved")),
         because=f"A reversible step computes {format_percent(again / PRETRAIN_FLOP_PER_PARAM_TOKEN - 1.0)} more and "
-        "stores no "
-        f"outputs; reading a cache takes one part in {redo / read:,.0f} of the time of computing it.",
+        f"stores no outputs; reading a cache takes one part in {redo / read:,.0f} of the time of computing it.",
     )
 
 
@@ -155,9 +151,8 @@ def q4(it: Work) -> Finding:
     return it.done(
         *rows,
         because=f"Weights are flat at {format_seconds(weights)}, cache and arithmetic are rays; the bold line is "
-        "weights and "
-        f"cache {where}{', arithmetic from there on' if bends else ''}. The frontier model of the catalogue on {RACK} "
-        f"in FP4 with {format_count(context)} tokens of context.",
+        f"weights and cache {where}{', arithmetic from there on' if bends else ''}. The frontier model of the "
+        f"catalogue on {RACK} in FP4 with {format_count(context)} tokens of context.",
     )
 
 
@@ -173,9 +168,8 @@ def q12(it: Work) -> Finding:
         it.show("weights of a stage of Llama 3.1 405B in BF16", kept, "B"),
         it.show("versions kept without the stop, relative", stale, "times"),
         it.show("memory of a chip of the rack", rack.chip.hbm_bytes, "B"),
-        because="The gradients of a batch are summed and the weights changed before the next forward. Without the stop "
-        "nothing "
-        f"is idle, but the first stage computes with weights that lack {stale:g} "
+        because="The gradients of a batch are summed and the weights changed before the next forward. Without the "
+        f"stop nothing is idle, but the first stage computes with weights that lack {stale:g} "
         f"{'update' if stale == 1 else 'updates'}, and keeps as many older versions for its backward; the stop costs "
         f"{format_percent(bubble)}, less with more micro-batches (C63).",
     )
@@ -217,9 +211,8 @@ def q14(it: Work) -> Finding:
         *rows,
         it.show("bytes between stages if layers attend to the outputs of all earlier stages", residual, "times"),
         because="Stages have to be cut from equal layers: where window and global layers take turns the busiest stage "
-        "reads "
-        f"{', '.join(found)} times the mean; residuals over several layers cross more than one cut. Each such idea has "
-        "to be fitted to the stages first, which slows research (C79).",
+        f"reads {', '.join(found)} times the mean; residuals over several layers cross more than one cut. Each such "
+        "idea has to be fitted to the stages first, which slows research (C79).",
     )
 
 
@@ -271,8 +264,7 @@ def q26(it: Work) -> Finding:
         ),
         *rows,
         because=f"Each output has to depend on each input: AES takes {rounds:.0f} rounds for it, mixing rows and "
-        "columns in "
-        f"turn; attention over {format_count(context)} tokens takes {', '.join(needed)}.",
+        f"columns in turn; attention over {format_count(context)} tokens takes {', '.join(needed)}.",
     )
 
 
@@ -292,6 +284,6 @@ def q27(it: Work) -> Finding:
         it.least("after training on words", after, "share", it.q("found")),
         it.near("after training on their ciphertexts", cipher, "share", "guess"),
         because=f"A net starts from guessing and finds the structure ({format_percent(before)}, then "
-        f"{format_percent(after)} "
-        f"right); a cipher takes words with structure and leaves none to be found ({format_percent(cipher)}).",
+        f"{format_percent(after)} right); a cipher takes words with structure and leaves none to be found "
+        f"({format_percent(cipher)}).",
     )

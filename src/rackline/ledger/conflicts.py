@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import math
 
-from rackline.arch import Model
 from rackline.ledger.prices import DDR, DISK, FLASH, GEMINI, OPUS, hbm, output_over_input
 from rackline.ledger.racks import MODEL, mixture, ranks_in_use
-from rackline.ledger.work import FRONTIER, HBM_CHIPS, HOPPER, RACK, Computed, Finding, Work, attention_slope, ridge
+from rackline.ledger.work import (
+    FRONTIER,
+    HBM_CHIPS,
+    HOPPER,
+    RACK,
+    Computed,
+    Finding,
+    Work,
+    attention_slope,
+    cores_of,
+    ridge,
+)
 from rackline.pricing.cache import keeping_cost, tier_by_drain
 from rackline.scaling import chinchilla_tokens, equal_cost_ratio, overtraining_factor, train_flop
 from rackline.serving import blackboard as bb
@@ -59,18 +69,14 @@ def n36(it: Work) -> Finding:
 
 
 def n37(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for label, seconds in (
-        ("20 ms", it.q("long_s")),
-        ("15 ms", it.q("short_s")),
-        ("1/64 s", 1.0 / it.q("passes_per_s")),
-    ):
-        made = bb.tokens_per_s(it.q("batch_size"), seconds)
-        rows.append(it.near(label, made, "tokens/s", "tokens_per_s", when=f"a pass takes {label}"))
-    pass_s = it.q("batch_size") / it.q("tokens_per_s")
+    passes = {"20 ms": it.q("long_s"), "15 ms": it.q("short_s"), "1/64 s": 1.0 / it.q("passes_per_s")}
+    batch = it.q("batch_size")
     return it.done(
-        *rows,
-        because=f"128 thousand belongs to {format_seconds(pass_s)}.",
+        *(
+            it.near(label, bb.tokens_per_s(batch, pass_s), "tokens/s", "tokens_per_s", when=f"a pass takes {label}")
+            for label, pass_s in passes.items()
+        ),
+        because=f"128 thousand belongs to {format_seconds(batch / it.q('tokens_per_s'))}.",
     )
 
 
@@ -81,26 +87,28 @@ def n38(it: Work) -> Finding:
     longer = sum(not row.passes for row in rows)
     return it.done(
         *rows,
-        because=f"{longer} of {len(drains)} chips are off by more than {format_percent(within)}; "
-        f"the range is {format_seconds(min(drains.values()))} to {format_seconds(max(drains.values()))}.",
+        because=f"{longer} of {len(drains)} chips are off by more than {format_percent(within)}; the range is "
+        f"{format_seconds(min(drains.values()))} to {format_seconds(max(drains.values()))}.",
     )
 
 
 def n39(it: Work) -> Finding:
-    racks: list[str] = []
-    rows: list[Computed] = []
-    for name in (RACK, "gb300-nvl72"):
-        on = it.world.cluster(name)
-        held = on.num_chips * on.chip.hbm_bytes
-        within = it.q("low_bytes") <= held <= it.q("high_bytes")
-        rows.append(it.true(f"{name} within 10 to 20 TB", within, when=f"10 to 20 TB are meant, on {name}"))
-        rows.append(
-            it.least(f"{name} against many tens", held, "B", it.q("many_tens_bytes"), when="many tens are meant")
-        )
-        racks.append(f"{name} has {format_bytes(held)}")
+    racks = [it.world.cluster(name) for name in (RACK, "gb300-nvl72")]
+    held = {on.name: on.num_chips * on.chip.hbm_bytes for on in racks}
     return it.done(
-        *rows,
-        because=f"{' and '.join(racks)}.",
+        *(
+            row
+            for name, room in held.items()
+            for row in (
+                it.true(
+                    f"{name} within 10 to 20 TB",
+                    it.q("low_bytes") <= room <= it.q("high_bytes"),
+                    when=f"10 to 20 TB are meant, on {name}",
+                ),
+                it.least(f"{name} against many tens", room, "B", it.q("many_tens_bytes"), when="many tens are meant"),
+            )
+        ),
+        because=f"{' and '.join(f'{name} has {format_bytes(room)}' for name, room in held.items())}.",
     )
 
 
@@ -114,8 +122,7 @@ def n40(it: Work) -> Finding:
         it.show("Rubin Ultra in packages over Blackwell", packages, "times"),
         it.show("Rubin Ultra in dies over Vera Rubin", dies, "times"),
         because=f"The step was {rack / hopper:.3g} times, to {rack} chips; the growth to come is {dies:.3g} times in "
-        "dies and "
-        f"{packages:.3g} times in packages.",
+        f"dies and {packages:.3g} times in packages.",
     )
 
 
@@ -176,13 +183,13 @@ def n44(it: Work) -> Finding:
 
 
 def n45(it: Work) -> Finding:
-    factors: dict[str, float] = {}
-    rows: list[Computed] = []
-    for label, name in (("259 T", "exact"), ("200 T", "rounded"), ("150 T", "rumour"), ("100 T", "slip")):
-        factors[label] = overtraining_factor(it.q("params"), it.q(name))
-        rows.append(it.near(label, factors[label], "times", "factor", when=f"{label} are trained on"))
+    named = {"259 T": "exact", "200 T": "rounded", "150 T": "rumour", "100 T": "slip"}
+    factors = {label: overtraining_factor(it.q("params"), it.q(name)) for label, name in named.items()}
     return it.done(
-        *rows,
+        *(
+            it.near(label, factor, "times", "factor", when=f"{label} are trained on")
+            for label, factor in factors.items()
+        ),
         because=f"The numbers that were named allow {min(factors.values()):.0f} to {max(factors.values()):.0f} times.",
     )
 
@@ -192,19 +199,21 @@ def n46(it: Work) -> Finding:
     flop, hbm, context = chip.flop_per_s("fp8"), chip.hbm_bytes_per_s, it.q("context_len")
     kv = bb.kv_bytes_per_token_from_crossover(model.active_params, context, flop, hbm)
     by_step = bb.kv_fetch_s(1.0, context, kv, hbm) / bb.compute_s(1.0, model.active_params, flop)
-    rows: list[Computed] = []
-    for name in (OPUS, GEMINI):
-        ratio, when = output_over_input(it.world.sheet(name)), f"the output price of {name} is believed"
-        rows.append(
-            it.most(f"at most 1 as well, by the output price of {name}", ratio, "times", it.q("bound"), when=when)
-        )
     return it.done(
         it.show("memory over arithmetic at 200K by the step", by_step, "times"),
         it.identity("at most 1 below the bend, by the step", by_step, 1.0, "times", when="the step alone is believed"),
-        *rows,
+        *(
+            it.most(
+                f"at most 1 as well, by the output price of {name}",
+                output_over_input(it.world.sheet(name)),
+                "times",
+                it.q("bound"),
+                when=f"the output price of {name} is believed",
+            )
+            for name in (OPUS, GEMINI)
+        ),
         because="Below the bend decoding is bound by arithmetic and would cost what prefill does; where a list asks "
-        "for more, "
-        "margins differ or the step is not the bend.",
+        "for more, margins differ or the step is not the bend.",
     )
 
 
@@ -217,8 +226,7 @@ def n47(it: Work) -> Finding:
             "cost at the longest prompt over that at the step", longest / it.q("context_len"), "times", it.q("rise")
         ),
         because=f"A floor price with that surcharge covers {format_count(covered)} tokens of the "
-        f"{format_count(longest)} that "
-        "are sold; the rest takes a margin, or fewer bytes.",
+        f"{format_count(longest)} that are sold; the rest takes a margin, or fewer bytes.",
     )
 
 
@@ -244,20 +252,18 @@ def n49(it: Work) -> Finding:
 
 
 def n50(it: Work) -> Finding:
-    lengths: list[str] = []
-    rows: list[Computed] = []
-    for name in (GEMINI, OPUS):
-        longest = it.world.sheet(name).max_context_len or 0.0
-        rows.append(
-            it.most(f"{name} against a million", longest, "tokens", 1.05 * it.q("most"), when="a million is the bound")
-        )
-        rows.append(
-            it.most(f"{name} against 200 thousand", longest, "tokens", it.q("high"), when="200 thousand is the habit")
-        )
-        lengths.append(f"{name} sells {format_count(longest)}")
+    longest = {name: it.world.sheet(name).max_context_len or 0.0 for name in (GEMINI, OPUS)}
+    bounds = (
+        ("a million", 1.05 * it.q("most"), "a million is the bound"),
+        ("200 thousand", it.q("high"), "200 thousand is the habit"),
+    )
     return it.done(
-        *rows,
-        because=f"{' and '.join(lengths)} tokens.",
+        *(
+            it.most(f"{name} against {label}", length, "tokens", bound, when=when)
+            for name, length in longest.items()
+            for label, bound, when in bounds
+        ),
+        because=f"{' and '.join(f'{name} sells {format_count(length)}' for name, length in longest.items())} tokens.",
     )
 
 
@@ -277,27 +283,27 @@ def n51(it: Work) -> Finding:
         rows.append(it.most(label, share, "share", it.q("far_below"), when=when))
         found.append(f"{format_count(float(equal))} tokens and {format_percent(share)} in {name}")
     return it.done(
-        *rows,
-        because=f"Attention equals the weights at, and has of the slope of memory: {'; '.join(found)}.",
+        *rows, because=f"Attention equals the weights at, and has of the slope of memory: {'; '.join(found)}."
     )
 
 
 def n52(it: Work) -> Finding:
-    reads: list[str] = []
     context = it.q("context_len")
     root = bb.sparse_read_tokens(2 * context) / bb.sparse_read_tokens(context)
-    model = it.world.model("deepseek-v3.2")
-    rows: list[Computed] = []
-    if isinstance(model, Model):
-        for name, core in model.cores().items():
-            growth = float(core.kv_read_tokens(2 * context)) / float(core.kv_read_tokens(context))
-            rows.append(
-                it.near(f"DeepSeek V3.2, {name}", growth, "times", "growth", when=f"{name} of DeepSeek V3.2 is meant")
-            )
-            reads.append(f"{float(core.kv_read_tokens(context)):,.0f} by {name}")
+    cores = cores_of(it.world.model("deepseek-v3.2"))
+    reads = [f"{float(core.kv_read_tokens(context)):,.0f} by {name}" for name, core in cores.items()]
     return it.done(
         it.near("square root", root, "times", "growth", when="blocks grow with the root of the context"),
-        *rows,
+        *(
+            it.near(
+                f"DeepSeek V3.2, {name}",
+                float(core.kv_read_tokens(2 * context)) / float(core.kv_read_tokens(context)),
+                "times",
+                "growth",
+                when=f"{name} of DeepSeek V3.2 is meant",
+            )
+            for name, core in cores.items()
+        ),
         because=f"Of {format_count(context)} tokens DeepSeek V3.2 reads {' and '.join(reads)}.",
     )
 
@@ -315,22 +321,25 @@ def n53(it: Work) -> Finding:
 
 
 def n56(it: Work) -> Finding:
-    chip = it.world.chip("h100-sxm")
-    least = far = math.inf
-    rows: list[Computed] = []
-    for name in (MODEL, "llama-3.1-70b"):
-        model = it.world.model(name)
-        kv = model.kv_bytes_per_token(2.0)
-        least = min(least, kv)
-        rows.append(it.near(f"{name} in BF16", kv, "B/token", "said"))
-        star = bb.crossover_context(model.active_params, kv, chip.flop_per_s("bf16"), chip.hbm_bytes_per_s)
-        rows.append(it.near(f"{name} crosses on H100", star, "tokens", "context_len"))
-        far = min(far, star)
+    chip, models = it.world.chip("h100-sxm"), [it.world.model(name) for name in (MODEL, "llama-3.1-70b")]
+    kept = {model.name: model.kv_bytes_per_token(2.0) for model in models}
+    crossings = {
+        model.name: bb.crossover_context(
+            model.active_params, kept[model.name], chip.flop_per_s("bf16"), chip.hbm_bytes_per_s
+        )
+        for model in models
+    }
     return it.done(
-        *rows,
-        because=f"They keep {format_bytes(least)} a token and more and cross from {format_count(far)} tokens on; 200 "
-        "thousand "
-        "and 2 KB were said.",
+        *(
+            row
+            for name, kv in kept.items()
+            for row in (
+                it.near(f"{name} in BF16", kv, "B/token", "said"),
+                it.near(f"{name} crosses on H100", crossings[name], "tokens", "context_len"),
+            )
+        ),
+        because=f"They keep {format_bytes(min(kept.values()))} a token and more and cross from "
+        f"{format_count(min(crossings.values()))} tokens on; 200 thousand and 2 KB were said.",
     )
 
 
@@ -359,8 +368,7 @@ def n02(it: Work) -> Finding:
     return it.done(
         *rows,
         because=f"Left undefined it may mean {min(found):.3g} to {max(found):,.0f} sequences; total over active "
-        "parameters, at "
-        "least 1, is what the formula was derived with.",
+        "parameters, at least 1, is what the formula was derived with.",
     )
 
 
@@ -384,8 +392,7 @@ def n03(it: Work) -> Finding:
     return it.done(
         *rows,
         because=f"FLOP per byte are {min(raws):,.0f} to {max(raws):,.0f}; 300 comes after half a byte a weight and two "
-        "FLOP a "
-        "multiply.",
+        "FLOP a multiply.",
     )
 
 
@@ -410,8 +417,7 @@ def n04(it: Work) -> Finding:
     return it.done(
         *rows,
         because="Under the larger of two terms cost falls as a hyperbola to the balanced batch of "
-        f"{format_count(balance)} and "
-        "is on the floor from there on; nothing is approached without being reached.",
+        f"{format_count(balance)} and is on the floor from there on; nothing is approached without being reached.",
     )
 
 
@@ -426,8 +432,7 @@ def n05(it: Work) -> Finding:
         it.least("longest wait for a train, of an answer of 500 tokens", wait / whole, "share", it.q("most_of_it")),
         it.show("speed of the smaller batch by its shorter pass", float(trade.speed_ratio), "times"),
         because=f"The wait for a place is at most {format_percent(wait / whole)} of such an answer; the smaller batch "
-        "is "
-        "faster because its pass is shorter.",
+        "is faster because its pass is shorter.",
     )
 
 
@@ -442,8 +447,8 @@ def n06(it: Work) -> Finding:
         ),
         it.most("interval when it reads the weights alone", floor, "s", wanted, when="a pass reads the weights alone"),
         because=f"As told, trains depart every {format_seconds(drain)} at any price; they could at "
-        f"{format_seconds(floor)} "
-        "if a batch is so small that only weights are read. Queueing and priority were not spoken of.",
+        f"{format_seconds(floor)} if a batch is so small that only weights are read. Queueing and priority were not "
+        "spoken of.",
     )
 
 
@@ -497,8 +502,7 @@ def n08(it: Work) -> Finding:
     return it.done(
         *rows,
         because="An exponential grows by the same factor with each step; reads of dense attention grow by the same "
-        "amount, "
-        "those of a square root by less and less.",
+        "amount, those of a square root by less and less.",
     )
 
 
@@ -537,7 +541,7 @@ def n10(it: Work) -> Finding:
     return it.done(
         it.identity("cost at 32 over that at 8, batches balanced", with_users, it.q("dearer"), "times", when=stays),
         it.least("cost at 32 over that at 8, same batch", without, "times", it.q("dearer"), when=grows),
-        because=f"At its own balanced batch a sparser model costs as much a token; at the batch of the denser one "
+        because="At its own balanced batch a sparser model costs as much a token; at the batch of the denser one "
         f"{without:.3g} times. Limits are users, memory capacity and quality.",
     )
 
@@ -560,10 +564,7 @@ def n12(it: Work) -> Finding:
         rows.append(it.near(f"output over input of {name}", output_over_input(sheet), "times", "ratio", when=spoken))
         hit = (tier.input_usd or 0.0) / (tier.cached_input_usd or 1.0)
         rows.append(it.near(f"miss over hit of {name}", hit, "times", "ratio", when="a cache miss over a hit is meant"))
-    return it.done(
-        *rows,
-        because="The sentence, at 1:49:45, is about computing a cache again against loading it.",
-    )
+    return it.done(*rows, because="The sentence, at 1:49:45, is about computing a cache again against loading it.")
 
 
 def n13(it: Work) -> Finding:
@@ -605,22 +606,25 @@ def n14(it: Work) -> Finding:
             )
             for label, growth in grown.items()
         ),
-        because=f"The lecture's wall is the memory's bandwidth, capacity and price; from A100 to GB200 arithmetic grew "
+        because="The lecture's wall is the memory's bandwidth, capacity and price; from A100 to GB200 arithmetic grew "
         f"{flop:.3g} times, links of a chip {grown['links of a chip']:.3g} and those of a domain "
         f"{grown['links of a domain']:.3g} times.",
     )
 
 
 def n15(it: Work) -> Finding:
-    batch = it.q("batch_size")
-    rows: list[Computed] = []
-    for each in (it.q("one"), it.q("chunk")):
-        label = f"{each:g} new {'token' if each == 1 else 'tokens'} for each sequence"
-        rows.append(
-            it.near(f"tokens of a pass, {label}", batch * each, "tokens", "tokens", when=f"a pass makes {label}")
-        )
+    labels = {each: f"{each:g} new {'token' if each == 1 else 'tokens'}" for each in (it.q("one"), it.q("chunk"))}
     return it.done(
-        *rows,
+        *(
+            it.near(
+                f"tokens of a pass, {label} for each sequence",
+                it.q("batch_size") * each,
+                "tokens",
+                "tokens",
+                when=f"a pass makes {label} for each sequence",
+            )
+            for each, label in labels.items()
+        ),
         because="Sequences and tokens are the same number in decoding alone, one new token each.",
     )
 
@@ -650,23 +654,22 @@ def n16(it: Work) -> Finding:
 
 
 def n17(it: Work) -> Finding:
-    model = it.world.model(FRONTIER)
-    found: list[float] = []
-    rows: list[Computed] = []
-    for name, dtype in (("h100-sxm", "bf16"), ("h100-sxm", "fp8"), ("b200-sxm", "fp4")):
-        chip = it.world.chip(name)
-        found.append(
-            bb.crossover_context(
-                model.active_params, model.kv_bytes_per_token(), chip.flop_per_s(dtype), chip.hbm_bytes_per_s
-            )
+    model, machines = it.world.model(FRONTIER), (("h100-sxm", "bf16"), ("h100-sxm", "fp8"), ("b200-sxm", "fp4"))
+    active, kv = model.active_params, model.kv_bytes_per_token()
+    found = {
+        f"{chip.name} in {dtype.upper()}": bb.crossover_context(
+            active, kv, chip.flop_per_s(dtype), chip.hbm_bytes_per_s
         )
-        at = f"{name} in {dtype.upper()}"
-        rows.append(it.near(f"costs are equal on {at}", found[-1], "tokens", "context_len", when=f"it runs on {at}"))
+        for chip, dtype in ((it.world.chip(name), dtype) for name, dtype in machines)
+    }
     return it.done(
-        *rows,
-        because=f"The same model has equal costs at {format_count(min(found))} to {format_count(max(found))} tokens by "
-        "chip "
-        "and data type; the lecture said probably, and maybe not exactly.",
+        *(
+            it.near(f"costs are equal on {at}", star, "tokens", "context_len", when=f"it runs on {at}")
+            for at, star in found.items()
+        ),
+        because=f"The same model has equal costs at {format_count(min(found.values()))} to "
+        f"{format_count(max(found.values()))} tokens by chip and data type; the lecture said probably, and maybe not "
+        "exactly.",
     )
 
 
@@ -674,16 +677,16 @@ def n18(it: Work) -> Finding:
     known = [hbm(it), *(it.world.tier(name) for name in (DDR, FLASH, "qlc-31tb", DISK))]
     found = [keeping_cost(tier, 1e9) for tier in known]
     short, long = (tier_by_drain(found, it.q(name)) for name in ("short_s", "long_s"))
-    rows: list[Computed] = []
-    for label, first, second in (
-        ("flash and spinning disk", "nvme", "disk"),
-        ("HBM and DDR", "hbm", "host_dram"),
-        ("DDR and flash", "host_dram", "nvme"),
-    ):
-        fits = (short.tier, long.tier) == (first, second)
-        rows.append(it.true(f"5 minutes and an hour are {label}", fits, when=f"they are {label}"))
+    guesses = {
+        "flash and spinning disk": ("nvme", "disk"),
+        "HBM and DDR": ("hbm", "host_dram"),
+        "DDR and flash": ("host_dram", "nvme"),
+    }
     return it.done(
-        *rows,
+        *(
+            it.true(f"5 minutes and an hour are {label}", (short.tier, long.tier) == guessed, when=f"they are {label}")
+            for label, guessed in guesses.items()
+        ),
         because=f"The summaries disagree because the lecture guessed three times; drain times say {short.name} and "
         f"{long.name}.",
     )
@@ -703,41 +706,36 @@ def n19(it: Work) -> Finding:
             )
         )
     return it.done(
-        *rows,
-        because=f"Both are said: neutral without hops; four of them add {format_seconds(added[1])} (C74).",
+        *rows, because=f"Both are said: neutral without hops; four of them add {format_seconds(added[1])} (C74)."
     )
 
 
 def n20(it: Work) -> Finding:
-    off: list[float] = []
     names = [name.removeprefix("summary_") for name in it.claim.numbers if name.startswith("summary_")]
-    rows: list[Computed] = []
-    for name in names:
-        said, told = it.q(f"video_{name}"), it.q(f"summary_{name}")
-        off.append(abs(told - said))
-        rows.append(
+    off = [abs(it.q(f"summary_{name}") - it.q(f"video_{name}")) for name in names]
+    return it.done(
+        *(
             it.near(
                 f"{name.replace('_', ' ')}, off by",
-                told,
+                it.q(f"summary_{name}"),
                 "s",
                 f"video_{name}",
                 when=f"{name.replace('_', ' ')} is meant",
             )
-        )
-    return it.done(
-        *rows,
+            for name in names
+        ),
         because=f"Of {len(off)} times some are exact, others off by up to {format_seconds(max(off))}: do not use them.",
     )
 
 
 def n22(it: Work) -> Finding:
-    ratios: list[float] = []
-    rows: list[Computed] = []
-    for mfu in (it.q("same_mfu"), it.q("relative_mfu")):
-        ratios.append(float(1.0 / equal_cost_ratio(2.0, mfu)))
-        when = f"decoding has {format_percent(mfu)} of the MFU of training"
-        rows.append(it.near(f"tokens of use over pre-training, {when}", ratios[-1], "times", "equal", when=when))
+    shares = (it.q("same_mfu"), it.q("relative_mfu"))
+    same, real = (float(1.0 / equal_cost_ratio(2.0, mfu)) for mfu in shares)
+    whens = [f"decoding has {format_percent(mfu)} of the MFU of training" for mfu in shares]
     return it.done(
-        *rows,
-        because=f"Equal costs alone mean {ratios[0]:.3g} times the tokens; only the MFU makes them {ratios[1]:.3g}.",
+        *(
+            it.near(f"tokens of use over pre-training, {when}", ratio, "times", "equal", when=when)
+            for when, ratio in zip(whens, (same, real), strict=True)
+        ),
+        because=f"Equal costs alone mean {same:.3g} times the tokens; only the MFU makes them {real:.3g}.",
     )

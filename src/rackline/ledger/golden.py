@@ -15,10 +15,7 @@ def g01(it: Work) -> Finding:
     for name in it.claim.numbers:
         chip, _, dtype = name.partition("_")
         rows.append(it.near(f"{chip} {dtype.upper()}", ridge(it.world.chip(chip), dtype), "times", name))
-    return it.done(
-        *rows,
-        because="From the peaks and bandwidths of the catalogue.",
-    )
+    return it.done(*rows, because="From the peaks and bandwidths of the catalogue.")
 
 
 def g02(it: Work) -> Finding:
@@ -99,10 +96,7 @@ def g06(it: Work) -> Finding:
         )
         rows.append(it.near(f"weights, {name}", float(held.weights_bytes), "B", name))
         rows.append(it.near(f"cache, {name}", float(held.kv_bytes), "B", "cache"))
-    return it.done(
-        *rows,
-        because="The stages cancel for the cache.",
-    )
+    return it.done(*rows, because="The stages cancel for the cache.")
 
 
 def g07(it: Work) -> Finding:
@@ -141,10 +135,7 @@ def g09(it: Work) -> Finding:
         )
         use = 2.0 * it.q("inference_tokens") / it.q("relative_mfu")
         rows.append(it.near(f"{law}: use over training", use / (6.0 * trained), "times", f"{law}_ratio"))
-    return it.done(
-        *rows,
-        because="A root of the exact condition, checked against a thousand neighbours in the tests.",
-    )
+    return it.done(*rows, because="A root of the exact condition, checked against a thousand neighbours in the tests.")
 
 
 def g10(it: Work) -> Finding:
@@ -179,10 +170,7 @@ def g11(it: Work) -> Finding:
             on.active_params, on.kv_bytes_per_token(2.0), chip.flop_per_s("bf16"), chip.hbm_bytes_per_s
         )
         rows.append(it.near(model, star, "tokens", name))
-    return it.done(
-        *rows,
-        because="The ledger rounds the active parameters to 37 and 70 billion.",
-    )
+    return it.done(*rows, because="The ledger rounds the active parameters to 37 and 70 billion.")
 
 
 def g12(it: Work) -> Finding:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from rackline.arch import Model
 from rackline.arch.kinds.gqa import GroupedQueryAttention
 from rackline.hardware import MemoryTier, hbm_of
@@ -55,45 +57,41 @@ def c97(it: Work) -> Finding:
 
 
 def c98(it: Work) -> Finding:
-    sheet = it.world.sheet(GEMINI)
-    longest = sheet.max_context_len or it.q("context_len")
-    star = it.q("context_len")
-    covered = it.q("rise") * star
-    rows: list[Computed] = []
-    for context in (it.q("middle_context"), longest):
-        label = format_count(context)
-        cost, when = max(1.0, context / star), f"contexts end at {label} tokens"
-        rows.append(it.most(f"cost at {label} tokens over that at the step", cost, "times", it.q("rise"), when=when))
+    longest, star = it.world.sheet(GEMINI).max_context_len or it.q("context_len"), it.q("context_len")
     return it.done(
-        *rows,
-        because=f"Half as much again pays for contexts up to {format_count(covered)}; at {format_count(longest)} dense "
-        f"attention costs {longest / star:.2g} times as much, which only a margin covers.",
+        *(
+            it.most(
+                f"cost at {format_count(context)} tokens over that at the step",
+                max(1.0, context / star),
+                "times",
+                it.q("rise"),
+                when=f"contexts end at {format_count(context)} tokens",
+            )
+            for context in (it.q("middle_context"), longest)
+        ),
+        because=f"Half as much again pays for contexts up to {format_count(it.q('rise') * star)}; at "
+        f"{format_count(longest)} dense attention costs {longest / star:.2g} times as much, which only a margin "
+        "covers.",
     )
 
 
 def c99(it: Work) -> Finding:
-    chip = it.world.chip("h100-sxm")
+    chip, params, context = it.world.chip("h100-sxm"), it.q("params"), it.q("context_len")
     flop, hbm = chip.flop_per_s("bf16"), chip.hbm_bytes_per_s
-    kv = bb.kv_bytes_per_token_from_crossover(it.q("params"), it.q("context_len"), flop, hbm)
-    rows: list[Computed] = []
-    for batch in (1e3, 1e6):
-        cache = bb.kv_fetch_s(batch, it.q("context_len"), kv, hbm)
-        rows.append(
+    kv = bb.kv_bytes_per_token_from_crossover(params, context, flop, hbm)
+    return it.done(
+        it.identity(
+            "context at which that cache crosses", bb.crossover_context(params, kv, flop, hbm), context, "tokens"
+        ),
+        *(
             it.identity(
                 f"cache over arithmetic at batch {format_count(batch)}",
-                cache / bb.compute_s(batch, it.q("params"), flop),
+                bb.kv_fetch_s(batch, context, kv, hbm) / bb.compute_s(batch, params, flop),
                 1.0,
                 "times",
             )
-        )
-    return it.done(
-        it.identity(
-            "context at which that cache crosses",
-            bb.crossover_context(it.q("params"), kv, flop, hbm),
-            it.q("context_len"),
-            "tokens",
+            for batch in (1e3, 1e6)
         ),
-        *rows,
         because="The batch cancels once weights are negligible; W over Φ is in bytes per multiply.",
     )
 
@@ -101,20 +99,21 @@ def c99(it: Work) -> Finding:
 def c100(it: Work) -> Finding:
     params, context = it.q("params"), it.q("context_len")
     raw = 2.0 * it.q("ridge")  # FLOP per byte if a weight is one byte
-    rows: list[Computed] = []
-    for name, dtype in (("h100-sxm", "fp8"), ("h100-sxm", "bf16"), ("b200-sxm", "fp4"), ("b200-sxm", "fp8")):
-        chip = it.world.chip(name)
-        kv = bb.kv_bytes_per_token_from_crossover(params, context, chip.flop_per_s(dtype), chip.hbm_bytes_per_s)
-        label = f"{chip.ridge_point(dtype):,.0f} FLOP/B ({name} {dtype.upper()})"
-        rows.append(it.near(label, kv, "B/token", "kv_bytes_per_token"))
+    chips = (("h100-sxm", "fp8"), ("h100-sxm", "bf16"), ("b200-sxm", "fp4"), ("b200-sxm", "fp8"))
+    ridges = {f"{raw:,.0f} FLOP/B, as was said": (raw, 1.0)} | {
+        f"{chip.ridge_point(dtype):,.0f} FLOP/B ({chip.name} {dtype.upper()})": (
+            chip.flop_per_s(dtype),
+            chip.hbm_bytes_per_s,
+        )
+        for chip, dtype in ((it.world.chip(name), dtype) for name, dtype in chips)
+    }
     return it.done(
-        it.near(
-            f"{raw:,.0f} FLOP/B, as was said",
-            bb.kv_bytes_per_token_from_crossover(params, context, raw, 1.0),
-            "B/token",
-            "kv_bytes_per_token",
+        *(
+            it.near(
+                label, bb.kv_bytes_per_token_from_crossover(params, context, flop, hbm), "B/token", "kv_bytes_per_token"
+            )
+            for label, (flop, hbm) in ridges.items()
         ),
-        *rows,
         because="The 300 counts multiplies per weight; bytes of cache need FLOP per byte, which depends on the data "
         "type.",
         units=True,
@@ -135,8 +134,7 @@ def c101(it: Work) -> Finding:
     return it.done(
         *rows,
         because="It counts elements of full keys and values, to be multiplied by bytes; MLA keeps a latent from which "
-        "each "
-        "head makes its own.",
+        "each head makes its own.",
     )
 
 
@@ -150,41 +148,39 @@ def _full_cache(model: Model) -> float:
 
 
 def c102(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for label, width in (("1 byte per element", 1.0), ("BF16", 2.0)):
-        value = bb.kv_bytes_per_token(it.q("layers"), it.q("heads"), it.q("head_dim"), width)
-        rows.append(it.near(f"{label}, against 1,667", value, "B/token", "said"))
-        rows.append(it.near(f"{label}, against 2 KB", value, "B/token", "rounded"))
-    elements = bb.kv_bytes_per_token(it.q("layers"), it.q("heads"), it.q("head_dim"), 1.0)
+    one, two = (bb.kv_bytes_per_token(it.q("layers"), it.q("heads"), it.q("head_dim"), width) for width in (1.0, 2.0))
     return it.done(
-        *rows,
-        because=f"It gives {elements:,.0f} elements, {format_percent(elements / it.q('said') - 1.0)} above 1,667, and "
-        "bytes "
-        "only at one byte per element.",
+        *(
+            it.near(f"{label}, against {said}", value, "B/token", name)
+            for label, value in (("1 byte per element", one), ("BF16", two))
+            for said, name in (("1,667", "said"), ("2 KB", "rounded"))
+        ),
+        because=f"It gives {one:,.0f} elements, {format_percent(one / it.q('said') - 1.0)} above 1,667, and bytes only "
+        "at one byte per element.",
         units=True,
     )
 
 
 def c103(it: Work) -> Finding:
     shared = bb.kv_bytes_per_token(1.0, it.q("heads"), it.q("head_dim"), 1.0)
-    when = "one cache serves all layers, in 8 bits"
-    kept: dict[str, float] = {}
     newest = ("nemotron-3-nano-30b-a3b", "nemotron-3-super-120b-a12b", "deepseek-v4-pro")
-    rows: list[Computed] = []
-    for name in (*newest, "qwen3.5-397b-a17b", "deepseek-v3", "llama-3.1-70b"):
-        kept[name] = it.world.model(name).kv_bytes_per_token(1.0)
-        rows.append(
-            it.near(
-                f"{name}, 8 bit", kept[name], "B/token", "kv_bytes_per_token", when=f"it is that of {name}, in 8 bits"
-            )
-        )
+    names = (*newest, "qwen3.5-397b-a17b", "deepseek-v3", "llama-3.1-70b")
+    kept = {name: it.world.model(name).kv_bytes_per_token(1.0) for name in names}
     low, high = min(kept, key=kept.__getitem__), max(kept, key=kept.__getitem__)
     return it.done(
-        it.near("one global cache for all layers, 8 bit", shared, "B/token", "kv_bytes_per_token", when=when),
-        *rows,
+        it.near(
+            "one global cache for all layers, 8 bit",
+            shared,
+            "B/token",
+            "kv_bytes_per_token",
+            when="one cache serves all layers, in 8 bits",
+        ),
+        *(
+            it.near(f"{name}, 8 bit", held, "B/token", "kv_bytes_per_token", when=f"it is that of {name}, in 8 bits")
+            for name, held in kept.items()
+        ),
         because=f"Of these open models {low} keeps least ({format_bytes(kept[low])}: most of its layers have no "
-        f"cache), {high} "
-        f"most ({format_bytes(kept[high])}).",
+        f"cache), {high} most ({format_bytes(kept[high])}).",
     )
 
 
@@ -211,30 +207,34 @@ def c106(it: Work) -> Finding:
 
 
 def c107(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for name in (OPUS, GEMINI):
-        ratio = output_over_input(it.world.sheet(name))
-        when = f"output costs {ratio:.3g} times input, as at {name}"
-        rows.append(it.near(f"{name}: tokens per pass at the crossing", ratio, "tokens", "ratio", when=when))
-        rows.append(it.near(f"{name}: MFU of decoding over prefill", 1.0 / ratio, "share", "mfu", when=when))
+    ratios = {name: output_over_input(it.world.sheet(name)) for name in (OPUS, GEMINI)}
+    whens = {name: f"output costs {ratio:.3g} times input, as at {name}" for name, ratio in ratios.items()}
     return it.done(
-        *rows,
-        because="With equal margins the ratio of prices is that of times; it contradicts a bend at 200 thousand tokens "
-        "(N46).",
+        *(
+            row
+            for name, ratio in ratios.items()
+            for row in (
+                it.near(f"{name}: tokens per pass at the crossing", ratio, "tokens", "ratio", when=whens[name]),
+                it.near(f"{name}: MFU of decoding over prefill", 1.0 / ratio, "share", "mfu", when=whens[name]),
+            )
+        ),
+        because="With equal margins the ratio of prices is that of times; it contradicts a bend at 200 thousand "
+        "tokens (N46).",
     )
 
 
 def c109(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for name in (OPUS, GEMINI):
-        tier = it.world.sheet(name).of_mode("standard")[0]
-        rows.append(it.near(name, (tier.cached_input_usd or 0.0) / (tier.input_usd or 1.0), "times", "hit_over_base"))
-    opus = it.world.sheet(OPUS).of_mode("standard")[0]
+    tiers = {name: it.world.sheet(name).of_mode("standard")[0] for name in (OPUS, GEMINI)}
     return it.done(
-        *rows,
         *(
-            it.least(f"{OPUS}: write of {write.name} over base", write.usd / (opus.input_usd or 1.0), "times", 1.0)
-            for write in opus.cache_writes
+            it.near(name, (tier.cached_input_usd or 0.0) / (tier.input_usd or 1.0), "times", "hit_over_base")
+            for name, tier in tiers.items()
+        ),
+        *(
+            it.least(
+                f"{OPUS}: write of {write.name} over base", write.usd / (tiers[OPUS].input_usd or 1.0), "times", 1.0
+            )
+            for write in tiers[OPUS].cache_writes
         ),
         because="Reading a cache is cheaper than computing it again; writing pays for the place as well.",
     )
@@ -259,25 +259,27 @@ def c111(it: Work) -> Finding:
             for name, context in equal.items()
         ),
         because=f"It depends on how many layers see the whole context: equal at {format_count(equal[low])} tokens in "
-        f"{low}, at "
-        f"{format_count(equal[high])} in {high}.",
+        f"{low}, at {format_count(equal[high])} in {high}.",
     )
 
 
 def c112(it: Work) -> Finding:
     ridge = it.world.chip("h100-sxm").ridge_point("bf16")
-    found: list[str] = []
-    rows: list[Computed] = []
-    for name, kind in (("llama-3.1-70b", "grouped-query"), ("deepseek-v3", "absorbed MLA")):
-        model = it.world.model(name)
-        per_byte = attention_slope(model) / model.kv_bytes_per_token(2.0)
-        label = f"{name}: slope of arithmetic over that of memory on H100"
-        rows.append(
-            it.most(label, per_byte / ridge, "share", it.q("far_below"), when=f"attention is {kind}, as in {name}")
-        )
-        found.append(f"{per_byte:.3g} in {name}")
+    kinds = {"llama-3.1-70b": "grouped-query", "deepseek-v3": "absorbed MLA"}
+    models = [it.world.model(name) for name in kinds]
+    per_byte = {model.name: attention_slope(model) / model.kv_bytes_per_token(2.0) for model in models}
+    found = [f"{flop:.3g} in {name}" for name, flop in per_byte.items()]
     return it.done(
-        *rows,
+        *(
+            it.most(
+                f"{name}: slope of arithmetic over that of memory on H100",
+                flop / ridge,
+                "share",
+                it.q("far_below"),
+                when=f"attention is {kinds[name]}, as in {name}",
+            )
+            for name, flop in per_byte.items()
+        ),
         because=f"Attention does {' and '.join(found)} FLOP for each byte of cache; the ridge is at {ridge:.3g}.",
     )
 
@@ -306,24 +308,32 @@ def c113(it: Work) -> Finding:
     return it.done(
         *rows,
         because="200 thousand is a balanced point where a token there costs little more than one at 8 thousand and "
-        "one at a "
-        f"million much more. The bend of the frontier model is at {', '.join(stars)}.",
+        f"one at a million much more. The bend of the frontier model is at {', '.join(stars)}.",
     )
 
 
 def c114(it: Work) -> Finding:
     rack = it.world.cluster(RACK)
-    room = rack.num_chips * rack.chip.hbm_bytes
-    rows: list[Computed] = []
-    for name, width in ((FRONTIER, 1.0), ("deepseek-v3", 1.0), ("llama-3.1-70b", 2.0)):
-        model = it.world.model(name)
-        kv = it.q("context_len") * model.kv_bytes_per_token(width)
-        rows.append(
-            it.most(f"cache of {name} at {width:g} B per element", kv, "B", room, when=f"the cache is that of {name}")
-        )
-        rows.append(it.show("to read it with the whole rack", kv / (rack.num_chips * rack.chip.hbm_bytes_per_s), "s"))
+    room, per_s = rack.num_chips * rack.chip.hbm_bytes, rack.num_chips * rack.chip.hbm_bytes_per_s
+    widths = {FRONTIER: 1.0, "deepseek-v3": 1.0, "llama-3.1-70b": 2.0}
+    held = {
+        name: it.q("context_len") * it.world.model(name).kv_bytes_per_token(width) for name, width in widths.items()
+    }
     return it.done(
-        *rows,
+        *(
+            row
+            for name, kv in held.items()
+            for row in (
+                it.most(
+                    f"cache of {name} at {widths[name]:g} B per element",
+                    kv,
+                    "B",
+                    room,
+                    when=f"the cache is that of {name}",
+                ),
+                it.show("to read it with the whole rack", kv / per_s, "s"),
+            )
+        ),
         because=f"A rack has {format_bytes(room)} for weights and one such context.",
     )
 
@@ -435,19 +445,23 @@ def c117(it: Work) -> Finding:
 
 def c118(it: Work) -> Finding:
     found = lines(it)
-    rows: list[Computed] = []
-    for cheap, dear in zip(found[1:], found, strict=False):
-        rows.append(
-            it.most(f"{cheap.name} over {dear.name}, to hold", cheap.hold_usd_per_s / dear.hold_usd_per_s, "times", 1.0)
-        )
-        if dear.retrieve_usd:
-            rows.append(it.least(f"{cheap.name}, to bring back", cheap.retrieve_usd, "USD", dear.retrieve_usd))
-        else:
-            rows.append(it.show(f"{cheap.name}, to bring back", cheap.retrieve_usd, "USD"))
-    spans = envelope(found)
-    names = ", ".join(f"{span.cost.name} from {format_seconds(span.from_s)}" for span in spans)
+    names = ", ".join(f"{span.cost.name} from {format_seconds(span.from_s)}" for span in envelope(found))
+
+    def brought_back(cheap: KeepingCost, dear: KeepingCost) -> Computed:
+        label, usd = f"{cheap.name}, to bring back", cheap.retrieve_usd
+        return it.least(label, usd, "USD", dear.retrieve_usd) if dear.retrieve_usd else it.show(label, usd, "USD")
+
     return it.done(
-        *rows,
+        *(
+            row
+            for dear, cheap in itertools.pairwise(found)
+            for row in (
+                it.most(
+                    f"{cheap.name} over {dear.name}, to hold", cheap.hold_usd_per_s / dear.hold_usd_per_s, "times", 1.0
+                ),
+                brought_back(cheap, dear),
+            )
+        ),
         because=f"By the prices of the catalogue the cheapest are {names}.",
     )
 
@@ -510,8 +524,7 @@ def c120(it: Work) -> Finding:
         *rows,
         *rows2,
         because=f"By drain times {' and '.join(drains)}; a disk takes {format_seconds(disk)}. Prefixes of "
-        "conversations, each "
-        f"kept that long after its last use, cost least in {' and '.join(cheapest)}.",
+        f"conversations, each kept that long after its last use, cost least in {' and '.join(cheapest)}.",
     )
 
 
@@ -545,18 +558,17 @@ def c121(it: Work) -> Finding:
         *rows,
         *rows2,
         because=f"The rule's tier costs {' and '.join(costs)} for one entry that is read once; by prices the cheapest "
-        "are "
-        f"{ends}. In all the prompts of conversations computing what is not found costs most, and the tier little.",
+        f"are {ends}. In all the prompts of conversations computing what is not found costs most, and the tier little.",
     )
 
 
 def c122(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE)):
-        held = tier.held_share_s(it.q("entry_bytes"), tier.drain_s)
-        rows.append(it.identity(tier.name, held, tier.read_s(it.q("entry_bytes")), "s"))
+    size = it.q("entry_bytes")
     return it.done(
-        *rows,
+        *(
+            it.identity(tier.name, tier.held_share_s(size, tier.drain_s), tier.read_s(size), "s")
+            for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE))
+        ),
         because="Held for the drain time an entry occupies the device as long as one read does, at any size.",
     )
 

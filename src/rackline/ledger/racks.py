@@ -50,8 +50,7 @@ def c39(it: Work) -> Finding:
     return it.done(
         it.near("experts per active expert of DeepSeek V3", over, "times", "experts_per_active"),
         because=f"{moe.experts_per_token} of {moe.num_experts} routed experts are active, which is 1 in {over:.3g}; "
-        "shared "
-        "ones are always active.",
+        "shared ones are always active.",
     )
 
 
@@ -99,8 +98,7 @@ def c43(it: Work) -> Finding:
         it.true("some crosses over two racks", two.crossing_share > 0.0, by_definition=True),
         it.least("chips of the domain", level.size, "chips", ranks),
         because=f"In one domain nothing leaves it; over two {format_percent(two.crossing_share)} of the bytes take the "
-        "slow "
-        "links, which serving over several racks does all the same when it must.",
+        "slow links, which serving over several racks does all the same when it must.",
     )
 
 
@@ -120,22 +118,16 @@ def c44(it: Work) -> Finding:
 def c45(it: Work) -> Finding:
     path = scale_up_path(it.world.cluster(RACK).scale_up)
     return it.done(
-        it.near("links from chip to chip", path.hops, "", "hops"),
-        because=f"The path is {', '.join(path.stops)}.",
+        it.near("links from chip to chip", path.hops, "", "hops"), because=f"The path is {', '.join(path.stops)}."
     )
 
 
 def c46(it: Work) -> Finding:
-    networks: list[str] = []
-    rows: list[Computed] = []
-    for name in (HOPPER, "h800-8", RACK, "gb300-nvl72"):
-        on = it.world.cluster(name)
-        if on.scale_out is not None:
-            out = on.scale_out.bytes_per_s_each_way
-            rows.append(it.near(name, on.scale_up.bytes_per_s_each_way / out, "times", "ratio"))
-            networks.append(f"{format_rate(out)} on {name}")
+    joined = [it.world.cluster(name) for name in (HOPPER, "h800-8", RACK, "gb300-nvl72")]
+    out = {on.name: on.scale_out.bytes_per_s_each_way for on in joined if on.scale_out is not None}
+    networks = [f"{format_rate(rate)} on {name}" for name, rate in out.items()]
     return it.done(
-        *rows,
+        *(it.near(on.name, up_over_out(it, on.name), "times", "ratio") for on in joined if on.scale_out is not None),
         because=f"It follows from the network that a chip has beside the links: {', '.join(networks)}.",
     )
 
@@ -188,8 +180,8 @@ def c49(it: Work) -> Finding:
                 it.near(f"{name} over Blackwell", size / blackwell, "times", "growth"),
             )
         ),
-        because=f"The catalogue counts packages: {' and '.join(packages)}. Five hundred counts dies, four to a package of "
-        "Rubin Ultra, and the fourfold growth is that over the dies of Vera Rubin, two to a package.",
+        because=f"The catalogue counts packages: {' and '.join(packages)}. Five hundred counts dies, four to a package "
+        "of Rubin Ultra, and the fourfold growth is that over the dies of Vera Rubin, two to a package.",
     )
 
 
@@ -207,21 +199,14 @@ def c50(it: Work) -> Finding:
 
 
 def c51(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for name in (HOPPER, RACK):
-        on = it.world.cluster(name)
-        rows.append(
-            it.show(
-                f"parameters that {name} holds in FP4",
-                on.num_chips * on.chip.hbm_bytes / it.q("weight_bytes"),
-                "parameters",
-            )
-        )
-    model = it.world.model(MODEL)
-    rack = it.world.cluster(RACK)
+    hopper, rack = it.world.cluster(HOPPER), it.world.cluster(RACK)
+    room = {on.name: on.num_chips * on.chip.hbm_bytes for on in (hopper, rack)}
     return it.done(
-        *rows,
-        it.most("weights of DeepSeek V3 in FP8", model.total_params * 1.0, "B", rack.num_chips * rack.chip.hbm_bytes),
+        *(
+            it.show(f"parameters that {name} holds in FP4", held / it.q("weight_bytes"), "parameters")
+            for name, held in room.items()
+        ),
+        it.most("weights of DeepSeek V3 in FP8", it.world.model(MODEL).total_params * 1.0, "B", room[RACK]),
         because="All parameters have to fit into one domain unless stages are pipelined over several (C60).",
     )
 
@@ -241,10 +226,7 @@ def c54(it: Work) -> Finding:
             rows.append(it.near(name, model.num_layers, "layers", "layers"))
             kinds.setdefault(model.is_moe, []).append(str(model.num_layers))
     found = [f"{'mixtures' if moe else 'dense models'} {' and '.join(layers)}" for moe, layers in kinds.items()]
-    return it.done(
-        *rows,
-        because=f"Of these, {', '.join(found)}.",
-    )
+    return it.done(*rows, because=f"Of these, {', '.join(found)}.")
 
 
 def c55(it: Work) -> Finding:
@@ -276,14 +258,17 @@ def c55(it: Work) -> Finding:
 
 
 def c56(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for experts, of in (("few", "of_few"), ("some", "of_some"), ("many", "of_many")):
-        times = bb.scale_up_over_scale_out_time(it.q("ratio"), it.q(experts), 1.0)
-        rows.append(it.near(f"{it.q(experts):.0f} experts", times, "times", of))
-        rows.append(it.least(f"{it.q(experts):.0f} experts against one", times, "times", it.q("enough")))
+    times = {name: bb.scale_up_over_scale_out_time(it.q("ratio"), it.q(name), 1.0) for name in ("few", "some", "many")}
     real = up_over_out(it, RACK)
     return it.done(
-        *rows,
+        *(
+            row
+            for name, gain in times.items()
+            for row in (
+                it.near(f"{it.q(name):.0f} experts", gain, "times", f"of_{name}"),
+                it.least(f"{it.q(name):.0f} experts against one", gain, "times", it.q("enough")),
+            )
+        ),
         it.show(f"experts that one layer needs on {RACK}", real / 2.0, ""),
         because=f"That is at a ratio of {it.q('ratio'):g}; {RACK} has one of {real:.3g}.",
     )
@@ -309,15 +294,14 @@ def c57(it: Work) -> Finding:
 
 
 def c58(it: Work) -> Finding:
-    experts = float(mixture(it).experts_per_token)
-    needed = 1
-    rows: list[Computed] = []
-    for name in ("h800-8", HOPPER, RACK):
-        value = bb.scale_up_over_scale_out_time(up_over_out(it, name), experts, it.q("layers"))
-        rows.append(it.least(name, value, "times", it.q("enough")))
-        needed = max(needed, math.ceil(it.q("layers") / value))
+    experts, layers = float(mixture(it).experts_per_token), it.q("layers")
+    gains = {
+        name: bb.scale_up_over_scale_out_time(up_over_out(it, name), experts, layers)
+        for name in ("h800-8", HOPPER, RACK)
+    }
+    needed = max(1, *(math.ceil(layers / gain) for gain in gains.values()))
     return it.done(
-        *rows,
+        *(it.least(name, gain, "times", it.q("enough")) for name, gain in gains.items()),
         because="It depends on how much slower the network is than the links inside; on all of these it takes "
         f"{needed} {'layer' if needed == 1 else 'layers'} a stage.",
     )
@@ -338,23 +322,20 @@ def c59(it: Work) -> Finding:
     out = (rack.scale_out or rack.scale_up).bytes_per_s_each_way
     per_layer = rack.chip.flop_per_s("fp8") * model.num_layers / float(model.flop_per_token(0.0))
     stages = it.q("stages")
-    rows: list[Computed] = []
-    for name, sent, link, pays in (
-        ("layers", width * (stages - 1.0) / model.num_layers, out, True),
-        ("experts", 1.5 * width * copies, up, True),  # FP8 out, BF16 back
-        ("hidden width (d_ff)", width * reduced, up, False),
-        ("width (d_model)", hidden * reduced, up, False),
-    ):
-        share = sent / link * per_layer
-        if pays:
-            rows.append(it.most(f"exchange over arithmetic, cut along {name}", share, "times", it.q("even")))
-        else:
-            rows.append(it.least(f"exchange over arithmetic, cut along {name}", share, "times", it.q("even")))
+    cuts = (
+        ("layers", width * (stages - 1.0) / model.num_layers, out, it.most),
+        ("experts", 1.5 * width * copies, up, it.most),  # FP8 out, BF16 back
+        ("hidden width (d_ff)", width * reduced, up, it.least),
+        ("width (d_model)", hidden * reduced, up, it.least),
+    )
     return it.done(
-        *rows,
+        *(
+            compared(f"exchange over arithmetic, cut along {name}", sent / link * per_layer, "times", it.q("even"))
+            for name, sent, link, compared in cuts
+        ),
         because=f"Bytes that {ranks} chips send for a token of a layer of DeepSeek V3 in FP8, over the time of its "
-        "arithmetic. "
-        "A cut through a width sums all results over all chips, one along layers or experts moves a token a few times.",
+        "arithmetic. A cut through a width sums all results over all chips, one along layers or experts moves a token "
+        "a few times.",
     )
 
 
@@ -444,11 +425,7 @@ def c67(it: Work) -> Finding:
             it.q("total_params"), width, it.q("batch_size"), it.q("context_len"), it.q("kv_bytes_per_token"), 1.0
         )
         rows.append(it.identity(label, float(memory.total_bytes), said, "B"))
-    return it.done(
-        *rows,
-        because="Parameters are bytes only at one byte each.",
-        units=True,
-    )
+    return it.done(*rows, because="Parameters are bytes only at one byte each.", units=True)
 
 
 def c68(it: Work) -> Finding:
@@ -490,8 +467,7 @@ def c70(it: Work) -> Finding:
         )
         rows.append(it.identity(f"cache, P = {stages:.0f}", float(memory.kv_bytes), float(one.kv_bytes), "B"))
     return it.done(
-        *rows,
-        because=f"The cache stays {format_bytes(float(one.kv_bytes))} a chip at any number of stages.",
+        *rows, because=f"The cache stays {format_bytes(float(one.kv_bytes))} a chip at any number of stages."
     )
 
 
@@ -503,10 +479,7 @@ def c71(it: Work) -> Finding:
         rows.append(
             it.most(f"weights over cache with 2 stages, {label}", share, "times", 1.0, when=f"contexts have {label}")
         )
-    return it.done(
-        *rows,
-        because="The cache grows with context and batch, the weights do not.",
-    )
+    return it.done(*rows, because="The cache grows with context and batch, the weights do not.")
 
 
 def c72(it: Work) -> Finding:
@@ -530,10 +503,7 @@ def c73(it: Work) -> Finding:
         for label, params in (("DeepSeek V3", deepseek), ("5 T parameters", it.q("large_params"))):
             stages = math.ceil(params * it.q("weight_bytes") / room)
             rows.append(it.most(f"{label} in FP8 on {name}", stages, "stages", it.q("most_stages")))
-    return it.done(
-        *rows,
-        because="Stages are needed only for what does not fit into one domain.",
-    )
+    return it.done(*rows, because="Stages are needed only for what does not fit into one domain.")
 
 
 def c74(it: Work) -> Finding:
@@ -579,10 +549,7 @@ def c76(it: Work) -> Finding:
                 quoted,
             )
         )
-    return it.done(
-        *rows,
-        because="All chips of the domain read at once; one token is in one stage at a time.",
-    )
+    return it.done(*rows, because="All chips of the domain read at once; one token is in one stage at a time.")
 
 
 def c77(it: Work) -> Finding:
@@ -602,8 +569,7 @@ def c77(it: Work) -> Finding:
         it.near("domain, Hopper to Blackwell", domain, "times", "domain"),
         it.show("both together", whole, "times"),
         because=f"The domain grew {domain:.3g} times and a chip by {min(grown.values()):.2g} to "
-        f"{max(grown.values()):.2g}; "
-        f"together {whole:.3g} times from Hopper to Blackwell.",
+        f"{max(grown.values()):.2g}; together {whole:.3g} times from Hopper to Blackwell.",
     )
 
 

@@ -117,8 +117,7 @@ def c80(it: Work) -> Finding:
         it.near("the two terms of a loss law at equal FLOP", alpha / beta, "times", "equal", when=terms),
         *rows,
         because="At the minimum the parts are as the exponents; at fixed loss more tokens shrink a model only slowly: "
-        "use "
-        f"costs {min(ratios):.3g} to {max(ratios):.3g} times the training.",
+        f"use costs {min(ratios):.3g} to {max(ratios):.3g} times the training.",
     )
 
 
@@ -154,9 +153,9 @@ def c82(it: Work) -> Finding:
         *rows2,
         it.show("MFU of updates over that of the step", behind, "times"),
         because="Inefficiency is the MFU of pre-training over that of the phase. A step of GRPO takes each trained "
-        "token "
-        f"through three more forward passes than the six count: two of log-probabilities and the update's own; with "
-        f"all answers and their prompts that is {counted[-1]:.3g} FLOP, at {1.0 / behind:.2g} of the updates' MFU.",
+        "token through three more forward passes than the six count: two of log-probabilities and the update's own; "
+        f"with all answers and their prompts that is {counted[-1]:.3g} FLOP, at {1.0 / behind:.2g} of the updates' "
+        "MFU.",
     )
 
 
@@ -216,9 +215,8 @@ def c86(it: Work) -> Finding:
         it.show("2/6 multiplied, as taken back", equal_cost_ratio(2.0, 1.0 / m), "times"),
         it.show("4/6 multiplied, as taken back", equal_cost_ratio(4.0, 1.0 / m), "times"),
         because="Dividing by the MFU is right; 1.5 and 1 are the values at a third with k = 3, where a quarter of the "
-        "rollouts "
-        "is trained on. A simulated step of GRPO generates at that efficiency with many answers a chip; with few, the "
-        "longest ones run nearly alone.",
+        "rollouts is trained on. A simulated step of GRPO generates at that efficiency with many answers a chip; with "
+        "few, the longest ones run nearly alone.",
     )
 
 
@@ -237,8 +235,7 @@ def c87(it: Work) -> Finding:
         over_use = float(tokens.pretrain_tokens / tokens.inference_tokens)
         rows.append(it.near(f"over use, MFU of {label}", over_use, "times", "over_inference"))
     return it.done(
-        *rows,
-        because="These are the ratios of equal costs; the exact optimum of a loss law differs from them (C89).",
+        *rows, because="These are the ratios of equal costs; the exact optimum of a loss law differs from them (C89)."
     )
 
 
@@ -254,8 +251,7 @@ def c88(it: Work) -> Finding:
         )
     even = 1.0 / equal_cost_ratio(it.q("k_low"), it.q("equal"))
     return it.done(
-        *rows,
-        because=f"At equal efficiency and k = 2 it would get {even:.3g} times the tokens of pre-training.",
+        *rows, because=f"At equal efficiency and k = 2 it would get {even:.3g} times the tokens of pre-training."
     )
 
 
