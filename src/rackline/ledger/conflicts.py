@@ -354,21 +354,21 @@ def n01(it: Work) -> Finding:
 
 
 def n02(it: Work) -> Finding:
-    moe, model = mixture(it), it.world.model(MODEL)
-    found: list[float] = []
-    rows: list[Computed] = []
-    for label, ratio in (
-        ("the experts that were said", it.q("experts_said")),
-        ("published experts", moe.num_experts / moe.experts_per_token),
-        ("published parameters", model.total_over_active),
-        ("active over total parameters", 1.0 / model.total_over_active),
-    ):
-        found.append(it.q("ridge") * ratio)
-        rows.append(it.near(f"by {label}", found[-1], "sequences", "balance", when=f"it is that of {label}"))
+    moe, over = mixture(it), it.world.model(MODEL).total_over_active
+    ratios = {
+        "the experts that were said": it.q("experts_said"),
+        "published experts": moe.num_experts / moe.experts_per_token,
+        "published parameters": over,
+        "active over total parameters": 1.0 / over,
+    }
+    found = {label: it.q("ridge") * ratio for label, ratio in ratios.items()}
     return it.done(
-        *rows,
-        because=f"Left undefined it may mean {min(found):.3g} to {max(found):,.0f} sequences; total over active "
-        "parameters, at least 1, is what the formula was derived with.",
+        *(
+            it.near(f"by {label}", batch, "sequences", "balance", when=f"it is that of {label}")
+            for label, batch in found.items()
+        ),
+        because=f"Left undefined it may mean {min(found.values()):.3g} to {max(found.values()):,.0f} sequences; total "
+        "over active parameters, at least 1, is what the formula was derived with.",
     )
 
 
@@ -484,23 +484,22 @@ def n07(it: Work) -> Finding:
 
 
 def n08(it: Work) -> Finding:
-    context, chip = it.q("context_len"), it.world.chip("gb200")
-    model = it.world.model("llama-3.1-70b")
+    context, chip, model = it.q("context_len"), it.world.chip("gb200"), it.world.model("llama-3.1-70b")
 
-    def read_s(tokens: float, sparse: bool) -> float:
-        read = bb.sparse_read_tokens(tokens) if sparse else tokens
-        return bb.kv_fetch_s(1.0, read, model.kv_bytes_per_token(), chip.hbm_bytes_per_s)
-
-    rows: list[Computed] = []
-    for label, sparse in (("dense attention", False), ("a square root", True)):
-        once, twice = (read_s((n + 1) * context, sparse) / read_s(n * context, sparse) for n in (1, 2))
-        rows.append(
-            it.least(
-                f"growth from 200K to 300K over that from 100K to 200K, {label}", twice / once, "times", it.q("equal")
-            )
+    def growth(sparse: bool) -> float:
+        reads = [bb.sparse_read_tokens(n * context) if sparse else n * context for n in (1, 2, 3)]
+        once, twice, thrice = (
+            bb.kv_fetch_s(1.0, read, model.kv_bytes_per_token(), chip.hbm_bytes_per_s) for read in reads
         )
+        return (thrice / twice) / (twice / once)
+
     return it.done(
-        *rows,
+        *(
+            it.least(
+                f"growth from 200K to 300K over that from 100K to 200K, {label}", growth(sparse), "times", it.q("equal")
+            )
+            for label, sparse in (("dense attention", False), ("a square root", True))
+        ),
         because="An exponential grows by the same factor with each step; reads of dense attention grow by the same "
         "amount, those of a square root by less and less.",
     )
@@ -556,15 +555,31 @@ def n11(it: Work) -> Finding:
 
 
 def n12(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for name in (OPUS, GEMINI):
-        sheet = it.world.sheet(name)
-        tier = sheet.of_mode("standard")[0]
-        spoken = "output over input is meant"
-        rows.append(it.near(f"output over input of {name}", output_over_input(sheet), "times", "ratio", when=spoken))
-        hit = (tier.input_usd or 0.0) / (tier.cached_input_usd or 1.0)
-        rows.append(it.near(f"miss over hit of {name}", hit, "times", "ratio", when="a cache miss over a hit is meant"))
-    return it.done(*rows, because="The sentence, at 1:49:45, is about computing a cache again against loading it.")
+    sheets = {name: it.world.sheet(name) for name in (OPUS, GEMINI)}
+    tiers = {name: sheet.of_mode("standard")[0] for name, sheet in sheets.items()}
+    return it.done(
+        *(
+            row
+            for name, tier in tiers.items()
+            for row in (
+                it.near(
+                    f"output over input of {name}",
+                    output_over_input(sheets[name]),
+                    "times",
+                    "ratio",
+                    when="output over input is meant",
+                ),
+                it.near(
+                    f"miss over hit of {name}",
+                    (tier.input_usd or 0.0) / (tier.cached_input_usd or 1.0),
+                    "times",
+                    "ratio",
+                    when="a cache miss over a hit is meant",
+                ),
+            )
+        ),
+        because="The sentence, at 1:49:45, is about computing a cache again against loading it.",
+    )
 
 
 def n13(it: Work) -> Finding:

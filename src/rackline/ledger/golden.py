@@ -11,11 +11,14 @@ from rackline.units import format_count
 
 
 def g01(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for name in it.claim.numbers:
-        chip, _, dtype = name.partition("_")
-        rows.append(it.near(f"{chip} {dtype.upper()}", ridge(it.world.chip(chip), dtype), "times", name))
-    return it.done(*rows, because="From the peaks and bandwidths of the catalogue.")
+    chips = {name: name.partition("_")[::2] for name in it.claim.numbers}
+    return it.done(
+        *(
+            it.near(f"{chip} {dtype.upper()}", ridge(it.world.chip(chip), dtype), "times", name)
+            for name, (chip, dtype) in chips.items()
+        ),
+        because="From the peaks and bandwidths of the catalogue.",
+    )
 
 
 def g02(it: Work) -> Finding:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rackline.bands.stacks import default_stack
-from rackline.ledger.work import Computed, Finding, Work, World
+from rackline.ledger.work import Finding, Work, World
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import AnswerLengths, RlJob
@@ -100,57 +100,68 @@ def exact_tokens(it: Work, law: str, inference_tokens: float) -> float:
 
 
 def c80(it: Work) -> Finding:
-    x = power_sum_minimum(1.0, 1.0, 1.0, 1.0)
-    law = it.world.law("besiroglu")
-    alpha, beta = law.params_exponent, law.tokens_exponent
-    terms = "terms of a loss law are weighed at equal FLOP"
-    ratios: list[float] = []
-    rows: list[Computed] = []
-    for name in LAWS:
-        trained = exact_tokens(it, name, it.q("inference_tokens"))
-        use = 2.0 * it.q("inference_tokens") / it.q("relative_mfu")
-        ratios.append(use / (6.0 * trained))
-        label, when = f"use over training at the optimum, {name}", f"the loss law is {name}"
-        rows.append(it.near(label, ratios[-1], "times", "equal", when=when))
+    x, law, used = power_sum_minimum(1.0, 1.0, 1.0, 1.0), it.world.law("besiroglu"), it.q("inference_tokens")
+    use = 2.0 * used / it.q("relative_mfu")
+    ratios = {name: use / (6.0 * exact_tokens(it, name, used)) for name in LAWS}
     return it.done(
         it.identity("x and 1/x at the minimum of their sum", x * x, 1.0, "times"),
-        it.near("the two terms of a loss law at equal FLOP", alpha / beta, "times", "equal", when=terms),
-        *rows,
+        it.near(
+            "the two terms of a loss law at equal FLOP",
+            law.params_exponent / law.tokens_exponent,
+            "times",
+            "equal",
+            when="terms of a loss law are weighed at equal FLOP",
+        ),
+        *(
+            it.near(
+                f"use over training at the optimum, {name}", ratio, "times", "equal", when=f"the loss law is {name}"
+            )
+            for name, ratio in ratios.items()
+        ),
         because="At the minimum the parts are as the exponents; at fixed loss more tokens shrink a model only slowly: "
-        f"use costs {min(ratios):.3g} to {max(ratios):.3g} times the training.",
+        f"use costs {min(ratios.values()):.3g} to {max(ratios.values()):.3g} times the training.",
     )
 
 
 def c81(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for name in ("llama-3.1-70b", "deepseek-v3"):
-        model = it.world.model(name)
-        counted = 3.0 * float(model.flop_per_token(0.0)) / model.active_params
-        rows.append(it.near(f"counted in the layers of {name}", counted, "FLOP", "flop"))
     return it.done(
         it.identity("forward and backward", it.q("forward") + it.q("backward"), train_flop(1.0, 1.0), "FLOP"),
-        *rows,
+        *(
+            it.near(
+                f"counted in the layers of {model.name}",
+                3.0 * float(model.flop_per_token(0.0)) / model.active_params,
+                "FLOP",
+                "flop",
+            )
+            for model in (it.world.model(name) for name in ("llama-3.1-70b", "deepseek-v3"))
+        ),
         because="A product forward is two FLOP, its two gradients are four; attention comes on top (C05).",
     )
 
 
 def c82(it: Work) -> Finding:
-    mfu = PhaseMfu(pretrain=1.0, rl=it.q("relative_mfu"), inference=1.0)
-    rows: list[Computed] = []
-    for k in (it.q("least"), it.q("most")):
-        ours = lifetime_flop_per_param(Usage(rl_tokens=it.q("tokens"), rl_flop_per_param_token=k), mfu)
-        rows.append(
-            it.identity(f"k = {k:.0f}, FLOP per parameter", ours, k * it.q("tokens") / it.q("relative_mfu"), "FLOP")
-        )
+    tokens, relative_mfu = it.q("tokens"), it.q("relative_mfu")
+    mfu = PhaseMfu(pretrain=1.0, rl=relative_mfu, inference=1.0)
     shares = (0.0, it.q("part_trained"), 1.0)
     counted, behind = rl_flop(it.world, POLICY, int(it.q("answers")), shares)
-    rows2: list[Computed] = []
-    for share, flop in zip(shares, counted, strict=True):
-        trained = f"{format_percent(share)} of the answers are trained on" if share else "no answer is trained on"
-        rows2.append(it.most(f"a token of GRPO, {trained}", flop, "FLOP", it.q("flop_of_token"), when=trained))
+    trained = [
+        "no answer is trained on",
+        *(f"{format_percent(one)} of the answers are trained on" for one in shares[1:]),
+    ]
     return it.done(
-        *rows,
-        *rows2,
+        *(
+            it.identity(
+                f"k = {k:.0f}, FLOP per parameter",
+                lifetime_flop_per_param(Usage(rl_tokens=tokens, rl_flop_per_param_token=k), mfu),
+                k * tokens / relative_mfu,
+                "FLOP",
+            )
+            for k in (it.q("least"), it.q("most"))
+        ),
+        *(
+            it.most(f"a token of GRPO, {which}", flop, "FLOP", it.q("flop_of_token"), when=which)
+            for which, flop in zip(trained, counted, strict=True)
+        ),
         it.show("MFU of updates over that of the step", behind, "times"),
         because="Inefficiency is the MFU of pre-training over that of the phase. A step of GRPO takes each trained "
         "token through three more forward passes than the six count: two of log-probabilities and the update's own; "
@@ -193,25 +204,23 @@ def c85(it: Work) -> Finding:
 
 
 def c86(it: Work) -> Finding:
-    m = it.q("relative_mfu")
-    rows: list[Computed] = []
-    for name in ("k_low", "k_mid", "k_high"):
-        k = it.q(name)
-        rows.append(it.near(f"α at 30 %, k = {k:.0f}", equal_cost_ratio(k, m), "times", "alpha", when=f"k is {k:.0f}"))
-    rows2: list[Computed] = []
-    for name in ("few_answers", "many_answers"):
-        answers = int(it.q(name))
-        ratio = rollout_efficiency(it.world, POLICY, answers)
-        each = f"{answers // CHIPS} answers a chip"
-        rows2.append(
-            it.near(
-                f"rollouts over updates, {POLICY}, {each}", ratio, "times", "rollout_mfu", when=f"a step has {each}"
-            )
-        )
+    m, few, many = it.q("relative_mfu"), int(it.q("few_answers")), int(it.q("many_answers"))
     return it.done(
         it.near("β at 30 %", equal_cost_ratio(2.0, m), "times", "beta"),
-        *rows,
-        *rows2,
+        *(
+            it.near(f"α at 30 %, k = {k:.0f}", equal_cost_ratio(k, m), "times", "alpha", when=f"k is {k:.0f}")
+            for k in (it.q("k_low"), it.q("k_mid"), it.q("k_high"))
+        ),
+        *(
+            it.near(
+                f"rollouts over updates, {POLICY}, {answers // CHIPS} answers a chip",
+                rollout_efficiency(it.world, POLICY, answers),
+                "times",
+                "rollout_mfu",
+                when=f"a step has {answers // CHIPS} answers a chip",
+            )
+            for answers in (few, many)
+        ),
         it.show("2/6 multiplied, as taken back", equal_cost_ratio(2.0, 1.0 / m), "times"),
         it.show("4/6 multiplied, as taken back", equal_cost_ratio(4.0, 1.0 / m), "times"),
         because="Dividing by the MFU is right; 1.5 and 1 are the values at a third with k = 3, where a quarter of the "
@@ -221,52 +230,50 @@ def c86(it: Work) -> Finding:
 
 
 def c87(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for label, m in (("a third", it.q("third")), ("30 %", it.q("relative_mfu"))):
-        tokens = equal_costs(it.q("inference_tokens"), it.q("rl_flop"), m, m)
-        rows.append(
-            it.near(
-                f"over reinforcement learning, MFU of {label}",
-                float(tokens.pretrain_tokens / tokens.rl_tokens),
-                "times",
-                "over_rl",
-            )
-        )
-        over_use = float(tokens.pretrain_tokens / tokens.inference_tokens)
-        rows.append(it.near(f"over use, MFU of {label}", over_use, "times", "over_inference"))
+    mfus = {"a third": it.q("third"), "30 %": it.q("relative_mfu")}
+    costs = {name: equal_costs(it.q("inference_tokens"), it.q("rl_flop"), m, m) for name, m in mfus.items()}
     return it.done(
-        *rows, because="These are the ratios of equal costs; the exact optimum of a loss law differs from them (C89)."
+        *(
+            it.near(f"over {phase}, MFU of {name}", float(tokens.pretrain_tokens / of_phase), "times", quoted)
+            for name, tokens in costs.items()
+            for phase, of_phase, quoted in (
+                ("reinforcement learning", tokens.rl_tokens, "over_rl"),
+                ("use", tokens.inference_tokens, "over_inference"),
+            )
+        ),
+        because="These are the ratios of equal costs; the exact optimum of a loss law differs from them (C89).",
     )
 
 
 def c88(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for name, mfu in (("k_low", it.q("relative_mfu")), ("k_high", it.q("relative_mfu")), ("k_low", it.q("equal"))):
-        share, k = 1.0 / equal_cost_ratio(it.q(name), mfu), it.q(name)
-        when = f"k is {k:.0f} and the MFU {format_percent(mfu)} of that of pre-training"
-        rows.append(
-            it.most(
-                f"D_RL over D_pre, k = {k:.0f}, MFU {format_percent(mfu)}", share, "times", it.q("equal"), when=when
-            )
-        )
-    even = 1.0 / equal_cost_ratio(it.q("k_low"), it.q("equal"))
+    low, equal, relative_mfu = it.q("k_low"), it.q("equal"), it.q("relative_mfu")
     return it.done(
-        *rows, because=f"At equal efficiency and k = 2 it would get {even:.3g} times the tokens of pre-training."
+        *(
+            it.most(
+                f"D_RL over D_pre, k = {k:.0f}, MFU {format_percent(mfu)}",
+                1.0 / equal_cost_ratio(k, mfu),
+                "times",
+                equal,
+                when=f"k is {k:.0f} and the MFU {format_percent(mfu)} of that of pre-training",
+            )
+            for k, mfu in ((low, relative_mfu), (it.q("k_high"), relative_mfu), (low, equal))
+        ),
+        because=f"At equal efficiency and k = 2 it would get {1.0 / equal_cost_ratio(low, equal):.3g} times the tokens "
+        "of pre-training.",
     )
 
 
 def c89(it: Work) -> Finding:
     used = it.q("inference_tokens")
     equal = float(equal_costs(used).pretrain_tokens)
-    shares: list[str] = []
-    rows: list[Computed] = []
-    for name in LAWS:
-        exact, when = exact_tokens(it, name, used), f"the loss law is {name}"
-        rows.append(it.near(f"exact optimum, {name}", exact, "tokens", "inference_tokens", when=when))
-        shares.append(f"{format_percent(exact / used)} of the tokens of use by {name}")
+    optima = {name: exact_tokens(it, name, used) for name in LAWS}
+    shares = [f"{format_percent(exact / used)} of the tokens of use by {name}" for name, exact in optima.items()]
     return it.done(
         it.identity("pre-training by equal costs", equal, used, "tokens", when="costs are equal by rule"),
-        *rows,
+        *(
+            it.near(f"exact optimum, {name}", exact, "tokens", "inference_tokens", when=f"the loss law is {name}")
+            for name, exact in optima.items()
+        ),
         because=f"The exact optimum at fixed loss trains on {' and '.join(shares)}.",
     )
 
@@ -334,19 +341,17 @@ def c94(it: Work) -> Finding:
 
 
 def c95(it: Work) -> Finding:
-    params = it.q("params")
-    exact: list[str] = []
-    rows: list[Computed] = []
-    for law in LAWS:
-        trained = exact_tokens(it, law, it.q("unrounded_tokens"))
-        factor = overtraining_factor(params, trained)
-        rows.append(it.near(f"exact optimum, {law}", factor, "times", "factor", when=f"the loss law is {law}"))
-        exact.append(f"{factor:.0f} by {law}")
+    params, used = it.q("params"), it.q("unrounded_tokens")
+    exact = {law: overtraining_factor(params, exact_tokens(it, law, used)) for law in LAWS}
     return it.done(
         *(
             it.near(label, overtraining_factor(params, it.q(name)), "times", "factor", when=f"{label} are trained on")
             for label, name in (("200 T", "tokens"), ("259 T", "unrounded_tokens"), ("150 T", "rumour_tokens"))
         ),
-        *rows,
-        because=f"A hundred follows from rounding; the least exact cost is at {' and at '.join(exact)}.",
+        *(
+            it.near(f"exact optimum, {law}", factor, "times", "factor", when=f"the loss law is {law}")
+            for law, factor in exact.items()
+        ),
+        because="A hundred follows from rounding; the least exact cost is at "
+        f"{' and at '.join(f'{factor:.0f} by {law}' for law, factor in exact.items())}.",
     )
