@@ -52,10 +52,10 @@ def c127(it: Work) -> Finding:
     shares: list[str] = []
     rows: list[Computed] = []
     for rounds in (1, len(functions)):
+        cipher = functools.partial(encrypted, rounds=rounds)
         flipped: list[int] = []
         for word in rng.integers(0, 1 << 2 * _BITS, size=int(it.q("samples"))):
             place = _BITS + int(rng.integers(0, _BITS))  # in the half that the first round reads
-            cipher = functools.partial(encrypted, rounds=rounds)
             flipped.append(int(bb.output_difference(cipher, int(word), 1 << place, exclusive_or)).bit_count())
         share, many = float(np.mean(flipped)) / (2 * _BITS), f"{rounds} {'round' if rounds == 1 else 'rounds'}"
         label = f"share of output bits that one input bit flips, {many}"
@@ -187,29 +187,27 @@ def layer_reads(model: Model, context_len: float) -> list[float]:
 
 
 def q14(it: Work) -> Finding:
-    stages = int(it.q("stages"))
-    found: list[str] = []
-    rows: list[Computed] = []
-    for name in ("gemma-3-27b", "gpt-oss-120b", "llama-3.1-405b"):
-        model = it.world.model(name)
-        if isinstance(model, Model):
-            reads = layer_reads(model, it.q("context_len"))
-            over = bb.stage_imbalance(reads, stages)
-            when = f"layers are as in {name}"
-            rows.append(
-                it.least(
-                    f"cache read by the busiest of 4 stages over the mean, {name}",
-                    over,
-                    "times",
-                    it.q("uneven"),
-                    when=when,
-                )
-            )
-            found.append(f"{over:.3g} in {name}")
-    residual = it.q("stages") / 2.0
+    models = [it.world.model(name) for name in ("gemma-3-27b", "gpt-oss-120b", "llama-3.1-405b")]
+    over = {
+        model.name: bb.stage_imbalance(layer_reads(model, it.q("context_len")), int(it.q("stages")))
+        for model in models
+        if isinstance(model, Model)
+    }
+    found = [f"{times:.3g} in {name}" for name, times in over.items()]
     return it.done(
-        *rows,
-        it.show("bytes between stages if layers attend to the outputs of all earlier stages", residual, "times"),
+        *(
+            it.least(
+                f"cache read by the busiest of 4 stages over the mean, {name}",
+                times,
+                "times",
+                it.q("uneven"),
+                when=f"layers are as in {name}",
+            )
+            for name, times in over.items()
+        ),
+        it.show(
+            "bytes between stages if layers attend to the outputs of all earlier stages", it.q("stages") / 2.0, "times"
+        ),
         because="Stages have to be cut from equal layers: where window and global layers take turns the busiest stage "
         f"reads {', '.join(found)} times the mean; residuals over several layers cross more than one cut. Each such "
         "idea has to be fitted to the stages first, which slows research (C79).",

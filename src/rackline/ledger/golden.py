@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rackline.ledger.racks import MODEL, mixture
+from rackline.ledger.racks import MODEL, held, mixture
 from rackline.ledger.training import LAWS, exact_tokens
-from rackline.ledger.work import HBM_CHIPS, Computed, Finding, Work, attention_slope, ridge
+from rackline.ledger.work import HBM_CHIPS, Finding, Work, attention_slope, ridge
 from rackline.scaling import dense_equivalent_params, equal_cost_ratio, lifetime_tokens, overtraining_factor
 from rackline.serving import blackboard as bb
 from rackline.units import format_count
@@ -86,20 +86,19 @@ def g05(it: Work) -> Finding:
 
 
 def g06(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for name, stages in (("one", 1.0), ("two", 2.0), ("four", 4.0), ("eight", 8.0)):
-        held = bb.chip_memory(
-            it.q("total_params"),
-            1.0,
-            it.q("micro_batch"),
-            it.q("context_len"),
-            it.q("kv_bytes_per_token"),
-            it.q("experts"),
-            stages,
-        )
-        rows.append(it.near(f"weights, {name}", float(held.weights_bytes), "B", name))
-        rows.append(it.near(f"cache, {name}", float(held.kv_bytes), "B", "cache"))
-    return it.done(*rows, because="The stages cancel for the cache.")
+    stages = {"one": 1.0, "two": 2.0, "four": 4.0, "eight": 8.0}
+    memory = {name: held(it, count) for name, count in stages.items()}
+    return it.done(
+        *(
+            row
+            for name, one in memory.items()
+            for row in (
+                it.near(f"weights, {name}", float(one.weights_bytes), "B", name),
+                it.near(f"cache, {name}", float(one.kv_bytes), "B", "cache"),
+            )
+        ),
+        because="The stages cancel for the cache.",
+    )
 
 
 def g07(it: Work) -> Finding:
@@ -127,53 +126,58 @@ def g08(it: Work) -> Finding:
 
 
 def g09(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for law in LAWS:
-        trained = exact_tokens(it, law, it.q("inference_tokens"))
-        rows.append(it.near(f"{law}: tokens", trained, "tokens", f"{law}_tokens"))
-        rows.append(
-            it.near(
-                f"{law}: over 20 a parameter", overtraining_factor(it.q("params"), trained), "times", f"{law}_factor"
+    params, used = it.q("params"), it.q("inference_tokens")
+    use = 2.0 * used / it.q("relative_mfu")
+    trained = {law: exact_tokens(it, law, used) for law in LAWS}
+    return it.done(
+        *(
+            row
+            for law, tokens in trained.items()
+            for row in (
+                it.near(f"{law}: tokens", tokens, "tokens", f"{law}_tokens"),
+                it.near(f"{law}: over 20 a parameter", overtraining_factor(params, tokens), "times", f"{law}_factor"),
+                it.near(f"{law}: use over training", use / (6.0 * tokens), "times", f"{law}_ratio"),
             )
-        )
-        use = 2.0 * it.q("inference_tokens") / it.q("relative_mfu")
-        rows.append(it.near(f"{law}: use over training", use / (6.0 * trained), "times", f"{law}_ratio"))
-    return it.done(*rows, because="A root of the exact condition, checked against a thousand neighbours in the tests.")
+        ),
+        because="A root of the exact condition, checked against a thousand neighbours in the tests.",
+    )
 
 
 def g10(it: Work) -> Finding:
     params, context = it.q("params"), it.q("context_len")
-    rows: list[Computed] = []
-    for chip, dtype, name in (
-        ("h100-sxm", "bf16", "h100_bf16"),
-        ("h100-sxm", "fp8", "h100_fp8"),
-        ("b200-sxm", "fp4", "b200_fp4"),
-    ):
-        on = it.world.chip(chip)
-        kv = bb.kv_bytes_per_token_from_crossover(params, context, on.flop_per_s(dtype), on.hbm_bytes_per_s)
-        rows.append(it.near(f"{chip} {dtype.upper()}", kv, "B/token", name))
+    machines = (("h100-sxm", "bf16"), ("h100-sxm", "fp8"), ("b200-sxm", "fp4"))
+    kept = {
+        (chip.name, dtype): bb.kv_bytes_per_token_from_crossover(
+            params, context, chip.flop_per_s(dtype), chip.hbm_bytes_per_s
+        )
+        for chip, dtype in ((it.world.chip(name), dtype) for name, dtype in machines)
+    }
+    said = bb.kv_bytes_per_token_from_crossover(params, context, it.q("raw"), 1.0)
     return it.done(
-        it.near(
-            "600 FLOP per byte",
-            bb.kv_bytes_per_token_from_crossover(params, context, it.q("raw"), 1.0),
-            "B/token",
-            "said",
+        it.near("600 FLOP per byte", said, "B/token", "said"),
+        *(
+            it.near(f"{name} {dtype.upper()}", kv, "B/token", f"{name.removesuffix('-sxm')}_{dtype}")
+            for (name, dtype), kv in kept.items()
         ),
-        *rows,
         because="The same price step says four different caches on four machines.",
     )
 
 
 def g11(it: Work) -> Finding:
     chip = it.world.chip("h100-sxm")
-    rows: list[Computed] = []
-    for model, name in ((MODEL, "deepseek"), ("llama-3.1-70b", "llama")):
-        on = it.world.model(model)
-        star = bb.crossover_context(
-            on.active_params, on.kv_bytes_per_token(2.0), chip.flop_per_s("bf16"), chip.hbm_bytes_per_s
-        )
-        rows.append(it.near(model, star, "tokens", name))
-    return it.done(*rows, because="The ledger rounds the active parameters to 37 and 70 billion.")
+    flop, hbm, quoted = chip.flop_per_s("bf16"), chip.hbm_bytes_per_s, {MODEL: "deepseek", "llama-3.1-70b": "llama"}
+    return it.done(
+        *(
+            it.near(
+                model.name,
+                bb.crossover_context(model.active_params, model.kv_bytes_per_token(2.0), flop, hbm),
+                "tokens",
+                quoted[model.name],
+            )
+            for model in (it.world.model(name) for name in quoted)
+        ),
+        because="The ledger rounds the active parameters to 37 and 70 billion.",
+    )
 
 
 def g12(it: Work) -> Finding:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 
 from rackline.errors import InputError, nearest_names
-from rackline.ledger import batches, ciphers, conflicts, golden, prices, racks, training
+from rackline.ledger import batches, ciphers, conflicts, golden, prices, racks, summaries, training, trains
 from rackline.ledger.said import SEGMENTS, Claim, claims
 from rackline.ledger.work import Finding, Work, World, without_number
 
-_CHAPTERS = (batches, racks, training, prices, ciphers, conflicts, golden)
+_CHAPTERS = (batches, trains, racks, training, prices, ciphers, conflicts, golden, summaries)
 EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
     name.upper(): one
     for chapter in _CHAPTERS

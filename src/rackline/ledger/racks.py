@@ -385,22 +385,17 @@ def c63(it: Work) -> Finding:
 
 
 def c65(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for name in (RACK, "gb300-nvl72"):
-        on = it.world.cluster(name)
-        rows.append(
-            it.least(
-                f"many tens of terabytes on {name}", on.num_chips * on.chip.hbm_bytes, "B", it.q("many_tens_bytes")
-            )
-        )
+    racks = [it.world.cluster(name) for name in (RACK, "gb300-nvl72")]
+    rooms = {on.name: on.num_chips * on.chip.hbm_bytes for on in racks}
     needed = float(bb.chip_memory(it.q("params"), 1.0, 0.0, 0.0, 0.0, 1.0).weights_bytes)
-    rack = it.world.cluster(RACK)
     return it.done(
-        *rows,
+        *(
+            it.least(f"many tens of terabytes on {name}", room, "B", it.q("many_tens_bytes"))
+            for name, room in rooms.items()
+        ),
         it.near("the weights of 1 T parameters at one byte", needed, "B", "needed_bytes"),
-        it.most("their room in one rack", needed, "B", rack.num_chips * rack.chip.hbm_bytes),
-        because=f"A rack holds {format_bytes(rack.num_chips * rack.chip.hbm_bytes)}; the conclusion needs no more than "
-        f"{format_bytes(needed)}.",
+        it.most("their room in one rack", needed, "B", rooms[RACK]),
+        because=f"A rack holds {format_bytes(rooms[RACK])}; the conclusion needs no more than {format_bytes(needed)}.",
     )
 
 
@@ -418,14 +413,18 @@ def held(it: Work, stages: float, context_len: float | None = None) -> ChipMemor
 
 
 def c67(it: Work) -> Finding:
-    said = it.q("total_params") + it.q("batch_size") * it.q("context_len") * it.q("kv_bytes_per_token")
-    rows: list[Computed] = []
-    for label, width in (("1 byte a weight", 1.0), ("half a byte", 0.5)):
-        memory = bb.chip_memory(
-            it.q("total_params"), width, it.q("batch_size"), it.q("context_len"), it.q("kv_bytes_per_token"), 1.0
-        )
-        rows.append(it.identity(label, float(memory.total_bytes), said, "B"))
-    return it.done(*rows, because="Parameters are bytes only at one byte each.", units=True)
+    params, batch, context, kv = (
+        it.q(name) for name in ("total_params", "batch_size", "context_len", "kv_bytes_per_token")
+    )
+    said = params + batch * context * kv
+    return it.done(
+        *(
+            it.identity(label, float(bb.chip_memory(params, width, batch, context, kv, 1.0).total_bytes), said, "B")
+            for label, width in (("1 byte a weight", 1.0), ("half a byte", 0.5))
+        ),
+        because="Parameters are bytes only at one byte each.",
+        units=True,
+    )
 
 
 def c68(it: Work) -> Finding:
@@ -453,33 +452,37 @@ def c69(it: Work) -> Finding:
 
 
 def c70(it: Work) -> Finding:
-    one = held(it, 1.0)
-    rows: list[Computed] = []
-    for stages in (1.0, 2.0, 4.0, it.q("most_stages")):
-        memory = held(it, stages)
-        rows.append(
-            it.identity(
-                f"weights times stages, P = {stages:.0f}",
-                float(memory.weights_bytes) * stages,
-                float(one.weights_bytes),
-                "B",
-            )
-        )
-        rows.append(it.identity(f"cache, P = {stages:.0f}", float(memory.kv_bytes), float(one.kv_bytes), "B"))
+    memory = {stages: held(it, stages) for stages in (1.0, 2.0, 4.0, it.q("most_stages"))}
+    weights, cache = float(memory[1.0].weights_bytes), float(memory[1.0].kv_bytes)
     return it.done(
-        *rows, because=f"The cache stays {format_bytes(float(one.kv_bytes))} a chip at any number of stages."
+        *(
+            row
+            for stages, one in memory.items()
+            for row in (
+                it.identity(f"weights times stages, P = {stages:.0f}", float(one.weights_bytes) * stages, weights, "B"),
+                it.identity(f"cache, P = {stages:.0f}", float(one.kv_bytes), cache, "B"),
+            )
+        ),
+        because=f"The cache stays {format_bytes(cache)} a chip at any number of stages.",
     )
 
 
 def c71(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for name in ("context_len", "short_context"):
-        memory, label = held(it, it.q("stages"), it.q(name)), f"{format_count(it.q(name))} tokens"
-        share = float(memory.weights_bytes / memory.kv_bytes)
-        rows.append(
-            it.most(f"weights over cache with 2 stages, {label}", share, "times", 1.0, when=f"contexts have {label}")
-        )
-    return it.done(*rows, because="The cache grows with context and batch, the weights do not.")
+    contexts = (it.q("context_len"), it.q("short_context"))
+    memory = {f"{format_count(context)} tokens": held(it, it.q("stages"), context) for context in contexts}
+    return it.done(
+        *(
+            it.most(
+                f"weights over cache with 2 stages, {label}",
+                float(one.weights_bytes / one.kv_bytes),
+                "times",
+                1.0,
+                when=f"contexts have {label}",
+            )
+            for label, one in memory.items()
+        ),
+        because="The cache grows with context and batch, the weights do not.",
+    )
 
 
 def c72(it: Work) -> Finding:
@@ -495,15 +498,21 @@ def c72(it: Work) -> Finding:
 
 
 def c73(it: Work) -> Finding:
-    deepseek = it.world.model(MODEL).total_params
-    rows: list[Computed] = []
-    for name in (RACK, HOPPER):
-        on = it.world.cluster(name)
-        room = on.num_chips * on.chip.hbm_bytes
-        for label, params in (("DeepSeek V3", deepseek), ("5 T parameters", it.q("large_params"))):
-            stages = math.ceil(params * it.q("weight_bytes") / room)
-            rows.append(it.most(f"{label} in FP8 on {name}", stages, "stages", it.q("most_stages")))
-    return it.done(*rows, because="Stages are needed only for what does not fit into one domain.")
+    sizes = {"DeepSeek V3": it.world.model(MODEL).total_params, "5 T parameters": it.q("large_params")}
+    domains = [it.world.cluster(name) for name in (RACK, HOPPER)]
+    return it.done(
+        *(
+            it.most(
+                f"{label} in FP8 on {on.name}",
+                math.ceil(params * it.q("weight_bytes") / (on.num_chips * on.chip.hbm_bytes)),
+                "stages",
+                it.q("most_stages"),
+            )
+            for on in domains
+            for label, params in sizes.items()
+        ),
+        because="Stages are needed only for what does not fit into one domain.",
+    )
 
 
 def c74(it: Work) -> Finding:
@@ -538,38 +547,41 @@ def c75(it: Work) -> Finding:
 
 
 def c76(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for name, quoted in ((HOPPER, "hopper_s"), (RACK, "blackwell_s")):
-        on = it.world.cluster(name)
-        rows.append(
+    domains = {"hopper_s": it.world.cluster(HOPPER), "blackwell_s": it.world.cluster(RACK)}
+    return it.done(
+        *(
             it.near(
-                name,
+                on.name,
                 bb.weight_fetch_s(it.q("total_bytes"), 1.0, on.chip.hbm_bytes_per_s, on.scale_up.size),
                 "s",
                 quoted,
             )
-        )
-    return it.done(*rows, because="All chips of the domain read at once; one token is in one stage at a time.")
+            for quoted, on in domains.items()
+        ),
+        because="All chips of the domain read at once; one token is in one stage at a time.",
+    )
 
 
 def c77(it: Work) -> Finding:
     chips = [it.world.chip(name) for name in ("a100-sxm-80gb", "h100-sxm", "b200-sxm", "gb300")]
-    grown: dict[str, float] = {}
-    rows: list[Computed] = []
-    for old, new in itertools.pairwise(chips):
-        growth = new.hbm_bytes_per_s / old.hbm_bytes_per_s
-        rows.append(it.show(f"{old.name} to {new.name}", growth, "times"))
-        grown[new.name] = growth
-        rows.append(it.true(f"{new.name} within 1.5 to 2", it.q("low") <= growth <= it.q("high")))
+    pairs = list(itertools.pairwise(chips))
+    grown = [new.hbm_bytes_per_s / old.hbm_bytes_per_s for old, new in pairs]
     hopper, rack = it.world.cluster(HOPPER), it.world.cluster(RACK)
     domain = rack.scale_up.size / hopper.scale_up.size
     whole = rack.scale_up.size * rack.chip.hbm_bytes_per_s / (hopper.scale_up.size * hopper.chip.hbm_bytes_per_s)
     return it.done(
-        *rows,
+        *(
+            row
+            for (old, new), growth in zip(pairs, grown, strict=True)
+            for row in (
+                it.show(f"{old.name} to {new.name}", growth, "times"),
+                it.true(f"{new.name} within 1.5 to 2", it.q("low") <= growth <= it.q("high")),
+            )
+        ),
         it.near("domain, Hopper to Blackwell", domain, "times", "domain"),
         it.show("both together", whole, "times"),
-        because=f"The domain grew {domain:.3g} times and a chip by {min(grown.values()):.2g} to "
-        f"{max(grown.values()):.2g}; together {whole:.3g} times from Hopper to Blackwell.",
+        because=f"The domain grew {domain:.3g} times and a chip by {min(grown):.2g} to {max(grown):.2g}; together "
+        f"{whole:.3g} times from Hopper to Blackwell.",
     )
 
 

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol, cast
+from typing import IO, Any, Literal, cast
 
 import numpy as np
 
@@ -120,58 +121,45 @@ class ServedTimes:
     e2e_s: Array
 
 
-class Engine(Protocol):
-    """An engine with a random-weight model, ready to run passes."""
+@dataclass(slots=True, kw_only=True)
+class Engine(ABC):
+    """An engine with a random-weight model, ready to run passes.
 
-    @property
-    def name(self) -> str: ...
+    Args:
+        name: of the engine.
+        shape: of its model.
+        dtype: of weights and cache.
+        limits: largest passes.
+        scheduler: how it serves.
+        context_block: cached tokens that attention reads at once [tokens].
+        in_a_row: timings of one pass that follow each other: more than one where its contexts take long to compute
+            [count].
+        versions: name → version of what runs.
+    """
 
-    @property
-    def versions(self) -> dict[str, str]:
-        """Name → version of what runs."""
-        ...
+    name: str
+    shape: Shape
+    dtype: Dtype
+    limits: Limits
+    scheduler: Scheduler
+    context_block: int
+    in_a_row: int = 1
+    versions: dict[str, str] = field(default_factory=dict[str, str])
 
-    @property
-    def shape(self) -> Shape:
-        """Of its model."""
-        ...
-
-    @property
-    def dtype(self) -> Dtype:
-        """Of weights and cache."""
-        ...
-
-    @property
-    def context_block(self) -> int:
-        """Cached tokens that attention reads at once [tokens]."""
-        ...
-
-    @property
-    def in_a_row(self) -> int:
-        """Timings of one pass that follow each other: more than one where its contexts take long to compute."""
-        ...
-
-    @property
-    def limits(self) -> Limits: ...
-
-    @property
-    def scheduler(self) -> Scheduler: ...
-
+    @abstractmethod
     def prepare(self, works: Sequence[Work]) -> None:
         """Do what only first passes of these kinds do, such as compiling."""
-        ...
 
+    @abstractmethod
     def seconds(self, work: Work) -> float:
         """Time of one pass [s]."""
-        ...
 
+    @abstractmethod
     def serve(self, requests: Requests) -> ServedTimes:
         """Serve requests in real time; each arrives at its time."""
-        ...
 
-    def close(self) -> None:
-        """End what was started."""
-        ...
+    def close(self) -> None:  # noqa: B027
+        """End what was started, if anything was."""
 
 
 def no_steps(text: str, finished: int, total: int) -> None:
@@ -249,28 +237,9 @@ def installable() -> dict[str, Installed]:
 
 
 @dataclass(slots=True, kw_only=True)
-class ProcessEngine:
-    """The engine behind lines of JSON; see `Engine`.
+class ProcessEngine(Engine):
+    """The engine behind lines of JSON."""
 
-    Args:
-        name: of the engine.
-        dtype: of weights and cache.
-        shape: of the model.
-        limits: largest passes.
-        scheduler: how it serves.
-        context_block: cached tokens that attention reads at once [tokens].
-        in_a_row: timings of one pass that follow each other [count].
-        versions: of what runs.
-    """
-
-    name: str
-    dtype: Dtype
-    shape: Shape
-    limits: Limits
-    scheduler: Scheduler
-    context_block: int
-    in_a_row: int = 1
-    versions: dict[str, str] = field(default_factory=dict[str, str])
     _process: subprocess.Popen[str] | None = None
     _said: IO[str] | None = None
 

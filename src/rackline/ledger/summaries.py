@@ -1,0 +1,426 @@
+"""What public summaries made of the lecture (N01 to N22): "does not hold" means that the summary is wrong there."""
+
+from __future__ import annotations
+
+import math
+
+from rackline.ledger.prices import DDR, DISK, FLASH, GEMINI, OPUS, hbm, output_over_input
+from rackline.ledger.racks import MODEL, mixture
+from rackline.ledger.work import FRONTIER, HOPPER, RACK, Computed, Finding, Work, ridge
+from rackline.pricing.cache import keeping_cost, tier_by_drain
+from rackline.scaling import chinchilla_tokens, equal_cost_ratio, train_flop
+from rackline.serving import blackboard as bb
+from rackline.units import format_count, format_percent, format_seconds
+
+
+def n01(it: Work) -> Finding:
+    over, ridge_said = it.q("total_over_active"), it.q("ridge")
+    right, turned = bb.balance_batch(ridge_said, over), ridge_said / over
+    return it.done(
+        it.near("300 times active over total", turned, "sequences", "balance", when="sparsity is active over total"),
+        it.near("300 times total over active", right, "sequences", "balance", when="sparsity is total over active"),
+        because=f"The quoted result is right, the definition is inverted: as defined it gives {turned:.3g}.",
+    )
+
+
+def n02(it: Work) -> Finding:
+    moe, over = mixture(it), it.world.model(MODEL).total_over_active
+    ratios = {
+        "the experts that were said": it.q("experts_said"),
+        "published experts": moe.num_experts / moe.experts_per_token,
+        "published parameters": over,
+        "active over total parameters": 1.0 / over,
+    }
+    found = {label: it.q("ridge") * ratio for label, ratio in ratios.items()}
+    return it.done(
+        *(
+            it.near(f"by {label}", batch, "sequences", "balance", when=f"it is that of {label}")
+            for label, batch in found.items()
+        ),
+        because=f"Left undefined it may mean {min(found.values()):.3g} to {max(found.values()):,.0f} sequences; total "
+        "over active parameters, at least 1, is what the formula was derived with.",
+    )
+
+
+def n03(it: Work) -> Finding:
+    raws: list[float] = []
+    rows: list[Computed] = []
+    for name in ("b200-sxm", "gb200"):
+        chip = it.world.chip(name)
+        raws.append(chip.ridge_point("fp4"))
+        rows.append(
+            it.near(
+                f"FLOP per byte of {name} in FP4",
+                raws[-1],
+                "FLOP/B",
+                "ratio",
+                when=f"FLOP per byte of {name} are meant",
+            )
+        )
+        label, when = f"multiplies per weight of {name}", f"multiplies per weight of half a byte on {name} are"
+        rows.append(it.near(label, ridge(chip, "fp4"), "times", "ratio", when=when))
+    return it.done(
+        *rows,
+        because=f"FLOP per byte are {min(raws):,.0f} to {max(raws):,.0f}; 300 comes after half a byte a weight and two "
+        "FLOP a multiply.",
+    )
+
+
+def n04(it: Work) -> Finding:
+    chip, model = it.world.chip("gb200"), it.world.model(MODEL)
+    flop, hbm_rate, total, active = (
+        chip.flop_per_s("fp4"),
+        chip.hbm_bytes_per_s,
+        model.total_params,
+        model.active_params,
+    )
+    balance = bb.balance_batch(ridge(chip, "fp4"), model.total_over_active)
+
+    def cost(batch: float) -> float:
+        return bb.cost_per_token_usd(batch, bb.pass_s(batch, total, active, 0.5, 0.0, 0.0, flop, hbm_rate), 1.0)
+
+    floor = bb.cost_floor_usd(active, 0.0, 0.0, flop, hbm_rate, 1.0)
+    return it.done(
+        *(
+            it.least(
+                f"cost over the floor at {share:g} times the balanced batch",
+                cost(share * balance) / floor,
+                "times",
+                it.q("off_the_floor"),
+                when=f"the batch is {share:g} of balance",
+            )
+            for share in (it.q("below"), it.q("above"))
+        ),
+        because="Under the larger of two terms cost falls as a hyperbola to the balanced batch of "
+        f"{format_count(balance)} and is on the floor from there on; nothing is approached without being reached.",
+    )
+
+
+def n05(it: Work) -> Finding:
+    interval = it.world.cluster(RACK).chip.drain_s
+    whole = it.q("output_len") * interval
+    wait = float(bb.train_latency(interval).worst_s) - interval
+    balance = bb.balance_batch(it.q("ridge"), it.q("total_over_active"))
+    both = bb.mode_batches(it.q("speed_ratio"), it.q("price_ratio"), balance)
+    trade = bb.mode_at_batch(float(both.normal_batch), float(both.fast_batch), balance)
+    return it.done(
+        it.least("longest wait for a train, of an answer of 500 tokens", wait / whole, "share", it.q("most_of_it")),
+        it.show("speed of the smaller batch by its shorter pass", float(trade.speed_ratio), "times"),
+        because=f"The wait for a place is at most {format_percent(wait / whole)} of such an answer; the smaller batch "
+        "is faster because its pass is shorter.",
+    )
+
+
+def n06(it: Work) -> Finding:
+    rack, model = it.world.cluster(RACK), it.world.model(FRONTIER)
+    wanted = it.q("interval_s") / it.q("speed_ratio")
+    drain = rack.chip.drain_s
+    floor = bb.latency_floor_s(model.total_params, 0.5, rack.num_chips * rack.chip.hbm_bytes_per_s)
+    return it.done(
+        it.most(
+            "interval when a pass reads all of the memory", drain, "s", wanted, when="a pass reads all of the memory"
+        ),
+        it.most("interval when it reads the weights alone", floor, "s", wanted, when="a pass reads the weights alone"),
+        because=f"As told, trains depart every {format_seconds(drain)} at any price; they could at "
+        f"{format_seconds(floor)} if a batch is so small that only weights are read. Queueing and priority were not "
+        "spoken of.",
+    )
+
+
+def n07(it: Work) -> Finding:
+    chip, model = it.world.chip("gb200"), it.world.model(FRONTIER)
+    flop, rate, total, active = chip.flop_per_s("fp4"), chip.hbm_bytes_per_s, model.total_params, model.active_params
+    balance = bb.balance_batch(ridge(chip, "fp4"), total / active)
+
+    def over_one(share: float, context: float) -> float:
+        kv = model.kv_bytes_per_token()
+        times = [bb.pass_s(b, total, active, 0.5, context, kv, flop, rate) for b in (share * balance, 1.0)]
+        return times[0] / times[1]
+
+    found: list[float] = []
+    rows: list[Computed] = []
+    for share, context in ((0.5, 0.0), (it.q("above"), 0.0), (0.5, it.q("context_len"))):
+        found.append(over_one(share, context))
+        label = f"{share:g} of the balanced batch, {format_count(context)} tokens of context"
+        rows.append(
+            it.most(
+                f"pass over that of one sequence at {label}",
+                found[-1],
+                "times",
+                it.q("no_change"),
+                when=f"it is {label}",
+            )
+        )
+    return it.done(
+        *rows,
+        because=f"A pass grows with the batch once arithmetic or cache count: here {found[1]:.3g} and {found[2]:.3g} "
+        "times.",
+    )
+
+
+def n08(it: Work) -> Finding:
+    context, chip, model = it.q("context_len"), it.world.chip("gb200"), it.world.model("llama-3.1-70b")
+
+    def growth(sparse: bool) -> float:
+        reads = [bb.sparse_read_tokens(n * context) if sparse else n * context for n in (1, 2, 3)]
+        once, twice, thrice = (
+            bb.kv_fetch_s(1.0, read, model.kv_bytes_per_token(), chip.hbm_bytes_per_s) for read in reads
+        )
+        return (thrice / twice) / (twice / once)
+
+    return it.done(
+        *(
+            it.least(
+                f"growth from 200K to 300K over that from 100K to 200K, {label}", growth(sparse), "times", it.q("equal")
+            )
+            for label, sparse in (("dense attention", False), ("a square root", True))
+        ),
+        because="An exponential grows by the same factor with each step; reads of dense attention grow by the same "
+        "amount, those of a square root by less and less.",
+    )
+
+
+def n09(it: Work) -> Finding:
+    models = {MODEL: it.world.model(MODEL).total_params, "kimi-k2": it.world.model("kimi-k2").total_params}
+    needed: list[int] = []
+    rows: list[Computed] = []
+    for cluster, params in (
+        *((RACK, (name, count)) for name, count in models.items()),
+        (RACK, ("5 T parameters", it.q("large_params"))),
+        (HOPPER, ("5 T parameters", it.q("large_params"))),
+    ):
+        on = it.world.cluster(cluster)
+        stages = math.ceil(params[1] * it.q("weight_bytes") / (on.num_chips * on.chip.hbm_bytes))
+        needed.append(stages)
+        rows.append(it.least(f"stages for {params[0]} in FP8 on {cluster}", stages, "stages", it.q("more_than_one")))
+    return it.done(
+        *rows,
+        because=f"Stages needed are {', '.join(map(str, needed))}: only what outgrows a domain needs more than one.",
+    )
+
+
+def n10(it: Work) -> Finding:
+    chip, active = it.world.chip("gb200"), it.q("active_params")
+    value, flop = ridge(chip, "fp4"), chip.flop_per_s("fp4")
+
+    def cost(ratio: float, batch: float) -> float:
+        t = bb.pass_s(batch, ratio * active, active, 0.5, 0.0, 0.0, flop, chip.hbm_bytes_per_s)
+        return bb.cost_per_token_usd(batch, t, 1.0)
+
+    low, high = it.q("low"), it.q("high")
+    full = bb.balance_batch(value, low)
+    with_users = cost(high, bb.balance_batch(value, high)) / cost(low, full)
+    without = cost(high, full) / cost(low, full)
+    grows, stays = "the batch cannot grow, as users run out", "the batch grows with sparsity"
+    return it.done(
+        it.identity("cost at 32 over that at 8, batches balanced", with_users, it.q("dearer"), "times", when=stays),
+        it.least("cost at 32 over that at 8, same batch", without, "times", it.q("dearer"), when=grows),
+        because="At its own balanced batch a sparser model costs as much a token; at the batch of the denser one "
+        f"{without:.3g} times. Limits are users, memory capacity and quality.",
+    )
+
+
+def n11(it: Work) -> Finding:
+    params, tokens = it.q("params"), chinchilla_tokens(it.q("params"))
+    dearer = train_flop(params, it.q("factor") * tokens) / train_flop(params, tokens)
+    return it.done(
+        it.most("training cost over that of the compute-optimal run", dearer, "times", it.q("slightly")),
+        because=f"At the same size {it.q('factor'):g} times the tokens are {dearer:g} times the FLOP.",
+    )
+
+
+def n12(it: Work) -> Finding:
+    sheets = {name: it.world.sheet(name) for name in (OPUS, GEMINI)}
+    tiers = {name: sheet.of_mode("standard")[0] for name, sheet in sheets.items()}
+    return it.done(
+        *(
+            row
+            for name, tier in tiers.items()
+            for row in (
+                it.near(
+                    f"output over input of {name}",
+                    output_over_input(sheets[name]),
+                    "times",
+                    "ratio",
+                    when="output over input is meant",
+                ),
+                it.near(
+                    f"miss over hit of {name}",
+                    (tier.input_usd or 0.0) / (tier.cached_input_usd or 1.0),
+                    "times",
+                    "ratio",
+                    when="a cache miss over a hit is meant",
+                ),
+            )
+        ),
+        because="The sentence, at 1:49:45, is about computing a cache again against loading it.",
+    )
+
+
+def n13(it: Work) -> Finding:
+    stages = it.q("stages")
+    one, four = (
+        bb.chip_memory(
+            it.q("total_params"), 1.0, it.q("micro_batch"), it.q("context_len"), it.q("kv_bytes_per_token"), 64.0, p
+        )
+        for p in (1.0, stages)
+    )
+    weights, cache = float(four.weights_bytes / one.weights_bytes), float(four.kv_bytes / one.kv_bytes)
+    return it.done(
+        it.near("weights of a chip with 4 stages over 1", weights, "times", "no_benefit", when="weights are meant"),
+        it.identity(
+            "cache of a chip with 4 stages over 1", cache, it.q("no_benefit"), "times", when="the cache is meant"
+        ),
+        because=f"In inference too stages keep {format_percent(weights)} of the weights each; the cache stays.",
+    )
+
+
+def n14(it: Work) -> Finding:
+    old, new = it.world.cluster("dgx-a100"), it.world.cluster(RACK)
+    flop = new.chip.flop_per_s("bf16") / old.chip.flop_per_s("bf16")
+    links = [on.scale_up.bytes_per_s_each_way for on in (new, old)]
+    grown = {
+        "bandwidth of the memory": new.chip.hbm_bytes_per_s / old.chip.hbm_bytes_per_s,
+        "its capacity": new.chip.hbm_bytes / old.chip.hbm_bytes,
+        "links of a chip": links[0] / links[1],
+        "links of a domain": links[0] * new.scale_up.size / (links[1] * old.scale_up.size),
+    }
+    return it.done(
+        *(
+            it.most(
+                f"growth of {label} over that of arithmetic",
+                growth / flop,
+                "times",
+                it.q("keeps_up"),
+                when=f"it is {label}",
+            )
+            for label, growth in grown.items()
+        ),
+        because="The lecture's wall is the memory's bandwidth, capacity and price; from A100 to GB200 arithmetic grew "
+        f"{flop:.3g} times, links of a chip {grown['links of a chip']:.3g} and those of a domain "
+        f"{grown['links of a domain']:.3g} times.",
+    )
+
+
+def n15(it: Work) -> Finding:
+    labels = {each: f"{each:g} new {'token' if each == 1 else 'tokens'}" for each in (it.q("one"), it.q("chunk"))}
+    return it.done(
+        *(
+            it.near(
+                f"tokens of a pass, {label} for each sequence",
+                it.q("batch_size") * each,
+                "tokens",
+                "tokens",
+                when=f"a pass makes {label} for each sequence",
+            )
+            for each, label in labels.items()
+        ),
+        because="Sequences and tokens are the same number in decoding alone, one new token each.",
+    )
+
+
+def n16(it: Work) -> Finding:
+    hopper, rack, model = it.world.cluster(HOPPER), it.world.cluster(RACK), it.world.model(MODEL)
+    chip = rack.chip
+    balance = bb.balance_batch(ridge(chip, "fp8"), model.total_over_active)
+    passes: list[float] = []
+    rates: list[float] = []
+    for chips in (hopper.scale_up.size, rack.scale_up.size):
+        flop, rate = chips * chip.flop_per_s("fp8"), chips * chip.hbm_bytes_per_s
+        t = bb.pass_s(balance, model.total_params, model.active_params, 1.0, 0.0, 0.0, flop, rate)
+        passes.append(t)
+        rates.append(bb.tokens_per_s(balance, t) / chips)
+    label = f"{rack.scale_up.size} chips over {hopper.scale_up.size}"
+    return it.done(
+        it.least(
+            f"throughput of a chip, {label}", rates[1] / rates[0], "times", it.q("dramatic"), when="throughput is meant"
+        ),
+        it.least(
+            f"speed of a pass, {label}", passes[0] / passes[1], "times", it.q("dramatic"), when="latency is meant"
+        ),
+        because=f"A larger domain makes the pass {passes[0] / passes[1]:.3g} times as fast and each chip "
+        f"{rates[1] / rates[0]:.3g} times as productive; that this explains who is ahead was the host's guess.",
+    )
+
+
+def n17(it: Work) -> Finding:
+    model, machines = it.world.model(FRONTIER), (("h100-sxm", "bf16"), ("h100-sxm", "fp8"), ("b200-sxm", "fp4"))
+    active, kv = model.active_params, model.kv_bytes_per_token()
+    found = {
+        f"{chip.name} in {dtype.upper()}": bb.crossover_context(
+            active, kv, chip.flop_per_s(dtype), chip.hbm_bytes_per_s
+        )
+        for chip, dtype in ((it.world.chip(name), dtype) for name, dtype in machines)
+    }
+    return it.done(
+        *(
+            it.near(f"costs are equal on {at}", star, "tokens", "context_len", when=f"it runs on {at}")
+            for at, star in found.items()
+        ),
+        because=f"The same model has equal costs at {format_count(min(found.values()))} to "
+        f"{format_count(max(found.values()))} tokens by chip and data type; the lecture said probably, and maybe not "
+        "exactly.",
+    )
+
+
+def n18(it: Work) -> Finding:
+    known = [hbm(it), *(it.world.tier(name) for name in (DDR, FLASH, "qlc-31tb", DISK))]
+    found = [keeping_cost(tier, 1e9) for tier in known]
+    short, long = (tier_by_drain(found, it.q(name)) for name in ("short_s", "long_s"))
+    guesses = {
+        "flash and spinning disk": ("nvme", "disk"),
+        "HBM and DDR": ("hbm", "host_dram"),
+        "DDR and flash": ("host_dram", "nvme"),
+    }
+    return it.done(
+        *(
+            it.true(f"5 minutes and an hour are {label}", (short.tier, long.tier) == guessed, when=f"they are {label}")
+            for label, guessed in guesses.items()
+        ),
+        because=f"The summaries disagree because the lecture guessed three times; drain times say {short.name} and "
+        f"{long.name}.",
+    )
+
+
+def n19(it: Work) -> Finding:
+    stages, pass_s, batch, hop_s = it.q("stages"), it.q("pass_s"), it.q("batch_size"), it.q("hop_s")
+    token_s = {hop: float(bb.ring_step(pass_s, stages, stages, batch, hop).token_s) for hop in (0.0, hop_s)}
+    return it.done(
+        *(
+            it.near(f"time of a token over that on one rack, {when}", spent / pass_s, "times", "neutral", when=when)
+            for when, spent in ((f"a hop takes {format_seconds(hop)}", spent) for hop, spent in token_s.items())
+        ),
+        because="Both are said: neutral without hops; four of them add "
+        f"{format_seconds(token_s[hop_s] - pass_s)} (C74).",
+    )
+
+
+def n20(it: Work) -> Finding:
+    names = [name.removeprefix("summary_") for name in it.claim.numbers if name.startswith("summary_")]
+    off = [abs(it.q(f"summary_{name}") - it.q(f"video_{name}")) for name in names]
+    return it.done(
+        *(
+            it.near(
+                f"{name.replace('_', ' ')}, off by",
+                it.q(f"summary_{name}"),
+                "s",
+                f"video_{name}",
+                when=f"{name.replace('_', ' ')} is meant",
+            )
+            for name in names
+        ),
+        because=f"Of {len(off)} times some are exact, others off by up to {format_seconds(max(off))}: do not use them.",
+    )
+
+
+def n22(it: Work) -> Finding:
+    shares = (it.q("same_mfu"), it.q("relative_mfu"))
+    same, real = (float(1.0 / equal_cost_ratio(2.0, mfu)) for mfu in shares)
+    whens = [f"decoding has {format_percent(mfu)} of the MFU of training" for mfu in shares]
+    return it.done(
+        *(
+            it.near(f"tokens of use over pre-training, {when}", ratio, "times", "equal", when=when)
+            for when, ratio in zip(whens, (same, real), strict=True)
+        ),
+        because=f"Equal costs alone mean {same:.3g} times the tokens; only the MFU makes them {real:.3g}.",
+    )
