@@ -13,8 +13,7 @@ from source import source_files, tree_of
 WRITTEN_FOR_THEM = ("search/launch.py", "search/launch_options.py", "search/launch_plan.py",
                     "search/kubernetes.py", "search/dynamo.py",
                     "validation/importers.py",
-                    "validation/requests.py", "validation/tables.py", "validation/rl.py",
-                    "validation/requests.py", "validation/rl.py",
+                    "validation/requests.py", "validation/tables.py",
                     "validation/result_files.py", "fitting/kernel_tables.py", "api/validate.py",
                     "api/observe.py")  # fmt: skip
 FALLBACK = "generic"  # no stack, but the numbers of all of them
