@@ -267,7 +267,7 @@ def _card(answer: Answered) -> Mapping[str, Any]:
     if isinstance(found, WhatIf) or found.plan.best is None:
         return {}
     known = bands.of_candidate(found.plan.best, found.plan.system)
-    return plain(plan_summary.decision_card(found.plan, found.plan.best, found.risk, known))
+    return plan_summary.decision_card(found.plan, found.plan.best, found.risk, known)
 
 
 def _rows(answer: Answered) -> Iterable[Any]:

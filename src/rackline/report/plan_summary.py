@@ -115,7 +115,7 @@ def decision_card(plan: Plan, best: Choice, risk: Risk | None, bands: Sequence[P
         ),
         _latency(plan, best, risk, known, "tpot_s"),
         _latency(plan, best, risk, known, "ttft_s"),
-        Large(name="Chips", kind="number", unit="", value=best.billed_chips, note=chips_text(plan, best)),
+        Large(name="Chips", kind="count", unit="", value=best.billed_chips, note=chips_text(plan, best)),
     ]
     if plan.priced:
         numbers.append(Large(name="A month", kind="usd", unit="", value=month, note="paid at any load"))
@@ -143,7 +143,7 @@ def _latency(plan: Plan, best: Choice, risk: Risk | None, known: Mapping[str, Pr
         )
     return Large(
         name=f"Speed{at}",
-        kind="number",
+        kind="count",
         unit="tokens/s a user",
         value=1.0 / value,
         low=None if high is None else 1.0 / high,

@@ -217,7 +217,9 @@ class EngineSearch:
         if found.fastest is None or found.soonest is None:
             return "no batch that fits can be kept full: prefill is slower than decoding frees slots", None
         fastest, soonest = found.fastest, found.soonest
-        parts = [f"nothing that fits meets the limits; fastest tpot {format_seconds(fastest.tpot_s)} ({fastest.label()})"]
+        parts = [
+            f"nothing that fits meets the limits; fastest tpot {format_seconds(fastest.tpot_s)} ({fastest.label()})"
+        ]
         if self.limits.ttft_s is not None:
             parts.append(f"lowest ttft {format_seconds(soonest.ttft_s)} ({soonest.label()})")
         return "; ".join(parts), None

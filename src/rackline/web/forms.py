@@ -274,7 +274,10 @@ def _view(answer: Schema) -> Schema:
         "answer": answer,
         "summary": text,
         "interval": {**text, "description": "how far off the numbers may be; empty where nothing is known"},
-        "card": {"type": "object", "description": "numbers of a decision, with bands and limits; empty where none is made"},
+        "card": {
+            "type": "object",
+            "description": "numbers of a decision, with bands and limits; empty where none is made",
+        },
         "text": {**text, "description": "what the command prints, 80 columns wide"},
         "columns": {"type": "object", "additionalProperties": {"type": "array"}},
         "csv": text,

@@ -9,6 +9,7 @@
   const REST_MS = 40; // a slider's question is asked when it has rested this long
   const NAMED = /** @type {Record<string, string>} */ ({ cluster: "on" }); // fields that an error calls by another name
   const WAITS = "Estimated. The best is being simulated with requests that arrive at random; its numbers will replace these.";
+  const FRONT = 365; // beside a decision [pixels]
   const SLOW_MS = 250; // an answer that takes longer shows how far it is
 
   const answerOf = () => /** @type {HTMLElement} */ (document.querySelector("#answer"));
@@ -158,9 +159,9 @@
           if (kinds.map(([kind, spec]) => `${id}-${kind} ${spec.title.text}`).join() === drawn.map((one) => `${one.options.name} ${one.options.title}`).join()) drawn.forEach((one, index) => one.redraw(kinds[index][1]));
           else {
             drawn.forEach((one) => one.leave());
-            drawn = kinds.map(([kind, spec]) => {
+            drawn = kinds.map(([kind, spec], index) => {
               const several = ["hconcat", "vconcat", "concat", "facet", "repeat"].some((key) => key in spec);
-              return new rackline.Figure({ name: `${id}-${kind}`, title: spec.title.text, spec, height: Math.min((spec.height || 320) + 90, 620), fixed: several, rows: (spec.layer || [spec]).some((/** @type {any} */ part) => part.encoding?.y?.type === "nominal") });
+              return new rackline.Figure({ name: `${id}-${kind}`, title: spec.title.text, spec, height: index || card.element.hidden ? Math.min((spec.height || 320) + 90, 620) : FRONT, fixed: several, rows: (spec.layer || [spec]).some((/** @type {any} */ part) => part.encoding?.y?.type === "nominal") });
             });
             figures.replaceChildren(card.element, ...drawn.map((one) => one.element));
             replays.forEach((one) => one.leave());

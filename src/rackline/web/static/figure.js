@@ -11,7 +11,7 @@
   const BESIDE = 260; // labels of rows take up to this much of the width of a legend [pixels]
   const LEGEND = 90; // of the width that the labels of a legend leave free [pixels]
   const ENTRY = 250; // pixels
-  const LABEL = 0.42; // of a narrow figure's width that labels of an axis take at most
+  const LABEL = 0.4; // of a narrow figure's width that labels of an axis take at most
 
   /** The same with so many entries of a legend beside each other at most. @param {any} node @param {number} most @returns {any} */
   function stacked(node, most) {
@@ -32,7 +32,7 @@
     return Object.fromEntries(Object.entries(node).map(([key, value]) => [key, key === "values" ? value : key === "labelLimit" ? Math.min(value, most) : shortened(lined(key, value), most)]));
   }
 
-  const LETTER = 6.4; // mean width of a letter of a note [pixels]
+  const LETTER = 6.8; // mean width of a letter of a note [pixels]
 
   /** The same with notes that stay within the frame and legends that are cut before they leave it. @param {any} node @param {number} width @returns {any} */
   function beside(node, width) {
