@@ -26,7 +26,8 @@ FAULTS = r"""() => {
         const name = drawing.closest("[data-figure]").dataset.figure;
         boxes.forEach(({ text, box }, index) => {
             if (/e\+\d|\d ?us\b|NaN|undefined|Infinity/.test(text)) found.push(`${name}: ${text}`);
-            const cut = [frame.left - box.left, box.right - frame.right, frame.top - box.top, box.bottom - frame.bottom];
+            const sides = [frame.left - box.left, box.right - frame.right];
+            const cut = [...sides, frame.top - box.top, box.bottom - frame.bottom];
             if (!drawing.classList.contains("across") && Math.max(...cut) > 1) found.push(`${name}: ${text} is cut`);
             for (const other of boxes.slice(index + 1)) {
                 const wide = Math.min(box.right, other.box.right) - Math.max(box.left, other.box.left);

@@ -324,7 +324,8 @@ def asks(  # noqa: PLR0913
 
     Args:
         question: the class of the question.
-        text, summary, rows, data, figures, files, documents, interval, card, notes, status, refuse, entry: as in `Verb`.
+        text, summary, rows, data, figures, files, documents: as in `Verb`.
+        interval, card, notes, status, refuse, entry: as in `Verb`.
 
     Returns:
         A decorator for a function of the question and a watch.
