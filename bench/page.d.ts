@@ -106,6 +106,7 @@ interface Rackline {
     full: (list: Control[]) => State;
     mark: (list: Control[], key?: string, reason?: string) => boolean;
   };
+  card: () => { element: HTMLElement; update: (found: any, estimated?: boolean) => void };
   later: (act: () => void) => void;
   frames: number[];
 

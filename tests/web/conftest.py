@@ -33,7 +33,7 @@ def desk(browser: Browser, site: Path) -> Iterator[Watched]:
 
 def spoken(found: Answer[Any, Any]) -> str:
     """The sentence of a view that asks: the numbers that matter, then how far off they may be."""
-    parts = (found.verb.summary(found), found.verb.interval(found))
+    parts = (found.verb.summary(found), *found.verb.interval(found).splitlines())
     said = [f"{' '.join(part.split()).removesuffix('.')}." for part in parts if part]
     return " ".join(one[0].upper() + one[1:] for one in said)
 

@@ -261,6 +261,15 @@ def _summary(answer: Answered) -> str:
     )
 
 
+def _card(answer: Answered) -> Mapping[str, Any]:
+    """Cost, speed, first token, chips and dollars of a month, with their bands and limits."""
+    found = answer.result
+    if isinstance(found, WhatIf) or found.plan.best is None:
+        return {}
+    known = bands.of_candidate(found.plan.best, found.plan.system)
+    return plan_summary.decision_card(found.plan, found.plan.best, found.risk, known)
+
+
 def _rows(answer: Answered) -> Iterable[Any]:
     found = answer.result
     if isinstance(found, WhatIf):
@@ -324,6 +333,7 @@ def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
     },
     documents=_documents,
     interval=_interval,
+    card=_card,
     files={"launch_as": SideFile(option=LAUNCH_AS, write=_write_manifests)},
     refuse=_refuse,
     entry=Entry(

@@ -161,7 +161,11 @@ def pass_waterfall(time: PassTime, title: str, subtitle: str, *, ideal_s: float 
         hovered({"type": "bar", "style": "muted"}, place, shown, data={"values": [whole]}),
         *([] if ideal_s is None else limit("x", x, ideal_s, f"blackboard {format_seconds(ideal_s)}")),
         {
-            "data": {"values": [{**row, "text": format_seconds(row["seconds"])} for row in (*rows, whole)]},
+            "data": {
+                "values": [
+                    {**row, "text": format_seconds(row["seconds"]).replace(" us", " µs")} for row in (*rows, whole)
+                ]
+            },
             "mark": words,
             "encoding": {"x": {**x, "field": "end_s"}, "y": y, "text": {"field": "text"}},
         },

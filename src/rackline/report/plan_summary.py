@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -61,6 +61,97 @@ def plan_summary(plan: Plan, risk: Risk | None, *, bands: Sequence[Predicted] = 
         said.append(("next", _next(plan, best)))
     said.append(("from", _looked(plan, elapsed_s)))
     return Group(*parts, facts("said", said))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Large:
+    """A number of a decision card.
+
+    Args:
+        name: what it is.
+        kind: how a page writes it: usd, seconds, count or number.
+        unit: words after it.
+        value: in SI units or USD.
+        low, high: 90 % of measured servers of the kind lay between them; None where it is certain or nothing is known.
+        limit: that was asked; None without.
+        at_least: whether the limit is a floor.
+        note: what else is known, such as the share of servers that keep the limit.
+    """
+
+    name: str
+    kind: Literal["usd", "seconds", "count", "number"]
+    unit: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    limit: float | None = None
+    at_least: bool = False
+    note: str = ""
+
+
+def decision_card(plan: Plan, best: Choice, risk: Risk | None, bands: Sequence[Predicted]) -> dict[str, Any]:
+    """The numbers that one decides by, in the order in which one reads them; what was second, in a sentence.
+
+    Args:
+        best: of the plan.
+        risk: how surely it keeps its limits; None where that is not known.
+        bands: of the best.
+    """
+    known = {one.metric: one for one in bands}
+    cost = known.get("usd_per_mtok_output_all_in")
+    usd = best.usd_per_mtok_output_all_in
+    output_per_s = best.output_tokens_per_s_per_chip * best.num_chips
+    month = usd / 1e6 * output_per_s * 3600.0 * HOURS_PER_MONTH
+    unit = "per M output tokens, all-in"
+    numbers = [
+        Large(
+            name="Cost",
+            kind="usd" if plan.priced else "number",
+            unit=unit if plan.priced else f"chip-hours {unit}",
+            value=usd,
+            low=None if cost is None else cost.low,
+            high=None if cost is None else cost.high,
+            note=f"at {written(best.requests_per_s)} requests/s",
+        ),
+        _latency(plan, best, risk, known, "tpot_s"),
+        _latency(plan, best, risk, known, "ttft_s"),
+        Large(name="Chips", kind="count", unit="", value=best.billed_chips, note=chips_text(plan, best)),
+    ]
+    if plan.priced:
+        numbers.append(Large(name="A month", kind="usd", unit="", value=month, note="paid at any load"))
+    return {
+        "deployment": f"{best.layout.label()}, {best.precision.short()}, {best.serving}",
+        "numbers": numbers,
+        "basis": "simulated" if best.sustained else "estimated",
+        "alternative": next((line.text.plain for line in other_kind(plan)), ""),
+    }
+
+
+def _latency(plan: Plan, best: Choice, risk: Risk | None, known: Mapping[str, Predicted], metric: str) -> Large:
+    """Speed for one user, or the time to the first token, with its limit and who keeps it."""
+    limits = {name: (limit, place) for name, limit, place in plan.demand.limits.latencies()}
+    limit_s, place = limits.get(metric, (None, None))
+    value = best.latency_s(metric, place)
+    kept = next((one for one in risk.limits if one.metric == metric), None) if risk else None
+    band = known.get(metric)
+    low, high = (kept.low_s, kept.high_s) if kept else (band.low, band.high) if band else (None, None)
+    note = f"{percent(kept.chance)} of such servers keep {format_seconds(kept.limit_s)}" if kept else ""
+    at = f", p{place:g}" if place is not None else ""
+    if metric == "ttft_s":
+        return Large(
+            name=f"First token{at}", kind="seconds", unit="", value=value, low=low, high=high, limit=limit_s, note=note
+        )
+    return Large(
+        name=f"Speed{at}",
+        kind="count",
+        unit="tokens/s a user",
+        value=1.0 / value,
+        low=None if high is None else 1.0 / high,
+        high=None if low is None else 1.0 / low,
+        limit=None if limit_s is None else 1.0 / limit_s,
+        at_least=True,
+        note=note,
+    )
 
 
 def _numbers(plan: Plan, best: Choice, bands: Sequence[Predicted]) -> Sheet[Any]:

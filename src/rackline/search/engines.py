@@ -18,7 +18,7 @@ from rackline.search.points import BETWEEN, NEAR, OperatingPoints, Shortlist
 from rackline.search.select import MOST_HELPED, Rejected, Selection, candidate_of, nearest_rejected, select, with_idle
 from rackline.search.space import Part, Space
 from rackline.system import Constraints, Objective
-from rackline.units import format_bytes
+from rackline.units import format_bytes, format_seconds
 
 MOST_NEAR = 250  # engines near the closed-loop front that are evaluated in an open loop
 MOST_CHEAP = 60  # cheapest engines within the limits, for each limit that is tried
@@ -217,7 +217,9 @@ class EngineSearch:
         if found.fastest is None or found.soonest is None:
             return "no batch that fits can be kept full: prefill is slower than decoding frees slots", None
         fastest, soonest = found.fastest, found.soonest
-        parts = [f"nothing that fits meets the limits; fastest tpot {fastest.tpot_s * 1e3:.3g} ms ({fastest.label()})"]
+        parts = [
+            f"nothing that fits meets the limits; fastest tpot {format_seconds(fastest.tpot_s)} ({fastest.label()})"
+        ]
         if self.limits.ttft_s is not None:
-            parts.append(f"lowest ttft {soonest.ttft_s * 1e3:.3g} ms ({soonest.label()})")
+            parts.append(f"lowest ttft {format_seconds(soonest.ttft_s)} ({soonest.label()})")
         return "; ".join(parts), None

@@ -19,7 +19,7 @@ from rackline.search.estimates import Estimate, numbering
 from rackline.search.points import BETWEEN, OperatingPoints, firsts, idle_chips, least_cost, pareto_front
 from rackline.search.space import Space
 from rackline.system import Constraints
-from rackline.units import format_bytes
+from rackline.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rackline.search.choice import Choice
@@ -249,6 +249,6 @@ def _reason(name: str, points: OperatingPoints, at: int, limits: Constraints) ->
         room = f"prompts need {points.utilisation[at]:.3g} of the room in each pass"
         return f"prefill: {room}, so the batch never fills"
     if name == "tpot" and limits.tpot_s is not None:
-        return f"tpot: {points.tpot_s[at] * 1e3:.3g} ms, limit {limits.tpot_s * 1e3:.3g} ms"
+        return f"tpot: {format_seconds(points.tpot_s[at])}, limit {format_seconds(limits.tpot_s)}"
     limit = limits.ttft_s or 0.0
-    return f"ttft: {points.ttft_s[at] * 1e3:.3g} ms, limit {limit * 1e3:.3g} ms"
+    return f"ttft: {format_seconds(points.ttft_s[at])}, limit {format_seconds(limit)}"

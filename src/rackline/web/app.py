@@ -48,6 +48,7 @@ SCRIPTS = (
     "accuracy.js",
     "grids.js",
     "replay.js",
+    "card.js",
     "asked.js",
 )
 

@@ -9,8 +9,10 @@
   const REST_MS = 40; // a slider's question is asked when it has rested this long
   const NAMED = /** @type {Record<string, string>} */ ({ cluster: "on" }); // fields that an error calls by another name
   const WAITS = "Estimated. The best is being simulated with requests that arrive at random; its numbers will replace these.";
+  const FRONT = 365; // beside a decision [pixels]
   const SLOW_MS = 250; // an answer that takes longer shows how far it is
 
+  const answerOf = () => /** @type {HTMLElement} */ (document.querySelector("#answer"));
   const alone = () => document.body.dataset.mode === "static";
   const stopOf = (/** @type {any} */ view, /** @type {any} */ state) => {
     const at = view.stops ? view.stops.indexOf(state[view.stop] ?? view.fields[view.stop]) : 0;
@@ -117,6 +119,8 @@
           form.append(el("p", { class: "quiet", text: `This copy of the page stands alone and holds stored answers${view.sliders ? " and what lies between them" : ""}. \`rackline web\` answers every question.` }));
         } else form.append(el("div", { class: "asking" }, button, stop), bar, told);
         const figures = el("div", { class: "figures" });
+        const card = rackline.card();
+        const bench = el("div", { class: "bench" });
         const data = el("div");
         const waits = el("p", { class: "note estimate", role: "status", hidden: true });
         const texts = el("div");
@@ -125,8 +129,9 @@
         const measured = parts.measured(view.verb);
         const rows = el("div");
         const prints = el("section", { class: "text" }, el("h2", { text: "Why: as the command prints it" }), printed, el("details", { class: "rows" }, el("summary", { text: "All rows" }), data));
+        bench.append(form, el("div", {}, waits, figures));
         place.append(
-          el("div", { class: "bench" }, form, el("div", {}, waits, figures)),
+          bench,
           ...(alone() && view.sliders ? [parts.section("Why: row by row", rows)] : []),
           prints,
           texts,
@@ -154,19 +159,19 @@
           if (kinds.map(([kind, spec]) => `${id}-${kind} ${spec.title.text}`).join() === drawn.map((one) => `${one.options.name} ${one.options.title}`).join()) drawn.forEach((one, index) => one.redraw(kinds[index][1]));
           else {
             drawn.forEach((one) => one.leave());
-            drawn = kinds.map(([kind, spec]) => {
+            drawn = kinds.map(([kind, spec], index) => {
               const several = ["hconcat", "vconcat", "concat", "facet", "repeat"].some((key) => key in spec);
-              return new rackline.Figure({ name: `${id}-${kind}`, title: spec.title.text, spec, height: Math.min((spec.height || 320) + 90, 620), fixed: several });
+              return new rackline.Figure({ name: `${id}-${kind}`, title: spec.title.text, spec, height: index || card.element.hidden ? Math.min((spec.height || 320) + 90, 620) : FRONT, fixed: several, rows: (spec.layer || [spec]).some((/** @type {any} */ part) => part.encoding?.y?.type === "nominal") });
             });
-            figures.replaceChildren(...drawn.map((one) => one.element));
+            figures.replaceChildren(card.element, ...drawn.map((one) => one.element));
             replays.forEach((one) => one.leave());
             replays = drawn.filter((one) => Number.isFinite(rackline.replay.endOf(one.options.spec))).map((one) => {
               const made = rackline.replay.of(one, left);
               one.place.before(made.element);
               return made;
             });
-            drawn.forEach((one) => {
-              one.element.classList.add("wide");
+            drawn.forEach((one, index) => {
+              if (index || card.element.hidden) one.element.classList.add("wide");
               one.update({});
             });
           }
@@ -232,6 +237,8 @@
         function shown(found, estimated) {
           waits.hidden = !estimated;
           waits.textContent = WAITS;
+          card.update(found.card, estimated);
+          bench.classList.toggle("decided", !card.element.hidden);
           draw(found.figures);
           describe(found, estimated);
           if (model) measured.update(model.get());
@@ -249,7 +256,8 @@
           printed.textContent = found.text;
           commands.update(found.command, `import rackline as rl\n\n${found.python}`.replace(/(import rackline as rl\s+)+/, "import rackline as rl\n\n"));
           texts.replaceChildren(...(Object.keys(found.documents).length ? [parts.section("To launch it", ...Object.entries(found.documents).map(([name, document]) => parts.document(name, document)))] : []));
-          const said = [estimated ? `Estimated: ${found.summary}` : found.summary, found.interval].filter(Boolean);
+          const said = [estimated ? `Estimated: ${found.summary}` : found.summary, ...found.interval.split("\n")].filter(Boolean);
+          answerOf().classList.toggle("unseen", !card.element.hidden); // the card shows it; it is read aloud
           rackline.answer(said.map((one) => `${one[0].toUpperCase()}${one.slice(1)}.`.replace(/\.\.$/, ".")).join(" "));
         }
 
@@ -289,6 +297,7 @@
             } else {
               const { problem } = /** @type {any} */ (error);
               const why = problem ? parts.refusal(problem) : String(/** @type {any} */ (error).message);
+              answerOf().classList.remove("unseen");
               rackline.answer(`Refused. ${why}`);
               controls.mark(made, problem && (made.some((one) => one.key === problem.what) ? problem.what : NAMED[problem.what]), why);
               const seen = place.querySelector('[aria-invalid="true"]') || document.querySelector("#answer");

@@ -9,8 +9,9 @@
 
   const NARROW = 420; // pixels
   const BESIDE = 260; // labels of rows take up to this much of the width of a legend [pixels]
+  const LEGEND = 90; // of the width that the labels of a legend leave free [pixels]
   const ENTRY = 250; // pixels
-  const LABEL = 0.42; // of a narrow figure's width that labels of an axis take at most
+  const LABEL = 0.4; // of a narrow figure's width that labels of an axis take at most
 
   /** The same with so many entries of a legend beside each other at most. @param {any} node @param {number} most @returns {any} */
   function stacked(node, most) {
@@ -31,26 +32,44 @@
     return Object.fromEntries(Object.entries(node).map(([key, value]) => [key, key === "values" ? value : key === "labelLimit" ? Math.min(value, most) : shortened(lined(key, value), most)]));
   }
 
+  const LETTER = 6.8; // mean width of a letter of a note [pixels]
+
+  /** The same with notes that stay within the frame and legends that are cut before they leave it. @param {any} node @param {number} width @returns {any} */
+  function beside(node, width) {
+    if (Array.isArray(node)) return node.map((one) => beside(one, width));
+    if (!node || typeof node !== "object") return node;
+    const found = Object.fromEntries(Object.entries(node).map(([key, value]) => [key, key === "values" ? value : key === "legend" && value && value.labelLimit ? { ...value, labelLimit: Math.min(value.labelLimit, width - LEGEND) } : beside(value, width)]));
+    const { mark, encoding } = found;
+    const noted = mark && mark.type === "text" && mark.dx && encoding && encoding.x && "datum" in encoding.x && encoding.text && encoding.text.value;
+    if (noted) {
+      const at = `scale('x', ${Number(encoding.x.datum)})`;
+      const long = LETTER * encoding.text.value.length;
+      mark.dx = { expr: mark.align === "left" ? `min(${mark.dx}, width - ${long} - ${at})` : `max(${mark.dx}, ${long} - ${at})` };
+    }
+    return found;
+  }
+
   /** Bring a figure's specification to what the page draws: its title stands in HTML, its width follows the page. */
-  function dressed(/** @type {any} */ spec, /** @type {string} */ look, /** @type {number} */ width, /** @type {number} */ height) {
+  function dressed(/** @type {any} */ spec, /** @type {string} */ look, /** @type {number} */ width, /** @type {number} */ height, /** @type {boolean=} */ rows) {
     const { title, description, config, $schema, ...rest } = spec;
     const single = !["hconcat", "vconcat", "concat", "facet", "repeat"].some((key) => key in rest);
     const narrow = width < NARROW;
     const theme = rackline.data.get("site").themes[look];
     const legend = narrow ? { ...theme.legend, layout: { top: { direction: "vertical", anchor: "start" } }, labelLimit: width - 40 } : theme.legend;
     const axis = narrow ? { ...theme.axis, labelLimit: LABEL * width } : theme.axis;
-    const fitted = stacked(rest, Math.max(Math.floor((width - BESIDE) / ENTRY), 1));
+    const bounded = beside(rest, width);
+    const fitted = stacked(bounded, Math.max(Math.floor((width - BESIDE) / ENTRY), 1));
     return {
       ...(narrow ? shortened(fitted, LABEL * width) : fitted),
       // where it is narrow, legends and labels take what height they need, and the marks keep theirs
-      ...(single ? { width, height, autosize: { type: narrow ? "fit-x" : "fit", contains: "padding" } } : {}),
+      ...(single ? { width, height, autosize: { type: narrow || rows ? "fit-x" : "fit", contains: "padding" } } : {}),
       config: { ...theme, axis, legend, padding: { left: 2, right: 14, top: 6, bottom: 2 }, background: null, aria: false },
     };
   }
 
   class Figure {
     /** @param {{title: string, name: string, spec: any, height?: number, measures?: [string, string, string][],
-     *   hover?: [string, string, string, string], fixed?: boolean}} options  measures: field, title and kind of the columns of its table */
+     *   hover?: [string, string, string, string], fixed?: boolean, rows?: boolean}} options  measures: field, title and kind of the columns of its table */
     constructor(options) {
       this.options = options;
       /** @type {Row} */
@@ -137,8 +156,8 @@
     embed() {
       if (!this.place.isConnected) return requestAnimationFrame(() => this.place.isConnected && this.embed());
       const [width, height] = this.size();
-      if (!this.options.fixed) this.place.style.height = width < NARROW ? "auto" : `${height}px`;
-      const spec = dressed(this.options.spec, rackline.look(), width, height);
+      if (!this.options.fixed) this.place.style.height = width < NARROW || this.options.rows ? "auto" : `${height}px`;
+      const spec = dressed(this.options.spec, rackline.look(), width, height, this.options.rows);
       const compiled = vegaLite.compile(spec, { logger: quiet }).spec;
       if (this.view) this.view.finalize();
       this.canvas.replaceChildren();
@@ -276,7 +295,7 @@
     async image(kind) {
       if (!this.view) return;
       const [width, height] = this.size();
-      const spec = { ...dressed(this.options.spec, rackline.look(), width, height), title: this.titled(), background: rackline.data.get("site").themes[rackline.look()].background };
+      const spec = { ...dressed(this.options.spec, rackline.look(), width, height, this.options.rows), title: this.titled(), background: rackline.data.get("site").themes[rackline.look()].background };
       const view = new vega.View(vega.parse(vegaLite.compile(spec, { logger: quiet }).spec, undefined, { ast: true }), { renderer: "none", expr: vega.expressionInterpreter, logger: quiet });
       this.push(view);
       link(`${this.options.name}.${kind}`, await view.toImageURL(kind, 2));
