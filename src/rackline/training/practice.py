@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from rackline.catalog.base import Positive, Record, Text
 from rackline.training.system import TrainingSystem
 
 FILE = Path(__file__).with_name("practice.toml")
-
-
-class PracticeRecord(Record):
-    """The file of numbers, written by `bench/train_practice.py`."""
-
-    slowdown: Positive
-    low: Positive
-    high: Positive
-    num_runs: int
-    since: Text
-    until: Text
-    generations: tuple[Text, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +23,10 @@ class Practice:
 
     Args:
         slowdown: step of a published run over that tuned step, median; failures are counted apart [1].
-        low, high: ends of the interval in which 80 % of these runs lay [1].
+        low, high: ends of the interval in which 90 % of these runs lay [1].
         num_runs: runs that it was measured on [count].
         since, until: months in which the first and the last of them were published.
+        generations: of chips that they ran on.
         is_measured: whether some of them ran on chips of the generation asked for.
     """
 
@@ -50,29 +38,38 @@ class Practice:
     num_runs: int
     since: str
     until: str
+    generations: tuple[str, ...]
     is_measured: bool = True
+
+    @property
+    def words(self) -> str:
+        """Which runs, in a few words."""
+        beside = "" if self.is_measured else ", none on chips of this generation"
+        return f"pre-training runs published {self.since} to {self.until}{beside}"
 
 
 @cache
-def _record() -> PracticeRecord:
-    return PracticeRecord.model_validate(tomllib.loads(FILE.read_text("utf-8")))
+def published_practice() -> Practice:
+    """The numbers that `bench/train_practice.py` measured on the table of published runs."""
+    found: dict[str, Any] = tomllib.loads(FILE.read_text("utf-8"))
+    found["generations"] = tuple(found["generations"])
+    return Practice(**found)
 
 
 def practice_of(system: TrainingSystem) -> Practice | None:
-    """How runs of this kind went; None for ideal kernels, fine-tuning, and chips no public run is comparable with.
+    """How runs of this kind went; None where tuned steps stand: ideal kernels, fine-tuning, TPUs, stacks of one team.
 
-    Of TPUs only step rates and layouts of pre-training runs are public beside hours that include other work.
+    Of TPUs step rates and layouts are public beside hours that include other work; the stack of one team (Llama 3,
+    DeepSeek-V3) describes its run already.
     """
     generation = system.cluster.chip.generation.split("-")[0]
-    if system.calibration.is_unit or system.lora_rank or system.packed_len or generation == "tpu":
+    if (
+        system.calibration.is_unit
+        or system.stack.as_run
+        or system.lora_rank
+        or system.packed_len
+        or generation == "tpu"
+    ):
         return None
-    one = _record()
-    return Practice(
-        slowdown=one.slowdown,
-        low=one.low,
-        high=one.high,
-        num_runs=one.num_runs,
-        since=one.since,
-        until=one.until,
-        is_measured=generation in one.generations,
-    )
+    found = published_practice()
+    return replace(found, is_measured=generation in found.generations)
