@@ -6,39 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 
 from rackline.errors import InputError, nearest_name
-from rackline.ledger import (
-    cards,
-    conflicts,
-    golden,
-    segment_1,
-    segment_1_trains,
-    segment_2,
-    segment_3,
-    segment_4,
-    segment_5,
-    segment_6,
-    segment_6_tiers,
-    segment_7,
-    summaries,
-)
+from rackline.ledger import batches, ciphers, conflicts, golden, prices, racks, summaries, training, trains
 from rackline.ledger.said import SEGMENTS, Claim, claims
 from rackline.ledger.work import Finding, Work, World, without_number
 
-_CHAPTERS = (
-    segment_1,
-    segment_1_trains,
-    segment_2,
-    segment_3,
-    segment_4,
-    segment_5,
-    segment_6,
-    segment_6_tiers,
-    segment_7,
-    conflicts,
-    golden,
-    summaries,
-    cards,
-)
+_CHAPTERS = (batches, trains, racks, training, prices, ciphers, conflicts, golden, summaries)
 EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
     name.upper(): one
     for chapter in _CHAPTERS
