@@ -49,11 +49,30 @@ def test_parts_of_a_step_add_up(capsys: pytest.CaptureFixture[str]) -> None:
     whole = micro_batches * parts["stage_s"] + sum(
         parts[f"{name}_s"] for name in ("bubble", "data", "optimizer", "fixed")
     )
-    assert best["step_s"] == pytest.approx(whole)
+    assert best["tuned_s"] == pytest.approx(whole)
     memory = best["memory"]
     assert memory["total_bytes"] == pytest.approx(
         sum(v for k, v in memory.items() if k.endswith("_bytes") and k != "total_bytes")
     )
+
+
+def test_a_run_goes_at_the_pace_of_published_ones_and_the_tuned_one_is_an_option_away(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fixed = ["--layout", "tp=4,pp=4,virtual_pp=5,cp=2,micro_batch=1,zero=1", "--tokens", "1T"]
+    found, tuned = answer(capsys, *TRAIN, *fixed), answer(capsys, *TRAIN, *fixed, "--pace", "tuned")
+    practice, one, other = found["practice"], found["best"], tuned["best"]
+    assert tuned["practice"] is None
+    assert one["tuned_s"] == other["step_s"]
+    for name in ("step_s", "days", "usd"):
+        assert one[name] == pytest.approx(practice["slowdown"] * other[name])
+    assert one["mfu"] == pytest.approx(other["mfu"] / practice["slowdown"])
+    assert one["chip_w"] <= other["chip_w"]  # what is lost draws idle power
+    for none in (["--stack", "unit"], ["--stack", "llama-3"], ["--lora", "16"]):
+        assert answer(capsys, *TRAIN, *none)["practice"] is None
+    screen = call(capsys, *TRAIN, *fixed)
+    assert "published runs over tuned ones" in screen
+    assert "--pace tuned" in screen
 
 
 def test_report_shows_layout_time_memory_pipeline_and_levels(
@@ -106,7 +125,7 @@ def test_skewed_experts_are_slower_and_a_capacity_factor_bounds_it(capsys: pytes
 def test_adapters_train_a_fraction_of_the_states_in_two_thirds_of_the_work(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    fixed = ["--layout", "tp=4,pp=4,virtual_pp=5,cp=2,micro_batch=1,zero=1", "--recompute", "none"]
+    fixed = ["--layout", "tp=4,pp=4,virtual_pp=5,cp=2,micro_batch=1,zero=1", "--recompute", "none", "--pace", "tuned"]
     whole, adapters = (answer(capsys, *TRAIN, *fixed, *more)["best"] for more in ([], ["--lora", "16"]))
     assert 0.75 < adapters["step_s"] / whole["step_s"] < 0.9  # 0.89 was measured on a Llama of 3B (torchtune, A100)
     few = answer(capsys, *TRAIN, *fixed, "--lora", "16", "--lora-targets", "qkv")["best"]

@@ -104,7 +104,7 @@ def test_hours_that_are_not_sold_draw_idle_power() -> None:
 
 
 def test_training_draws_its_limit_and_a_cap_saves_energy() -> None:
-    asked = {"on": "dgx-h100", "chips": 8, "global_batch": "512k", "tokens": "1B", "layout": "tp=1"}
+    asked = {"on": "dgx-h100", "chips": 8, "global_batch": "512k", "tokens": "1B", "layout": "tp=1", "pace": "tuned"}
     free, low = (rl.train("llama-3.1-8b", **asked, power_cap=cap).to_dict()["best"] for cap in (None, "400W"))
     assert (free["chip_w"], low["chip_w"]) == (700.0, 400.0)
     assert low["step_s"] > 1.2 * free["step_s"]

@@ -36,11 +36,12 @@ with late:
     from rackline.report import train_report
     from rackline.search import train as search_train
     from rackline.search import train_space
-    from rackline.training import runs, schedules
+    from rackline.training import practice, runs, schedules
     from rackline.training import system as training_system
 
 
 LoraTargets = Literal["all", "attention", "qkv"]
+Pace = Literal["published", "tuned"]
 
 
 @question
@@ -135,6 +136,13 @@ class TrainQuestion(OnCluster):
         minimum=1.0,
         maximum=MOST_TOKENS,
     )
+    pace: Pace = option(
+        "text",
+        "pace of steps: published, as pre-training runs with public hours went, or tuned, as the benchmarks of "
+        "frameworks go; fine-tuning, TPUs and ideal kernels are tuned",
+        default="published",
+        choices=get_args(Pace),
+    )
     power_cap: MaybeNumber = shared(POWER_CAP, default=None)
     pue: Number = shared(PUE, default="1")
     price: MaybeNumber = shared(PRICE, default=None)
@@ -165,23 +173,37 @@ def _timeline(plan: search_train.TrainPlan) -> schedules.Timeline | None:
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
-    one = next(iter(_measured(answer)), None)
-    band, of = (None, "") if one is None else ((one.low, one.high), f"{one.group}, {one.num_cases} cases")
+    held = [train_report.Held(one.low, one.high, one.group, one.num_cases) for one in _measured(answer)]
     yield train_report.train_report(
-        answer.result, band=band, band_of=of, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(answer.result)
+        answer.result, bands=held, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(answer.result)
     )
 
 
 def _measured(answer: Answered) -> Sequence[bands.Interval]:
-    """What measured runs of this kind deviate by."""
+    """What measured runs of this kind deviate by: published runs at their pace, then the steps of benchmarks."""
     plan, system = answer.result, answer.result.system
     if not plan.best:
         return ()
-    return bands.of_training(
+    runs, tuned_s = plan.practice, plan.best[0].tuned_s
+    as_run = (
+        ()
+        if runs is None
+        else (
+            bands.Interval(
+                metric="step_s",
+                predicted=plan.best[0].step_s,
+                low=tuned_s * runs.low,
+                high=tuned_s * runs.high,
+                group=runs.words,
+                num_cases=runs.num_runs,
+            ),
+        )
+    )
+    return *as_run, *bands.of_training(
         system.model,
         system.cluster.chip.name,
         system.stack.name,
-        plan.best[0].step_s,
+        plan.best[0].tuned_s,
         tuning=system.lora_rank > 0 or answer.question.packed is not None,
     )
 
@@ -238,10 +260,11 @@ _TRACE = SideFile(
     figures={
         "step": lambda answer: train_report.step_figure(answer.result),
         "pipeline": lambda answer: train_report.pipeline_of_plan(answer.result),
+        "mfu": lambda answer: train_report.mfu_figure(answer.result),
         "memory": lambda answer: train_report.train_memory_figure(answer.result),
     },
     files={"trace": _TRACE},
-    interval=lambda answer: bands.interval_line(_measured(answer), "runs"),
+    interval=lambda answer: bands.interval_line(_measured(answer)[:1], "runs"),
     entry=Entry(
         group="Decide",
         place=4,
@@ -315,6 +338,7 @@ def train(question: TrainQuestion, watch: Watch) -> search_train.TrainPlan:
             tokens=question.tokens,
             pue=question.pue,
             asked_batch_tokens=asked,
+            practice=practice.practice_of(system) if question.pace == "published" else None,
             fixed=runs.parse_train_layout(question.layout) if question.layout else {},
             schedules=question.schedule,
             recompute=question.recompute,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -108,11 +108,19 @@ def schedule_trace(timeline: Timeline, title: str) -> dict[str, Any]:
 LEAST_SHARE = 0.003
 
 
+class Held(NamedTuple):
+    """An interval that held 90 % of some measured steps [s], which they were, and how many."""
+
+    low: float
+    high: float
+    group: str
+    num_cases: int
+
+
 def train_report(
     plan: TrainPlan,
     *,
-    band: tuple[float, float] | None = None,
-    band_of: str = "",
+    bands: Sequence[Held] = (),
     width: int,
     elapsed_s: float,
     timeline: Timeline | None = None,
@@ -120,13 +128,12 @@ def train_report(
     """Everything that `rackline train` prints.
 
     Args:
-        band: ends of the interval that held 90 % of measured steps [s]; None where none were measured.
-        band_of: which steps these were.
+        bands: intervals that held 90 % of measured steps [s], at the pace of the plan first; none where none were.
         width: columns of the terminal.
         elapsed_s: wall time of the search [s].
         timeline: of the best run's pipeline, None without one.
     """
-    parts: list[RenderableType] = [_headline(plan, band, band_of)]
+    parts: list[RenderableType] = [_headline(plan, bands)]
     if plan.best:
         best = plan.best[0]
         parts += [_time(plan, best), _memory(plan, best)]
@@ -155,7 +162,7 @@ def _request(plan: TrainPlan) -> str:
     return text
 
 
-def _headline(plan: TrainPlan, band: tuple[float, float] | None, band_of: str) -> Box:
+def _headline(plan: TrainPlan, bands: Sequence[Held]) -> Box:
     body = Text()
     if not plan.best:
         body.append("Nothing fits. ", style="bold red")
@@ -163,21 +170,28 @@ def _headline(plan: TrainPlan, band: tuple[float, float] | None, band_of: str) -
         return Box(body, _title(plan), _request(plan), "red")
     best = plan.best[0]
     job, asked = plan.system, plan.asked_batch_tokens
+    band = bands[0] if bands else None
+    low, high = (band.low / best.step_s, band.high / best.step_s) if band else (1.0, 1.0)
     if best.days is not None:
         body.append(f"{written(best.days)} days", style="bold green")
+        if band is not None:
+            body.append(f" ({written(low * best.days)} to {written(high * best.days)})")
         if best.usd is not None:
             body.append(f" · {format_usd(best.usd)}", style="bold green")
+            if band is not None:
+                body.append(f" ({format_usd(low * best.usd)} to {format_usd(high * best.usd)})")
         if best.kwh is not None:
             body.append(f" · {format_count(best.kwh)} kWh")
         body.append(f" · goodput {percent(plan.reliability.goodput)}\n")
     body.append(f"{format_seconds(best.step_s)} a step", style="bold green")
     if band is not None:
-        low, high = band
-        body.append(f" · {format_seconds(low)} to {format_seconds(high)} ")
-        body.append_text(band_bar(low, best.step_s, high, width=_BAND))
-        body.append(f" 90 % of measured runs ({band_of})", style="dim")
+        body.append(f" · {format_seconds(band.low)} to {format_seconds(band.high)} ")
+        body.append_text(band_bar(band.low, best.step_s, band.high, width=_BAND))
+        body.append(f" 90 % of measured runs ({band.group}, {band.num_cases} cases)", style="dim")
     body.append(f"\nMFU {percent(best.mfu)} (causal {percent(best.mfu_causal)}) · HFU {percent(best.hfu)}")
     body.append(f" · {best.tokens_per_s_per_chip:,.0f} tokens/s per chip · {best.binds} takes most")
+    if plan.practice is not None:
+        body.append_text(_tuned(plan, best, bands[1:]))
     if best.power is not None:
         how = "" if best.power.basis == "kernels" else f" ({best.power.basis})"
         body.append(
@@ -189,6 +203,23 @@ def _headline(plan: TrainPlan, band: tuple[float, float] | None, band_of: str) -
         body.append(f"\nbatch moved from {asked / job.seq_len:,.6g} to {job.global_batch_sequences:,} sequences, ")
         body.append("which replicas can share")
     return Box(body, _title(plan), _request(plan), "green")
+
+
+def _tuned(plan: TrainPlan, best: TrainCandidate, bands: Sequence[Held]) -> Text:
+    """The same run at the pace of tuned steps, which `--pace tuned` puts first."""
+    share_of = best.tuned_s / best.step_s
+    text = Text(f"\ntuned as benchmarks of frameworks are: {format_seconds(best.tuned_s)} a step, ")
+    text.append(f"MFU {percent(best.mfu / share_of)}")
+    if best.days is not None:
+        text.append(f", {written(share_of * best.days)} days")
+    if best.usd is not None:
+        text.append(f", {format_usd(share_of * best.usd)}")
+    text.append(" (--pace tuned)", style="dim")
+    if bands:
+        one = bands[0]
+        text.append(f" · {format_seconds(one.low)} to {format_seconds(one.high)} a step in 90 % of ", style="dim")
+        text.append(f"{one.num_cases} benchmarks", style="dim")
+    return text
 
 
 def layout_text(one: TrainCandidate) -> str:
@@ -224,7 +255,7 @@ def shown_note(plan: TrainPlan, one: TrainCandidate, timeline: Timeline) -> str:
 
 def _time(plan: TrainPlan, best: TrainCandidate) -> Sheet[Any]:
     count = plan.system.global_batch_sequences / (best.layout.dp * best.layout.micro_batch)
-    parts = sorted(shares(best.step, count).items(), key=lambda item: -item[1])
+    parts = sorted(_shares(plan, best).items(), key=lambda item: -item[1])
     rows = [(name, value, share(value, best.step_s), "blue") for name, value in parts]
     title = f"where the {format_seconds(best.step_s)} of a step go ({count:,.0f} micro-batches per replica)"
     return bars_sheet("step", [row for row in rows if row[2] >= LEAST_SHARE], title=title, unit="s")
@@ -302,6 +333,7 @@ ROW_HEIGHT = 20
 MOST_SLOTS = 3000
 _MOST_PARTS = 7
 _OTHER = "other"
+PRACTICE = "published runs over tuned ones"
 
 
 def pipeline_figure(timeline: Timeline, *, title: str, bubble_fraction: float | None = None, note: str = "") -> Figure:
@@ -398,6 +430,58 @@ def step_figure(plan: TrainPlan) -> Figure:
     )
 
 
+def mfu_figure(plan: TrainPlan) -> Figure:
+    """Where the MFU that is missing went: from the peak down to what the best run reaches, a bar a loss.
+
+    Products and attention are split into the time that their causal FLOP take at the peak, which is the MFU, and what
+    they take beyond it.
+    """
+    title = f"{_name(plan)}: where the missing MFU went"
+    if not plan.best:
+        return nothing_figure(title, plan.reason)
+    best = plan.best[0]
+    parts = {name: seconds / best.step_s for name, seconds in _shares(plan, best).items()}
+    computed = parts.pop("products", 0.0) + parts.pop("attention", 0.0)
+    lost = {"products and attention below the peak": computed - best.mfu_causal, **parts}
+    order = sorted((name for name in lost if lost[name] >= LEAST_SHARE), key=lambda name: -lost[name])
+    smaller = 1.0 - best.mfu_causal - sum(lost[name] for name in order)
+    steps = [*((name, lost[name]) for name in order), *([("smaller parts", smaller)] if smaller > 1e-4 else [])]
+    rows: list[Row] = [{"part": "peak", "from": 0.0, "to": 1.0, "share": 1.0}]
+    left = 1.0
+    for name, size in steps:
+        rows.append({"part": name, "from": left - size, "to": left, "share": size})
+        left -= size
+    rows.append({"part": "MFU (causal)", "from": 0.0, "to": left, "share": left})
+    low = Measure(field="from", title="share of the peak", kind="share")
+    x = linear_axis(low, [0.0, 1.0], margin=0.0)
+    names = [row["part"] for row in rows]
+    y: Layer = {"field": "part", "type": "nominal", "sort": names, "title": None, "scale": {"paddingInner": 0.25}}
+    y["axis"] = {"labelLimit": 260, "ticks": False, "domain": False}
+    place: Layer = {"x": x, "x2": {"field": "to"}, "y": y}
+    shown = [Measure(field="part", title="part"), Measure(field="share", title="share of the peak", kind="share")]
+    ends = [{**row, "text": percent(row["share"])} for row in rows]
+    words = ", ".join(f"{name} {percent(size)}" for name, size in steps[:4])
+    return Figure(
+        title=title,
+        subtitle=f"{layout_text(best)}; stack {plan.system.stack.name}",
+        description=f"Of the peak {percent(left)} are reached (causal FLOP); lost: {words}.",
+        spec={
+            "data": {"values": rows[1:-1]},
+            "layer": [
+                hovered({"type": "bar"}, place, shown),
+                hovered({"type": "bar", "style": "muted"}, place, shown, data={"values": [rows[0], rows[-1]]}),
+                {
+                    "data": {"values": ends},
+                    "mark": {"type": "text", "align": "left", "dx": 4},
+                    "encoding": {"x": {**x, "field": "to"}, "y": y, "text": {"field": "text"}},
+                },
+            ],
+        },
+        width=620,
+        height=26 * len(rows),
+    )
+
+
 def train_memory_figure(plan: TrainPlan) -> Figure:
     """Memory of the fullest chip by kind, one bar for each of the fastest layouts."""
     has = plan.system.cluster.chip.hbm_bytes
@@ -453,7 +537,10 @@ def pipeline_of_plan(plan: TrainPlan) -> Figure:
 
 
 def _shares(plan: TrainPlan, one: TrainCandidate) -> dict[str, float]:
-    return shares(one.step, plan.system.global_batch_sequences / (one.layout.dp * one.layout.micro_batch))
+    """Where the time of a step goes, with what published runs take over a tuned step [s]."""
+    found = shares(one.step, plan.system.global_batch_sequences / (one.layout.dp * one.layout.micro_batch))
+    slower = one.step_s - one.tuned_s
+    return {**found, PRACTICE: slower} if slower > 0.0 else found
 
 
 def _name(plan: TrainPlan) -> str:

@@ -16,6 +16,7 @@ from rackline.search.train_space import Evaluated, evaluate_runs, timed_steps, t
 from rackline.serving.fleet import Power, power_of
 from rackline.training.flop import hardware_share, mfu, model_flop, training_w
 from rackline.training.memory import CHEAPEST_FIRST, train_memory
+from rackline.training.practice import Practice
 from rackline.training.reliability import Reliability, reliability
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout
 from rackline.training.schedules import Durations, Timeline, schedule
@@ -55,7 +56,9 @@ class TrainCandidate:
     """One run with everything that is known of it.
 
     Args:
-        step: parts of a step [s], see `rackline.training.step.StepTime`.
+        step_s: of a step at the pace of the plan [s].
+        tuned_s: of the step without what practice adds [s].
+        step: parts of the tuned step [s], see `rackline.training.step.StepTime`.
         memory: bytes of the fullest chip, by kind.
         mfu, hfu: model and hardware FLOP over the peak of the products' data type, with the whole attention square.
         mfu_causal: the same as `mfu` with the half of the square that a causal mask leaves, see
@@ -70,6 +73,7 @@ class TrainCandidate:
         "layout",
         "num_chips=layout.num_chips",
         "step_s",
+        "tuned_s",
         "breakdown=step",
         "memory",
         "mfu",
@@ -89,6 +93,7 @@ class TrainCandidate:
 
     layout: TrainLayout
     step_s: float
+    tuned_s: float
     step: Mapping[str, Any]
     memory: Mapping[str, float]
     mfu: float
@@ -126,6 +131,7 @@ class TrainPlan:
         best: fastest first.
         reason: why nothing fits; empty when something does.
         nearest: the run that lacks least memory, when nothing fits.
+        practice: what published runs took over tuned steps, where times are at their pace; None where they are tuned.
     """
 
     json_keys: ClassVar = (
@@ -147,6 +153,7 @@ class TrainPlan:
         "reliability",
         "reason",
         "nearest",
+        "practice",
     )
 
     system: TrainingSystem
@@ -159,6 +166,7 @@ class TrainPlan:
     nearest: TrainLayout | None = None
     asked_batch_tokens: float | None = None
     schedules: tuple[str, ...] = ()
+    practice: Practice | None = None
 
     @property
     def others(self) -> tuple[TrainCandidate, ...]:
@@ -175,6 +183,7 @@ def train_plan(
     schedules: Sequence[str] = (),
     recompute: Sequence[str] = (),
     asked_batch_tokens: float | None = None,
+    practice: Practice | None = None,
     most: int = 5,
 ) -> TrainPlan:
     """Search the fastest runs.
@@ -186,6 +195,7 @@ def train_plan(
         schedules: which to look at; those of the stack by default.
         recompute: which to look at; all but reversible by default, which is another model.
         asked_batch_tokens: of a step as asked for, to say where the system's batch differs [tokens].
+        practice: what published runs take over tuned steps; None for tuned steps.
         most: how many of the best to explain [count].
 
     Raises:
@@ -209,7 +219,7 @@ def train_plan(
     order = order[np.isfinite(found.step_s[order])]
     best, reason, nearest = (), "", None
     if order.size:
-        best = candidates(system, runs.take(_unlike(found, order, most)), tokens, reliable, pue)
+        best = candidates(system, runs.take(_unlike(found, order, most)), tokens, reliable, pue, practice)
     else:
         least = int(np.argmin(found.total_bytes))
         nearest, has = runs.layout(least), system.cluster.chip.hbm_bytes
@@ -226,6 +236,7 @@ def train_plan(
         nearest=nearest,
         asked_batch_tokens=asked_batch_tokens,
         schedules=schedules,
+        practice=practice,
     )
 
 
@@ -245,7 +256,12 @@ def _unlike(found: Evaluated, order: np.ndarray[Any, Any], most: int) -> np.ndar
 
 
 def candidates(
-    system: TrainingSystem, runs: Runs, tokens: float | None, reliable: Reliability, pue: float = 1.0
+    system: TrainingSystem,
+    runs: Runs,
+    tokens: float | None,
+    reliable: Reliability,
+    pue: float = 1.0,
+    practice: Practice | None = None,
 ) -> tuple[TrainCandidate, ...]:
     """Explain some runs.
 
@@ -253,22 +269,24 @@ def candidates(
         tokens: of the whole run [tokens].
         reliable: what failures cost.
         pue: power of the site over that of the machines; power by the nameplate has it already [1].
+        practice: at whose pace steps go; that of tuned steps without.
     """
+    slowdown = practice.slowdown if practice else 1.0
     batch = MicroBatch(system=system, runs=runs)
     step, memory = timed_steps(system, runs), train_memory(batch)
-    watts = training_w(batch, step)
+    watts = training_w(batch, step, slowdown)
     model, sequences, seq_len = system.model, float(system.global_batch_sequences), system.seq_len
     peak = system.cluster.chip.flop_per_s(system.precision.compute)
     frozen, packed = system.lora_rank > 0, system.packed_len
     whole, causal = (
-        as_array(mfu(flop, step.step, as_array(runs.num_chips), peak))
+        as_array(mfu(flop, slowdown * step.step, as_array(runs.num_chips), peak))
         for half in (False, True)
         for flop in [model_flop(model, seq_len, sequences, causal=half, frozen=frozen, packed_len=packed)]
     )
     executed = whole * hardware_share(model, runs, seq_len)
     found: list[TrainCandidate] = []
     for index in range(len(runs)):
-        step_s, parts = float(step.step[index]), step.at(index)
+        step_s, parts = slowdown * float(step.step[index]), step.at(index)
         days = usd = kwh = None
         power = power_of(system.cluster, float(watts[index]))
         if tokens is not None:
@@ -282,6 +300,7 @@ def candidates(
             TrainCandidate(
                 layout=runs.layout(index),
                 step_s=step_s,
+                tuned_s=float(step.step[index]),
                 step=parts,
                 memory=memory.at(index),
                 mfu=float(whole[index]),

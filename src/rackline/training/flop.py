@@ -102,8 +102,11 @@ def hardware_share(model: Model, runs: Runs, seq_len: float) -> Array:
     return 1.0 + by_name(runs.recompute, RECOMPUTE, extra | {"full": again, "reversible": again}) / (3.0 * forward)
 
 
-def training_w(batch: MicroBatch, step: StepTime) -> Array:
+def training_w(batch: MicroBatch, step: StepTime, slowdown: float = 1.0) -> Array:
     """Mean power of a chip over a step, one value per run; not a number where nothing is known of it [W].
+
+    Args:
+        slowdown: of the step over this one, the rest of which draws idle power [1].
 
     Equation:
         idle + micro-batches / pp · joules of a micro-batch · (1 + recompute / (forward + input + weight)) / step
@@ -119,4 +122,4 @@ def training_w(batch: MicroBatch, step: StepTime) -> Array:
     features = {name: as_array(value)[:, None] for name, value in batch.features().items()}
     joules = row_table(batch, work_of(batch)).joule_table().seconds(features)[:, 0]
     again = 1.0 + step.recompute / np.maximum(step.forward + step.input + step.weight, 1e-12)
-    return drawn_w(chip, joules * again * batch.per_step / as_array(batch.runs.pp), step.step)
+    return drawn_w(chip, joules * again * batch.per_step / as_array(batch.runs.pp), slowdown * step.step)

@@ -1,0 +1,155 @@
+"""Published pre-training runs asked as a newcomer would ask: chip-hours predicted from model, chips, tokens, batch."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rackline import arch
+from rackline.hardware import cluster
+from rackline.search.train import train_plan
+from rackline.search.train_space import whole_batch
+from rackline.training.system import TrainingSystem
+from rackline.validation.resolve import architecture_record
+
+FILE = Path(__file__).with_name("whole_runs.csv")
+SPLIT = "2025"
+"""Runs published before measure the practice, later ones score it."""
+HELD = 0.9
+"""Share of the runs that the interval of the practice holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeRun:
+    """A published run and the tuned steps predicted for it.
+
+    Args:
+        name: of the run.
+        published: month, such as "2024-07".
+        kind: "billed" and "days" are chip-hours of the whole run, failures included; "step" are hours of its steps.
+        chip_hours: as published, or chips × days, or of the published rate [h].
+        tuned_hours: chip-hours of its tokens in tuned steps without failures [h].
+        goodput: predicted share of the time that failures and checkpoints leave; 1 where hours are of steps [1].
+        generation: of its chips.
+        url: where the hours stand.
+    """
+
+    name: str
+    published: str
+    kind: str
+    chip_hours: float
+    tuned_hours: float
+    goodput: float
+    generation: str
+    url: str
+
+    @property
+    def slowdown(self) -> float:
+        """Its steps over the tuned ones, failures taken out [1]."""
+        return self.chip_hours * self.goodput / self.tuned_hours
+
+    def predicted_hours(self, slowdown: float) -> float:
+        """Chip-hours with steps that take this much longer than tuned ones [h]."""
+        return self.tuned_hours * slowdown / self.goodput
+
+
+def whole_runs(path: Path = FILE) -> tuple[WholeRun, ...]:
+    """Every run of the table, predicted."""
+    with path.open(encoding="utf-8") as file:
+        return tuple(_predicted(row) for row in csv.DictReader(file))
+
+
+def _predicted(row: dict[str, str]) -> WholeRun:
+    machines, seq_len, tokens = cluster(row["on"]).with_num_chips(int(row["chips"])), int(row["seq"]), row["tokens"]
+    system = TrainingSystem.of(
+        _model(row),
+        machines,
+        stack=row["stack"],
+        precision=row["precision"],
+        global_batch_sequences=whole_batch(float(row["global_batch"]), seq_len, machines.num_chips),
+        seq_len=seq_len,
+    )
+    plan = train_plan(system, tokens=float(tokens), recompute=[row["recompute"]] if row["recompute"] else ())
+    steps = float(tokens) / system.global_batch_tokens
+    return WholeRun(
+        name=row["run"],
+        published=row["published"],
+        kind=row["kind"],
+        chip_hours=float(row["chip_hours"]),
+        tuned_hours=steps * plan.best[0].step_s * machines.num_chips / 3600.0,
+        goodput=1.0 if row["kind"] == "step" else plan.reliability.goodput,
+        generation=machines.chip.generation.split("-")[0],
+        url=row["url"],
+    )
+
+
+def _model(row: dict[str, str]) -> arch.AnyModel:
+    """A model by name, or by layers/width/heads/KV heads/width of a block/vocabulary/activation[/tied]."""
+    if "/" not in row["model"]:
+        return arch.model(row["model"], offline=True)
+    *counts, ffn = row["model"].removesuffix("/tied").split("/")
+    keys = ("num_layers", "d_model", "num_q_heads", "num_kv_heads", "d_ff", "vocab_size")
+    given = dict(zip(keys, map(int, counts), strict=True))
+    tied = row["model"].endswith("/tied")
+    made = {**given, "attention": "gqa", "ffn": ffn, "tied_embeddings": tied}
+    return arch.build_model(architecture_record(made, row["run"], FILE.name))
+
+
+def split(runs: Iterable[WholeRun]) -> tuple[list[WholeRun], list[WholeRun]]:
+    """Runs that measure the practice, and later ones that score it."""
+    runs = list(runs)
+    return [one for one in runs if one.published < SPLIT], [one for one in runs if one.published >= SPLIT]
+
+
+def measured_practice(runs: Sequence[WholeRun]) -> dict[str, object]:
+    """The numbers of `rackline.training.practice`: median and ends of the interval over these runs."""
+    ratios = [one.slowdown for one in runs]
+    low, middle, high = np.quantile(ratios, [(1.0 - HELD) / 2.0, 0.5, (1.0 + HELD) / 2.0])
+    months = sorted(one.published for one in runs)
+    return {
+        "slowdown": round(float(middle), 3),
+        "low": round(float(low), 3),
+        "high": round(float(high), 3),
+        "num_runs": len(runs),
+        "since": months[0],
+        "until": months[-1],
+        "generations": sorted({one.generation for one in runs}),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeRunScore:
+    """Errors of predicted chip-hours.
+
+    Args:
+        num_runs: [count].
+        median, p90, bias: of |predicted / published - 1|, and its signed median [1].
+        within: share within 35 % [1].
+        held: share inside the interval [1].
+    """
+
+    num_runs: int
+    median: float
+    p90: float
+    bias: float
+    within: float
+    held: float
+
+
+def whole_run_score(runs: Sequence[WholeRun], slowdown: float, low: float, high: float) -> WholeRunScore:
+    """Errors of runs with a slowdown and its interval [1]."""
+    errors = np.array([one.predicted_hours(slowdown) / one.chip_hours - 1.0 for one in runs])
+    inside = np.array([low <= one.slowdown <= high for one in runs])
+    size = np.abs(errors)
+    return WholeRunScore(
+        num_runs=len(runs),
+        median=float(np.median(size)),
+        p90=float(np.quantile(size, 0.9)),
+        bias=float(np.median(errors)),
+        within=float(np.mean(size <= 0.35)),
+        held=float(np.mean(inside)),
+    )
