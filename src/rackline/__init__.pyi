@@ -10,6 +10,7 @@ from rackline.api.catalogue import clusters as clusters
 from rackline.api.catalogue import memory as memory
 from rackline.api.catalogue import new as new
 from rackline.api.compare import compare as compare
+from rackline.api.diagnose import diagnose as diagnose
 from rackline.api.encode import encode as encode
 from rackline.api.explain import explain as explain
 from rackline.api.fit import fit as fit

@@ -88,7 +88,7 @@ def run_experiment(name: str, setup: Setup) -> Experiment:
     return replace(found, seconds=time.perf_counter() - began, seed=setup.seed, quick=setup.quick, device=setup.device)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Stored:
     """A file of experiments."""
 

@@ -75,7 +75,7 @@ class Large:
         low, high: 90 % of measured servers of the kind lay between them; None where it is certain or nothing is known.
         limit: that was asked; None without.
         at_least: whether the limit is a floor.
-        note: what else is known, such as the share of servers that keep the limit.
+        note: what else is known, such as the share of servers that meet the limit.
     """
 
     name: str

@@ -20,6 +20,7 @@ from rackline.report.figure import Figure
 from rackline.report.wording import Prose, percent, written
 from rackline.serving.stack import Stack
 from rackline.units import format_count, format_seconds
+from rackline.validation.diagnosis import Diagnosis
 from rackline.validation.observed import ObservedRun
 from rackline.validation.observed_fit import DETERMINED, Estimate, ObservedFit
 
@@ -31,6 +32,7 @@ _WORDS = {
     "unfinished": "were in flight at the end", "not_sent": "were not sent",
 }  # fmt: skip
 _MOST_POINTS = 3000
+_LEAST_PROBABILITY = 0.01
 
 
 class ObservedSpread(TypedDict):
@@ -288,3 +290,36 @@ def _stack(stack: Stack, name: str, source: dict[str, Any]) -> dict[str, Any]:
         **{key: value for key, value in values.items() if value is not None},
         "sources": [source],
     }
+
+
+_PROBABILITY = Measure(field="probability", title="probability", kind="share")
+
+
+def causes_figure(runs: Sequence[Diagnosis]) -> Figure:
+    """How likely each cause made a run slow, the runs by colour; causes that no run makes likely are left out."""
+    kept = {one.cause.key for found in runs for one in found.suspects if one.probability >= _LEAST_PROBABILITY}
+    rows: list[Row] = [
+        {"run": found.run_id, "cause": one.cause.key, "title": one.cause.title, "probability": one.probability}
+        for found in runs
+        for one in found.suspects
+        if one.cause.key in kept
+    ] + [
+        {"run": found.run_id, "cause": "nothing", "title": "nothing wrong", "probability": found.nothing}
+        for found in runs
+    ]
+    x = linear_axis(_PROBABILITY, [0.0, 1.0], zero=True)
+    y: Layer = {"field": "cause", "type": "nominal", "sort": None, "title": None, "axis": {"ticks": False}}
+    names = [found.run_id for found in runs]
+    shown = [Measure(field="run", title="run"), Measure(field="title", title="cause"), _PROBABILITY]
+    encoding: Layer = {"x": x, "y": y, "color": colour(names, "run")}
+    if len(names) > 1:
+        encoding |= {"yOffset": {"field": "run", "type": "nominal", "sort": names}}
+    words = "; ".join(f"{row['run']}: {row['cause']} {percent(row['probability'])}" for row in rows)
+    return Figure(
+        title="Why the server is slow",
+        subtitle="probability of each cause, alone or with another",
+        description=f"Probability of each cause. {words}.",
+        spec={"data": {"values": rows}, "layer": [hovered({"type": "bar"}, encoding, shown)]},
+        width=420,
+        height=(len(kept) + 1) * max(22, 12 * len(names)),
+    )
