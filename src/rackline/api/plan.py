@@ -139,7 +139,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
 def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
     """Which prefixes the best keeps, where prompts repeat."""
     if found.prefixes is not None:
-        from rackline.report.kept_report import kept_report
+        from rackline.report.prefix_report import kept_report
 
         yield kept_report(found.prefixes, found.plan.demand.limits, full=full)
 
@@ -197,7 +197,7 @@ def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
         yield fleet_report(found.fleet)
     if found.launch:
         from rackline.api.answer import Verbatim
-        from rackline.report.launch_report import commands_text
+        from rackline.report.exports import commands_text
 
         yield ""
         yield Verbatim(commands_text(found.launch) + "\n")
@@ -248,7 +248,7 @@ class PlanData:
     @property
     def launch_script(self) -> str | None:
         """The launch commands as a script of bash; None where they were not asked for."""
-        from rackline.report.launch_report import commands_text
+        from rackline.report.exports import commands_text
 
         return commands_text(self.answer.launch) if self.answer.launch else None
 
@@ -361,7 +361,7 @@ def _write_manifests(answer: Answered, path: Path, kind: str) -> None:
 
 def _documents(answer: Answered) -> Mapping[str, str]:
     """How the answer is launched."""
-    from rackline.report.launch_report import commands_text
+    from rackline.report.exports import commands_text
 
     starting = answer.result.starting if isinstance(answer.result, Planned) else None
     if starting is None or starting.plan.best is None:

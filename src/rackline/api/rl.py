@@ -32,7 +32,7 @@ with late:
     from rackline import arch, parallel
     from rackline.posttraining import job as posttraining_job
     from rackline.posttraining import plan as posttraining_plan
-    from rackline.report import figure, rl_report
+    from rackline.report import budget_report, figure
     from rackline.training import runs
 
 
@@ -126,7 +126,7 @@ class RlQuestion(OnCluster):
 
 
 def _text(answer: Answer[RlQuestion, posttraining_plan.RlPlan], width: int) -> Iterable[Any]:
-    yield rl_report.rl_report(answer.result, width=width)
+    yield budget_report.rl_report(answer.result, width=width)
 
 
 def _summary(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> str:
@@ -147,11 +147,11 @@ def _rows(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> Iterable[Any]
 
 
 def _gantt(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> figure.Figure:
-    return rl_report.rl_gantt(answer.result)
+    return budget_report.rl_gantt(answer.result)
 
 
 def _running(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> figure.Figure:
-    return rl_report.running_figure(answer.result)
+    return budget_report.running_figure(answer.result)
 
 
 @asks(

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from textwrap import wrap
 
 from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
-from rackline.api.verbs import GROUPS, Entry
-from rackline.cli.commands import ALL_OPTIONS, commands
+from rackline.api.verbs import GROUPS, Entry, entries, order
+from rackline.cli import web as door
 from rackline.cli.screen import FailedCheckError, drop_output, screen
 from rackline.errors import RacklineError, nearest_names
-from rackline.extras import missing_extra
+from rackline.late import late, missing_extra
+
+with late:
+    from rackline.cli import command
 
 _TERMS_WIDTH = 14  # characters of a column of the help
 _MEANINGS_WIDTH = 60
@@ -219,7 +223,7 @@ def build_app(*, all_options: bool = False) -> App:
     )
     groups = {title: Group(title, sort_key=place) for place, title in enumerate(GROUPS)}
     for order, (name, one) in enumerate(commands().items()):
-        module = f"rackline.cli.commands:{one.function}"
+        module = f"rackline.cli.main:{one.function}"
         app.command(
             f"{module}{ALL_OPTIONS}" if all_options and one.usual else module,
             name=name,
@@ -350,5 +354,23 @@ def _version() -> str:
     return version("rackline")
 
 
-if __name__ == "__main__":
-    sys.exit(run())
+ALL_OPTIONS = "_with_all_options"
+"""Behind the name of a command: the same command, whose help shows every option."""
+
+
+@cache
+def commands() -> dict[str, Entry]:
+    """What the help says of each command, in its order: the questions, and `web`, which is none."""
+    return dict(sorted({**entries(), "web": door.ENTRY}.items(), key=lambda each: order(each[1])))
+
+
+def __getattr__(name: str) -> Callable[..., None]:
+    """The command of a question by its Python name, or `web`."""
+    wanted = name.removesuffix(ALL_OPTIONS)
+    for known, one in commands().items():
+        if one.function == wanted:
+            if one is door.ENTRY:
+                return door.web
+
+            return command.command(known, all_options=wanted != name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,8 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rackline.api.verbs import Entry
-from rackline.extras import load_optional
-from rackline.late import late
+from rackline.late import late, load_optional
 from rackline.units import parse_whole
 
 with late:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from rackline.hardware import (
     ChipRecord,
     Cluster,
     ClusterRecord,
+    MemoryTier,
+    MemoryTierRecord,
     Path,
     RackBill,
     chip_name_of,
@@ -31,9 +34,11 @@ from rackline.hardware import (
 from rackline.hardware import chip as find_chip
 from rackline.hardware.chip_check import ChipFinding
 from rackline.parallel.precision import storage_bytes
-from rackline.report.checkpoint_types import checkpoint_types, types_table
+from rackline.plain import follow
 from rackline.report.column import SECTION, Column, Sheet, facts
+from rackline.report.model_report import checkpoint_types, types_table
 from rackline.report.wording import bar, money, of_key, share, short_count, tera
+from rackline.serving.crossover import CacheOfModel, Ridge
 from rackline.units import format_bytes, format_count, format_seconds, format_watts
 
 CONTEXTS = (1000, 8000, 32000, 128000)
@@ -196,183 +201,6 @@ def _facts(record: SourcedRecord) -> str:
     return ""
 
 
-def model_report(record: ModelRecord, model: AnyModel, check: CountCheck | None = None) -> Group:
-    """One model: parameters by kind, FLOP of a token against context, KV cache of a token, then its record.
-
-    Args:
-        check: its parameters against its checkpoint, shown behind the parameters.
-    """
-    blank = Text("")
-    parts: list[RenderableType] = [_head(record), blank, _parameters(model), blank]
-    parts += [types_table(checkpoint_types(record, model)), blank]
-    if check is not None:
-        parts += [_checked(check), blank]
-    return Group(*parts, _flop(model), blank, _kv(model), blank, *_numbers(record))
-
-
-def _checked(check: CountCheck) -> RenderableType:
-    """Counted against stored parameters: the difference, and where it lies."""
-    if not check.parts:
-        return Text(
-            f"counted {format_count(check.counted)}, stored {format_count(check.stored)} by {check.where}: "
-            f"difference {check.difference:+.2%}"
-        )
-    rows: list[Any] = []
-    for part in check.parts:
-        off, types = part.counted - part.stored, check.types.get(part.kind, {})
-        whole = sum(types.values())
-        held = sorted(types.items(), key=lambda one: -one[1])
-        said = ", ".join(f"{name} {count / whole:.0%}" for name, count in held)
-        rows.append(
-            (part.kind.replace("_", " "), part.counted or None, part.stored or None, f"{off:+,}" if off else "0", said)
-        )
-    rows += [SECTION, ("all", check.counted, check.stored, f"{check.difference:+.3%}")]
-    if check.tower:
-        rows.append(("towers (left out)", None, check.tower))
-    columns: list[Column[Any]] = [
-        Column("part", "part"),
-        Column("counted", "counted", "count"),
-        Column("stored", "stored", "count"),
-        Column("difference", "difference", "figures"),
-        Column("types", "stored as", "words"),
-    ]
-    caption = f"{check.where}; scales of quantised weights left out"
-    if check.stored_bytes is not None and check.total_size is not None:
-        off = check.stored_bytes / check.total_size - 1.0 if check.total_size else 0.0
-        caption += f"\n{format_bytes(check.stored_bytes)} by headers, {format_bytes(check.total_size)} by the index "
-        caption += f"({off:+.3%})"
-    return Sheet("checked", columns, rows, title="against the checkpoint", caption=caption)
-
-
-class TokenFlop(TypedDict):
-    """FLOP of one token at a context length."""
-
-    context_len: float
-    flop: float
-    by_kind: dict[str, float]
-
-
-class TokenCache(TypedDict):
-    """KV cache that one token adds [bytes], in one data type."""
-
-    total: float
-    by_kind: dict[str, float]
-
-
-class ModelNumbers(TypedDict):
-    """What follows from the record of a model, SI units."""
-
-    total_params: float
-    active_params: float
-    total_over_active: float
-    total_params_by_kind: Mapping[str, float]
-    active_params_by_kind: Mapping[str, float]
-    flop_per_token: list[TokenFlop]
-    kv_bytes_per_token: dict[str, TokenCache]
-    native_precision: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelShown:
-    """A record with what follows from it."""
-
-    json_keys: ClassVar = ("*record", "*numbers")
-
-    record: ModelRecord
-    model: AnyModel
-
-    @property
-    def numbers(self) -> ModelNumbers:
-        """Parameters and FLOP by kind, cache of a token."""
-        record, model = self.record, self.model
-        count = model.parameters() if isinstance(model, Model) else None
-        return {
-            "total_params": model.total_params,
-            "active_params": model.active_params,
-            "total_over_active": model.total_over_active,
-            "total_params_by_kind": count.total if count else {"all": model.total_params},
-            "active_params_by_kind": count.active if count else {"all": model.active_params},
-            "flop_per_token": [
-                {
-                    "context_len": context,
-                    "flop": _plain(model.flop_per_token(context)),
-                    "by_kind": _flop_kinds(model, context),
-                }
-                for context in CONTEXTS
-            ],
-            "kv_bytes_per_token": _kv_data(model),
-            "native_precision": record.native_precision,
-        }
-
-
-def _kv_data(model: AnyModel) -> dict[str, TokenCache]:
-    if not isinstance(model, Model):
-        stated = model.kv_bytes_per_token()
-        return {"stated": {"total": stated, "by_kind": {"all": stated}}}
-    return {
-        dtype: {"total": model.kv_bytes_per_token(storage_bytes(dtype)), "by_kind": _kv_kinds(model, dtype)}
-        for dtype in KV_TYPES
-    }
-
-
-def _plain(value: Any) -> float:
-    return float(np.asarray(value))
-
-
-def _flop_kinds(model: AnyModel, context: float) -> dict[str, float]:
-    if not isinstance(model, Model):
-        return {"all": _plain(model.flop_per_token(context))}
-    return {kind: _plain(value) for kind, value in model.flop_per_token_by_kind(context).items()}
-
-
-def _kv_kinds(model: Model, dtype: str) -> dict[str, float]:
-    return model.kv_bytes_per_token_by_kind(storage_bytes(dtype))
-
-
-def _parameters(model: AnyModel) -> Sheet[Any]:
-    rows: list[Any] = []
-    if isinstance(model, Model):
-        count = model.parameters()
-        for kind, total in sorted(count.total.items(), key=lambda item: -item[1]):
-            part = share(total, count.total_params)
-            drawn = Text(bar(part, 16) if total else "", style="blue")
-            active = count.active.get(kind, 0) or None
-            rows.append((kind.replace("_", " "), total or None, part if total else "", drawn, active))
-        rows.append(SECTION)
-    rows.append(("all", model.total_params, "", "", model.active_params))
-    columns: list[Column[Any]] = [
-        Column("kind", "kind"),
-        Column("total_params", "total", "count"),
-        Column("share", "share", "share"),
-        Column("", ""),
-        Column("active_params", "active", "count"),
-    ]
-    caption = f"total over active {model.total_over_active:.3g}"
-    return Sheet("parameters", columns, rows, title=f"parameters of {model.name}", caption=caption)
-
-
-def _flop(model: AnyModel) -> Sheet[Any]:
-    kinds = [_flop_kinds(model, context) for context in CONTEXTS]
-    rows: list[Any] = [(kind.replace("_", " "), *(of[kind] or None for of in kinds)) for kind in kinds[0]]
-    rows += [SECTION, ("all", *(sum(of.values()) for of in kinds))]
-    columns: list[Column[Any]] = [Column("kind", "kind")]
-    columns += [Column(short_count(context), short_count(context), "FLOP") for context in CONTEXTS]
-    return Sheet("flop_per_token", columns, rows, title="FLOP of one decoded token by context")
-
-
-def _kv(model: AnyModel) -> Sheet[Any]:
-    title = "KV cache that one token adds"
-    if not isinstance(model, Model):
-        return Sheet("kv_bytes_per_token", [Column("stated", "as stated", "B")], [(model.kv_bytes_per_token(),)], title)
-    kinds = [_kv_kinds(model, dtype) for dtype in KV_TYPES]
-    rows: list[Any] = [(kind, *(of[kind] for of in kinds)) for kind in kinds[0]]
-    if len(kinds[0]) > 1:
-        rows += [SECTION, ("all", *(sum(of.values()) for of in kinds))]
-    columns: list[Column[Any]] = [Column("kind", "attention")]
-    columns += [Column(dtype, dtype, "B") for dtype in KV_TYPES]
-    return Sheet("kv_bytes_per_token", columns, rows, title, "a window stops growing at its size")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Racks:
     """What the chips of a cluster need around them, and how messages travel between them."""
@@ -412,3 +240,68 @@ def rack_table(cluster: Cluster) -> Sheet[Any]:
 
 def _count(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
+
+
+def ridge_table(ridges: Sequence[Ridge]) -> Sheet[Mapping[str, Ridge]]:
+    """One line per chip: FLOP per byte and R by data type, time to read the memory once."""
+    chips: dict[str, dict[str, Ridge]] = {}
+    for ridge in ridges:
+        width = "16 bit" if ridge.dtype in ("bf16", "fp16") else ridge.dtype
+        chips.setdefault(ridge.chip, {})[width] = ridge
+    widths = ("16 bit", "fp8", "fp4")
+
+    def of(key: str, width: str, title: str) -> Column[Mapping[str, Ridge]]:
+        return Column(f"{width}.{key}", title, "whole", lambda row: follow(row.get(width), key))
+
+    columns: list[Column[Mapping[str, Ridge]]] = [
+        Column("chip", "chip", getter=lambda row: next(iter(row.values())).chip),
+        *(of("flop_per_byte", width, width) for width in widths),
+        *(of("ridge", width, f"R {width}") for width in widths),
+        Column("drain_s", "drain", "s", lambda row: next(iter(row.values())).drain_s),
+    ]
+    caption = "FLOP/byte, then R: multiplies per weight read, the balance batch of a dense model"
+    return Sheet("ridge", columns, list(chips.values()), "ridge points", caption)
+
+
+def cache_table(caches: Sequence[CacheOfModel], *, on: str, dtype: str) -> Sheet[CacheOfModel]:
+    """One line per model: cache of a token and of long sequences, crossover context, balance batch."""
+
+    def of(part: str, key: Any, title: str, priority: int = 0) -> Column[CacheOfModel]:
+        return Column(f"{part}.{key}", title, "B", lambda cache: getattr(cache, part)[key], priority=priority)
+
+    types = list(caches[0].kv_bytes_per_token) if caches else []
+    contexts = list(caches[0].kv_bytes) if caches else []
+    columns: list[Column[CacheOfModel]] = [
+        Column("model", "model"),
+        *(of("kv_bytes_per_token", each, f"{each}/token", 4 if place else 0) for place, each in enumerate(types)),
+        Column("state_bytes", "state", "B", lambda cache: cache.state_bytes or None, priority=5),
+        *(of("kv_bytes", each, f"at {short_count(each)}", 3 - place) for place, each in enumerate(contexts)),
+        Column("crossover_context", "crossover", "count", lambda cache: _crossover(cache.crossover_context)),
+        Column("balance_batch", "balance", "whole"),
+    ]
+    caption = f"crossover and balance batch on {on} in {dtype}; what a window, a choice or a state saves is in it"
+    return Sheet("caches", columns, caches, "KV cache by model", caption)
+
+
+def _crossover(context: float) -> float | str:
+    if math.isinf(context):
+        return "never"
+    return context or "states"  # reading the states alone takes longer
+
+
+def memory_table(records: Sequence[MemoryTierRecord]) -> Sheet[MemoryTier]:
+    """One line a memory tier, fastest first."""
+    tiers = [from_record(MemoryTier, record) for record in records]
+    columns: list[Column[MemoryTier]] = [
+        Column("name", "name"),
+        Column("tier", "tier"),
+        Column("full_name", "is", priority=3),
+        Column("capacity_bytes", "capacity", "B"),
+        Column("bytes_per_s", "bandwidth", "B/s"),
+        Column("latency_s", "latency", "s", priority=2),
+        Column("drain_s", "drain", "s", lambda tier: tier.capacity_bytes / tier.bytes_per_s),
+        Column("usd_per_gb", "$/GB", "USD", lambda tier: tier.usd_per_byte * 1e9 if tier.usd_per_byte else None),
+        Column("usd_per_hour", "$/h", "USD", lambda tier: tier.usd_per_hour or None, priority=1),
+    ]
+    tiers.sort(key=lambda each: -each.bytes_per_s / each.capacity_bytes)
+    return Sheet("memory", columns, tiers, "memory tiers", "one unit each; drain is capacity over bandwidth")

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from rackline.parallel import MemoryUse
 from rackline.plain import follow
-from rackline.report.breakdown import pass_sheet, resources_line
 from rackline.report.choice_report import (
     BASIS_OF_ONE,
     Predicted,
@@ -27,6 +26,7 @@ from rackline.report.choice_report import (
     served_table,
 )
 from rackline.report.column import Column, Sheet, bars_sheet, facts, of_part, spaced
+from rackline.report.explain_report import pass_sheet, resources_line
 from rackline.report.terminal_plot import Series, log_plot
 from rackline.report.wording import (
     Prose,

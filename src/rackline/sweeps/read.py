@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.errors import InputError, nearest_names
-from rackline.extras import load_optional
+from rackline.late import load_optional
 from rackline.passes.features import Array
 from rackline.sweeps.file import Sense
 from rackline.sweeps.run import read_index

@@ -16,9 +16,8 @@ from rackline.api.option import MaybeWhole, Number, option, whole
 from rackline.api.question import Question, question
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
-from rackline.extras import load_optional
 from rackline.files import check_outputs, write_text
-from rackline.late import late
+from rackline.late import late, load_optional
 from rackline.report.column import facts
 from rackline.sweeps.optimum import Optimum
 from rackline.sweeps.run import Forecast, Ran
