@@ -222,7 +222,7 @@ def build_app(*, all_options: bool = False) -> App:
         suppress_keyboard_interrupt=False,
     )
     groups = {title: Group(title, sort_key=place) for place, title in enumerate(GROUPS)}
-    for order, (name, one) in enumerate(commands().items()):
+    for place, (name, one) in enumerate(commands().items()):
         module = f"rackline.cli.main:{one.function}"
         app.command(
             f"{module}{ALL_OPTIONS}" if all_options and one.usual else module,
@@ -230,7 +230,7 @@ def build_app(*, all_options: bool = False) -> App:
             help=one.line,
             help_epilogue=_epilogue(name, one, all_options=all_options),
             group=groups[one.group],
-            sort_key=order,
+            sort_key=place,
         )
     return app
 

@@ -70,17 +70,21 @@ def _answer(budget: Budget) -> Text:
 
 
 def _phase_table(budget: Budget) -> Sheet[Any]:
-    columns: list[Column[Any]] = [
-        Column("name", "phase", getter=lambda phase: PHASE_NAMES[phase.name]),
-        Column("tokens", "tokens", "count"),
-        Column("flop", "FLOP", "figures", lambda phase: _power(phase.flop), priority=1),
-        Column("mfu", "MFU", "share"),
-        Column("chip_hours", "chip-hours", "count"),
-        Column("usd", "cost", "USD"),
-        Column("share", "share", "share"),
-        Column("", "", getter=lambda phase: bar(phase.share), priority=2),
-    ]
-    return Sheet("phases", columns, budget.phases, title="what each phase costs")
+    return Sheet(
+        "phases",
+        [
+            Column("name", "phase", getter=lambda phase: PHASE_NAMES[phase.name]),
+            Column("tokens", "tokens", "count"),
+            Column("flop", "FLOP", "figures", lambda phase: _power(phase.flop), priority=1),
+            Column("mfu", "MFU", "share"),
+            Column("chip_hours", "chip-hours", "count"),
+            Column("usd", "cost", "USD"),
+            Column("share", "share", "share"),
+            Column("", "", getter=lambda phase: bar(phase.share), priority=2),
+        ],
+        budget.phases,
+        title="what each phase costs",
+    )
 
 
 def _around(budget: Budget) -> Prose:
@@ -135,19 +139,23 @@ def runs_report(runs: Sequence[KnownRun], *, law: str) -> Group:
     def tokens(run: KnownRun) -> str:
         return format_count(run.tokens) + ("*" if run.evidence == "assumed" else "")
 
-    columns: list[Column[KnownRun]] = [
-        Column("name", "run"),
-        Column("active_params", "active", "count"),
-        Column("tokens", "tokens", "figures", tokens),
-        Column("overtraining_factor", "x 20 N", "1"),
-        Column("train_flop", "6ND", "figures", lambda run: _power(run.train_flop), priority=4),
-        Column("equal_cost_tokens", "use = training", "count"),
-        Column("optimal_lifetime_tokens", "use, exact", "count", lambda run: run.optimal_lifetime_tokens or "none"),
-        Column("mfu_published", "MFU said", "share", priority=1),
-        Column("mfu_of_hours", "of hours", "share", priority=2),
-        Column("goodput", "goodput", "share", priority=3),
-    ]
-    table = Sheet("runs", columns, runs, title="known runs, the most over-trained first")
+    table = Sheet(
+        "runs",
+        [
+            Column("name", "run"),
+            Column("active_params", "active", "count"),
+            Column("tokens", "tokens", "figures", tokens),
+            Column("overtraining_factor", "x 20 N", "1"),
+            Column("train_flop", "6ND", "figures", lambda run: _power(run.train_flop), priority=4),
+            Column("equal_cost_tokens", "use = training", "count"),
+            Column("optimal_lifetime_tokens", "use, exact", "count", lambda run: run.optimal_lifetime_tokens or "none"),
+            Column("mfu_published", "MFU said", "share", priority=1),
+            Column("mfu_of_hours", "of hours", "share", priority=2),
+            Column("goodput", "goodput", "share", priority=3),
+        ],
+        runs,
+        title="known runs, the most over-trained first",
+    )
     notes = Prose(
         "use = training: tokens generated over its life if use cost as much as pre-training (the lecture's rule)\n"
         f"use, exact: for which this was the cheapest way to its loss under {law}; none: larger than compute-optimal\n"
@@ -354,13 +362,18 @@ def _sides(plan: RlPlan, best: RlStep) -> Sheet[Any]:
     packed = f"{updates.packs} packed sequences of {plan.job.training.seq_len:,} tokens, {plan.job.updates} "
     packed += f"update{'' if plan.job.updates == 1 else 's'}"
     rows = [("rollouts", best.gen_chips, best.gen_layout.label(), held), ("training", best.train_chips, label, packed)]
-    columns: list[Column[Any]] = [
-        Column("side", "side"),
-        Column("chips", "chips", "whole"),
-        Column("layout", "layout", "words"),
-        Column("holds", "holds", "words"),
-    ]
-    return Sheet("sides", columns, rows, "both sides", _memory(updates))
+    return Sheet(
+        "sides",
+        [
+            Column("side", "side"),
+            Column("chips", "chips", "whole"),
+            Column("layout", "layout", "words"),
+            Column("holds", "holds", "words"),
+        ],
+        rows,
+        "both sides",
+        _memory(updates),
+    )
 
 
 def _memory(updates: Updates) -> str:
@@ -373,14 +386,18 @@ def _memory(updates: Updates) -> str:
 def _time(best: RlStep) -> Sheet[Any]:
     rows = [(part.name, part.side, part.seconds) for part in best.parts]
     rows += [("waits", side, seconds) for side, seconds in best.idle_s.items() if seconds > 1e-9]
-    columns: list[Column[Any]] = [
-        Column("part", "part"),
-        Column("side", "side"),
-        Column("seconds", "time", "s"),
-        Column("share", "share", "share", lambda row: row[2] / best.seconds),
-        Column("", "", getter=lambda row: bar(row[2] / best.seconds)),
-    ]
-    return Sheet("step", columns, rows, title=f"where the {format_seconds(best.seconds)} of a step go")
+    return Sheet(
+        "step",
+        [
+            Column("part", "part"),
+            Column("side", "side"),
+            Column("seconds", "time", "s"),
+            Column("share", "share", "share", lambda row: row[2] / best.seconds),
+            Column("", "", getter=lambda row: bar(row[2] / best.seconds)),
+        ],
+        rows,
+        title=f"where the {format_seconds(best.seconds)} of a step go",
+    )
 
 
 def _tail(best: RlStep) -> Prose:
@@ -393,18 +410,26 @@ def _tail(best: RlStep) -> Prose:
 
 def _twice(plan: RlPlan) -> Sheet[Any]:
     rows = sorted(plan.twice.items(), key=lambda item: -item[1])
-    columns: list[Column[Any]] = [Column("part", "part"), Column("ratio", "step, times as fast", "ratio")]
-    return Sheet("twice", columns, rows, title="what a part twice as fast gives")
+    return Sheet(
+        "twice",
+        [Column("part", "part"), Column("ratio", "step, times as fast", "ratio")],
+        rows,
+        title="what a part twice as fast gives",
+    )
 
 
 def _splits(plan: RlPlan) -> Sheet[Any]:
     rows = [(split, plan.job.cluster.num_chips - split, seconds) for split, seconds in plan.others.items()]
-    columns: list[Column[Any]] = [
-        Column("rollouts", "rollouts", "whole"),
-        Column("training", "training", "whole"),
-        Column("seconds", "step", "s"),
-    ]
-    return Sheet("splits", columns, rows, title="other splits of the chips")
+    return Sheet(
+        "splits",
+        [
+            Column("rollouts", "rollouts", "whole"),
+            Column("training", "training", "whole"),
+            Column("seconds", "step", "s"),
+        ],
+        rows,
+        title="other splits of the chips",
+    )
 
 
 def _run(plan: RlPlan, run: RlRun) -> Prose:

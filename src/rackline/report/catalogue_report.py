@@ -1,4 +1,4 @@
-"""Tables of the catalogue: models, chips, clusters with the links of a rack, calibrations."""
+"""Tables of the catalogue: chips, clusters with their racks, models, caches, memory tiers; records with sources."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
-import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.arch import AnyModel, CountCheck, Model
+from rackline.arch import AnyModel, Model
 from rackline.catalog import ModelRecord
 from rackline.catalog.base import SourcedRecord
 from rackline.catalog.objects import from_record
@@ -33,86 +32,87 @@ from rackline.hardware import (
 )
 from rackline.hardware import chip as find_chip
 from rackline.hardware.chip_check import ChipFinding
-from rackline.parallel.precision import storage_bytes
 from rackline.plain import follow
-from rackline.report.column import SECTION, Column, Sheet, facts
-from rackline.report.model_report import checkpoint_types, types_table
-from rackline.report.wording import bar, money, of_key, share, short_count, tera
+from rackline.report.column import Column, Sheet, facts, spaced
+from rackline.report.wording import money, of_key, short_count, tera
 from rackline.serving.crossover import CacheOfModel, Ridge
-from rackline.units import format_bytes, format_count, format_seconds, format_watts
-
-CONTEXTS = (1000, 8000, 32000, 128000)
-KV_TYPES = ("bf16", "fp8", "fp4")
+from rackline.units import format_seconds, format_watts
 
 
 def chips_table(chips: Sequence[Chip]) -> Sheet[Chip]:
     """All chips: dense peaks, memory, ridge point, price."""
 
     def peak(dtype: str) -> Column[Chip]:
-        key = f"peak_flop_per_s.{dtype}"
-        return Column(key, dtype, "figures", lambda chip: _tera(chip.peak_flop_per_s.get(dtype)))
+        def written(chip: Chip) -> str:
+            rate = chip.peak_flop_per_s.get(dtype)
+            return tera(rate) if rate else "-"
 
-    columns: list[Column[Chip]] = [
-        Column("name", "name"),
-        Column("full_name", "is", priority=1),
-        peak("bf16"),
-        peak("fp8"),
-        peak("fp4"),
-        Column("hbm_bytes", "HBM", "B"),
-        Column("hbm_bytes_per_s", "bandwidth", "B/s"),
-        Column(
-            "ridge_flop_per_byte",
-            "ridge",
-            "whole",
-            lambda chip: chip.ridge_point("bf16") if chip.supports("bf16") else None,
-        ),
-        Column("usd_per_chip_hour", "$/h", "USD", lambda chip: chip.usd_per_chip_hour or None),
-    ]
-    caption = "dense peaks in TFLOP/s; ridge point of bf16 in FLOP/byte"
-    return Sheet("chips", columns, chips, title="chips", caption=caption)
+        return Column(f"peak_flop_per_s.{dtype}", dtype, "figures", written)
 
-
-def _tera(peak: float | None) -> str:
-    return tera(peak) if peak else "-"
+    return Sheet(
+        "chips",
+        [
+            Column("name", "name"),
+            Column("full_name", "is", priority=1),
+            peak("bf16"),
+            peak("fp8"),
+            peak("fp4"),
+            Column("hbm_bytes", "HBM", "B"),
+            Column("hbm_bytes_per_s", "bandwidth", "B/s"),
+            Column(
+                "ridge_flop_per_byte",
+                "ridge",
+                "whole",
+                lambda chip: chip.ridge_point("bf16") if chip.supports("bf16") else None,
+            ),
+            Column("usd_per_chip_hour", "$/h", "USD", lambda chip: chip.usd_per_chip_hour or None),
+        ],
+        chips,
+        title="chips",
+        caption=("dense peaks in TFLOP/s; ridge point of bf16 in FLOP/byte"),
+    )
 
 
 def clusters_table(records: Sequence[ClusterRecord]) -> Sheet[tuple[ClusterRecord, Cluster]]:
     """All clusters: chips, levels of the fabric, price."""
     rows = [(record, cluster_from_record(record, find_chip(chip_name_of(record)))) for record in records]
-    columns: list[Column[tuple[ClusterRecord, Cluster]]] = [
-        Column("name", "name", getter=lambda row: row[1].name),
-        Column("full_name", "is", getter=lambda row: row[1].full_name, priority=3),
-        Column("num_chips", "chips", "whole", lambda row: row[1].num_chips),
-        Column("chip", "of", getter=lambda row: chip_name_of(row[0]), priority=2),
-        Column("scale_up.bytes_per_s_each_way", "scale-up", "B/s", lambda row: row[1].scale_up.bytes_per_s_each_way),
-        Column("scale_up.size", "of", "whole", lambda row: row[1].scale_up.size),
-        Column("scale_up.topology", "", getter=lambda row: row[1].scale_up.topology, priority=1),
-        Column(
-            "scale_out.bytes_per_s_each_way",
-            "scale-out",
-            "B/s",
-            lambda row: row[1].scale_out.bytes_per_s_each_way if row[1].scale_out else None,
-        ),
-        Column("usd_per_chip_hour", "$/h", "USD", lambda row: row[0].numbers().get("usd_per_chip_hour") or None),
-    ]
-    return Sheet("clusters", columns, rows, title="clusters", caption="link rates are per chip, each way")
+    return Sheet(
+        "clusters",
+        [
+            Column("name", "name", getter="1.name"),
+            Column("full_name", "is", getter="1.full_name", priority=3),
+            Column("num_chips", "chips", "whole", "1.num_chips"),
+            Column("chip", "of", getter=lambda row: chip_name_of(row[0]), priority=2),
+            Column(
+                "scale_up.bytes_per_s_each_way", "scale-up", "B/s", lambda row: row[1].scale_up.bytes_per_s_each_way
+            ),
+            Column("scale_up.size", "of", "whole", "1.scale_up.size"),
+            Column("scale_up.topology", "", getter="1.scale_up.topology", priority=1),
+            Column("scale_out.bytes_per_s_each_way", "scale-out", "B/s", "1.scale_out.bytes_per_s_each_way"),
+            Column("usd_per_chip_hour", "$/h", "USD", lambda row: row[0].numbers().get("usd_per_chip_hour") or None),
+        ],
+        rows,
+        title="clusters",
+        caption="link rates are per chip, each way",
+    )
 
 
 def models_table(models: Sequence[tuple[ModelRecord, AnyModel]]) -> Sheet[tuple[ModelRecord, AnyModel]]:
     """All models: parameters, layers, KV cache of a token."""
-    columns: list[Column[tuple[ModelRecord, AnyModel]]] = [
-        Column("name", "name", getter=lambda row: row[0].name),
-        Column("full_name", "is", getter=lambda row: row[0].full_name, priority=2),
-        Column("total_params", "total", "count", lambda row: row[1].total_params),
-        Column("active_params", "active", "count", lambda row: row[1].active_params),
-        Column("num_layers", "layers", "whole", lambda row: row[1].num_layers if isinstance(row[1], Model) else None),
-        Column("kv_bytes_per_token", "KV/token", "B", lambda row: row[1].kv_bytes_per_token()),
-        Column("native_precision", "type", getter=lambda row: _type(row[0]), priority=1),
-        Column("attention", "attention", "words", lambda row: _kinds(row[1])),
-    ]
     return Sheet(
         "models",
-        columns,
+        [
+            Column("name", "name", getter="0.name"),
+            Column("full_name", "is", getter="0.full_name", priority=2),
+            Column("total_params", "total", "count", "1.total_params"),
+            Column("active_params", "active", "count", "1.active_params"),
+            Column(
+                "num_layers", "layers", "whole", lambda row: row[1].num_layers if isinstance(row[1], Model) else None
+            ),
+            Column("kv_bytes_per_token", "KV/token", "B", lambda row: row[1].kv_bytes_per_token()),
+            Column("native_precision", "type", getter=lambda row: _type(row[0]), priority=1),
+            Column("attention", "attention", "words", lambda row: _kinds(row[1])),
+        ],
         models,
         title="models",
         caption="KV of one token in bf16, aggregate models as stated; type + : some modules in another type",
@@ -130,43 +130,12 @@ def _type(record: ModelRecord) -> str:
     return f"{head} +" if any(not part.startswith("kv=") for part in parts) else head
 
 
-def record_report(record: SourcedRecord) -> Group:
-    """One record: every number with its evidence and source."""
-    return Group(_head(record), Text(""), *_numbers(record))
+def record_report(record: SourcedRecord, *between: RenderableType) -> Group:
+    """One record: every number with its evidence and source.
 
-
-_FOUND = {"missing": "bold", "doubtful": "yellow"}  # style of each state of a finding
-
-
-def findings_report(record: ChipRecord, findings: Sequence[ChipFinding]) -> Group:
-    """What the record of a chip lacks or leaves in doubt, and what that does to answers."""
-    rows: list[tuple[Any, ...]] = []
-    for finding in findings:
-        rows.append((finding.key, Text(finding.state, style=_FOUND[finding.state]), finding.why))
-        rows.append(("", "", Text(finding.effect, style="dim")))
-    columns: list[Column[Any]] = [
-        Column("key", "key", "words"),
-        Column("state", "is"),
-        Column("why", "what was found, and what it does to answers", "words"),
-    ]
-    table = Sheet("findings", columns, rows)
-    counts = Counter(finding.state for finding in findings)
-    said = ", ".join(f"{counts[state]} {state}" for state in _FOUND) if findings else "nothing is missing or doubtful"
-    last = Text(f"{record.name} can be used: {said}")
-    return Group(_head(record), Text(""), *([table, Text("")] if findings else []), last)
-
-
-def _head(record: SourcedRecord) -> Group:
-    lines: list[RenderableType] = [Text.assemble((record.full_name, "bold"), f"  {record.name}")]
-    if record.aliases:
-        lines.append(Text(f"also: {', '.join(record.aliases)}", style="dim"))
-    said = _facts(record)
-    if said:
-        lines.append(Text(said, style="dim"))
-    return Group(*lines)
-
-
-def _numbers(record: SourcedRecord) -> list[RenderableType]:
+    Args:
+        between: what is printed before its numbers.
+    """
     rows: list[tuple[str, str, Text, str]] = []
     cited: list[str] = []
     for key, value in record.numbers().items():
@@ -180,14 +149,51 @@ def _numbers(record: SourcedRecord) -> list[RenderableType]:
             cited.append(text)
         style = "yellow" if str(source.kind) == "assumed" else ""
         rows.append((key, of_key(key, value), Text(str(source.kind), style=style), f"[{cited.index(text) + 1}]"))
-    columns: list[Column[Any]] = [
-        Column("key", "number"),
-        Column("value", "value", "figures"),
-        Column("evidence", "evidence"),
-        Column("source", "source", "figures"),
-    ]
+    numbers: Sheet[Any] = Sheet(
+        "numbers",
+        [
+            Column("key", "number"),
+            Column("value", "value", "figures"),
+            Column("evidence", "evidence"),
+            Column("source", "source", "figures"),
+        ],
+        rows,
+    )
     notes = facts("sources", [(f"[{number}]", text) for number, text in enumerate(cited, start=1)])
-    return [Sheet("numbers", columns, rows), Text(""), notes]
+    return spaced([_head(record), *between, numbers, notes])
+
+
+_FOUND = {"missing": "bold", "doubtful": "yellow"}  # style of each state of a finding
+
+
+def findings_report(record: ChipRecord, findings: Sequence[ChipFinding]) -> Group:
+    """What the record of a chip lacks or leaves in doubt, and what that does to answers."""
+    rows = [
+        row
+        for finding in findings
+        for row in (
+            (finding.key, Text(finding.state, style=_FOUND[finding.state]), finding.why),
+            ("", "", Text(finding.effect, style="dim")),
+        )
+    ]
+    table: Sheet[Any] = Sheet(
+        "findings",
+        [
+            Column("key", "key", "words"),
+            Column("state", "is"),
+            Column("why", "what was found, and what it does to answers", "words"),
+        ],
+        rows,
+    )
+    counts = Counter(finding.state for finding in findings)
+    said = ", ".join(f"{counts[state]} {state}" for state in _FOUND) if findings else "nothing is missing or doubtful"
+    return spaced([_head(record), table if findings else None, Text(f"{record.name} can be used: {said}")])
+
+
+def _head(record: SourcedRecord) -> Group:
+    below = (f"also: {', '.join(record.aliases)}" if record.aliases else "", _facts(record))
+    named = Text.assemble((record.full_name, "bold"), f"  {record.name}")
+    return Group(named, *(Text(line, style="dim") for line in below if line))
 
 
 def _facts(record: SourcedRecord) -> str:
@@ -212,34 +218,31 @@ class Racks:
 
 
 def racks(cluster: Cluster) -> Racks:
-    """The same as data."""
-    return Racks(bill=rack_bill(cluster), paths=tuple(_paths(cluster)))
-
-
-def _paths(cluster: Cluster) -> list[Path]:
-    inside = [scale_up_path(cluster.scale_up)]
-    return inside if cluster.scale_out is None else [*inside, scale_out_path(cluster.scale_out)]
+    """What the chips of a cluster need around them: what is printed, as data."""
+    paths = [scale_up_path(cluster.scale_up)]
+    paths += [scale_out_path(cluster.scale_out)] if cluster.scale_out is not None else []
+    return Racks(bill=rack_bill(cluster), paths=tuple(paths))
 
 
 def rack_table(cluster: Cluster) -> Sheet[Any]:
     """What the chips of the cluster need around them; what the catalogue does not say is left out."""
-    bill = rack_bill(cluster)
-    counts = [
+    found = racks(cluster)
+    bill = found.bill
+    counts = {
+        "scale-up switches": bill.scale_up_switches,
+        "scale-up cables": bill.scale_up_cables,
+        "network switches": bill.network_switches,
+        "network cables": bill.network_cables,
+    }
+    rent = bill.rack_usd_per_hour
+    rows = [
         ("racks", f"{bill.num_racks} of {bill.chips_per_rack} chips"),
-        ("scale-up switches", _count(bill.scale_up_switches)),
-        ("scale-up cables", _count(bill.scale_up_cables)),
-        ("network switches", _count(bill.network_switches)),
-        ("network cables", _count(bill.network_cables)),
+        *((name, "" if count is None else f"{count:,}") for name, count in counts.items()),
         ("nameplate power of a full rack", "" if bill.rack_power_w is None else format_watts(bill.rack_power_w)),
-        ("rent of a full rack", "" if bill.rack_usd_per_hour is None else f"{money(bill.rack_usd_per_hour)} an hour"),
+        ("rent of a full rack", "" if rent is None else f"{money(rent)} an hour"),
+        *((f"{one.hops} hops", f"{' → '.join(one.stops)}: {format_seconds(one.latency_s)}") for one in found.paths),
     ]
-    for path in _paths(cluster):
-        counts.append((f"{path.hops} hops", f"{' → '.join(path.stops)}: {format_seconds(path.latency_s)}"))
-    return facts("racks", counts, title="racks, switches, cables and paths")
-
-
-def _count(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
+    return facts("racks", rows, title="racks, switches, cables and paths")
 
 
 def ridge_table(ridges: Sequence[Ridge]) -> Sheet[Mapping[str, Ridge]]:
@@ -253,14 +256,18 @@ def ridge_table(ridges: Sequence[Ridge]) -> Sheet[Mapping[str, Ridge]]:
     def of(key: str, width: str, title: str) -> Column[Mapping[str, Ridge]]:
         return Column(f"{width}.{key}", title, "whole", lambda row: follow(row.get(width), key))
 
-    columns: list[Column[Mapping[str, Ridge]]] = [
-        Column("chip", "chip", getter=lambda row: next(iter(row.values())).chip),
-        *(of("flop_per_byte", width, width) for width in widths),
-        *(of("ridge", width, f"R {width}") for width in widths),
-        Column("drain_s", "drain", "s", lambda row: next(iter(row.values())).drain_s),
-    ]
-    caption = "FLOP/byte, then R: multiplies per weight read, the balance batch of a dense model"
-    return Sheet("ridge", columns, list(chips.values()), "ridge points", caption)
+    return Sheet(
+        "ridge",
+        [
+            Column("chip", "chip", getter=lambda row: next(iter(row.values())).chip),
+            *(of("flop_per_byte", width, width) for width in widths),
+            *(of("ridge", width, f"R {width}") for width in widths),
+            Column("drain_s", "drain", "s", lambda row: next(iter(row.values())).drain_s),
+        ],
+        list(chips.values()),
+        "ridge points",
+        ("FLOP/byte, then R: multiplies per weight read, the balance batch of a dense model"),
+    )
 
 
 def cache_table(caches: Sequence[CacheOfModel], *, on: str, dtype: str) -> Sheet[CacheOfModel]:
@@ -271,16 +278,20 @@ def cache_table(caches: Sequence[CacheOfModel], *, on: str, dtype: str) -> Sheet
 
     types = list(caches[0].kv_bytes_per_token) if caches else []
     contexts = list(caches[0].kv_bytes) if caches else []
-    columns: list[Column[CacheOfModel]] = [
-        Column("model", "model"),
-        *(of("kv_bytes_per_token", each, f"{each}/token", 4 if place else 0) for place, each in enumerate(types)),
-        Column("state_bytes", "state", "B", lambda cache: cache.state_bytes or None, priority=5),
-        *(of("kv_bytes", each, f"at {short_count(each)}", 3 - place) for place, each in enumerate(contexts)),
-        Column("crossover_context", "crossover", "count", lambda cache: _crossover(cache.crossover_context)),
-        Column("balance_batch", "balance", "whole"),
-    ]
-    caption = f"crossover and balance batch on {on} in {dtype}; what a window, a choice or a state saves is in it"
-    return Sheet("caches", columns, caches, "KV cache by model", caption)
+    return Sheet(
+        "caches",
+        [
+            Column("model", "model"),
+            *(of("kv_bytes_per_token", each, f"{each}/token", 4 if place else 0) for place, each in enumerate(types)),
+            Column("state_bytes", "state", "B", lambda cache: cache.state_bytes or None, priority=5),
+            *(of("kv_bytes", each, f"at {short_count(each)}", 3 - place) for place, each in enumerate(contexts)),
+            Column("crossover_context", "crossover", "count", lambda cache: _crossover(cache.crossover_context)),
+            Column("balance_batch", "balance", "whole"),
+        ],
+        caches,
+        "KV cache by model",
+        (f"crossover and balance batch on {on} in {dtype}; what a window, a choice or a state saves is in it"),
+    )
 
 
 def _crossover(context: float) -> float | str:
@@ -292,16 +303,22 @@ def _crossover(context: float) -> float | str:
 def memory_table(records: Sequence[MemoryTierRecord]) -> Sheet[MemoryTier]:
     """One line a memory tier, fastest first."""
     tiers = [from_record(MemoryTier, record) for record in records]
-    columns: list[Column[MemoryTier]] = [
-        Column("name", "name"),
-        Column("tier", "tier"),
-        Column("full_name", "is", priority=3),
-        Column("capacity_bytes", "capacity", "B"),
-        Column("bytes_per_s", "bandwidth", "B/s"),
-        Column("latency_s", "latency", "s", priority=2),
-        Column("drain_s", "drain", "s", lambda tier: tier.capacity_bytes / tier.bytes_per_s),
-        Column("usd_per_gb", "$/GB", "USD", lambda tier: tier.usd_per_byte * 1e9 if tier.usd_per_byte else None),
-        Column("usd_per_hour", "$/h", "USD", lambda tier: tier.usd_per_hour or None, priority=1),
-    ]
+
     tiers.sort(key=lambda each: -each.bytes_per_s / each.capacity_bytes)
-    return Sheet("memory", columns, tiers, "memory tiers", "one unit each; drain is capacity over bandwidth")
+    return Sheet(
+        "memory",
+        [
+            Column("name", "name"),
+            Column("tier", "tier"),
+            Column("full_name", "is", priority=3),
+            Column("capacity_bytes", "capacity", "B"),
+            Column("bytes_per_s", "bandwidth", "B/s"),
+            Column("latency_s", "latency", "s", priority=2),
+            Column("drain_s", "drain", "s", lambda tier: tier.capacity_bytes / tier.bytes_per_s),
+            Column("usd_per_gb", "$/GB", "USD", lambda tier: tier.usd_per_byte * 1e9 if tier.usd_per_byte else None),
+            Column("usd_per_hour", "$/h", "USD", lambda tier: tier.usd_per_hour or None, priority=1),
+        ],
+        tiers,
+        "memory tiers",
+        "one unit each; drain is capacity over bandwidth",
+    )

@@ -484,17 +484,7 @@ def fleet_summary(fleet: Fleet | None) -> str:
 
 def adapter_report(adapter: AppliedAdapter) -> Sheet[Any]:
     """One row for each kind of module, then all of them."""
-    columns: list[Column[Any]] = [
-        Column("name", "module"),
-        Column("layers", "layers", "whole"),
-        Column("copies", "experts", "whole"),
-        Column("inputs", "inputs", "whole", priority=1),
-        Column("outputs", "outputs", "whole", priority=1),
-        Column("rank", "rank", "whole"),
-        Column("params", "parameters", "count"),
-        Column("bytes", "size", "B"),
-        Column("flop", "FLOP", "FLOP"),
-    ]
+
     rows: list[Any] = [
         {
             **plain(one),
@@ -517,4 +507,20 @@ def adapter_report(adapter: AppliedAdapter) -> Sheet[Any]:
             "flop": adapter.flop_per_token,
         }
     )
-    return Sheet("adapter", columns, rows, title=f"adapter {adapter.name}", caption="bf16; FLOP of one token")
+    return Sheet(
+        "adapter",
+        [
+            Column("name", "module"),
+            Column("layers", "layers", "whole"),
+            Column("copies", "experts", "whole"),
+            Column("inputs", "inputs", "whole", priority=1),
+            Column("outputs", "outputs", "whole", priority=1),
+            Column("rank", "rank", "whole"),
+            Column("params", "parameters", "count"),
+            Column("bytes", "size", "B"),
+            Column("flop", "FLOP", "FLOP"),
+        ],
+        rows,
+        title=f"adapter {adapter.name}",
+        caption="bf16; FLOP of one token",
+    )

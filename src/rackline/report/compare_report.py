@@ -219,13 +219,13 @@ def compare_report(sides: Sequence[Side], *, what: str, prices: str = "", width:
         width: columns of the terminal.
     """
     first, others = sides[0], list(sides[1:])
-    caption = f"×: over {first.name}" + (f"; {prices}" if prices else "")
+
     tables: list[RenderableType] = []
     while others:
         count = next((n for n in range(len(others), 1, -1) if _sheet([first, *others[:n]], what).widest <= width), 1)
         tables += ([Text("")] if tables else []) + [_sheet([first, *others[:count]], what, titled=not tables)]
         others = others[count:]
-    return Group(*tables, Prose(caption, style="dim"))
+    return Group(*tables, Prose((f"×: over {first.name}" + (f"; {prices}" if prices else "")), style="dim"))
 
 
 def _sheet(sides: Sequence[Side], what: str, *, titled: bool = False) -> Sheet[Any]:

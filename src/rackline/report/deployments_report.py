@@ -182,23 +182,28 @@ def _deployments(rows: Sequence[Line]) -> Sheet[Line]:
         return choice.usd_with_leftover / before if choice is not None and before else ""
 
     unit = "USD" if first[1].priced else "1"
-    columns: list[Column[Line]] = [
-        Column("name", "", getter=lambda row: names[rows.index(row)]),
-        best("usd_with_leftover", f"{money_name(first[1].priced)} per M", unit),
-        Column("ratio", "×", "ratio", times),
-        Column(f"{cost}.low", "low", "1", band("low"), priority=3),
-        Column("", "from 0", getter=bar, priority=4),
-        Column(f"{cost}.high", "high", "1", band("high"), priority=3),
-        best("tpot_s", "tpot", "s"),
-        best("ttft_s", "ttft", "s"),
-        best("requests_per_s_with_leftover", "requests/s", "1"),
-        best("billed_chips", "chips", "whole", 1),
-        best("batch_size", "batch", "whole", 5),
-        Column("power_w", "drawn", "W", lambda row: row[2]["power_w"], priority=2),
-    ]
+
     models = {name.partition("@")[0] for name, _, _ in rows}
     what = f" of {models.pop()}" if len(models) == 1 else ""
-    return Sheet("deployments", columns, rows, title=f"deployments{what}: $ per M output tokens, all-in")
+    return Sheet(
+        "deployments",
+        [
+            Column("name", "", getter=lambda row: names[rows.index(row)]),
+            best("usd_with_leftover", f"{money_name(first[1].priced)} per M", unit),
+            Column("ratio", "×", "ratio", times),
+            Column(f"{cost}.low", "low", "1", band("low"), priority=3),
+            Column("", "from 0", getter=bar, priority=4),
+            Column(f"{cost}.high", "high", "1", band("high"), priority=3),
+            best("tpot_s", "tpot", "s"),
+            best("ttft_s", "ttft", "s"),
+            best("requests_per_s_with_leftover", "requests/s", "1"),
+            best("billed_chips", "chips", "whole", 1),
+            best("batch_size", "batch", "whole", 5),
+            Column("power_w", "drawn", "W", lambda row: row[2]["power_w"], priority=2),
+        ],
+        rows,
+        title=f"deployments{what}: $ per M output tokens, all-in",
+    )
 
 
 def fleets_report(rows: Sequence[Line]) -> Sheet[Line] | None:
@@ -216,19 +221,23 @@ def fleets_report(rows: Sequence[Line]) -> Sheet[Line] | None:
         hour, before = follow(row[1].fleet, "usd_per_hour"), follow(first, "usd_per_hour")
         return hour / before if hour is not None and before else ""
 
-    columns: list[Column[Line]] = [
-        Column("name", "", getter=lambda row: names[rows.index(row)]),
-        of("usd_per_hour", "$ an hour", "USD"),
-        Column("ratio", "×", "ratio", times),
-        of("copies", "copies", "whole"),
-        of("billed_chips", "chips paid", "whole"),
-        of("num_racks", "racks", "whole", 1),
-        of("power_w", "power", "W"),
-        of("utilisation", "in use", "share", 2),
-        of("usd_per_mtok_output_all_in", "$ per M", "USD"),
-    ]
     title = f"fleets for {asked_of_fleet(some) if users is None else users_of_fleet(users)}"
-    return Sheet("fleets", columns, rows, title=title)
+    return Sheet(
+        "fleets",
+        [
+            Column("name", "", getter=lambda row: names[rows.index(row)]),
+            of("usd_per_hour", "$ an hour", "USD"),
+            Column("ratio", "×", "ratio", times),
+            of("copies", "copies", "whole"),
+            of("billed_chips", "chips paid", "whole"),
+            of("num_racks", "racks", "whole", 1),
+            of("power_w", "power", "W"),
+            of("utilisation", "in use", "share", 2),
+            of("usd_per_mtok_output_all_in", "$ per M", "USD"),
+        ],
+        rows,
+        title=title,
+    )
 
 
 def changes(today: Deployed, planned: Deployed) -> tuple[Change, ...]:
@@ -318,13 +327,20 @@ def changes_report(found: Sequence[Change], reasons: Sequence[str], *, planned: 
     Args:
         planned: name of the plan.
     """
-    columns: list[Column[Change]] = [
-        Column("what"),
-        Column("before", "today", "words"),
-        Column("after", "plan", "words"),
-        Column("ratio", "×", "ratio", lambda one: "" if one.ratio is None else one.ratio),
+
+    parts: list[RenderableType] = [
+        Sheet(
+            "changes",
+            [
+                Column("what"),
+                Column("before", "today", "words"),
+                Column("after", "plan", "words"),
+                Column("ratio", "×", "ratio", lambda one: "" if one.ratio is None else one.ratio),
+            ],
+            found,
+            title=f"from today's deployment to {planned}",
+        )
     ]
-    parts: list[RenderableType] = [Sheet("changes", columns, found, title=f"from today's deployment to {planned}")]
     if reasons:
         parts.append(Text("why, of the cost of an output token"))
     return Group(*parts, *(Prose(f"  {reason}") for reason in reasons))

@@ -312,12 +312,17 @@ def _features(time: PassTime, width: int) -> Sheet[Any]:
     """What the rows are multiplied with, in as many pairs of columns as there is room for."""
     shown = [(name, value) for name, value in time.features.items() if value and name != "1"]
     pairs = max((width + _GAP) // (_FEATURE + _GAP), 1)
-    columns: list[Column[Any]] = [Column("feature", style="dim"), Column("value", unit="figures")] * pairs
+
     rows = [
         tuple(cell for name, value in shown[start : start + pairs] for cell in (name, _number(value)))
         for start in range(0, len(shown), pairs)
     ]
-    return Sheet("features", columns, rows, title="numbers put in, busiest rank")
+    return Sheet(
+        "features",
+        ([Column("feature", style="dim"), Column("value", unit="figures")] * pairs),
+        rows,
+        title="numbers put in, busiest rank",
+    )
 
 
 def _number(value: float) -> str:

@@ -158,8 +158,7 @@ class ModelShown:
                 for context in CONTEXTS
             ],
             "kv_bytes_per_token": {
-                dtype: {"total": sum(kinds.values()), "by_kind": kinds}
-                for dtype, kinds in _kv_kinds(model).items()
+                dtype: {"total": sum(kinds.values()), "by_kind": kinds} for dtype, kinds in _kv_kinds(model).items()
             },
             "native_precision": self.record.native_precision,
         }
@@ -265,8 +264,12 @@ def _flop(model: AnyModel) -> Sheet[Any]:
     rows = [(kind.replace("_", " "), *(of[kind] or None for of in kinds)) for kind in kinds[0]]
     contexts = [Column[Any](short_count(context), short_count(context), "FLOP") for context in CONTEXTS]
     whole = ("all", *(sum(of.values()) for of in kinds))
-    columns = [Column[Any]("kind", "kind"), *contexts]
-    return Sheet("flop_per_token", columns, [*rows, SECTION, whole], "FLOP of one decoded token by context")
+    return Sheet(
+        "flop_per_token",
+        [Column[Any]("kind", "kind"), *contexts],
+        [*rows, SECTION, whole],
+        "FLOP of one decoded token by context",
+    )
 
 
 def _kv(model: AnyModel) -> Sheet[Any]:
@@ -276,5 +279,10 @@ def _kv(model: AnyModel) -> Sheet[Any]:
     rows: list[Any] = [(kind, *(of[kind] for of in kinds.values())) for kind in kinds[KV_TYPES[0]]]
     if len(rows) > 1:
         rows += [SECTION, ("all", *(sum(of.values()) for of in kinds.values()))]
-    columns = [Column[Any]("kind", "attention"), *(Column[Any](dtype, dtype, "B") for dtype in KV_TYPES)]
-    return Sheet("kv_bytes_per_token", columns, rows, title, "a window stops growing at its size")
+    return Sheet(
+        "kv_bytes_per_token",
+        [Column[Any]("kind", "attention"), *(Column[Any](dtype, dtype, "B") for dtype in KV_TYPES)],
+        rows,
+        title,
+        "a window stops growing at its size",
+    )

@@ -70,12 +70,16 @@ def pool_table(choice: Choice) -> RenderableType:
             ("free memory", format_bytes(float(then.free)), format_bytes(float(first.free))),
             ("KV cache", format_bytes(float(then.kv_cache)), format_bytes(float(first.kv_cache))),
         ]
-    columns: list[Column[Any]] = [
-        Column("quantity"),
-        Column("decode", "decode", "figures"),
-        Column("prefill", "prefill", "figures"),
-    ]
-    table = Sheet("pools", columns, rows, title="the two pools")
+    table = Sheet(
+        "pools",
+        [
+            Column("quantity"),
+            Column("decode", "decode", "figures"),
+            Column("prefill", "prefill", "figures"),
+        ],
+        rows,
+        title="the two pools",
+    )
     sent = pair.transfer
     how = f"{format_bytes(sent.kv_bytes)} over {LEVELS[sent.level]} in {format_seconds(sent.seconds)}"
     return Group(table, Prose(f"KV cache of a prompt: {how}", style="dim"))
@@ -183,13 +187,20 @@ def _floors(plan: Plan, best: Choice) -> list[RenderableType]:
             floors.cost_ratio,
         ),
     ]
-    columns: list[Column[Any]] = [
-        Column("floor", "floor", "words"),
-        Column("at_best", "at best", "figures"),
-        Column("predicted", "predicted", "figures"),
-        Column("ratio", "times the floor", "1"),
+
+    return [
+        Sheet(
+            "floors",
+            [
+                Column("floor", "floor", "words"),
+                Column("at_best", "at best", "figures"),
+                Column("predicted", "predicted", "figures"),
+                Column("ratio", "times the floor", "1"),
+            ],
+            rows,
+            title="distance from the floors",
+        )
     ]
-    return [Sheet("floors", columns, rows, title="distance from the floors")]
 
 
 def front_with_best(plan: Plan, count: int) -> list[tuple[Candidate, bool]]:
@@ -231,14 +242,13 @@ def _front_table(plan: Plan) -> Sheet[tuple[Candidate, bool]]:
     def mark(row: tuple[Candidate, bool]) -> str:
         return "◆" if row[1] else "" if _keeps(plan, row[0]) else "✗"
 
-    columns: list[Column[tuple[Candidate, bool]]] = [
-        Column("", "", getter=mark),
-        Column("", "", getter=lambda row: "~" if row[0].caveat else ""),
-        *(of_part(one, lambda row: row[0]) for one in candidate_columns(plan.priced) if one.key != "tpot_s"),
-    ]
     return Sheet(
         "front",
-        columns,
+        [
+            Column("", "", getter=mark),
+            Column("", "", getter=lambda row: "~" if row[0].caveat else ""),
+            *(of_part(one, lambda row: row[0]) for one in candidate_columns(plan.priced) if one.key != "tpot_s"),
+        ],
         shown,
         title=f"Pareto front of one engine ({BASIS_OF_ONE[plan.pareto[0].basis]}s): speed against cost",
         caption=caption,
@@ -300,9 +310,11 @@ def front_plot(plan: Plan, width: int) -> Text:
 
 def _ranked(plan: Plan) -> Sheet[Candidate]:
     basis = BASIS_OF_ONE[plan.ranked[0].basis]
-    columns = [one for one in candidate_columns(plan.priced) if one.key != "tokens_per_s_per_user"]
     return Sheet(
-        "ranked", columns, plan.ranked[1:], title=f"other layouts within the limits, cheapest first ({basis}s)"
+        "ranked",
+        [one for one in candidate_columns(plan.priced) if one.key != "tokens_per_s_per_user"],
+        plan.ranked[1:],
+        title=f"other layouts within the limits, cheapest first ({basis}s)",
     )
 
 
@@ -335,17 +347,22 @@ def lengths_lines(mixture: Mixture | None) -> Iterable[RenderableType]:
 
 def caps_report(tried: Sequence[Tried]) -> Sheet[Tried]:
     """The power caps that were compared."""
-    columns: list[Column[Tried]] = [
-        Column("cap_w", "cap of a chip", "W", lambda one: "its limit" if one.cap_w is None else one.cap_w),
-        Column(
-            "joules_per_output_token",
-            "J an output token",
-            "1",
-            lambda one: one.joules_per_output_token or "beyond the limits",
-        ),
-        Column("layout", "layout", "words"),
-    ]
-    return Sheet("power_caps", columns, tried, title="power caps, by estimates", caption="others: --power-cap")
+    return Sheet(
+        "power_caps",
+        [
+            Column("cap_w", "cap of a chip", "W", lambda one: "its limit" if one.cap_w is None else one.cap_w),
+            Column(
+                "joules_per_output_token",
+                "J an output token",
+                "1",
+                lambda one: one.joules_per_output_token or "beyond the limits",
+            ),
+            Column("layout", "layout", "words"),
+        ],
+        tried,
+        title="power caps, by estimates",
+        caption="others: --power-cap",
+    )
 
 
 def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Sheet[Any]:
@@ -355,13 +372,17 @@ def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Sheet[Any]:
         rows: command, subject, result or error, and whether it succeeded.
     """
     answered = sum(one[3] for one in rows)
-    columns: list[Column[Any]] = [
-        Column("number", "", "whole", lambda row: rows.index(row) + 1, style="dim"),
-        Column("question", "question", getter=lambda row: row[0]),
-        Column("of", "of", "words", lambda row: row[1]),
-        Column("answer", "answer", "words", lambda row: Text(row[2], style="" if row[3] else "red")),
-    ]
-    return Sheet("answers", columns, rows, title=f"{answered} of {len(rows)} questions answered")
+    return Sheet(
+        "answers",
+        [
+            Column("number", "", "whole", lambda row: rows.index(row) + 1, style="dim"),
+            Column("question", "question", getter=lambda row: row[0]),
+            Column("of", "of", "words", lambda row: row[1]),
+            Column("answer", "answer", "words", lambda row: Text(row[2], style="" if row[3] else "red")),
+        ],
+        rows,
+        title=f"{answered} of {len(rows)} questions answered",
+    )
 
 
 def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
@@ -392,18 +413,23 @@ def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
             Column("", "one engine", "figures", cost(lambda plan: plan.aggregated)),
             Column("", "two pools", "figures", cost(lambda plan: plan.pools)),
         ]
-    columns: list[Column[WhatIfPoint]] = [
-        Column("", "", getter=lambda point: "◆" if point.plan.best is not None and point.cost == least else ""),
-        Column("value", name.replace("_", " "), "figures", lambda point: spaced_quantity(point.value)),
-        *([best("energy.joules_per_output_token", "J/tok", "1")] if joules else []),
-        *costs,
-        best("output_tokens_per_s_per_chip", "tok/s/chip", "whole"),
-        best("tpot_s", "tpot", "s"),
-        best("ttft_s", "ttft", "s"),
-        Column("layout", "layout", "words", layout),
-    ]
+
     what = f"{unit} of one engine and of two pools" if both else f"the {least_of} at each value"
-    table = Sheet("what_if", columns, points, title=f"what if {name} were another: {what}")
+    table = Sheet(
+        "what_if",
+        [
+            Column("", "", getter=lambda point: "◆" if point.plan.best is not None and point.cost == least else ""),
+            Column("value", name.replace("_", " "), "figures", lambda point: spaced_quantity(point.value)),
+            *([best("energy.joules_per_output_token", "J/tok", "1")] if joules else []),
+            *costs,
+            best("output_tokens_per_s_per_chip", "tok/s/chip", "whole"),
+            best("tpot_s", "tpot", "s"),
+            best("ttft_s", "ttft", "s"),
+            Column("layout", "layout", "words", layout),
+        ],
+        points,
+        title=f"what if {name} were another: {what}",
+    )
     lines = [f"set: {points[0].setting.partition('=')[0]}", *(_worth(points) if both else ())]
     return Group(table, *(Prose(line, style="dim") for line in lines))
 
@@ -469,18 +495,17 @@ def speculation_report(rows: Sequence[SpeculationRow], tpot_limit_s: float | Non
             return None
         return "always" if row.pays_up_to >= largest else f"{row.pays_up_to:,}" if row.pays_up_to else "never"
 
-    columns: list[Column[SpeculationRow]] = [
-        Column("speculation.draft_tokens", "drafts", "whole"),
-        Column("speculation.tokens_per_step", "tokens/step", "1"),
-        Column("pays_up_to", "pays below", "figures", pays),
-        Column("", "speed at 1", "figures", lambda row: f"×{plain.tpot_s[0] / row.tpot_s[0]:.2f}"),
-        Column("", "at half", "figures", lambda row: f"×{plain.tpot_s[half] / row.tpot_s[half]:.2f}"),
-        Column("best_batch", "batch", "whole", lambda row: row.best_batch or "none"),
-        Column("output_tokens_per_s_per_chip", "tok/s/chip", "whole"),
-    ]
     return Sheet(
         "speculation",
-        columns,
+        [
+            Column("speculation.draft_tokens", "drafts", "whole"),
+            Column("speculation.tokens_per_step", "tokens/step", "1"),
+            Column("pays_up_to", "pays below", "figures", pays),
+            Column("", "speed at 1", "figures", lambda row: f"×{plain.tpot_s[0] / row.tpot_s[0]:.2f}"),
+            Column("", "at half", "figures", lambda row: f"×{plain.tpot_s[half] / row.tpot_s[half]:.2f}"),
+            Column("best_batch", "batch", "whole", lambda row: row.best_batch or "none"),
+            Column("output_tokens_per_s_per_chip", "tok/s/chip", "whole"),
+        ],
         rows,
         title="speculative decoding on the chosen decode replica, passes that only decode",
         caption=f"batches are sequences of a rank; the last two columns at the largest batch within {limit}",

@@ -112,9 +112,14 @@ def _layouts_table(offered: Offered) -> Sheet[Any]:
                 layout = f"prefill {replace(tier.prefill_layout, dp=1).label()}, decode {layout}"
             label = f"{layout} · {tier.precision.short()} · {tier.scheduler}"
             served.setdefault(label, []).append(_label(tier))
-    columns: list[Column[Any]] = [Column("layout", "layout", "words"), Column("tiers", "modes and tiers", "words")]
+
     rows = [(label, ", ".join(tiers)) for label, tiers in served.items()]
-    return Sheet("served", columns, rows, title="served in the cheapest way")
+    return Sheet(
+        "served",
+        [Column("layout", "layout", "words"), Column("tiers", "modes and tiers", "words")],
+        rows,
+        title="served in the cheapest way",
+    )
 
 
 def _media_line(media: Sequence[SoldMedia]) -> Text:
@@ -159,34 +164,42 @@ def _tiers_table(offered: Offered) -> Sheet[Any]:
 
         return Column(key, title, unit, value, priority=priority, style=style)
 
-    columns: list[Column[SoldTier]] = [
-        Column("name", "mode", getter=lambda tier: tier.name.split(" above")[0]),
-        Column("until_len", "prompts to", "figures", lambda tier: short_count(tier.until_len)),
-        sold("input_usd", "input", "USD", scale=1e6, style="bold"),
-        sold("cached_input_usd", "cached", "USD", scale=1e6),
-        sold("output_usd", "output", "USD", scale=1e6, style="bold"),
-        sold("batch_size", "batch", "whole"),
-        sold("tpot_s", "tpot", "s"),
-        sold("margin", "margin", "share", 1),
-        sold("margin_at_longest", "at the longest", "share", 1),
-        sold("kwh_per_mtok_input", "kWh in", "1", 2),
-        sold("kwh_per_mtok_output", "out", "1", 2),
-    ]
-    return Sheet("tiers", columns, rows, title="$ per million tokens")
+    return Sheet(
+        "tiers",
+        [
+            Column("name", "mode", getter=lambda tier: tier.name.split(" above")[0]),
+            Column("until_len", "prompts to", "figures", lambda tier: short_count(tier.until_len)),
+            sold("input_usd", "input", "USD", scale=1e6, style="bold"),
+            sold("cached_input_usd", "cached", "USD", scale=1e6),
+            sold("output_usd", "output", "USD", scale=1e6, style="bold"),
+            sold("batch_size", "batch", "whole"),
+            sold("tpot_s", "tpot", "s"),
+            sold("margin", "margin", "share", 1),
+            sold("margin_at_longest", "at the longest", "share", 1),
+            sold("kwh_per_mtok_input", "kWh in", "1", 2),
+            sold("kwh_per_mtok_output", "out", "1", 2),
+        ],
+        rows,
+        title="$ per million tokens",
+    )
 
 
 def _cache_table(offered: Offered) -> Sheet[Any]:
     storage, terms = offered.storage_usd_per_mtok_hour, offered.terms
     told = "storage in the tier of the longest lifetime"
-    columns: list[Column[Any]] = [
-        Column("lifetime_s", "lifetime", "s"),
-        Column("tier", "kept in"),
-        Column("write_usd", "write", "USD", lambda cache: _mtok(cache.write_usd)),
-        Column("hold_usd", "of that holding", "USD", lambda cache: _mtok(cache.hold_usd * terms.price_over_cost)),
-        Column("saves", "one hit saves, ×", "1"),
-    ]
-    caption = "" if storage is None else f"{told}: {format_usd(storage)} per M·hour"
-    return Sheet("caches", columns, offered.caches, "cache writes, $ per million tokens", caption)
+    return Sheet(
+        "caches",
+        [
+            Column("lifetime_s", "lifetime", "s"),
+            Column("tier", "kept in"),
+            Column("write_usd", "write", "USD", lambda cache: _mtok(cache.write_usd)),
+            Column("hold_usd", "of that holding", "USD", lambda cache: _mtok(cache.hold_usd * terms.price_over_cost)),
+            Column("saves", "one hit saves, ×", "1"),
+        ],
+        offered.caches,
+        "cache writes, $ per million tokens",
+        ("" if storage is None else f"{told}: {format_usd(storage)} per M·hour"),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ tiers
@@ -222,15 +235,19 @@ def tiers_report(
 
 
 def _spans_table(spans: Sequence[CheapestSpan]) -> Sheet[CheapestSpan]:
-    columns: list[Column[CheapestSpan]] = [
-        Column("from_s", "from", "s", lambda span: span.from_s or "0"),
-        Column("until_s", "until", "s", lambda span: span.until_s if math.isfinite(span.until_s) else _PAST),
-        Column("cost.name", "tier"),
-        Column("cost.tier", "kind", priority=1),
-        Column("cost.drain_s", "drain time", "s", lambda span: span.cost.drain_s or None),
-        Column("cost.fetch_s", "back in", "s", lambda span: span.cost.fetch_s or "at once"),
-    ]
-    return Sheet("spans", columns, spans, title="cheapest tier by how long the entry is held")
+    return Sheet(
+        "spans",
+        [
+            Column("from_s", "from", "s", lambda span: span.from_s or "0"),
+            Column("until_s", "until", "s", lambda span: span.until_s if math.isfinite(span.until_s) else _PAST),
+            Column("cost.name", "tier"),
+            Column("cost.tier", "kind", priority=1),
+            Column("cost.drain_s", "drain time", "s", lambda span: span.cost.drain_s or None),
+            Column("cost.fetch_s", "back in", "s", lambda span: span.cost.fetch_s or "at once"),
+        ],
+        spans,
+        title="cheapest tier by how long the entry is held",
+    )
 
 
 def _hold_times_table(
@@ -259,34 +276,42 @@ def _hold_times_table(
                 "rule_over_best": "the same" if rule.name == best.name else over,
             }
         )
-    columns: list[Column[Any]] = [
-        Column("hold_time_s", "held", "s"),
-        Column("tier", "tier"),
-        Column("write_usd", "write + hold", "USD"),
-        Column("retrieve_usd", "each hit", "USD"),
-        Column("storage_usd_per_hour", "storage an hour", "USD", priority=1),
-        Column("rule_tier", "rule's tier"),
-        Column("rule_over_best", "rule costs, ×", "1"),
-    ]
-    told = f"prices are {written(price_over_cost)} times the cost; the rule takes the tier whose drain time is nearest"
-    return Sheet("hold_times", columns, rows, "which tier, and what to charge per million tokens", told)
+    return Sheet(
+        "hold_times",
+        [
+            Column("hold_time_s", "held", "s"),
+            Column("tier", "tier"),
+            Column("write_usd", "write + hold", "USD"),
+            Column("retrieve_usd", "each hit", "USD"),
+            Column("storage_usd_per_hour", "storage an hour", "USD", priority=1),
+            Column("rule_tier", "rule's tier"),
+            Column("rule_over_best", "rule costs, ×", "1"),
+        ],
+        rows,
+        "which tier, and what to charge per million tokens",
+        (f"prices are {written(price_over_cost)} times the cost; the rule takes the tier whose drain time is nearest"),
+    )
 
 
 def _lines_table(lines: Sequence[KeepingCost], prompt_len: float) -> Sheet[KeepingCost]:
     def cost(key: str, title: str, scale: float = 1.0) -> Column[KeepingCost]:
         return Column(key, title, "USD", lambda line: _mtok(getattr(line, key) * scale / prompt_len))
 
-    columns: list[Column[KeepingCost]] = [
-        Column("name", "tier"),
-        cost("once_usd", "write"),
-        cost("hold_usd_per_s", "hold an hour", 3600.0),
-        cost("retrieve_usd", "bring back"),
-        Column("drain_s", "drain time", "s", lambda line: line.drain_s or None),
-        Column("fetch_s", "back in", "s", lambda line: line.fetch_s or "at once"),
-    ]
     ordered = sorted(lines, key=lambda line: -line.hold_usd_per_s)
-    told = "holding in the chip's memory costs the chip's rent"
-    return Sheet("costs", columns, ordered, "bare costs per million tokens", told)
+    return Sheet(
+        "costs",
+        [
+            Column("name", "tier"),
+            cost("once_usd", "write"),
+            cost("hold_usd_per_s", "hold an hour", 3600.0),
+            cost("retrieve_usd", "bring back"),
+            Column("drain_s", "drain time", "s", lambda line: line.drain_s or None),
+            Column("fetch_s", "back in", "s", lambda line: line.fetch_s or "at once"),
+        ],
+        ordered,
+        "bare costs per million tokens",
+        ("holding in the chip's memory costs the chip's rent"),
+    )
 
 
 # ---------------------------------------------------------------------------------------------- reading
@@ -355,15 +380,25 @@ def reading_report(reading: Reading) -> Group:
     parts: list[RenderableType] = [head]
     parts += [Prose(f"cannot be used: {problem}", style="yellow") for problem in reading.problems]
     parts += [Prose(f"does the host earn money? {reading.verdict.text}", style="bold"), Text("")]
-    columns: list[Column[Inference]] = [
-        Column("quantity", "quantity", "words", lambda one: one.quantity.removesuffix("_s").replace("_", " ")),
-        *_ends_columns(lambda one: one, "", likely=True),
-        *_ends_columns(lambda one: one, "", likely=False),
-        Column("method", "from", "words", lambda one: f"{one.method} ({one.claim})" if one.claim else one.method),
-    ]
+
     told = "likely: eight of ten combinations of chip, precision, rent, margin, utilisation and efficiency, for a host "
     told += "that earns money; certain: all of them. These are ranges of assumptions, no confidence intervals"
-    parts += [Sheet("inferences", columns, reading.inferences, "what the prices reveal", told)]
+    parts += [
+        Sheet(
+            "inferences",
+            [
+                Column("quantity", "quantity", "words", lambda one: one.quantity.removesuffix("_s").replace("_", " ")),
+                *_ends_columns(lambda one: one, "", likely=True),
+                *_ends_columns(lambda one: one, "", likely=False),
+                Column(
+                    "method", "from", "words", lambda one: f"{one.method} ({one.claim})" if one.claim else one.method
+                ),
+            ],
+            reading.inferences,
+            "what the prices reveal",
+            told,
+        )
+    ]
     parts += [Text(""), _prices_table(reading.prices), Text("")]
     for kept in reading.kept_in:
         parts.append(
@@ -396,15 +431,19 @@ def _prices_table(prices: Sequence[PriceTier]) -> Sheet[PriceTier]:
     def price(key: str, title: str) -> Column[PriceTier]:
         return Column(key, title, "USD", lambda tier: _mtok(getattr(tier, key)))
 
-    columns: list[Column[PriceTier]] = [
-        Column("name", "tier"),
-        Column("above_context_len", "prompts above", "figures", lambda tier: short_count(tier.above_context_len)),
-        price("input_usd", "input"),
-        price("cached_input_usd", "cached"),
-        price("output_usd", "output"),
-        Column("cache", "cache", "words", cache),
-    ]
-    return Sheet("prices", columns, prices, title="prices, $ per million tokens")
+    return Sheet(
+        "prices",
+        [
+            Column("name", "tier"),
+            Column("above_context_len", "prompts above", "figures", lambda tier: short_count(tier.above_context_len)),
+            price("input_usd", "input"),
+            price("cached_input_usd", "cached"),
+            price("output_usd", "output"),
+            Column("cache", "cache", "words", cache),
+        ],
+        prices,
+        title="prices, $ per million tokens",
+    )
 
 
 def compared_report(rows: Sequence[Compared]) -> Sheet[Compared]:
@@ -414,17 +453,22 @@ def compared_report(rows: Sequence[Compared]) -> Sheet[Compared]:
         low, high = (_value(row.cheapest, end) for end in (row.truth.low, row.truth.high))
         return low if low == high else f"{low} to {high}"
 
-    columns: list[Column[Compared]] = [
-        Column("model", "model"),
-        Column("quantity", "", getter=lambda row: "active" if row.quantity == "active_params" else "KV"),
-        Column("truth", "true", "figures", truth),
-        *_ends_columns(lambda row: row.cheapest, "cheapest.", likely=True, title="cheapest host"),
-        Column("likely", "likely", "figures", lambda row: f"{row.likely} of {row.hosts}"),
-        Column("certain", "certain", "figures", lambda row: f"{row.certain} of {row.hosts}"),
-    ]
     told = "true KV at one to two bytes per element; the cheapest host is nearest to cost; likely and certain: hosts "
     told += "whose interval holds the truth"
-    return Sheet("against_open_models", columns, rows, "against the open models", told)
+    return Sheet(
+        "against_open_models",
+        [
+            Column("model", "model"),
+            Column("quantity", "", getter=lambda row: "active" if row.quantity == "active_params" else "KV"),
+            Column("truth", "true", "figures", truth),
+            *_ends_columns(lambda row: row.cheapest, "cheapest.", likely=True, title="cheapest host"),
+            Column("likely", "likely", "figures", lambda row: f"{row.likely} of {row.hosts}"),
+            Column("certain", "certain", "figures", lambda row: f"{row.certain} of {row.hosts}"),
+        ],
+        rows,
+        "against the open models",
+        told,
+    )
 
 
 def readings_table(readings: Sequence[Reading]) -> Sheet[Reading]:
@@ -448,18 +492,23 @@ def readings_table(readings: Sequence[Reading]) -> Sheet[Reading]:
     def of(name: str, title: str, rank: int) -> list[Column[Reading]]:
         return interval(lambda reading: reading.find(name), name, title, rank)
 
-    columns: list[Column[Reading]] = [
-        Column("sheet", "sheet"),
-        price("input_usd", "in"),
-        price("output_usd", "out"),
-        Column("earning_share", "earns", "share", lambda reading: reading.verdict.earning_share, priority=2),
-        *of("active_params", "active", 0),
-        *interval(cached, "kv_bytes_per_token", "KV of a token", 1),
-        *of("crossover_context", "crossover", 4),
-        *of("normal_batch", "normal batch", 5),
-        Column("conflicts", "conflicts", "whole", lambda reading: len(reading.conflicts) or None, priority=3),
-    ]
     told = "eight of ten combinations of the unknowns; earns: share of them in which the host earns money; show a "
     told += "sheet to read its conflicts"
     title = f"{len(readings)} price sheets: $ per million tokens, likely intervals"
-    return Sheet("readings", columns, readings, title, told)
+    return Sheet(
+        "readings",
+        [
+            Column("sheet", "sheet"),
+            price("input_usd", "in"),
+            price("output_usd", "out"),
+            Column("earning_share", "earns", "share", lambda reading: reading.verdict.earning_share, priority=2),
+            *of("active_params", "active", 0),
+            *interval(cached, "kv_bytes_per_token", "KV of a token", 1),
+            *of("crossover_context", "crossover", 4),
+            *of("normal_batch", "normal batch", 5),
+            Column("conflicts", "conflicts", "whole", lambda reading: len(reading.conflicts) or None, priority=3),
+        ],
+        readings,
+        title,
+        told,
+    )

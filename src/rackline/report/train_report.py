@@ -246,13 +246,17 @@ def _memory(plan: TrainPlan, best: TrainCandidate) -> Sheet[Any]:
 
 
 def _levels(best: TrainCandidate) -> Sheet[Any]:
-    columns: list[Column[Any]] = [
-        Column("group", "group"),
-        Column("size", "ranks", "whole"),
-        Column("inside_domain", "in one domain", "whole"),
-        Column("level", "level"),
-    ]
-    return Sheet("levels", columns, best.levels, title="which level each group works on")
+    return Sheet(
+        "levels",
+        [
+            Column("group", "group"),
+            Column("size", "ranks", "whole"),
+            Column("inside_domain", "in one domain", "whole"),
+            Column("level", "level"),
+        ],
+        best.levels,
+        title="which level each group works on",
+    )
 
 
 def _reliability(plan: TrainPlan) -> Prose:
