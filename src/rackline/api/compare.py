@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from rackline.api.option import CalibrationLike, Limit, Settings, Texts
     from rackline.hardware import Chip, Cluster, RentKind
     from rackline.parallel import Layout
-    from rackline.report.compare_report import Comparison, Side
-    from rackline.report.deployments_report import Change
+    from rackline.report.compare_report import Change, Comparison, Side
     from rackline.report.figure import Figure
     from rackline.search import Plan
     from rackline.search.plan import Contenders
@@ -87,7 +86,7 @@ def _text(answer: Answer[CompareQuestion, Compared], width: int) -> Iterable[Any
     from rackline.report.deployments_report import changes_report, deployments_report, fleets_report
 
     found = answer.result
-    rows = [(side.name, side.deployed, side.values) for side in found.sides if side.deployed is not None]
+    rows = [side for side in found.sides if side.deployed is not None]
     if not rows:
         yield compare_report(found.sides, what=found.kind, prices=found.prices, width=width)
         return
@@ -384,8 +383,7 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[Side], Use]:
         RacklineError: as `plan`.
     """
     from rackline.bands.intervals import of_candidate
-    from rackline.report.compare_report import deployment_side
-    from rackline.report.deployments_report import Band
+    from rackline.report.compare_report import Band, deployment_side
     from rackline.search.fleet import plan_fleet
 
     full, uses = zip(*(with_use(one.question) for one in asked), strict=True)

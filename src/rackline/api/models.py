@@ -20,7 +20,7 @@ from rackline.units import format_count
 
 with late:
     from rackline import arch, catalog, hardware, hub
-    from rackline.report import catalogue_report, choice_report, model_report
+    from rackline.report import catalogue_report, model_report
     from rackline.serving import crossover
 
 
@@ -82,7 +82,7 @@ def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
     elif question.name is not None:
         yield model_report.model_report(*found.models[0], found.check)
         if answer.adapter is not None:
-            yield choice_report.adapter_report(answer.adapter)
+            yield model_report.adapter_report(answer.adapter)
     else:
         yield catalogue_report.models_table(found.models)
 

@@ -116,6 +116,10 @@ class Column(Generic[R]):
             return cast("Mapping[str, Any]", row).get(self.key, "")
         return at_key(row, self.key)
 
+    def text(self, value: Any) -> str:
+        """One value as it is printed."""
+        return _written(self.unit, [value])[0].plain
+
     def cells(self, values: Sequence[Any]) -> list[Text]:
         """The values as they are printed, numbers aligned."""
         texts = _written(self.unit, values)

@@ -10,9 +10,10 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.arch import AnyModel, CountCheck, Model, build_model
+from rackline.arch import AnyModel, AppliedAdapter, CountCheck, Model, build_model
 from rackline.catalog import ModelRecord
 from rackline.parallel.precision import storage_bytes, stored_precision
+from rackline.plain import plain
 from rackline.report.catalogue_report import record_report
 from rackline.report.column import SECTION, Column, Sheet
 from rackline.report.wording import bar, share, short_count
@@ -285,4 +286,43 @@ def _kv(model: AnyModel) -> Sheet[Any]:
         rows,
         title,
         "a window stops growing at its size",
+    )
+
+
+def adapter_report(adapter: AppliedAdapter) -> Sheet[Any]:
+    """One row for each kind of module, then all of them."""
+    kinds = [
+        {
+            **plain(one),
+            "copies": one.copies if one.copies > 1 else None,
+            "bytes": 2.0 * one.params,
+            "flop": one.flop,
+            "params": one.params,
+        }
+        for one in adapter.modules
+    ]
+    whole = adapter.whole_params
+    stored = [{"name": "stored whole", "params": whole, "bytes": 2.0 * whole}] if whole else []
+    sums = {
+        "name": "all",
+        "params": adapter.total_params,
+        "bytes": adapter.stored_bytes,
+        "flop": adapter.flop_per_token,
+    }
+    return Sheet(
+        "adapter",
+        [
+            Column("name", "module"),
+            Column("layers", "layers", "whole"),
+            Column("copies", "experts", "whole"),
+            Column("inputs", "inputs", "whole", priority=1),
+            Column("outputs", "outputs", "whole", priority=1),
+            Column("rank", "rank", "whole"),
+            Column("params", "parameters", "count"),
+            Column("bytes", "size", "B"),
+            Column("flop", "FLOP", "FLOP"),
+        ],
+        [*kinds, SECTION, *stored, sums],
+        title=f"adapter {adapter.name}",
+        caption="bf16; FLOP of one token",
     )

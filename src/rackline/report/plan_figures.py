@@ -21,7 +21,7 @@ from rackline.report.axes import (
     nothing_figure,
     stacked_bars,
 )
-from rackline.report.compare_report import Side, ratio, written
+from rackline.report.compare_report import QUANTITIES, Side, ratio
 from rackline.report.explain_figures import pass_waterfall
 from rackline.report.figure import Figure
 from rackline.report.simulate_report import nearest_reason
@@ -301,13 +301,13 @@ def compare_figure(sides: Sequence[Side], *, what: str) -> Figure:
     rows: list[Row] = []
     names: list[str] = []
     for key in sides[0].values:
-        label = written(key, sides[0].values[key])[0]
+        label = QUANTITIES[key].title
         found = [(side, value) for side in sides if (value := ratio(side.values[key], sides[0].values[key]))]
         if len(found) < 2:
             continue
         names.append(label)
         rows += [
-            {"number": label, "side": side.name, "ratio": value, "value": written(key, side.values[key])[1]}
+            {"number": label, "side": side.name, "ratio": value, "value": QUANTITIES[key].text(side.values[key])}
             for side, value in found
             if side is not sides[0]
         ]
