@@ -97,19 +97,17 @@ def _chips_of(count: int) -> str:
     return f"{count:,} chip{'' if count == 1 else 's'}"
 
 
-def replica_label(of: Choice | Candidate | Pool | PoolPair) -> str:
+def replica_label(of: Choice | Candidate | Pool) -> str:
     """The layout of one replica, without the number of replicas."""
     return replace(of.layout, dp=1).label()
 
 
 def replicas_label(of: Choice | Candidate | PoolPair) -> str:
     """The layouts of one replica of each pool; of one engine, that of a replica."""
-    if isinstance(of, Candidate):
-        return replica_label(of)
-    pools = (of.decode, of.prefill) if isinstance(of, PoolPair) else (of.decode_pool, of.prefill_pool)
-    if pools[0] is None or pools[1] is None:
-        return replica_label(of)
-    return f"decode {replica_label(pools[0])}; prefill {replica_label(pools[1])}"
+    pair = of.estimate if isinstance(of, Choice) else of
+    if isinstance(pair, PoolPair):
+        return f"decode {replica_label(pair.decode)}; prefill {replica_label(pair.prefill)}"
+    return replica_label(pair)
 
 
 def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None) -> Box:
@@ -257,7 +255,6 @@ def bands_sheet(
                 "limit": "" if limit is None else write(limit),
             }
         )
-    limited = [Column[Any]("limit", "limit", "figures")] if any(row["limit"] for row in rows) else []
     of = f"{bands[0].group}, {bands[0].num_cases} cases" if bands else ""
     return Sheet(
         "bands",
@@ -267,7 +264,7 @@ def bands_sheet(
             Column("bar", "from 0", priority=1),
             Column("low", "low", "figures"),
             Column("high", "high", "figures"),
-            *limited,
+            *([Column("limit", "limit", "figures")] if any(row["limit"] for row in rows) else []),
         ],
         rows,
         title=f"within low and high lay 90 % of measured {what} ({of})",
@@ -329,10 +326,13 @@ def served_table(choice: Choice, *, full: bool = True) -> RenderableType:
         return Prose(f"not simulated ({choice.not_simulated or 'not asked for'}): {basis}", style="yellow")
     found, names = sustained.simulated, _SERVED_NAMES[full]
     told = f"{found.requests:,} requests that arrive at random"
-    interval = [Column[Any]("p99_interval", "± of p99", "figures", priority=1)] if full else []
     return Sheet(
         "served",
-        [Column("latency"), *(Column[Any](name, name, "s") for name in ("mean", "p50", "p90", "p99")), *interval],
+        [
+            Column("latency"),
+            *(Column(name, name, "s") for name in ("mean", "p50", "p90", "p99")),
+            *([Column("p99_interval", "± of p99", "figures", priority=1)] if full else []),
+        ],
         [
             {
                 "latency": name,

@@ -263,12 +263,10 @@ def _parameters(model: AnyModel) -> Sheet[Any]:
 def _flop(model: AnyModel) -> Sheet[Any]:
     kinds = [_flop_kinds(model, context) for context in CONTEXTS]
     rows = [(kind.replace("_", " "), *(of[kind] or None for of in kinds)) for kind in kinds[0]]
-    contexts = [Column[Any](short_count(context), short_count(context), "FLOP") for context in CONTEXTS]
-    whole = ("all", *(sum(of.values()) for of in kinds))
     return Sheet(
         "flop_per_token",
-        [Column[Any]("kind", "kind"), *contexts],
-        [*rows, SECTION, whole],
+        [Column("kind", "kind"), *(Column(name, name, "FLOP") for name in map(short_count, CONTEXTS))],
+        [*rows, SECTION, ("all", *(sum(of.values()) for of in kinds))],
         "FLOP of one decoded token by context",
     )
 
@@ -282,7 +280,7 @@ def _kv(model: AnyModel) -> Sheet[Any]:
         rows += [SECTION, ("all", *(sum(of.values()) for of in kinds.values()))]
     return Sheet(
         "kv_bytes_per_token",
-        [Column[Any]("kind", "attention"), *(Column[Any](dtype, dtype, "B") for dtype in KV_TYPES)],
+        [Column("kind", "attention"), *(Column(dtype, dtype, "B") for dtype in KV_TYPES)],
         rows,
         title,
         "a window stops growing at its size",

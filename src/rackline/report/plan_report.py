@@ -72,8 +72,8 @@ def pool_table(choice: Choice) -> Group | None:
             ("free memory", *(format_bytes(float(one.free)) for one in held)),
             ("KV cache", *(format_bytes(float(one.kv_cache)) for one in held)),
         ]
-    names = ("decode", "prefill")
-    columns: list[Column[Any]] = [Column("quantity"), *(Column[Any](name, name, "figures") for name in names)]
+    columns: list[Column[Any]] = [Column("quantity")]
+    columns += [Column(name, name, "figures") for name in ("decode", "prefill")]
     sent = pair.transfer
     how = f"{format_bytes(sent.kv_bytes)} over {LEVELS[sent.level]} in {format_seconds(sent.seconds)}"
     table = Sheet("pools", columns, rows, title="the two pools")
