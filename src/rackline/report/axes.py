@@ -256,6 +256,33 @@ def hovered(mark: Layer, encoding: Layer, measures: Sequence[Measure], **more: A
     return {**more, "transform": [*given, *transforms], "mark": mark, "encoding": {**encoding, "tooltip": tooltip}}
 
 
+UNSEEN: Layer = {"type": "point", "opacity": 0, "size": 60}
+"""A mark that only answers the pointer."""
+
+
+def marked(rows: Sequence[Row], encoding: Layer, **mark: Any) -> Layer:
+    """A layer of marks, points unless another type is named, with rows of its own."""
+    return {"data": {"values": rows}, "mark": {"type": "point", **mark}, "encoding": encoding}
+
+
+def layered(rows: Sequence[Row], *layers: Layer, **more: Any) -> dict[str, Any]:
+    """The specification of layers over the same rows."""
+    return {**more, "data": {"values": rows}, "layer": list(layers)}
+
+
+def name_axis(field: str, names: Sequence[str] | None, *, axis: Layer, **scale: float) -> Layer:
+    """A position channel of names in their order, one below the other.
+
+    Args:
+        field: column of the names.
+        names: in their order; None for that of the rows.
+        axis: how it is drawn, beside being without ticks.
+        scale: room between the names.
+    """
+    found = {"field": field, "type": "nominal", "sort": names, "axis": {"ticks": False, **axis}}
+    return {**found, **({} if names is None else {"title": None}), **({"scale": scale} if scale else {})}
+
+
 def at(channel: Layer, value: float) -> Layer:
     """A fixed position on the axis of a channel."""
     return {"datum": value, "type": "quantitative", "scale": channel["scale"]}

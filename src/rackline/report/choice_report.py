@@ -118,7 +118,7 @@ def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None) -> Box:
     if first is not None and then is not None:
         lines = [
             composed(
-                (f"{name:<9}", "dim"),
+                (f"{name:<9}", "dim green"),
                 (replica_label(pool), "bold green"),
                 f" · {pool.precision.short()}\n         "
                 f"{_replicas(pool.layout, f' on {pool.cluster}')} · {_scheduler(choice, pool)}",

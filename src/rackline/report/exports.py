@@ -116,32 +116,31 @@ def chrome_trace(times: dict[str, PassTime]) -> dict[str, Any]:
     """
     events: list[dict[str, Any]] = []
     for process, (title, time) in enumerate(times.items(), start=1):
-        events.append(_name("process_name", process, 0, title))
+        events.append(trace_name("process_name", process, 0, title))
         threads: dict[str, int] = {}
         ends: dict[str, float] = {}
         for row, thread, duration_s in _pieces(time):
             if thread not in threads:
                 threads[thread] = len(threads) + 1
-                events.append(_name("thread_name", process, threads[thread], thread))
+                events.append(trace_name("thread_name", process, threads[thread], thread))
             clock = "all" if time.policy == "serial" else thread
             start = ends.get(clock, 0.0)
             ends[clock] = start + duration_s
-            events.append(_event(row, process, threads[thread], start, duration_s))
+            said = {
+                "class": row.op_class,
+                "dtype": row.dtype,
+                "binds": row.binds,
+                "formula": row.formula,
+                "amounts": row.amounts,
+                "resource_s": row.resource_s,
+                "overhead_s": row.overhead_s,
+            }
+            events.append(trace_event(row.name, process, threads[thread], start, duration_s, cat=row.group, args=said))
         if time.host_s:
-            thread = len(threads) + 1
-            events.append(_name("thread_name", process, thread, "host"))
-            start = max(ends.values(), default=0.0)
-            events.append(
-                {
-                    "name": "host",
-                    "ph": "X",
-                    "pid": process,
-                    "tid": thread,
-                    "ts": start * _MICROSECONDS,
-                    "dur": time.host_s * _MICROSECONDS,
-                }
-            )
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+            thread, start = len(threads) + 1, max(ends.values(), default=0.0)
+            events.append(trace_name("thread_name", process, thread, "host"))
+            events.append(trace_event("host", process, thread, start, time.host_s))
+    return trace(events)
 
 
 def _pieces(time: PassTime) -> list[tuple[RowTime, str, float]]:
@@ -159,29 +158,32 @@ def _pieces(time: PassTime) -> list[tuple[RowTime, str, float]]:
     assert_never(time.policy)
 
 
-def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+def trace_name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    """The event that names a process or a thread ("process_name", "thread_name")."""
     return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
 
-def _event(row: RowTime, process: int, thread: int, start_s: float, duration_s: float) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "cat": row.group,
-        "ph": "X",
-        "pid": process,
-        "tid": thread,
-        "ts": start_s * _MICROSECONDS,
-        "dur": duration_s * _MICROSECONDS,
-        "args": {
-            "class": row.op_class,
-            "dtype": row.dtype,
-            "binds": row.binds,
-            "formula": row.formula,
-            "amounts": row.amounts,
-            "resource_s": row.resource_s,
-            "overhead_s": row.overhead_s,
-        },
-    }
+def trace_event(
+    name: str, process: int, thread: int | None, start_s: float, duration_s: float | None = None, **more: Any
+) -> dict[str, Any]:
+    """An event that lasts; without a duration, the values of a counter.
+
+    Args:
+        name: of the event, or of the counter.
+        process: it belongs to.
+        thread: it belongs to; None for a counter.
+        start_s: when it begins [s].
+        duration_s: how long it lasts [s].
+        more: `cat`, its kind, and `args`, what is said of it.
+    """
+    found: dict[str, Any] = {"name": name, "ph": "C" if duration_s is None else "X", "pid": process}
+    found |= {"ts": start_s * _MICROSECONDS, **more}
+    return found if duration_s is None else {**found, "tid": thread, "dur": duration_s * _MICROSECONDS}
+
+
+def trace(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """A file of the Chrome trace format."""
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
 def check_series_path(text: str) -> Path:

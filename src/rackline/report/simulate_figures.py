@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rackline.report.axes import Layer, Measure, Row, colour, dashes, hovered, limit, linear_axis, log_axis, thinned
+from rackline.report.exports import trace, trace_event, trace_name
 from rackline.report.figure import Figure
 from rackline.simulation import Result
 from rackline.units import format_seconds
@@ -75,7 +76,6 @@ def _said(rows: list[Row]) -> str:
 
 _MOST_POINTS = 600
 _MOST_STEPS = 300
-_MICROSECONDS = 1e6
 _MOST_EVENTS = 200_000
 
 
@@ -225,31 +225,14 @@ def chrome_trace_of_run(result: Result) -> dict[str, Any]:
     """Passes of each replica as trace events, and the decoding sequences as a counter."""
     events: list[dict[str, Any]] = []
     for replica, records in enumerate(result.passes_run):
-        title = f"replica {replica}"
-        events.append({"name": "process_name", "ph": "M", "pid": replica, "tid": 0, "args": {"name": title}})
+        events.append(trace_name("process_name", replica, 0, f"replica {replica}"))
         for record in list(records)[:_MOST_EVENTS]:
             name = "prompts" if record.prompt_tokens else f"{record.passes} decode steps"
-            events.append(
-                {
-                    "name": name,
-                    "ph": "X",
-                    "pid": replica,
-                    "tid": 1,
-                    "ts": record.start_s * _MICROSECONDS,
-                    "dur": record.duration_s * _MICROSECONDS,
-                    "args": {"decoding": record.sequences, "prompt_tokens": record.prompt_tokens},
-                }
-            )
-            events.append(
-                {
-                    "name": "decoding",
-                    "ph": "C",
-                    "pid": replica,
-                    "ts": record.start_s * _MICROSECONDS,
-                    "args": {"sequences": record.sequences},
-                }
-            )
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+            said = {"decoding": record.sequences, "prompt_tokens": record.prompt_tokens}
+            counted = {"sequences": record.sequences}
+            events.append(trace_event(name, replica, 1, record.start_s, record.duration_s, args=said))
+            events.append(trace_event("decoding", replica, None, record.start_s, args=counted))
+    return trace(events)
 
 
 PHASES = ("waiting", "prefill", "decode")
