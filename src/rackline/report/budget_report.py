@@ -49,14 +49,10 @@ def budget_report(budget: Budget, *, asked: str, on: str, width: int) -> Group:
     """
     style = "none" if budget.feasible else "red"
     remembered = "the constants of this law are remembered, not looked up"
-    blank = Text("")
+    details = [_phase_table(budget), _around(budget), _curve(budget, width)] if budget.feasible else []
     return stacked(
         Box(_answer(budget), f"{asked}, loss {budget.loss:.4g} ({budget.law.name})", on, style),
-        *(
-            (blank, _phase_table(budget), blank, _around(budget), blank, _curve(budget, width))
-            if budget.feasible
-            else ()
-        ),
+        *(part for detail in details for part in (Text(""), detail)),
         Text(remembered, style="yellow") if budget.law.evidence == "assumed" else None,
     )
 

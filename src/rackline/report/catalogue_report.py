@@ -69,7 +69,7 @@ def chips_table(chips: Sequence[Chip]) -> Sheet[Chip]:
         ],
         chips,
         title="chips",
-        caption=("dense peaks in TFLOP/s; ridge point of bf16 in FLOP/byte"),
+        caption="dense peaks in TFLOP/s; ridge point of bf16 in FLOP/byte",
     )
 
 
@@ -266,7 +266,7 @@ def ridge_table(ridges: Sequence[Ridge]) -> Sheet[Mapping[str, Ridge]]:
         ],
         list(chips.values()),
         "ridge points",
-        ("FLOP/byte, then R: multiplies per weight read, the balance batch of a dense model"),
+        "FLOP/byte, then R: multiplies per weight read, the balance batch of a dense model",
     )
 
 
@@ -290,7 +290,7 @@ def cache_table(caches: Sequence[CacheOfModel], *, on: str, dtype: str) -> Sheet
         ],
         caches,
         "KV cache by model",
-        (f"crossover and balance batch on {on} in {dtype}; what a window, a choice or a state saves is in it"),
+        f"crossover and balance batch on {on} in {dtype}; what a window, a choice or a state saves is in it",
     )
 
 

@@ -266,7 +266,7 @@ def _headline(explanation: Explanation, band: tuple[float, float] | None, band_o
         composed(
             (f"{format_seconds(seconds)} a pass", "bold green"),
             " · ",
-            resource_text(time.binds),
+            Text.assemble(resource_text(time.binds), style="bold"),
             (" binds", "bold green"),
             f" · {f'{over}, {format_seconds(ideal.seconds)}' if over else 'no ideal time'}",
         )

@@ -164,4 +164,4 @@ def _looked(plan: Plan, elapsed_s: float) -> Text:
     """How much was considered, under whose rules and numbers."""
     considered = f"{plan.candidates_evaluated:,} candidates in {format_seconds(elapsed_s)}; "
     rules = f"; launch rules of {plan.rules_name}" if plan.rules_name else ""
-    return composed((f"{considered}{'; '.join(plan.assumptions[2:-1])}{rules}\n", "dim"), trust_line(plan))
+    return composed(f"{considered}{'; '.join(plan.assumptions[2:-1])}{rules}\n", trust_line(plan), style="dim")
