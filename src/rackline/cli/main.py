@@ -319,17 +319,11 @@ def _words(error: CycloptsError, given: list[str]) -> str:
     command = " ".join(error.command_chain or ())
     if isinstance(error, UnknownCommandError):
         word = next((part for part in given if not part.startswith("-")), given[0] if given else "")
-        known = commands()
-        near = nearest_names(word, known, 1)
-        nearest = f"; nearest: {near[0]}" if near else ""
-        return f"command: got {word!r}, allowed: {', '.join(known)}{nearest}"
+        return _unknown("command", word, list(commands()))
     if isinstance(error, UnknownOptionError):
-        word = error.token.keyword or error.token.value
-        names = [name for argument in error.argument_collection for name in argument.names if name.startswith("--")]
-        near = nearest_names(word, names, 1)
-        nearest = f"; nearest: {near[0]}" if near else ""
+        names = {name for argument in error.argument_collection for name in argument.names if name.startswith("--")}
         where = f"rackline {command}: " if command else ""
-        return f"{where}option: got {word!r}, allowed: {', '.join(sorted(set(names)))}{nearest}"
+        return f"{where}{_unknown('option', error.token.keyword or error.token.value, sorted(names))}"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name = error.argument.name.lower()
         what = error.argument.parameter.help or "a value"
@@ -338,6 +332,11 @@ def _words(error: CycloptsError, given: list[str]) -> str:
         words = " ".join(error.unused_tokens or ())
         return f"rackline {command}: got {words!r}, allowed: no more words; see --help"
     return f"{str(error).strip()} See: rackline {command} --help".replace("  ", " ")
+
+
+def _unknown(what: str, word: str, known: Sequence[str]) -> str:
+    near = nearest_names(word, known, 1)
+    return f"{what}: got {word!r}, allowed: {', '.join(known)}" + (f"; nearest: {near[0]}" if near else "")
 
 
 def _write_utf8() -> None:
