@@ -19,8 +19,7 @@ from cyclopts import Parameter
 
 import rackline
 from rackline.api.answer import find_verb
-from rackline.api.option import Option
-from rackline.api.question import options, written_defaults
+from rackline.api.question import Option, options, written_defaults
 from rackline.api.verbs import GROUPS, entries
 from rackline.cli import main
 

@@ -155,6 +155,12 @@ PICTURES = (
         command="budget --quality-of 70b@15T --traffic 50M --months 2 --rl 10T --plot-kind quality",
     ),
     Picture(
+        name="afford",
+        shows="`afford`: how many users a monthly budget serves, by way to pay for the chips",
+        command="afford llama-3.1-70b --on dgx-h100 --budget 40k/month --input 4k --output 1k --tpot 30ms --ttft 2s "
+        "--think-time 20s",
+    ),
+    Picture(
         name="price",
         shows="`price`: what to charge and what it costs, over the length of the prompt",
         command="price deepseek-v3 --on gb200-nvl72",

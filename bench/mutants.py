@@ -43,7 +43,7 @@ _WORK = _HOME / "build" / "mutants"
 _TREE = _WORK / "tree"
 _DATA = _WORK / "coverage.db"
 _TESTS = ("tests/unit", "tests/property", "tests/golden", "tests/validation")
-PACKAGES = ("passes", "parallel", "arch", "serving", "training", "pricing", "scaling", "simulation")
+PACKAGES = tuple(sorted(file.parent.name for file in (_HOME / "src" / "rackline").glob("*/__init__.py")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

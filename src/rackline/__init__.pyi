@@ -1,4 +1,5 @@
 # Written by bench/public_names.py; do not edit.
+from rackline.api.afford import afford as afford
 from rackline.api.answer import Answer as Answer
 from rackline.api.answer import answer as answer
 from rackline.api.ask import ask as ask
@@ -7,16 +8,16 @@ from rackline.api.calibrate import calibrate as calibrate
 from rackline.api.catalogue import chips as chips
 from rackline.api.catalogue import clusters as clusters
 from rackline.api.catalogue import memory as memory
+from rackline.api.catalogue import new as new
 from rackline.api.compare import compare as compare
 from rackline.api.encode import encode as encode
 from rackline.api.explain import explain as explain
 from rackline.api.fit import fit as fit
 from rackline.api.infer_prices import infer_prices as infer_prices
-from rackline.api.lab import experiment as experiment
+from rackline.api.lecture import experiment as experiment
 from rackline.api.lecture import lecture as lecture
 from rackline.api.measure import measure as measure
 from rackline.api.models import models as models
-from rackline.api.new import new as new
 from rackline.api.observe import observe as observe
 from rackline.api.plan import plan as plan
 from rackline.api.price import price as price

@@ -67,6 +67,17 @@ class InputError(RacklineError):
         )
 
 
+def require(
+    holds: object, *, what: str, given: object, allowed: str, where: str = "", nearest: str | None = None
+) -> None:
+    """Refuse a value from outside unless a condition holds; the other arguments are those of `InputError`.
+
+    >>> require(2 > 1, what="number", given=2, allowed="above 1")
+    """
+    if not holds:
+        raise InputError(what=what, given=given, allowed=allowed, where=where, nearest=nearest)
+
+
 class UnitError(InputError):
     """A text or number that is not a usable quantity of the wanted kind."""
 
@@ -134,3 +145,13 @@ def nearest_names(name: str, candidates: Iterable[str], n: int = 3) -> list[str]
         if wanted and lower not in close and (lower.startswith(wanted) or wanted.startswith(lower)):
             close.append(lower)
     return [by_lower[lower] for lower in close[:n]]
+
+
+def nearest_name(given: object, candidates: Iterable[str]) -> str | None:
+    """The candidate that looks most like what was given; None when none is similar enough, or it is no text.
+
+    Example:
+        >>> nearest_name("llama3", ["llama", "qwen"])
+        'llama'
+    """
+    return next(iter(nearest_names(given, candidates, 1)), None) if isinstance(given, str) else None

@@ -42,6 +42,20 @@ _PER_TIME = (
     | _COUNT
 )
 _USD: dict[str, float] = dict.fromkeys(_PER_HOUR, 1.0)
+_USD_PER_MONTH: dict[str, float] = {
+    f"{prefix}{per}": factor * months
+    for prefix, factor in {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}.items()
+    for per, months in (
+        ("", 1.0),
+        ("/month", 1.0),
+        ("/mo", 1.0),
+        ("/year", 1 / 12),
+        ("/yr", 1 / 12),
+        ("/day", 365 / 12),
+        ("/h", 730.0),
+        ("/hour", 730.0),
+    )
+}
 _POWER: dict[str, float] = {"": 1.0, "W": 1.0, "w": 1.0, "kW": 1e3, "kw": 1e3}
 _FRACTION = {"": 1.0, "%": 0.01}
 # what a text without a unit might mean, the likelier reading last
@@ -259,16 +273,30 @@ def parse_usd_per_hour(value: Quantity, *, name: str = "price", **bounds: Unpack
         >>> parse_usd_per_hour("$2.50"), parse_usd_per_hour("2.5 USD/h")
         (2.5, 2.5)
     """
-    text = value.strip().removeprefix("$") if isinstance(value, str) else value
+    return _parse_usd(value, name, _USD, "dollars per hour such as 2.50 or 2.50USD/h", **bounds)
+
+
+def parse_usd_per_month(value: Quantity, *, name: str = "budget", **bounds: Unpack[Bounds]) -> float:
+    """Read a budget [USD/month]; a number without a unit is a month's. Arguments as in `parse_seconds`.
+
+    A month has 730 hours.
+
+    Example:
+        >>> parse_usd_per_month("40k/month"), parse_usd_per_month("$480k/year"), parse_usd_per_month("2 USD/h")
+        (40000.0, 40000.0, 1460.0)
+    """
+    return _parse_usd(value, name, _USD_PER_MONTH, "dollars a month such as 40k/month or 480k/year", **bounds)
+
+
+def _parse_usd(value: Quantity, name: str, units: Mapping[str, float], example: str, **bounds: Unpack[Bounds]) -> float:
+    """Read an amount of dollars; $ and USD may stand beside it."""
+    text = value
+    if isinstance(value, str):
+        text = value.strip().removeprefix("$")
+        if units is _USD_PER_MONTH:
+            text = re.sub(r"\s*(USD|usd|\$)\s*", "", text)
     try:
-        return _parse(
-            text,
-            name=name,
-            units=_USD,
-            example="dollars per hour such as 2.50 or 2.50USD/h",
-            show="usd",
-            **bounds,
-        )
+        return _parse(text, name=name, units=units, example=example, show="usd", **bounds)
     except UnitError as error:
         raise UnitError(what=name, given=value, allowed=error.allowed, nearest=error.nearest) from None
 

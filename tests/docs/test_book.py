@@ -42,7 +42,7 @@ def test_every_formula_has_its_function_its_source_and_its_limits(page: Path) ->
 
 def test_a_name_that_does_not_exist_is_found() -> None:
     script = load_script("docs_reference")
-    for name in ("rackline.passes.line.no_such_function", "rackline.no_such_package", "rackline.passes.line.a.b"):
+    for name in ("rackline.passes.row.no_such_function", "rackline.no_such_package", "rackline.passes.row.a.b"):
         with pytest.raises(ValueError, match=r"has no|no such"):
             script.resolve(name)
 

@@ -24,13 +24,13 @@ KV_BYTES = 32 * 2 * 8 * 128 * 2 * 32_000  # layers, keys and values, heads, thei
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with the diff that the how-to shows, which is one file."""
+    """A copy of the package with the diffs that the how-to shows, one file each."""
     folder = tmp_path_factory.mktemp("site")
     shutil.copytree(PACKAGE, folder / "src" / "rackline")
-    shown = re.search(r"^```diff\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert shown
-    assert shown[1].count("+++ ") == 1
-    subprocess.run(["git", "apply", "-"], input=shown[1], text=True, check=True, cwd=folder)
+    shown = re.findall(r"^```diff\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert [one.count("+++ ") for one in shown] == [1, 1]  # a question and an option: a file each
+    for one in shown:
+        subprocess.run(["git", "apply", "-"], input=one, text=True, check=True, cwd=folder)
     assert (folder / "src" / "rackline" / "api" / "kv.py").is_file()
     return folder / "src"
 
@@ -83,6 +83,17 @@ if __name__ == "__main__":
     (program / "questions.toml").write_text('[[questions]]\nask = "kv"\nmodel = "llama-3.1-8b"\ncontext = "32k"\n')
     found = json.loads(run(program, "-m", "rackline", "ask", "questions.toml", "--json"))
     assert found["answers"][0]["answer"]["rows"][0]["kv_bytes"] == KV_BYTES
+
+
+def test_an_option_is_one_field_and_a_line_where_it_acts(program: Path) -> None:
+    assert "--most" in run(program, "-m", "rackline", "fit", "--help-all")
+    words = ["-m", "rackline", "fit", "llama-3.1-8b", "--on", "dgx-h100", "--json"]
+    whole, short = (json.loads(run(program, *words, *more)) for more in ([], ["--most", "2"]))
+    assert short["rows"] == whole["rows"][:2]
+    assert len(whole["rows"]) > 2
+    assert short["question"]["most"] == 2
+    asked = json.loads(run(program, "-m", "rackline", "schema", "fit"))
+    assert asked["$defs"]["fit"]["properties"]["most"]["anyOf"][0]["minimum"] == 1
 
 
 def test_what_is_read_from_the_text_of_the_files_is_what_they_declare() -> None:

@@ -9,8 +9,7 @@ from random import Random
 from mutate import ODD_TEXTS
 
 from rackline.api.answer import find_verb
-from rackline.api.option import Option
-from rackline.api.question import flag_of, options
+from rackline.api.question import Option, flag_of, options
 
 _BASES = [
     shlex.split(line)

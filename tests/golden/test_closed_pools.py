@@ -13,8 +13,7 @@ from rackline.hardware import cluster
 from rackline.parallel import Deployment, parse_layout, precision
 from rackline.passes import calibration
 from rackline.serving import Workload
-from rackline.serving.closed_loop import engine_of
-from rackline.serving.closed_pools import TwoPools
+from rackline.serving.closed_loop import TwoPools, engine_of
 from rackline.serving.stack import Stack, stack
 from rackline.simulation import Handover, Lengths, closed_loop_of, pool_of, simulate
 

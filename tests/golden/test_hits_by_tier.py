@@ -15,13 +15,13 @@ from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.requests import Requests
 from rackline.simulation.reuse import arrivals, replay, reuse_of
 
-CHAT = RepeatingSessions(
-    sessions=Sessions(turns=8, think_s=60.0, system_tokens=1024, same_length=True),
+CHAT = RepeatingSessions.of(
+    Sessions(turns=8, think_s=60.0, system_tokens=1024, same_length=True),
     message_tokens=300,
     answer_tokens=400,
 )
-AGENT = RepeatingSessions(
-    sessions=Sessions(
+AGENT = RepeatingSessions.of(
+    Sessions(
         turns=2,
         tool_calls=5,
         think_s=90.0,

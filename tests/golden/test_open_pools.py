@@ -13,8 +13,7 @@ from rackline.hardware import cluster
 from rackline.parallel import Deployment, parse_layout, precision
 from rackline.passes import calibration
 from rackline.serving import Mode, Workload
-from rackline.serving.closed_loop import engine_of
-from rackline.serving.closed_pools import prompt_passes_s, prompt_time_s
+from rackline.serving.closed_loop import engine_of, prompt_passes_s, prompt_time_s
 from rackline.serving.stack import stack
 from rackline.simulation import Handover, Lengths, open_arrivals, pool_of, simulate
 

@@ -13,10 +13,9 @@ from rackline import arch
 from rackline.hardware import cluster
 from rackline.training.flop import mfu, model_flop
 from rackline.training.memory import korthikanti_layer_bytes, stack_bytes, train_memory
-from rackline.training.precision import TrainPrecision
 from rackline.training.reliability import checkpoint_interval, lost_share, reliability, seconds_between_failures
 from rackline.training.runs import TrainLayout
-from rackline.training.stack import IDEAL
+from rackline.training.stack import IDEAL, TrainPrecision
 from rackline.training.system import MicroBatch
 from rackline.validation.resolve import architecture_record
 

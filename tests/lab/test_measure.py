@@ -363,8 +363,7 @@ def test_an_engine_in_a_process_of_its_own(tmp_path: Path) -> None:
     import sys
 
     import rackline.lab.measurement.workers.worker as worker
-    from rackline.lab.measurement.engine import Limits, Scheduler, Work
-    from rackline.lab.measurement.process_engine import ProcessEngine
+    from rackline.lab.measurement.engine import Limits, ProcessEngine, Scheduler, Work
     from rackline.lab.transformer import Shape
     from rackline.simulation import Requests
 

@@ -20,7 +20,7 @@ from helpers import cluster
 from rackline.passes import Calibration, OperationCalibration, PassTable, Row, StepPolicy
 from rackline.passes import features as f
 from rackline.passes.calibration import POLICIES, CollectiveCalibration
-from rackline.passes.line import fastest, line_seconds, row_seconds
+from rackline.passes.row import fastest, line_seconds, row_seconds
 
 CLUSTER = cluster("h100-96")
 FEATURES = (f.ONE, f.TOKENS, f.LOGIT_ROWS, f.kv_tokens("full"), f.PREFILL_TOKENS)

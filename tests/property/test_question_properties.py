@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackline.api.answer import find_verb
-from rackline.api.option import Option
-from rackline.api.question import Question, options, written_defaults
+from rackline.api.question import Option, Question, options, written_defaults
 from rackline.api.verbs import entries
 from rackline.errors import InputError
 

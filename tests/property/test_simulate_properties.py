@@ -186,7 +186,7 @@ def check(rank: Rank) -> None:
     if not rank.final:
         assert sum(batch.phases) == batch.count
         mine += sum(
-            blocks(base + batch.clock) - unit * len(rank.shared.get(request, ()))
+            blocks(base + batch.together.clock) - unit * len(rank.shared.get(request, ()))
             for request, base in batch.base.items()
         )
     shared = rank.cache.refs if rank.cache is not None else {}
@@ -206,7 +206,7 @@ def check(rank: Rank) -> None:
         known = {*shared, *rank.cache.idle, *(block for tier in rank.cache.tiers for block in tier.blocks)}
         assert set(rank.cache.stamps) <= known
     if rank.blocks.freed is not None:
-        assert sum(part[1] for part in rank.blocks.freed.queue) == rank.blocks.free
+        assert sum(part[1] for part in rank.blocks.freed) == rank.blocks.free
 
 
 @contextmanager
@@ -221,7 +221,7 @@ def checked() -> Iterator[None]:
             rank.settle()
             check(rank)
         assert (used, self.together.unsettled) == (sum(rank.blocks.used for rank in self.ranks), 0)
-        assert self.loads == [rank.load for rank in self.ranks]
+        assert self.loads == [len(rank.waiting) + len(rank.running) for rank in self.ranks]
         assert self.together.count == sum(rank.decoding.count for rank in self.ranks) == len(self.together.end_at)
         take(self)
 

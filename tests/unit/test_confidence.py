@@ -10,8 +10,7 @@ import pytest
 
 import rackline as rl
 from rackline.api.plan import Planned
-from rackline.bands.bands import LIMITED, SHARES, shipped_bands
-from rackline.bands.intervals import headroom_of
+from rackline.bands.bands import LIMITED, SHARES, headroom_of, shipped_bands
 from rackline.cli.main import run
 from rackline.validation.coverage import kept_limits, make_bands
 from rackline.validation.scoreboard import Score

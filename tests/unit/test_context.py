@@ -16,7 +16,7 @@ from rackline.passes.calibration import CollectiveCalibration
 from rackline.search import SearchSpace
 from rackline.search.pools import without_context
 from rackline.serving import Engine, Workload
-from rackline.serving.context import (
+from rackline.serving.disaggregated import (
     ContextGroup,
     context_decode_s,
     context_prefill_s,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from helpers import gqa_model, model
 from rackline.catalog import names
 from rackline.serving.blackboard import crossover_context
-from rackline.serving.crossover import model_crossover_context
+from rackline.serving.curve import model_crossover_context
 
 CHIP = {"flop_per_s": 989e12, "hbm_bytes_per_s": 3.35e12}
 

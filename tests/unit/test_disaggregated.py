@@ -19,7 +19,7 @@ from rackline.search import PrefillPool, SearchSpace
 from rackline.search.pool_pairs import Budget, pair
 from rackline.search.pool_points import PoolPoints
 from rackline.serving import Workload
-from rackline.serving.closed_pools import prompt_time_s
+from rackline.serving.closed_loop import prompt_time_s
 from rackline.serving.disaggregated import MOST_LOAD, PrefillPasses, kv_transfer, prefill_rate
 from rackline.system import Constraints
 

@@ -14,9 +14,8 @@ from rackline.hardware import cluster
 from rackline.search.train_space import timed_steps, whole_batch
 from rackline.training.flop import attention_flop, model_flop
 from rackline.training.memory import train_memory
-from rackline.training.precision import train_precision, with_frozen
 from rackline.training.runs import Runs, TrainLayout
-from rackline.training.stack import BEFORE_HOPPER, training_stack
+from rackline.training.stack import BEFORE_HOPPER, train_precision, training_stack, with_frozen
 from rackline.training.system import MicroBatch, TrainingSystem
 
 CHIPS = replace(cluster("dgx-h100"), num_chips=8)

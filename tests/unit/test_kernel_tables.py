@@ -21,7 +21,7 @@ from rackline.parallel import Layout
 from rackline.parallel.blocks import attention_rows, ends_rows
 from rackline.parallel.precision import Precision
 from rackline.passes import Batch, calibration
-from rackline.passes.line import total
+from rackline.passes.row import total
 from rackline.validation import read_cases
 
 CHIPS = ("h100-sxm", "b200-sxm")

@@ -203,52 +203,51 @@ class TestVerdict:
     def test_all_some_none(self) -> None:
         for values, verdict in (((10.0, 10.9), HOLDS), ((10.0, 12.0), ONLY_IF), ((8.9, 12.0), FAILS)):
             it = self.work()
-            for value in values:
-                it.near(f"{value}", value, "", "ten")
-            assert it.done("why").verdict == verdict
+            assert (
+                it.done(*(it.near(f"{value}", value, "", "ten") for value in values), because="why").verdict == verdict
+            )
 
     def test_condition_names_the_cases_that_agree(self) -> None:
         it = self.work()
-        it.near("a", 10.0, "", "ten")
-        it.near("b", 20.0, "", "ten")
-        assert it.done("why").verdict_text == "holds only if it is about a"
-        assert it.done("why", units=True).verdict_text == "holds in these units: a"
+        rows = it.near("a", 10.0, "", "ten"), it.near("b", 20.0, "", "ten")
+        assert it.done(*rows, because="why").verdict_text == "holds only if it is about a"
+        assert it.done(*rows, because="why", units=True).verdict_text == "holds in these units: a"
 
     def test_condition_names_the_premises_that_hold_in_full(self) -> None:
         it = self.work()
-        it.near("a", 10.0, "", "ten", when="it is small")
-        it.near("b", 20.0, "", "ten", when="it is large")
-        it.near("c", 10.0, "", "ten", when="it is large")
-        it.near("d", 10.0, "", "ten", when="it is cold")
-        assert it.done("why").verdict_text == "holds only if it is small or if it is cold"
-        it.near("e", 20.0, "", "ten")
-        assert it.done("why").condition == "it is small or if it is cold, and not about e"
+        rows = [
+            it.near("a", 10.0, "", "ten", when="it is small"),
+            it.near("b", 20.0, "", "ten", when="it is large"),
+            it.near("c", 10.0, "", "ten", when="it is large"),
+            it.near("d", 10.0, "", "ten", when="it is cold"),
+        ]
+        assert it.done(*rows, because="why").verdict_text == "holds only if it is small or if it is cold"
+        rows.append(it.near("e", 20.0, "", "ten"))
+        assert it.done(*rows, because="why").condition == "it is small or if it is cold, and not about e"
 
     def test_without_a_premise_that_holds_the_labels_are_named(self) -> None:
         it = self.work()
-        it.near("a", 10.0, "", "ten", when="it is large")
-        it.near("b", 20.0, "", "ten", when="it is large")
-        assert it.done("why").condition == "it is about a"
+        rows = [it.near(name, value, "", "ten", when="it is large") for name, value in (("a", 10.0), ("b", 20.0))]
+        assert it.done(*rows, because="why").condition == "it is about a"
 
     def test_identities_decide_only_by_themselves(self) -> None:
         it = self.work()
-        it.identity("a", 10.0, 10.0)
-        assert it.done("why").verdict == BY_DEFINITION
-        it.near("b", 20.0, "", "ten")
-        assert it.done("why").verdict == FAILS
-        it.identity("c", 10.0, 11.0)
-        assert [one.mark for one in it.done("why").computed] == ["≡", "✗", "✗"]
+        rows = [it.identity("a", 10.0, 10.0)]
+        assert it.done(*rows, because="why").verdict == BY_DEFINITION
+        rows.append(it.near("b", 20.0, "", "ten"))
+        assert it.done(*rows, because="why").verdict == FAILS
+        rows.append(it.identity("c", 10.0, 11.0))
+        assert [one.mark for one in it.done(*rows, because="why").computed] == ["≡", "✗", "✗"]
 
     def test_values_that_are_only_shown_decide_nothing(self) -> None:
         it = self.work()
-        it.show("aside", 1e9, "")
-        it.near("a", 10.0, "", "ten")
-        assert it.done("why").verdict == HOLDS
+        rows = it.show("aside", 1e9, ""), it.near("a", 10.0, "", "ten")
+        assert it.done(*rows, because="why").verdict == HOLDS
 
     def test_infinite_values_do_not_agree(self) -> None:
         it = self.work()
-        assert not it.near("a", float("inf"), "", "ten")
-        assert not it.near("b", float("nan"), "", "ten")
+        assert not it.near("a", float("inf"), "", "ten").passes
+        assert not it.near("b", float("nan"), "", "ten").passes
 
     @pytest.mark.parametrize(
         ("value", "unit", "text"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rackline.errors import InputError
-from rackline.ledger.cards import cipher_reads
+from rackline.ledger.ciphers import cipher_reads
 from rackline.serving import blackboard as bb
 
 

@@ -26,9 +26,9 @@ from rackline.serving.stack import stack_of
 from rackline.serving.workload import Mixture, Workload
 from rackline.simulation import Handover, Pool, pool_of, simulate
 from rackline.simulation.clock import PlainClock
-from rackline.simulation.open_loop import OpenLoop
 from rackline.simulation.policies import policy
 from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.workloads import OpenLoop
 from rackline.system import Constraints, Demand
 
 SHORT, LONG, CHAT = (

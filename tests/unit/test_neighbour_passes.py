@@ -16,9 +16,9 @@ from rackline.passes import calibration
 from rackline.serving.stack import IDEAL
 from rackline.simulation import Requests, Result, TableClock, pool_of, simulate
 from rackline.simulation.clock import Chunk
+from rackline.simulation.decode_steps import equal_passes
 from rackline.simulation.decoding import Slots
 from rackline.simulation.native import knows
-from rackline.simulation.neighbours import equal_passes
 from rackline.simulation.policies import policy
 
 NUMBER = 6
@@ -102,5 +102,5 @@ def test_a_prompt_beside_a_decoding_sequence(deployment: Deployment) -> None:
 
 def test_the_compiled_loop_leaves_them_alone(deployment: Deployment) -> None:
     pool = pool_of(deployment, replace(IDEAL, max_num_seqs=NUMBER))
-    assert knows(policy("chunked"), pool.spec)
-    assert not knows(policy("chunked"), replace(pool.spec, neighbour_passes=True))
+    assert knows(replace(pool, policy=policy("chunked")))
+    assert not knows(replace(pool, policy=policy("chunked"), spec=replace(pool.spec, neighbour_passes=True)))

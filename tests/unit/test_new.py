@@ -12,7 +12,7 @@ from helpers import call
 from rackline.catalog import model_record, names, price_sheet_record
 from rackline.errors import CatalogError, InputError
 from rackline.hardware import chip_record, cluster_record, memory_record
-from rackline.hardware.template import KINDS, template
+from rackline.hardware.chip_check import KINDS, template
 
 READ = {
     "chip": chip_record,

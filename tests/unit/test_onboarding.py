@@ -14,7 +14,7 @@ import pytest
 from rackline import calibrate
 from rackline.api.calibrate import Onboarded
 from rackline.catalog import calibration_record, names
-from rackline.catalog.index import folder
+from rackline.catalog.index import build_hash, folder
 from rackline.catalog.load import forget
 from rackline.errors import CatalogError, InputError
 from rackline.fitting.amounts import amounts
@@ -23,7 +23,6 @@ from rackline.fitting.onboard import ships
 from rackline.fitting.tables import read_tables
 from rackline.hardware import chip
 from rackline.passes import calibration
-from rackline.sweeps.chunk import build_hash
 
 HEAD = "chip,stack,stack_version,dtype,m,n,k,seconds"
 SHAPES = [(m, n, k) for m in (1, 16, 64, 512, 4096) for n in (1024, 8192) for k in (1024, 4096, 16384)]

@@ -19,7 +19,7 @@ from rackline.search.space import Space
 from rackline.search.sustained_rate import MOST_LOAD, SustainedRate, sustained_rate
 from rackline.serving import Mode, Workload, open_loop
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.open_loop import slot_wait_s
+from rackline.serving.prompt_queue import slot_wait_s
 from rackline.serving.stack import stack_of
 from rackline.system import Constraints, Demand
 

@@ -26,13 +26,11 @@ HOST = "host=30GB@50GB/s"
 
 def found(**options: Any) -> KeptPrefixes:
     """Prefixes of a plan by estimates."""
-    from rackline.api.plan import searched
-
     asked = plan_inputs(PlanQuestion(**options), Watch())
     assert asked.keeping is not None
 
     def by_estimates(hit: float) -> Any:
-        return searched(asked.with_hits(hit), served=False)
+        return asked.with_hits(hit).plan(served=False)
 
     _, kept = agreeing(asked.keeping, by_estimates, by_estimates)
     assert kept is not None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rackline.simulation import PlainClock, Policy, Pool, RankSpec, Requests, policy, simulate
-from rackline.simulation.policies import Waiting
+from rackline.simulation.requests import RequestLog
 
 LENGTHS = np.array([50, 400, 10, 200, 30])
 PRIORITY = np.array([2, 0, 1, 0, 2])
@@ -28,7 +28,7 @@ def served(by: Policy) -> list[int]:
     return np.argsort(result.first_s).tolist()
 
 
-def longest_first(requests: Waiting, request: int) -> float:
+def longest_first(requests: RequestLog, request: int) -> float:
     return -float(requests.input_len[request])
 
 

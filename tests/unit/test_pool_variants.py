@@ -17,7 +17,7 @@ from rackline.passes.calibration import CollectiveCalibration
 from rackline.search.attention_ffn import _Attention, _exchange_s, layer_s, split_attention_ffn
 from rackline.search.speculation import speculation_rows
 from rackline.serving import Workload
-from rackline.serving.speculative import Speculation, usual_speculation
+from rackline.serving.workload import Speculation, usual_speculation
 
 WORK = Workload(input_len=4096, output_len=1024)
 

@@ -15,12 +15,11 @@ from rackline.errors import InputError
 from rackline.hardware import ChipPower, checked_cap, chip, drawn_w, wall_w
 from rackline.parallel import Deployment
 from rackline.passes import Batch
-from rackline.passes.clock import clock_share, converts
-from rackline.passes.energy import joule_numbers, pass_energy
+from rackline.passes.breakdown import joule_numbers, pass_energy
 from rackline.passes.features import as_array
-from rackline.passes.row import feature_names
+from rackline.passes.row import clock_share, converts, feature_names
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.energy import mean_step, output_joules, power_at, power_of, prompt_joules, request_joules
+from rackline.serving.fleet import mean_step, output_joules, power_at, power_of, prompt_joules, request_joules
 from rackline.serving.stack import IDEAL
 from rackline.serving.steady import steady_state
 from rackline.serving.workload import Mode, Workload

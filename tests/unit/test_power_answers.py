@@ -14,8 +14,7 @@ from rackline.errors import InputError
 from rackline.hardware import cluster, wall_w
 from rackline.search.least_energy import capped, caps_of, least_energy, ranked_by_energy
 from rackline.search.space import SearchSpace, Space
-from rackline.serving.energy import Power
-from rackline.serving.fleet import Part, Traffic, fleet
+from rackline.serving.fleet import Part, Power, Traffic, fleet
 from rackline.serving.workload import Workload, parse_mode
 from rackline.system import Constraints, Demand, System
 
@@ -143,7 +142,7 @@ def test_engines_are_ranked_by_the_energy_of_each_point() -> None:
     from rackline.arch import model
     from rackline.parallel import parse_layout, precision
     from rackline.passes import calibration
-    from rackline.serving.energy import power_at, request_joules
+    from rackline.serving.fleet import power_at, request_joules
     from rackline.serving.steady import steady_state
 
     llama, work, numbers = model("llama-3.1-8b"), Workload(input_len=500.0, output_len=100.0), calibration("vllm", H100)

@@ -84,4 +84,4 @@ def test_a_tier_that_only_a_small_batch_serves_has_no_price() -> None:
     assert long.reason.startswith("not sold: $")
     assert f"a batch of {long.batch_size:,.3g} on {long.way.costs.num_chips} chips" in long.reason
     assert long.usd_per_mtok_output != long.usd_per_mtok_output  # NaN
-    assert {tier.above_context_len for tier in found.as_sheet().tiers} == {0.0}
+    assert {tier.from_len for tier in found.tiers if not tier.reason} == {0.0}

@@ -15,7 +15,8 @@ from rackline.arch.products import AppliedAdapter
 from rackline.errors import InputError
 from rackline.simulation import PlainClock, Pool, RankSpec, Requests, simulate
 from rackline.simulation.policies import policy
-from rackline.simulation.resident_adapters import AdapterSlots, ResidentAdapters, with_chosen_adapters
+from rackline.simulation.rank_spec import AdapterSlots, ResidentAdapters
+from rackline.simulation.workloads import with_chosen_adapters
 
 LOAD_S = 0.25
 

@@ -10,13 +10,14 @@ import pytest
 from rackline.errors import InputError
 from rackline.parallel import Routing, parse_routing
 from rackline.passes import ExpertLoad
-from rackline.passes.popularity import log_normal_shares, rearranged
 from rackline.passes.routing import (
     distinct_ranks,
     experts_touched_mean,
     largest_of,
+    log_normal_shares,
     normal_maximum,
     power_law_shares,
+    rearranged,
 )
 
 E, K = 256, 8

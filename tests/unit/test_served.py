@@ -22,7 +22,8 @@ from rackline.serving.workload import Workload
 from rackline.simulation import Lengths, Requests, open_arrivals, pool_of, simulate
 from rackline.simulation.clock import Chunk, TableClock
 from rackline.simulation.decoding import Extremes
-from rackline.simulation.open_loop import OpenLoop, latency, queue_grows
+from rackline.simulation.statistics import latency, queue_grows
+from rackline.simulation.workloads import OpenLoop
 from rackline.system import Constraints, Demand
 from rackline.units import parse_limit
 

@@ -17,8 +17,8 @@ from rackline.arch import model
 from rackline.hardware import cluster
 from rackline.parallel import Deployment, parse_layout, precision
 from rackline.passes import calibration
-from rackline.serving.speculative import Speculation
 from rackline.serving.stack import stack
+from rackline.serving.workload import Speculation
 from rackline.simulation import CacheConfig, Handover, Lengths, Pool, Requests, open_arrivals, pool_of, simulate
 from rackline.simulation.native import compiled_clock, knows, library
 from rackline.simulation.policies import policy
@@ -52,7 +52,7 @@ def pool(
 
 def same(requests: Requests, one: Pool, **options: Any) -> None:
     """Every time within 1e-9 s, every count and every bin equal."""
-    assert knows(one.policy, one.spec)
+    assert knows(one)
     assert compiled_clock(one.clock, one.spec.max_num_seqs) is not None
     plain = simulate(requests, one, skip_bad=True, compiled=False, **options)
     fast = simulate(requests, one, skip_bad=True, compiled=True, **options)

@@ -64,7 +64,7 @@ def test_two_entries_of_one_end_are_one_end() -> None:
     batch = batch_of(together, [10])
     batch.remove(0)
     batch.add(0, 10, 1000)
-    together.advance(1000, 1000)
+    together.clock, together.steps = 1000, 1000
     assert together.ended() == [(0, 0)]
 
 

@@ -28,7 +28,7 @@ from rackline.simulation import (
     read_trace,
     simulate,
 )
-from rackline.simulation.requests import poisson
+from rackline.simulation.workloads import poisson
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 SPEC = RankSpec(pool_tokens=20_000)

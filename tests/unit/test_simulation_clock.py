@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from helpers import deploy
-from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import stack
+from rackline.serving.workload import PLAIN, Speculation
 from rackline.simulation.clock import TableClock
 
 

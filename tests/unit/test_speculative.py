@@ -17,7 +17,8 @@ from rackline.parallel.draft import draft_table
 from rackline.passes import Batch
 from rackline.serving import Mode, Workload, closed_loop
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.speculative import (
+from rackline.serving.stack import IDEAL
+from rackline.serving.workload import (
     MEASURED_TOKENS_PER_STEP,
     PLAIN,
     Speculation,
@@ -25,7 +26,6 @@ from rackline.serving.speculative import (
     expected_tokens,
     usual_speculation,
 )
-from rackline.serving.stack import IDEAL
 from rackline.validation.cases import Case, case_from
 from rackline.validation.predict import Predictor, predict_serve
 from rackline.validation.resolve import Resolver

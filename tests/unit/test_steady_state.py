@@ -26,8 +26,7 @@ from rackline.simulation import (
     policy,
     simulate,
 )
-from rackline.simulation.metrics import known_percentiles
-from rackline.simulation.statistics import percentile_interval, warm_up
+from rackline.simulation.statistics import known_percentiles, percentile_interval, warm_up
 
 ONE: dict[str, Any] = {"on": "dgx-h100", "chips": 1, "layout": "tp=1", "calibration": "vllm"}
 POOL = Pool(

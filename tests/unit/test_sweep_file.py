@@ -119,7 +119,7 @@ def test_expressions_are_nothing_else(text: str) -> None:
     [
         ({"opitons": {}}, "nearest: options"),
         ({"ask": "explian"}, "nearest: explain"),
-        ({"ask": "lecture"}, "allowed: plan, price"),
+        ({"ask": "lecture"}, "allowed: plan, afford, price"),
         ({"options": {**PASS, "contxt": 1}}, "nearest: context"),
         ({"options": {"model": "llama-3.1-8b"}}, "options.on: got 'nothing'"),
         ({"options": {**PASS, "batch": []}}, "an empty list"),

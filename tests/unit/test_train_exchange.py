@@ -14,13 +14,12 @@ from rackline import arch
 from rackline.arch import Model, MoeFfn
 from rackline.hardware import cluster
 from rackline.passes import calibration
-from rackline.training.exchange import expert_rows
 from rackline.training.memory import cheapest_recompute, train_memory
-from rackline.training.precision import TrainPrecision, train_precision
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, ScheduleName, TrainLayout, layout_problem
 from rackline.training.schedules.dualpipe import table
-from rackline.training.stack import IDEAL, training_stack
+from rackline.training.stack import IDEAL, TrainPrecision, train_precision, training_stack
 from rackline.training.step import DUALPIPE_CORES, StepParts, hide_exchange, paired_share, step_parts, step_time
+from rackline.training.work import expert_rows
 
 BF16 = TrainPrecision(label="bf16")
 
@@ -43,7 +42,8 @@ def sent(layout: TrainLayout, precision: TrainPrecision = BF16, **more: Any) -> 
     def amount(row: Any, resource: str) -> float:
         return sum(float(np.ravel(v)[0]) for v in row.amounts(resource).values())
 
-    return {row.name: (amount(row, "scale_up"), amount(row, "scale_out")) for _, _, row in expert_rows(batch, ffn, 1)}
+    rows = [one.row for one in expert_rows(batch, ffn, 1)]
+    return {row.name: (amount(row, "scale_up"), amount(row, "scale_out")) for row in rows}
 
 
 EP64 = TrainLayout(pp=16, ep=64, dp=128)
@@ -88,7 +88,7 @@ def test_experts_cut_by_tensor_parallelism_gather_and_scatter_bf16_tokens() -> N
     assert isinstance(moe, MoeFfn)
     layouts = [TrainLayout(tp=4, expert_tp=4, dp=512), TrainLayout(tp=4, dp=512)]
     batch = micro_batch(model, layouts, cluster("h800-8").with_num_chips(2048), seq_len=4096)
-    for _, _, row in expert_rows(batch, moe, 3):
+    for row in [one.row for one in expert_rows(batch, moe, 3)]:
         amount = np.ravel(sum(row.amounts("scale_up").values()))
         assert amount == pytest.approx([3 * 2 * 7168 * 3 / 4, 0.0])
 

@@ -8,8 +8,15 @@ import pytest
 import rackline as rl
 from helpers import deploy
 from rackline.arch import model
-from rackline.bands.bands import Evidence, find_band, shipped_bands
-from rackline.bands.intervals import interval_line, intervals, of_deployment, of_training
+from rackline.bands.bands import (
+    Evidence,
+    find_band,
+    interval_line,
+    intervals,
+    of_deployment,
+    of_training,
+    shipped_bands,
+)
 
 TRTLLM = Evidence(stack="trtllm", kind="dense", chip="h100-sxm", layout="tp")
 

@@ -6,7 +6,7 @@ import pytest
 
 from rackline.errors import RacklineError
 from rackline.passes.evaluate import TimeTable
-from rackline.passes.numbers import PassNumbers
+from rackline.passes.row import PassNumbers
 from rackline.validation.cases import Case
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from rackline.arch import model
-from rackline.bands.bands import Evidence, find_band, shipped_bands
-from rackline.bands.intervals import WIDEST_EXPERTS
+from rackline.bands.bands import WIDEST_EXPERTS, Evidence, find_band, shipped_bands
 from rackline.hardware import cluster
 from rackline.parallel import parse_layout
 from rackline.passes import calibration

@@ -15,7 +15,7 @@ from rackline.hardware import chip, cluster
 from rackline.parallel import Deployment, parse_layout, precision
 from rackline.passes import calibration
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.energy import power_at, request_joules
+from rackline.serving.fleet import power_at, request_joules
 from rackline.serving.stack import stack_of
 from rackline.serving.workload import Workload
 from rackline.validation.cases import Case

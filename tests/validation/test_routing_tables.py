@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rackline.passes import ExpertLoad
-from rackline.passes.popularity import expert_spread, log_normal_shares
+from rackline.passes.routing import expert_spread, log_normal_shares
 
 SKEW = Path(__file__).resolve().parents[3] / "shared" / "measured" / "post_training" / "skew"
 # model → experts, experts a token, median and largest error of the busiest rank over the mean. Instruction-tuned

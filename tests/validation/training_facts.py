@@ -24,10 +24,9 @@ from rackline.hardware import Cluster, cluster
 from rackline.search.train_space import evaluate_runs, timed_steps, train_space
 from rackline.training.flop import model_flop
 from rackline.training.memory import micro_batches_in_flight, stack_bytes, train_memory
-from rackline.training.precision import TrainPrecision, train_precision
 from rackline.training.runs import Runs, TrainLayout
 from rackline.training.schedules import equal_stages, schedule
-from rackline.training.stack import IDEAL, training_stack
+from rackline.training.stack import IDEAL, TrainPrecision, train_precision, training_stack
 from rackline.training.step import step_parts, step_time
 from rackline.training.system import MicroBatch, TrainingSystem
 from rackline.validation.page import fill_block

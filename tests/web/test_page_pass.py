@@ -18,7 +18,7 @@ from rackline.api.explain import ExplainQuestion
 from rackline.cli.main import run
 from rackline.parallel.memory import fitting_sequences
 from rackline.validation.published import published
-from rackline.web.scenario import scenarios
+from rackline.web.data import scenarios
 
 NAMES = [one.name for one in scenarios()]
 

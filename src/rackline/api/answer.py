@@ -11,20 +11,17 @@ from importlib import import_module
 from inspect import Parameter, Signature, signature
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
-from rackline.api.question import Question, check_names, options
+from rackline.api.question import Option, Question, check_names, options
 from rackline.api.verbs import Entry, entries
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.late import late
+from rackline.plain import plain
 
 with late:
     from rackline import arch
-
-if TYPE_CHECKING:
-    from rackline.api.option import Option
-    from rackline.arch import AppliedAdapter, MediaPart, Origin
-    from rackline.report.figure import Figure
+    from rackline.report import column, exports, figure, wording
 
 Counted = Callable[[str, int, int], None]
 Computed = Callable[[int, int, int], None]
@@ -84,7 +81,7 @@ class Watch:
 
     def counting(self, first: str, then: str) -> AbstractContextManager[Counted]:
         """Work in parts: call what is entered with (part, finished, all)."""
-        return nullcontext(_ignore)
+        return nullcontext(lambda what, finished, total: None)
 
     def serving(self, what: str) -> AbstractContextManager[Served | None]:
         """Requests: call what is entered with (done, all, simulated seconds); None when nobody watches."""
@@ -92,15 +89,7 @@ class Watch:
 
     def computing(self, what: str) -> AbstractContextManager[Computed]:
         """Points: call what is entered with (done, all, failed)."""
-        return nullcontext(_ignore_points)
-
-
-def _ignore_points(done: int, total: int, failed: int) -> None:
-    pass
-
-
-def _ignore(what: str, finished: int, total: int) -> None:
-    pass
+        return nullcontext(lambda done, total, failed: None)
 
 
 P = ParamSpec("P")
@@ -129,11 +118,11 @@ class Answer(Generic[Q, R]):
     question: Q
     result: R
     elapsed_s: float = 0.0
-    origins: tuple[Origin, ...] = ()
+    origins: tuple[arch.Origin, ...] = ()
     warnings: tuple[str, ...] = ()
     defaults: tuple[str, ...] = ()
-    media: tuple[MediaPart, ...] = ()
-    adapter: AppliedAdapter | None = None
+    media: tuple[arch.MediaPart, ...] = ()
+    adapter: arch.AppliedAdapter | None = None
 
     @property
     def verb(self) -> Verb[Q, R]:
@@ -146,16 +135,17 @@ class Answer(Generic[Q, R]):
 
     def to_dict(self) -> dict[str, Any]:
         """What `--json` prints: plain data in SI units, with stable keys."""
-        from rackline.plain import plain
-
+        noted = {
+            "model_origins": self.origins,
+            "warnings": self.warnings,
+            "defaults": self.defaults,
+            "media": self.media,
+            "adapter": self.adapter,
+        }
         return {
             "schema_version": SCHEMA_VERSION,
             "question": self.question.to_data(),
-            **({"model_origins": plain(list(self.origins))} if self.origins else {}),
-            **({"warnings": list(self.warnings)} if self.warnings else {}),
-            **({"defaults": list(self.defaults)} if self.defaults else {}),
-            **({"media": plain(list(self.media))} if self.media else {}),
-            **({"adapter": plain(self.adapter)} if self.adapter else {}),
+            **plain({name: value for name, value in noted.items() if value}),
             **plain(self.verb.data(self)),
         }
 
@@ -168,23 +158,22 @@ class Answer(Generic[Q, R]):
         Raises:
             InputError: neither is installed; a table that the answer does not have.
         """
-        from rackline.report.exports import frame
-
         if table is None:
-            return frame(self.verb.rows(self))
+            return exports.frame(self.verb.rows(self))
         known = self.tables()
         if table not in known:
-            near = nearest_names(table, known, 1)
-            allowed = ", ".join(known) or "an answer that has tables"
-            raise InputError(what="table", given=table, allowed=allowed, nearest=near[0] if near else None)
-        return frame(known[table])
+            raise InputError(
+                what="table",
+                given=table,
+                allowed=", ".join(known) or "an answer that has tables",
+                nearest=nearest_name(table, known),
+            )
+        return exports.frame(known[table])
 
     def tables(self) -> dict[str, dict[str, list[Any]]]:
         """What the command prints as tables, by name: columns by their key, SI units."""
-        from rackline.report.column import sheets_of
-
         found: dict[str, dict[str, list[Any]]] = {}
-        for sheet in sheets_of(self.text()):
+        for sheet in column.sheets_of(self.text()):
             columns = sheet.data()
             if sheet.name in found and list(found[sheet.name]) == list(columns):  # of the next value of a what-if
                 for key, values in columns.items():
@@ -199,15 +188,13 @@ class Answer(Generic[Q, R]):
         Args:
             width: of the lines [characters].
         """
-        from rackline.report.wording import Prose
-
         noted = (*self.origins, *self.media, *((self.adapter,) if self.adapter else ()))
-        lines = [Prose(text, style="dim") for text in self.defaults]
-        lines += [Prose(one.line, style="dim") for one in noted if one.line]
-        warned = [Prose(f"warning: {text}", style="yellow") for text in self.warnings]
+        lines = [wording.Prose(text, style="dim") for text in self.defaults]
+        lines += [wording.Prose(one.line, style="dim") for one in noted if one.line]
+        warned = [wording.Prose(f"warning: {text}", style="yellow") for text in self.warnings]
         return [*self.verb.text(self, width), *lines, *warned]
 
-    def plot(self, kind: str | None = None) -> Figure:
+    def plot(self, kind: str | None = None) -> figure.Figure:
         """The figure that `--plot` draws; notebooks show it, `save` writes it.
 
         Args:
@@ -220,9 +207,8 @@ class Answer(Generic[Q, R]):
         if not figures:
             raise InputError(what="plot()", given=self.question.ask, allowed="an answer that has a figure")
         if kind is not None and kind not in figures:
-            near = nearest_names(kind, figures, 1)
             raise InputError(
-                what="plot_kind", given=kind, allowed=", ".join(figures), nearest=near[0] if near else None
+                what="plot_kind", given=kind, allowed=", ".join(figures), nearest=nearest_name(kind, figures)
             )
         return figures[kind or next(iter(figures))](self)
 
@@ -270,26 +256,6 @@ def _result(answer: Answer[Any, R]) -> R:
     return answer.result
 
 
-def _no_notes(answer: Any) -> tuple[str, ...]:
-    return ()
-
-
-def _no_interval(answer: Any) -> str:
-    return ""
-
-
-def _no_documents(answer: Any) -> Mapping[str, str]:
-    return {}
-
-
-def _zero(answer: Any) -> int:
-    return 0
-
-
-def _refuse_nothing(question: Any, outputs: frozenset[str]) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb(Generic[Q, R]):
     """How one kind of question is answered and how its answers are shown.
@@ -316,16 +282,14 @@ class Verb(Generic[Q, R]):
     text: Callable[[Answer[Q, R], int], Iterable[Any]]
     summary: Callable[[Answer[Q, R]], str]
     rows: Callable[[Answer[Q, R]], Iterable[Any] | Mapping[str, Any]]
-    data: Callable[[Answer[Q, R]], Any] = _result
-    figures: Mapping[str, Callable[[Answer[Q, R]], Figure]] = field(
-        default_factory=dict[str, Callable[[Answer[Q, R]], "Figure"]]
-    )
-    files: Mapping[str, SideFile] = field(default_factory=dict[str, SideFile])
-    documents: Callable[[Answer[Q, R]], Mapping[str, str]] = _no_documents
-    interval: Callable[[Answer[Q, R]], str] = _no_interval
-    notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes
-    status: Callable[[Answer[Q, R]], int] = _zero
-    refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing
+    data: Callable[[Answer[Q, R]], Any]
+    figures: Mapping[str, Callable[[Answer[Q, R]], figure.Figure]]
+    files: Mapping[str, SideFile]
+    documents: Callable[[Answer[Q, R]], Mapping[str, str]]
+    interval: Callable[[Answer[Q, R]], str]
+    notes: Callable[[Answer[Q, R]], Iterable[str]]
+    status: Callable[[Answer[Q, R]], int]
+    refuse: Callable[[Q, frozenset[str]], None]
     entry: Entry
 
 
@@ -344,13 +308,13 @@ def asks(  # noqa: PLR0913
     summary: Callable[[Answer[Q, R]], str],
     rows: Callable[[Answer[Q, R]], Iterable[Any] | Mapping[str, Any]],
     data: Callable[[Answer[Q, R]], Any] = _result,
-    figures: Mapping[str, Callable[[Answer[Q, R]], Figure]] | None = None,
+    figures: Mapping[str, Callable[[Answer[Q, R]], figure.Figure]] | None = None,
     files: Mapping[str, SideFile] | None = None,
-    documents: Callable[[Answer[Q, R]], Mapping[str, str]] = _no_documents,
-    interval: Callable[[Answer[Q, R]], str] = _no_interval,
-    notes: Callable[[Answer[Q, R]], Iterable[str]] = _no_notes,
-    status: Callable[[Answer[Q, R]], int] = _zero,
-    refuse: Callable[[Q, frozenset[str]], None] = _refuse_nothing,
+    documents: Callable[[Answer[Q, R]], Mapping[str, str]] = lambda answer: {},
+    interval: Callable[[Answer[Q, R]], str] = lambda answer: "",
+    notes: Callable[[Answer[Q, R]], Iterable[str]] = lambda answer: (),
+    status: Callable[[Answer[Q, R]], int] = lambda answer: 0,
+    refuse: Callable[[Q, frozenset[str]], None] = lambda question, outputs: None,
     entry: Entry,
 ) -> Callable[[Callable[[Q, Watch], R]], Asks[P, Q, R]]:
     """Make the function that solves a question one that is called with its options.
@@ -407,8 +371,7 @@ def question_of(kind: type[Q], args: tuple[Any, ...], given: dict[str, Any]) -> 
             given=f"{len(args)} arguments without a name",
             allowed=f"{len(positional)} ({', '.join(positional)}); give the others by name",
         )
-    values = {**dict(zip(positional, args, strict=False)), **given}
-    return kind(**check_names(kind, values))
+    return kind(**check_names(kind, {**dict(zip(positional, args, strict=False)), **given}))
 
 
 def find_verb(name: str) -> Verb[Any, Any]:
@@ -419,8 +382,7 @@ def find_verb(name: str) -> Verb[Any, Any]:
     """
     known = name.replace("_", "-")
     if known not in entries():
-        near = nearest_names(known, entries(), 1)
-        raise InputError(what="ask", given=name, allowed=", ".join(entries()), nearest=near[0] if near else None)
+        raise InputError(what="ask", given=name, allowed=", ".join(entries()), nearest=nearest_name(known, entries()))
     one = entries()[known]
     return cast("Verb[Any, Any]", getattr(import_module(one.module), one.function).verb)
 

@@ -7,11 +7,10 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NotRequired, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from rackline.api.answer import Answer, Watch, answer_of, asks, find_verb
-from rackline.api.option import option
-from rackline.api.question import Question, options, question
+from rackline.api.question import Question, option, options, question
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, RacklineError
 from rackline.files import parse_json, read_text
@@ -27,8 +26,6 @@ _JSON = re.compile(r"\s*(\{|\[\s*\{)")  # how JSON begins and TOML does not
 @question
 class AskQuestion(Question):
     """What are the answers to a file of questions?"""
-
-    ask: ClassVar[str] = "ask"
 
     file: str = option(
         "text",
@@ -93,9 +90,7 @@ def _text(answer: Answer[AskQuestion, Answers], width: int) -> Iterable[Any]:
 
 def _outcome(one: Asked) -> tuple[str, bool]:
     """What is shown of an answer, and whether it is one."""
-    if one.answer is None:
-        return one.error, False
-    return one.answer.verb.summary(one.answer), True
+    return (one.error, False) if one.answer is None else (one.answer.verb.summary(one.answer), True)
 
 
 def _words(question: Mapping[str, Any]) -> str:
@@ -120,17 +115,13 @@ def _rows(answer: Answer[AskQuestion, Answers]) -> Iterable[Any]:
         yield {**one.question, "answer": words if answered else None, "error": None if answered else words}
 
 
-def _status(answer: Answer[AskQuestion, Answers]) -> int:
-    return 2 if any(one.answer is None for one in answer.result.answers) else 0
-
-
 @asks(
     AskQuestion,
     text=_text,
     summary=_summary,
     rows=_rows,
     data=_data,
-    status=_status,
+    status=lambda answer: 2 if any(one.answer is None for one in answer.result.answers) else 0,
     entry=Entry(
         group="Programs",
         place=0,

@@ -9,17 +9,16 @@ from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import PRICE
-from rackline.api.option import ClusterLike, MaybeNumber, Number, Settings, option, shared
-from rackline.api.question import Question, question
+from rackline.api.question import ClusterLike, MaybeNumber, Number, Question, Settings, option, question, shared
 from rackline.api.resolve import assignments, cluster_of
 from rackline.api.verbs import Entry
-from rackline.errors import InputError, RacklineError, UnknownNameError, nearest_names
+from rackline.errors import InputError, RacklineError, UnknownNameError, nearest_name
 from rackline.late import late
 from rackline.units import format_count, format_percent, parse_count
 
 with late:
     from rackline import arch, catalog, scaling
-    from rackline.report import budget_report, figure
+    from rackline.report import budget_report
 
 MOST_TOKENS = 1e21
 MOST_PARAMS = 1e18
@@ -114,12 +113,11 @@ def _amount(text: str, name: str, maximum: float) -> float:
 
 def _unknown_law(name: str) -> InputError:
     known = catalog.names("laws")
-    near = nearest_names(name, known, 1)
     return InputError(
         what="law",
         given=name,
         allowed=f"{', '.join(known)}, a TOML file or a CSV file of losses",
-        nearest=near[0] if near else None,
+        nearest=nearest_name(name, known),
     )
 
 
@@ -131,8 +129,6 @@ USE_OVER_PRETRAIN_MFU = 0.3  # the lecture's estimate, C86
 @question
 class BudgetQuestion(Question):
     """How large a model to train, on how many tokens, when it is going to be used?"""
-
-    ask: ClassVar[str] = "budget"
 
     quality_of: str | None = option(
         "text",
@@ -255,9 +251,12 @@ def _text(answer: Answer[BudgetQuestion, Budgeted | KnownRuns], width: int) -> I
     if isinstance(found, KnownRuns):
         yield budget_report.runs_report(found.runs, law=found.law)
     else:
-        on = f"{found.chip}, {answer.question.precision}"
-        asked = f"quality of {found.asked}" if answer.question.quality_of else found.asked
-        yield budget_report.budget_report(found.budget, asked=asked, on=on, width=width)
+        yield budget_report.budget_report(
+            found.budget,
+            asked=f"quality of {found.asked}" if answer.question.quality_of else found.asked,
+            on=f"{found.chip}, {answer.question.precision}",
+            width=width,
+        )
 
 
 def _summary(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> str:
@@ -287,16 +286,6 @@ def _rows(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Iterable[Any]
     return found.runs if isinstance(found, KnownRuns) else found.budget.phases
 
 
-def _lifetime(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> figure.Figure:
-    found = _drawable(answer)
-    return budget_report.lifetime_figure(found.budget, asked=found.asked)
-
-
-def _quality(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> figure.Figure:
-    found = _drawable(answer)
-    return budget_report.quality_figure(found.budget, asked=found.asked)
-
-
 def _drawable(answer: Answer[BudgetQuestion, Budgeted | KnownRuns]) -> Budgeted:
     if isinstance(answer.result, KnownRuns):
         raise InputError(what="plot", given="known runs", allowed="a budget, without `runs`")
@@ -313,7 +302,12 @@ def _refuse(question: BudgetQuestion, outputs: frozenset[str]) -> None:
     text=_text,
     summary=_summary,
     rows=_rows,
-    figures={"lifetime": _lifetime, "quality": _quality},
+    figures={
+        "lifetime": lambda answer: budget_report.lifetime_figure(
+            _drawable(answer).budget, asked=_drawable(answer).asked
+        ),
+        "quality": lambda answer: budget_report.quality_figure(_drawable(answer).budget, asked=_drawable(answer).asked),
+    },
     interval=_interval,
     refuse=_refuse,
     entry=Entry(
@@ -362,11 +356,14 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
     """
     shares = _mfu(question)
     if question.runs:
-        return _known_runs(question.law, shares.inference / shares.pretrain)
+        law, _ = laws_of(question.law, None, 1.0, mixture=False)
+        return KnownRuns(law=law.name, runs=tuple(scaling.known_runs(law, shares.inference / shares.pretrain)))
     if (question.quality_of is None) == (question.loss is None):
-        given = "both" if question.loss is not None else "neither"
         raise InputError(
-            what="`quality_of` or `loss`", given=given, allowed="exactly one", nearest="`quality_of` 70b@15T"
+            what="`quality_of` or `loss`",
+            given="both" if question.loss is not None else "neither",
+            allowed="exactly one",
+            nearest="`quality_of` 70b@15T",
         )
 
     overrides: dict[str, object] = dict(assignments(question.set))
@@ -381,7 +378,7 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
         of_wanted, of_new = laws_of(question.law, wanted, experts, mixture=question.moe is not None)
     answer = scaling.budget(
         of_new,
-        _target(of_wanted, wanted, question),
+        float(scaling.loss(of_wanted, wanted.active_params, wanted.tokens)) if wanted else question.loss or 0.0,
         usage,
         mfu=shares,
         peak_flop_per_s=peak,
@@ -389,17 +386,15 @@ def budget(question: BudgetQuestion, watch: Watch) -> Budgeted | KnownRuns:
         num_experts=experts,
         unique_tokens=question.unique_tokens,
     )
-    asked = question.quality_of or f"loss {question.loss:g}"
-    return Budgeted(budget=answer, asked=asked, chip=cluster.chip.full_name)
+    return Budgeted(budget=answer, asked=question.quality_of or f"loss {question.loss:g}", chip=cluster.chip.full_name)
 
 
 def _mfu(question: BudgetQuestion) -> scaling.PhaseMfu:
-    pretrain = question.mfu
-    usual = USE_OVER_PRETRAIN_MFU * pretrain
+    usual = USE_OVER_PRETRAIN_MFU * question.mfu
     return scaling.PhaseMfu(
-        pretrain=pretrain,
-        rl=question.rl_mfu if question.rl_mfu is not None else usual,
-        inference=question.serve_mfu if question.serve_mfu is not None else usual,
+        pretrain=question.mfu,
+        rl=question.rl_mfu or usual,
+        inference=question.serve_mfu or usual,
     )
 
 
@@ -412,15 +407,3 @@ def _usage(question: BudgetQuestion) -> scaling.Usage:
         rl_tokens=question.rl,
         rl_flop_per_param_token=question.rl_flop,
     )
-
-
-def _target(law: scaling.LossLaw, wanted: Quality | None, question: BudgetQuestion) -> float:
-    """The loss to reach."""
-    if wanted is not None:
-        return float(scaling.loss(law, wanted.active_params, wanted.tokens))
-    return question.loss or 0.0
-
-
-def _known_runs(law: str | None, inference_relative_mfu: float) -> KnownRuns:
-    found, _ = laws_of(law, None, 1.0, mixture=False)
-    return KnownRuns(law=found.name, runs=tuple(scaling.known_runs(found, inference_relative_mfu)))

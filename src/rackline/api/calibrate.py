@@ -6,27 +6,27 @@ With a release or a chip, the fits become entries of the catalogue, held against
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.option import option, whole
-from rackline.api.question import Question, question
+from rackline.api.question import Question, Texts, Whole, option, question, whole
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
-from rackline.files import check_outputs, read_text, write_text
+from rackline.files import check_outputs, read_text
+from rackline.late import late
+from rackline.units import format_percent
 
-if TYPE_CHECKING:
-    from rackline.api.option import Texts, Whole
-    from rackline.arch import Model
-    from rackline.fitting import CalibrationResult, Measurements, Summary
-    from rackline.fitting.onboard import Onboarding
-    from rackline.hardware import Chip, FabricLevel
-    from rackline.report.figure import Figure
-    from rackline.validation.observed_fit import ObservedFit
-    from rackline.validation.run import Rescored
+with late:
+    from rackline import arch, catalog, fitting, hardware, validation
+    from rackline.catalog import index, load
+    from rackline.fitting import onboard, report
+    from rackline.passes import fallback
+    from rackline.report import figure
+    from rackline.validation import observed_fit, observed_report, run
+
 
 Catalogue = Literal["user", "project"]
 _ONBOARDING = "Only with tables of a new release or chip"
@@ -35,8 +35,6 @@ _ONBOARDING = "Only with tables of a new release or chip"
 @question
 class CalibrateQuestion(Question):
     """What are the numbers of each chip, stack, operation and data type in measurements?"""
-
-    ask: ClassVar[str] = "calibrate"
 
     tables: Texts = option(
         "text",
@@ -112,16 +110,14 @@ class Calibrated:
 
     json_keys: ClassVar = ("*summary", "files", "unwritten")
 
-    fitted: CalibrationResult
+    fitted: fitting.CalibrationResult
     files: tuple[str, ...]
     unwritten: str = ""
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> fitting.Summary:
         """Errors by kind, group and collective."""
-        from rackline.fitting import summary
-
-        return summary(self.fitted)
+        return fitting.summary(self.fitted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +132,7 @@ class CalibratedServer:
 
     json_keys: ClassVar = ("*observed", "files", "unwritten")
 
-    observed: ObservedFit
+    observed: observed_fit.ObservedFit
     files: tuple[str, ...]
     unwritten: str = ""
 
@@ -154,38 +150,30 @@ class Onboarded:
 
     json_keys: ClassVar = ("groups=onboarding.groups", "rescored", "worse", "files", "unwritten")
 
-    onboarding: Onboarding
-    rescored: Rescored | None
+    onboarding: onboard.Onboarding
+    rescored: run.Rescored | None
     files: tuple[str, ...]
     unwritten: str = ""
 
     @property
     def worse(self) -> tuple[str, ...]:
         """What got worse against what was stored, one line each."""
-        from rackline.fitting.report import worse_groups
-
-        return (*worse_groups(self.onboarding), *(self.rescored.worse if self.rescored else ()))
+        return (*report.worse_groups(self.onboarding), *(self.rescored.worse if self.rescored else ()))
 
 
-if TYPE_CHECKING:
-    Answered = Answer[CalibrateQuestion, Calibrated | CalibratedServer | Onboarded]
+Answered: TypeAlias = "Answer[CalibrateQuestion, Calibrated | CalibratedServer | Onboarded]"
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
-    from rackline.fitting.report import calibrate_report
-    from rackline.validation.observed_report import observed_fit_report
-
     found = answer.result
     if isinstance(found, CalibratedServer):
-        yield observed_fit_report(found.observed, found.files)
+        yield observed_report.observed_fit_report(found.observed, found.files)
         return
     if isinstance(found, Onboarded):
-        from rackline.fitting.report import onboarding_report
-
         changes = found.rescored.changes if found.rescored else ()
-        yield onboarding_report(found.onboarding, changes, found.worse, found.files)
+        yield report.onboarding_report(found.onboarding, changes, found.worse, found.files)
         return
-    yield calibrate_report(found.fitted, list(found.files))
+    yield report.calibrate_report(found.fitted, list(found.files))
 
 
 def _notes(answer: Answered) -> Iterable[str]:
@@ -193,14 +181,8 @@ def _notes(answer: Answered) -> Iterable[str]:
         yield f"error: {answer.result.unwritten}"
 
 
-def _status(answer: Answered) -> int:
-    return 2 if answer.result.unwritten else 0
-
-
 def _summary(answer: Answered) -> str:
     if isinstance(answer.result, CalibratedServer):
-        from rackline.units import format_percent
-
         errors = ", ".join(
             f"{one.metric} {format_percent(one.held_out_median)} held out, {format_percent(one.shipped_median)} shipped"
             for one in answer.result.observed.errors
@@ -221,13 +203,11 @@ def _rows(answer: Answered) -> Iterable[Any]:
     return answer.result.summary.groups
 
 
-def _figure(answer: Answered) -> Figure:
-    from rackline.fitting.report import errors_figure
-
+def _figure(answer: Answered) -> figure.Figure:
     if not isinstance(answer.result, Calibrated):
         raise InputError(what="plot", given="numbers of a server or release", allowed="only for fits of tables alone")
     found = answer.result.summary
-    return errors_figure(found.kinds, found.rows)
+    return report.errors_figure(found.kinds, found.rows)
 
 
 @asks(
@@ -236,7 +216,7 @@ def _figure(answer: Answered) -> Figure:
     summary=_summary,
     rows=_rows,
     notes=_notes,
-    status=_status,
+    status=lambda answer: 2 if answer.result.unwritten else 0,
     figures={"errors": _figure},
     entry=Entry(
         group="Measure",
@@ -295,42 +275,39 @@ def calibrate(question: CalibrateQuestion, watch: Watch) -> Calibrated | Calibra
     if question.cases or question.catalogue != "user":
         raise InputError(what="cases", given="without a release", allowed="`release` or `chip` beside it")
 
-    from rackline.fitting import generic_file, merged_file, read_tables, stack_file, stacks_of, write_files
-    from rackline.fitting.onboard import ships
-
-    shipping = ships() if target is not None and target.is_dir() else {"fitted": (), "held": ()}
+    shipping = onboard.ships() if target is not None and target.is_dir() else {"fitted": (), "held": ()}
     chips = _chips()
-    result = _fitted(read_tables(question.tables, list(chips), shipping["held"]), chips, question, watch)
+    result = _fitted(fitting.read_tables(question.tables, list(chips), shipping["held"]), chips, question, watch)
     if target is None:
         return Calibrated(fitted=result, files=())
     if target.is_dir():
-        stacks = [stack for stack in stacks_of(result) if stack in shipping["fitted"]]
-        files = {target / f"{stack}.toml": stack_file(result, stack) for stack in stacks}
-        files[target / "generic.toml"] = generic_file(result)
+        stacks = [stack for stack in fitting.stacks_of(result) if stack in shipping["fitted"]]
+        files = {target / f"{stack}.toml": fitting.stack_file(result, stack) for stack in stacks}
+        files[target / "generic.toml"] = fitting.generic_file(result)
     else:
-        files = {target: merged_file(result, target.stem.lower())}
+        files = {target: fitting.merged_file(result, target.stem.lower())}
+    return Calibrated(fitted=result, **_written(files))
+
+
+def _written(files: Mapping[Path, str]) -> dict[str, Any]:
+    """Write the files, and say which were written and why others were not: the fit took minutes, it is not lost."""
     try:
-        write_files(files)
-    except InputError as error:  # the fit took minutes: it is not lost with its file
-        return Calibrated(fitted=result, files=(), unwritten=str(error))
-    return Calibrated(fitted=result, files=tuple(str(path) for path in files))
+        for path in files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        fitting.write_files(files)
+    except (InputError, OSError) as error:
+        return {"files": (), "unwritten": str(error)}
+    return {"files": tuple(map(str, files))}
 
 
 def _fitted(
-    tables: list[Measurements], chips: dict[str, Chip], question: CalibrateQuestion, watch: Watch
-) -> CalibrationResult:
-    from rackline.catalog import names
-    from rackline.fitting import calibrate as fit
-    from rackline.hardware import cluster as find_cluster
-
-    levels: dict[str, FabricLevel] = {}
-    outer: dict[str, float] = {}
-    for cluster in map(find_cluster, names("clusters")):
-        levels.setdefault(cluster.chip.name, cluster.scale_up)
-        if cluster.scale_out is not None:
-            outer.setdefault(cluster.chip.name, cluster.scale_out.bytes_per_s_each_way)
+    tables: list[fitting.Measurements], chips: dict[str, hardware.Chip], question: CalibrateQuestion, watch: Watch
+) -> fitting.CalibrationResult:
+    clusters = [hardware.cluster(name) for name in reversed(catalog.names("clusters"))]  # of a chip the first counts
+    levels = {one.chip.name: one.scale_up for one in clusters}
+    outer = {one.chip.name: one.scale_out.bytes_per_s_each_way for one in clusters if one.scale_out is not None}
     with watch.counting("reading tables", "fitted") as done:
-        return fit(
+        return fitting.calibrate(
             tables,
             chips=chips,
             links={name: level.bytes_per_s_each_way for name, level in levels.items()},
@@ -342,77 +319,58 @@ def _fitted(
         )
 
 
-def _chips() -> dict[str, Chip]:
-    from rackline.catalog import names
-    from rackline.hardware import chip as find_chip
-
-    return {name: find_chip(name) for name in names("chips")}
+def _chips() -> dict[str, hardware.Chip]:
+    return {name: hardware.chip(name) for name in catalog.names("chips")}
 
 
 def _onboarded(question: CalibrateQuestion, target: Path | None, watch: Watch) -> Onboarded:
     """Fit a release or chip beside what is stored, score cases before and after, write the catalogue."""
-    from rackline.catalog.index import folder, user_catalogue
-    from rackline.catalog.load import forget
-    from rackline.fitting import read_tables, write_files
-    from rackline.fitting.onboard import of_release, onboard
-    from rackline.hardware import chip as find_chip
-    from rackline.passes.fallback import split_version
-    from rackline.validation.run import read_cases, rescored
-
     if target is not None:
         allowed = "only without a release or chip, whose numbers go to the catalogue"
         raise InputError(what="output", given=str(target), allowed=allowed)
-    stack, version = split_version(question.release) if question.release else ("", "")
+    stack, version = fallback.split_version(question.release) if question.release else ("", "")
     if stack and not version:
         raise InputError(what="release", given=question.release, allowed="a stack and its version, such as vllm=0.33")
     if question.cases:
-        read_cases(question.cases)  # what cannot be read is said before the fit
+        run.read_cases(question.cases)  # what cannot be read is said before the fit
     chips, texts = _chips(), dict[str, str]()
     name = ""
     if question.chip:
-        found = find_chip(question.chip)
+        found = hardware.chip(question.chip)
         name = found.name
         if name not in chips:
             chips[name] = found
             allowed = "a readable file that describes the chip"
             texts[f"chips/{name}.toml"] = read_text(question.chip, what="chip", allowed=allowed)
-    tables = of_release(read_tables(question.tables, list(chips)), stack, version, name)
+    tables = onboard.of_release(fitting.read_tables(question.tables, list(chips)), stack, version, name)
     asked = " ".join(
         [*([f"--release {stack}={version}"] if stack else []), *([f"--chip {name}"] if name else [])]
         + [Path(table).name for table in question.tables]
     )
-    onboarding = onboard(_fitted(tables, chips, question, watch), f"operation tables: rackline calibrate {asked}")
+    onboarding = onboard.onboard(
+        _fitted(tables, chips, question, watch), f"operation tables: rackline calibrate {asked}"
+    )
     texts |= {f"calibrations/{stack}.toml": text for stack, text in onboarding.texts.items()}
     change = None
     if question.cases:
         with watch.moving("predicting cases"):
-            change = rescored(question.cases, texts)
-    place = user_catalogue() if question.catalogue == "user" else Path(str(folder("calibrations"))).parent
-    files = {place / file: text for file, text in texts.items()}
-    try:
-        for path in files:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write_files(files)
-    except (InputError, OSError) as error:
-        return Onboarded(onboarding=onboarding, rescored=change, files=(), unwritten=str(error))
-    forget()
-    return Onboarded(onboarding=onboarding, rescored=change, files=tuple(map(str, files)))
+            change = run.rescored(question.cases, texts)
+    place = index.user_catalogue() if question.catalogue == "user" else Path(str(index.folder("calibrations"))).parent
+    written = _written({place / file: text for file, text in texts.items()})
+    load.forget()
+    return Onboarded(onboarding=onboarding, rescored=change, **written)
 
 
 def _of_server(question: CalibrateQuestion, target: Path | None, watch: Watch) -> CalibratedServer:
     """Fit to observed runs, and say what they leave open."""
-    from rackline.validation import read_cases
-    from rackline.validation.observed_fit import fit_observed
-    from rackline.validation.observed_report import calibration_text
-
     question.refuse("tables", "release", "chip", "cases", allowed="only without `observed`")
     if target is not None and target.is_dir():
         raise InputError(what="output", given=str(target), allowed="a file, such as mine.toml")
-    found = read_cases(question.observed)
+    found = validation.read_cases(question.observed)
     for one in found.unsupported:
         watch.warn(f"{one.case_id} is left out: {one.reason}")
     with watch.counting("fitting", "fitted") as done:
-        fit = fit_observed(found.cases, question.calibration, done)
+        fit = observed_fit.fit_observed(found.cases, question.calibration, done)
     for one in fit.estimates:
         if one.name in fit.undetermined:
             watch.warn(
@@ -424,13 +382,8 @@ def _of_server(question: CalibrateQuestion, target: Path | None, watch: Watch) -
     worse = [one.metric for one in fit.errors if one.held_out_median > one.shipped_median]
     if worse:
         watch.warn(f"held out, the fitted numbers are worse than the shipped ones in {', '.join(worse)}: keep those")
-    if target is None:
-        return CalibratedServer(observed=fit, files=())
-    try:
-        write_text(target, calibration_text(fit, target.stem.lower()), what="output")
-    except InputError as error:  # the fit took minutes: it is not lost with its file
-        return CalibratedServer(observed=fit, files=(), unwritten=str(error))
-    return CalibratedServer(observed=fit, files=(str(target),))
+    files = {} if target is None else {target: observed_report.calibration_text(fit, target.stem.lower())}
+    return CalibratedServer(observed=fit, **_written(files))
 
 
 def _target(output: str) -> Path:
@@ -446,9 +399,5 @@ def _target(output: str) -> Path:
     return target
 
 
-def _models() -> list[Model]:
-    from rackline.arch import Model, model
-    from rackline.catalog import names
-
-    found = [model(name) for name in names("models")]
-    return [item for item in found if isinstance(item, Model)]
+def _models() -> list[arch.Model]:
+    return [found for name in catalog.names("models") if isinstance(found := arch.model(name), arch.Model)]

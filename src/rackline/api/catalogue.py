@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypedDict
+from pathlib import Path
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.option import Option, Settings, option, shared
-from rackline.api.question import Question, question
+from rackline.api.question import Option, Question, Settings, option, question, shared
 from rackline.api.resolve import Owner, assignments, share_out
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
+from rackline.files import check_outputs, write_text
 from rackline.late import late
 
 with late:
@@ -19,9 +20,9 @@ with late:
     from rackline.catalog import base
     from rackline.hardware import chip_check
     from rackline.report import catalogue_report
-    from rackline.serving import crossover
+    from rackline.serving import curve
 
-
+T = TypeVar("T")
 NAME = Option(kind="text", help="catalogue name or TOML file; without it, all are listed")
 
 
@@ -51,11 +52,30 @@ def refuse_settings(settings: Sequence[str]) -> None:
         raise InputError(what="set", given=f"{key}={value}", allowed="only together with the name of one object")
 
 
+def records_of(kind: str, name: str | None, settings: Sequence[str], read: Callable[..., T]) -> tuple[T, ...]:
+    """All records of a kind, or the named one with what is set in it.
+
+    Args:
+        kind: folder of the catalogue.
+        read: makes a record of a name and overrides.
+
+    Raises:
+        InputError: settings without a name.
+        CatalogError: a key that the record does not have.
+    """
+    if name is None:
+        refuse_settings(settings)
+        return tuple(read(each) for each in catalog.names(kind))
+    record: Any = read(name)
+    return (read(name, overrides=overrides_of(record, _OWNERS[kind], settings)),)
+
+
+_OWNERS = {"chips": "chip", "clusters": "cluster", "memory": "memory tier"}
+
+
 @question
 class ChipsQuestion(Question):
     """Which chips are known, and where do their numbers come from?"""
-
-    ask: ClassVar[str] = "chips"
 
     name: str | None = shared(NAME, default=None, kw_only=False)
     ridge: bool = option("switch", "ridge points by data type, and the time to read all of memory once", default=False)
@@ -75,8 +95,10 @@ class Chips:
         findings: what one of them lacks or leaves in doubt, where that was asked for.
     """
 
+    json_keys: ClassVar = ("chips",)
+
     chips: tuple[hardware.ChipRecord, ...] = ()
-    ridges: tuple[crossover.Ridge, ...] = ()
+    ridges: tuple[curve.Ridge, ...] = ()
     findings: tuple[chip_check.ChipFinding, ...] = ()
 
 
@@ -92,16 +114,10 @@ def _chips_text(answer: Answer[ChipsQuestion, Chips], width: int) -> Iterable[An
         yield catalogue_report.chips_table([hardware.chip_from_record(record) for record in found.chips])
 
 
-class ChipList(TypedDict):
-    """All chips."""
-
-    chips: tuple[hardware.ChipRecord, ...]
-
-
 class RidgeList(TypedDict):
     """Ridge points."""
 
-    ridges: tuple[crossover.Ridge, ...]
+    ridges: tuple[curve.Ridge, ...]
 
 
 class ChipChecked(TypedDict):
@@ -111,30 +127,28 @@ class ChipChecked(TypedDict):
     findings: tuple[chip_check.ChipFinding, ...]
 
 
-def _chips_data(answer: Answer[ChipsQuestion, Chips]) -> hardware.ChipRecord | ChipList | RidgeList | ChipChecked:
+def _chips_data(answer: Answer[ChipsQuestion, Chips]) -> hardware.ChipRecord | Chips | RidgeList | ChipChecked:
     found = answer.result
     if answer.question.check:
         return {"chip": found.chips[0].name, "findings": found.findings}
     if answer.question.ridge:
         return {"ridges": found.ridges}
-    return found.chips[0] if answer.question.name is not None else {"chips": found.chips}
+    return found.chips[0] if answer.question.name is not None else found
 
 
 def _chips_summary(answer: Answer[ChipsQuestion, Chips]) -> str:
-    found = answer.result
-    names = [one.name for one in found.chips] or [one.chip for one in found.ridges]
-    return names[0] if len(names) == 1 else f"{len(names)} chips"
+    return _counted([one.name for one in answer.result.chips] or [one.chip for one in answer.result.ridges], "chips")
 
 
-def _chips_rows(answer: Answer[ChipsQuestion, Chips]) -> Iterable[Any]:
-    return answer.result.findings or answer.result.ridges or answer.result.chips
+def _counted(names: Sequence[str], what: str) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} {what}"
 
 
 @asks(
     ChipsQuestion,
     text=_chips_text,
     summary=_chips_summary,
-    rows=_chips_rows,
+    rows=lambda answer: answer.result.findings or answer.result.ridges or answer.result.chips,
     data=_chips_data,
     entry=Entry(
         group="Catalogue",
@@ -168,27 +182,15 @@ def chips(question: ChipsQuestion, watch: Watch) -> Chips:
         )
     if question.ridge:
         refuse_settings(question.set)
-        return Chips(
-            ridges=tuple(
-                crossover.ridges(
-                    [hardware.chip(each) for each in (catalog.names("chips") if name is None else (name,))]
-                )
-            )
-        )
-    if name is not None:
-        record = hardware.chip_record(name, overrides=overrides_of(hardware.chip_record(name), "chip", question.set))
-        if question.check:
-            return Chips(chips=(record,), findings=chip_check.check_chip(record))
-        return Chips(chips=(record,))
-    refuse_settings(question.set)
-    return Chips(chips=tuple(hardware.chip_record(each) for each in catalog.names("chips")))
+        names = catalog.names("chips") if name is None else (name,)
+        return Chips(ridges=tuple(curve.ridges([hardware.chip(each) for each in names])))
+    records = records_of("chips", name, question.set, hardware.chip_record)
+    return Chips(chips=records, findings=chip_check.check_chip(records[0]) if question.check else ())
 
 
 @question
 class ClustersQuestion(Question):
     """Which clusters are known, and where do their numbers come from?"""
-
-    ask: ClassVar[str] = "clusters"
 
     name: str | None = shared(NAME, default=None, kw_only=False)
     set: Settings = set_option("usd_per_chip_hour=2.5")
@@ -202,6 +204,8 @@ class Clusters:
         clusters: their records.
         cluster: the one that was asked for by name.
     """
+
+    json_keys: ClassVar = ("clusters",)
 
     clusters: tuple[hardware.ClusterRecord, ...]
     cluster: hardware.Cluster | None = None
@@ -217,12 +221,6 @@ def _clusters_text(answer: Answer[ClustersQuestion, Clusters], width: int) -> It
         yield catalogue_report.rack_table(found.cluster)
 
 
-class ClusterList(TypedDict):
-    """All clusters."""
-
-    clusters: tuple[hardware.ClusterRecord, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterShown:
     """One cluster with its racks, switches, cables and paths."""
@@ -233,27 +231,18 @@ class ClusterShown:
     rack: catalogue_report.Racks
 
 
-def _clusters_data(answer: Answer[ClustersQuestion, Clusters]) -> ClusterShown | ClusterList:
+def _clusters_data(answer: Answer[ClustersQuestion, Clusters]) -> ClusterShown | Clusters:
     found = answer.result
     if found.cluster is None:
-        return {"clusters": found.clusters}
+        return found
     return ClusterShown(record=found.clusters[0], rack=catalogue_report.racks(found.cluster))
-
-
-def _clusters_summary(answer: Answer[ClustersQuestion, Clusters]) -> str:
-    found = answer.result
-    return found.clusters[0].name if found.cluster is not None else f"{len(found.clusters)} clusters"
-
-
-def _clusters_rows(answer: Answer[ClustersQuestion, Clusters]) -> Iterable[Any]:
-    return answer.result.clusters
 
 
 @asks(
     ClustersQuestion,
     text=_clusters_text,
-    summary=_clusters_summary,
-    rows=_clusters_rows,
+    summary=lambda answer: _counted([one.name for one in answer.result.clusters], "clusters"),
+    rows=lambda answer: answer.result.clusters,
     data=_clusters_data,
     entry=Entry(
         group="Catalogue",
@@ -274,19 +263,17 @@ def clusters(question: ClustersQuestion, watch: Watch) -> Clusters:
         >>> rl.clusters("gb200-nvl72")
         <clusters: gb200-nvl72>
     """
-    if question.name is None:
-        refuse_settings(question.set)
-        return Clusters(clusters=tuple(hardware.cluster_record(each) for each in catalog.names("clusters")))
-    given = overrides_of(hardware.cluster_record(question.name), "cluster", question.set)
-    record = hardware.cluster_record(question.name, overrides=given)
-    return Clusters(clusters=(record,), cluster=hardware.cluster(question.name, given or None))
+    name = question.name
+    records = records_of("clusters", name, question.set, hardware.cluster_record)
+    if name is None:
+        return Clusters(clusters=records)
+    given = overrides_of(hardware.cluster_record(name), "cluster", question.set)
+    return Clusters(clusters=records, cluster=hardware.cluster(name, given or None))
 
 
 @question
 class MemoryQuestion(Question):
     """Which memory tiers are known, and where do their numbers come from?"""
-
-    ask: ClassVar[str] = "memory"
 
     name: str | None = shared(NAME, default=None, kw_only=False)
     set: Settings = set_option("usd_per_byte=5e-9")
@@ -316,20 +303,11 @@ def _memory_data(answer: Answer[MemoryQuestion, MemoryTiers]) -> MemoryTiers | h
     return answer.result if answer.question.name is None else answer.result.memory[0]
 
 
-def _memory_summary(answer: Answer[MemoryQuestion, MemoryTiers]) -> str:
-    found = answer.result.memory
-    return found[0].name if len(found) == 1 else f"{len(found)} memory tiers"
-
-
-def _memory_rows(answer: Answer[MemoryQuestion, MemoryTiers]) -> Iterable[Any]:
-    return answer.result.memory
-
-
 @asks(
     MemoryQuestion,
     text=_memory_text,
-    summary=_memory_summary,
-    rows=_memory_rows,
+    summary=lambda answer: _counted([one.name for one in answer.result.memory], "memory tiers"),
+    rows=lambda answer: answer.result.memory,
     data=_memory_data,
     entry=Entry(
         group="Catalogue",
@@ -350,9 +328,91 @@ def memory(question: MemoryQuestion, watch: Watch) -> MemoryTiers:
         >>> rl.memory("nvme-gen5")
         <memory: nvme-gen5>
     """
-    name = question.name
-    if name is None:
-        refuse_settings(question.set)
-        return MemoryTiers(memory=tuple(hardware.memory_record(each) for each in catalog.names("memory")))
-    given = overrides_of(hardware.memory_record(name), "memory tier", question.set)
-    return MemoryTiers(memory=(hardware.memory_record(name, overrides=given),))
+    return MemoryTiers(memory=records_of("memory", question.name, question.set, hardware.memory_record))
+
+
+THINGS = ("chip", "cluster", "model", "memory", "prices")
+
+
+@question
+class NewQuestion(Question):
+    """Where do I begin with an own chip, cluster, model, memory tier or price sheet?"""
+
+    kind: str = option("text", ", ".join(THINGS), choices=THINGS, kw_only=False)
+    name: str = option("text", "name of the new entry, such as my-chip", kw_only=False)
+    like: str | None = option(
+        "text",
+        "catalogue entry to copy the numbers from; by default that with the nearest name",
+        default=None,
+    )
+    output: str | None = option(
+        "text",
+        "file to write; NAME.toml in the current folder by default",
+        default=None,
+        short="o",
+        output=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A file that was written.
+
+    Args:
+        kind: chip, cluster, model, memory or prices.
+        name: of the entry.
+        nearest: entry of the catalogue whose numbers it has.
+        file: its path.
+    """
+
+    kind: str
+    name: str
+    nearest: str
+    file: str
+
+
+def _new_summary(answer: Answer[NewQuestion, Written]) -> str:
+    found = answer.result
+    return f"{found.file}: {found.kind} {found.name} with the numbers of {found.nearest}"
+
+
+@asks(
+    NewQuestion,
+    text=lambda answer, width: [_new_summary(answer)],
+    summary=_new_summary,
+    rows=lambda answer: [answer.result],
+    entry=Entry(
+        group="Catalogue",
+        place=4,
+        line="A file for your own chip, cluster, model, memory or prices.",
+        elsewhere="writes a file",
+        examples="""
+    rackline new chip my-chip --like b200
+    rackline chips my-chip.toml
+    rackline new cluster my-rack -o racks/my-rack.toml
+""",
+    ),
+)
+def new(question: NewQuestion, watch: Watch) -> Written:
+    """Write a commented file for an own chip, cluster, model, memory tier or price sheet.
+
+    It has the numbers of the nearest entry of the catalogue, and works at once in place of a name.
+
+    Example:
+        >>> import rackline as rl
+        >>> from pathlib import Path
+        >>> rl.new("chip", "my-chip", like="b200").result.file
+        'my-chip.toml'
+        >>> rl.chips("my-chip.toml")
+        <chips: my-chip>
+        >>> Path("my-chip.toml").unlink()
+    """
+    found: chip_check.Template = chip_check.template(question.kind, question.name, question.like)
+    target = Path(question.output or f"{found.name}.toml")
+    if target.suffix != ".toml":
+        raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")
+    if target.exists():
+        raise InputError(what="output", given=str(target), allowed="a file that does not exist yet")
+    check_outputs({"output": target})
+    write_text(target, found.text, what="output")
+    return Written(kind=found.kind, name=found.name, nearest=found.nearest, file=str(target))

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import SET, ModelQuestion, Planned
-from rackline.api.option import limit, option, shared
-from rackline.api.plan import searched, stack_inputs
 from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs, plan_question_of
-from rackline.api.question import question
+from rackline.api.question import Limit, Settings, Texts, limit, option, question, shared
 from rackline.api.resolve import Lookup, lookup_of
-from rackline.api.stacks import answered_by, note_stacks
+from rackline.api.stacks import answered_by, stack_inputs
 from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
-from rackline.errors import InputError, UnknownNameError, nearest_names
+from rackline.errors import InputError, UnknownNameError, nearest_name
+from rackline.late import late
 from rackline.units import parse_whole
 
-if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike, Limit, Settings, Texts
-    from rackline.hardware import Chip, Cluster, RentKind
-    from rackline.parallel import Layout
-    from rackline.report.compare_report import Change, Comparison, Side
-    from rackline.report.figure import Figure
-    from rackline.search import Plan
-    from rackline.search.plan import Contenders
+with late:
+    from rackline import hardware, parallel, search
+    from rackline.bands import bands as error_bands
+    from rackline.parallel import layout as parallel_layout
+    from rackline.report import compare_report, deployments_report, plan_figures
+    from rackline.search import fleet as search_fleet
+    from rackline.search import plan as search_plan
 
 
 @question
 class CompareQuestion(Planned, ModelQuestion):
     """How do chips, clusters, models or deployments compare, each number relative to the first?"""
-
-    ask: ClassVar[str] = "compare"
 
     names: Texts = option(
         "text",
@@ -74,61 +69,48 @@ class Compared:
     """
 
     kind: str
-    sides: tuple[Side, ...]
+    sides: tuple[compare_report.Side, ...]
     prices: str = ""
     use: Use | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[compare_report.Change, ...] = ()
     why: tuple[str, ...] = ()
 
 
 def _text(answer: Answer[CompareQuestion, Compared], width: int) -> Iterable[Any]:
-    from rackline.report.compare_report import compare_report
-    from rackline.report.deployments_report import changes_report, deployments_report, fleets_report
-
     found = answer.result
     rows = [side for side in found.sides if side.deployed is not None]
     if not rows:
-        yield compare_report(found.sides, what=found.kind, prices=found.prices, width=width)
+        yield compare_report.compare_report(found.sides, what=found.kind, prices=found.prices, width=width)
         return
-    yield deployments_report(rows, prices=found.prices)
-    fleets = fleets_report(rows)
+    yield deployments_report.deployments_report(rows, prices=found.prices)
+    fleets = deployments_report.fleets_report(rows)
     if fleets is not None:
         yield ""
         yield fleets
     if found.changes:
         yield ""
-        yield changes_report(found.changes, found.why, planned=found.sides[1].name)
+        yield deployments_report.changes_report(found.changes, found.why, planned=found.sides[1].name)
     yield from use_lines(found.use)
 
 
-def _data(answer: Answer[CompareQuestion, Compared]) -> Comparison:
-    from rackline.report.compare_report import compare_data
-
+def _data(answer: Answer[CompareQuestion, Compared]) -> compare_report.Comparison:
     found = answer.result
-    return compare_data(found.sides, what=found.kind, prices=found.prices, changes=found.changes, why=found.why)
+    return compare_report.compare_data(
+        found.sides, what=found.kind, prices=found.prices, changes=found.changes, why=found.why
+    )
 
 
 def _summary(answer: Answer[CompareQuestion, Compared]) -> str:
     return f"{len(answer.result.sides)} {answer.result.kind}: {', '.join(side.name for side in answer.result.sides)}"
 
 
-def _rows(answer: Answer[CompareQuestion, Compared]) -> Iterable[Any]:
-    return [{"name": side.name, **side.values} for side in answer.result.sides]
-
-
-def _figure(answer: Answer[CompareQuestion, Compared]) -> Figure:
-    from rackline.report.plan_figures import compare_figure
-
-    return compare_figure(answer.result.sides, what=answer.result.kind)
-
-
 @asks(
     CompareQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: [{"name": side.name, **side.values} for side in answer.result.sides],
     data=_data,
-    figures={"ratios": _figure},
+    figures={"ratios": lambda answer: plan_figures.compare_figure(answer.result.sides, what=answer.result.kind)},
     entry=Entry(
         group="Decide",
         place=1,
@@ -156,8 +138,11 @@ def compare(question: CompareQuestion, watch: Watch) -> Compared:
     names = question.names
     deployments = any("@" in name for name in names)
     if len(names) < 2 and not (deployments and (question.now is not None or len(engines_of(question)) > 1)):
-        allowed = "two or more of one kind; one MODEL@CLUSTER with `stack` vllm,sglang or with `now`"
-        raise InputError(what="names", given=" ".join(names), allowed=allowed)
+        raise InputError(
+            what="names",
+            given=" ".join(names),
+            allowed="two or more of one kind; one MODEL@CLUSTER with `stack` vllm,sglang or with `now`",
+        )
     if deployments:
         return _deployments(question, watch)
     of_deployments = ("stack", "now", "use", "mix", "trace", "traffic", "requests", "users")
@@ -165,116 +150,101 @@ def compare(question: CompareQuestion, watch: Watch) -> Compared:
     return _of_the_catalogue(names, question.rent, lookup_of(question, watch))
 
 
-def _kind_of_prices(chips: Sequence[Chip], rent: str | None) -> RentKind | None:
+def _kind_of_prices(chips: Sequence[hardware.Chip], rent: str | None) -> hardware.RentKind | None:
     """The kind of price that is asked for; else the one that most chips have, None where all have it.
 
     Raises:
         InputError: an unknown kind.
     """
     if rent is not None:
-        from rackline.hardware import parse_rent_kind
-
-        return parse_rent_kind(rent)
-    kinds: list[RentKind] = [chip.rent_kind for chip in chips if chip.rent_kind is not None]
+        return hardware.parse_rent_kind(rent)
+    kinds: list[hardware.RentKind] = [chip.rent_kind for chip in chips if chip.rent_kind is not None]
     return max(kinds, key=kinds.count) if len(set(kinds)) > 1 else None
 
 
-def _said(kind: RentKind | None, chips: Sequence[Chip], rents: Sequence[tuple[str, str]]) -> str:
+def _said(kind: hardware.RentKind | None, chips: Sequence[hardware.Chip], rents: Sequence[tuple[str, str]]) -> str:
     """Of which kind the prices are, and which are estimated or missing.
 
     Args:
         rents: (name, price in words) of each side.
     """
-    from rackline.hardware import RENT_KINDS
-
-    usual: RentKind | None = next((chip.rent_kind for chip in chips if chip.rent_kind is not None), None)
+    usual: hardware.RentKind | None = next((chip.rent_kind for chip in chips if chip.rent_kind is not None), None)
     shown = kind or usual
     if shown is None:
         return ""
     notes = [f"{name}: {words}" for name, words in rents if "estimated" in words or words.startswith("no price")]
-    return "; ".join([f"prices: {RENT_KINDS[shown]}", *notes])
+    return "; ".join([f"prices: {hardware.RENT_KINDS[shown]}", *notes])
 
 
-def _chips(chips: Sequence[Chip], rent: str | None) -> Compared:
-    from rackline.hardware import rent_of
-    from rackline.report.compare_report import chip_side
-
+def _chips(chips: Sequence[hardware.Chip], rent: str | None) -> Compared:
     kind, words = _kind_of_prices(chips, rent), list[tuple[str, str]]()
-    sides: list[Side] = []
+    sides: list[compare_report.Side] = []
     for chip in chips:
         if kind is not None:
-            found = rent_of(chip.name, kind)
+            found = hardware.rent_of(chip.name, kind)
             words.append((chip.name, found.how if found else "no price is known"))
             chip = replace(chip, usd_per_chip_hour=found.usd_per_chip_hour if found else None)
-        sides.append(chip_side(chip))
+        sides.append(compare_report.chip_side(chip))
     return Compared(kind="chips", sides=tuple(sides), prices=_said(kind, chips, words))
 
 
-def _clusters(clusters: Sequence[Cluster], rent: str | None) -> tuple[list[Cluster], str]:
+def _clusters(clusters: Sequence[hardware.Cluster], rent: str | None) -> tuple[list[hardware.Cluster], str]:
     """The clusters at prices of one kind, and what is said of them."""
-    from rackline.hardware import rented
-
     chips = [one.chip for one in clusters]
     kind = _kind_of_prices(chips, rent)
-    found = list(clusters) if kind is None else [rented(one, kind) for one in clusters]
+    found = list(clusters) if kind is None else [hardware.rented(one, kind) for one in clusters]
     return found, _said(kind, chips, [(one.name, one.rent) for one in found])
 
 
 def _of_the_catalogue(names: tuple[str, ...], rent: str | None, lookup: Lookup) -> Compared:
     """The kind of which all names are, and their sides."""
-    from rackline.hardware import chip, cluster
-    from rackline.report.compare_report import cluster_side, model_side
 
-    def of_clusters() -> Compared:
-        priced, said = _clusters([cluster(name) for name in names], rent)
-        return Compared(kind="clusters", sides=tuple(cluster_side(one) for one in priced), prices=said)
+    def of_clusters(clusters: Sequence[hardware.Cluster]) -> Compared:
+        priced, said = _clusters(clusters, rent)
+        return Compared(kind="clusters", sides=tuple(map(compare_report.cluster_side, priced)), prices=said)
 
-    sides: dict[str, Callable[[], Compared]] = {
-        "chips": lambda: _chips([chip(name) for name in names], rent),
-        "clusters": of_clusters,
-        "models": lambda: Compared(kind="models", sides=tuple(model_side(lookup.model(name)) for name in names)),
-    }
-    missed: dict[str, UnknownNameError] = {}
-    best = ("", -1)
-    finders: dict[str, Callable[[str], object]] = {"chips": chip, "clusters": cluster, "models": lookup.model}
-    for what, find in finders.items():
-        seen = 0
+    kinds: tuple[tuple[Callable[[str], Any], Callable[[list[Any]], Compared]], ...] = (
+        (hardware.chip, lambda chips: _chips(chips, rent)),
+        (hardware.cluster, of_clusters),
+        (lookup.model, lambda models: Compared(kind="models", sides=tuple(map(compare_report.model_side, models)))),
+    )
+    missed: list[tuple[int, UnknownNameError]] = []
+    for find, compared in kinds:
+        found: list[Any] = []
         try:
             for name in names:
-                find(name)
-                seen += 1
+                found.append(find(name))
         except UnknownNameError as error:
-            missed[what] = error
-            best = max(best, (what, seen), key=lambda pair: pair[1])
-            continue
-        return sides[what]()
-    if best[1] > 0:  # the first names are of this kind, a later one is not
-        raise missed[best[0]]
+            missed.append((len(found), error))
+        else:
+            return compared(found)
+    most, error = max(missed, key=lambda one: one[0])
+    if most > 0:  # the first names are of this kind, a later one is not
+        raise error
     raise UnknownNameError(
         what="compare",
         given=names[0],
         allowed="a chip, a cluster, a model (catalogue name or file) or MODEL@CLUSTER",
-        nearest=", ".join(near for error in missed.values() if (near := error.nearest)) or None,
+        nearest=", ".join(near for _, error in missed if (near := error.nearest)) or None,
     )
 
 
 def _deployments(question: CompareQuestion, watch: Watch) -> Compared:
     """Plans of MODEL@CLUSTER, at prices of one kind, and today's deployment."""
-    from rackline.hardware import cluster
-    from rackline.report.deployments_report import changes, why
-
     said, rent = "", question.rent
     if question.price is None:
-        clusters = [cluster(one.question.on) for one in asked_of(question, rent) if isinstance(one.question.on, str)]
+        clusters = [
+            hardware.cluster(one.question.on) for one in asked_of(question, rent) if isinstance(one.question.on, str)
+        ]
         kind = _kind_of_prices([one.chip for one in clusters], rent)
         said = _clusters(clusters, rent)[1]
         rent = None if kind is None else kind.replace("_", "-")
     sides, use = sides_of(asked_of(question, rent), watch)
     first, second = (side.deployed for side in sides[:2])
-    moved: tuple[Change, ...] = ()
+    moved: tuple[compare_report.Change, ...] = ()
     reasons: tuple[str, ...] = ()
     if first is not None and second is not None and first.today:
-        moved, reasons = changes(first, second), why(first, second)
+        moved, reasons = deployments_report.changes(first, second), deployments_report.why(first, second)
     return Compared(kind="deployments", sides=tuple(sides), prices=said, use=use, changes=moved, why=reasons)
 
 
@@ -311,17 +281,18 @@ def parse_now(text: str) -> Now:
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if key not in known or not (equals and value) or key in found:
-            near = nearest_names(key, known, 1)
+            near = nearest_name(key, known)
             raise InputError(
                 what="now",
                 given=part,
                 allowed="a layout, batch, precision and mode, each once, such as tp=8,batch=64,precision=fp8",
-                nearest=f"{near[0]}={value or 1}" if near else None,
+                nearest=near and f"{near}={value or 1}",
             )
         found[key] = value
     if "batch" not in found:
-        allowed = "with the sequences in flight on a replica"
-        raise InputError(what="now", given=text, allowed=allowed, nearest=f"{text},batch=64")
+        raise InputError(
+            what="now", given=text, allowed="with the sequences in flight on a replica", nearest=f"{text},batch=64"
+        )
     degrees = ",".join(f"{key}={value}" for key, value in found.items() if key in _LAYOUT)
     return Now(
         layout=degrees or "tp=1",
@@ -376,58 +347,46 @@ def _plan_question(question: CompareQuestion, model: str, on: str, rent: str | N
     return plan_question_of(question, model=model, on=on, rent=rent, **of_engine)
 
 
-def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[Side], Use]:
+def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.Side], Use]:
     """Plans, and today's deployment; with what the use of the first added to the question.
 
     Raises:
         RacklineError: as `plan`.
     """
-    from rackline.bands.intervals import of_candidate
-    from rackline.report.compare_report import Band, deployment_side
-    from rackline.search.fleet import plan_fleet
-
     full, uses = zip(*(with_use(one.question) for one in asked), strict=True)
     inputs = [stack_inputs(each, watch) for each in full]  # refuses before anything is searched
-    plans: list[tuple[PlanInputs, Plan]] = []
+    plans: list[tuple[PlanInputs, search.Plan]] = []
     for one, each, given in zip(reversed(asked), reversed(full), reversed(inputs), strict=True):
         with watch.moving(f"planning {one.name}"):
             if one.now is None:
-                taken = answered_by(given, _searched, lambda plan: plan)
-                note_stacks(taken.stacks, taken.found, each, watch, of=one.name if len(asked) > 1 else "")
-                plans.append((taken.asked, taken.found))
+                taken = answered_by(each, given, watch, of=one.name if len(asked) > 1 else "")
+                plans.append((taken.asked, taken.plan))
             else:  # on the stack of the plan that it is compared with
-                now = replace(_as_it_runs(each, one.now), calibration=_named_stack(each, plans[-1][0]))
-                running = plan_inputs(now, watch)
+                running = plan_inputs(_as_it_runs(each, one.now, plans[-1][0]), watch)
                 plans.append((running, _running(running, one.now)))
-    sides: list[Side] = []
+    sides: list[compare_report.Side] = []
     for one, (given, found) in zip(asked, reversed(plans), strict=True):
         engine = one.engine or given.system.calibration.name
-        known = (
-            of_candidate(found.best, found.system.model, found.system.cluster.chip.name, found.system.calibration.name)
-            if found.best
-            else []
+        known = error_bands.of_candidate(found.best, found.system) if found.best else []
+        sides.append(
+            compare_report.deployment_side(
+                one.name,
+                found,
+                engine=engine,
+                bands={each.metric: compare_report.Band(low=each.low, high=each.high) for each in known},
+                fleet=search_fleet.plan_fleet(given.traffic, found, given.prefill_cluster, given.users),
+                today=one.now is not None,
+            )
         )
-        bands = {each.metric: Band(low=each.low, high=each.high) for each in known}
-        fleet = plan_fleet(given.traffic, found, given.prefill_cluster, given.users)
-        today = one.now is not None
-        sides.append(deployment_side(one.name, found, engine=engine, bands=bands, fleet=fleet, today=today))
     return sides, uses[0]
 
 
-def _searched(asked: PlanInputs, found: Contenders | None = None, below: float = math.inf) -> Plan:
-    return searched(asked, found=found, below=below)
-
-
-def _named_stack(question: PlanQuestion, planned: PlanInputs) -> CalibrationLike:
-    """The calibration that a question names, else the stack that its plan takes."""
-    if question.calibration != "auto" or planned.system.cluster.calibration:
-        return question.calibration
-    return planned.system.calibration.name
-
-
-def _as_it_runs(question: PlanQuestion, now: Now) -> PlanQuestion:
+def _as_it_runs(question: PlanQuestion, now: Now, planned: PlanInputs) -> PlanQuestion:
+    """Today's deployment, under the calibration that the question names, else the stack that its plan takes."""
+    named = question.calibration != "auto" or planned.system.cluster.calibration
     return replace(
         question,
+        calibration=question.calibration if named else planned.system.calibration.name,
         layout=now.layout,
         precision=(now.precision or "native",),
         mode=None if now.mode is None else (now.mode,),
@@ -439,7 +398,7 @@ def _as_it_runs(question: PlanQuestion, now: Now) -> PlanQuestion:
     )
 
 
-def _running(given: PlanInputs, now: Now) -> Plan:
+def _running(given: PlanInputs, now: Now) -> search.Plan:
     """Today's deployment with its sequences always in flight.
 
     Raises:
@@ -447,22 +406,22 @@ def _running(given: PlanInputs, now: Now) -> Plan:
     """
     import numpy as np
 
-    from rackline.parallel import parse_layout
-    from rackline.parallel.layout import check
-    from rackline.search import plan
-
     model, cluster = given.system.model, given.system.cluster
-    layout: Layout = parse_layout(now.layout, model)
-    check(layout, model, cluster.num_chips)
+    layout: parallel.Layout = parallel.parse_layout(now.layout, model)
+    parallel_layout.check(layout, model, cluster.num_chips)
     ranks = layout.attention_dp * layout.pp
     if now.batch_size % ranks:
         near = max(round(now.batch_size / ranks), 1) * ranks
-        allowed = f"a multiple of {ranks}, its attention-dp ranks and pipeline stages"
-        raise InputError(what="now batch", given=now.batch_size, allowed=allowed, nearest=str(near))
+        raise InputError(
+            what="now batch",
+            given=now.batch_size,
+            allowed=f"a multiple of {ranks}, its attention-dp ranks and pipeline stages",
+            nearest=str(near),
+        )
     space = replace(
         given.space,
         layouts=[layout],
         batches=np.array([now.batch_size // ranks], dtype=float),
         modes=given.space.modes or [given.system.stack.mode()],
     )
-    return plan(given.system, given.demand, space, prefill=None, served=False)
+    return search_plan(given.system, given.demand, space, prefill=None, served=False)

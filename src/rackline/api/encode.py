@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, FREE_LAYOUT, MEMORY_FRACTION
 from rackline.api.model_options import IMAGES, MediaQuestion, media_of, with_media
-from rackline.api.option import CalibrationLike, MaybeLayout, Number, Whole, option, shared, tokens
-from rackline.api.question import question
+from rackline.api.question import CalibrationLike, MaybeLayout, Number, Whole, option, question, shared, tokens
 from rackline.api.resolve import check_context, resolve
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -29,8 +26,6 @@ with late:
 class EncodeQuestion(MediaQuestion):
     """What do the images and sound of a request cost until its first token?"""
 
-    ask: ClassVar[str] = "encode"
-
     model: str = option(
         "text",
         "config.json, its folder, or a Hugging Face id, of a model with an encoder for images or audio",
@@ -43,24 +38,16 @@ class EncodeQuestion(MediaQuestion):
     memory_fraction: Number = shared(MEMORY_FRACTION, default="0.9")
 
 
-def _text(answer: Answer[EncodeQuestion, prefix_report.Encoding], width: int) -> Iterable[Any]:
-    yield prefix_report.encode_report(answer.result)
-
-
 def _summary(answer: Answer[EncodeQuestion, prefix_report.Encoding]) -> str:
     found = answer.result
     return f"{found.prompt_tokens:,} prompt tokens, first token after {format_seconds(found.ttft_s)}, {found.model}"
 
 
-def _rows(answer: Answer[EncodeQuestion, prefix_report.Encoding]) -> Iterable[Any]:
-    return answer.result.towers
-
-
 @asks(
     EncodeQuestion,
-    text=_text,
+    text=lambda answer, width: [prefix_report.encode_report(answer.result)],
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: answer.result.towers,
     entry=Entry(
         group="Understand",
         place=3,
@@ -115,12 +102,16 @@ def encode(question: EncodeQuestion, watch: Watch) -> prefix_report.Encoding:
 
     prompt = round(question.prompt) + media.tokens
     check_context(model, prompt, watch)
-    given = question.layout
-    if given is not None:
-        layout = parallel.parse_layout(given, model)
+    if question.layout is not None:
+        layout = parallel.parse_layout(question.layout, model)
     else:
-        server = system.server(max(float(system.stack.max_batched_tokens), float(prompt)))
-        rows = serving.capacity(model, cluster, system.precision, context_len=float(prompt), server=server).rows
+        rows = serving.capacity(
+            model,
+            cluster,
+            system.precision,
+            context_len=float(prompt),
+            server=system.server(max(float(system.stack.max_batched_tokens), float(prompt))),
+        ).rows
         fitting = [row for row in rows if row.max_concurrency >= 1]
         if not fitting:
             raise InputError(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CALIBRATION, MEMORY_FRACTION, POWER_CAP, ROUTING, SAMPLING, Sampling
 from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, with_adapter, with_media
-from rackline.api.option import (
+from rackline.api.question import (
     CalibrationLike,
     MaybeLayout,
     MaybeNumber,
@@ -20,11 +20,11 @@ from rackline.api.option import (
     Option,
     Whole,
     option,
+    question,
     shared,
     tokens,
     whole,
 )
-from rackline.api.question import question
 from rackline.api.resolve import check_context, resolve
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -36,8 +36,8 @@ from rackline.units import format_seconds
 with late:
     from rackline import arch, parallel, passes
     from rackline import system as systems
-    from rackline.bands import intervals
-    from rackline.report import explain_figures, explain_report, exports, figure, wording
+    from rackline.bands import bands
+    from rackline.report import explain_figures, explain_report, exports, wording
 
 
 POLICIES: tuple[passes.StepPolicy, ...] = ("blackboard", "serial", "overlap")
@@ -46,8 +46,6 @@ POLICIES: tuple[passes.StepPolicy, ...] = ("blackboard", "serial", "overlap")
 @question
 class ExplainQuestion(AdapterQuestion):
     """What does one pass take, row by row: formula, coefficients, numbers put in, seconds, share, what binds?"""
-
-    ask: ClassVar[str] = "explain"
 
     batch: Whole = whole("batch size: decoding sequences per replica; 0 for a prefill-only pass", minimum=0)
     context: Number = tokens("context length: tokens each sequence has in the KV cache, such as 8k")
@@ -87,22 +85,12 @@ class Explained:
         server: memory that the stack reserves beside weights and cache.
     """
 
-    json_keys: ClassVar = ("*explanation", "interval=span", "joules_interval=joules_span")
+    json_keys: ClassVar = ("*explanation", "interval=interval.ends", "joules_interval=joules.ends")
 
     explanation: explain_report.Explanation
-    interval: intervals.Interval | None
-    joules: intervals.Interval | None
+    interval: bands.Interval | None
+    joules: bands.Interval | None
     server: parallel.ServerMemory
-
-    @property
-    def span(self) -> intervals.Ends | None:
-        """Both ends of the interval [s]."""
-        return None if self.interval is None else {"low": self.interval.low, "high": self.interval.high}
-
-    @property
-    def joules_span(self) -> intervals.Ends | None:
-        """Both ends of the interval of the energy per token [J]."""
-        return None if self.joules is None else {"low": self.joules.low, "high": self.joules.high}
 
 
 def _text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[Any]:
@@ -110,7 +98,7 @@ def _text(answer: Answer[ExplainQuestion, Explained], width: int) -> Iterable[An
     band, of = (None, "") if one is None else ((one.low, one.high), f"{one.group}, {one.num_cases} cases")
     yield explain_report.explain_report(answer.result.explanation, band=band, band_of=of, width=width)
     if answer.result.joules is not None:
-        yield wording.Prose(intervals.joules_line([answer.result.joules]), style="dim")
+        yield wording.Prose(bands.joules_line([answer.result.joules]), style="dim")
 
 
 def _summary(answer: Answer[ExplainQuestion, Explained]) -> str:
@@ -120,10 +108,6 @@ def _summary(answer: Answer[ExplainQuestion, Explained]) -> str:
         f"{format_seconds(found.time.seconds)} a pass, {found.time.binds} binds; batch {found.batch_size}, "
         f"{deployment.model.name} on {deployment.cluster.name} with {deployment.layout.label()}"
     )
-
-
-def _rows(answer: Answer[ExplainQuestion, Explained]) -> Iterable[Any]:
-    return plain(answer.result.explanation)["rows"]
 
 
 def _write_trace(answer: Answer[ExplainQuestion, Explained], path: Path) -> None:
@@ -138,28 +122,17 @@ _TRACE = SideFile(
 )
 
 
-def _waterfall(answer: Answer[ExplainQuestion, Explained]) -> figure.Figure:
-    return explain_figures.waterfall_figure(answer.result.explanation)
-
-
-def _roofline(answer: Answer[ExplainQuestion, Explained]) -> figure.Figure:
-    return explain_figures.roofline_figure(answer.result.explanation)
-
-
-def _memory(answer: Answer[ExplainQuestion, Explained]) -> figure.Figure:
-    return explain_figures.memory_figure(answer.result.explanation)
-
-
-def _batch(answer: Answer[ExplainQuestion, Explained]) -> figure.Figure:
-    return explain_figures.curves_figure(answer.result.explanation, answer.result.server)
-
-
 @asks(
     ExplainQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
-    figures={"waterfall": _waterfall, "roofline": _roofline, "memory": _memory, "batch": _batch},
+    rows=lambda answer: plain(answer.result.explanation)["rows"],
+    figures={
+        "waterfall": lambda answer: explain_figures.waterfall_figure(answer.result.explanation),
+        "roofline": lambda answer: explain_figures.roofline_figure(answer.result.explanation),
+        "memory": lambda answer: explain_figures.memory_figure(answer.result.explanation),
+        "batch": lambda answer: explain_figures.curves_figure(answer.result.explanation, answer.result.server),
+    },
     files={"trace": _TRACE},
     entry=Entry(
         group="Understand",
@@ -200,10 +173,9 @@ def explain(question: ExplainQuestion, watch: Watch) -> Explained:
     check_context(model, max(context_len, new_tokens), watch)
 
     asked = _Pass(sequences=sequences, context_len=context_len, new_tokens=new_tokens)
-    given = question.layout
     server = system.server(max(float(system.stack.max_batched_tokens), new_tokens))
-    if given is not None:
-        layout, how = parallel.parse_layout(given, model), "given"
+    if question.layout is not None:
+        layout, how = parallel.parse_layout(question.layout, model), "given"
     else:
         with watch.moving("searching for the smallest layout that fits"):
             layout, how = asked.smallest(system, server)
@@ -253,10 +225,11 @@ class _Pass:
 
     def smallest(self, system: systems.System, server: parallel.ServerMemory) -> tuple[parallel.Layout, str]:
         """The layout of the fewest chips that holds the batch, the fastest of those; how it was chosen."""
-        from rackline.serving.capacity import held
-
         context_len = max(self.context_len, self.new_tokens)
-        found = held(system.model, system.cluster, system.precision, context_len=context_len, server=server)
+        from rackline.serving.capacity import capacity
+
+        on = (system.model, system.cluster, system.precision)
+        found = capacity(*on, context_len=context_len, server=server, longest=False).rows
         holding = [one.layout for one in found if one.max_concurrency >= max(self.sequences, 1)]
         if not holding:
             roomiest = max(found, key=lambda one: (one.max_concurrency, one.kv_room_bytes))
@@ -272,19 +245,19 @@ class _Pass:
         return fastest, f"the fewest chips that hold the batch{which}"
 
 
-def _interval(found: explain_report.Explanation, asked: _Pass) -> intervals.Interval | None:
+def _interval(found: explain_report.Explanation, asked: _Pass) -> bands.Interval | None:
     """The interval that held 90 % of measured passes of this kind; None for ideal ones."""
     deployment = found.deployment
     if deployment.calibration.name == "unit" or found.time.policy == "blackboard":
         return None
     metric = "decode_pass_s" if not asked.new_tokens else "prefill_pass_s" if not asked.sequences else "tpot_s"
-    known = intervals.of_deployment(deployment, {metric: found.time.seconds})
+    known = bands.of_deployment(deployment, {metric: found.time.seconds})
     return known[0] if known else None
 
 
-def _joules(found: explain_report.Explanation) -> intervals.Interval | None:
+def _joules(found: explain_report.Explanation) -> bands.Interval | None:
     """The interval that held 90 % of the measured energies of an output token; None for ideal passes."""
     power, joules = found.deployment.cluster.chip.power, found.joules_per_token
     if joules is None or power is None or power.other_generation or found.time.policy == "blackboard":
         return None
-    return intervals.joules_of(found.deployment, joules)
+    return bands.joules_of(found.deployment, joules)

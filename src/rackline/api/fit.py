@@ -9,15 +9,23 @@ from typing import Any, ClassVar
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, CHIPS, FREE_LAYOUT, MEMORY_FRACTION
 from rackline.api.model_options import AdapterQuestion, media_of, media_tokens, with_adapter, with_media
-from rackline.api.option import CalibrationLike, MaybeLayout, MaybeWhole, Number, shared, tokens, whole
-from rackline.api.question import question
+from rackline.api.question import (
+    CalibrationLike,
+    MaybeLayout,
+    MaybeWhole,
+    Number,
+    question,
+    shared,
+    tokens,
+    whole,
+)
 from rackline.api.resolve import check_context, resolve
 from rackline.api.verbs import Entry
 from rackline.late import late
 
 with late:
     from rackline import parallel, serving
-    from rackline.report import figure, plan_figures, simulate_report, wording
+    from rackline.report import plan_figures, simulate_report, wording
     from rackline.search import fits
     from rackline.serving import workload
 
@@ -25,8 +33,6 @@ with late:
 @question
 class FitQuestion(AdapterQuestion):
     """What fits on a cluster: weights per chip, room for KV, largest context and concurrency, layout by layout?"""
-
-    ask: ClassVar[str] = "fit"
 
     context: Number = tokens("context length of each request, such as 32k", default="8k")
     concurrency: MaybeWhole = whole("concurrent requests that must fit on the cluster", default=None)
@@ -76,20 +82,14 @@ def _summary(answer: Answer[FitQuestion, Fitting]) -> str:
     )
 
 
-def _rows(answer: Answer[FitQuestion, Fitting]) -> Iterable[Any]:
-    return answer.result.capacity.rows
-
-
-def _figure(answer: Answer[FitQuestion, Fitting]) -> figure.Figure:
-    return plan_figures.capacity_figure(answer.result.capacity, hbm_bytes=answer.result.hbm_bytes)
-
-
 @asks(
     FitQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
-    figures={"memory": _figure},
+    rows=lambda answer: answer.result.capacity.rows,
+    figures={
+        "memory": lambda answer: plan_figures.capacity_figure(answer.result.capacity, hbm_bytes=answer.result.hbm_bytes)
+    },
     entry=Entry(
         group="Understand",
         place=1,

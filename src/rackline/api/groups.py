@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from rackline.api.option import (
+from rackline.api.question import (
     MOST_CHIPS,
+    MOST_SECONDS,
     MOST_USD,
     CalibrationLike,
     ClusterLike,
@@ -22,21 +23,23 @@ from rackline.api.option import (
     Number,
     Option,
     Precisions,
+    Question,
     Settings,
     Texts,
     Whole,
     absent,
     limit,
     option,
+    question,
     shared,
     tokens,
     whole,
 )
-from rackline.api.question import Question, question
 
 Sampling = Literal["greedy", "top-p"]
 SPREADS = ("fixed", "uniform", "exponential", "lognormal")
 TIME_UNITS = ("s", "ms")
+MOST_MARGIN = 1000.0
 MODEL_BY_NAME, FLEET, TRAFFIC, CACHE = "Model by name", "Fleet", "Traffic", "KV cache"
 
 MODEL = Option(
@@ -413,5 +416,21 @@ class Lifetimes(Question):
         choices=("use", "write"),
         group=CACHE,
     )
-    cache_ttl: MaybeNumber = absent(None)
-    tier: Texts = absent(())
+    cache_ttl: MaybeNumber = option(
+        "seconds",
+        "time after its last use at which a prefix expires in HBM, such as 5min; by default it stays until its memory "
+        "is needed",
+        default=None,
+        unit="s",
+        maximum=MOST_SECONDS,
+        group=CACHE,
+    )
+    tier: Texts = option(
+        "text",
+        "memory behind HBM that keeps prefixes, for each chip: NAME=BYTES@RATE[@LATENCY][,ttl=TIME], fastest first, "
+        "with an expiry of its own; may be repeated",
+        default=None,
+        several=True,
+        repeated=True,
+        group=CACHE,
+    )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.option import MaybeNumber, Texts, option
-from rackline.api.question import Question, question
+from rackline.api.groups import MOST_MARGIN
+from rackline.api.question import MaybeNumber, Question, Texts, option, question
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.late import late
@@ -17,17 +17,12 @@ from rackline.units import format_count, parse_fraction
 
 with late:
     from rackline import pricing
-    from rackline.report import figure, pricing_figures, pricing_report
-
-
-_MOST_MARGIN = 1000.0
+    from rackline.report import pricing_figures, pricing_report
 
 
 @question
 class InferPricesQuestion(Question):
     """What do public prices reveal: active parameters, KV bytes per token, decode MFU, batches, memory tiers?"""
-
-    ask: ClassVar[str] = "infer-prices"
 
     sheets: Texts = option(
         "text",
@@ -103,16 +98,12 @@ def _rows(answer: Answer[InferPricesQuestion, Inferred]) -> Iterable[Any]:
     return [{"sheet": reading.sheet, **plain(one)} for reading in answer.result.sheets for one in reading.inferences]
 
 
-def _figure(answer: Answer[InferPricesQuestion, Inferred]) -> figure.Figure:
-    return pricing_figures.readings_figure(answer.result.sheets)
-
-
 @asks(
     InferPricesQuestion,
     text=_text,
     summary=_summary,
     rows=_rows,
-    figures={"map": _figure},
+    figures={"map": lambda answer: pricing_figures.readings_figure(answer.result.sheets)},
     entry=Entry(
         group="Understand",
         place=4,
@@ -188,7 +179,7 @@ def _unknowns(question: InferPricesQuestion) -> pricing.Unknowns:
                 raise InputError(what="precision", given=dtype, allowed=", ".join(allowed), nearest=allowed[0])
         unknowns = replace(unknowns, dtypes=tuple(d for d in allowed if d in dtypes))
     if question.margin is not None:
-        low, high = _span(question.margin, "margin", maximum=_MOST_MARGIN)
+        low, high = _span(question.margin, "margin", maximum=MOST_MARGIN)
         unknowns = replace(unknowns, margin=(low, high))
     if question.utilisation is not None:
         low, high = _span(question.utilisation, "utilisation", maximum=1.0)

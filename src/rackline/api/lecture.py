@@ -6,28 +6,25 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
-from rackline.api.option import MaybeWhole, Option, Settings, option, whole
-from rackline.api.question import Question, question
+from rackline.api.question import MaybeWhole, Option, Question, Settings, Whole, option, question, whole
 from rackline.api.resolve import assignments
 from rackline.api.verbs import Entry
 from rackline.files import write_text
 from rackline.late import late
+from rackline.plain import plain
 
 with late:
-    from rackline import ledger
-    from rackline.lab import experiments as lab_experiments
+    from rackline import lab, ledger
+    from rackline.lab import experiments
     from rackline.ledger import table
-    from rackline.report import figure
 
 
 @question
 class LectureQuestion(Question):
     """Is what the lecture says true, and where does it stop being true?"""
-
-    ask: ClassVar[str] = "lecture"
 
     segment: MaybeWhole = whole(
         "1 batch size, 2 experts on racks, 3 pipelines, 4 memory wall, 5 over-training, 6 prices, 7 cryptography, "
@@ -77,10 +74,6 @@ def _summary(answer: Answer[LectureQuestion, Ledger]) -> str:
     return f"{len(found)} claims: " + ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
 
 
-def _rows(answer: Answer[LectureQuestion, Ledger]) -> Iterable[Any]:
-    return answer.result.claims
-
-
 def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
     write_text(path, table.page(answer.result.claims), what="page")
 
@@ -88,16 +81,12 @@ def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
 _PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown to FILE.md"), write=_write_page)
 
 
-def _figure(answer: Answer[LectureQuestion, Ledger]) -> figure.Figure:
-    return table.verdicts_figure(answer.result.claims)
-
-
 @asks(
     LectureQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
-    figures={"verdicts": _figure},
+    rows=lambda answer: answer.result.claims,
+    figures={"verdicts": lambda answer: table.verdicts_figure(answer.result.claims)},
     files={"page": _PAGE},
     entry=Entry(
         group="Learn",
@@ -124,12 +113,88 @@ def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
         >>> rl.lecture(claim="C99").result.claims[0].claim.segment
         6
     """
-    experiments = (
-        lab_experiments.verdicts_by_claim(lab_experiments.read_experiments(question.measured))
-        if question.measured is not None
-        else {}
-    )
+    measured = () if question.measured is None else experiments.read_experiments(question.measured)
     with watch.moving("examining the claims"):
         world = ledger.World(ledger.overrides_from_texts(assignments(question.set)))
         found = ledger.ledger(world, segment=question.segment, claim=question.claim)
-    return Ledger(claims=tuple(found), experiments=experiments)
+    return Ledger(claims=tuple(found), experiments=experiments.verdicts_by_claim(measured))
+
+
+@question
+class LabQuestion(Question):
+    """Does a mechanism of the lecture do what the theory says, when it is built and run?"""
+
+    name: str = option(
+        "text", "decode, sparse, moe, experts, pipeline, reversible, cipher, serve, or all", kw_only=False
+    )
+    quick: bool = option("switch", "fewer random seeds and shorter training, for a first look", default=False)
+    seed: Whole = whole("random seed of weights and data", default="0", minimum=0, maximum=2**31 - 1)
+    device: str = option("text", "JAX platform: cpu or gpu", default="cpu", choices=("cpu", "gpu"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiments:
+    """The experiments that were run.
+
+    Args:
+        experiments: each with its readings, claims and verdict.
+    """
+
+    experiments: tuple[lab.Experiment, ...]
+
+
+def _lab_rows(answer: Answer[LabQuestion, Experiments]) -> Iterable[Any]:
+    return [{"experiment": one.name, **plain(row)} for one in answer.result.experiments for row in one.rows]
+
+
+def _write_report(answer: Answer[LabQuestion, Experiments], path: Path) -> None:
+    write_text(path, experiments.report_page(answer.result.experiments), what="report")
+
+
+_REPORT = SideFile(
+    option=Option(kind="text", help="write tables and figures as one page to FILE.html"), write=_write_report
+)
+
+
+@asks(
+    LabQuestion,
+    text=lambda answer, width: [experiments.experiments_table(answer.result.experiments)],
+    summary=lambda answer: ", ".join(f"{one.name} {one.verdict}" for one in answer.result.experiments),
+    rows=_lab_rows,
+    figures={"curves": lambda answer: experiments.experiment_figure(answer.result.experiments[0])},
+    files={"report": _REPORT},
+    entry=Entry(
+        group="Learn",
+        place=1,
+        line="Run the lecture's mechanisms at small scale, and measure them.",
+        name="lab",
+        elsewhere="measures the machine that it runs on",
+        examples="""
+    rackline lab cipher --quick
+    rackline lab all --quick --report lab.html
+""",
+    ),
+)
+def experiment(question: LabQuestion, watch: Watch) -> Experiments:
+    """The lecture's mechanisms built small, run on this machine, and compared with what the library predicts.
+
+    Each experiment ends in readings: predicted, measured, and whether they agree. It needs JAX (extra `lab`).
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.experiment("cipher", quick=True).result.experiments[0].verdict  # doctest: +SKIP
+        'holds'
+    """
+    names = list(lab.EXPERIMENTS) if question.name == "all" else [lab.entry(question.name).name]
+    lab.start_jax(question.device)
+    found: list[lab.Experiment] = []
+    with watch.counting("experiments", "experiments") as counted:
+        for number, name in enumerate(names):
+            setup = lab.Setup(
+                quick=question.quick,
+                seed=question.seed,
+                device=question.device,
+                progress=lambda text, name=name, number=number: counted(f"{name}: {text}", number, len(names)),
+            )
+            found.append(lab.run_experiment(name, setup))
+    return Experiments(experiments=tuple(found))

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.option import MOST_SECONDS, MaybeNumber, Whole, option, whole
-from rackline.api.question import Question, question
+from rackline.api.question import MOST_SECONDS, MaybeNumber, Question, Whole, option, question, whole
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
@@ -19,14 +18,11 @@ with late:
     from rackline import lab
     from rackline.lab import measurement
     from rackline.lab.measurement import measured
-    from rackline.report import figure
 
 
 @question
 class MeasureQuestion(Question):
     """How fast is this machine, and does the theory hold here?"""
-
-    ask: ClassVar[str] = "measure"
 
     engine: str = option(
         "text",
@@ -89,27 +85,20 @@ def _text(answer: Answer[MeasureQuestion, MachineFile], width: int) -> Iterable[
 
 
 def _summary(answer: Answer[MeasureQuestion, MachineFile]) -> str:
-    found = answer.result.measured.held_out
     errors = ", ".join(
-        f"{kind} {one.median_abs_error:.0%}" for kind, one in found.items() if one.median_abs_error is not None
+        f"{kind} {one.median_abs_error:.0%}"
+        for kind, one in answer.result.measured.held_out.items()
+        if one.median_abs_error is not None
     )
     return f"{answer.result.file}: median error of what was not fitted: {errors}"
-
-
-def _rows(answer: Answer[MeasureQuestion, MachineFile]) -> Iterable[Any]:
-    return answer.result.measured.rows
-
-
-def _figure(answer: Answer[MeasureQuestion, MachineFile]) -> figure.Figure:
-    return measured.measured_figure(answer.result.measured)
 
 
 @asks(
     MeasureQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
-    figures={"passes": _figure},
+    rows=lambda answer: answer.result.measured.rows,
+    figures={"passes": lambda answer: measured.measured_figure(answer.result.measured)},
     entry=Entry(
         group="Measure",
         place=0,

@@ -5,12 +5,21 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import assert_never
 
 from rackline.api.answer import Watch
 from rackline.api.groups import OnCluster
-from rackline.api.option import MaybeNumber, MaybeWhole, ModelLike, Number, Option, Whole, option, shared, whole
-from rackline.api.question import question
+from rackline.api.question import (
+    MaybeNumber,
+    MaybeWhole,
+    ModelLike,
+    Number,
+    Option,
+    Whole,
+    option,
+    question,
+    shared,
+    whole,
+)
 from rackline.api.resolve import Lookup, lookup_of
 from rackline.errors import ConfigError, HubError, InputError
 from rackline.late import late
@@ -68,18 +77,14 @@ def media_of(question: MediaQuestion, watch: Watch) -> arch.Media | None:
         raise InputError(what="images", given=f"a model object {getattr(name, 'name', name)}", allowed=allowed)
     wide, high = _size(question.image_size)
     towers = arch.find_towers(name, offline=question.offline)
-    parts: list[arch.MediaPart] = []
-    for tower in towers:
-        match tower.kind:
-            case "vision":
-                parts += [arch.MediaPart(tower=tower, view=tower.image(wide, high), items=images)] if images else []
-            case "audio":
-                parts += (
-                    [arch.MediaPart(tower=tower, view=tower.sound(audio_s), items=1)] if audio_s is not None else []
-                )
-            case _:
-                assert_never(tower.kind)
     wanted = {"vision": bool(images), "audio": audio_s is not None}
+    parts = [
+        arch.MediaPart(tower=tower, view=tower.image(wide, high), items=images)
+        if tower.kind == "vision"
+        else arch.MediaPart(tower=tower, view=tower.sound(audio_s or 0.0), items=1)
+        for tower in towers
+        if wanted[tower.kind]
+    ]
     missing = [kind for kind, asked in wanted.items() if asked and kind not in {part.tower.kind for part in parts}]
     if missing:
         kinds = " and ".join(tower.kind for tower in towers)
@@ -181,16 +186,11 @@ def with_adapter(model: arch.AnyModel, question: AdapterQuestion, watch: Watch) 
         ConfigError, HubError: the adapter cannot be read, or changes modules that the model does not have.
     """
     number, resident = question.adapters or 1, question.resident_adapters
-    changed = question.changed()
     if question.adapter is None:
-        for name in ("adapters", *_OF_SEVERAL):
-            if name in changed:
-                raise InputError(what=name, given=changed[name], allowed="only with `adapter`, which says their shape")
+        question.refuse("adapters", *_OF_SEVERAL, allowed="only with `adapter`, which says their shape")
         return model
     if number == 1:
-        for name in _OF_SEVERAL:
-            if name in changed:
-                raise InputError(what=name, given=changed[name], allowed="only with `adapters`, of several")
+        question.refuse(*_OF_SEVERAL, allowed="only with `adapters`, of several")
     if resident is not None and resident > number:
         raise InputError(what="resident_adapters", given=resident, allowed=f"up to {number}, all adapters")
 
@@ -305,8 +305,10 @@ def checkpoints_of(model: ModelLike, lookup: Lookup) -> launch_plan.Checkpoints:
         same = [alias for alias in ids if _plain_name(alias) == _plain_name(model)] or ids
         tuned = [alias for alias in same if alias.lower().endswith(_TUNED)]
         released = next(iter(tuned or same), model)
-    others = {dtype: name for name, dtype in quantised.items() if _plain_name(name) == _plain_name(released)}
-    return launch_plan.Checkpoints(released=released, others=others)
+    return launch_plan.Checkpoints(
+        released=released,
+        others={dtype: name for name, dtype in quantised.items() if _plain_name(name) == _plain_name(released)},
+    )
 
 
 def _plain_name(name: str) -> str:

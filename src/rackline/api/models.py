@@ -10,8 +10,7 @@ from rackline.api.answer import Answer, Watch, asks
 from rackline.api.catalogue import overrides_of, refuse_settings, set_option
 from rackline.api.groups import ModelQuestion
 from rackline.api.model_options import adapter_of_folder, adapter_of_repository
-from rackline.api.option import Settings, option
-from rackline.api.question import question
+from rackline.api.question import Settings, option, question
 from rackline.api.resolve import Lookup, lookup_of
 from rackline.api.verbs import Entry
 from rackline.errors import HubError, InputError
@@ -21,7 +20,7 @@ from rackline.units import format_count
 with late:
     from rackline import arch, catalog, hardware, hub
     from rackline.report import catalogue_report, model_report
-    from rackline.serving import crossover
+    from rackline.serving import curve
 
 
 DTYPES = ("bf16", "fp16", "fp8", "fp4", "int8")
@@ -31,8 +30,6 @@ CONTEXTS = (32_000, 128_000)
 @question
 class ModelsQuestion(ModelQuestion):
     """Which models are known: parameters by kind, FLOP of a token against context, KV cache of a token?"""
-
-    ask: ClassVar[str] = "models"
 
     name: str | None = option(
         "text",
@@ -67,7 +64,7 @@ class Models:
     """
 
     models: tuple[tuple[catalog.ModelRecord, arch.AnyModel], ...] = ()
-    caches: tuple[crossover.CacheOfModel, ...] = ()
+    caches: tuple[curve.CacheOfModel, ...] = ()
     check: arch.CountCheck | None = None
 
 
@@ -104,7 +101,7 @@ class CacheList(TypedDict):
 
     chip: str
     dtype: str
-    models: tuple[crossover.CacheOfModel, ...]
+    models: tuple[curve.CacheOfModel, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +125,7 @@ def _data(answer: Answer[ModelsQuestion, Models]) -> ModelChecked | ModelList | 
             ]
         }
     rows = [model_report.ModelShown(record=record, model=model) for record, model in found.models]
-    if question.name is None:
-        return {"models": rows}
-    return ModelChecked(shown=rows[0], checkpoint=found.check)
+    return {"models": rows} if question.name is None else ModelChecked(shown=rows[0], checkpoint=found.check)
 
 
 def _summary(answer: Answer[ModelsQuestion, Models]) -> str:
@@ -144,10 +139,9 @@ def _summary(answer: Answer[ModelsQuestion, Models]) -> str:
 
 
 def _rows(answer: Answer[ModelsQuestion, Models]) -> Iterable[Any]:
-    found = answer.result
-    return found.caches or [
+    return answer.result.caches or [
         {"name": model.name, "total_params": model.total_params, "active_params": model.active_params}
-        for _, model in found.models
+        for _, model in answer.result.models
     ]
 
 
@@ -209,17 +203,18 @@ def _found(name: str, lookup: Lookup) -> tuple[arch.FoundModel, hub.Adapter | No
             if adapter is None:
                 raise
     if not adapter.base:
-        allowed = "an adapter whose adapter_config.json names its base_model_name_or_path"
-        raise InputError(what="name", given=name, allowed=allowed)
+        raise InputError(
+            what="name", given=name, allowed="an adapter whose adapter_config.json names its base_model_name_or_path"
+        )
     return lookup.find(adapter.base, headers=True), adapter
 
 
-def _caches(chosen: Iterable[str], question: ModelsQuestion, lookup: Lookup) -> tuple[crossover.CacheOfModel, ...]:
+def _caches(chosen: Iterable[str], question: ModelsQuestion, lookup: Lookup) -> tuple[curve.CacheOfModel, ...]:
+    where = hardware.chip(question.on)
     from rackline.parallel.precision import storage_bytes
 
-    where = hardware.chip(question.on)
     types = {name: storage_bytes(name) for name in ("bf16", "fp8")}
     return tuple(
-        crossover.cache_of_model(lookup.model(each), where, dtype=question.dtype, kv_types=types, contexts=CONTEXTS)
+        curve.cache_of_model(lookup.model(each), where, dtype=question.dtype, kv_types=types, contexts=CONTEXTS)
         for each in chosen
     )

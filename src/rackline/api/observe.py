@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CHIPS, ON, PRECISION, ModelQuestion, Traffic
-from rackline.api.option import (
+from rackline.api.question import (
     MOST_TOKENS,
     ClusterLike,
     MaybeLayout,
@@ -20,10 +20,10 @@ from rackline.api.option import (
     Option,
     Whole,
     option,
+    question,
     shared,
     whole,
 )
-from rackline.api.question import question
 from rackline.api.resolve import lookup_of
 from rackline.api.traffic import requests_of
 from rackline.api.verbs import Entry
@@ -35,7 +35,6 @@ from rackline.units import format_seconds, format_usd
 with late:
     from rackline import arch, catalog, hardware, parallel, serving, simulation
     from rackline.lab import observation
-    from rackline.report import figure
     from rackline.validation import observed, observed_report, result_files
 
 
@@ -52,8 +51,6 @@ def _seconds(help_text: str, *, default: str) -> Any:
 @question
 class ObserveQuestion(Traffic, ModelQuestion):
     """What does a live server do under a stated load, request by request and token by token?"""
-
-    ask: ClassVar[str] = "observe"
 
     url: str = option("text", "address of an OpenAI-compatible server, such as http://localhost:8000", kw_only=False)
     requests: Whole = whole(
@@ -216,8 +213,7 @@ class Observation:
         return observed_report.summary_of_run(self.run)
 
 
-if TYPE_CHECKING:
-    Answered = Answer[ObserveQuestion, Observation]
+Answered: TypeAlias = "Answer[ObserveQuestion, Observation]"
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
@@ -248,17 +244,9 @@ def _rows(answer: Answered) -> Iterable[Any]:
     ]  # fmt: skip
 
 
-def _figure(answer: Answered) -> figure.Figure:
-    return observed_report.observed_figure(answer.result.run)
-
-
 def _notes(answer: Answered) -> Iterable[str]:
     if answer.result.unwritten:
         yield f"error: {answer.result.unwritten}"
-
-
-def _status(answer: Answered) -> int:
-    return 2 if answer.result.unwritten else 0
 
 
 _FORMATS = ("vllm", "aiperf", "genai-perf", "inference-perf")
@@ -285,8 +273,8 @@ _EXPORT = SideFile(
     summary=_summary,
     rows=_rows,
     notes=_notes,
-    status=_status,
-    figures={"latency": _figure},
+    status=lambda answer: 2 if answer.result.unwritten else 0,
+    figures={"latency": lambda answer: observed_report.observed_figure(answer.result.run)},
     files={"export": _EXPORT},
     entry=Entry(
         group="Measure",

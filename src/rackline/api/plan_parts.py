@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
+from rackline.api.answer import Watch
 from rackline.api.groups import FLEET, PUE, Lifetimes, Planned, Sessions
 from rackline.api.model_options import (
     DraftQuestion,
@@ -17,30 +17,35 @@ from rackline.api.model_options import (
     with_draft,
     with_media,
 )
-from rackline.api.option import MOST_SECONDS, option, shared
-from rackline.api.question import options, question
+from rackline.api.question import (
+    ClusterLike,
+    MaybeLayout,
+    MaybeNumber,
+    MaybeWhole,
+    Number,
+    Question,
+    option,
+    options,
+    question,
+    shared,
+)
 from rackline.api.resolve import check_context, cluster_of, lookup_of, named, on_terms, resolve_on
-from rackline.api.traffic import cache_rules_of, mixture_of, reuse_in, sessions_of, tiers_of
-from rackline.errors import InputError, nearest_names
+from rackline.api.traffic import cache_rules_of, mixture_of, repeating_of, tiers_of
+from rackline.errors import InputError, nearest_name
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from rackline.api.answer import Watch
-    from rackline.api.option import ClusterLike, MaybeLayout, MaybeNumber, MaybeWhole, Number, Texts
-    from rackline.api.question import Question
-    from rackline.arch import AnyModel
-    from rackline.hardware import Cluster
-    from rackline.parallel import Layout
-    from rackline.search import PrefillPool, SearchSpace
-    from rackline.search.kept_prefixes import Keeping
-    from rackline.search.launch_plan import Checkpoints
-    from rackline.serving.fleet import Traffic
-    from rackline.serving.open_loop import Population
-    from rackline.serving.speculative import Speculation
-    from rackline.serving.workload import Mode, Workload
-    from rackline.simulation.hits_by_tier import Repeating, RepeatingSessions
-    from rackline.system import Demand, System
+with late:
+    from rackline import arch, hardware, parallel, search, serving
+    from rackline import system as systems
+    from rackline.bands import bands
+    from rackline.search import kept_prefixes, launch_plan
+    from rackline.search import launch as search_launch
+    from rackline.search import launch_rules as search_launch_rules
+    from rackline.serving import fleet
+    from rackline.serving import workload as serving_workload
+    from rackline.simulation import policies, prefix_cache
 
-SERVING = ("both", "aggregated")
+
 _POOLS, _REPEATS, _MORE = "Prefill pool", "Prompts that repeat", "Further output"
 
 
@@ -48,7 +53,6 @@ _POOLS, _REPEATS, _MORE = "Prefill pool", "Prompts that repeat", "Further output
 class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion):
     """What is the cheapest way to serve a model on a cluster under latency limits?"""
 
-    ask: ClassVar[str] = "plan"
     headings = dict.fromkeys([*options(Sessions), *options(Lifetimes)], _REPEATS)
 
     objective: str = option(
@@ -95,24 +99,6 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion):
         maximum=1e15,
         group=FLEET,
     )
-    cache_ttl: MaybeNumber = option(
-        "seconds",
-        "with `turns` or `trace`: time after its last use at which a prefix expires in HBM, such as 5min; by "
-        "default it stays until its memory is needed",
-        default=None,
-        unit="s",
-        maximum=MOST_SECONDS,
-        group=_REPEATS,
-    )
-    tier: Texts = option(
-        "text",
-        "with `turns` or `trace`: memory behind HBM that keeps prefixes, for each chip: "
-        "NAME=BYTES@RATE[@LATENCY][,ttl=TIME], fastest first, with an expiry of its own; may be repeated",
-        default=None,
-        several=True,
-        repeated=True,
-        group=_REPEATS,
-    )
     full: bool = option(
         "switch",
         "print the full report: rows of the passes, memory, Pareto fronts, other layouts",
@@ -149,7 +135,7 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion):
     )
 
 
-def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
+def workload_of(question: PlanQuestion, media_tokens: int) -> serving_workload.Workload:
     """The requests of a question.
 
     Args:
@@ -158,19 +144,17 @@ def workload_of(question: PlanQuestion, media_tokens: int) -> Workload:
     Raises:
         InputError: lengths that are missing, or given in two ways.
     """
-    from rackline.serving.workload import Workload
-
     mixture = mixture_of(question, "input", "output")
     if mixture is not None:
         mixture = replace(mixture, input_len=mixture.input_len + media_tokens)
-        return Workload.of_mixture(mixture, question.cache_hit)
+        return serving_workload.Workload.of_mixture(mixture, question.cache_hit)
     if question.input is None or question.output is None:
         name = "input" if question.input is None else "output"
         raise InputError(what=name, given="nothing", allowed="tokens per request, such as 2k")
     input_len = question.input + media_tokens
     if question.turns is not None:
-        input_len = sessions_repeating(question, media_tokens).input_len
-    return Workload(input_len=input_len, output_len=question.output, cache_hit=question.cache_hit)
+        input_len = repeating_of(question, None, media_tokens).input_len
+    return serving_workload.Workload(input_len=input_len, output_len=question.output, cache_hit=question.cache_hit)
 
 
 def plan_question_of(question: Question, **more: Any) -> PlanQuestion:
@@ -200,18 +184,30 @@ class PlanInputs:
         engine, version: that is launched; empty where the calibration decides.
     """
 
-    system: System
-    demand: Demand
-    space: SearchSpace
-    prefill: PrefillPool | None
-    traffic: Traffic | None
-    users: Population | None
-    drafts: Sequence[Speculation] | None
-    keeping: Keeping | None
-    checkpoints: Checkpoints
+    system: systems.System
+    demand: systems.Demand
+    space: search.SearchSpace
+    prefill: search.PrefillPool | None
+    traffic: fleet.Traffic | None
+    users: serving.Population | None
+    drafts: Sequence[serving_workload.Speculation] | None
+    keeping: kept_prefixes.Keeping | None
+    checkpoints: launch_plan.Checkpoints
     draft_id: str
     engine: str
     version: str
+
+    def contenders(self) -> search.Contenders:
+        """The cheapest engines and pairs of pools, by their estimates."""
+        return search.contenders(self.system, self.demand, self.space, prefill=self.prefill)
+
+    def plan(self, **how: Any) -> search.Plan:
+        """The plan itself.
+
+        Args:
+            how: as `rackline.search.plan`: whether the best is simulated, what is known by estimates.
+        """
+        return search.plan(self.system, self.demand, self.space, prefill=self.prefill, **how)
 
     def with_hits(self, share: float) -> PlanInputs:
         """The same with a share of the prompts cached."""
@@ -226,7 +222,7 @@ class PlanInputs:
         return replace(self, demand=replace(self.demand, limits=replace(limits, headroom=None)))
 
     @property
-    def prefill_cluster(self) -> Cluster | None:
+    def prefill_cluster(self) -> hardware.Cluster | None:
         """The cluster of the prefill pool where it is another one."""
         system = None if self.prefill is None else self.prefill.system
         return None if system is None else system.cluster
@@ -251,35 +247,31 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     keeping = keeping_of(question, media_tokens(media), model)
     model = with_media(model, media, workload.input_len)
 
-    from rackline.bands.intervals import headroom_of
-    from rackline.parallel import matching_layouts
-    from rackline.search import PrefillPool, SearchSpace
-    from rackline.search.launch_rules import launch_rules
-    from rackline.serving.workload import parse_mode
-    from rackline.simulation.policies import alignments
-    from rackline.system import Constraints, Demand
-
-    modes = [parse_mode(text, alignments()) for text in question.mode]
-    layouts = matching_layouts(question.layout, model, cluster.num_chips)
-    pool_layouts = matching_layouts(question.prefill_layout, model, (other or cluster).num_chips)
+    modes = [serving_workload.parse_mode(text, policies.alignments()) for text in question.mode]
+    layouts = parallel.matching_layouts(question.layout, model, cluster.num_chips)
+    pool_layouts = parallel.matching_layouts(question.prefill_layout, model, (other or cluster).num_chips)
     _check_overlap(question, modes, layouts, model, cluster)
     model = with_adapter(model, question, watch)
     system = resolve_on(question, model, cluster, watch, engine or "auto")
     same = system.calibration.name if question.calibration == "auto" else question.calibration
     ahead = None if other is None else resolve_on(question, model, other, watch, same)
-    limits = Constraints.of(question.tpot, question.ttft)
+    limits = systems.Constraints.of(question.tpot, question.ttft)
     if not limits.latencies():
         question.refuse("confidence", allowed="together with a limit: `tpot` or `ttft`")
     return PlanInputs(
         system=system,
-        demand=Demand(workload=workload, limits=replace(limits, headroom=headroom_of(question.confidence, system))),
-        space=SearchSpace(
+        demand=systems.Demand(
+            workload=workload,
+            limits=replace(limits, headroom=bands.headroom_of(question.confidence, system)),
+            objective="joules" if question.objective == "joules" else "dollars",
+        ),
+        space=search.SearchSpace(
             modes=modes or None,
             layouts=layouts,
-            rules=launch_rules(engine, version) if engine else None,
+            rules=search_launch_rules.launch_rules(engine, version) if engine else None,
             any_layout=question.any_layout,
         ),
-        prefill=PrefillPool(system=ahead, layouts=pool_layouts)
+        prefill=search.PrefillPool(system=ahead, layouts=pool_layouts)
         if question.serving == "both" and keeping is None
         else None,
         traffic=traffic,
@@ -293,7 +285,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
     )
 
 
-def _prefill_pool(question: PlanQuestion) -> Cluster | None:
+def _prefill_pool(question: PlanQuestion) -> hardware.Cluster | None:
     """The cluster of the prefill pool, where it is another one.
 
     Raises:
@@ -309,7 +301,11 @@ def _prefill_pool(question: PlanQuestion) -> Cluster | None:
 
 
 def _check_overlap(
-    question: PlanQuestion, modes: Sequence[Mode], layouts: Sequence[Layout] | None, model: AnyModel, cluster: Cluster
+    question: PlanQuestion,
+    modes: Sequence[serving_workload.Mode],
+    layouts: Sequence[parallel.Layout] | None,
+    model: arch.AnyModel,
+    cluster: hardware.Cluster,
 ) -> None:
     """Two-batch overlap hides the exchange of experts between attention-dp ranks: refuse it where there is none.
 
@@ -319,9 +315,7 @@ def _check_overlap(
     overlapping = [text for text, mode in zip(question.mode, modes, strict=True) if mode.two_batch_overlap]
     if not overlapping:
         return
-    from rackline.arch import Model
-
-    if not (isinstance(model, Model) and model.is_moe):
+    if not (isinstance(model, arch.Model) and model.is_moe):
         allowed = f"no overlap: {model.name} exchanges no expert tokens"
     elif len(overlapping) < len(modes) or (
         cluster.num_chips > 1 and (layouts is None or any(layout.attention_dp > 1 for layout in layouts))
@@ -335,7 +329,9 @@ def _check_overlap(
 _TRAFFIC = ("traffic", "requests", "users")
 
 
-def traffic_of(question: PlanQuestion, workload: Workload) -> tuple[Traffic | None, Population | None]:
+def traffic_of(
+    question: PlanQuestion, workload: serving_workload.Workload
+) -> tuple[fleet.Traffic | None, serving.Population | None]:
     """The traffic of a fleet, with the users whose traffic follows from the answer; None for what is not asked for.
 
     Raises:
@@ -350,10 +346,7 @@ def traffic_of(question: PlanQuestion, workload: Workload) -> tuple[Traffic | No
     if not given:
         return None, None
 
-    from rackline.serving.fleet import Traffic
-    from rackline.serving.open_loop import Population
-
-    traffic = Traffic(
+    traffic = fleet.Traffic(
         tokens_per_s=question.traffic or (question.requests or 1.0) * workload.output_len,
         peak_over_mean=question.peak_over_mean or 1.0,
         offline_share=question.offline_share or 0.0,
@@ -361,10 +354,10 @@ def traffic_of(question: PlanQuestion, workload: Workload) -> tuple[Traffic | No
     )
     if question.users is None:
         return traffic, None
-    return traffic, Population(users=question.users, think_s=question.think_time or 0.0)
+    return traffic, serving.Population(users=question.users, think_s=question.think_time or 0.0)
 
 
-def speculations_of(text: str | None) -> list[Speculation] | None:
+def speculations_of(text: str | None) -> list[serving_workload.Speculation] | None:
     """Read usual, or DRAFTS[=TOKENS_PER_STEP] separated by commas; None without it, empty for usual.
 
     Raises:
@@ -374,9 +367,7 @@ def speculations_of(text: str | None) -> list[Speculation] | None:
         return None
     if text.strip() == "usual":
         return []
-    from rackline.serving.speculative import Speculation, usual_speculation
-
-    found: list[Speculation] = []
+    found: list[serving_workload.Speculation] = []
     for part in text.split(","):
         drafts, equals, yields = (piece.strip() for piece in part.partition("="))
         try:
@@ -391,7 +382,9 @@ def speculations_of(text: str | None) -> list[Speculation] | None:
                 nearest="usual",
             )
         found.append(
-            usual_speculation(number) if given is None else Speculation(draft_tokens=number, tokens_per_step=given)
+            serving_workload.usual_speculation(number)
+            if given is None
+            else serving_workload.Speculation(draft_tokens=number, tokens_per_step=given)
         )
     return found
 
@@ -402,42 +395,21 @@ def engine_of(text: str) -> tuple[str, str]:
     Raises:
         InputError: an engine without launch commands.
     """
-    from rackline.search.launch import STACKS
-
     name, _, version = (piece.strip() for piece in text.partition("="))
     if name == "auto" and not version:
         return "", ""
-    if name not in STACKS:
-        known = ("auto", *STACKS)
-        near = nearest_names(name, known, 1)
-        allowed = f"{', '.join(known)}, each but auto also with a version such as vllm=0.12"
-        raise InputError(what="launch", given=text, allowed=allowed, nearest=near[0] if near else None)
+    if name not in search_launch.STACKS:
+        known = ("auto", *search_launch.STACKS)
+        raise InputError(
+            what="launch",
+            given=text,
+            allowed=f"{', '.join(known)}, each but auto also with a version such as vllm=0.12",
+            nearest=nearest_name(name, known),
+        )
     return name, version
 
 
-def sessions_repeating(question: PlanQuestion, media_tokens: int) -> RepeatingSessions:
-    """Conversations or agents of a question.
-
-    Args:
-        media_tokens: that images and sound add to a message [tokens].
-
-    Raises:
-        InputError: lengths or results of tools that are missing.
-    """
-    from rackline.simulation.hits_by_tier import RepeatingSessions
-
-    if question.input is None:
-        raise InputError(what="input", given="nothing", allowed="with `turns`, mean tokens such as 300")
-    if question.output is None:
-        raise InputError(what="output", given="nothing", allowed="with `turns`, mean tokens such as 400")
-    return RepeatingSessions(
-        sessions=sessions_of(question),
-        message_tokens=question.input + media_tokens,
-        answer_tokens=question.output,
-    )
-
-
-def keeping_of(question: PlanQuestion, media_tokens: int, model: AnyModel) -> Keeping | None:
+def keeping_of(question: PlanQuestion, media_tokens: int, model: arch.AnyModel) -> kept_prefixes.Keeping | None:
     """Prefixes that come again, and how long they are kept; None where nothing says so.
 
     Args:
@@ -455,26 +427,17 @@ def keeping_of(question: PlanQuestion, media_tokens: int, model: AnyModel) -> Ke
         if question.trace is None:
             question.refuse(*given, allowed="only with `turns` or `trace`, whose prefixes are kept")
     question.refuse("cache_hit", allowed=f"only without `{next(iter(given))}`, which gives it")
-    allowed = "only without prompts that repeat, which are planned on single engines"
-    question.refuse("prefill_on", "prefill_chips", "prefill_layout", allowed=allowed)
-    from rackline.arch import Model
-    from rackline.search.kept_prefixes import Keeping
-    from rackline.simulation.prefix_cache import PrefixCache
-
-    adapter = model.adapter if isinstance(model, Model) else None
+    question.refuse(
+        "prefill_on",
+        "prefill_chips",
+        "prefill_layout",
+        allowed="only without prompts that repeat, which are planned on single engines",
+    )
+    adapter = model.adapter if isinstance(model, arch.Model) else None
     if adapter is not None and adapter.number > 1:
         raise InputError(what="adapters", given=adapter.number, allowed="1 with a cache of prefixes")
     rules, tiers = cache_rules_of(question), tiers_of(question.tier, 1.0)
-    PrefixCache(1, 1, tiers, rules)  # refuses a tier that expires before a faster one
-    return Keeping(traffic=_traffic(question, media_tokens), rules=rules, tiers=tiers)
-
-
-def _traffic(question: PlanQuestion, media_tokens: int) -> Repeating:
+    prefix_cache.PrefixCache(1, 1, tiers, rules)  # refuses a tier that expires before a faster one
     if question.turns is not None:
         question.refuse("trace", "mix", allowed="only without `turns`")
-        return sessions_repeating(question, media_tokens)
-    from rackline.simulation import read_trace
-    from rackline.simulation.hits_by_tier import RepeatingTrace
-
-    trace = question.trace or ""
-    return RepeatingTrace.of(Path(trace).name, read_trace(trace), reuse_in(trace))
+    return kept_prefixes.Keeping(traffic=repeating_of(question, question.trace, media_tokens), rules=rules, tiers=tiers)

@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.groups import CONFIDENCE, PUE, Served
+from rackline.api.groups import CALIBRATION, CONFIDENCE, MOST_MARGIN, PUE, Served
 from rackline.api.model_options import MediaQuestion, media_of, with_media
-from rackline.api.option import MOST_SECONDS, MOST_USD, option, shared, tokens
-from rackline.api.plan import searched
 from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of, traffic_of
-from rackline.api.question import defaults, question
+from rackline.api.question import (
+    MOST_SECONDS,
+    MOST_USD,
+    CalibrationLike,
+    MaybeLayout,
+    MaybeNumber,
+    Number,
+    Numbers,
+    defaults,
+    option,
+    question,
+    shared,
+    tokens,
+)
 from rackline.api.resolve import check_context, resolve
-from rackline.api.selling import CALIBRATION, MOST_MARGIN, SearchedWays, offer_of, rent_of
+from rackline.api.selling import SearchedWays, offer_of, rent_of
 from rackline.api.stacks import estimated_by, stacks_of
 from rackline.api.traffic import Use, mixture_of, record_of, use_lines, with_use
 from rackline.api.verbs import Entry
@@ -28,22 +39,17 @@ from rackline.units import format_usd
 with late:
     from rackline import parallel, pricing
     from rackline import system as systems_of
-    from rackline.bands import intervals
+    from rackline.bands import bands
     from rackline.bands import stacks as bands_stacks
     from rackline.pricing import costs, offered
-    from rackline.report import figure, pricing_figures, pricing_report
+    from rackline.report import pricing_figures, pricing_report
     from rackline.search import fleet as search_fleet
     from rackline.serving import workload
-
-if TYPE_CHECKING:
-    from rackline.api.option import CalibrationLike, MaybeLayout, MaybeNumber, Number, Numbers
 
 
 @question
 class PriceQuestion(Served, MediaQuestion):
     """What to charge for a deployment: input, output, cached input, cache writes, batch, flex and fast modes?"""
-
-    ask: ClassVar[str] = "price"
 
     layout: MaybeLayout = option(
         "text",
@@ -145,8 +151,12 @@ def requests_of(question: PriceQuestion) -> tuple[PriceQuestion, Use | None, wor
     last = max(question.contexts)
     if longest > last:
         tiers = ",".join(f"{step:.0f}" for step in (*question.contexts, longest))
-        allowed = f"tiers that hold every prompt, up to {longest:,.0f} tokens"
-        raise InputError(what="contexts", given=f"{last:.0f}", allowed=allowed, nearest=tiers)
+        raise InputError(
+            what="contexts",
+            given=f"{last:.0f}",
+            allowed=f"tiers that hold every prompt, up to {longest:,.0f} tokens",
+            nearest=tiers,
+        )
     return question, use, mixture
 
 
@@ -162,7 +172,7 @@ def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
     one = plan_question_of(
         question,
         output=None if files else question.output,
-        **({"input": _mean_prompt(first)} if plain else {}),
+        **({"input": costs.PromptLengths(from_len=0.0, until_len=first).mean} if plain else {}),
     )
 
     traffic, _ = traffic_of(one, workload.Workload(input_len=1.0, output_len=max(question.output or 2.0, 2.0)))
@@ -170,13 +180,12 @@ def fleet_question(question: PriceQuestion) -> PlanQuestion | None:
         return None
     if question.utilisation != defaults(type(question))["utilisation"]:
         (name,) = question.given(*_TRAFFIC)
-        allowed = f"either a utilisation or `{name}`, from which it follows"
-        raise InputError(what="utilisation", given=question.utilisation, allowed=allowed)
+        raise InputError(
+            what="utilisation",
+            given=question.utilisation,
+            allowed=f"either a utilisation or `{name}`, from which it follows",
+        )
     return one
-
-
-def _mean_prompt(until_len: float) -> float:
-    return costs.PromptLengths(from_len=0.0, until_len=until_len).mean
 
 
 def sold_to(
@@ -192,7 +201,7 @@ def sold_to(
     full, _ = with_use(one)
     asked = plan_inputs(full, watch)
     with watch.moving("planning the fleet that serves the traffic"):
-        found = searched(asked)
+        found = asked.plan()
     fleet, work, best = (
         search_fleet.plan_fleet(asked.traffic, found, None, asked.users),
         asked.demand.workload,
@@ -257,12 +266,11 @@ def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
 
 def _interval(answer: Answer[PriceQuestion, Priced]) -> str:
     """What measured servers of this kind deviate by, of the first tier that is sold."""
-    tiers = answer.result.offered.tiers
-    sold = next((tier for tier in tiers if tier.deployment and not tier.reason), None)
+    sold = next((tier for tier in answer.result.offered.tiers if tier.deployment and not tier.reason), None)
     if sold is None or sold.deployment is None:
         return ""
     usd = {"usd_per_mtok_input": sold.input_usd * 1e6, "usd_per_mtok_output": sold.output_usd * 1e6}
-    line = intervals.interval_line(intervals.of_deployment(sold.deployment, usd))
+    line = bands.interval_line(bands.of_deployment(sold.deployment, usd))
     return f"{sold.name}: {line}" if line else ""
 
 
@@ -278,24 +286,15 @@ def _summary(answer: Answer[PriceQuestion, Priced]) -> str:
     )
 
 
-def _rows(answer: Answer[PriceQuestion, Priced]) -> Iterable[Any]:
-    return answer.result.offered.tiers
-
-
-def _figure(answer: Answer[PriceQuestion, Priced]) -> figure.Figure:
-    return pricing_figures.offered_figure(answer.result.offered)
-
-
-def _modes(answer: Answer[PriceQuestion, Priced]) -> figure.Figure:
-    return pricing_figures.modes_figure(answer.result.offered)
-
-
 @asks(
     PriceQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
-    figures={"price": _figure, "modes": _modes},
+    rows=lambda answer: answer.result.offered.tiers,
+    figures={
+        "price": lambda answer: pricing_figures.offered_figure(answer.result.offered),
+        "modes": lambda answer: pricing_figures.modes_figure(answer.result.offered),
+    },
     interval=_interval,
     entry=Entry(
         group="Decide",
@@ -374,9 +373,11 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
 
     def ways_of(system: systems_of.System) -> SearchedWays:
         cluster = replace(system.cluster, usd_per_chip_hour=rent.usd_per_chip_hour)
-        layouts = parallel.matching_layouts(asked.layout, system.model, cluster.num_chips)
-        headroom = intervals.headroom_of(asked.confidence, system)
-        return SearchedWays(system=replace(system, cluster=cluster), layouts=layouts, headroom=headroom)
+        return SearchedWays(
+            system=replace(system, cluster=cluster),
+            layouts=parallel.matching_layouts(asked.layout, system.model, cluster.num_chips),
+            headroom=bands.headroom_of(asked.confidence, system),
+        )
 
     first = terms.prompts(0.0, steps[0])
     with watch.moving("searching for the cheapest deployment of the first tier under each stack"):

@@ -1,24 +1,310 @@
-"""What all questions have in common: they are data, made from keywords, texts or JSON, and turned back into them."""
+"""A question is data: a frozen dataclass whose fields are its options, made from keywords, texts or JSON.
+
+An option says its help, unit, bounds and flag, and how its text is read and written: all doors are made from it.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
-from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar, cast, dataclass_transform
 
-from rackline.api.option import Option, absent, limit, option, shared, tokens, whole
 from rackline.api.verbs import entries
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
+from rackline.late import late
+from rackline.units import (
+    Quantity,
+    parse_bytes,
+    parse_count,
+    parse_fraction,
+    parse_limit,
+    parse_per_second,
+    parse_rate,
+    parse_seconds,
+    parse_usd_per_hour,
+    parse_usd_per_month,
+    parse_watts,
+    parse_whole,
+)
 
-Kind = TypeVar("Kind")
+with late:
+    from rackline import arch, hardware, parallel, passes
+
+Taken = TypeVar("Taken", contravariant=True)
+Held = TypeVar("Held", covariant=True)
+T = TypeVar("T")
+
+
+class Reads(Generic[Taken, Held]):
+    """The type of a field that takes a text or a number and, once the question is made, holds the value of it.
+
+    Only type checkers read it.
+    """
+
+    def __get__(self, question: object, kind: Any) -> Held: ...
+    def __set__(self, question: object, value: Taken) -> None: ...
+
+
+ModelLike: TypeAlias = "str | Path | arch.AnyModel"
+ClusterLike: TypeAlias = "str | Path | hardware.Cluster"
+CalibrationLike: TypeAlias = "str | Path | passes.Calibration"
+Number: TypeAlias = "Reads[Quantity | None, float]"
+MaybeNumber: TypeAlias = "Reads[Quantity | None, float | None]"
+Numbers: TypeAlias = "Reads[Quantity | Sequence[Quantity] | None, tuple[float, ...]]"
+Whole: TypeAlias = "Reads[Quantity | None, int]"
+MaybeWhole: TypeAlias = "Reads[Quantity | None, int | None]"
+Text: TypeAlias = "Reads[str | None, str]"
+MaybeText: TypeAlias = "Reads[Quantity | None, str | None]"
+Texts: TypeAlias = "Reads[str | Sequence[str] | None, tuple[str, ...]]"
+Settings: TypeAlias = "Reads[Mapping[str, str | float] | Sequence[str] | str | None, tuple[str, ...]]"
+Precisions: TypeAlias = "Reads[str | None, str | tuple[str, ...]]"
+Limit: TypeAlias = "Reads[Quantity | None, float | str | None]"
+MaybeLayout: TypeAlias = "Reads[str | parallel.Layout | None, str | None]"
+
+MOST_TOKENS = 1e9
+MOST_SECONDS = 86400.0
+MOST_USD = 1e6
+MOST_CHIPS = 1e9
+
+Kind = Literal[
+    "text", "switch", "settings", "object", "limit", "seconds", "count", "whole", "fraction", "rate", "per_second",
+    "bytes", "usd_per_hour", "usd_per_month", "watts",
+]  # fmt: skip
+
+# how a text of each kind of quantity is read, and what stands behind a number when it is written as a text
+_QUANTITIES: dict[str, tuple[Callable[..., float], str]] = {
+    "seconds": (parse_seconds, "s"),
+    "count": (parse_count, ""),
+    "whole": (parse_whole, ""),
+    "fraction": (parse_fraction, ""),
+    "rate": (parse_rate, "B/s"),
+    "per_second": (parse_per_second, "/s"),
+    "bytes": (parse_bytes, "B"),
+    "usd_per_hour": (parse_usd_per_hour, ""),
+    "usd_per_month": (parse_usd_per_month, ""),
+    "watts": (parse_watts, "W"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What there is to know of one field of a question.
+
+    Args:
+        kind: how it is read: a quantity by its unit, a text, a switch, KEY=VALUE settings, or a name or an object.
+        help: one line for readers.
+        unit: of a number, in SI, as the nomenclature writes it.
+        group: heading under which `--help` shows it.
+        flag: name on the command line where it is not the field's ("--import" for a Python keyword).
+        short: one letter.
+        choices: the texts that are allowed; empty for any.
+        several: whether it holds several values.
+        repeated: whether the flag is repeated for several values; else they have commas between them.
+        positional: whether it is an argument, without a flag.
+        minimum, maximum: bounds of a number [unit of the option].
+        zero: whether zero is allowed.
+        hidden: whether `--help` leaves it out.
+        before_file: whether its value, one of the choices, stands before the name of a file.
+        output: whether it names a file or folder that is written.
+    """
+
+    kind: Kind
+    help: str
+    unit: str = "-"
+    group: str = ""
+    flag: str = ""
+    short: str = ""
+    choices: tuple[str, ...] = ()
+    several: bool = False
+    repeated: bool = False
+    positional: bool = False
+    minimum: float | None = None
+    maximum: float | None = None
+    zero: bool = False
+    hidden: bool = False
+    before_file: bool = False
+    output: bool = False
+
+    @property
+    def is_quantity(self) -> bool:
+        """Whether its values are numbers with a unit."""
+        return self.kind in _QUANTITIES
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether a question holds a tuple of its values."""
+        return self.several or self.kind == "settings"
+
+    @property
+    def empty(self) -> tuple[()] | None:
+        """What a question holds where nothing is given and nothing is the default."""
+        return () if self.is_tuple else None
+
+    def read(self, value: Any, name: str) -> Any:
+        """A value from outside as the question keeps it: SI numbers, texts, tuples, objects.
+
+        Raises:
+            InputError: not a value of this option.
+        """
+        read = _READERS.get(self.kind, _quantity)
+        if not self.several:
+            return read(self, value, name)
+        parts = self._parts(value)
+        if not parts:
+            raise InputError(what=name, given=value, allowed="at least one value")
+        return tuple(read(self, part, name) for part in parts)
+
+    def write(self, value: Any) -> str:
+        """The text that `read` reads as this value; an object is written by its name."""
+        if not self.is_tuple:
+            return self._write_one(value)
+        parts = [self._write_one(one) for one in cast("tuple[Any, ...]", value)]
+        if self.is_quantity:
+            return ",".join(parts)
+        return ";".join(re.sub(r"([;\\])", r"\\\1", part) for part in parts)  # which `parse` takes apart
+
+    def parse(self, text: str) -> Any:
+        """The value of a text that `write` wrote, for `read`."""
+        if self.kind == "switch":
+            return {"true": True, "false": False}.get(text, text)
+        if self.is_quantity or not self.is_tuple:
+            return text
+        parts = re.finditer(r"(?:^|;)((?:[^;\\]|\\.)*)", text, re.DOTALL)
+        return [re.sub(r"\\(.)", r"\1", part[1], flags=re.DOTALL) for part in parts]
+
+    def _parts(self, value: Any) -> list[Any]:
+        if isinstance(value, str) and self.is_quantity:
+            return [part.strip() for part in value.split(",") if part.strip()]
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return [part for one in cast("Sequence[Any]", value) for part in self._parts(one)]
+        return [value]
+
+    def _write_one(self, value: Any) -> str:
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if self.kind == "limit" and isinstance(value, int | float):
+            return f"{value!r}s"
+        if isinstance(value, int | float):
+            text = str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+            return text + (_QUANTITIES[self.kind][1] if self.is_quantity else "")
+        return value if isinstance(value, str) else str(getattr(value, "name", value))
+
+
+def option(kind: Kind, help_text: str, *, default: Any = MISSING, **more: Any) -> Any:
+    """A field of a question that is an option, required where it has no default.
+
+    Nothing (None) stands for the default; an option that may be nothing has None for it.
+
+    Args:
+        more: further fields of `Option`; `kw_only=False` makes it an argument.
+    """
+    return shared(Option(kind=kind, help=help_text), default=default, **more)
+
+
+def shared(one: Option, *, default: Any = MISSING, **more: Any) -> Any:
+    """The same for an option that several questions have; `more` replaces fields of it."""
+    named = more.pop("kw_only", True)
+    return field(default=default, kw_only=named, metadata={"option": replace(one, positional=not named, **more)})
+
+
+def tokens(help_text: str, *, minimum: float = 1.0, default: Any = MISSING, **more: Any) -> Any:
+    """An option that counts tokens, such as 4k or 128Ki."""
+    more = {"unit": "token", "minimum": minimum, "maximum": MOST_TOKENS, **more}
+    return option("count", help_text, default=default, **more)
+
+
+def whole(help_text: str, *, minimum: int = 1, maximum: float = MOST_CHIPS, default: Any = MISSING, **more: Any) -> Any:
+    """An option that counts whole things."""
+    more = {"unit": "count", "minimum": minimum, "maximum": maximum, "zero": minimum == 0, **more}
+    return option("whole", help_text, default=default, **more)
+
+
+def limit(what: str, example: str, *, default: Any = None) -> Any:
+    """An option that limits a latency, at its mean or at a percentile."""
+    text = f"largest {what}: of the mean, such as {example}, or of a percentile: {example}@p99"
+    return option("limit", text, unit="s", default=default)
+
+
+def absent(default: Any) -> Any:
+    """A value of a group of questions that most of them have as an option; in the others it is always this."""
+    return field(default=default, init=False)
+
+
+def _switch(one: Option, value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(what=name, given=value, allowed="true or false")
+    return value
+
+
+def _quantity(one: Option, value: Any, name: str) -> float:
+    ends = {"minimum": one.minimum, "maximum": one.maximum}
+    bounds = {end: limit for end, limit in ends.items() if limit is not None}
+    return _QUANTITIES[one.kind][0](value, name=name, zero_allowed=one.zero, **bounds)
+
+
+def _limit(one: Option, value: Any, name: str) -> float | str:
+    limit_s, percentile = parse_limit(value, name=name, maximum=MOST_SECONDS)
+    return limit_s if percentile is None else f"{limit_s!r}s@p{percentile:g}"
+
+
+def _text(one: Option, value: Any, name: str) -> str:
+    if isinstance(value, bool):
+        raise InputError(what=name, given=value, allowed="a text")
+    if isinstance(value, int | float):
+        value = repr(value)
+    if not isinstance(value, str | Path):
+        label = getattr(value, "label", None)
+        if not callable(label):
+            raise InputError(what=name, given=value, allowed="a text")
+        value = label()
+    text = str(value)
+    if not text.strip():
+        raise InputError(what=name, given=text, allowed=", ".join(one.choices) or "a text that is not empty")
+    if one.choices and text not in one.choices:
+        raise InputError(what=name, given=text, allowed=", ".join(one.choices), nearest=nearest_name(text, one.choices))
+    return text
+
+
+def _settings(one: Option, value: Any, name: str) -> tuple[str, ...]:
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[Any, Any]", value).items()
+        return tuple(f"{key}={number!r}" if isinstance(number, float) else f"{key}={number}" for key, number in pairs)
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, Sequence):
+        parts = tuple(cast("Sequence[Any]", value))
+        if all(isinstance(part, str) for part in parts):
+            return parts
+    raise InputError(what=name, given=cast("object", value), allowed="KEY=VALUE, such as hbm_bytes_per_s=20e12")
+
+
+def _name_or_object(one: Option, value: Any, name: str) -> Any:
+    """Names and files are texts; an object passes as it is."""
+    if isinstance(value, Path):
+        return str(value)
+    plain = isinstance(value, bool | int | float | Mapping | list | tuple)
+    if plain or (isinstance(value, str) and not value.strip()):
+        raise InputError(what=name, given=cast("object", value), allowed="a name or a file")
+    return value
+
+
+_READERS: Mapping[str, Callable[[Option, Any, str], Any]] = {
+    "switch": _switch,
+    "settings": _settings,
+    "object": _name_or_object,
+    "text": _text,
+    "limit": _limit,
+}
 
 
 @dataclass_transform(
     frozen_default=True, kw_only_default=True, field_specifiers=(option, shared, tokens, whole, limit, absent)
 )
-def question(kind: type[Kind]) -> type[Kind]:
+def question(kind: type[T]) -> type[T]:
     """Make a class a question: a frozen dataclass of options. It has no slots, since it may have several groups."""
     return dataclass(frozen=True, kw_only=True)(kind)
 
@@ -32,8 +318,13 @@ class Question:
     """
 
     ask: ClassVar[str]
+    """Its command; from the name of the class where it states none: `InferPricesQuestion`, `infer-prices`."""
     headings: ClassVar[Mapping[str, str]] = {}
     """Headings of `--help` for options of its groups that stand under another one here."""
+
+    def __init_subclass__(cls) -> None:
+        if "ask" not in vars(cls):
+            cls.ask = "-".join(re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Question"))).lower()
 
     def __post_init__(self) -> None:
         """Read each value once, as its option says; nothing is the default."""
@@ -80,15 +371,7 @@ class Question:
 
         An object is written by its name.
         """
-        data: dict[str, Any] = {"ask": self.ask}
-        for name, value in self.changed().items():
-            if isinstance(value, tuple):
-                data[name] = list(cast("tuple[Any, ...]", value))
-            elif value is None or isinstance(value, str | bool | int | float):
-                data[name] = value
-            else:
-                data[name] = str(getattr(value, "name", value))
-        return data
+        return {"ask": self.ask, **{name: _plain(value) for name, value in self.changed().items()}}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Self:
@@ -122,10 +405,11 @@ class Question:
 @cache
 def options(kind: type[Question]) -> dict[str, Option]:
     """The options of a question by the names of its fields, in their order."""
-    found: dict[str, Option] = {
-        field.name: field.metadata["option"] for field in fields(kind) if "option" in field.metadata
+    return {
+        field.name: replace(one, group=kind.headings.get(field.name, one.group))
+        for field in fields(kind)
+        if (one := field.metadata.get("option"))
     }
-    return {name: replace(one, group=kind.headings.get(name, one.group)) for name, one in found.items()}
 
 
 @cache
@@ -154,8 +438,7 @@ def check_names(kind: type[Question], values: dict[str, Any]) -> dict[str, Any]:
     known, usual = options(kind), written_defaults(kind)
     for name in values:
         if name not in known:
-            near = nearest_names(name, known, 1)
-            raise InputError(what=kind.ask, given=name, allowed=", ".join(known), nearest=near[0] if near else None)
+            raise InputError(what=kind.ask, given=name, allowed=", ".join(known), nearest=nearest_name(name, known))
     for name, one in known.items():
         if name not in usual and values.get(name) is None:
             raise InputError(what=name, given="nothing", allowed=one.help)
@@ -181,15 +464,13 @@ def command_of(question: Question) -> str:
     words = ["rackline", question.ask]
     for name, value in question.changed().items():
         one = known[name]
-        flag = flag_of(name, one)
+        flag = [] if one.positional else [flag_of(name, one)]
         if one.kind == "switch":
-            words.append(flag)
-            continue
-        if isinstance(value, tuple) and not one.is_quantity:
-            for part in cast("tuple[Any, ...]", value):
-                words += [*([flag] if flag else []), str(part)]
+            words += flag
+        elif isinstance(value, tuple) and not one.is_quantity:
+            words += [word for part in cast("tuple[Any, ...]", value) for word in (*flag, str(part))]
         elif value is not None:
-            words += [*([flag] if flag else []), one.write(value)]
+            words += [*flag, one.write(value)]
     return shlex.join(words)
 
 
@@ -201,18 +482,21 @@ def python_of(question: Question) -> str:
         >>> python_of(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
         "rl.fit('llama-3.1-8b', on='dgx-h100', context=32000)"
     """
-    known = options(type(question))
-    words: list[str] = []
-    for name, value in question.changed().items():
-        words.append(_python(value) if known[name].positional else f"{name}={_python(value)}")
+    flags = {name: "" if one.positional else f"{name}=" for name, one in options(type(question)).items()}
+    given = sorted(question.changed().items(), key=lambda one: flags[one[0]] != "")  # arguments before keywords
+    words = (f"{flags[name]}{_python(value)}" for name, value in given)
     return f"rl.{entries()[question.ask].function}({', '.join(words)})"
+
+
+def _plain(value: Any) -> Any:
+    """A value of a question as data; an object is written by its name."""
+    if isinstance(value, tuple):
+        return list(cast("tuple[Any, ...]", value))
+    return value if value is None or isinstance(value, str | bool | int | float) else str(getattr(value, "name", value))
 
 
 def _python(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(_python(one) for one in cast('tuple[Any, ...]', value))}]"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return repr(int(value))
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
-    return repr(getattr(value, "name", value))
+    whole_number = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    return repr(int(value) if whole_number else _plain(value))

@@ -1,24 +1,21 @@
-"""Names and texts of a question → objects of the library; objects are passed through unchanged.
-
-Everything heavy is imported where it is used.
-"""
+"""Names and texts of a question → objects of the library; objects are passed through unchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
-from rackline.errors import CatalogError, InputError, nearest_names
+from rackline.api.answer import Watch
+from rackline.api.groups import ModelQuestion, OnCluster
+from rackline.api.question import CalibrationLike, ClusterLike, ModelLike
+from rackline.errors import CatalogError, InputError, nearest_name
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from rackline.api.answer import Watch
-    from rackline.api.groups import ModelQuestion, OnCluster
-    from rackline.api.option import CalibrationLike, ClusterLike, ModelLike
-    from rackline.arch import AnyModel, FoundModel
-    from rackline.hardware import Chip, Cluster
-    from rackline.passes import Calibration
-    from rackline.system import System
+with late:
+    from rackline import arch, catalog, hardware, parallel, passes
+    from rackline import system as systems
+    from rackline.bands import stacks
 
 
 ANY_PRECISION = "any"
@@ -75,12 +72,12 @@ def share_out(given: dict[str, str], owners: Sequence[Owner]) -> list[dict[str, 
         else:
             known = [known for owner in owners for known in owner.keys]
             short = [known_key.rsplit(".", 1)[-1] for known_key in known]
-            near = nearest_names(key, [*known, *short], 1)
+            near = nearest_name(key, [*known, *short])
             raise CatalogError(
                 what="set",
                 given=f"{key}={value}",
                 allowed=f"a key of the {' or the '.join(owner.name for owner in owners)}",
-                nearest=f"{near[0]}={value}" if near else None,
+                nearest=near and f"{near}={value}",
             )
     return parts
 
@@ -99,7 +96,7 @@ class Lookup:
     assume: tuple[str, ...] = ()
     offline: bool = False
 
-    def find(self, name: str, *, headers: bool = False) -> FoundModel:
+    def find(self, name: str, *, headers: bool = False) -> arch.FoundModel:
         """The description of a model by any name, read once per question.
 
         Args:
@@ -109,18 +106,14 @@ class Lookup:
         Raises:
             UnknownNameError, HubError, CatalogError, ConfigError: as `rackline.arch.find_model`.
         """
-        from rackline.arch import find_model
-
         key = (name, *self.assume)
         if key not in self.watch.found or headers:
-            self.watch.found[key] = find_model(name, assume=self.assume, offline=self.offline, headers=headers)
+            self.watch.found[key] = arch.find_model(name, assume=self.assume, offline=self.offline, headers=headers)
         return self.watch.found[key]
 
-    def model(self, name: str, overrides: Mapping[str, object] | None = None) -> AnyModel:
+    def model(self, name: str, overrides: Mapping[str, object] | None = None) -> arch.AnyModel:
         """The model itself, noted for the answer."""
-        from rackline.arch import found_model, with_overrides
-
-        built = found_model(with_overrides(self.find(name), overrides))
+        built = arch.found_model(arch.with_overrides(self.find(name), overrides))
         self.watch.uses(built)
         return built
 
@@ -130,7 +123,7 @@ def lookup_of(question: ModelQuestion, watch: Watch) -> Lookup:
     return Lookup(watch=watch, assume=question.assume, offline=question.offline)
 
 
-def check_context(model: AnyModel, context_len: float, watch: Watch) -> None:
+def check_context(model: arch.AnyModel, context_len: float, watch: Watch) -> None:
     """Note a context that is longer than the model was made for, with the longest that it was made for.
 
     Every question with lengths calls this, so that all say the same.
@@ -138,9 +131,7 @@ def check_context(model: AnyModel, context_len: float, watch: Watch) -> None:
     Args:
         context_len: longest context of a request, prompt and output together [tokens].
     """
-    from rackline.arch import Model
-
-    limit = model.max_context_len if isinstance(model, Model) else None
+    limit = model.max_context_len if isinstance(model, arch.Model) else None
     if limit is not None and context_len > limit:
         watch.warn(
             f"{model.name}: requests of {context_len:,.0f} tokens, but the model was made for {limit:,} "
@@ -156,56 +147,46 @@ def model_and_cluster(
     price: float | None = None,
     settings: Sequence[str] = (),
     lookup: Lookup,
-) -> tuple[AnyModel, Cluster]:
+) -> tuple[arch.AnyModel, hardware.Cluster]:
     """The model and the cluster of a question, with its settings and price of a chip [USD/h] applied.
 
     Raises:
         InputError: settings of something that was given as an object.
     """
-    from rackline.catalog import settable_keys
-    from rackline.hardware import chip_name_of, chip_record, cluster_record
-
     record = lookup.find(model).record if isinstance(model, str) else None
     given = assignments(settings)
-    on_model: dict[str, object] = {}
-    on_cluster: dict[str, object] = {}
+    found: dict[str, dict[str, object]] = {}
     if given:
-        owners: list[Owner] = []
-        if record is not None:
-            owners.append(Owner(name="model", keys=tuple(settable_keys(record))))
+        records: dict[str, Any] = {} if record is None else {"model": record}
         if isinstance(on, str):
-            plain = cluster_record(on)
-            chip = chip_record(chip_name_of(plain, on))
-            owners.append(Owner(name="cluster", keys=tuple(settable_keys(plain))))
-            owners.append(Owner(name="chip", keys=tuple(settable_keys(chip))))
-        if not owners:
+            plain = hardware.cluster_record(on)
+            records |= {"cluster": plain, "chip": hardware.chip_record(hardware.chip_name_of(plain, on))}
+        if not records:
             raise InputError(
                 what="set", given=next(iter(given)), allowed="only together with a model or cluster by name"
             )
-        found = dict(zip((owner.name for owner in owners), share_out(given, owners), strict=True))
-        chip_values = found.get("chip", {})
-        on_cluster = {**found.get("cluster", {}), **{f"chip.{key}": value for key, value in chip_values.items()}}
-        on_model = found.get("model", {})
+        owners = [Owner(name=name, keys=tuple(catalog.settable_keys(one))) for name, one in records.items()]
+        found = dict(zip(records, share_out(given, owners), strict=True))
+    on_chip = {f"chip.{key}": value for key, value in found.get("chip", {}).items()}
+    on_cluster = {**found.get("cluster", {}), **on_chip}
     if price is not None and isinstance(on, str):
         on_cluster["usd_per_chip_hour"] = price
     rack = cluster_of(on, on_cluster)
     if price is not None and not isinstance(on, str):
         rack = replace(rack, usd_per_chip_hour=price, rent="")
     if isinstance(model, str):
-        return lookup.model(model, on_model), rack
-    built = cast("AnyModel", model)
+        return lookup.model(model, found.get("model")), rack
+    built = cast("arch.AnyModel", model)
     lookup.watch.uses(built)
     return built, rack
 
 
-def cluster_of(on: ClusterLike, overrides: dict[str, object] | None = None) -> Cluster:
+def cluster_of(on: ClusterLike, overrides: dict[str, object] | None = None) -> hardware.Cluster:
     """The cluster of a name or file, with values replaced; an object as it is."""
-    from rackline.hardware import cluster
-
-    return cluster(on, overrides or None) if isinstance(on, str) else cast("Cluster", on)
+    return hardware.cluster(on, overrides or None) if isinstance(on, str) else cast("hardware.Cluster", on)
 
 
-def on_terms(question: OnCluster, rack: Cluster) -> Cluster:
+def on_terms(question: OnCluster, rack: hardware.Cluster) -> hardware.Cluster:
     """The cluster at the kind of price, and rented by the unit, that a question asks for.
 
     Raises:
@@ -214,13 +195,11 @@ def on_terms(question: OnCluster, rack: Cluster) -> Cluster:
     if question.rent is not None:
         if question.price is not None:
             raise InputError(what="rent", given=question.rent, allowed="either a kind of rent or `price`")
-        from rackline.hardware import parse_rent_kind, rented
-
-        rack = rented(rack, parse_rent_kind(question.rent))
+        rack = hardware.rented(rack, hardware.parse_rent_kind(question.rent))
     return replace(rack, rented_chips=1) if question.bill == "used" else rack
 
 
-def capped(rack: Cluster, power_cap: float | None) -> Cluster:
+def capped(rack: hardware.Cluster, power_cap: float | None) -> hardware.Cluster:
     """The cluster with its chips set to keep below a power; unchanged without one.
 
     Raises:
@@ -228,12 +207,10 @@ def capped(rack: Cluster, power_cap: float | None) -> Cluster:
     """
     if power_cap is None:
         return rack
-    from rackline.hardware import checked_cap
-
-    return replace(rack, chip=replace(rack.chip, power_cap_w=checked_cap(rack.chip, power_cap)))
+    return replace(rack, chip=replace(rack.chip, power_cap_w=hardware.checked_cap(rack.chip, power_cap)))
 
 
-def named(question: OnCluster, watch: Watch) -> tuple[AnyModel, Cluster]:
+def named(question: OnCluster, watch: Watch) -> tuple[arch.AnyModel, hardware.Cluster]:
     """The model and the cluster that a question names, with its settings, terms and number of chips.
 
     Raises:
@@ -250,7 +227,7 @@ def named(question: OnCluster, watch: Watch) -> tuple[AnyModel, Cluster]:
     return model, rack if question.chips is None else rack.with_num_chips(question.chips)
 
 
-def resolve(question: OnCluster, watch: Watch) -> System:
+def resolve(question: OnCluster, watch: Watch) -> systems.System:
     """The system that a question names; what questions of its kind do not name is at its default.
 
     Raises:
@@ -261,19 +238,16 @@ def resolve(question: OnCluster, watch: Watch) -> System:
 
 def resolve_on(
     question: OnCluster,
-    model: AnyModel,
-    cluster: Cluster,
+    model: arch.AnyModel,
+    cluster: hardware.Cluster,
     watch: Watch,
     calibration: CalibrationLike = "auto",
-) -> System:
+) -> systems.System:
     """As `resolve`, for a model and a cluster that are known.
 
     Args:
         calibration: of a question that names none.
     """
-    from rackline.parallel import parse_routing, precision
-    from rackline.system import System
-
     chip = cluster.chip
     taken = calibration if question.calibration == "auto" else question.calibration
     if taken == "auto":
@@ -281,26 +255,24 @@ def resolve_on(
         if cluster.calibration:
             watch.takes(f"calibration {cluster.calibration}, which comes with {cluster.name} (--calibration)")
     labels = (question.precision,) if isinstance(question.precision, str) else question.precision or ("native",)
-    return System.of(
+    return systems.System.of(
         model,
         cluster,
         calibration=in_version(calibration_of(taken, chip), question.stack, chip),
         stack=question.stack,
-        precisions=[] if ANY_PRECISION in labels else [precision(one, model, chip) for one in labels],
-        routing=None if question.routing is None else parse_routing(question.routing),
+        precisions=[] if ANY_PRECISION in labels else [parallel.precision(one, model, chip) for one in labels],
+        routing=None if question.routing is None else parallel.parse_routing(question.routing),
         memory_fraction=question.memory_fraction,
         top_p=question.sampling == "top-p",
     )
 
 
-def _default_stack(question: OnCluster, model: AnyModel, cluster: Cluster, watch: Watch) -> str:
+def _default_stack(question: OnCluster, model: arch.AnyModel, cluster: hardware.Cluster, watch: Watch) -> str:
     """The stack of "auto" where stacks are not compared, with a note of it where there are several to choose from.
 
     It is that of the model and the cluster as the catalogue has them: what is set never brings another stack.
     """
-    from rackline.bands.stacks import default_stacks
-
-    first, *others = default_stacks(*as_published(question, model, cluster, watch))
+    first, *others = stacks.default_stacks(*as_published(question, model, cluster, watch))
     if others:
         watch.takes(
             f"stack {first}: most is known of it on {cluster.chip.name} for this model, before {', '.join(others)}; "
@@ -309,28 +281,28 @@ def _default_stack(question: OnCluster, model: AnyModel, cluster: Cluster, watch
     return first
 
 
-def as_published(question: OnCluster, model: AnyModel, cluster: Cluster, watch: Watch) -> tuple[AnyModel, Cluster]:
+def as_published(
+    question: OnCluster, model: arch.AnyModel, cluster: hardware.Cluster, watch: Watch
+) -> tuple[arch.AnyModel, hardware.Cluster]:
     """The model and the cluster without what a question sets, as far as it names them."""
-    from rackline.arch import found_model
-
     if isinstance(question.model, str):
-        model = found_model(lookup_of(question, watch).find(question.model))
+        model = arch.found_model(lookup_of(question, watch).find(question.model))
     return model, cluster_of(question.on) if isinstance(question.on, str) else cluster
 
 
-def in_version(numbers: Calibration, server: str | None, chip: Chip) -> Calibration:
+def in_version(numbers: passes.Calibration, server: str | None, chip: hardware.Chip) -> passes.Calibration:
     """The numbers of the kernels in the version of the server that was named, "vllm=0.14.0", if they are of its
     stack."""
-    from rackline.catalog import canonical_name, release_numbers
-
     name, _, version = (server or "").partition("=")
-    if numbers.version or not release_numbers(version) or canonical_name("stacks", name) != numbers.name:
+    if (
+        numbers.version
+        or not catalog.release_numbers(version)
+        or catalog.canonical_name("stacks", name) != numbers.name
+    ):
         return numbers
     return calibration_of(f"{numbers.name}={version}", chip)
 
 
-def calibration_of(given: CalibrationLike, chip: Chip) -> Calibration:
+def calibration_of(given: CalibrationLike, chip: hardware.Chip) -> passes.Calibration:
     """The numbers of a name or file on a chip; an object as it is."""
-    from rackline.passes import calibration
-
-    return calibration(given, chip) if isinstance(given, str) else cast("Calibration", given)
+    return passes.calibration(given, chip) if isinstance(given, str) else cast("passes.Calibration", given)

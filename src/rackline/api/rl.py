@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, CHIPS, MEMORY_FRACTION, PRECISION, PRICE, OnCluster
-from rackline.api.option import (
+from rackline.api.question import (
     MOST_TOKENS,
     CalibrationLike,
     MaybeLayout,
@@ -18,10 +17,10 @@ from rackline.api.option import (
     Text,
     Whole,
     option,
+    question,
     shared,
     whole,
 )
-from rackline.api.question import question
 from rackline.api.resolve import lookup_of, named, resolve_on
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -32,7 +31,7 @@ with late:
     from rackline import arch, parallel
     from rackline.posttraining import job as posttraining_job
     from rackline.posttraining import plan as posttraining_plan
-    from rackline.report import budget_report, figure
+    from rackline.report import budget_report
     from rackline.training import runs
 
 
@@ -43,8 +42,6 @@ Mode = Literal["sync", "one-step-off", "async"]
 @question
 class RlQuestion(OnCluster):
     """How long does a step of reinforcement learning take, and which split of the chips is fastest?"""
-
-    ask: ClassVar[str] = "rl"
 
     prompts: Whole = whole("prompts of a step", default="64")
     generations: Whole = whole("answers generated for each prompt", default="16")
@@ -125,10 +122,6 @@ class RlQuestion(OnCluster):
     price: MaybeNumber = shared(PRICE, default=None)
 
 
-def _text(answer: Answer[RlQuestion, posttraining_plan.RlPlan], width: int) -> Iterable[Any]:
-    yield budget_report.rl_report(answer.result, width=width)
-
-
 def _summary(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> str:
     plan = answer.result
     if plan.best is None or plan.run is None:
@@ -141,25 +134,15 @@ def _summary(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> str:
     )
 
 
-def _rows(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> Iterable[Any]:
-    best = answer.result.best
-    return () if best is None else best.parts
-
-
-def _gantt(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> figure.Figure:
-    return budget_report.rl_gantt(answer.result)
-
-
-def _running(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> figure.Figure:
-    return budget_report.running_figure(answer.result)
-
-
 @asks(
     RlQuestion,
-    text=_text,
+    text=lambda answer, width: [budget_report.rl_report(answer.result, width=width)],
     summary=_summary,
-    rows=_rows,
-    figures={"step": _gantt, "tail": _running},
+    rows=lambda answer: () if answer.result.best is None else answer.result.best.parts,
+    figures={
+        "step": lambda answer: budget_report.rl_gantt(answer.result),
+        "tail": lambda answer: budget_report.running_figure(answer.result),
+    },
     entry=Entry(
         group="Decide",
         place=5,

@@ -10,12 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
-from importlib import import_module
 from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
-    ClassVar,
     ForwardRef,
     Literal,
     NotRequired,
@@ -30,8 +28,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from rackline.api.answer import SCHEMA_VERSION, Answer, Verbatim, Watch, asks, find_verb
-from rackline.api.option import Option, option
-from rackline.api.question import Question, defaults, options, question, written_defaults
+from rackline.api.question import Option, Question, defaults, option, options, question, written_defaults
 from rackline.api.verbs import Entry, entries
 from rackline.plain import json_keys
 
@@ -229,41 +226,17 @@ def hints(kind: Any) -> dict[str, Any]:
 def _evaluated(written: Any, module: str) -> Any:
     if isinstance(written, ForwardRef):  # of a typed dictionary, which may have inherited it
         return _evaluated(written.__forward_arg__, getattr(written.__forward_module__, "__name__", None) or module)
-    return eval(written, vars(sys.modules[module]), _ForTypes(module)) if isinstance(written, str) else written
-
-
-class _ForTypes(dict[str, Any]):
-    """Names that a module has for types alone."""
-
-    def __init__(self, module: str) -> None:
-        super().__init__()
-        self._module = module
-
-    def __missing__(self, name: str) -> Any:
-        statement = _for_types(self._module).get(name)
-        if isinstance(statement, ast.ImportFrom):
-            home = import_module(statement.module or "")
-            named = next(one.name for one in statement.names if name in (one.asname, one.name))
-            return getattr(home, named) if hasattr(home, named) else _ForTypes(home.__name__)[named]
-        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
-            return _evaluated(ast.unparse(statement.value), self._module)
-        raise KeyError(name)
+    return eval(written, _names_in(module)) if isinstance(written, str) else written
 
 
 @cache
-def _for_types(module: str) -> dict[str, ast.stmt]:
-    """The statements that bind names for types alone."""
-    found: dict[str, ast.stmt] = {}
+def _names_in(module: str) -> dict[str, Any]:
+    """The names of a module, with those that it has for types alone."""
+    known = dict(vars(sys.modules[module]))
     for block in ast.parse(inspect.getsource(sys.modules[module])).body:
-        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING":
-            for one in block.body:
-                if isinstance(one, ast.ImportFrom):
-                    found |= {name.asname or name.name: one for name in one.names}
-                elif isinstance(one, ast.Assign):
-                    found |= {target.id: one for target in one.targets if isinstance(target, ast.Name)}
-                elif isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-                    found[one.target.id] = one
-    return found
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
+            exec(compile(ast.Module(block.body, []), module, "exec"), known)
+    return known
 
 
 @cache
@@ -314,8 +287,6 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 class SchemaQuestion(Question):
     """What do questions and answers look like as JSON?"""
 
-    ask: ClassVar[str] = "schema"
-
     name: str | None = option("text", "a question, such as plan; all by default", default=None, kw_only=False)
     answers: bool = option("switch", "the schema of answers instead of that of questions", default=False)
 
@@ -332,9 +303,11 @@ def _summary(answer: Answer[SchemaQuestion, dict[str, Any]]) -> str:
 
 
 def _rows(answer: Answer[SchemaQuestion, dict[str, Any]]) -> Iterable[Any]:
-    for name, one in answer.result["$defs"].items():
-        for key, value in one.get("properties", {}).items():
-            yield {"ask": name, "option": key, "help": value.get("description"), "unit": value.get("unit")}
+    return (
+        {"ask": name, "option": key, "help": value.get("description"), "unit": value.get("unit")}
+        for name, one in answer.result["$defs"].items()
+        for key, value in one.get("properties", {}).items()
+    )
 
 
 @asks(

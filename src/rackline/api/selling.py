@@ -4,33 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from rackline.api.option import Option
+from rackline.api.answer import Watch
+from rackline.api.stacks import Offer, observe_line
 from rackline.errors import InputError
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from rackline.api.answer import Watch
-    from rackline.api.stacks import Offer
-    from rackline.hardware import Cluster
-    from rackline.parallel import Layout
-    from rackline.pricing import PromptLengths, Rent, Terms, TokenCosts, Way
-    from rackline.search.choice import Choice
-    from rackline.serving.workload import Workload
-    from rackline.system import Headroom, System
-
-MOST_MARGIN = 1000.0
-CALIBRATION = Option(kind="object", help="auto, trtllm, vllm, sglang, generic, unit (ideal roofline) or a TOML file")
+with late:
+    from rackline import hardware, parallel, passes, pricing, search
+    from rackline import system as systems
+    from rackline.pricing import costs as pricing_costs
+    from rackline.search import candidate, choice
+    from rackline.search import space as search_space
+    from rackline.serving import workload
 
 
 def rent_of(
-    cluster: Cluster,
+    cluster: hardware.Cluster,
     *,
     purchase_usd: float | None = None,
     years: float = 4.0,
     usd_per_kwh: float = 0.0,
     pue: float = 1.0,
-) -> Rent:
+) -> pricing.Rent:
     """What a chip-hour costs: the cluster's price, or what was bought.
 
     Args:
@@ -42,18 +38,15 @@ def rent_of(
     Raises:
         InputError: the cluster has no price, or no power where something was bought.
     """
-    from rackline.hardware import wall_w
-    from rackline.pricing import Rent, purchase_usd_per_hour
-
     power = cluster.power_w_per_chip
     if power is None and cluster.chip.power is not None:
-        power = wall_w(cluster, cluster.chip.power.limit_w)
+        power = hardware.wall_w(cluster, cluster.chip.power.limit_w)
     if purchase_usd is None:
         if cluster.usd_per_chip_hour is None:
             raise InputError(
                 what=f"price of {cluster.name}", given=None, allowed="USD per chip-hour, see --help", nearest="2.50"
             )
-        return Rent(
+        return pricing.Rent(
             usd_per_chip_hour=cluster.usd_per_chip_hour,
             power_w_per_chip=power,
             pue=pue,
@@ -66,16 +59,18 @@ def rent_of(
             given=None,
             allowed="`set` power_w_per_chip=WATTS, which `purchase` needs",
         )
-    paid = purchase_usd_per_hour(purchase_usd, years, power, pue, usd_per_kwh)
-    return Rent(usd_per_chip_hour=paid, power_w_per_chip=power, pue=pue, usd_per_kwh=usd_per_kwh, how="purchase")
+    paid = pricing.purchase_usd_per_hour(purchase_usd, years, power, pue, usd_per_kwh)
+    return pricing.Rent(
+        usd_per_chip_hour=paid, power_w_per_chip=power, pue=pue, usd_per_kwh=usd_per_kwh, how="purchase"
+    )
 
 
 def costs_of(
-    system: System,
+    system: systems.System,
     layout: str | None,
-    request: Workload,
+    request: workload.Workload,
     watch: Watch,
-) -> TokenCosts:
+) -> pricing.TokenCosts:
     """Costs of the deployment on which this request costs least, among the layouts that were left free.
 
     A plan finds the cheapest of each kind of layout; of these the one with the least bare cost of the request counts.
@@ -88,21 +83,17 @@ def costs_of(
     Raises:
         InputError: none fits.
     """
-    from rackline.parallel import matching_layouts
-    from rackline.pricing import TokenCosts
-    from rackline.search import SearchSpace
-    from rackline.search.plan import contenders
-    from rackline.system import Demand
-
     model, cluster = system.model, system.cluster
-    among = SearchSpace(layouts=matching_layouts(layout, model, cluster.num_chips))
+    among = search.SearchSpace(layouts=parallel.matching_layouts(layout, model, cluster.num_chips))
     with watch.moving("searching for the cheapest deployment"):
-        engines = contenders(system, Demand(workload=request), among, prefill=None, open_loop=False).engines
+        engines = search.contenders(
+            system, systems.Demand(workload=request), among, prefill=None, open_loop=False
+        ).engines
     if not engines.contenders:
         raise InputError(
             what="deployment", given=f"{model.name} on {cluster.name}", allowed=f"one that fits: {engines.reason}"
         )
-    found = [TokenCosts.of(system, one.layout) for one in engines.ranked]
+    found = [pricing.TokenCosts.of(system, one.layout) for one in engines.ranked]
     return min(found, key=lambda one: float(one.request_chip_s(request.input_len, request.output_len)[0]))
 
 
@@ -117,14 +108,14 @@ class SearchedWays:
         found: what was searched before, by tier and limit.
     """
 
-    system: System
-    layouts: Sequence[Layout] | None
-    headroom: Headroom | None = None
-    found: dict[tuple[float, float, float, float | None], Way | str] = field(
-        default_factory=dict[tuple[float, float, float, float | None], "Way | str"], compare=False
+    system: systems.System
+    layouts: Sequence[parallel.Layout] | None
+    headroom: systems.Headroom | None = None
+    found: dict[tuple[float, float, float, float | None], pricing.Way | str] = field(
+        default_factory=dict[tuple[float, float, float, float | None], "pricing.Way | str"], compare=False
     )
 
-    def cheapest(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
+    def cheapest(self, lengths: pricing.PromptLengths, output_len: float, tpot_s: float | None) -> pricing.Way | str:
         """The cheapest that holds the longest prompt of the tier and, at the mean of its lengths, meets the limit [s].
 
         Returns:
@@ -135,20 +126,18 @@ class SearchedWays:
             self.found[key] = self._searched(lengths, output_len, tpot_s)
         return self.found[key]
 
-    def _searched(self, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way | str:
+    def _searched(self, lengths: pricing.PromptLengths, output_len: float, tpot_s: float | None) -> pricing.Way | str:
         import numpy as np
 
-        from rackline.search.plan import contenders
-        from rackline.search.space import SearchSpace, Space
-        from rackline.serving.workload import Workload
-        from rackline.system import Constraints, Demand
-
         lengths_asked = (
-            Workload(input_len=lengths.mean, output_len=max(output_len, 2.0))
+            workload.Workload(input_len=lengths.mean, output_len=max(output_len, 2.0))
             if lengths.known is None
-            else Workload.of_mixture(lengths.known)
+            else workload.Workload.of_mixture(lengths.known)
         )
-        space, longest = Space.of(self.system, lengths_asked, SearchSpace(layouts=self.layouts)), lengths.until_len
+        space, longest = (
+            search_space.Space.of(self.system, lengths_asked, search_space.SearchSpace(layouts=self.layouts)),
+            lengths.until_len,
+        )
         holds = np.flatnonzero(space.holds(self.system.precision, None, longest + output_len))
         layouts = [space.grid.layout(row) for row in holds.tolist()]
         if not layouts:
@@ -156,32 +145,32 @@ class SearchedWays:
         if lengths.earned_at == "mean" and lengths.known is None:
             # micro-batches of unequal prompts wait for each other, which a plan for one length does not see
             layouts = [layout for layout in layouts if layout.pp == 1] or layouts
-        found = contenders(
+        found = search.contenders(
             self.system,
-            Demand(workload=lengths_asked, limits=Constraints(tpot_s=tpot_s, headroom=self.headroom)),
-            SearchSpace(layouts=layouts),
+            systems.Demand(workload=lengths_asked, limits=systems.Constraints(tpot_s=tpot_s, headroom=self.headroom)),
+            search_space.SearchSpace(layouts=layouts),
             open_loop=tpot_s is not None,  # where nobody waits for an answer, every slot is always taken
         )
         best = found.best
         return found.engines.reason if best is None else self._way(best, lengths, output_len, tpot_s)
 
-    def _way(self, found: Choice, lengths: PromptLengths, output_len: float, tpot_s: float | None) -> Way:
-        from rackline.pricing import TokenCosts, Way
-        from rackline.pricing.costs import mean_prefill_chip_s, prefill_chip_s
-        from rackline.search.candidate import price_per_chip_s
-
+    def _way(
+        self, found: choice.Choice, lengths: pricing.PromptLengths, output_len: float, tpot_s: float | None
+    ) -> pricing.Way:
         first = found.prefill_pool
-        costs = TokenCosts.of(self.system, found.layout, found.mode)
-        prefill = None if first is None else TokenCosts.of(self.system, first.layout, first.mode)
+        costs = pricing.TokenCosts.of(self.system, found.layout, found.mode)
+        prefill = None if first is None else pricing.TokenCosts.of(self.system, first.layout, first.mode)
         # the same rent over all output tokens, those of engines on chips that are left over included
-        per_mtok = price_per_chip_s(self.system.cluster)[0] * 1e6
+        per_mtok = candidate.price_per_chip_s(self.system.cluster)[0] * 1e6
         per_mtok *= found.usd_per_mtok_output_all_in / found.usd_with_leftover
         spread = 1.0  # of a mixture a plan counts the prompts as they are
         if lengths.known is None:
             prompts = prefill or costs
-            spread = mean_prefill_chip_s(prompts, lengths) / float(prefill_chip_s(prompts, lengths.mean)[0])
+            spread = pricing_costs.mean_prefill_chip_s(prompts, lengths) / float(
+                pricing_costs.prefill_chip_s(prompts, lengths.mean)[0]
+            )
         used = found.num_chips + (found.leftover.num_chips if found.leftover else 0)
-        return Way(
+        return pricing.Way(
             costs=costs,
             prefill=prefill,
             lengths=lengths,
@@ -196,21 +185,20 @@ class SearchedWays:
         )
 
 
-def offer_of(ways: SearchedWays, lengths: PromptLengths, terms: Terms, rent: Rent) -> Offer | str:
+def offer_of(
+    ways: SearchedWays, lengths: pricing.PromptLengths, terms: pricing.Terms, rent: pricing.Rent
+) -> Offer | str:
     """What the mean request of a tier costs in the standard mode under the stack of some ways, or why there is none.
 
     Args:
         lengths: prompts of the tier.
     """
-    from rackline.api.stacks import Offer, observe_line
-    from rackline.passes import Batch
-
     way = ways.cheapest(lengths, terms.output_len, terms.tpot_s)
     if isinstance(way, str):
         return way
     deployment, layout = way.costs.deployment, way.costs.deployment.layout
     per_rank = max(way.batch_size / (layout.attention_dp * layout.pp), 1.0)
-    batch = Batch(
+    batch = passes.Batch(
         decode_sequences=per_rank,
         context_len=lengths.mean + 0.5 * terms.output_len,
         group_tokens=per_rank * layout.attention_dp,

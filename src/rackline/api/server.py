@@ -1,4 +1,4 @@
-"""The server of `simulate`: its options → a pool of replicas that is ready to run."""
+"""The question and the server of `simulate`: its options → a pool of replicas that is ready to run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,41 @@ from math import inf
 from typing import Any, ClassVar
 
 from rackline.api.answer import Served, Watch
-from rackline.api.option import MOST_CHIPS
-from rackline.api.question import options
+from rackline.api.groups import (
+    CACHE,
+    CACHE_HIT,
+    CALIBRATION,
+    CHIPS,
+    POWER_CAP,
+    PRICE,
+    ROUTING,
+    SAMPLING,
+    TRAFFIC,
+    USE,
+    Lifetimes,
+    Sampling,
+    Traffic,
+)
+from rackline.api.model_options import DraftQuestion
+from rackline.api.question import (
+    MOST_CHIPS,
+    MOST_TOKENS,
+    CalibrationLike,
+    MaybeLayout,
+    MaybeNumber,
+    MaybeWhole,
+    Number,
+    Texts,
+    Whole,
+    option,
+    options,
+    question,
+    shared,
+    whole,
+)
 from rackline.api.resolve import cluster_of, resolve_on
-from rackline.api.simulate_question import RESERVES, SimulateQuestion
 from rackline.api.traffic import cache_rules_of, tiers_of
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.late import late
 from rackline.units import parse_count, parse_whole
 
@@ -23,9 +52,152 @@ with late:
     from rackline.report import simulate_report
     from rackline.search import choice, served
     from rackline.search import energy as search_energy
-    from rackline.serving import speculative
+    from rackline.serving import workload as workloads
     from rackline.simulation import metrics
-    from rackline.simulation import router as simulation_router
+    from rackline.simulation import server as simulation_server
+
+
+RESERVES = ("chunk", "prompt", "final")
+_SERVER, _POOLS, _LIMITS = "Server", "Prefill pool", "Limits and comparisons"
+
+
+@question
+class SimulateQuestion(Traffic, Lifetimes, DraftQuestion):
+    """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
+
+    requests: MaybeWhole = whole(
+        "number of requests; by default the whole trace, or as many as `percentile_precision` takes, 2,000 to 64,000",
+        default=None,
+        maximum=1e8,
+        group=TRAFFIC,
+    )
+    percentile_precision: Number = option(
+        "fraction",
+        "half of the 95 % confidence interval over the percentile, or capacity, at which a run without `requests` ends",
+        default="10%",
+        unit="1",
+        group=TRAFFIC,
+    )
+    use: str | None = shared(USE, default=None, group=TRAFFIC)
+    cache_hit: Number = shared(CACHE_HIT, default="0", group=TRAFFIC)
+    high_priority_share: Number = option(
+        "fraction",
+        "fraction of high-priority requests, for the policy priority",
+        default="0",
+        unit="1",
+        zero=True,
+        group=TRAFFIC,
+    )
+    slo: str | None = option(
+        "text", "latency limits that define goodput, such as ttft=2s,tpot=50ms@p99", default=None, group=_LIMITS
+    )
+    capacity: str | None = option(
+        "text", "find the highest request rate within these latency limits", default=None, group=_LIMITS
+    )
+    compare: Texts = option(
+        "text",
+        "KEY=VALUE of another server for the same requests, such as on=dgx-h200,chips=4; may be repeated",
+        default=None,
+        several=True,
+        repeated=True,
+        group=_LIMITS,
+    )
+    layout: MaybeLayout = option(
+        "text",
+        "parallel layout such as tp=8 or attention_dp=8,ep=8; by default the smallest that fits",
+        default=None,
+        group=_SERVER,
+    )
+    chips: MaybeWhole = shared(CHIPS, default=None)
+    replicas: MaybeWhole = whole(
+        "number of replicas; by default as many as fit on the chips", default=None, group=_SERVER
+    )
+    router: str = option(
+        "text", "request router: round-robin, least-loaded or prefix-aware", default="round-robin", group=_SERVER
+    )
+    policy: str | None = option(
+        "text",
+        "scheduling policy: chunked, prefill-first, decode-first, fcfs, shortest-job, priority or trains; of "
+        "attention-dp ranks that wait for each other's prompts prefill-delayer, prefill-decode-interval, "
+        "prefill-schedule-interval or adp-balance; the stack's by default",
+        default=None,
+        group=_SERVER,
+    )
+    max_batched_tokens: MaybeWhole = whole(
+        "token budget per pass and rank; the stack's by default",
+        default=None,
+        maximum=MOST_TOKENS,
+        group=_SERVER,
+    )
+    max_num_seqs: MaybeWhole = whole(
+        "maximum number of running sequences per rank; the stack's by default", default=None, group=_SERVER
+    )
+    kv_tokens: MaybeWhole = whole(
+        "KV cache capacity per rank, in tokens; by default the memory that weights and buffers leave free",
+        default=None,
+        maximum=MOST_TOKENS,
+        group=CACHE,
+    )
+    block_size: Whole = whole("tokens per KV cache block", default="16", group=CACHE)
+    reserve: str | None = option(
+        "text",
+        "KV cache that must be free for admission: chunk, prompt or final; the policy's by default",
+        default=None,
+        choices=RESERVES,
+        group=CACHE,
+    )
+    prefix_caching: bool = option(
+        "switch", "reuse cached KV blocks of requests that share a prefix", default=False, group=CACHE
+    )
+    swap_bandwidth: MaybeNumber = option(
+        "rate",
+        "bandwidth for swapping preempted sequences to host memory, instead of recomputing them",
+        default=None,
+        unit="B/s",
+        group=CACHE,
+    )
+    prefill_replicas: MaybeWhole = whole(
+        "prefill/decode disaggregation: number of extra replicas that run prefill and hand over the KV cache",
+        default=None,
+        maximum=MOST_CHIPS,
+        group=_POOLS,
+    )
+    prefill_layout: MaybeLayout = option(
+        "text", "layout of the prefill replicas; that of the decode replicas by default", default=None, group=_POOLS
+    )
+    kv_link: Number = option(
+        "rate",
+        "bandwidth of one request's KV transfer between the pools, per chip",
+        default="50GB/s",
+        unit="B/s",
+        group=_POOLS,
+    )
+    speculate: str | None = option(
+        "text",
+        "speculative decoding: draft tokens per step, such as 3, or with the tokens that a step yields, such as 3=2.4",
+        default=None,
+        group=_SERVER,
+    )
+    calibration: CalibrationLike = shared(CALIBRATION, default="auto")
+    stack: str | None = option(
+        "text",
+        "serving stack (scheduler, host and launch overheads), such as vllm or vllm=0.6.3; that of the "
+        "calibration by default",
+        default=None,
+        group=_SERVER,
+    )
+    memory_fraction: MaybeNumber = option(
+        "fraction",
+        "fraction of HBM that the server may use; the stack's by default",
+        default=None,
+        unit="1",
+        group=CACHE,
+    )
+    routing: str | None = shared(ROUTING, default=None)
+    sampling: Sampling = shared(SAMPLING, default="greedy")
+    power_cap: MaybeNumber = shared(POWER_CAP, default=None)
+    price: MaybeNumber = shared(PRICE, default=None)
+    keep_passes: bool = option("switch", "record every pass, for the Chrome trace", default=False, hidden=True)
 
 
 COMPARED = (
@@ -150,12 +322,12 @@ def other_server(
         name = key.replace("-", "_")
         if name not in COMPARED or not equals:
             known = [one.replace("_", "-") for one in COMPARED]
-            near = nearest_names(key, known, 1)
+            near = nearest_name(key, known)
             raise InputError(
                 what="compare",
                 given=text,
                 allowed=f"KEY=VALUE with a key of {', '.join(known)} (write + for commas within a value)",
-                nearest=f"{near[0]}=..." if near else None,
+                nearest=near and f"{near}=...",
             )
         if name == "on":
             rack = cluster_of(value)
@@ -185,15 +357,15 @@ def server_of(
     Raises:
         InputError: options that contradict each other, or more chips than the cluster has.
     """
-    simulation_router.router(question.router)
-    system = _with_numbers(question, resolve_on(question, model, cluster, watch))
-    stack = system.stack
-    given = question.layout
+    simulation_server.router(question.router)
+    system = resolve_on(question, model, cluster, watch)
+    stack = replace(system.stack, **question.given("max_batched_tokens", "max_num_seqs"))
+    system = replace(system, stack=stack)
+    given, front = question.layout, question.prefill_layout
     layout = parallel.parse_layout(given, model) if given else _smallest(system, longest, question.block_size, watch)
     deployment = system.deployment(layout)
-    front_given = question.prefill_layout
-    front_layout = parallel.parse_layout(front_given, model) if front_given else layout
-    replicas, front, used = _sizes(question, cluster, layout, front_layout)
+    front_layout = parallel.parse_layout(front, model) if front else layout
+    replicas, ahead, used = _sizes(question, cluster, layout, front_layout)
     cache = _cache(question, deployment, hash_tokens, longest)
     pool = simulation.pool_of(
         deployment,
@@ -207,19 +379,14 @@ def server_of(
         deployment=deployment,
         pool=pool,
         router=question.router,
-        prefill=_prefill(question, replace(deployment, layout=front_layout), layout, front, stack.prefill_pool(), cache)
-        if front
+        prefill=_prefill(question, replace(deployment, layout=front_layout), layout, ahead, stack.prefill_pool(), cache)
+        if ahead
         else None,
-        beyond_s=(stack.prefill_pool() if front else stack).first_token_s,
+        beyond_s=(stack.prefill_pool() if ahead else stack).first_token_s,
         chips=used,
         prefill_chips=front_layout.chips_per_replica,
-        prefill_layout=front_layout if front else None,
+        prefill_layout=front_layout if ahead else None,
     )
-
-
-def _with_numbers(question: SimulateQuestion, system: systems.System) -> systems.System:
-    """The same with the numbers of the stack that were given."""
-    return replace(system, stack=replace(system.stack, **question.given("max_batched_tokens", "max_num_seqs")))
 
 
 def _sizes(
@@ -247,14 +414,13 @@ def _cache(
     """The KV cache of both pools."""
     block_size = question.block_size
     size = memory.kv_size(deployment.model, deployment.layout, deployment.precision)
-    tiers = question.tier
     return simulation.CacheConfig(
         block_size=block_size,
         longest=longest,
         reserve=next((known for known in RESERVES if known == question.reserve), None),
-        prefix_caching=question.prefix_caching or bool(tiers) or question.cache_ttl is not None,
+        prefix_caching=question.prefix_caching or bool(question.tier) or question.cache_ttl is not None,
         hash_tokens=hash_tokens,
-        tiers=tiers_of(tiers, float(size.in_tokens(block_size)[0])),
+        tiers=tiers_of(question.tier, float(size.in_tokens(block_size)[0])),
         cache_rules=cache_rules_of(question),
         swap_bytes_per_s=question.swap_bandwidth or 0.0,
     )
@@ -269,25 +435,24 @@ def _prefill(
     cache: simulation.CacheConfig,
 ) -> simulation.Handover:
     """The prefill pool, and its KV cache transfer."""
-    link = question.kv_link
     size = memory.kv_size(deployment.model, layout, deployment.precision)
     grown = float(size.bytes_per_token)
     hop_s = 0.0 if deployment.calibration.is_unit else deployment.cluster.levels[-1].latency_s
     return simulation.Handover(
         pool=simulation.pool_of(deployment, stack, cache=cache, policy_name=question.policy, replicas=replicas),
-        tokens_per_s=link / grown if grown else inf,
-        latency_s=hop_s + float(size.fixed_bytes) / link,
+        tokens_per_s=question.kv_link / grown if grown else inf,
+        latency_s=hop_s + float(size.fixed_bytes) / question.kv_link,
     )
 
 
-def _speculation(text: str | None) -> speculative.Speculation:
+def _speculation(text: str | None) -> workloads.Speculation:
     if text is None:
-        return speculative.PLAIN
+        return workloads.PLAIN
     drafts, equals, yielded = text.partition("=")
     number = parse_whole(drafts, name="speculate", minimum=0, maximum=MOST_CHIPS, zero_allowed=True)
     if not equals:
-        return speculative.usual_speculation(number)
-    return speculative.Speculation(draft_tokens=number, tokens_per_step=parse_count(yielded, name="speculate tokens"))
+        return workloads.usual_speculation(number)
+    return workloads.Speculation(draft_tokens=number, tokens_per_step=parse_count(yielded, name="speculate tokens"))
 
 
 def _smallest(system: systems.System, longest: int, block_size: int, watch: Watch) -> parallel.Layout:
@@ -324,11 +489,9 @@ def _smallest(system: systems.System, longest: int, block_size: int, watch: Watc
 
 def _fewest_chips(found: serving.Capacity) -> parallel.Layout | None:
     """Of the layouts that hold a request, the one on the fewest chips with the most room."""
-    holding = [row for row in found.rows if row.max_concurrency >= 1]
-    if not holding:
-        return None
-    chips = min(row.layout.chips_per_replica for row in holding)
-    return max(
-        (row for row in holding if row.layout.chips_per_replica == chips),
-        key=lambda row: (-row.layout.pp, row.layout.tp, row.max_concurrency),
-    ).layout
+    best = min(
+        (row for row in found.rows if row.max_concurrency >= 1),
+        key=lambda row: (row.layout.chips_per_replica, row.layout.pp, -row.layout.tp, -row.max_concurrency),
+        default=None,
+    )
+    return best and best.layout

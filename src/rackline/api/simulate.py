@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil, isinf, log2
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
-from rackline.api.option import Option
+from rackline.api.question import Option
 from rackline.api.resolve import check_context, named
-from rackline.api.server import Server, other_server, server_of
-from rackline.api.simulate_question import SimulateQuestion
+from rackline.api.server import Server, SimulateQuestion, other_server, server_of
 from rackline.api.traffic import Use, encoded_over, limits_of, requests_of, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -25,11 +24,11 @@ from rackline.units import format_seconds, parse_per_second
 
 with late:
     from rackline import arch, hardware, simulation
-    from rackline.bands import intervals
-    from rackline.report import choice_report, exports, figure, simulate_figures, simulate_report
+    from rackline.bands import bands
+    from rackline.report import choice_report, exports, simulate_figures, simulate_report
     from rackline.search import choice, rate_capacity
-    from rackline.simulation import metrics, resident_adapters
-    from rackline.simulation import requests as simulation_requests
+    from rackline.simulation import metrics, workloads
+
 
 _FIRST_REQUESTS = 2000  # a p99 of independent latencies takes about 500
 _MOST_REQUESTS = 64_000  # seconds to a minute of work
@@ -99,14 +98,15 @@ class Sustained:
         requests: that were served, at other rates.
     """
 
+    json_keys: ClassVar = ("*capacity", "deployment=server", "at_capacity")
+
     capacity: rate_capacity.RateCapacity
     at_capacity: Run | None
     server: Server
     requests: simulation.Requests
 
 
-if TYPE_CHECKING:
-    Answered = Answer[SimulateQuestion, Simulated | Sustained]
+Answered: TypeAlias = "Answer[SimulateQuestion, Simulated | Sustained]"
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
@@ -135,8 +135,8 @@ def _energy_text(run: Run) -> Iterable[Any]:
     if energy is not None:
         yield Text(f"power: {choice_report.energy_text(energy)}")
         if energy.power.basis == "kernels":
-            band = intervals.joules_of(run.server.deployment, energy.joules_per_output_token)
-            yield Text(intervals.joules_line([band]), style="dim")
+            band = bands.joules_of(run.server.deployment, energy.joules_per_output_token)
+            yield Text(bands.joules_line([band]), style="dim")
 
 
 def _interval(answer: Answered) -> str:
@@ -145,7 +145,7 @@ def _interval(answer: Answered) -> str:
         return ""
     server, data = answer.result.run.server, answer.result.run.summary
     means = {"tpot_s": data["tpot_s"]["mean"], "ttft_s": data["ttft_s"]["mean"]}
-    return intervals.interval_line(intervals.of_deployment(server.deployment, means, pools=server.prefill is not None))
+    return bands.interval_line(bands.of_deployment(server.deployment, means, pools=server.prefill is not None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ class RunsShown:
         use: what they are for; None where no use was named.
     """
 
-    json_keys: ClassVar = ("*run", "deployment=run.server", "elapsed_s", "compared", "use")
+    json_keys: ClassVar = (*RunShown.json_keys, "elapsed_s", "compared", "use")
 
     run: Run
     elapsed_s: float
@@ -174,22 +174,14 @@ class RunsShown:
     use: Use | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityShown:
-    """The highest rate that a server holds, and the run at that rate; None where no rate holds."""
-
-    json_keys: ClassVar = ("*found.capacity", "deployment=found.server", "at_capacity=found.at_capacity")
-
-    found: Sustained
-
-
-def _data(answer: Answered) -> RunsShown | CapacityShown:
+def _data(answer: Answered) -> RunsShown | Sustained:
     found = answer.result
     if isinstance(found, Sustained):
-        return CapacityShown(found=found)
+        return found
     others = {name: RunShown(run=run) for name, run in found.runs.items() if name != ASKED}
-    compared = others if answer.question.compare else None
-    return RunsShown(run=found.run, elapsed_s=answer.elapsed_s, compared=compared, use=found.use)
+    return RunsShown(
+        run=found.run, elapsed_s=answer.elapsed_s, compared=others if answer.question.compare else None, use=found.use
+    )
 
 
 def _summary(answer: Answered) -> str:
@@ -217,32 +209,8 @@ def _results(answer: Answered) -> dict[str, simulation.Result]:
     return {name: run.result for name, run in answer.result.runs.items()}
 
 
-def _tails(answer: Answered) -> figure.Figure:
-    return simulate_figures.tails_figure(_results(answer))
-
-
-def _timeline(answer: Answered) -> figure.Figure:
-    return simulate_figures.timeline_figure(_results(answer))
-
-
-def _occupancy(answer: Answered) -> figure.Figure:
-    return simulate_figures.occupancy_figure(_results(answer))
-
-
-def _percentiles(answer: Answered) -> figure.Figure:
-    return simulate_figures.percentiles_figure(_results(answer))
-
-
-def _served(answer: Answered) -> figure.Figure:
-    return simulate_figures.served_figure(_results(answer))
-
-
 def _write_passes(answer: Answered, path: Path) -> None:
     write_text(path, json.dumps(simulate_figures.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes")
-
-
-def _check_series(text: str, name: str) -> Path:
-    return exports.check_series_path(text)
 
 
 def _write_series(answer: Answered, path: Path) -> None:
@@ -258,7 +226,7 @@ _FILES = {
     "series": SideFile(
         option=Option(kind="text", help="write one row per request to FILE.parquet or .csv"),
         write=_write_series,
-        check=_check_series,
+        check=lambda text, name: exports.check_series_path(text),
     ),
 }
 
@@ -277,11 +245,11 @@ def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
     rows=_rows,
     data=_data,
     figures={
-        "cdf": _tails,
-        "timeline": _timeline,
-        "occupancy": _occupancy,
-        "served": _served,
-        "percentiles": _percentiles,
+        "cdf": lambda answer: simulate_figures.tails_figure(_results(answer)),
+        "timeline": lambda answer: simulate_figures.timeline_figure(_results(answer)),
+        "occupancy": lambda answer: simulate_figures.occupancy_figure(_results(answer)),
+        "served": lambda answer: simulate_figures.served_figure(_results(answer)),
+        "percentiles": lambda answer: simulate_figures.percentiles_figure(_results(answer)),
     },
     files=_FILES,
     interval=_interval,
@@ -372,23 +340,20 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
     traffic = requests_of(question, media_tokens(media), _first_requests(question))
     model = with_media(model, media, encoded_over(question, traffic, media_tokens(media)))
     model = with_adapter(with_draft(model, question, question.speculate, watch), question, watch)
-    asked_for = {ASKED: (question, cluster)}
-    for text in question.compare:
-        asked_for[text] = other_server(question, cluster, text)
+    others = {text: other_server(question, cluster, text) for text in question.compare}
     if asked is not None and question.compare:
         raise InputError(what="compare", given=question.compare[0], allowed="only without `capacity`")
     desk = _Desk(question=question, model=model, media_tokens=media_tokens(media), watch=watch)
+    asked_for = {ASKED: (question, cluster), **others}
     stage = desk.stage(traffic, asked_for)
     if asked is not None:
         return _sustained(desk, stage, asked)
-    runs = {ASKED: desk.run(stage, ASKED, limits)}
-    while desk.goes_on(runs[ASKED], stage):
-        longer = desk.longer(stage, asked_for, runs[ASKED].result.half_width(limits))
-        if longer is None:
-            break
+    run = desk.run(stage, ASKED, limits)
+    while desk.goes_on(run) and (longer := desk.longer(stage, asked_for, run.result.half_width(limits))):
         stage = longer
-        runs = {ASKED: desk.run(stage, ASKED, limits)}
-    desk.says_what_is_unknown(runs[ASKED])
+        run = desk.run(stage, ASKED, limits)
+    runs = {ASKED: run}
+    desk.says_what_is_unknown(run)
     for name in stage.servers:
         if not any(run.result.interrupted for run in runs.values()) and name != ASKED:
             runs[name] = desk.run(stage, name, limits)
@@ -398,9 +363,7 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
 def _first_requests(question: SimulateQuestion) -> int:
     """The synthetic requests of the first run: a day where there is a daily cycle."""
     if question.diurnal_amplitude and question.rate is not None and str(question.rate) != "inf":
-        return min(
-            ceil(float(parse_per_second(str(question.rate), name="rate")) * simulation_requests.DAY_S), _MOST_REQUESTS
-        )
+        return min(ceil(float(parse_per_second(str(question.rate), name="rate")) * workloads.DAY_S), _MOST_REQUESTS)
     return min(max(_FIRST_REQUESTS, _REQUESTS_A_USER * (question.users or 0)), _MOST_REQUESTS)
 
 
@@ -449,14 +412,12 @@ class _Desk:
         """Whether the number of requests is left open."""
         return self.question.requests is None
 
-    def goes_on(self, run: Run, stage: _Stage) -> bool:
+    def goes_on(self, run: Run) -> bool:
         """Whether a run of twice the length is due."""
         result = run.result
-        if not self.is_free or result.requests.process is None or result.interrupted:
-            return False
-        if result.overload() is not None:
-            return False
-        return result.half_width(run.slo) > self.question.percentile_precision
+        open_end = self.is_free and result.requests.process is not None and not result.interrupted
+        wide = open_end and result.overload() is None
+        return wide and result.half_width(run.slo) > self.question.percentile_precision
 
     def longer(
         self, stage: _Stage, asked_for: Mapping[str, tuple[SimulateQuestion, hardware.Cluster]], half_width: float
@@ -478,14 +439,11 @@ class _Desk:
 
     def says_what_is_unknown(self, run: Run) -> None:
         """Warn of percentiles that a run of free length did not settle."""
-        result = run.result
-        if not self.is_free or result.requests.process is None or result.interrupted:
-            return
-        width, asked = result.half_width(run.slo), self.question.percentile_precision
-        if width > asked and result.overload() is None:
+        if self.goes_on(run):
+            width, asked = run.result.half_width(run.slo), self.question.percentile_precision
             known = "cannot be bounded" if isinf(width) else f"are known to ±{100.0 * width:.0f} %"
             self.watch.warn(
-                f"after {len(result.requests):,} requests the percentiles that were asked for {known}, not to "
+                f"after {len(run.result.requests):,} requests the percentiles that were asked for {known}, not to "
                 f"±{100.0 * asked:g} %; see their intervals, or simulate more (`requests`)"
             )
 
@@ -501,7 +459,7 @@ def _with_adapters(
     adapter = model.adapter if isinstance(model, arch.Model) else None
     if adapter is not None and adapter.number > 1 and (question.prefix_caching or question.tier or question.cache_ttl):
         raise InputError(what="adapters", given=adapter.number, allowed="1 with a cache of prefixes")
-    return resident_adapters.with_chosen_adapters(traffic, adapter, question.seed)
+    return workloads.with_chosen_adapters(traffic, adapter, question.seed)
 
 
 def _sustained(desk: _Desk, stage: _Stage, asked: simulation.Slo) -> Sustained:

@@ -3,144 +3,183 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from rackline.api.answer import Watch
+from rackline.api.groups import OnCluster
+from rackline.api.plan_parts import PlanInputs, PlanQuestion, engine_of, plan_inputs
 from rackline.api.resolve import as_published, named
+from rackline.late import late
 
-if TYPE_CHECKING:
-    from rackline.api.answer import Watch
-    from rackline.api.groups import OnCluster
-    from rackline.api.plan_parts import PlanInputs
-    from rackline.bands.stacks import StackCost, Stacks
-    from rackline.passes import PassTime
-    from rackline.search import Plan
-    from rackline.search.choice import Choice
-    from rackline.search.plan import Contenders
-    from rackline.system import System
-
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
+with late:
+    from rackline import passes, search
+    from rackline import system as systems
+    from rackline.bands import stacks as weighing
+    from rackline.search import kept_prefixes, launch, launch_rules, least_energy
+    from rackline.search import stacks as search_stacks
 
 
 def stacks_of(question: OnCluster, watch: Watch) -> list[str]:
     """The stacks that `auto` asks in a search, that of which most is known first; none where there is no choice."""
     if question.calibration != "auto" or question.stack is not None:
         return []
-    from rackline.bands.stacks import default_stacks
-
     model, cluster = named(question, watch)
     if cluster.calibration:
         return []
-    found = default_stacks(*as_published(question, model, cluster, watch))
+    found = weighing.default_stacks(*as_published(question, model, cluster, watch))
     return found if len(found) > 1 else []
 
 
+def stack_inputs(question: PlanQuestion, watch: Watch) -> list[PlanInputs]:
+    """What the question of a plan says under every stack that it may be answered with; see `stacks_of`."""
+    engine, _ = engine_of(question.launch or "auto")
+    stacks = [] if engine else stacks_of(question, watch)
+    return [plan_inputs(replace(question, calibration=one), watch) for one in stacks] or [plan_inputs(question, watch)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken(Generic[T]):
-    """What is answered under the stack that is taken.
+class Found:
+    """The plan under one stack.
 
     Args:
-        asked: of the plan.
-        found: under it.
-        stacks: all that were asked; None where there was one.
+        asked: of it.
+        plan: the best of each kind, the front, what was rejected.
+        power_caps: those that were tried for the least energy; empty where dollars count.
+        prefixes: that the best keeps and finds; None where prompts do not repeat.
+        stacks: all that were asked, of which this one is taken; None where there was one.
     """
 
     asked: PlanInputs
-    found: T
-    stacks: Stacks | None = None
+    plan: search.Plan
+    power_caps: tuple[least_energy.Tried, ...] = ()
+    prefixes: kept_prefixes.KeptPrefixes | None = None
+    stacks: weighing.Stacks | None = None
 
 
-class Solve(Protocol[T_co]):
-    """Answers under one stack."""
+def planned_under(
+    asked: PlanInputs,
+    known: search.Contenders | None = None,
+    below: float = math.inf,
+    tell_estimate: Callable[[search.Plan], None] | None = None,
+) -> Found:
+    """The plan under one stack.
 
-    def __call__(self, asked: PlanInputs, found: Contenders | None = None, below: float = math.inf) -> T_co:
-        """The answer.
+    Args:
+        known: contenders by estimates, where they are known.
+        below: cost from which on the best need not be simulated to the end.
+        tell_estimate: is given the plan by estimates, before the best is simulated.
+    """
+    caps: tuple[least_energy.Tried, ...] = ()
 
-        Args:
-            found: by estimates, where they are known.
-            below: cost from which on it need not be simulated to the end.
-        """
-        ...
+    def planned(at: PlanInputs) -> search.Plan:
+        nonlocal caps
+        if at.demand.objective != "joules":
+            return at.plan(found=known, below=below, tell_estimate=tell_estimate)
+        found, caps = least_energy.least_energy(at.system, at.demand, at.space, prefill=at.prefill)
+        return found
+
+    if asked.keeping is None:
+        plan, prefixes = planned(asked), None
+    else:
+        plan, prefixes = kept_prefixes.agreeing(
+            asked.keeping,
+            lambda hit: asked.with_hits(hit).plan(served=False),
+            lambda hit: planned(asked.with_hits(hit)),
+        )
+        if prefixes is not None and plan.best is not None:
+            prefixes = kept_prefixes.with_served_sessions(prefixes, plan, plan.best, asked.keeping)
+    return Found(asked=asked, plan=plan, power_caps=caps, prefixes=prefixes)
 
 
 def answered_by(
-    asked: Sequence[PlanInputs], solve: Solve[T], plan_of: Callable[[T], Plan], *, bounded: bool = True
-) -> Taken[T]:
-    """Ask every stack, and answer under the one that is taken.
+    question: PlanQuestion,
+    asked: Sequence[PlanInputs],
+    watch: Watch,
+    estimated: Callable[[search.Plan], object] | None = None,
+    of: str = "",
+) -> Found:
+    """Ask every stack, and answer under the one that is taken, which is noted.
 
     All are searched by their estimates, and the cheapest of these is simulated. Another one whose estimate is so dear
     that the first can be called cheaper is simulated only at the rate at which it would still cost less than that, and
-    to the end where its limits hold there.
+    to the end where its limits hold there. Where the answer is more than the simulation of what a search finds, every
+    stack is answered in full.
 
     Args:
         asked: of each stack, that of which most is known first.
-        plan_of: of an answer.
-        bounded: whether the answer is the simulation of what a search finds; else every stack is answered in full.
+        estimated: what a watch is told of the first plan by estimates.
+        of: name of what is planned, where there are several.
     """
-    if len(asked) == 1:
-        return Taken(asked=asked[0], found=solve(asked[0]))
-    from rackline.bands.stacks import Stacks
-    from rackline.search.plan import contenders
+    first, told = asked[0], list[search.Plan]()
+    if question.launch is not None:
+        launch.check_stack(first.engine or first.system.calibration.name)
 
-    estimated: dict[str, Contenders] = {}
-    for one in asked if bounded else ():
-        estimated[_name(one)] = contenders(one.system, one.demand, one.space, prefill=one.prefill)
-    found: dict[str, T] = {}
-    costs: dict[str, StackCost] = {}
-    for one in sorted(asked, key=lambda each: _promise(each, estimated.get(_name(each)))):
-        name, known = _name(one), estimated.get(_name(one))
-        cost = None if known is None else _settled(one, known, [*costs.values()], solve, plan_of)
+    def tell(plan: search.Plan) -> None:
+        if estimated is not None and not told:
+            watch.estimated(estimated(plan))
+        told.append(plan)
+
+    if len(asked) == 1:
+        return planned_under(first, tell_estimate=tell)
+    by_name = {one.system.calibration.name: one for one in asked}
+    bounded = first.demand.objective != "joules" and first.keeping is None
+    known = {name: one.contenders() if bounded else None for name, one in by_name.items()}
+    found: dict[str, Found] = {}
+    costs: dict[str, weighing.StackCost] = {}
+    for name, one in sorted(by_name.items(), key=lambda item: _promise(item[1], known[item[0]])):
+        cost = _settled(one, known[name], costs.values())
         if cost is None:
-            found[name] = answer = solve(one, known)
-            plan = plan_of(answer)
+            found[name] = planned_under(one, known[name], tell_estimate=tell)
+            plan = found[name].plan
             cost = _cost(one, plan.best, plan.reason, None if plan.best is None else plan.cost_of(plan.best))
         costs[name] = cost
-    by_name = {_name(one): one for one in asked}
-    weighed = Stacks.of([costs[name] for name in by_name])
+    weighed = weighing.Stacks.of([costs[name] for name in by_name])
     if weighed is None:
-        first = asked[0]
-        return Taken(asked=first, found=found.get(_name(first)) or solve(first, estimated.get(_name(first))))
+        name = next(iter(by_name))
+        return found.get(name) or planned_under(first, known[name], tell_estimate=tell)
     if weighed.to_measure:
-        weighed = replace(weighed, measurement=_measured_like(plan_of(found[weighed.to_measure])))
-    return Taken(asked=by_name[weighed.taken], found=found[weighed.taken], stacks=weighed)
+        weighed = replace(weighed, measurement=_measured_like(found[weighed.to_measure].plan))
+    taken = replace(found[weighed.taken], stacks=weighed)
+    line = _line(weighed, taken.plan.system, question, watch, weighing.unit_of(taken.plan))
+    watch.takes(f"{of}: {line}" if of else line)
+    return taken
 
 
-def _name(asked: PlanInputs) -> str:
-    return asked.system.calibration.name
-
-
-def _promise(asked: PlanInputs, known: Contenders | None) -> tuple[bool, float]:
+def _promise(asked: PlanInputs, known: search.Contenders | None) -> tuple[bool, float]:
     """Those first that can be called cheaper, the cheapest by their estimates first."""
     one = _cost(asked, None if known is None else known.best)
     return not one.stands, one.cost
 
 
 def _settled(
-    asked: PlanInputs, known: Contenders, costs: Sequence[StackCost], solve: Solve[T], plan_of: Callable[[T], Plan]
-) -> StackCost | None:
+    asked: PlanInputs, known: search.Contenders | None, costs: Iterable[weighing.StackCost]
+) -> weighing.StackCost | None:
     """A lower bound of the cost under a stack, where one that was simulated can be called cheaper than that.
 
-    Without an answer by estimates it is infinite; None where the stack could win.
+    Without an answer by estimates it is infinite; None where the stack could win, or nothing is known by estimates.
     """
-    from rackline.bands.stacks import errors_of
-
+    if known is None:
+        return None
     estimate = _cost(asked, known.best, known.engines.reason)
     if known.best is None:
         return estimate
-    chip = asked.system.cluster.chip
-    kinds = [errors_of(estimate.stack, asked.system.model, chip, pools=pools) for pools in (False, True)]
+    kinds = [
+        weighing.errors_of(estimate.stack, asked.system.model, asked.system.cluster.chip, pools=pools)
+        for pools in (False, True)
+    ]
     below = min((other.beats_from(estimate.stack, kinds) for other in costs), default=math.inf)
     if estimate.cost < below:
         return None
-    best = plan_of(solve(asked, known, below)).best
+    best = planned_under(asked, known, below).plan.best
     if best is not None and (best.sustained is not None or best.usd_with_leftover < below):
         return None
     return replace(estimate, cost=below, basis="bound")
 
 
-def _cost(asked: PlanInputs, best: Choice | None, reason: str = "", cost: float | None = None) -> StackCost:
+def _cost(
+    asked: PlanInputs, best: search.Choice | None, reason: str = "", cost: float | None = None
+) -> weighing.StackCost:
     """The cost under the stack of a plan.
 
     Args:
@@ -154,16 +193,15 @@ def _cost(asked: PlanInputs, best: Choice | None, reason: str = "", cost: float 
     return found if best.sustained is None else replace(found, basis="simulated")
 
 
-def _measured_like(plan: Plan) -> str:
+def _measured_like(plan: search.Plan) -> str:
     """The command line that measures a server like the answer of a plan."""
     best, work = plan.best, plan.demand.workload
     if best is None:
         return ""
-    load = f"--rate {best.requests_per_s:.3g}"
-    return observe_line(plan.system, work.input_len, work.output_len, load)
+    return observe_line(plan.system, work.input_len, work.output_len, f"--rate {best.requests_per_s:.3g}")
 
 
-def observe_line(system: System, input_len: float, output_len: float, load: str) -> str:
+def observe_line(system: systems.System, input_len: float, output_len: float, load: str) -> str:
     """The command line that measures a server of a stack.
 
     Args:
@@ -186,12 +224,12 @@ class Offer:
     """
 
     cost: float
-    step: PassTime
+    step: passes.PassTime
     pools: bool
     measurement: str = ""
 
 
-def stack_cost(system: System, offer: Offer | str, *, version: str = "") -> StackCost:
+def stack_cost(system: systems.System, offer: Offer | str, *, version: str = "") -> weighing.StackCost:
     """The cost under a stack, with what is known of it.
 
     Args:
@@ -199,26 +237,22 @@ def stack_cost(system: System, offer: Offer | str, *, version: str = "") -> Stac
         offer: by estimates, or why there is none.
         version: that is launched; the stack's own by default.
     """
-    from rackline.bands.stacks import StackCost, errors_of
-    from rackline.search.launch_rules import rules_of
-    from rackline.search.stacks import own_share
-
     stack, chip, found = system.calibration.name, system.cluster.chip, None if isinstance(offer, str) else offer
-    rules = rules_of(system.calibration)
-    return StackCost(
+    rules = launch_rules.rules_of(system.calibration)
+    return weighing.StackCost(
         stack=stack,
         version=version or system.calibration.version or (rules.version if rules else ""),
         cost=math.inf if found is None else found.cost,
         basis="estimate",
-        own_share=0.0 if found is None else own_share(found.step, stack, chip),
-        errors=errors_of(stack, system.model, chip, pools=found is not None and found.pools),
+        own_share=0.0 if found is None else search_stacks.own_share(found.step, stack, chip),
+        errors=weighing.errors_of(stack, system.model, chip, pools=found is not None and found.pools),
         reason=offer if isinstance(offer, str) else "",
     )
 
 
 def estimated_by(
-    question: OnCluster, systems: Sequence[System], offer: Callable[[System], Offer | str], watch: Watch
-) -> tuple[System, Stacks | None]:
+    question: OnCluster, systems: Sequence[systems.System], offer: Callable[[systems.System], Offer | str], watch: Watch
+) -> tuple[systems.System, weighing.Stacks | None]:
     """The system of the stack that a search by estimates takes, and all that were asked.
 
     Args:
@@ -227,10 +261,8 @@ def estimated_by(
     """
     if len(systems) == 1:
         return systems[0], None
-    from rackline.bands.stacks import Stacks
-
     offers = {one.calibration.name: offer(one) for one in systems}
-    weighed = Stacks.of([stack_cost(one, offers[one.calibration.name]) for one in systems])
+    weighed = weighing.Stacks.of([stack_cost(one, offers[one.calibration.name]) for one in systems])
     if weighed is None:
         return systems[0], None
     measured = offers.get(weighed.to_measure)
@@ -241,22 +273,7 @@ def estimated_by(
     return taken, weighed
 
 
-def note_stacks(stacks: Stacks | None, plan: Plan, question: OnCluster, watch: Watch, of: str = "") -> None:
-    """Note the stack that a plan takes.
-
-    Args:
-        of: name of what was planned, where there are several.
-    """
-    from rackline.bands.stacks_report import unit_of
-
-    if stacks is not None:
-        line = _line(stacks, plan.system, question, watch, unit_of(plan))
-        watch.takes(f"{of}: {line}" if of else line)
-
-
-def _line(stacks: Stacks, system: System, question: OnCluster, watch: Watch, unit: str = "$") -> str:
+def _line(stacks: weighing.Stacks, system: systems.System, question: OnCluster, watch: Watch, unit: str = "$") -> str:
     """Which stack is taken, and which one where none are compared if it is another."""
-    from rackline.bands.stacks import default_stack
-    from rackline.bands.stacks_report import stacks_line
-
-    return stacks_line(stacks, unit, default_stack(*as_published(question, system.model, system.cluster, watch)))
+    usual = weighing.default_stack(*as_published(question, system.model, system.cluster, watch))
+    return weighing.stacks_line(stacks, unit, usual)

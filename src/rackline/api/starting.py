@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rackline.api.option import Option
 from rackline.api.plan_parts import PlanInputs
+from rackline.api.question import Option
 from rackline.errors import InputError, RacklineError
 from rackline.late import late
 
@@ -79,23 +79,19 @@ def launch_options(
             drafts = search_launch_options.Drafts(tokens=count)
         else:
             notes.append(f"{count} drafts a step would pay: name a head or a small model with --draft")
-    kept = 0.0
-    for tier in prefixes.tiers[1:] if prefixes is not None else ():
-        if _is_host_memory(tier.name):
-            kept += tier.capacity_bytes
-        else:
-            notes.append(f"prefixes in {tier.name}: its options were not read")
+    behind = prefixes.tiers[1:] if prefixes is not None else ()
+    notes += [f"prefixes in {tier.name}: its options were not read" for tier in behind if not _is_host(tier.name)]
     return launch_plan.LaunchOptions(
         stack=asked.engine or found.system.calibration.name,
         version=asked.version,
         prefill_on=asked.prefill_cluster,
         drafts=drafts,
-        host_cache_bytes=kept,
+        host_cache_bytes=sum(tier.capacity_bytes for tier in behind if _is_host(tier.name)),
         notes=tuple(notes),
     )
 
 
-def _is_host_memory(name: str) -> bool:
+def _is_host(name: str) -> bool:
     """Whether a tier is the memory of the host: as the help of `--tier` calls it, or by its name in the catalogue."""
     try:
         return name.lower() in ("host", "dram", "cpu") or hardware.memory_tier(name).name == "ddr5-host"

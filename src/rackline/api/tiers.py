@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.groups import EVICTION, PRICE, RENT, THINK_TIME, OnCluster, Sessions
-from rackline.api.option import (
+from rackline.api.groups import CALIBRATION, EVICTION, MOST_MARGIN, PRICE, RENT, THINK_TIME, OnCluster, Sessions
+from rackline.api.question import (
     MOST_SECONDS,
     CalibrationLike,
     MaybeLayout,
@@ -20,13 +20,14 @@ from rackline.api.option import (
     Number,
     Numbers,
     option,
+    options,
+    question,
     shared,
     tokens,
 )
-from rackline.api.question import options, question
 from rackline.api.resolve import check_context, resolve
-from rackline.api.selling import CALIBRATION, MOST_MARGIN, costs_of, rent_of
-from rackline.api.traffic import reuse_in, sessions_of
+from rackline.api.selling import costs_of, rent_of
+from rackline.api.traffic import repeating_of, reuse_in, sessions_of
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.late import late
@@ -49,7 +50,6 @@ _TRAFFIC = "Traffic that repeats"
 class TiersQuestion(Sessions, OnCluster):
     """Where to keep the KV cache of a prompt: chip memory, host memory, CXL, flash, disk, or compute it again?"""
 
-    ask: ClassVar[str] = "tiers"
     headings = dict.fromkeys(options(Sessions), _TRAFFIC)
 
     prompt: Number = tokens("prompt tokens of the cache entry, such as 8k; for traffic, its mean prompt", default="8k")
@@ -206,10 +206,6 @@ def _summary(answer: Answer[TiersQuestion, Kept]) -> str:
     return f"cheapest: {', '.join(parts)}; {found.title}"
 
 
-def _rows(answer: Answer[TiersQuestion, Kept]) -> Iterable[Any]:
-    return answer.result.hold_times
-
-
 def _figure(answer: Answer[TiersQuestion, Kept]) -> figure.Figure:
     found = answer.result
     return pricing_figures.tiers_figure(
@@ -221,7 +217,7 @@ def _figure(answer: Answer[TiersQuestion, Kept]) -> figure.Figure:
     TiersQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: answer.result.hold_times,
     figures={"cost": _figure},
     entry=Entry(
         group="Decide",
@@ -311,7 +307,7 @@ def _kept_traffic(
     return prefixes.KeptPrefixes(
         name=name,
         input_len=repeats.input_len,
-        unlimited_share=repeats.found(inf),
+        unlimited_share=repeats.found(math.inf),
         computed_usd_per_mtok=next(line for line in lines if line.name == pricing_cache.RECOMPUTE).retrieve_usd
         * 1e6
         / prompt_len,
@@ -355,22 +351,10 @@ def evicting(question: TiersQuestion, repeats: prefixes.Repeats, costs: pricing.
     Raises:
         UnknownNameError: an unknown eviction policy.
     """
-    from dataclasses import replace
-    from pathlib import Path
-
-    traffic: hits_by_tier.Repeating
-    if question.trace is not None:
-        recorded = hits_by_tier.RepeatingTrace.of(
-            Path(question.trace).name, simulation.read_trace(question.trace), reuse_in(question.trace)
-        )
-        traffic, rate = recorded, recorded.requests_per_s
-    else:
-        traffic = hits_by_tier.RepeatingSessions(
-            sessions=sessions_of(question),
-            message_tokens=question.input or 1.0,
-            answer_tokens=question.output or 1.0,
-        )
-        rate = parse_per_second(str(question.rate), name="rate", maximum=1e9) * traffic.requests_of_one
+    traffic = repeating_of(question, question.trace)
+    rate = traffic.requests_per_s if isinstance(traffic, hits_by_tier.RepeatingTrace) else _rate(question)
+    if isinstance(traffic, hits_by_tier.RepeatingSessions):
+        rate *= traffic.requests_of_one
     policy = evictions.eviction(question.eviction)
     cache = simulation.CacheConfig(
         prefix_caching=True, hash_tokens=traffic.hash_tokens, cache_rules=simulation.CacheRules(eviction=policy)
@@ -394,8 +378,6 @@ def evicting(question: TiersQuestion, repeats: prefixes.Repeats, costs: pricing.
 
 
 def _recorded(trace: str) -> tuple[str, prefixes.Repeats]:
-    from pathlib import Path
-
     reuse = reuse_in(trace)
     return Path(trace).name, prefixes.Repeats(
         found=lambda ttl_s: float(reuse.hit_share(ttl_s=ttl_s)),
@@ -411,7 +393,7 @@ def _sessions(question: TiersQuestion) -> tuple[str, prefixes.Repeats]:
         if name not in given:
             raise InputError(what=name, given="nothing", allowed=f"with `turns`, such as `{name}` {_SUCH_AS[name]}")
     sessions = sessions_of(question)
-    rate = parse_per_second(str(question.rate), name="rate", maximum=1e9)
+    rate = _rate(question)
     message, answer = question.input or 1.0, question.output or 1.0
 
     def hits(*, ttl_s: float = math.inf, capacity_tokens: float = math.inf) -> simulation_reuse.SessionHits:
@@ -430,6 +412,10 @@ def _sessions(question: TiersQuestion) -> tuple[str, prefixes.Repeats]:
         found_in=lambda tokens: hits(capacity_tokens=tokens).hit_share,
         input_len=hits().input_len,
     )
+
+
+def _rate(question: TiersQuestion) -> float:
+    return parse_per_second(str(question.rate), name="rate", maximum=1e9)
 
 
 _SUCH_AS = {"rate": "2", "input": "300", "output": "500"}

@@ -8,11 +8,12 @@ import math
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
-from rackline.api.groups import SPREADS, TIME_UNITS, Served
+from rackline.api.groups import Served
 from rackline.api.question import Question, options
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.files import read_text
 from rackline.late import late
 from rackline.units import format_seconds, parse_bytes, parse_count, parse_per_second, parse_rate, parse_seconds
@@ -22,8 +23,9 @@ with late:
     from rackline.api import groups
     from rackline.report import wording
     from rackline.serving import workload
-    from rackline.simulation import evictions, traces, workloads
+    from rackline.simulation import evictions, hits_by_tier, traces, workloads
     from rackline.simulation import reuse as simulation_reuse
+
 
 USUAL = "chat"
 
@@ -96,12 +98,10 @@ def with_use(question: Q) -> tuple[Q, Use]:
     if lengths and given.get("input") is None and given.get("turns") is None:  # conversations find their own
         lengths["cache_hit"] = record.cache_hit or None
     limits: dict[str, float | None] = {"tpot": record.tpot_s, "ttft": record.ttft_s}
-    values: dict[str, float | str] = {}
-    shown: dict[str, str] = {}
-    for name, value in lengths.items():
-        if name in known and value is not None and not given[name]:
-            values[name] = value
-            shown[name] = f"{value:.0%}" if name == "cache_hit" else f"{value:,.0f}"
+    values: dict[str, float | str] = {
+        name: value for name, value in lengths.items() if name in known and value is not None and not given[name]
+    }
+    shown = {name: f"{value:.0%}" if name == "cache_hit" else f"{value:,.0f}" for name, value in values.items()}
     if "slo" in known:
         if given["slo"] is None and any(limits.values()):
             values["slo"] = ",".join(f"{name}={value!r}s" for name, value in limits.items() if value) + place
@@ -185,10 +185,9 @@ def _toml_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(what="mix", given=str(error) or "nested tables", allowed=_FORM, where=path) from None
     tables = data.get("requests")
-    other = [key for key in data if key != "requests"]
-    if other or not isinstance(tables, list) or not all(isinstance(one, dict) for one in cast("list[Any]", tables)):
+    rows = cast("list[Any]", tables) if isinstance(tables, list) else []
+    if set(data) != {"requests"} or rows != tables or not all(isinstance(one, dict) for one in rows):
         raise InputError(what="mix", given=", ".join(data) or "an empty file", allowed=_FORM, where=path)
-    rows = cast("list[dict[str, Any]]", tables)
     return [(f"requests {number}", row) for number, row in enumerate(rows, start=1)]
 
 
@@ -204,8 +203,12 @@ def _csv_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
     found: list[tuple[str, dict[str, Any]]] = []
     for number, row in rows[1:]:
         if len(row) != len(header):
-            allowed = f"{len(header)} cells: {', '.join(header)}"
-            raise InputError(what="mix", given=f"{len(row)} cells", allowed=allowed, where=f"{path}:{number}")
+            raise InputError(
+                what="mix",
+                given=f"{len(row)} cells",
+                allowed=f"{len(header)} cells: {', '.join(header)}",
+                where=f"{path}:{number}",
+            )
         found.append((f"line {number}", dict(zip(header, row, strict=True))))
     return found
 
@@ -213,15 +216,13 @@ def _csv_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
 def _row(row: dict[str, Any], where: str) -> tuple[float, float, float]:
     for key in row:
         if key not in _KEYS:
-            near = nearest_names(key, _KEYS, 1)
             raise InputError(
-                what="mix", given=key, allowed=", ".join(_KEYS), nearest=near[0] if near else None, where=where
+                what="mix", given=key, allowed=", ".join(_KEYS), nearest=nearest_name(key, _KEYS), where=where
             )
     for key in _KEYS[1:]:
         if row.get(key) in (None, ""):
             raise InputError(what=key, given="nothing", allowed="tokens per request, such as 2k", where=where)
-    share = str(row.get("share", "1")).strip()
-    weight = parse_count(share.removesuffix("%"), name="share", maximum=1e12)
+    weight = parse_count(str(row.get("share", "1")).strip().removesuffix("%"), name="share", maximum=1e12)
     lengths = [parse_count(row[key], name=key, minimum=1.0, maximum=1e9) for key in _KEYS[1:]]
     return weight, lengths[0], lengths[1]
 
@@ -246,8 +247,7 @@ def requests_of(question: groups.Traffic, media_tokens: int = 0, usual: int = _U
         found = replace(found, input_len=found.input_len + media_tokens)
     if question.cache_hit:
         found = _with_hits(question, found)
-    rate_scale = question.rate_scale
-    return found.scaled(rate_scale) if rate_scale != 1.0 else found
+    return found.scaled(question.rate_scale) if question.rate_scale != 1.0 else found
 
 
 def _with_hits(question: groups.Traffic, requests: simulation.Requests) -> simulation.Requests:
@@ -256,12 +256,10 @@ def _with_hits(question: groups.Traffic, requests: simulation.Requests) -> simul
     Raises:
         InputError: requests that find what others left in the cache.
     """
-    import numpy as np
-
     for name in question.given("turns", "prefix_caching"):
         question.refuse("cache_hit", allowed=f"only without `{name}`, which finds it")
-    cached = np.rint(requests.input_len * question.cache_hit).astype(np.int64)
-    return replace(requests, computed=np.minimum(cached, requests.input_len - 1))
+    cached = (requests.input_len * question.cache_hit).round().astype("int64")
+    return replace(requests, computed=cached.clip(max=requests.input_len - 1))
 
 
 def encoded_over(question: groups.Traffic, requests: simulation.Requests, media_tokens: int) -> float:
@@ -277,9 +275,16 @@ def encoded_over(question: groups.Traffic, requests: simulation.Requests, media_
 
 
 def _recorded(question: groups.Traffic, trace: str) -> simulation.Requests:
-    allowed = "only without `trace` (`rate_scale` scales its rate)"
-    question.refuse("rate", "users", "input", "output", "mix", "turns", allowed=allowed)
-    unit: traces.TimeUnit | None = next((known for known in TIME_UNITS if known == question.time_unit), None)
+    question.refuse(
+        "rate",
+        "users",
+        "input",
+        "output",
+        "mix",
+        "turns",
+        allowed="only without `trace` (`rate_scale` scales its rate)",
+    )
+    unit = cast("traces.TimeUnit | None", question.time_unit)  # one of its choices
     found = simulation.read_trace(trace, skip_bad=question.skip_bad, time_unit=unit)
     return found if question.requests is None else found.first(question.requests)
 
@@ -288,8 +293,11 @@ def _made(question: groups.Traffic, media_tokens: int, usual: int) -> simulation
     import numpy as np
 
     if (question.rate is None) == (question.users is None):
-        given = "neither" if question.rate is None else "both"
-        raise InputError(what="traffic", given=given, allowed="one of `trace`, `rate` and `users`")
+        raise InputError(
+            what="traffic",
+            given="neither" if question.rate is None else "both",
+            allowed="one of `trace`, `rate` and `users`",
+        )
     lengths = _lengths(question, media_tokens if question.turns is not None else 0)
     rng = np.random.default_rng(question.seed)
     number = question.requests or usual
@@ -339,9 +347,12 @@ def _lengths(question: groups.Traffic, more_tokens: int) -> workloads.AnyLengths
         return mixture_of_file(question.mix)
     if question.input is None or question.output is None:
         name = "input" if question.input is None else "output"
-        allowed = "mean tokens per request, such as 2k, or those of a use, such as `use` chat"
-        raise InputError(what=name, given="nothing", allowed=allowed)
-    spread: workloads.Spread = next(known for known in SPREADS if known == question.lengths)
+        raise InputError(
+            what=name,
+            given="nothing",
+            allowed="mean tokens per request, such as 2k, or those of a use, such as `use` chat",
+        )
+    spread = cast("workloads.Spread", question.lengths)  # one of its choices
     return simulation.Lengths(input_len=question.input + more_tokens, output_len=question.output, spread=spread)
 
 
@@ -360,18 +371,16 @@ def limits_of(text: str, name: str) -> simulation.Slo:
     for part in limits.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if key not in _LIMITS or not equals:
-            near = nearest_names(key, _LIMITS, 1)
+            near = nearest_name(key, _LIMITS)
             raise InputError(
                 what=name,
                 given=text,
                 allowed="ttft, tpot or e2e with a time, and a percentile, such as ttft=2s,tpot=50ms@p99",
-                nearest=f"{near[0]}=2s" if near else None,
+                nearest=near and f"{near}=2s",
             )
         found[f"{key}_s"] = parse_seconds(value, name=f"{name} {key}")
-    percentile = 99.0
-    if at:
-        percentile = parse_count(place.strip().removeprefix("p"), name=f"{name} percentile", maximum=100.0)
-    return simulation.Slo(**found, percentile=percentile)
+    of = place.strip().removeprefix("p") if at else 99.0
+    return simulation.Slo(**found, percentile=parse_count(of, name=f"{name} percentile", maximum=100.0))
 
 
 def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[simulation.TierSpec, ...]:
@@ -386,8 +395,11 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[simulation.T
         rest, comma, lifetime = (piece.strip() for piece in rest.partition(","))
         parts, (key, _, ttl) = rest.split("@"), lifetime.partition("=")
         if not equals or len(parts) not in (2, 3) or (comma and key.strip() != "ttl"):
-            allowed = "NAME=BYTES@RATE[@LATENCY][,ttl=TIME], such as host=500GB@50GB/s or flash=4TB@6GB/s,ttl=1h"
-            raise InputError(what="tier", given=text, allowed=allowed)
+            raise InputError(
+                what="tier",
+                given=text,
+                allowed="NAME=BYTES@RATE[@LATENCY][,ttl=TIME], such as host=500GB@50GB/s or flash=4TB@6GB/s,ttl=1h",
+            )
         found.append(
             simulation.TierSpec(
                 name=name.strip(),
@@ -435,3 +447,25 @@ def reuse_in(trace: str) -> simulation_reuse.Reuse:
             what="trace", given=trace, allowed="one with hash_ids, which say what repeats, such as Mooncake's"
         )
     return found
+
+
+def repeating_of(question: groups.Sessions, trace: str | None, media_tokens: int = 0) -> hits_by_tier.Repeating:
+    """Requests whose prefixes come again: conversations or agents, else those of a trace.
+
+    Args:
+        media_tokens: that images and sound add to a message [tokens].
+
+    Raises:
+        InputError: lengths or results of tools that are missing; a trace without hashes.
+    """
+    if question.turns is None:
+        recorded = simulation.read_trace(trace or "")
+        return hits_by_tier.RepeatingTrace.of(Path(trace or "").name, recorded, reuse_in(trace or ""))
+    if question.input is None or question.output is None:
+        name, like = ("input", 300) if question.input is None else ("output", 400)
+        raise InputError(what=name, given="nothing", allowed=f"with `turns`, mean tokens such as {like}")
+    return hits_by_tier.RepeatingSessions.of(
+        sessions_of(question),
+        message_tokens=question.input + media_tokens,
+        answer_tokens=question.output,
+    )

@@ -6,12 +6,23 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CHIPS, POWER_CAP, PRICE, PUE, OnCluster
-from rackline.api.option import MOST_TOKENS, MaybeNumber, MaybeWhole, Number, Option, Text, Texts, option, shared, whole
-from rackline.api.question import question
+from rackline.api.question import (
+    MOST_TOKENS,
+    MaybeNumber,
+    MaybeWhole,
+    Number,
+    Option,
+    Text,
+    Texts,
+    option,
+    question,
+    shared,
+    whole,
+)
 from rackline.api.resolve import named
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -21,8 +32,8 @@ from rackline.units import format_percent, format_seconds, format_usd
 
 with late:
     from rackline import arch
-    from rackline.bands import intervals
-    from rackline.report import figure, train_report
+    from rackline.bands import bands
+    from rackline.report import train_report
     from rackline.search import train as search_train
     from rackline.search import train_space
     from rackline.training import runs, schedules
@@ -35,8 +46,6 @@ LoraTargets = Literal["all", "attention", "qkv"]
 @question
 class TrainQuestion(OnCluster):
     """What layout, step time, memory, days and dollars does a training run have?"""
-
-    ask: ClassVar[str] = "train"
 
     global_batch: Number = option(
         "count",
@@ -147,8 +156,7 @@ def _seq_len(question: TrainQuestion, model: arch.AnyModel, watch: Watch) -> int
     return seq_len
 
 
-if TYPE_CHECKING:
-    Answered = Answer[TrainQuestion, search_train.TrainPlan]
+Answered: TypeAlias = "Answer[TrainQuestion, search_train.TrainPlan]"
 
 
 def _timeline(plan: search_train.TrainPlan) -> schedules.Timeline | None:
@@ -157,27 +165,25 @@ def _timeline(plan: search_train.TrainPlan) -> schedules.Timeline | None:
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
-    plan = answer.result
     one = next(iter(_measured(answer)), None)
     band, of = (None, "") if one is None else ((one.low, one.high), f"{one.group}, {one.num_cases} cases")
     yield train_report.train_report(
-        plan, band=band, band_of=of, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(plan)
+        answer.result, band=band, band_of=of, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(answer.result)
     )
 
 
-def _measured(answer: Answered) -> Sequence[intervals.Interval]:
+def _measured(answer: Answered) -> Sequence[bands.Interval]:
     """What measured runs of this kind deviate by."""
     plan, system = answer.result, answer.result.system
     if not plan.best:
         return ()
-    tuning = system.lora_rank > 0 or answer.question.packed is not None
-    return intervals.of_training(
-        system.model, system.cluster.chip.name, system.stack.name, plan.best[0].step_s, tuning=tuning
+    return bands.of_training(
+        system.model,
+        system.cluster.chip.name,
+        system.stack.name,
+        plan.best[0].step_s,
+        tuning=system.lora_rank > 0 or answer.question.packed is not None,
     )
-
-
-def _interval(answer: Answered) -> str:
-    return intervals.interval_line(_measured(answer), "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,22 +214,6 @@ def _summary(answer: Answered) -> str:
     )
 
 
-def _rows(answer: Answered) -> Iterable[Any]:
-    return answer.result.best
-
-
-def _step(answer: Answered) -> figure.Figure:
-    return train_report.step_figure(answer.result)
-
-
-def _pipeline(answer: Answered) -> figure.Figure:
-    return train_report.pipeline_of_plan(answer.result)
-
-
-def _memory(answer: Answered) -> figure.Figure:
-    return train_report.train_memory_figure(answer.result)
-
-
 def _write_trace(answer: Answered, path: Path) -> None:
     plan = answer.result
     timeline = _timeline(plan)
@@ -243,11 +233,15 @@ _TRACE = SideFile(
     TrainQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: answer.result.best,
     data=_data,
-    figures={"step": _step, "pipeline": _pipeline, "memory": _memory},
+    figures={
+        "step": lambda answer: train_report.step_figure(answer.result),
+        "pipeline": lambda answer: train_report.pipeline_of_plan(answer.result),
+        "memory": lambda answer: train_report.train_memory_figure(answer.result),
+    },
     files={"trace": _TRACE},
-    interval=_interval,
+    interval=lambda answer: bands.interval_line(_measured(answer), "runs"),
     entry=Entry(
         group="Decide",
         place=4,
@@ -315,14 +309,13 @@ def train(question: TrainQuestion, watch: Watch) -> search_train.TrainPlan:
         lora_targets=question.lora_targets,
         packed_len=question.packed or 0.0,
     )
-    layout = question.layout
     with watch.moving("searching layouts, micro-batches, schedules and recomputation"):
         return search_train.train_plan(
             system,
             tokens=question.tokens,
             pue=question.pue,
             asked_batch_tokens=asked,
-            fixed=runs.parse_train_layout(layout) if layout else {},
+            fixed=runs.parse_train_layout(question.layout) if question.layout else {},
             schedules=question.schedule,
             recompute=question.recompute,
         )

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, get_args
 
 from rackline.api.answer import Answer, SideFile, Verbatim, Watch, asks
-from rackline.api.option import MOST_CHIPS, MaybeLayout, MaybeNumber, MaybeWhole, Option, Texts, option, tokens, whole
-from rackline.api.question import Question, question
+from rackline.api.question import (
+    MOST_CHIPS,
+    MaybeLayout,
+    MaybeNumber,
+    MaybeWhole,
+    Option,
+    Question,
+    Texts,
+    option,
+    question,
+    tokens,
+    whole,
+)
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
@@ -21,12 +32,11 @@ with late:
     from rackline import validation
     from rackline.bands import bands
     from rackline.report import figure
+    from rackline.validation import ablation as validation_ablation
     from rackline.validation import (
-        ablation,
         coverage,
         importers,
         page,
-        refit,
         refit_report,
         report,
         run,
@@ -34,14 +44,14 @@ with late:
         speculation,
         train_fit,
     )
-    from rackline.validation import ablation as validation_ablation
-    from rackline.validation import cases as validation_cases
     from rackline.validation import figure as validation_figure
     from rackline.validation import refit as validation_refit
+
 
 LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half", "source"]
 Format = Literal["vllm", "genai-perf", "aiperf", "inferencex", "inference-perf", "guidellm"]
 _IMPORT = "Only with --import"
+_MOST_WARNINGS = 20
 
 
 def _imported(help_text: str, *, default: None = None) -> Any:
@@ -51,8 +61,6 @@ def _imported(help_text: str, *, default: None = None) -> Any:
 @question
 class ValidateQuestion(Question):
     """How far off are the predictions of measured cases, by metric, model, chip, stack and precision?"""
-
-    ask: ClassVar[str] = "validate"
 
     files: Texts = option(
         "text",
@@ -119,9 +127,6 @@ class ValidateQuestion(Question):
     concurrency: MaybeWhole = whole("concurrent requests, if the file does not say", default=None, group=_IMPORT)
 
 
-_MOST_WARNINGS = 20
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated:
     """Predicted cases.
@@ -174,9 +179,8 @@ class StacksWritten:
     not_written: tuple[train_fit.NotWritten, ...] = ()
 
 
-if TYPE_CHECKING:
-    Found = Validated | Ablation | Imported | StacksWritten | validation_refit.Refit | train_fit.TrainRefit
-    Answered = Answer[ValidateQuestion, Found]
+Found: TypeAlias = "Validated | Ablation | Imported | StacksWritten | validation_refit.Refit | train_fit.TrainRefit"
+Answered: TypeAlias = "Answer[ValidateQuestion, Found]"
 
 
 def text_of(answer: Answered, width: int) -> Iterable[Any]:
@@ -287,8 +291,9 @@ def _write_docs(answer: Answered, path: Path) -> None:
     elif isinstance(found, validation_refit.Refit):
         refit_report.write_refit_docs(found, path)
         if found.by in ("model", "laboratory"):
-            files = answer.question.files
-            coverage.write_coverage_docs(held_out_scores(found, files, answer.question.calibration), found.by, path)
+            coverage.write_coverage_docs(
+                held_out_scores(found, answer.question.files, answer.question.calibration), found.by, path
+            )
     elif isinstance(found, train_fit.TrainRefit):
         refit_report.write_train_refit_docs(found, path)
     elif not isinstance(found, Validated):
@@ -304,11 +309,9 @@ def _write_bands(answer: Answered, path: Path) -> None:
     files, found = answer.question.files, answer.result
     if not isinstance(found, Validated | validation_refit.Refit):
         raise InputError(what="write_bands", given=str(path), allowed="only for served cases")
-    scores = (
-        held_out_scores(found, files, answer.question.calibration)
-        if isinstance(found, validation_refit.Refit)
-        else found.board.scores
-    )
+    scores = found.board.scores
+    if isinstance(found, validation_refit.Refit):
+        scores = held_out_scores(found, files, answer.question.calibration)
     write_text(path, bands.to_toml(coverage.make_bands(scores), files), what="write_bands")
 
 
@@ -436,8 +439,9 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
     files = question.files
     if question.import_format is not None:
         return _import(question, files, question.import_format)
-    allowed = "only with `import_format`, which says what the results lack"
-    question.refuse("model", "chip", "output", "layout", allowed=allowed)
+    question.refuse(
+        "model", "chip", "output", "layout", allowed="only with `import_format`, which says what the results lack"
+    )
     if question.write_stacks is not None:
         return _write_stacks(files, question.write_stacks, watch)
     if question.stored is not None and (question.ablation or question.refit is not None):
@@ -445,7 +449,10 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
     if question.ablation:
         if question.refit is not None:
             raise InputError(what="ablation", given="with other refits", allowed="`ablation` alone")
-        return _ablation(files, question.calibration, watch)
+        with watch.counting("refitting without each effect", "fitted without") as done:
+            cases = validation.read_cases(files)
+            effects = validation_ablation.ablation(cases, calibration=question.calibration, done=done)
+        return Ablation(effects=tuple(effects))
     if question.refit is not None:
         return _refit(files, question.refit, question.calibration, watch)
 
@@ -458,47 +465,28 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
 def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: Format) -> Imported:
     target = None if question.output is None else Path(question.output)
     check_outputs({"output": target}, {f"files {name}": name for name in files})
-    given = importers.Given(
-        model=question.model,
-        chip=question.chip,
-        num_chips=question.num_chips,
-        layout=question.layout,
-        precision=question.precision,
-        stack=question.stack,
-        input_len=question.input_len,
-        output_len=question.output_len,
-        concurrency=question.concurrency,
-    )
+    given = importers.Given(**{field.name: getattr(question, field.name) for field in fields(importers.Given)})
     lines = importers.import_results(files, import_format, given)
     if target is not None:
         write_text(target, lines, what="output")
     return Imported(lines=lines, file=question.output)
 
 
-def _refit(files: tuple[str, ...], by: LeftOut, calibration: str, watch: Watch) -> refit.Refit | train_fit.TrainRefit:
-    """Leave each one out in turn."""
+def _refit(
+    files: tuple[str, ...], by: LeftOut, calibration: str, watch: Watch
+) -> validation_refit.Refit | train_fit.TrainRefit:
+    """Leave each one out in turn; of training cases each source, model family or chip."""
     cases = validation.read_cases(files)
-    if all(case.kind == "train" for case in cases.cases):
-        return _refit_training(cases, by, watch)
-    if by == "source":
-        raise InputError(what="refit", given=by, allowed="model, chip, stack, version, laboratory or half")
     with watch.counting(f"refitting without each {by}", "fitted without") as done:
-        return refit.refit(cases, by, calibration=calibration, done=done)
-
-
-def _refit_training(cases: validation_cases.CaseSet, by: LeftOut, watch: Watch) -> train_fit.TrainRefit:
-    """Leave each source, model family or chip of training cases out in turn."""
-    if by in ("stack", "version", "half", "laboratory"):
-        raise InputError(what="refit", given=by, allowed="source, model or chip for training cases", nearest="source")
-    with watch.counting(f"refitting without each {by}", "fitted without") as done:
+        if any(case.kind != "train" for case in cases.cases):
+            if by == "source":
+                raise InputError(what="refit", given=by, allowed="model, chip, stack, version, laboratory or half")
+            return validation_refit.refit(cases, by, calibration=calibration, done=done)
+        if by in ("stack", "version", "half", "laboratory"):
+            raise InputError(
+                what="refit", given=by, allowed="source, model or chip for training cases", nearest="source"
+            )
         return train_fit.refit_training(cases, by, done=done)
-
-
-def _ablation(files: tuple[str, ...], calibration: str, watch: Watch) -> Ablation:
-    with watch.counting("refitting without each effect", "fitted without") as done:
-        return Ablation(
-            effects=tuple(ablation.ablation(validation.read_cases(files), calibration=calibration, done=done))
-        )
 
 
 def _write_stacks(files: tuple[str, ...], folder: str, watch: Watch) -> StacksWritten:
@@ -507,6 +495,5 @@ def _write_stacks(files: tuple[str, ...], folder: str, watch: Watch) -> StacksWr
     if not target.is_dir():
         raise InputError(what="write_stacks", given=folder, allowed="a folder that exists")
     with watch.moving("fitting the training parameters"):
-        stacks = train_fit.fitted_stacks(validation.read_cases(files))
-    written, failed = train_fit.write_stacks(stacks, target)
-    return StacksWritten(files=tuple(str(path) for path in written), not_written=tuple(failed))
+        written, failed = train_fit.write_stacks(train_fit.fitted_stacks(validation.read_cases(files)), target)
+    return StacksWritten(files=tuple(map(str, written)), not_written=tuple(failed))

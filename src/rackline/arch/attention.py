@@ -5,6 +5,7 @@ Each kind is a file in `rackline.arch.kinds`. docs/how-to/attention-kind.md show
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
@@ -176,6 +177,11 @@ def always(value: Any) -> Any:
     return property(lambda kind: value)
 
 
+def same_as(name: str) -> Any:
+    """A property of a kind that is another of its properties or fields under the name that the pass table uses."""
+    return property(attrgetter(name))
+
+
 class Kind:
     """Usual answers of an attention kind: a cache entry per token, heads cut by tp, nothing else beside the core."""
 
@@ -209,6 +215,18 @@ class Kind:
 
     expands_prefix = always(False)
 
+    window: Any = None  # the whole context is read
+
+    def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
+        """All of the context, or the window."""
+        return context_len if self.window is None else np.minimum(context_len, self.window)
+
+    def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
+        """See `windowed_pairs`."""
+        return windowed_pairs(chunk_tokens, prefix_tokens, self.window)
+
+    prefill_flop_per_pair: Any = same_as("decode_flop_per_pair")
+
     def extra_params(self) -> int:
         """0."""
         return 0
@@ -236,8 +254,6 @@ class Stateful(Kind):
 
     __slots__ = ()
 
-    window = always(None)
-
     kv_entries_per_token = always(0.0)
 
     def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
@@ -253,5 +269,3 @@ class Stateful(Kind):
         return 0.0 * np.asarray(chunk_tokens, dtype=float)
 
     decode_flop_per_pair = always(0.0)
-
-    prefill_flop_per_pair = always(0.0)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from rackline.arch.adapters import weights_of
 from rackline.arch.attention import Attention
 from rackline.arch.kinds import attention_from_parameters
 from rackline.arch.kinds.gqa import GroupedQueryAttention, NoAttention
@@ -16,7 +17,6 @@ from rackline.arch.kinds.recurrent import GatedDeltaAttention
 from rackline.arch.lookup import FoundModel, find_model
 from rackline.arch.model import AggregateModel, AnyModel, LayerGroup, Model
 from rackline.arch.products import DenseFfn, MoeFfn
-from rackline.arch.tensor_names import weights_of
 from rackline.catalog import (
     ArchitectureRecord,
     FfnRecord,

@@ -20,7 +20,7 @@ from rackline.arch.hf_families import FAMILIES, INNER, UNNAMED, WRAPPERS
 from rackline.arch.hf_towers import towers_of
 from rackline.catalog import ModelRecord
 from rackline.catalog.load import record_from_mapping
-from rackline.errors import CatalogError, ConfigError, InputError, nearest_names
+from rackline.errors import CatalogError, ConfigError, InputError, nearest_name
 from rackline.files import read_text
 
 _LIMITS = ("max_position_embeddings", "max_sequence_length", "n_positions", "max_seq_len", "seq_length", "n_ctx")
@@ -105,8 +105,7 @@ def native_precision(top: HfConfig, text: HfConfig, beside: Callable[[str], Path
         except (InputError, ValueError, RecursionError):
             raise top.fail("quantization_config", "a readable hf_quant_config.json beside it") from None
         if isinstance(found, dict):
-            where = str(file)
-            block = HfConfig(values=cast("Table", found), where=where).section("quantization")
+            block = HfConfig(values=cast("Table", found), where=str(file)).section("quantization")
             return _quantization(block, text) + _cache(block)
     for config in (text, top):
         for key in ("torch_dtype", "dtype"):
@@ -385,7 +384,6 @@ def _language_model(top: HfConfig, family: str) -> tuple[HfConfig, str]:
 
 
 def _unknown_family(top: HfConfig, said: str) -> ConfigError:
-    near = nearest_names(said, FAMILIES, 1)
     inner = top.values.get("text_config")
     keys = shaping_keys(cast("Table", inner) if isinstance(inner, dict) else top.values)
     return ConfigError(
@@ -394,7 +392,7 @@ def _unknown_family(top: HfConfig, said: str) -> ConfigError:
         allowed=f"one of {len(FAMILIES)} families (docs/model-imports.md), or --assume FAMILY to read it as one; "
         f"keys that may shape it: {', '.join(keys) or 'none'}",
         where=top.where,
-        nearest=near[0] if near else None,
+        nearest=nearest_name(said, FAMILIES),
     )
 
 
@@ -415,12 +413,11 @@ def _assumptions(assume: Sequence[str]) -> tuple[str, Table]:
         elif text in FAMILIES and not family:
             family = text
         else:
-            near = nearest_names(text, FAMILIES, 1)
             raise ConfigError(
                 what="assume",
                 given=text,
                 allowed="one family such as llama, and KEY=VALUE for keys of config.json",
-                nearest=near[0] if near else None,
+                nearest=nearest_name(text, FAMILIES),
             )
     return family, values
 

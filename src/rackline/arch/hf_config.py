@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from rackline.errors import ConfigError, nearest_names
+from rackline.errors import ConfigError, nearest_name
 
 Table = dict[str, object]
 
@@ -67,8 +67,7 @@ class HfConfig:
         """Return the error for a key, with its value as given."""
         given = self.values.get(key)
         if given is None:
-            near = nearest_names(key, [k for k in self.values if k != key], 1)
-            nearest = nearest or (near[0] if near else None)
+            nearest = nearest or (nearest_name(key, [k for k in self.values if k != key]))
             given = "null" if key in self.values else "no such key"
         elif isinstance(given, (list, dict)):
             given = f"a JSON {'array' if isinstance(given, list) else 'object'}"
@@ -122,8 +121,7 @@ class HfConfig:
         if value is None and default is not None:
             return default
         if not isinstance(value, str) or value not in table:
-            near = nearest_names(value, table, 1) if isinstance(value, str) else []
-            raise self.fail(key, "one of " + ", ".join(sorted(table)), near[0] if near else None)
+            raise self.fail(key, "one of " + ", ".join(sorted(table)), nearest_name(value, table))
         return table[value]
 
     def items(self, key: str, table: Mapping[object, str], length: int) -> list[str] | None:
@@ -138,6 +136,26 @@ class HfConfig:
         if len(entries) != length or not all(isinstance(e, (str, int)) and e in table for e in entries):
             raise self.fail(key, allowed)
         return [table[entry] for entry in entries]
+
+    def listed(self, key: str, table: Mapping[object, str], length: int) -> list[str]:
+        """The same list where it must be there."""
+        found = self.items(key, table, length)
+        if found is None:
+            raise self.fail(key, f"a list of {length} entries")
+        return found
+
+    def layer_numbers(self, key: str) -> list[int]:
+        """Layer numbers of a list; empty where there is none."""
+        value: object = self.values.get(key) or []
+        if not isinstance(value, list) or not all(isinstance(one, int) for one in cast("list[object]", value)):
+            raise self.fail(key, "a list of layer numbers")
+        return cast("list[int]", value)
+
+    def must_be_off(self, *keys: str) -> None:
+        """Refuse flags that change the shape in a way that the family's reader does not know."""
+        for key in keys:
+            if self.flag(key, default=False):
+                raise self.fail(key, "false")
 
     def number(self, key: str) -> float:
         """A positive number, whole or not."""

@@ -1,10 +1,10 @@
-"""Hugging Face configurations of DeepSeek's line: V3, Kimi K2, V3.2 and GLM-5 with sparse attention."""
+"""Hugging Face configurations with latent or sparse attention: DeepSeek's line, Kimi K2, GLM-5, MiniMax-M2 and M3."""
 
 from __future__ import annotations
 
 from typing import cast
 
-from rackline.arch.hf_config import MOST_LAYERS, HfConfig, Layer, Table, experts, ffn, layer_count, layered, stack
+from rackline.arch.hf_config import MOST_LAYERS, HfConfig, Layer, Table, experts, ffn, gqa, layer_count, layered, stack
 
 
 def latent_attention(c: HfConfig) -> Table:
@@ -67,27 +67,25 @@ def first_dense(c: HfConfig) -> int:
 
 def deepseek_v3(c: HfConfig) -> Table:
     """Latent attention, leading dense layers, then mixtures with shared experts."""
+    mtp = c.count("num_nextn_predict_layers", default=0, minimum=0)
+    return {**_latent_mixture(c, corrected=True), "mtp_layers": mtp}
+
+
+def _latent_mixture(c: HfConfig, *, corrected: bool) -> Table:
     return {
         **stack(c),
         "attention": latent_attention(c),
         "ffn": ffn(c, c.count("intermediate_size")),
-        "moe": {**routed_experts(c), "first_dense_layers": first_dense(c)},
-        "mtp_layers": c.count("num_nextn_predict_layers", default=0, minimum=0),
+        "moe": {**routed_experts(c, corrected=corrected), "first_dense_layers": first_dense(c)},
     }
 
 
 def deepseek_v2(c: HfConfig) -> Table:
     """Latent attention with experts that an auxiliary loss balances; without experts a dense stack."""
     c.leave("seq_aux", "aux_loss_alpha")
-    if c.optional("n_routed_experts", minimum=0):
-        c = c.with_defaults({"first_k_dense_replace": 0})
-        return {
-            **stack(c),
-            "attention": latent_attention(c),
-            "ffn": ffn(c, c.count("intermediate_size")),
-            "moe": {**routed_experts(c, corrected=False), "first_dense_layers": first_dense(c)},
-        }
-    return latent_dense(c)
+    if not c.optional("n_routed_experts", minimum=0):
+        return latent_dense(c)
+    return _latent_mixture(c.with_defaults({"first_k_dense_replace": 0}), corrected=False)
 
 
 def latent_dense(c: HfConfig) -> Table:
@@ -220,8 +218,7 @@ def deepseek_v4(c: HfConfig) -> Table:
         or not all(isinstance(r, int) and not isinstance(r, bool) and 0 <= r <= 65536 for r in ratios)  # pyright: ignore[reportUnknownVariableType]
     ):
         raise c.fail("compress_ratios", f"a list of at least {layers} whole numbers from 0")
-    if c.flag("attention_bias", default=False):
-        raise c.fail("attention_bias", "false")
+    c.must_be_off("attention_bias")
     if c.count("num_key_value_heads", default=1) != 1:
         raise c.fail("num_key_value_heads", "1")
     base: Table = {
@@ -239,7 +236,7 @@ def deepseek_v4(c: HfConfig) -> Table:
         "index_head_dim": c.count("index_head_dim"),
     }
 
-    sources, choosers = _layers_of(c, "kv_source_layer_ids"), _layers_of(c, "index_source_layer_ids")
+    sources, choosers = c.layer_numbers("kv_source_layer_ids"), c.layer_numbers("index_source_layer_ids")
     shown = {"top_k": picked["top_k"]}
 
     def attention(index: int) -> Table:
@@ -275,13 +272,76 @@ _V41_DROPPED = {
 """What the reader leaves out of DeepSeek-V4.1, by the beginnings of keys."""
 
 
-def _layers_of(c: HfConfig, key: str) -> frozenset[int]:
-    """Layer numbers of a list; empty where there is none."""
-    value: object = c.values.get(key) or []
-    if not isinstance(value, list) or not all(isinstance(one, int) for one in cast("list[object]", value)):
-        raise c.fail(key, "a list of layer numbers")
-    return frozenset(cast("list[int]", value))
-
-
 OVERLAPPED_RATIO = 4
 """Compression whose groups overlap and whose entries an indexer picks (inference/model.py)."""
+
+
+_FLAGS: dict[object, str] = {0: "0", 1: "1"}
+
+
+def minimax_m2(c: HfConfig) -> Table:
+    """MiniMax-M2: norms over all heads together, every layer a mixture."""
+    layers = layer_count(c)
+    style = c.choice("qk_norm_type", {"per_layer": "all", "per_head": "head"}, default="all")
+    on = c.flag("use_qk_norm", default=True)
+    norm: Table = {"norm_over_heads": True} if on and style == "all" else {}
+    attention = {**gqa(c, bias=False, output_bias=False, qk_norm=on and style == "head"), **norm}
+    if c.count("shared_intermediate_size", default=0, minimum=0):
+        raise c.fail("shared_intermediate_size", "0")
+    moe = {
+        **experts(c, "num_local_experts", c.count("intermediate_size")),
+        "router_bias": c.flag("use_routing_bias", default=False),
+    }
+    if any(kind != "1" for kind in c.items("attn_type_list", _FLAGS, layers) or ()):
+        raise c.fail("attn_type_list", "1 (softmax attention) in every layer")
+    ffn(c, 1)  # the activation is one that we know
+    modules = c.count("num_mtp_modules", default=0, minimum=0) if c.flag("use_mtp", default=False) else 0
+    mtp = modules * c.count("mtp_transformer_layers", default=1)
+    return layered(c, [{"attention": attention, "moe": moe}] * layers, mtp_layers=mtp)
+
+
+def minimax_m3(c: HfConfig) -> Table:
+    """MiniMax-M3: leading dense layers with full attention, then block-sparse attention and mixtures."""
+    layers = layer_count(c)
+    sparse = c.section("sparse_attention_config")
+    mixtures = c.listed("moe_layer_freq", _FLAGS, layers)
+    on = sparse.flag("use_sparse_attention", default=False)
+    chosen = sparse.listed("sparse_attention_freq", _FLAGS, layers) if on else ["0"] * layers
+    without_values = sparse.items("sparse_disable_index_value", _FLAGS, layers) or ["0"] * layers
+    if any(c_ == "1" and v == "0" for c_, v in zip(chosen, without_values, strict=True)):
+        raise sparse.fail("sparse_disable_index_value", "1 in every sparse layer (index values are not supported)")
+    c.must_be_off("attention_output_gate")
+    c.choice("qk_norm_type", {"per_head": ""}, default="")
+    full = gqa(c, bias=False, output_bias=False, qk_norm=c.flag("use_qk_norm", default=False))
+    picked: Table = {
+        **full,
+        "kind": "gqa_block_sparse",
+        "block_size": sparse.count("sparse_block_size"),
+        "top_blocks": sparse.count("sparse_topk_blocks"),
+        "index_heads": sparse.count("sparse_num_index_heads"),
+        "index_head_dim": sparse.count("sparse_index_dim"),
+    }
+    activation = c.choice("hidden_act", {"swigluoai": "swiglu", "silu": "swiglu"})
+    width = c.optional("moe_intermediate_size") or c.count("intermediate_size")
+    c.leave("intermediate_size")
+    shared = c.count("n_shared_experts", default=0, minimum=0) * c.count("shared_intermediate_size")
+    moe: Table = {
+        **experts(c, "num_local_experts", width),
+        "num_shared_experts": 1 if shared else 0,
+        "d_shared": shared,
+        "router_bias": c.flag("use_routing_bias", default=False),
+    }
+    dense: Table = {"kind": activation, "d_ff": c.count("dense_intermediate_size")}
+    c.optional("first_k_dense_replace", minimum=0)
+    modules = c.count("num_mtp_modules", default=0, minimum=0)
+    return layered(
+        c,
+        [
+            {
+                "attention": picked if chosen[index] == "1" else full,
+                **({"moe": moe} if mixtures[index] == "1" else {"ffn": dense}),
+            }
+            for index in range(layers)
+        ],
+        mtp_layers=c.count("num_nextn_predict_layers", default=modules, minimum=0),
+    )

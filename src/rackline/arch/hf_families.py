@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 from rackline.arch.hf_config import (
     GELU,
@@ -21,6 +22,8 @@ from rackline.arch.hf_config import (
     experts,
     ffn,
     gqa,
+    layer_count,
+    layered,
     stack,
     window_above,
     window_everywhere,
@@ -34,6 +37,8 @@ from rackline.arch.hf_deepseek import (
     deepseek_v4,
     latent_dense,
     longcat,
+    minimax_m2,
+    minimax_m3,
 )
 from rackline.arch.hf_hybrid import (
     bamba,
@@ -51,14 +56,6 @@ from rackline.arch.hf_hybrid import (
 )
 from rackline.arch.hf_rows import ROWS, SAME
 from rackline.arch.hf_tables import NUM_EXPERTS, named, reader, uniform
-from rackline.arch.hf_windowed import (
-    gemma4_text,
-    mimo_v2,
-    minimax_m2,
-    minimax_m3,
-    nemotron_nas,
-    step_flash,
-)
 
 # ------------------------------------------------------------------------------------------------- families
 
@@ -171,6 +168,199 @@ def _llama4_text(c: HfConfig) -> Table:
     }
 
 
+_FLAGS: dict[object, str] = {0: "0", 1: "1"}
+_WINDOW_FLAGS: dict[object, str] = {"full_attention": "0", "sliding_attention": "1"}
+_BLOCK_FLAGS: dict[object, str] = {"dense": "0", "sparse": "1"}
+
+
+def mimo_v2(c: HfConfig) -> Table:
+    """MiMo-V2: window layers (1 in hybrid_layer_pattern) with more KV heads and sinks; leading dense layer."""
+    layers = layer_count(c)
+    windows = c.items("hybrid_layer_pattern", _FLAGS, layers) or c.items("layer_types", _WINDOW_FLAGS, layers)
+    mixtures = c.items("moe_layer_freq", _FLAGS, layers) or c.items("mlp_layer_types", _BLOCK_FLAGS, layers)
+    if windows is None or mixtures is None:
+        raise c.fail("hybrid_layer_pattern" if windows is None else "moe_layer_freq", f"a list of {layers} entries")
+    c.must_be_off("attention_bias")
+    full: Table = {
+        "kind": "gqa",
+        "num_q_heads": c.count("num_attention_heads"),
+        "num_kv_heads": c.count("num_key_value_heads"),
+        "head_dim": c.count("head_dim"),
+        "v_head_dim": c.count("v_head_dim"),
+        "sinks": c.flag("add_full_attention_sink_bias", default=False),
+    }
+    window: Table = {
+        "kind": "gqa",
+        "num_q_heads": c.count("swa_num_attention_heads"),
+        "num_kv_heads": c.count("swa_num_key_value_heads"),
+        "head_dim": c.count("swa_head_dim"),
+        "v_head_dim": c.count("swa_v_head_dim"),
+        "window": c.count("sliding_window"),
+        "sinks": c.flag("add_swa_attention_sink_bias", default=False),
+    }
+    c.leave("sliding_window_size", "attention_chunk_size")  # the window under two more names
+    block = ffn(c, c.count("intermediate_size"))
+    shared = c.count("n_shared_experts", default=0, minimum=0)
+    width = c.count("moe_intermediate_size")
+    moe = {
+        **experts(c, "n_routed_experts", width),
+        "num_shared_experts": shared,
+        "d_shared": shared * width,
+        "router_bias": c.choice("topk_method", {"noaux_tc": "1"}, default="") == "1",
+    }
+    return layered(
+        c,
+        [
+            {
+                "attention": window if windows[index] == "1" else full,
+                **({"moe": moe} if mixtures[index] == "1" else {"ffn": block}),
+            }
+            for index in range(layers)
+        ],
+    )
+
+
+def step_flash(c: HfConfig) -> Table:
+    """Step-3.5 and 3.7 Flash: windows between full layers, a gate per head, normed queries and keys, one shared expert.
+
+    The configuration says nothing of gates, norms and the heads of window layers: they follow the released model code
+    (modeling_step3p5.py: g_proj, q_norm, k_norm); window layers may have other heads under attention_other_setting.
+    """
+    layers, dense = layer_count(c), c.count("first_k_dense_replace", minimum=0)
+    kinds = c.listed("layer_types", LAYER_TYPES, layers)
+    full = {**gqa(c, bias=False, output_bias=False, qk_norm=True), "head_gate": True}
+    window = {**full, "window": c.count("sliding_window")}
+    other = c.values.get("attention_other_setting")
+    if other is not None:
+        setting = c.section("attention_other_setting")
+        window["num_q_heads"] = setting.count("num_attention_heads")
+        window["num_kv_heads"] = setting.count("num_attention_groups")
+        window["head_dim"] = setting.count("head_dim")
+    shared = c.count("n_shared_experts", default=1, minimum=0) * c.count("share_expert_dim", default=0, minimum=0)
+    moe: Table = {
+        **experts(c, "num_experts", c.count("moe_intermediate_size")),
+        "num_shared_experts": 1 if shared else 0,
+        "d_shared": shared,
+        "router_bias": c.flag("use_moe_router_bias", default=False),
+    }
+    block = ffn(c, c.count("intermediate_size"))
+    return layered(
+        c,
+        [
+            {
+                "attention": window if kinds[index] == "window" else full,
+                **({"ffn": block} if index < dense else {"moe": moe}),
+            }
+            for index in range(layers)
+        ],
+        mtp_layers=c.count("num_nextn_predict_layers", default=0, minimum=0),
+    )
+
+
+def _full_width(c: HfConfig, kinds: list[str]) -> int:
+    """Width of the heads of full layers where transformers 5 keeps it in per_layer_config; else that of all layers."""
+    table = c.values.get("per_layer_config")
+    if isinstance(table, dict) and "full" in kinds:
+        layer = kinds.index("full")
+        found = next((key for key in cast("Table", table) if key.isdigit() and int(key) == layer), None)
+        if found is not None:
+            return c.section("per_layer_config").section(found).count("head_dim", default=c.count("head_dim"))
+    return c.count("head_dim")
+
+
+def gemma4_text(c: HfConfig) -> Table:
+    """Gemma 4: windows, and full layers of another head width where one projection serves as key and value.
+
+    A dense block runs beside the experts and is counted as a shared expert. The last num_kv_shared_layers layers read
+    the cache of an earlier layer of their kind. Per-layer embeddings are not supported.
+    """
+    layers = layer_count(c)
+    if c.count("hidden_size_per_layer_input", default=0, minimum=0):
+        raise c.fail("hidden_size_per_layer_input", "0 (per-layer embeddings are not supported)")
+    c.must_be_off("use_double_wide_mlp")
+    c.leave("vocab_size_per_layer_input")
+    bias = c.flag("attention_bias", default=False)
+    kinds = c.listed("layer_types", LAYER_TYPES, layers)
+    same = c.flag("attention_k_eq_v", default=False)
+    sliding = {**gqa(c, bias=bias, output_bias=bias, qk_norm=True), "window": c.count("sliding_window")}
+    full = {
+        **gqa(c, bias=bias, output_bias=bias, qk_norm=True),
+        "head_dim": c.count("global_head_dim", default=_full_width(c, kinds)),
+        "keys_are_values": same,
+    }
+    if same:
+        full["num_kv_heads"] = c.count("num_global_key_value_heads", default=c.count("num_key_value_heads"))
+    width = c.count("intermediate_size")
+    activation = c.choice("hidden_activation", GELU, default="geglu")
+    if c.flag("enable_moe_block", default=False):
+        expert = c.optional("moe_intermediate_size") or c.count("expert_intermediate_size")
+        moe = experts(c, "num_experts", expert, "top_k_experts")
+        moe |= {"activation": activation, "num_shared_experts": 1, "d_shared": width}
+        # three more norms around the two branches, a scale a channel and one per expert at the router
+        moe["extra_params"] = 4 * c.count("hidden_size") + c.count("num_experts")
+        block: dict[str, Table] = {"moe": moe}
+    else:
+        for key in ("num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size"):
+            if c.values.get(key) is not None:
+                raise c.fail(key, "null where enable_moe_block is false")
+        block = {"ffn": {"kind": activation, "d_ff": width}}
+    first_shared = layers - c.count("num_kv_shared_layers", default=0, minimum=0)
+    return layered(
+        c,
+        [
+            {
+                "attention": {
+                    **(sliding if kinds[index] == "window" else full),
+                    **({"shares_kv": True} if index >= first_shared else {}),
+                },
+                **block,
+            }
+            for index in range(layers)
+        ],
+        tied=True,
+        norm_sites=2,
+    )
+
+
+def nemotron_nas(c: HfConfig) -> Table:
+    """Llama-Nemotron found by search: block_configs gives each layer its heads and width, or none."""
+    layers = layer_count(c)
+    blocks = c.values.get("block_configs")
+    if not isinstance(blocks, list) or len(blocks) != layers:  # pyright: ignore[reportUnknownArgumentType]
+        raise c.fail("block_configs", f"a list of {layers} objects, one per layer")
+    bias, heads = c.flag("attention_bias", default=False), c.count("num_attention_heads")
+    d_model = c.count("hidden_size")
+    c.leave("num_key_value_heads", "intermediate_size")  # null: they differ by layer
+    if d_model % heads:
+        raise c.fail("num_attention_heads", f"a divisor of hidden_size {d_model}")
+    found: list[dict[str, Table | None]] = []
+    for index in range(layers):
+        block = c.element("block_configs", index)
+        attention, width = block.section("attention"), block.section("ffn")
+        for part in (attention, width):
+            part.must_be_off("replace_with_linear")
+        layer: dict[str, Table | None] = {}
+        if not attention.flag("no_op", default=False):
+            group = attention.count("n_heads_in_group")
+            if heads % group:
+                raise attention.fail("n_heads_in_group", f"a divisor of num_attention_heads {heads}")
+            layer["attention"] = {
+                "kind": "gqa",
+                "num_q_heads": heads,
+                "num_kv_heads": heads // group,
+                "head_dim": d_model // heads,
+                "bias": bias,
+                "output_bias": bias,
+            }
+        if not width.flag("no_op", default=False):
+            # as DeciLM rounds: 2/3 of the multiple, up to the next multiple of 256
+            scaled = int(2 * width.number("ffn_mult") * d_model / 3)
+            layer["ffn"] = ffn(c, -(-scaled // 256) * 256)
+        if layer:
+            found.append(layer)
+    return layered(c, found)
+
+
 FAMILIES: dict[str, Callable[[HfConfig], Table]] = {
     **{name: reader(row) for name, row in ROWS.items()},
     **{name: reader(ROWS[same]) for name, same in SAME.items()},
@@ -229,6 +419,12 @@ FAMILIES: dict[str, Callable[[HfConfig], Table]] = {
     "step3p7": step_flash,
 }
 
+_ANY_INNER = """
+    aria aya_vision cohere2_vision deepseek_vl exaone4_5 fast_vlm got_ocr2 hyperclovax_vision_v2 idefics2 idefics3
+    internvl internvl_chat janus lighton_ocr llava llava_next llava_next_video llava_onevision minicpmv4_6
+    minicpmv4_7 mistral3 nemotron_h_omni ovis2 paligemma perception_lm pixtral qianfan_ocr qwen2_audio
+    qwen2_5_omni_thinker qwen3_omni_moe_thinker shieldgemma2 smolvlm video_llama_3 video_llava vipllava voxtral
+""".split()  # noqa: SIM905
 WRAPPERS: dict[str, tuple[str, ...]] = {
     "kimi_k25": ("kimi_k2", "deepseek_v3"),
     "kimi_k3": ("kimi_linear",),
@@ -250,47 +446,7 @@ WRAPPERS: dict[str, tuple[str, ...]] = {
     "glm46v": ("glm4v_text",),
     "glm4v_moe": ("glm4v_moe_text",),
     "minimax_m3_vl": ("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text"),
-    **dict.fromkeys(
-        [
-            "aria",
-            "aya_vision",
-            "cohere2_vision",
-            "deepseek_vl",
-            "exaone4_5",
-            "fast_vlm",
-            "got_ocr2",
-            "hyperclovax_vision_v2",
-            "idefics2",
-            "idefics3",
-            "internvl",
-            "internvl_chat",
-            "janus",
-            "lighton_ocr",
-            "llava",
-            "llava_next",
-            "llava_next_video",
-            "llava_onevision",
-            "minicpmv4_6",
-            "minicpmv4_7",
-            "mistral3",
-            "nemotron_h_omni",
-            "ovis2",
-            "paligemma",
-            "perception_lm",
-            "pixtral",
-            "qianfan_ocr",
-            "qwen2_audio",
-            "qwen2_5_omni_thinker",
-            "qwen3_omni_moe_thinker",
-            "shieldgemma2",
-            "smolvlm",
-            "video_llama_3",
-            "video_llava",
-            "vipllava",
-            "voxtral",
-        ],
-        (),
-    ),
+    **dict.fromkeys(_ANY_INNER, ()),
 }
 """Families that keep their language model in text_config, and what it may be; () for any."""
 

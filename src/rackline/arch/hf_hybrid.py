@@ -39,8 +39,7 @@ def nemotron_h(c: HfConfig) -> Table:
     """Nemotron-H and Nemotron 3: each layer is one block, Mamba-2, attention, feed-forward or (latent) mixture."""
     if c.flag("use_bias", default=False) or c.flag("mlp_bias", default=False):
         raise c.fail("use_bias", "false, and mlp_bias false")
-    if c.flag("mamba_proj_bias", default=False):
-        raise c.fail("mamba_proj_bias", "false")
+    c.must_be_off("mamba_proj_bias")
     blocks = _blocks(c)
     kinds = set(blocks)
     parts: dict[str, Layer] = {}
@@ -162,13 +161,7 @@ def _gated_delta_stack(c: HfConfig) -> Table:
     return {
         **stack(c),
         "attention": {**attention, "pattern": pattern, "output_gate": c.flag("attn_output_gate", default=True)},
-        "linear": {
-            "num_key_heads": c.count("linear_num_key_heads"),
-            "num_value_heads": c.count("linear_num_value_heads"),
-            "key_head_dim": c.count("linear_key_head_dim"),
-            "value_head_dim": c.count("linear_value_head_dim"),
-            "conv_kernel": c.count("linear_conv_kernel_dim"),
-        },
+        "linear": delta_rule(c),
         **({"mtp_layers": mtp} if mtp else {}),
     }
 
@@ -229,9 +222,7 @@ def state_space(c: HfConfig) -> Table:
     Raises:
         ConfigError: projections with biases, which are not supported.
     """
-    for key in ("mamba_proj_bias", "use_bias"):
-        if c.flag(key, default=False):
-            raise c.fail(key, "false")
+    c.must_be_off("mamba_proj_bias", "use_bias")
     return {
         "kind": "mamba2",
         "num_heads": c.count(named(c, _STATE_HEADS)),
@@ -258,29 +249,29 @@ def _kinds(c: HfConfig, layers: int) -> list[str]:
     if listed is not None:
         c.leave("attn_layer_indices")
         return listed
-    given: object = c.values.get("attn_layer_indices") or []
-    full = cast("list[object]", given) if isinstance(given, list) else [None]
-    if not all(isinstance(one, int) for one in full):
-        raise c.fail("attn_layer_indices", "a list of layer numbers")
+    full = c.layer_numbers("attn_layer_indices")
     return ["full" if index in full else "linear" for index in range(layers)]
 
 
 def bamba(c: HfConfig) -> Table:
     """Bamba: Mamba-2 with a few attention layers, a dense block in each."""
-    layers = layer_count(c)
-    kinds = _kinds(c, layers)
+    kinds = _kinds(c, layer_count(c))
     c.leave(*_SCALED, "attn_rotary_emb", "z_loss_coefficient")
     state = state_space(c)
-    bias = c.flag("attention_bias", default=False)
-    full = gqa(c, bias=bias, output_bias=bias)
-    block = ffn(c, c.count("intermediate_size"), bias=c.flag("mlp_bias", default=False))
+    full, block = _softmax_and_block(c)
     return layered(c, [{"attention": full if kind == "full" else state, "ffn": block} for kind in kinds])
+
+
+def _softmax_and_block(c: HfConfig) -> tuple[Table, Table]:
+    """Attention and dense block of Llama, with biases where the keys say so."""
+    bias = c.flag("attention_bias", default=False)
+    block = ffn(c, c.count("intermediate_size"), bias=c.flag("mlp_bias", default=False))
+    return gqa(c, bias=bias, output_bias=bias), block
 
 
 def granite_hybrid(c: HfConfig) -> Table:
     """Granite 4: Mamba-2 and attention, experts beside a shared block, or that block alone."""
-    layers = layer_count(c)
-    kinds = _kinds(c, layers)
+    kinds = _kinds(c, layer_count(c))
     c.leave(*_SCALED, "shared_intermediate_size")
     bias = c.flag("attention_bias", default=False)
     state = state_space(c) if "linear" in kinds else {}
@@ -305,9 +296,7 @@ def falcon_h1(c: HfConfig) -> Table:
     inner = c.optional("mamba_d_ssm")
     if inner is not None and inner != state["num_heads"] * state["head_dim"]:  # type: ignore[operator]
         raise c.fail("mamba_d_ssm", "mamba_n_heads times mamba_d_head")
-    bias = c.flag("attention_bias", default=False)
-    full = gqa(c, bias=bias, output_bias=bias)
-    block = ffn(c, c.count("intermediate_size"), bias=c.flag("mlp_bias", default=False))
+    full, block = _softmax_and_block(c)
     return layered(c, [{"attention": state}, {"attention": full, "ffn": block}] * layers)
 
 
@@ -323,10 +312,14 @@ def delta_rule(c: HfConfig) -> Table:
     }
 
 
-_GATED_ROW = Family(
-    bias=("attention_bias", False), output_bias=("attention_bias", False), qk_norm="head", output_gate=True
-)
 _SHARED = Mixture(shared="width", shared_gate=True, every="decoder_sparse_step")
+_QWEN3_NEXT = Family(
+    bias=("attention_bias", False),
+    output_bias=("attention_bias", False),
+    qk_norm="head",
+    output_gate=True,
+    moe=_SHARED,
+)
 
 
 def qwen3_next(c: HfConfig) -> Table:
@@ -336,11 +329,8 @@ def qwen3_next(c: HfConfig) -> Table:
     kinds = c.items("layer_types", KINDS, layers) or [
         "linear" if (index + 1) % interval else "full" for index in range(layers)
     ]
-    row = Family(
-        bias=_GATED_ROW.bias, output_bias=_GATED_ROW.output_bias, qk_norm="head", output_gate=True, moe=_SHARED
-    )
-    full, linear = grouped(c, row, c.count("hidden_size")), delta_rule(c)
-    mixtures = mixture_layers(c, row, layers)
+    full, linear = grouped(c, _QWEN3_NEXT, c.count("hidden_size")), delta_rule(c)
+    mixtures = mixture_layers(c, _QWEN3_NEXT, layers)
     moe = mixture(c, _SHARED) if any(mixtures) else None
     block = ffn(c, c.count("intermediate_size", default=c.count("hidden_size")))
     return layered(
@@ -359,10 +349,7 @@ def qwen3_next(c: HfConfig) -> Table:
 
 def olmo_hybrid(c: HfConfig) -> Table:
     """OLMo Hybrid: gated delta layers, and attention with norms over all heads."""
-    layers = layer_count(c)
-    kinds = c.items("layer_types", KINDS, layers)
-    if kinds is None:
-        raise c.fail("layer_types", f"a list of {layers} entries")
+    kinds = c.listed("layer_types", KINDS, layer_count(c))
     c.leave("linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor", "linear_allow_neg_eigval")
     full = grouped(c, Family(bias=("attention_bias", False), output_bias=("attention_bias", False), qk_norm="all"),
                    c.count("hidden_size"))  # fmt: skip

@@ -245,9 +245,7 @@ def mixture_layers(c: HfConfig, row: Family, layers: int) -> list[bool]:
         return [False] * layers
     listed = c.items("mlp_layer_types", _BLOCKS, layers)
     first = c.count(named(c, LEADING), default=0, minimum=0)
-    dense: object = c.values.get("mlp_only_layers") or []
-    if not isinstance(dense, list) or not all(isinstance(one, int) for one in dense):  # pyright: ignore[reportUnknownVariableType]
-        raise c.fail("mlp_only_layers", "a list of layer numbers")
+    dense = c.layer_numbers("mlp_only_layers")
     c.leave("moe_layer_end_index", "moe_layer_interval")
     if listed is not None:
         return [kind == "moe" for kind in listed]

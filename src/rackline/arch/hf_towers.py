@@ -202,8 +202,7 @@ def _vision(top: HfConfig, family: str, row: Vision) -> Tower:
         inside = BidirectionalAttention(**attention, window=max(1, window // patch) ** 2)
         groups.append(LayerGroup(count=layers - full, attention=inside, ffn=block))
     image = _side(c, "image_size") if c.values.get("image_size") is not None else 0
-    text_width = _text_width(top, c)
-    projector, extra = _projector(row, c, top, d_model, merge, text_width)
+    projector, extra = _projector(row, c, top, d_model, merge, _text_width(top, c))
     positions = _positions(c, row, image, patch)
     patch_dim = c.count(named(c, ("in_channels", "num_channels", "in_chans")), default=3) * patch * patch * row.frames
     stem = patch_dim * d_model + (d_model if row.stem_bias else 0) + row.class_tokens * d_model
@@ -242,9 +241,8 @@ def _vision(top: HfConfig, family: str, row: Vision) -> Tower:
 def _side(c: HfConfig, key: str) -> int:
     """One side of a size that may be a pair."""
     value = c.values.get(key)
-    if isinstance(value, list) and value:
-        return HfConfig(values={key: cast("list[object]", value)[0]}, where=c.where, prefix=c.prefix).count(key)
-    return c.count(key)
+    first = {key: cast("list[object]", value)[0]} if isinstance(value, list) and value else c.values
+    return replace(c, values=first).count(key)
 
 
 def _merge(top: HfConfig, c: HfConfig, row: Vision) -> int:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rackline.arch.adapters import mtp_layers_of, stored_label, weights_of
 from rackline.arch.hf import json_object, read_config, read_config_file
 from rackline.arch.model import Origin
-from rackline.arch.tensor_names import mtp_layers_of, stored_label, weights_of
 from rackline.catalog import ModelRecord, model_record
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import CatalogError, HubError, UnknownNameError
@@ -71,8 +71,7 @@ def find_model(
         HubError: a repository that cannot be read; one line says why and what to do.
         CatalogError, ConfigError: a description that breaks its schema.
     """
-    found = _find(name, assume, offline=offline, headers=headers)
-    return with_overrides(found, overrides)
+    return with_overrides(_find(name, assume, offline=offline, headers=headers), overrides)
 
 
 def find_towers(name: str, *, offline: bool = False) -> tuple[towers.Tower, ...]:

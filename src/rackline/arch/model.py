@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import TYPE_CHECKING, Literal
 
 from rackline.arch.attention import STATE_BYTES, Attention, Core
 from rackline.arch.products import DenseFfn, FloatLike, MoeFfn
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 
 OriginKind = Literal["catalogue", "file", "hub", "cache", "object"]
+_PLACES: dict[OriginKind, str] = {
+    "catalogue": "catalogue",
+    "file": "file",
+    "hub": "Hugging Face Hub",
+    "cache": "cache of the Hugging Face Hub",
+    "object": "",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,21 +46,9 @@ class Origin:
     @property
     def line(self) -> str:
         """One line for readers; empty where the name says it all."""
-        match self.kind:
-            case "object":
-                return ""
-            case "catalogue":
-                if self.name == self.used:
-                    return ""
-                where = "catalogue"
-            case "file":
-                where = "file"
-            case "hub":
-                where = "Hugging Face Hub"
-            case "cache":
-                where = "cache of the Hugging Face Hub"
-            case _:
-                assert_never(self.kind)
+        where = _PLACES[self.kind]
+        if not where or (self.kind == "catalogue" and self.name == self.used):
+            return ""
         at = f" at {self.revision[:12]}" if self.revision else ""
         types = f", weights in {self.native_precision}" if self.native_precision else ""
         return f"{self.name}: {self.used}{at} ({where}{types})"
@@ -211,14 +206,14 @@ class Model:
                 group.count * group.ffn.num_experts * expert,
                 group.count * group.ffn.experts_per_token * expert,
             )
-            latent = group.count * group.ffn.latent_params(self.d_model)
-            if latent:
-                add("latent", latent, latent)
-            router = group.count * group.ffn.router_params(self.d_model)
-            add("router", router, router)
-            shared = group.count * group.ffn.shared_params(self.d_model)
-            if shared:
-                add("shared_experts", shared, shared)
+            others = {
+                "latent": group.ffn.latent_params(self.d_model),
+                "router": group.ffn.router_params(self.d_model),
+                "shared_experts": group.ffn.shared_params(self.d_model),
+            }
+            for kind, each in others.items():
+                if each or kind == "router":
+                    add(kind, group.count * each, group.count * each)
         add("norm", self.norm_params_per_norm + self.other_params, self.norm_params_per_norm + self.other_params)
         head = self.vocab_size * self.d_model
         add("head", 0 if self.tied_embeddings else head, head)

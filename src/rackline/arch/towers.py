@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, assert_never
+from typing import Any, ClassVar, Literal
 
 from rackline.arch.model import AnyModel, Model
 from rackline.arch.products import DenseFfn
@@ -89,17 +89,10 @@ class Tower:
             >>> tower_of(qwen, "vision").image(224, 224).tokens
             66
         """
-        match self.resize:
-            case "native":
-                return self._whole(width, height)
-            case "tiles":
-                return self._tiled(*_nearest_tiles(width, height, self.image_size, self.max_tiles))
-            case "fit_tiles":
-                return self._tiled(*_canvas(width, height, self.image_size, self.max_tiles))
-            case "fixed":
-                return self._tiled(1, 1)
-            case _:
-                assert_never(self.resize)
+        if self.resize == "native":
+            return self._whole(width, height)
+        divided = {"tiles": _nearest_tiles, "fit_tiles": _canvas, "fixed": _one_tile}[self.resize]
+        return self._tiled(*divided(width, height, self.image_size, self.max_tiles))
 
     def _tiled(self, columns: int, rows: int) -> View:
         """An image cut into tiles, with the whole of it as one more where there are several."""
@@ -279,6 +272,11 @@ def with_media(model: AnyModel, media: Media | None) -> AnyModel:
 def _splits(most: int) -> list[tuple[int, int]]:
     """Columns and rows of all canvases of up to `most` tiles."""
     return [(i, j) for i in range(1, most + 1) for j in range(1, most + 1) if i * j <= most]
+
+
+def _one_tile(width: int, height: int, side: int, most: int) -> tuple[int, int]:
+    """One canvas for images of all sizes."""
+    return 1, 1
 
 
 def _canvas(width: int, height: int, side: int, most: int) -> tuple[int, int]:

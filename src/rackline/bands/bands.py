@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
 from rackline.arch import AnyModel, Model
 from rackline.catalog.index import stack_name
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.files import rounded, toml_text
-from rackline.parallel import Deployment
+from rackline.late import late
+from rackline.parallel import Deployment, Layout
+from rackline.parallel.layout import KINDS, LayoutKind
+from rackline.search.candidate import Candidate
+from rackline.search.choice import Choice
+from rackline.system import Constraints, Headroom, LimitRisk, Risk, System
+from rackline.units import format_seconds
+
+with late:
+    from rackline.report import wording
 
 COVERAGE = 0.9
 """Share of measured values that a band holds."""
@@ -53,8 +62,7 @@ class Evidence:
         """This and all wider groups around it, the narrowest first."""
         by_chip = replace(self, layout=ANY)
         by_kind = replace(by_chip, chip=ANY)
-        by_stack = replace(by_kind, kind=ANY)
-        return self, by_chip, by_kind, by_stack, Evidence()
+        return self, by_chip, by_kind, replace(by_kind, kind=ANY), Evidence()
 
     def text(self) -> str:
         """ "vllm mixture h100-sxm tp", or "all stacks"."""
@@ -99,13 +107,13 @@ class Band:
         return float(np.interp(math.log(ratio), np.log(self.quantiles), SHARES))
 
 
-def evidence_of(deployment: Deployment, *, pools: bool = False) -> Evidence:
-    """What the prediction of a deployment is about."""
+def evidence_of(system: System | Deployment, layout: str) -> Evidence:
+    """What a prediction of a system is about, under a kind of layout."""
     return Evidence(
-        stack=stack_name(deployment.calibration.name),
-        kind=kind_of_model(deployment.model),
-        chip=deployment.cluster.chip.name,
-        layout="pools" if pools else deployment.layout.kind,
+        stack=stack_name(system.calibration.name),
+        kind=kind_of_model(system.model),
+        chip=system.cluster.chip.name,
+        layout=layout,
     )
 
 
@@ -124,9 +132,8 @@ def find_band(bands: Mapping[Key, Band], metric: str, of: Evidence) -> Band:
         if (metric, wide) in bands:
             return bands[metric, wide]
     known = sorted({key[0] for key in bands})
-    near = nearest_names(metric, known, 1)
     raise InputError(
-        what="metric of an error band", given=metric, allowed=", ".join(known), nearest=near[0] if near else None
+        what="metric of an error band", given=metric, allowed=", ".join(known), nearest=nearest_name(metric, known)
     )
 
 
@@ -192,3 +199,256 @@ def shipped_bands() -> dict[Key, Band]:
     return {
         key: one for name in _SHIPPED for key, one in read_bands((folder / name).read_text(encoding="utf-8")).items()
     }
+
+
+JOULES = "joules_per_output_token"
+FOLLOWS: Mapping[str, tuple[str, int]] = {
+    "tokens_per_s_per_user": ("tpot_s", -1),
+    "output_tokens_per_s_per_chip": ("tpot_s", -1),
+    "usd_per_mtok_input": ("tpot_s", 1),
+    "usd_per_mtok_output": ("tpot_s", 1),
+    "usd_per_mtok_output_all_in": ("tpot_s", 1),
+    "decode_pass_s": ("token_s", 1),
+    "prefill_pass_s": ("prefill_s", 1),
+}
+"""Values that no case measures → the measured one that they depend on, and whether they rise (1) or fall (-1) with it.
+Rates and costs of a fixed batch depend on the time per token; a single pass on that of a static batch."""
+
+
+class Ends(TypedDict):
+    """Both ends of an interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A predicted value with its band.
+
+    Args:
+        metric: the predicted quantity.
+        predicted: the predicted value, in SI units.
+        low, high: 90 % of the measured values of the group lay between them.
+        group: description of the cases that the band comes from.
+        num_cases: number of these cases [cases].
+    """
+
+    metric: str
+    predicted: float
+    low: float
+    high: float
+    group: str
+    num_cases: int
+
+    @property
+    def ends(self) -> Ends:
+        """Both ends."""
+        return {"low": self.low, "high": self.high}
+
+
+def intervals(predicted: Mapping[str, float], of: Evidence) -> list[Interval]:
+    """Intervals of numbers that cases measure (tpot_s, ttft_s, request_s) or that follow one; others are left out.
+
+    Args:
+        predicted: metric → number.
+        of: what is predicted; with pools, the bands of pools.
+    """
+    bands = shipped_bands()
+    known = {metric for metric, _ in bands}
+    found: list[Interval] = []
+    for metric, value in predicted.items():
+        if not math.isfinite(value):
+            continue
+        followed, sign = FOLLOWS.get(metric, (metric, 1))
+        of_pools = f"pools_{followed}"
+        followed = of_pools if of.layout == "pools" and of_pools in known else followed
+        if followed in known:
+            band = find_band(bands, followed, of)
+            low, high = (value * ratio for ratio in sorted((band.low**sign, band.high**sign)))
+            group, cases = band.of.text(), band.num_cases
+            found.append(Interval(metric=metric, predicted=value, low=low, high=high, group=group, num_cases=cases))
+    return found
+
+
+# most chips over which a server spread its experts, of those that were measured on a chip
+# (tests/validation/test_engine_against_pools.py holds it to the cases)
+WIDEST_EXPERTS = {"h100-sxm": 16, "h200-sxm": 8, "b200-sxm": 8, "gb200": 32, "gb300": 32}
+
+
+def width_line(layout: Layout, chip: str) -> str:
+    """That experts are spread over more chips than in any server measured on a chip; empty where they are not.
+
+    What published decode rates of wider groups are of predicted ones: docs/accuracy.md, published figures of servers.
+    """
+    widest = WIDEST_EXPERTS.get(chip, 0)
+    if not widest or layout.ep <= widest:
+        return ""
+    return (
+        f"wider than what was measured: {layout.ep} chips share the experts, in servers measured on {chip} at most "
+        f"{widest}; published decode rates of 48 to 144 chips are 0.76 to 1.2 times those predicted"
+    )
+
+
+def of_candidate(candidate: Candidate | Choice, system: System) -> list[Interval]:
+    """Intervals of all predicted numbers of a way to serve; none for the ideal roofline."""
+    if system.calibration.name == "unit":
+        return []
+    metrics = ("tpot_s", "ttft_s", *(name for name in FOLLOWS if hasattr(candidate, name)))
+    predicted = {metric: float(getattr(candidate, metric)) for metric in metrics}
+    energy = candidate.energy if isinstance(candidate, Choice) else None
+    if energy is not None and energy.power.basis == "kernels":
+        predicted[JOULES] = energy.joules_per_output_token
+    return intervals(predicted, evidence_of(system, candidate.layout_kind))
+
+
+def of_deployment(deployment: Deployment, predicted: Mapping[str, float], *, pools: bool = False) -> list[Interval]:
+    """Intervals of numbers of a deployment; none for the ideal roofline, and none on a machine with its own numbers."""
+    if not has_servers(deployment):
+        return []
+    return intervals(predicted, evidence_of(deployment, "pools" if pools else deployment.layout.kind))
+
+
+def of_training(model: AnyModel, chip: str, stack: str, step_s: float, *, tuning: bool = False) -> list[Interval]:
+    """The interval of a training step [s].
+
+    Args:
+        tuning: whether it is one of fine-tuning, with adapters or packed samples.
+        model: that is trained.
+        chip: that trains it.
+        stack: name of the training stack.
+    """
+    metric = "tuning_step_s" if tuning else "step_s"
+    return intervals({metric: step_s}, Evidence(stack=stack_name(stack), kind=kind_of_model(model), chip=chip))
+
+
+def joules_of(deployment: Deployment, joules_per_output_token: float) -> Interval | None:
+    """The interval of the energy of an output token; None where nothing like it was measured.
+
+    Args:
+        joules_per_output_token: predicted, with machines, to which the shares of chips alone are applied [J].
+    """
+    found = of_deployment(deployment, {JOULES: joules_per_output_token})
+    return found[0] if found else None
+
+
+def joules_line(found: Iterable[Interval | None]) -> str:
+    """What measured servings deviate by from their energy per output token, in one sentence; empty without a band."""
+    one = next((one for one in found if one is not None and one.metric == JOULES), None)
+    if one is None:
+        return ""
+    return (
+        f"90 % of measured servings ({one.num_cases} cases, chips alone) lay within: "
+        f"{wording.written(one.low)} to {wording.written(one.high)} J an output token"
+    )
+
+
+NAMES: Mapping[str, str] = {
+    "tpot_s": "time per output token",
+    "ttft_s": "time to first token",
+    "request_s": "request",
+    "step_s": "step",
+    "tuning_step_s": "step of fine-tuning",
+    "output_tokens_per_s_per_chip": "output tokens/s/chip",
+    "usd_per_mtok_input": "cost per M input",
+    "usd_per_mtok_output": "cost per M output",
+    "usd_per_mtok_output_all_in": "cost per M output, all-in",
+}
+"""Metric → its name in a line of intervals."""
+
+
+def interval_line(found: Sequence[Interval], what: str = "servers") -> str:
+    """What measured servers (or runs) of this kind deviate by, in one sentence; empty without intervals."""
+    parts = [
+        f"{NAMES[one.metric]} {wording.interval_text(one.metric, one.low, one.high)}"
+        for one in found
+        if one.metric in NAMES
+    ]
+    if not parts:
+        return ""
+    first = found[0]
+    head = f"90 % of measured {what} ({first.group}, {first.num_cases} cases) lay within"
+    return f"{head}: {'; '.join(parts)}"
+
+
+def _band(name: str, system: System, kind: LayoutKind) -> Band:
+    """The band of a limited latency, of the narrowest group of servers like these."""
+    return find_band(shipped_bands(), f"pools_{name}" if kind == "pools" else name, evidence_of(system, kind))
+
+
+def has_servers(system: System | Deployment) -> bool:
+    """Whether measured servers say how far predictions for a system are off: not of the ideal roofline, nor of a
+    machine with numbers of its own.
+    """
+    return not (system.calibration.name == "unit" or system.calibration.serving)
+
+
+def headroom_of(share: float | None, system: System) -> Headroom | None:
+    """The room below limits that a share of the servers like these needs to keep them; None without a share.
+
+    Args:
+        share: of the servers, for each limit, 0.01 to 0.99 [1].
+
+    Raises:
+        InputError: no measured server is like these.
+    """
+    if share is None:
+        return None
+    if not has_servers(system):
+        raise InputError(
+            what="confidence",
+            given=f"{share:.0%} under {system.calibration.label}",
+            allowed="a stack whose servers were measured, such as vllm, sglang or trtllm",
+        )
+
+    def ratios(name: str) -> Mapping[LayoutKind, float]:
+        return {kind: _band(name, system, kind).ratio_within(share) for kind in (*KINDS, "pools")}
+
+    return Headroom(share=share, tpot=ratios("tpot_s"), ttft=ratios("ttft_s"))
+
+
+def risk_of(choice: Choice, system: System, limits: Constraints, without: Choice | None = None) -> Risk | None:
+    """How surely a way to serve keeps its limits; None where no measured server is like it.
+
+    Args:
+        without: the cheapest without headroom.
+    """
+    if not has_servers(system):
+        return None
+    found: list[LimitRisk] = []
+    for name, limit_s, percentile in limits.latencies():
+        band, predicted_s = _band(name, system, choice.layout_kind), choice.latency_s(name, percentile)
+        found.append(
+            LimitRisk(
+                metric=name,
+                limit_s=limit_s,
+                percentile=percentile,
+                predicted_s=predicted_s,
+                chance=band.share_within(limit_s / predicted_s),
+                low_s=predicted_s * band.low,
+                median_s=predicted_s * band.ratio_within(0.5),
+                high_s=predicted_s * band.high,
+                group=band.of.text(),
+                num_cases=band.num_cases,
+            )
+        )
+    return Risk(
+        limits=tuple(found),
+        confidence=limits.headroom and limits.headroom.share,
+        usd=choice.usd_with_leftover,
+        usd_without=without and without.usd_with_leftover,
+    )
+
+
+def chance_line(risk: Risk) -> str:
+    """Which share of the servers of this kind keeps each limit, in one sentence; empty without limits."""
+    parts = [
+        f"{wording.percent(one.chance)} keep {one.metric.removesuffix('_s')} ≤ {format_seconds(one.limit_s)}"
+        for one in risk.limits
+    ]
+    return f"of such servers {', '.join(parts)}" if parts else ""
+
+
+def ends_of(found: Iterable[Interval]) -> dict[str, Ends]:
+    """Metric → both ends."""
+    return {one.metric: one.ends for one in found}

@@ -1,6 +1,6 @@
 """The catalogue: validated records of chips, clusters, memory tiers, models, prices, calibrations; all with sources."""
 
-from rackline.catalog.base import Evidence, Source
+from rackline.catalog.base import Evidence, Source, settable_keys
 from rackline.catalog.calibrations import (
     CalibrationRecord,
     CollectiveRecord,
@@ -36,7 +36,6 @@ from rackline.catalog.models import (
     MoeRecord,
     PublishedRecord,
 )
-from rackline.catalog.overrides import settable_keys
 from rackline.catalog.records import (
     CacheWriteRecord,
     FrontierRecord,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.resources
 import re
 import tomllib
@@ -235,3 +236,15 @@ def _aliases(text: str) -> Sequence[str]:
     """The aliases in the head of a file."""
     aliases = _head(text).get("aliases", [])
     return [a for a in cast("list[object]", aliases) if isinstance(a, str)] if isinstance(aliases, list) else ()
+
+
+@functools.cache
+def build_hash() -> str:
+    """Hash of the program, its catalogue and the user's own: shards of another build are not mixed in."""
+    root, own = Path(__file__).resolve().parents[1], user_catalogue()
+    found = hashlib.sha256()
+    files = [(root, path) for end in ("py", "c", "toml") for path in root.rglob(f"*.{end}")]
+    for place, path in sorted([*files, *((own, path) for path in own.rglob("*.toml"))]):
+        found.update(path.relative_to(place).as_posix().encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rackline.catalog.base import SourcedRecord
+from rackline.catalog.base import SourcedRecord, apply_overrides, keys_of_table
 from rackline.catalog.calibrations import CalibrationRecord
 from rackline.catalog.index import (
     SINGULAR,
@@ -38,7 +38,6 @@ from rackline.catalog.index import (
     user_catalogue,
 )
 from rackline.catalog.models import ModelRecord
-from rackline.catalog.overrides import apply_overrides, keys_of_table
 from rackline.catalog.records import (
     LaunchRulesRecord,
     LawRecord,
@@ -47,7 +46,7 @@ from rackline.catalog.records import (
     RunRecord,
     UseRecord,
 )
-from rackline.errors import CatalogError, nearest_names, shown
+from rackline.errors import CatalogError, nearest_name, shown
 from rackline.files import read_text
 
 _HEADER = re.compile(r"^\s*(\[{1,2})\s*([^\[\]#]+?)\s*\]{1,2}\s*(#.*)?$")
@@ -129,13 +128,12 @@ def part_of_machine(data: Mapping[str, Any], kind: str, file: str, where: str) -
     """
     for table in data:
         if table not in _TABLES:
-            near = nearest_names(table, _TABLES, 1)
             raise CatalogError(
                 what=table,
                 given=table,
                 allowed=f"the tables of a machine: {', '.join(_TABLES)}",
                 where=where,
-                nearest=near[0] if near else None,
+                nearest=nearest_name(table, _TABLES),
             )
     table = PARTS.get(kind, "")
     found = data.get(table)
@@ -348,8 +346,8 @@ def _problem(
     nearest: str | None = None
     given: object = first["input"]
     if first["type"] == "extra_forbidden":
-        near = nearest_names(str(path[-1]), keys_of_table(model, path[:-1]), 1)
-        nearest, given, message = (near[0] if near else None), str(path[-1]), "only the keys of the schema"
+        given, message = str(path[-1]), "only the keys of the schema"
+        nearest = nearest_name(given, keys_of_table(model, path[:-1]))
     elif first["type"] == "missing":
         given, message = "nothing", "the key is required"
     elif first["type"] == "value_error":  # from a rule about a whole table, which has no single value

@@ -349,11 +349,7 @@ class LaunchRulesRecord(SourcedRecord):
 
     @model_validator(mode="after")
     def _every_rule_has_a_source(self) -> Self:
-        for name in self.rules:
-            if self.source_of(f"rules.{name}") is None:
-                raise ValueError(f"no [[sources]] entry covers rules.{name}")
-        if self.adapters is not None and self.source_of("adapters") is None:
-            raise ValueError("no [[sources]] entry covers adapters")
+        self.need_sources([*(f"rules.{name}" for name in self.rules), *(["adapters"] if self.adapters else [])])
         return self
 
 
@@ -379,8 +375,5 @@ class OrchestratorRecord(SourcedRecord):
     @model_validator(mode="after")
     def _every_name_has_a_source(self) -> Self:
         tables = ("resources", "labels", "products", "images", "engines")
-        keys = [f"{table}.{key}" for table in tables for key in getattr(self, table)]
-        for key in keys:
-            if self.source_of(key) is None:
-                raise ValueError(f"no [[sources]] entry covers {key}")
+        self.need_sources(f"{table}.{key}" for table in tables for key in getattr(self, table))
         return self

@@ -13,8 +13,7 @@ from typing import Annotated, Any, cast
 from cyclopts import Group, Parameter
 
 from rackline.api.answer import Answer, Verb, Verbatim, Watch, answer_of, find_verb
-from rackline.api.option import Option
-from rackline.api.question import Question, flag_of, options, written_defaults
+from rackline.api.question import Option, Question, flag_of, options, written_defaults
 from rackline.cli.screen import (
     Bars,
     FailedCheckError,

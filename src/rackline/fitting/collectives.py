@@ -24,8 +24,8 @@ from rackline.fitting.solver import Parameter, Values, fit, leave_out
 from rackline.fitting.tables import Array, Measurements
 from rackline.passes import collectives as c
 from rackline.passes.features import as_array
-from rackline.passes.line import fastest, line_seconds
 from rackline.passes.routing import distinct_ranks
+from rackline.passes.row import fastest, line_seconds
 from rackline.serving.stack import known_stack
 
 RING_CLASSES = {

@@ -12,7 +12,7 @@ from rackline.fitting.amounts import Amounts, joined
 from rackline.fitting.solver import SOFT_L1_SCALE, Parameter, Values, fit
 from rackline.fitting.tables import Array
 from rackline.passes.features import as_array
-from rackline.passes.line import line_seconds
+from rackline.passes.row import line_seconds
 
 CACHE_OVER_MEMORY = 4.0  # rate of the last-level cache over that of the memory, about 3 to 5 on these chips
 

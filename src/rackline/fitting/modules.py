@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rackline.arch import Attention, Core, Model, model
-from rackline.arch.kinds.compressed import CompressedAttention
 from rackline.arch.kinds.gqa import BidirectionalAttention, BlockSparseAttention
-from rackline.arch.kinds.mla import MultiHeadLatentAttention, SparseLatentAttention
+from rackline.arch.kinds.mla import CompressedAttention, MultiHeadLatentAttention, SparseLatentAttention
 from rackline.arch.kinds.recurrent import GatedDeltaAttention, KimiDeltaAttention
 from rackline.errors import InputError
 from rackline.fitting.amounts import KV_TYPES, PRODUCTS, Amounts, scattered, work_of
@@ -36,9 +35,7 @@ from rackline.parallel.layout import Layout
 from rackline.parallel.precision import Precision
 from rackline.passes import Batch, Calibration, calibration
 from rackline.passes.features import FloatLike, as_array
-from rackline.passes.line import row_seconds, total
-from rackline.passes.numbers import row_numbers
-from rackline.passes.row import Row
+from rackline.passes.row import Row, row_numbers, row_seconds, total
 
 Shape = Mapping[str, Any]
 Places = npt.NDArray[np.int64]

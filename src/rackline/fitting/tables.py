@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rackline.catalog import release_numbers, version_key
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.files import read_lines
 from rackline.fitting.kernel_tables import names_operations, spelled_rows
 from rackline.fitting.rocm_tables import is_rocm, rocm_header, rocm_row
@@ -375,9 +375,8 @@ def _missing(form: TableFormat, present: set[str]) -> list[str]:
 def _row(form: TableFormat, values: dict[str, str], chips: frozenset[str], where: str) -> _Row:
     chip = values["chip"].strip()
     if chip not in chips:
-        near = nearest_names(chip, chips, 1)
         raise InputError(
-            what="chip", given=chip, allowed="a chip of the catalogue", where=where, nearest=near[0] if near else None
+            what="chip", given=chip, allowed="a chip of the catalogue", where=where, nearest=nearest_name(chip, chips)
         )
     return _Row(
         group=(chip, values["stack"], *(values[name] for name in form.labels)),

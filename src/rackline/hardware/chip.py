@@ -16,7 +16,7 @@ from rackline.catalog import names
 from rackline.catalog.base import Count, Date, Name, NonNegative, Positive, Record, SourcedRecord, Text
 from rackline.catalog.load import Reader
 from rackline.catalog.objects import CatalogueObject, from_record, not_in_files, schema_of, written_as
-from rackline.errors import InputError, PrecisionError, nearest_names
+from rackline.errors import InputError, PrecisionError, nearest_name
 
 RentKind = Literal["on_demand", "reserved_1y", "reserved_3y", "contract", "owned"]
 RENT_KINDS: dict[RentKind, str] = {
@@ -178,7 +178,7 @@ class Chip(CatalogueObject):
         """Pickle as plain values, because a read-only mapping cannot be pickled."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         values["peak_flop_per_s"] = dict(self.peak_flop_per_s)
-        return (_rebuild, (values,))
+        return (functools.partial(Chip, **values), ())
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -201,12 +201,11 @@ class Chip(CatalogueObject):
         try:
             return self.peak_flop_per_s[dtype]
         except KeyError:
-            near = nearest_names(dtype, self.dtypes, 1)
             raise PrecisionError(
                 what=f"data type of {self.name}",
                 given=dtype,
                 allowed=", ".join(self.dtypes),
-                nearest=near[0] if near else None,
+                nearest=nearest_name(dtype, self.dtypes),
             ) from None
 
     def ridge_point(self, dtype: str = "bf16") -> float:
@@ -247,10 +246,6 @@ class Chip(CatalogueObject):
     def drain_s(self) -> float:
         """Time to read the whole memory once: hbm_bytes / hbm_bytes_per_s [s]."""
         return self.hbm_bytes / self.hbm_bytes_per_s
-
-
-def _rebuild(values: dict[str, Any]) -> Chip:
-    return Chip(**values)
 
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from rackline.catalog import resolve_beside, settable_keys
 from rackline.catalog.base import Count, NonNegative, Positive, SourcedRecord, Text
 from rackline.catalog.load import Reader
 from rackline.catalog.objects import CatalogueObject, from_record, named, not_in_files, schema_of, stated, written_as
-from rackline.errors import CatalogError, InputError, LayoutError, nearest_names
+from rackline.errors import CatalogError, InputError, LayoutError, nearest_name
 from rackline.hardware.chip import RENT_KINDS, Chip, chip_from_record, chip_record
 
 HOST_W_PER_CHIP = 200.0
@@ -180,8 +180,7 @@ class Cluster(CatalogueObject):
 
     def without_latency(self) -> Cluster:
         """Return the same cluster with zero-latency links, as in the calibration `unit`."""
-        levels = tuple(replace(level, latency_s=0.0) for level in self.levels)
-        return replace(self, levels=levels)
+        return replace(self, levels=tuple(replace(level, latency_s=0.0) for level in self.levels))
 
 
 if TYPE_CHECKING:
@@ -242,31 +241,22 @@ def cluster(name: str, overrides: Mapping[str, object] | None = None) -> Cluster
         (72, 72)
     """
     plain = cluster_record(name)
-    of_cluster: dict[str, object] = {}
-    of_chip: dict[str, object] = {}
-    cluster_keys = settable_keys(plain)
-    chip_name = chip_name_of(plain, name)
-    for key, value in (overrides or {}).items():
-        if key in cluster_keys:
-            of_cluster[key] = value
-        else:
-            of_chip[key.removeprefix("chip.")] = value
-    record = cluster_record(name, overrides=of_cluster) if of_cluster else plain
-    if "chip" in of_cluster:
-        chip_name = str(of_cluster["chip"])
+    cluster_keys, given = settable_keys(plain), overrides or {}
+    of_cluster = {key: value for key, value in given.items() if key in cluster_keys}
+    of_chip = {key.removeprefix("chip."): value for key, value in given.items() if key not in cluster_keys}
+    record = cluster_record(name, of_cluster)
+    chip_name = str(of_cluster["chip"]) if "chip" in of_cluster else chip_name_of(plain, name)
     bare_chip = chip_record(chip_name)
     chip_keys = settable_keys(bare_chip)
     for key in of_chip:
         if key not in chip_keys:
-            near = nearest_names(key, [*cluster_keys, *chip_keys], 1)
             raise CatalogError(
                 what="override",
                 given=key,
                 allowed=f"a key of the cluster {plain.name} or of its chip {bare_chip.name}",
-                nearest=near[0] if near else None,
+                nearest=nearest_name(key, [*cluster_keys, *chip_keys]),
             )
-    made_of = chip_record(chip_name, overrides=of_chip) if of_chip else bare_chip
-    found = cluster_from_record(record, chip_from_record(made_of))
+    found = cluster_from_record(record, chip_from_record(chip_record(chip_name, of_chip)))
     return replace(found, calibration=resolve_beside(found.calibration, name))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.catalog import names
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.hardware.chip import RENT_KINDS, Chip, RentKind, chip, stated_chips
 from rackline.hardware.fabric import Cluster, FabricLevel, fat_tree
 
@@ -103,8 +103,7 @@ def parse_rent_kind(text: str) -> RentKind:
     kind: RentKind | None = next((known for known in RENT_KINDS if known == text.replace("-", "_")), None)
     if kind is None:
         known = [one.replace("_", "-") for one in RENT_KINDS]
-        near = nearest_names(text, known, 1)
-        raise InputError(what="rent", given=text, allowed=", ".join(known), nearest=near[0] if near else None)
+        raise InputError(what="rent", given=text, allowed=", ".join(known), nearest=nearest_name(text, known))
     return kind
 
 
@@ -220,9 +219,7 @@ def scale_up_cables(level: FabricLevel, num_chips: int) -> int | None:
     if level.topology == "torus" and level.torus_axes:
         return num_chips * sum(axis > 1 for axis in level.torus_axes)
     if level.topology == "mesh" or level.topology == "torus":  # a torus of unknown axes
-        domain = min(num_chips, level.size)
-        per_chip = level.links_per_chip or domain - 1
-        return num_chips * per_chip // 2
+        return num_chips * (level.links_per_chip or min(num_chips, level.size) - 1) // 2
     assert_never(level.topology)
 
 

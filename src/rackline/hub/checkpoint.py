@@ -206,15 +206,18 @@ def _tensors(header: bytes, *, where: str, length: int) -> list[Tensor]:
     wrong = HubError(what="safetensors header", given="no table of tensors", allowed="a safetensors file", where=where)
     if len(header) < length:
         raise wrong
+    return [_tensor(name, entry, wrong) for name, entry in _object(header, wrong).items() if name != "__metadata__"]
+
+
+def _object(content: bytes, wrong: HubError) -> dict[str, Any]:
+    """The object that a JSON text holds."""
     try:
-        data: object = json.loads(header)
+        data: object = json.loads(content)
     except (ValueError, RecursionError):
         raise wrong from None
     if not isinstance(data, dict):
         raise wrong
-    return [
-        _tensor(name, entry, wrong) for name, entry in cast("dict[str, object]", data).items() if name != "__metadata__"
-    ]
+    return cast("dict[str, Any]", data)
 
 
 def _tensor(name: str, entry: object, wrong: HubError) -> Tensor:
@@ -231,11 +234,7 @@ def _tensor(name: str, entry: object, wrong: HubError) -> Tensor:
 def _index(content: bytes, *, where: str) -> tuple[int | None, list[str]]:
     """Total size and files of an index."""
     wrong = HubError(what="index", given="no weight_map", allowed="an index of safetensors files", where=where)
-    try:
-        data: object = json.loads(content)
-    except (ValueError, RecursionError):
-        raise wrong from None
-    table = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    table = _object(content, wrong)
     files: object = table.get("weight_map")
     if not isinstance(files, dict):
         raise wrong

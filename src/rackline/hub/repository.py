@@ -324,15 +324,13 @@ def asked(
             if seconds > _LONGEST_WAIT_S:
                 raise _refused(error, repository, settings, what) from error
             time.sleep(seconds)
-        except (OSError, ValueError, RuntimeError, EOFError) as error:
-            cut = _is_cut(error)
-            if not cut or attempt == _TRIES:
-                raise _failed(error, repository, settings, what, cut=cut) from error
         except Exception as error:
-            if not _is_of_client(error):
+            known = isinstance(error, (OSError, ValueError, RuntimeError, EOFError))
+            if not known and not _is_of_client(error):
                 raise
             if attempt == _TRIES or not _is_cut(error):
-                raise _failed(error, repository, settings, what, cut=_is_cut(error)) from _as_os_error(error)
+                cause = error if known else OSError(_reason(error))
+                raise _failed(error, repository, settings, what, cut=_is_cut(error)) from cause
     raise AssertionError("unreachable")  # pragma: no cover
 
 
@@ -347,10 +345,6 @@ def _is_cut(error: BaseException) -> bool:
     return (
         "RemoteProtocolError" in text or "Consistency check" in text or "ReadError" in text or "IncompleteRead" in text
     )
-
-
-def _as_os_error(error: BaseException) -> OSError:
-    return error if isinstance(error, OSError) else OSError(_reason(error))
 
 
 def _unreachable(error: BaseException) -> bool:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from pydantic import TypeAdapter
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.files import parse_json, read_text
-from rackline.lab.experiment import Curve, Experiment, Reading, Setup, start_jax
+from rackline.lab.experiment import Experiment, Reading, Setup, start_jax
 from rackline.report.axes import SERIES, Measure, colour, hovered, linear_axis, log_axis, nothing_figure
 from rackline.report.column import Column, Sheet
 from rackline.report.figure import Figure
@@ -65,9 +66,11 @@ EXPERIMENTS = {
 def entry(name: str) -> Entry:
     """An experiment by name. Raises InputError for an unknown one."""
     if name not in EXPERIMENTS:
-        near = nearest_names(name, EXPERIMENTS, 1)
         raise InputError(
-            what="experiment", given=name, allowed=", ".join((*EXPERIMENTS, "all")), nearest=near[0] if near else None
+            what="experiment",
+            given=name,
+            allowed=", ".join((*EXPERIMENTS, "all")),
+            nearest=nearest_name(name, EXPERIMENTS),
         )
     return EXPERIMENTS[name]
 
@@ -85,6 +88,13 @@ def run_experiment(name: str, setup: Setup) -> Experiment:
     return replace(found, seconds=time.perf_counter() - began, seed=setup.seed, quick=setup.quick, device=setup.device)
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """A file of experiments."""
+
+    experiments: tuple[Experiment, ...]
+
+
 _ALLOWED = "the JSON of `rackline lab all --json`"
 
 
@@ -99,9 +109,8 @@ def read_experiments(path: str | Path) -> tuple[Experiment, ...]:
     """
     text = read_text(path, what="--measured", allowed=_ALLOWED)
     try:
-        data = cast("dict[str, Any]", parse_json(text))
-        experiments = tuple(_experiment(one) for one in data["experiments"])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        experiments = TypeAdapter(_Stored).validate_python(parse_json(text)).experiments
+    except ValueError as error:
         raise InputError(what="--measured", given=str(path), allowed=_ALLOWED) from error
     unknown = next((one.name for one in experiments if one.name not in EXPERIMENTS), None)
     if unknown is not None:
@@ -116,25 +125,6 @@ def verdicts_by_claim(experiments: tuple[Experiment, ...]) -> dict[str, str]:
         for claim in one.claims:
             found.setdefault(claim, []).append(f"{one.verdict} ({one.name})")
     return {claim: ", ".join(texts) for claim, texts in found.items()}
-
-
-def _experiment(data: dict[str, Any]) -> Experiment:
-    given = {name: data[name] for name in _names(Experiment) if name in data}
-    given["rows"] = tuple(_reading(row) for row in data["rows"])
-    given["curves"] = tuple(
-        Curve(name=one["name"], kind=one["kind"], x=tuple(one["x"]), y=tuple(one["y"])) for one in data["curves"]
-    )
-    for name in ("claims", "findings", "axes", "log_axes"):
-        given[name] = tuple(data[name])
-    return Experiment(**given)
-
-
-def _reading(data: dict[str, Any]) -> Reading:
-    return Reading(**{name: data[name] for name in _names(Reading) if name in data})
-
-
-def _names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind))
 
 
 MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("", "dim")}

@@ -18,9 +18,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from rackline.lab.measurement.jax_engine import SERVED_LIMITS, served_engine
+from rackline.lab.measurement.jax_engine import SERVED_LIMITS, JaxEngine, served_engine
 from rackline.lab.measurement.jax_engine import SERVED_SHAPE as SHAPE
-from rackline.lab.server import Passes, SlotEngine
+from rackline.lab.server import Job, Passes
 from rackline.simulation import policy
 
 NAME = "rackline-lab"
@@ -45,19 +45,16 @@ _END = -1
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Asked:
-    """A request that waits or decodes.
+class Asked(Job):
+    """A request that waits or decodes; its prompt has at most PROMPT ids.
 
     Args:
-        prompt: ids, at most PROMPT.
-        wanted, left: tokens of the answer, and those that are still to come [tokens].
+        wanted: tokens of the answer [tokens].
         tokens: ids as they are found, then -1.
         gone: whether nobody reads them any more.
     """
 
-    prompt: Any
     wanted: int
-    left: int
     tokens: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue[int])
     gone: bool = False
 
@@ -70,7 +67,7 @@ class Asked:
 class EngineThread(threading.Thread):
     """Runs passes of an engine as long as there are requests, and waits where there are none."""
 
-    def __init__(self, engine: SlotEngine) -> None:
+    def __init__(self, engine: JaxEngine) -> None:
         super().__init__(name="engine", daemon=True)
         self.arrived: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         self._passes: Passes[Asked] = Passes(engine=engine, policy=policy("fcfs"))

@@ -282,24 +282,17 @@ def _balance(sizes: Sizes, setup: Setup) -> list[Reading]:
         balanced: [busiest_over_mean(seed, sizes, steps, balanced=balanced) for seed in setup.seeds(3, 5)]
         for balanced in (False, True)
     }
-    rows: list[Reading] = []
-    for balanced, words in ((False, "left alone"), (True, "with a bias")):
-        rows.append(
-            Reading.of_runs(
-                runs[balanced],
-                quantity=f"busiest expert over the mean after training, {words}",
-            )
-        )
-    rows.append(
+    return [
+        Reading.of_runs(runs[False], quantity="busiest expert over the mean after training, left alone"),
+        Reading.of_runs(runs[True], quantity="busiest expert over the mean after training, with a bias"),
         Reading.of_runs(
             [with_bias / alone for with_bias, alone in zip(runs[True], runs[False], strict=True)],
             quantity="the same, with a bias over left alone",
             predicted=1.0,
             check="at_most",
             source="the bias levels the loads (arXiv:2408.15664)",
-        )
-    )
-    return rows
+        ),
+    ]
 
 
 def _costs(setup: Setup) -> tuple[list[Reading], tuple[Curve, ...]]:

@@ -311,7 +311,6 @@ def _costs() -> tuple[list[Reading], list[Curve]]:
     counted = {
         name: [gradient_cost(stack, deep(SHAPE, layers), TOKENS) for layers in DEPTHS] for name, stack in STACKS.items()
     }
-    rows: list[Reading] = []
     depths = tuple(float(layers) for layers in DEPTHS)
     added = DEPTHS[-1] - DEPTHS[-2]
 
@@ -320,28 +319,21 @@ def _costs() -> tuple[list[Reading], list[Curve]]:
 
     # what a layer's backward pass returns, the gradients of its weights, is an output and no temporary
     stored_layer = slope("stored", 0)
-    rows.append(
+    sources = {
+        "reversible": (1.0, "one more forward beside one forward and two of backward (C133)"),
+        "recomputed": (1.0 - _share_of_down(SHAPE, TOKENS), "the same, but a layer's last product is not needed again"),
+    }
+    rows = [
         Reading(
             quantity="temporaries a layer, reversible over stored",
             predicted=0.02,
             measured=slope("reversible", 0) / stored_layer,
             check="at_most",
             source="nothing is stored between layers (C132)",
-        )
-    )
-    rows.append(
-        Reading(
-            quantity="temporaries a layer, recomputed over stored",
-            measured=slope("recomputed", 0) / stored_layer,
-        )
-    )
-    rows.append(Reading(quantity="temporaries a layer, stored", unit="B", measured=stored_layer))
-    sources = {
-        "reversible": (1.0, "one more forward beside one forward and two of backward (C133)"),
-        "recomputed": (1.0 - _share_of_down(SHAPE, TOKENS), "the same, but a layer's last product is not needed again"),
-    }
-    for name, (share, source) in sources.items():
-        rows.append(
+        ),
+        Reading(quantity="temporaries a layer, recomputed over stored", measured=slope("recomputed", 0) / stored_layer),
+        Reading(quantity="temporaries a layer, stored", unit="B", measured=stored_layer),
+        *(
             Reading(
                 quantity=f"work of {name} over stored activations",
                 predicted=1.0 + share / 3.0,
@@ -350,7 +342,9 @@ def _costs() -> tuple[list[Reading], list[Curve]]:
                 check="equal",
                 source=source,
             )
-        )
+            for name, (share, source) in sources.items()
+        ),
+    ]
     curves = [
         Curve(name=name, kind="measured", x=depths, y=tuple(one[0] for one in found)) for name, found in counted.items()
     ]

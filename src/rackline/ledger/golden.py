@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rackline.ledger.segment_2 import MODEL, mixture
-from rackline.ledger.segment_5 import LAWS, exact_tokens
+from rackline.ledger.racks import MODEL, held, mixture
+from rackline.ledger.training import LAWS, exact_tokens
 from rackline.ledger.work import HBM_CHIPS, Finding, Work, attention_slope, ridge
 from rackline.scaling import dense_equivalent_params, equal_cost_ratio, lifetime_tokens, overtraining_factor
 from rackline.serving import blackboard as bb
@@ -11,35 +11,51 @@ from rackline.units import format_count
 
 
 def g01(it: Work) -> Finding:
-    for name in it.claim.numbers:
-        chip, _, dtype = name.partition("_")
-        it.near(f"{chip} {dtype.upper()}", ridge(it.world.chip(chip), dtype), "times", name)
-    return it.done("From the peaks and bandwidths of the catalogue.")
+    chips = {name: name.partition("_")[::2] for name in it.claim.numbers}
+    return it.done(
+        *(
+            it.near(f"{chip} {dtype.upper()}", ridge(it.world.chip(chip), dtype), "times", name)
+            for name, (chip, dtype) in chips.items()
+        ),
+        because="From the peaks and bandwidths of the catalogue.",
+    )
 
 
 def g02(it: Work) -> Finding:
-    for name in HBM_CHIPS:
-        it.near(name, bb.hbm_drain_s(it.q(f"{name}_bytes"), it.world.chip(name).hbm_bytes_per_s), "s", name)
-    return it.done("From printed capacities; those that drivers report are up to 8 % larger.")
+    return it.done(
+        *(
+            it.near(name, bb.hbm_drain_s(it.q(f"{name}_bytes"), it.world.chip(name).hbm_bytes_per_s), "s", name)
+            for name in HBM_CHIPS
+        ),
+        because="From printed capacities; those that drivers report are up to 8 % larger.",
+    )
 
 
 def g03(it: Work) -> Finding:
     moe, value = mixture(it), it.q("ridge")
-    it.near("8", bb.balance_batch(value, 8.0), "sequences", "experts_said")
-    it.near(
-        "published experts", bb.balance_batch(value, moe.num_experts / moe.experts_per_token), "sequences", "experts"
-    )
-    it.near(
-        "700 over 37", bb.balance_batch(value, it.q("rounded_total") / it.q("rounded_active")), "sequences", "rounded"
-    )
-    it.near(
-        "published parameters",
-        bb.balance_batch(value, it.world.model(MODEL).total_over_active),
-        "sequences",
-        "published",
-    )
     active = it.world.model(MODEL).active_params
-    return it.done(f"The published shape counts {format_count(active)} active parameters, the ledger 37 billion.")
+    return it.done(
+        it.near("8", bb.balance_batch(value, 8.0), "sequences", "experts_said"),
+        it.near(
+            "published experts",
+            bb.balance_batch(value, moe.num_experts / moe.experts_per_token),
+            "sequences",
+            "experts",
+        ),
+        it.near(
+            "700 over 37",
+            bb.balance_batch(value, it.q("rounded_total") / it.q("rounded_active")),
+            "sequences",
+            "rounded",
+        ),
+        it.near(
+            "published parameters",
+            bb.balance_batch(value, it.world.model(MODEL).total_over_active),
+            "sequences",
+            "published",
+        ),
+        because=f"The published shape counts {format_count(active)} active parameters, the ledger 37 billion.",
+    )
 
 
 def g04(it: Work) -> Finding:
@@ -47,118 +63,151 @@ def g04(it: Work) -> Finding:
     flop, hbm, total, active = chip.flop_per_s("fp8"), chip.hbm_bytes_per_s, model.total_params, model.active_params
     alone = bb.cost_per_token_usd(1.0, bb.pass_s(1.0, total, active, 1.0, 0.0, 0.0, flop, hbm), it.q("usd_per_hour"))
     floor = bb.cost_floor_usd(active, 0.0, 0.0, flop, hbm, it.q("usd_per_hour"))
-    it.identity(
-        "DeepSeek V3 on H100 in FP8", alone / floor, bb.balance_batch(ridge(chip, "fp8"), total / active), "times"
+    return it.done(
+        it.identity(
+            "DeepSeek V3 on H100 in FP8", alone / floor, bb.balance_batch(ridge(chip, "fp8"), total / active), "times"
+        ),
+        because="The weights of one pass over one token's arithmetic is the balanced batch.",
     )
-    return it.done("The weights of one pass over one token's arithmetic is the balanced batch.")
 
 
 def g05(it: Work) -> Finding:
     balance = it.q("balance")
     both = bb.mode_batches(it.q("speed"), it.q("price"), balance)
-    it.near("normal batch", float(both.normal_batch), "sequences", "normal")
-    it.near("fast batch", float(both.fast_batch), "sequences", "fast")
     dear = bb.mode_at_price(float(both.normal_batch), it.q("much"), balance)
-    it.near("batch at 100 times the price", float(dear.batch_size), "sequences", "tiny")
-    it.near("its speed", float(dear.speed_ratio), "times", "speed")
-    it.near("most speed at a cache of 0.6", bb.max_speed_ratio_at_knee(it.q("kv_over_compute")), "times", "speed")
-    return it.done("The floor of latency is reached at 2.5 times the speed.")
+    return it.done(
+        it.near("normal batch", float(both.normal_batch), "sequences", "normal"),
+        it.near("fast batch", float(both.fast_batch), "sequences", "fast"),
+        it.near("batch at 100 times the price", float(dear.batch_size), "sequences", "tiny"),
+        it.near("its speed", float(dear.speed_ratio), "times", "speed"),
+        it.near("most speed at a cache of 0.6", bb.max_speed_ratio_at_knee(it.q("kv_over_compute")), "times", "speed"),
+        because="The floor of latency is reached at 2.5 times the speed.",
+    )
 
 
 def g06(it: Work) -> Finding:
-    for name, stages in (("one", 1.0), ("two", 2.0), ("four", 4.0), ("eight", 8.0)):
-        held = bb.chip_memory(
-            it.q("total_params"),
-            1.0,
-            it.q("micro_batch"),
-            it.q("context_len"),
-            it.q("kv_bytes_per_token"),
-            it.q("experts"),
-            stages,
-        )
-        it.near(f"weights, {name}", float(held.weights_bytes), "B", name)
-        it.near(f"cache, {name}", float(held.kv_bytes), "B", "cache")
-    return it.done("The stages cancel for the cache.")
+    stages = {"one": 1.0, "two": 2.0, "four": 4.0, "eight": 8.0}
+    memory = {name: held(it, count) for name, count in stages.items()}
+    return it.done(
+        *(
+            row
+            for name, one in memory.items()
+            for row in (
+                it.near(f"weights, {name}", float(one.weights_bytes), "B", name),
+                it.near(f"cache, {name}", float(one.kv_bytes), "B", "cache"),
+            )
+        ),
+        because="The stages cancel for the cache.",
+    )
 
 
 def g07(it: Work) -> Finding:
-    it.near("fleet", lifetime_tokens(it.q("fleet_rate"), it.q("time_s")), "tokens", "fleet")
-    it.near("model", lifetime_tokens(it.q("model_rate"), it.q("time_s")), "tokens", "model")
-    return it.done("Sixty days.")
+    return it.done(
+        it.near("fleet", lifetime_tokens(it.q("fleet_rate"), it.q("time_s")), "tokens", "fleet"),
+        it.near("model", lifetime_tokens(it.q("model_rate"), it.q("time_s")), "tokens", "model"),
+        because="Sixty days.",
+    )
 
 
 def g08(it: Work) -> Finding:
     law = it.world.routed("clark-s-base")
-    for experts in (8, 16, 32, 64, 128, 256):
-        it.near(
-            f"{experts} experts",
-            dense_equivalent_params(law, it.q("params"), float(experts)),
-            "parameters",
-            f"e{experts}",
-        )
-    return it.done("From the constants of the paper's table 3.")
+    return it.done(
+        *(
+            it.near(
+                f"{experts} experts",
+                dense_equivalent_params(law, it.q("params"), float(experts)),
+                "parameters",
+                f"e{experts}",
+            )
+            for experts in (8, 16, 32, 64, 128, 256)
+        ),
+        because="From the constants of the paper's table 3.",
+    )
 
 
 def g09(it: Work) -> Finding:
-    for law in LAWS:
-        trained = exact_tokens(it, law, it.q("inference_tokens"))
-        it.near(f"{law}: tokens", trained, "tokens", f"{law}_tokens")
-        it.near(f"{law}: over 20 a parameter", overtraining_factor(it.q("params"), trained), "times", f"{law}_factor")
-        use = 2.0 * it.q("inference_tokens") / it.q("relative_mfu")
-        it.near(f"{law}: use over training", use / (6.0 * trained), "times", f"{law}_ratio")
-    return it.done("A root of the exact condition, checked against a thousand neighbours in the tests.")
+    params, used = it.q("params"), it.q("inference_tokens")
+    use = 2.0 * used / it.q("relative_mfu")
+    trained = {law: exact_tokens(it, law, used) for law in LAWS}
+    return it.done(
+        *(
+            row
+            for law, tokens in trained.items()
+            for row in (
+                it.near(f"{law}: tokens", tokens, "tokens", f"{law}_tokens"),
+                it.near(f"{law}: over 20 a parameter", overtraining_factor(params, tokens), "times", f"{law}_factor"),
+                it.near(f"{law}: use over training", use / (6.0 * tokens), "times", f"{law}_ratio"),
+            )
+        ),
+        because="A root of the exact condition, checked against a thousand neighbours in the tests.",
+    )
 
 
 def g10(it: Work) -> Finding:
     params, context = it.q("params"), it.q("context_len")
-    it.near(
-        "600 FLOP per byte", bb.kv_bytes_per_token_from_crossover(params, context, it.q("raw"), 1.0), "B/token", "said"
+    machines = (("h100-sxm", "bf16"), ("h100-sxm", "fp8"), ("b200-sxm", "fp4"))
+    kept = {
+        (chip.name, dtype): bb.kv_bytes_per_token_from_crossover(
+            params, context, chip.flop_per_s(dtype), chip.hbm_bytes_per_s
+        )
+        for chip, dtype in ((it.world.chip(name), dtype) for name, dtype in machines)
+    }
+    said = bb.kv_bytes_per_token_from_crossover(params, context, it.q("raw"), 1.0)
+    return it.done(
+        it.near("600 FLOP per byte", said, "B/token", "said"),
+        *(
+            it.near(f"{name} {dtype.upper()}", kv, "B/token", f"{name.removesuffix('-sxm')}_{dtype}")
+            for (name, dtype), kv in kept.items()
+        ),
+        because="The same price step says four different caches on four machines.",
     )
-    for chip, dtype, name in (
-        ("h100-sxm", "bf16", "h100_bf16"),
-        ("h100-sxm", "fp8", "h100_fp8"),
-        ("b200-sxm", "fp4", "b200_fp4"),
-    ):
-        on = it.world.chip(chip)
-        kv = bb.kv_bytes_per_token_from_crossover(params, context, on.flop_per_s(dtype), on.hbm_bytes_per_s)
-        it.near(f"{chip} {dtype.upper()}", kv, "B/token", name)
-    return it.done("The same price step says four different caches on four machines.")
 
 
 def g11(it: Work) -> Finding:
     chip = it.world.chip("h100-sxm")
-    for model, name in ((MODEL, "deepseek"), ("llama-3.1-70b", "llama")):
-        on = it.world.model(model)
-        star = bb.crossover_context(
-            on.active_params, on.kv_bytes_per_token(2.0), chip.flop_per_s("bf16"), chip.hbm_bytes_per_s
-        )
-        it.near(model, star, "tokens", name)
-    return it.done("The ledger rounds the active parameters to 37 and 70 billion.")
+    flop, hbm, quoted = chip.flop_per_s("bf16"), chip.hbm_bytes_per_s, {MODEL: "deepseek", "llama-3.1-70b": "llama"}
+    return it.done(
+        *(
+            it.near(
+                model.name,
+                bb.crossover_context(model.active_params, model.kv_bytes_per_token(2.0), flop, hbm),
+                "tokens",
+                quoted[model.name],
+            )
+            for model in (it.world.model(name) for name in quoted)
+        ),
+        because="The ledger rounds the active parameters to 37 and 70 billion.",
+    )
 
 
 def g12(it: Work) -> Finding:
-    for k in (2, 3, 6):
-        it.near(f"k = {k} at 30 %", equal_cost_ratio(float(k), it.q("m")), "times", f"k{k}")
-    it.near("α at a third, k = 3", equal_cost_ratio(3.0, it.q("third")), "times", "alpha")
-    it.near("β at a third", equal_cost_ratio(2.0, it.q("third")), "times", "beta")
-    return it.done("Machine time is FLOP over MFU.")
+    return it.done(
+        *(it.near(f"k = {k} at 30 %", equal_cost_ratio(float(k), it.q("m")), "times", f"k{k}") for k in (2, 3, 6)),
+        it.near("α at a third, k = 3", equal_cost_ratio(3.0, it.q("third")), "times", "alpha"),
+        it.near("β at a third", equal_cost_ratio(2.0, it.q("third")), "times", "beta"),
+        because="Machine time is FLOP over MFU.",
+    )
 
 
 def g13(it: Work) -> Finding:
-    for name, experts, layers in (
-        ("e8", 8.0, 1.0),
-        ("e16", 16.0, 1.0),
-        ("e32", 32.0, 1.0),
-        ("e3", 3.0, 1.0),
-        ("e3_two", 3.0, 2.0),
-    ):
-        it.near(
-            f"{experts:.0f} experts, {layers:.0f} layers",
-            bb.scale_up_over_scale_out_time(it.q("ratio"), experts, layers),
-            "times",
-            name,
-        )
-    return it.done("Three experts on one layer are not enough, on two they are.")
+    return it.done(
+        *(
+            it.near(
+                f"{experts:.0f} experts, {layers:.0f} layers",
+                bb.scale_up_over_scale_out_time(it.q("ratio"), experts, layers),
+                "times",
+                name,
+            )
+            for name, experts, layers in (
+                ("e8", 8.0, 1.0),
+                ("e16", 16.0, 1.0),
+                ("e32", 32.0, 1.0),
+                ("e3", 3.0, 1.0),
+                ("e3_two", 3.0, 2.0),
+            )
+        ),
+        because="Three experts on one layer are not enough, on two they are.",
+    )
 
 
 def g14(it: Work) -> Finding:
@@ -167,45 +216,54 @@ def g14(it: Work) -> Finding:
 
     heads, width = it.q("heads"), it.q("head_dim")
     llama, deepseek = it.world.model("llama-3.1-70b"), it.world.model(MODEL)
-    it.near("Llama 3.1 70B", equal(llama.active_params, attention_slope(llama)), "tokens", "llama")
-    it.near(
-        "100 B, 80 layers",
-        equal(it.q("params"), bb.attention_flop_per_context_token(it.q("layers"), heads, width, width)),
-        "tokens",
-        "many",
-    )
-    it.near(
-        "100 B, 1 layer",
-        equal(it.q("params"), bb.attention_flop_per_context_token(1.0, heads, width, width)),
-        "tokens",
-        "one",
-    )
-    it.near("DeepSeek V3 absorbed", equal(deepseek.active_params, attention_slope(deepseek)), "tokens", "absorbed")
     expanded = bb.attention_flop_per_context_token(61.0, 128.0, it.q("qk"), it.q("v"))
-    it.near("DeepSeek V3 expanded", equal(deepseek.active_params, expanded), "tokens", "expanded")
-    return it.done("From the shapes of the catalogue.")
+    return it.done(
+        it.near("Llama 3.1 70B", equal(llama.active_params, attention_slope(llama)), "tokens", "llama"),
+        it.near(
+            "100 B, 80 layers",
+            equal(it.q("params"), bb.attention_flop_per_context_token(it.q("layers"), heads, width, width)),
+            "tokens",
+            "many",
+        ),
+        it.near(
+            "100 B, 1 layer",
+            equal(it.q("params"), bb.attention_flop_per_context_token(1.0, heads, width, width)),
+            "tokens",
+            "one",
+        ),
+        it.near("DeepSeek V3 absorbed", equal(deepseek.active_params, attention_slope(deepseek)), "tokens", "absorbed"),
+        it.near("DeepSeek V3 expanded", equal(deepseek.active_params, expanded), "tokens", "expanded"),
+        because="From the shapes of the catalogue.",
+    )
 
 
 def g15(it: Work) -> Finding:
-    for name, context in (("short", 200e3), ("middle", 1e6), ("long", 100e6)):
-        it.near(f"{context:.0f} tokens", context / bb.sparse_read_tokens(context), "times", name)
-    return it.done("The root of the context.")
+    return it.done(
+        *(
+            it.near(f"{context:.0f} tokens", context / bb.sparse_read_tokens(context), "times", name)
+            for name, context in (("short", 200e3), ("middle", 1e6), ("long", 100e6))
+        ),
+        because="The root of the context.",
+    )
 
 
 def g16(it: Work) -> Finding:
     usd = it.q("usd_per_hour")
-    it.near(
-        "2,400 sequences in 20 ms",
-        bb.cost_per_token_usd(it.q("batch_size"), it.q("interval_s"), usd) * 1e6,
-        "USD",
-        "large",
+    return it.done(
+        it.near(
+            "2,400 sequences in 20 ms",
+            bb.cost_per_token_usd(it.q("batch_size"), it.q("interval_s"), usd) * 1e6,
+            "USD",
+            "large",
+        ),
+        it.near("128,000 tokens a second", bb.cost_per_token_usd(it.q("rate"), 1.0, usd) * 1e6, "USD", "at_rate"),
+        it.near("one sequence in 20 ms", bb.cost_per_token_usd(1.0, it.q("interval_s"), usd) * 1e6, "USD", "one"),
+        because="Rent of a pass over its tokens.",
     )
-    it.near("128,000 tokens a second", bb.cost_per_token_usd(it.q("rate"), 1.0, usd) * 1e6, "USD", "at_rate")
-    it.near("one sequence in 20 ms", bb.cost_per_token_usd(1.0, it.q("interval_s"), usd) * 1e6, "USD", "one")
-    return it.done("Rent of a pass over its tokens.")
 
 
 def g17(it: Work) -> Finding:
-    for name in it.claim.numbers:
-        it.near(name, it.world.tier(name).drain_s, "s", name)
-    return it.done("From the parts of the catalogue.")
+    return it.done(
+        *(it.near(name, it.world.tier(name).drain_s, "s", name) for name in it.claim.numbers),
+        because="From the parts of the catalogue.",
+    )

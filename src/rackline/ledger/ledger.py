@@ -5,40 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from rackline.errors import InputError, nearest_names
-from rackline.ledger import (
-    cards,
-    conflicts,
-    golden,
-    segment_1,
-    segment_1_trains,
-    segment_2,
-    segment_3,
-    segment_4,
-    segment_5,
-    segment_6,
-    segment_6_tiers,
-    segment_7,
-    summaries,
-)
+from rackline.errors import InputError, nearest_name
+from rackline.ledger import batches, ciphers, conflicts, golden, prices, racks, summaries, training, trains
 from rackline.ledger.said import SEGMENTS, Claim, claims
 from rackline.ledger.work import Finding, Work, World, without_number
 
-_CHAPTERS = (
-    segment_1,
-    segment_1_trains,
-    segment_2,
-    segment_3,
-    segment_4,
-    segment_5,
-    segment_6,
-    segment_6_tiers,
-    segment_7,
-    conflicts,
-    golden,
-    summaries,
-    cards,
-)
+_CHAPTERS = (batches, trains, racks, training, prices, ciphers, conflicts, golden, summaries)
 EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
     name.upper(): one
     for chapter in _CHAPTERS
@@ -82,12 +54,11 @@ def ledger(world: World | None = None, *, segment: int | None = None, claim: str
         known = [one for one in known if one.id == wanted]
         if not known:
             ids = [one.id for one in claims()]
-            near = nearest_names(wanted, ids, 1)
             raise InputError(
                 what="claim",
                 given=claim,
                 allowed="C01 to C133, N01 to N22, N34 to N56, G01 to G17 or Q1 to Q27, of the segment if one is named",
-                nearest=near[0] if near else None,
+                nearest=nearest_name(wanted, ids),
             )
         answers = known[0].answered_by
         known += [one for one in claims() if one.id in answers]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from rackline.ledger.segment_2 import MODEL, mixture
-from rackline.ledger.segment_6 import GEMINI, OPUS, output_over_input
-from rackline.ledger.segment_6_tiers import DDR, DISK, FLASH, hbm
-from rackline.ledger.work import FRONTIER, HOPPER, RACK, Finding, Work, ridge
+from rackline.ledger.prices import DDR, DISK, FLASH, GEMINI, OPUS, hbm, output_over_input
+from rackline.ledger.racks import MODEL, mixture
+from rackline.ledger.work import FRONTIER, HOPPER, RACK, Computed, Finding, Work, ridge
 from rackline.pricing.cache import keeping_cost, tier_by_drain
 from rackline.scaling import chinchilla_tokens, equal_cost_ratio, train_flop
 from rackline.serving import blackboard as bb
@@ -17,41 +16,53 @@ from rackline.units import format_count, format_percent, format_seconds
 def n01(it: Work) -> Finding:
     over, ridge_said = it.q("total_over_active"), it.q("ridge")
     right, turned = bb.balance_batch(ridge_said, over), ridge_said / over
-    it.near("300 times active over total", turned, "sequences", "balance", when="sparsity is active over total")
-    it.near("300 times total over active", right, "sequences", "balance", when="sparsity is total over active")
-    return it.done(f"The quoted result is right, the definition is inverted: as defined it gives {turned:.3g}.")
+    return it.done(
+        it.near("300 times active over total", turned, "sequences", "balance", when="sparsity is active over total"),
+        it.near("300 times total over active", right, "sequences", "balance", when="sparsity is total over active"),
+        because=f"The quoted result is right, the definition is inverted: as defined it gives {turned:.3g}.",
+    )
 
 
 def n02(it: Work) -> Finding:
-    moe, model = mixture(it), it.world.model(MODEL)
-    found: list[float] = []
-    for label, ratio in (
-        ("the experts that were said", it.q("experts_said")),
-        ("published experts", moe.num_experts / moe.experts_per_token),
-        ("published parameters", model.total_over_active),
-        ("active over total parameters", 1.0 / model.total_over_active),
-    ):
-        found.append(it.q("ridge") * ratio)
-        it.near(f"by {label}", found[-1], "sequences", "balance", when=f"it is that of {label}")
+    moe, over = mixture(it), it.world.model(MODEL).total_over_active
+    ratios = {
+        "the experts that were said": it.q("experts_said"),
+        "published experts": moe.num_experts / moe.experts_per_token,
+        "published parameters": over,
+        "active over total parameters": 1.0 / over,
+    }
+    found = {label: it.q("ridge") * ratio for label, ratio in ratios.items()}
     return it.done(
-        f"Left undefined it may mean {min(found):.3g} to {max(found):,.0f} sequences; total over active parameters, at "
-        "least 1, is what the formula was derived with."
+        *(
+            it.near(f"by {label}", batch, "sequences", "balance", when=f"it is that of {label}")
+            for label, batch in found.items()
+        ),
+        because=f"Left undefined it may mean {min(found.values()):.3g} to {max(found.values()):,.0f} sequences; total "
+        "over active parameters, at least 1, is what the formula was derived with.",
     )
 
 
 def n03(it: Work) -> Finding:
     raws: list[float] = []
+    rows: list[Computed] = []
     for name in ("b200-sxm", "gb200"):
         chip = it.world.chip(name)
         raws.append(chip.ridge_point("fp4"))
-        it.near(
-            f"FLOP per byte of {name} in FP4", raws[-1], "FLOP/B", "ratio", when=f"FLOP per byte of {name} are meant"
+        rows.append(
+            it.near(
+                f"FLOP per byte of {name} in FP4",
+                raws[-1],
+                "FLOP/B",
+                "ratio",
+                when=f"FLOP per byte of {name} are meant",
+            )
         )
         label, when = f"multiplies per weight of {name}", f"multiplies per weight of half a byte on {name} are"
-        it.near(label, ridge(chip, "fp4"), "times", "ratio", when=when)
+        rows.append(it.near(label, ridge(chip, "fp4"), "times", "ratio", when=when))
     return it.done(
-        f"FLOP per byte are {min(raws):,.0f} to {max(raws):,.0f}; 300 comes after half a byte a weight and two FLOP a "
-        "multiply."
+        *rows,
+        because=f"FLOP per byte are {min(raws):,.0f} to {max(raws):,.0f}; 300 comes after half a byte a weight and two "
+        "FLOP a multiply.",
     )
 
 
@@ -69,12 +80,19 @@ def n04(it: Work) -> Finding:
         return bb.cost_per_token_usd(batch, bb.pass_s(batch, total, active, 0.5, 0.0, 0.0, flop, hbm_rate), 1.0)
 
     floor = bb.cost_floor_usd(active, 0.0, 0.0, flop, hbm_rate, 1.0)
-    for share in (it.q("below"), it.q("above")):
-        label, when = f"cost over the floor at {share:g} times the balanced batch", f"the batch is {share:g} of balance"
-        it.least(label, cost(share * balance) / floor, "times", it.q("off_the_floor"), when=when)
     return it.done(
-        f"Under the larger of two terms cost falls as a hyperbola to the balanced batch of {format_count(balance)} and "
-        "is on the floor from there on; nothing is approached without being reached."
+        *(
+            it.least(
+                f"cost over the floor at {share:g} times the balanced batch",
+                cost(share * balance) / floor,
+                "times",
+                it.q("off_the_floor"),
+                when=f"the batch is {share:g} of balance",
+            )
+            for share in (it.q("below"), it.q("above"))
+        ),
+        because="Under the larger of two terms cost falls as a hyperbola to the balanced batch of "
+        f"{format_count(balance)} and is on the floor from there on; nothing is approached without being reached.",
     )
 
 
@@ -82,14 +100,14 @@ def n05(it: Work) -> Finding:
     interval = it.world.cluster(RACK).chip.drain_s
     whole = it.q("output_len") * interval
     wait = float(bb.train_latency(interval).worst_s) - interval
-    it.least("longest wait for a train, of an answer of 500 tokens", wait / whole, "share", it.q("most_of_it"))
     balance = bb.balance_batch(it.q("ridge"), it.q("total_over_active"))
     both = bb.mode_batches(it.q("speed_ratio"), it.q("price_ratio"), balance)
     trade = bb.mode_at_batch(float(both.normal_batch), float(both.fast_batch), balance)
-    it.show("speed of the smaller batch by its shorter pass", float(trade.speed_ratio), "times")
     return it.done(
-        f"The wait for a place is at most {format_percent(wait / whole)} of such an answer; the smaller batch is "
-        "faster because its pass is shorter."
+        it.least("longest wait for a train, of an answer of 500 tokens", wait / whole, "share", it.q("most_of_it")),
+        it.show("speed of the smaller batch by its shorter pass", float(trade.speed_ratio), "times"),
+        because=f"The wait for a place is at most {format_percent(wait / whole)} of such an answer; the smaller batch "
+        "is faster because its pass is shorter.",
     )
 
 
@@ -98,11 +116,14 @@ def n06(it: Work) -> Finding:
     wanted = it.q("interval_s") / it.q("speed_ratio")
     drain = rack.chip.drain_s
     floor = bb.latency_floor_s(model.total_params, 0.5, rack.num_chips * rack.chip.hbm_bytes_per_s)
-    it.most("interval when a pass reads all of the memory", drain, "s", wanted, when="a pass reads all of the memory")
-    it.most("interval when it reads the weights alone", floor, "s", wanted, when="a pass reads the weights alone")
     return it.done(
-        f"As told, trains depart every {format_seconds(drain)} at any price; they could at {format_seconds(floor)} "
-        "if a batch is so small that only weights are read. Queueing and priority were not spoken of."
+        it.most(
+            "interval when a pass reads all of the memory", drain, "s", wanted, when="a pass reads all of the memory"
+        ),
+        it.most("interval when it reads the weights alone", floor, "s", wanted, when="a pass reads the weights alone"),
+        because=f"As told, trains depart every {format_seconds(drain)} at any price; they could at "
+        f"{format_seconds(floor)} if a batch is so small that only weights are read. Queueing and priority were not "
+        "spoken of.",
     )
 
 
@@ -117,37 +138,52 @@ def n07(it: Work) -> Finding:
         return times[0] / times[1]
 
     found: list[float] = []
+    rows: list[Computed] = []
     for share, context in ((0.5, 0.0), (it.q("above"), 0.0), (0.5, it.q("context_len"))):
         found.append(over_one(share, context))
         label = f"{share:g} of the balanced batch, {format_count(context)} tokens of context"
-        it.most(
-            f"pass over that of one sequence at {label}", found[-1], "times", it.q("no_change"), when=f"it is {label}"
+        rows.append(
+            it.most(
+                f"pass over that of one sequence at {label}",
+                found[-1],
+                "times",
+                it.q("no_change"),
+                when=f"it is {label}",
+            )
         )
     return it.done(
-        f"A pass grows with the batch once arithmetic or cache count: here {found[1]:.3g} and {found[2]:.3g} times."
+        *rows,
+        because=f"A pass grows with the batch once arithmetic or cache count: here {found[1]:.3g} and {found[2]:.3g} "
+        "times.",
     )
 
 
 def n08(it: Work) -> Finding:
-    context, chip = it.q("context_len"), it.world.chip("gb200")
-    model = it.world.model("llama-3.1-70b")
+    context, chip, model = it.q("context_len"), it.world.chip("gb200"), it.world.model("llama-3.1-70b")
 
-    def read_s(tokens: float, sparse: bool) -> float:
-        read = bb.sparse_read_tokens(tokens) if sparse else tokens
-        return bb.kv_fetch_s(1.0, read, model.kv_bytes_per_token(), chip.hbm_bytes_per_s)
+    def growth(sparse: bool) -> float:
+        reads = [bb.sparse_read_tokens(n * context) if sparse else n * context for n in (1, 2, 3)]
+        once, twice, thrice = (
+            bb.kv_fetch_s(1.0, read, model.kv_bytes_per_token(), chip.hbm_bytes_per_s) for read in reads
+        )
+        return (thrice / twice) / (twice / once)
 
-    for label, sparse in (("dense attention", False), ("a square root", True)):
-        once, twice = (read_s((n + 1) * context, sparse) / read_s(n * context, sparse) for n in (1, 2))
-        it.least(f"growth from 200K to 300K over that from 100K to 200K, {label}", twice / once, "times", it.q("equal"))
     return it.done(
-        "An exponential grows by the same factor with each step; reads of dense attention grow by the same amount, "
-        "those of a square root by less and less."
+        *(
+            it.least(
+                f"growth from 200K to 300K over that from 100K to 200K, {label}", growth(sparse), "times", it.q("equal")
+            )
+            for label, sparse in (("dense attention", False), ("a square root", True))
+        ),
+        because="An exponential grows by the same factor with each step; reads of dense attention grow by the same "
+        "amount, those of a square root by less and less.",
     )
 
 
 def n09(it: Work) -> Finding:
     models = {MODEL: it.world.model(MODEL).total_params, "kimi-k2": it.world.model("kimi-k2").total_params}
     needed: list[int] = []
+    rows: list[Computed] = []
     for cluster, params in (
         *((RACK, (name, count)) for name, count in models.items()),
         (RACK, ("5 T parameters", it.q("large_params"))),
@@ -156,8 +192,11 @@ def n09(it: Work) -> Finding:
         on = it.world.cluster(cluster)
         stages = math.ceil(params[1] * it.q("weight_bytes") / (on.num_chips * on.chip.hbm_bytes))
         needed.append(stages)
-        it.least(f"stages for {params[0]} in FP8 on {cluster}", stages, "stages", it.q("more_than_one"))
-    return it.done(f"Stages needed are {', '.join(map(str, needed))}: only what outgrows a domain needs more than one.")
+        rows.append(it.least(f"stages for {params[0]} in FP8 on {cluster}", stages, "stages", it.q("more_than_one")))
+    return it.done(
+        *rows,
+        because=f"Stages needed are {', '.join(map(str, needed))}: only what outgrows a domain needs more than one.",
+    )
 
 
 def n10(it: Work) -> Finding:
@@ -173,30 +212,49 @@ def n10(it: Work) -> Finding:
     with_users = cost(high, bb.balance_batch(value, high)) / cost(low, full)
     without = cost(high, full) / cost(low, full)
     grows, stays = "the batch cannot grow, as users run out", "the batch grows with sparsity"
-    it.identity("cost at 32 over that at 8, batches balanced", with_users, it.q("dearer"), "times", when=stays)
-    it.least("cost at 32 over that at 8, same batch", without, "times", it.q("dearer"), when=grows)
     return it.done(
-        f"At its own balanced batch a sparser model costs as much a token; at the batch of the denser one "
-        f"{without:.3g} times. Limits are users, memory capacity and quality."
+        it.identity("cost at 32 over that at 8, batches balanced", with_users, it.q("dearer"), "times", when=stays),
+        it.least("cost at 32 over that at 8, same batch", without, "times", it.q("dearer"), when=grows),
+        because="At its own balanced batch a sparser model costs as much a token; at the batch of the denser one "
+        f"{without:.3g} times. Limits are users, memory capacity and quality.",
     )
 
 
 def n11(it: Work) -> Finding:
     params, tokens = it.q("params"), chinchilla_tokens(it.q("params"))
     dearer = train_flop(params, it.q("factor") * tokens) / train_flop(params, tokens)
-    it.most("training cost over that of the compute-optimal run", dearer, "times", it.q("slightly"))
-    return it.done(f"At the same size {it.q('factor'):g} times the tokens are {dearer:g} times the FLOP.")
+    return it.done(
+        it.most("training cost over that of the compute-optimal run", dearer, "times", it.q("slightly")),
+        because=f"At the same size {it.q('factor'):g} times the tokens are {dearer:g} times the FLOP.",
+    )
 
 
 def n12(it: Work) -> Finding:
-    for name in (OPUS, GEMINI):
-        sheet = it.world.sheet(name)
-        tier = sheet.of_mode("standard")[0]
-        spoken = "output over input is meant"
-        it.near(f"output over input of {name}", output_over_input(sheet), "times", "ratio", when=spoken)
-        hit = (tier.input_usd or 0.0) / (tier.cached_input_usd or 1.0)
-        it.near(f"miss over hit of {name}", hit, "times", "ratio", when="a cache miss over a hit is meant")
-    return it.done("The sentence, at 1:49:45, is about computing a cache again against loading it.")
+    sheets = {name: it.world.sheet(name) for name in (OPUS, GEMINI)}
+    tiers = {name: sheet.of_mode("standard")[0] for name, sheet in sheets.items()}
+    return it.done(
+        *(
+            row
+            for name, tier in tiers.items()
+            for row in (
+                it.near(
+                    f"output over input of {name}",
+                    output_over_input(sheets[name]),
+                    "times",
+                    "ratio",
+                    when="output over input is meant",
+                ),
+                it.near(
+                    f"miss over hit of {name}",
+                    (tier.input_usd or 0.0) / (tier.cached_input_usd or 1.0),
+                    "times",
+                    "ratio",
+                    when="a cache miss over a hit is meant",
+                ),
+            )
+        ),
+        because="The sentence, at 1:49:45, is about computing a cache again against loading it.",
+    )
 
 
 def n13(it: Work) -> Finding:
@@ -208,9 +266,13 @@ def n13(it: Work) -> Finding:
         for p in (1.0, stages)
     )
     weights, cache = float(four.weights_bytes / one.weights_bytes), float(four.kv_bytes / one.kv_bytes)
-    it.near("weights of a chip with 4 stages over 1", weights, "times", "no_benefit", when="weights are meant")
-    it.identity("cache of a chip with 4 stages over 1", cache, it.q("no_benefit"), "times", when="the cache is meant")
-    return it.done(f"In inference too stages keep {format_percent(weights)} of the weights each; the cache stays.")
+    return it.done(
+        it.near("weights of a chip with 4 stages over 1", weights, "times", "no_benefit", when="weights are meant"),
+        it.identity(
+            "cache of a chip with 4 stages over 1", cache, it.q("no_benefit"), "times", when="the cache is meant"
+        ),
+        because=f"In inference too stages keep {format_percent(weights)} of the weights each; the cache stays.",
+    )
 
 
 def n14(it: Work) -> Finding:
@@ -223,27 +285,38 @@ def n14(it: Work) -> Finding:
         "links of a chip": links[0] / links[1],
         "links of a domain": links[0] * new.scale_up.size / (links[1] * old.scale_up.size),
     }
-    for label, growth in grown.items():
-        it.most(
-            f"growth of {label} over that of arithmetic",
-            growth / flop,
-            "times",
-            it.q("keeps_up"),
-            when=f"it is {label}",
-        )
     return it.done(
-        f"The lecture's wall is the memory's bandwidth, capacity and price; from A100 to GB200 arithmetic grew "
+        *(
+            it.most(
+                f"growth of {label} over that of arithmetic",
+                growth / flop,
+                "times",
+                it.q("keeps_up"),
+                when=f"it is {label}",
+            )
+            for label, growth in grown.items()
+        ),
+        because="The lecture's wall is the memory's bandwidth, capacity and price; from A100 to GB200 arithmetic grew "
         f"{flop:.3g} times, links of a chip {grown['links of a chip']:.3g} and those of a domain "
-        f"{grown['links of a domain']:.3g} times."
+        f"{grown['links of a domain']:.3g} times.",
     )
 
 
 def n15(it: Work) -> Finding:
-    batch = it.q("batch_size")
-    for each in (it.q("one"), it.q("chunk")):
-        label = f"{each:g} new {'token' if each == 1 else 'tokens'} for each sequence"
-        it.near(f"tokens of a pass, {label}", batch * each, "tokens", "tokens", when=f"a pass makes {label}")
-    return it.done("Sequences and tokens are the same number in decoding alone, one new token each.")
+    labels = {each: f"{each:g} new {'token' if each == 1 else 'tokens'}" for each in (it.q("one"), it.q("chunk"))}
+    return it.done(
+        *(
+            it.near(
+                f"tokens of a pass, {label} for each sequence",
+                it.q("batch_size") * each,
+                "tokens",
+                "tokens",
+                when=f"a pass makes {label} for each sequence",
+            )
+            for each, label in labels.items()
+        ),
+        because="Sequences and tokens are the same number in decoding alone, one new token each.",
+    )
 
 
 def n16(it: Work) -> Finding:
@@ -258,31 +331,35 @@ def n16(it: Work) -> Finding:
         passes.append(t)
         rates.append(bb.tokens_per_s(balance, t) / chips)
     label = f"{rack.scale_up.size} chips over {hopper.scale_up.size}"
-    it.least(
-        f"throughput of a chip, {label}", rates[1] / rates[0], "times", it.q("dramatic"), when="throughput is meant"
-    )
-    it.least(f"speed of a pass, {label}", passes[0] / passes[1], "times", it.q("dramatic"), when="latency is meant")
     return it.done(
-        f"A larger domain makes the pass {passes[0] / passes[1]:.3g} times as fast and each chip "
-        f"{rates[1] / rates[0]:.3g} times as productive; that this explains who is ahead was the host's guess."
+        it.least(
+            f"throughput of a chip, {label}", rates[1] / rates[0], "times", it.q("dramatic"), when="throughput is meant"
+        ),
+        it.least(
+            f"speed of a pass, {label}", passes[0] / passes[1], "times", it.q("dramatic"), when="latency is meant"
+        ),
+        because=f"A larger domain makes the pass {passes[0] / passes[1]:.3g} times as fast and each chip "
+        f"{rates[1] / rates[0]:.3g} times as productive; that this explains who is ahead was the host's guess.",
     )
 
 
 def n17(it: Work) -> Finding:
-    model = it.world.model(FRONTIER)
-    found: list[float] = []
-    for name, dtype in (("h100-sxm", "bf16"), ("h100-sxm", "fp8"), ("b200-sxm", "fp4")):
-        chip = it.world.chip(name)
-        found.append(
-            bb.crossover_context(
-                model.active_params, model.kv_bytes_per_token(), chip.flop_per_s(dtype), chip.hbm_bytes_per_s
-            )
+    model, machines = it.world.model(FRONTIER), (("h100-sxm", "bf16"), ("h100-sxm", "fp8"), ("b200-sxm", "fp4"))
+    active, kv = model.active_params, model.kv_bytes_per_token()
+    found = {
+        f"{chip.name} in {dtype.upper()}": bb.crossover_context(
+            active, kv, chip.flop_per_s(dtype), chip.hbm_bytes_per_s
         )
-        at = f"{name} in {dtype.upper()}"
-        it.near(f"costs are equal on {at}", found[-1], "tokens", "context_len", when=f"it runs on {at}")
+        for chip, dtype in ((it.world.chip(name), dtype) for name, dtype in machines)
+    }
     return it.done(
-        f"The same model has equal costs at {format_count(min(found))} to {format_count(max(found))} tokens by chip "
-        "and data type; the lecture said probably, and maybe not exactly."
+        *(
+            it.near(f"costs are equal on {at}", star, "tokens", "context_len", when=f"it runs on {at}")
+            for at, star in found.items()
+        ),
+        because=f"The same model has equal costs at {format_count(min(found.values()))} to "
+        f"{format_count(max(found.values()))} tokens by chip and data type; the lecture said probably, and maybe not "
+        "exactly.",
     )
 
 
@@ -290,47 +367,60 @@ def n18(it: Work) -> Finding:
     known = [hbm(it), *(it.world.tier(name) for name in (DDR, FLASH, "qlc-31tb", DISK))]
     found = [keeping_cost(tier, 1e9) for tier in known]
     short, long = (tier_by_drain(found, it.q(name)) for name in ("short_s", "long_s"))
-    for label, first, second in (
-        ("flash and spinning disk", "nvme", "disk"),
-        ("HBM and DDR", "hbm", "host_dram"),
-        ("DDR and flash", "host_dram", "nvme"),
-    ):
-        fits = (short.tier, long.tier) == (first, second)
-        it.true(f"5 minutes and an hour are {label}", fits, when=f"they are {label}")
+    guesses = {
+        "flash and spinning disk": ("nvme", "disk"),
+        "HBM and DDR": ("hbm", "host_dram"),
+        "DDR and flash": ("host_dram", "nvme"),
+    }
     return it.done(
-        f"The summaries disagree because the lecture guessed three times; drain times say {short.name} and {long.name}."
+        *(
+            it.true(f"5 minutes and an hour are {label}", (short.tier, long.tier) == guessed, when=f"they are {label}")
+            for label, guessed in guesses.items()
+        ),
+        because=f"The summaries disagree because the lecture guessed three times; drain times say {short.name} and "
+        f"{long.name}.",
     )
 
 
 def n19(it: Work) -> Finding:
-    stages, pass_s, batch = it.q("stages"), it.q("pass_s"), it.q("batch_size")
-    added: list[float] = []
-    for hop in (0.0, it.q("hop_s")):
-        step = bb.ring_step(pass_s, stages, stages, batch, hop)
-        added.append(float(step.token_s) - pass_s)
-        when = f"a hop takes {format_seconds(hop)}"
-        it.near(f"time of a token over that on one rack, {when}", step.token_s / pass_s, "times", "neutral", when=when)
-    return it.done(f"Both are said: neutral without hops; four of them add {format_seconds(added[1])} (C74).")
+    stages, pass_s, batch, hop_s = it.q("stages"), it.q("pass_s"), it.q("batch_size"), it.q("hop_s")
+    token_s = {hop: float(bb.ring_step(pass_s, stages, stages, batch, hop).token_s) for hop in (0.0, hop_s)}
+    return it.done(
+        *(
+            it.near(f"time of a token over that on one rack, {when}", spent / pass_s, "times", "neutral", when=when)
+            for when, spent in ((f"a hop takes {format_seconds(hop)}", spent) for hop, spent in token_s.items())
+        ),
+        because="Both are said: neutral without hops; four of them add "
+        f"{format_seconds(token_s[hop_s] - pass_s)} (C74).",
+    )
 
 
 def n20(it: Work) -> Finding:
-    off: list[float] = []
     names = [name.removeprefix("summary_") for name in it.claim.numbers if name.startswith("summary_")]
-    for name in names:
-        said, told = it.q(f"video_{name}"), it.q(f"summary_{name}")
-        off.append(abs(told - said))
-        it.near(
-            f"{name.replace('_', ' ')}, off by", told, "s", f"video_{name}", when=f"{name.replace('_', ' ')} is meant"
-        )
+    off = [abs(it.q(f"summary_{name}") - it.q(f"video_{name}")) for name in names]
     return it.done(
-        f"Of {len(off)} times some are exact, others off by up to {format_seconds(max(off))}: do not use them."
+        *(
+            it.near(
+                f"{name.replace('_', ' ')}, off by",
+                it.q(f"summary_{name}"),
+                "s",
+                f"video_{name}",
+                when=f"{name.replace('_', ' ')} is meant",
+            )
+            for name in names
+        ),
+        because=f"Of {len(off)} times some are exact, others off by up to {format_seconds(max(off))}: do not use them.",
     )
 
 
 def n22(it: Work) -> Finding:
-    ratios: list[float] = []
-    for mfu in (it.q("same_mfu"), it.q("relative_mfu")):
-        ratios.append(float(1.0 / equal_cost_ratio(2.0, mfu)))
-        when = f"decoding has {format_percent(mfu)} of the MFU of training"
-        it.near(f"tokens of use over pre-training, {when}", ratios[-1], "times", "equal", when=when)
-    return it.done(f"Equal costs alone mean {ratios[0]:.3g} times the tokens; only the MFU makes them {ratios[1]:.3g}.")
+    shares = (it.q("same_mfu"), it.q("relative_mfu"))
+    same, real = (float(1.0 / equal_cost_ratio(2.0, mfu)) for mfu in shares)
+    whens = [f"decoding has {format_percent(mfu)} of the MFU of training" for mfu in shares]
+    return it.done(
+        *(
+            it.near(f"tokens of use over pre-training, {when}", ratio, "times", "equal", when=when)
+            for when, ratio in zip(whens, (same, real), strict=True)
+        ),
+        because=f"Equal costs alone mean {same:.3g} times the tokens; only the MFU makes them {real:.3g}.",
+    )

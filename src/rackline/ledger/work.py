@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from rackline.arch import AnyModel, build_model
+from rackline.arch import AnyModel, Model, build_model
 from rackline.catalog import law_record, model_record, names, price_sheet_record, settable_keys
-from rackline.errors import CatalogError, nearest_names
+from rackline.errors import CatalogError, nearest_name
 from rackline.hardware import (
     Chip,
     Cluster,
@@ -37,6 +37,7 @@ from rackline.units import (
 )
 
 if TYPE_CHECKING:
+    from rackline.arch.attention import Core
     from rackline.catalog.base import SourcedRecord
 
 
@@ -127,21 +128,21 @@ def overrides_from_texts(texts: Mapping[str, str]) -> dict[str, dict[str, object
         kinds = [kind for kind in _RECORDS if name in names(cast("Any", kind))]
         if not (colon and key) or not kinds:
             known = [known for kind in _RECORDS for known in names(cast("Any", kind))]
-            near = nearest_names(name, known, 1)
+            near = nearest_name(name, known)
             raise CatalogError(
                 what="--set",
                 given=f"{text}={value}",
                 allowed="NAME:KEY=VALUE with a name of the catalogue, such as gb200:hbm_bytes_per_s=16TB/s",
-                nearest=f"{near[0]}:{key or 'KEY'}={value}" if near else None,
+                nearest=f"{near}:{key or 'KEY'}={value}" if near else None,
             )
         keys = [key for kind in kinds for key in settable_keys(_RECORDS[kind](name))]
         if key not in keys:
-            near = nearest_names(key, keys, 1)
+            near = nearest_name(key, keys)
             raise CatalogError(
                 what="--set",
                 given=f"{text}={value}",
                 allowed=f"a key of {name}",
-                nearest=f"{name}:{near[0]}={value}" if near else None,
+                nearest=f"{name}:{near}={value}" if near else None,
             )
         found.setdefault(name, {})[key] = value
     return found
@@ -302,7 +303,7 @@ class Finding:
 
 
 class Work:
-    """A claim being examined: its quoted numbers, the catalogue, and what has been computed so far.
+    """A claim being examined, with its quoted numbers and the catalogue: comparisons are values, `done` judges them.
 
     Args:
         claim: what was said.
@@ -311,69 +312,54 @@ class Work:
 
     def __init__(self, claim: Claim, world: World) -> None:
         self.claim, self.world = claim, world
-        self._computed: list[Computed] = []
 
     def q(self, name: str) -> float:
         """A quoted number by name."""
         return self.claim.numbers[name].value
 
-    def near(self, label: str, value: Numbers, unit: str, name: str, *, when: str = "") -> bool:
+    def near(self, label: str, value: Numbers, unit: str, name: str, *, when: str = "") -> Computed:
         """Compare with a quoted number, within its tolerance."""
         quoted = self.claim.numbers[name]
-        number = float(value)
-        ratio = number / quoted.value if quoted.value else float("inf")
+        ratio = float(value) / quoted.value if quoted.value else float("inf")
         slack = 1.0 + quoted.within
-        return self._add(label, number, unit, 1.0 / slack <= ratio <= slack, when)
+        return _compared(label, value, unit, 1.0 / slack <= ratio <= slack, when)
 
-    def least(self, label: str, value: Numbers, unit: str, bound: Numbers, *, when: str = "") -> bool:
+    def least(self, label: str, value: Numbers, unit: str, bound: Numbers, *, when: str = "") -> Computed:
         """Check that a value is at least a bound."""
-        number = float(value)
-        return self._add(label, number, unit, number >= float(bound) * (1.0 - 1e-9), when)
+        return _compared(label, value, unit, float(value) >= float(bound) * (1.0 - 1e-9), when)
 
     def most(
         self, label: str, value: Numbers, unit: str, bound: Numbers, *, when: str = "", by_definition: bool = False
-    ) -> bool:
+    ) -> Computed:
         """Check that a value is at most a bound."""
-        number = float(value)
-        passes = number <= float(bound) * (1.0 + 1e-9)
-        return self._add(label, number, unit, passes, when, by_definition=by_definition)
+        return _compared(label, value, unit, float(value) <= float(bound) * (1.0 + 1e-9), when, by_definition)
 
-    def same(self, label: str, value: Numbers, other: Numbers, unit: str = "", *, when: str = "") -> bool:
-        """Check that two calculations give the same value."""
-        return self._add(label, float(value), unit, _equal(value, other), when)
+    def identity(self, label: str, value: Numbers, other: Numbers, unit: str = "", *, when: str = "") -> Computed:
+        """Check that two calculations agree by definition, so that no value of the catalogue could change it."""
+        one, two = float(value), float(other)
+        same = abs(one - two) <= 1e-9 * max(abs(one), abs(two))
+        return _compared(label, value, unit, same, when, by_definition=True)
 
-    def identity(self, label: str, value: Numbers, other: Numbers, unit: str = "", *, when: str = "") -> bool:
-        """As `same`, where the outcome follows from definitions and no value of the catalogue could change it."""
-        return self._add(label, float(value), unit, _equal(value, other), when, by_definition=True)
-
-    def true(self, label: str, passes: bool, *, when: str = "", by_definition: bool = False) -> bool:
+    def true(self, label: str, passes: bool, *, when: str = "", by_definition: bool = False) -> Computed:
         """Check a statement that follows from computed values."""
-        return self._add(label, None, "", passes, when, by_definition=by_definition)
+        return _compared(label, None, "", passes, when, by_definition)
 
-    def show(self, label: str, value: Numbers, unit: str) -> float:
+    def show(self, label: str, value: Numbers, unit: str) -> Computed:
         """Show a value that does not affect the verdict."""
-        self._computed.append(Computed(label=label, value=float(value), unit=unit, passes=None))
-        return float(value)
+        return _compared(label, value, unit, None)
 
-    def _add(
-        self, label: str, value: float | None, unit: str, passes: bool, when: str, *, by_definition: bool = False
-    ) -> bool:
-        self._computed.append(
-            Computed(label=label, value=value, unit=unit, passes=passes, when=when, by_definition=by_definition)
-        )
-        return passes
-
-    def done(self, reason: str, *, units: bool = False) -> Finding:
+    def done(self, *computed: Computed, because: str, units: bool = False) -> Finding:
         """The verdict: all comparisons agree, none does, or some do.
 
         Comparisons that hold by definition decide only if there are no others. The condition is made from the
         comparisons: the premises under which all of them agree, else the labels of those that do.
 
         Args:
-            reason: one sentence.
+            computed: comparisons and shown values, in order.
+            because: the reason, one sentence.
             units: whether the cases differ only in units.
         """
-        judged = [one for one in self._computed if one.passes is not None]
+        judged = [one for one in computed if one.passes is not None]
         real = [one for one in judged if not (one.by_definition and one.passes)]
         deciding = [one for one in judged if one.when or not one.by_definition] or judged
         verdict, condition = HOLDS, ""
@@ -386,17 +372,19 @@ class Work:
             condition = _condition([one for one in judged if one in deciding or not one.passes], units)
         return Finding(
             claim=self.claim,
-            computed=tuple(self._computed),
+            computed=computed,
             verdict=verdict,
             condition=condition,
-            reason=reason,
+            reason=because,
             uses=tuple(self.world.asked),
         )
 
 
-def _equal(value: Numbers, other: Numbers) -> bool:
-    one, two = float(value), float(other)
-    return abs(one - two) <= 1e-9 * max(abs(one), abs(two))
+def _compared(
+    label: str, value: Numbers | None, unit: str, passes: bool | None, when: str = "", by_definition: bool = False
+) -> Computed:
+    number = None if value is None else float(value)
+    return Computed(label=label, value=number, unit=unit, passes=passes, when=when, by_definition=by_definition)
 
 
 def _condition(judged: list[Computed], units: bool) -> str:
@@ -465,3 +453,8 @@ def attention_slope(model: AnyModel) -> float:
     """FLOP that one token spends on each token of its context."""
     far = 1e5
     return (float(model.flop_per_token(far)) - float(model.flop_per_token(0.0))) / far
+
+
+def cores_of(model: AnyModel) -> Mapping[str, Core]:
+    """The attention cores of a model whose layers are known, by name; none of another."""
+    return model.cores() if isinstance(model, Model) else {}

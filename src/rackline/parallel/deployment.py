@@ -9,7 +9,7 @@ from typing import Any, ClassVar, assert_never
 import numpy as np
 
 from rackline.arch import AggregateModel, AnyModel, Model, media_of
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.hardware import Cluster
 from rackline.parallel.adapters import adapter_rows
 from rackline.parallel.blocks import attention_rows, ends_rows, ffn_rows
@@ -22,8 +22,7 @@ from rackline.parallel.towers import tower_layout, tower_rows
 from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row
 from rackline.passes import features as f
 from rackline.passes.features import Array, ExpertLaw, FloatLike, as_array
-from rackline.passes.popularity import expert_spread
-from rackline.passes.routing import POPULAR, ROUTING_LAWS
+from rackline.passes.routing import POPULAR, ROUTING_LAWS, expert_spread
 from rackline.units import parse_count
 
 _MOST_COPIES = 4096
@@ -93,12 +92,11 @@ def parse_routing(text: str) -> Routing:
     name, equals, skew = words.strip().partition("=")
     law = known.get(name.strip().replace("_", "-"))
     if law is None or ((equals or plus) and law not in POPULAR):
-        near = nearest_names(name.strip(), known, 1)
         raise InputError(
             what="routing",
             given=text,
             allowed="balanced, uniform, log-normal[=SPREAD][+COPIES] or power-law=EXPONENT[+COPIES]",
-            nearest=near[0] if near else None,
+            nearest=nearest_name(name.strip(), known),
         )
     exponent, spread = 0.0, None
     match law:

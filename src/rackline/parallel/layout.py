@@ -27,7 +27,8 @@ class Layout:
         pp: pipeline stages [count].
         ep, moe_tp: expert and tensor parallelism of the routed experts; ep · moe_tp = tp · attention_dp.
         attention_dp: groups of tp chips inside a replica that hold different sequences [count].
-        cp: context parallelism [chips]; tables have 1, see `rackline.serving.context` for groups that share a context.
+        cp: context parallelism [chips]; tables have 1, see `rackline.serving.disaggregated` for groups that share a
+            context.
         dp: replicas [count].
     """
 

@@ -15,7 +15,8 @@ from rackline.parallel.adapters import adapter_bytes, most_sequences
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
 from rackline.parallel.towers import tower_activation_bytes, tower_bytes, tower_layout
-from rackline.passes.features import Array, FloatLike, as_array, is_unknown
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.passes.trace import is_traced
 
 FractionOf = Literal["memory", "free", "static"]
 
@@ -457,7 +458,7 @@ def fitting_sequences(
     size = kv_size(model, layout, precision, longest)
     unit, _ = size.in_tokens(server.block_size)
     each = size.blocks_of(longest, server.block_size)
-    if not is_unknown(each) and not np.all((unit > 0) & (each > 0)):
+    if not is_traced(each) and not np.all((unit > 0) & (each > 0)):
         raise InputError(what=model.name, given="no KV cache", allowed="a model with a KV cache or state")
     blocks = np.floor(np.maximum(room, 0.0) / as_array(layout.pp) / (unit * server.block_size))
     return np.minimum(np.floor(blocks / each), np.floor(most_sequences(model)))

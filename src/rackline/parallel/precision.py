@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from rackline.arch import AnyModel, Model
 from rackline.arch.attention import LATENT_KERNELS
-from rackline.errors import PrecisionError, nearest_names
+from rackline.errors import PrecisionError, nearest_name, nearest_names
 from rackline.hardware import Chip
 
 # Bytes per element as stored, scales included: nvfp4 (here fp4) has one 8-bit scale per 16 elements, mxfp4 and
@@ -91,12 +91,11 @@ class Precision:
 def storage_bytes(dtype: str) -> float:
     """Bytes of one element as stored, scales included [bytes]. Raises PrecisionError on an unknown type."""
     if dtype not in STORAGE_BYTES:
-        near = nearest_names(dtype, list(STORAGE_BYTES), 1)
         raise PrecisionError(
             what="data type",
             given=dtype,
             allowed=", ".join(STORAGE_BYTES),
-            nearest=near[0] if near else None,
+            nearest=nearest_name(dtype, list(STORAGE_BYTES)),
         )
     return STORAGE_BYTES[dtype]
 
@@ -151,9 +150,8 @@ def stored_precision(label: str, model: AnyModel) -> Precision:
     base = LABEL_ALIASES.get(base, base)
     if base not in LABELS:
         known = (*LABELS, *LABEL_ALIASES, "native")
-        near = nearest_names(base, known, 1)
         raise PrecisionError(
-            what="--precision", given=label, allowed=", ".join(known), nearest=near[0] if near else None
+            what="--precision", given=label, allowed=", ".join(known), nearest=nearest_name(base, known)
         )
     chosen = replace(_from_label(base, model), label=label)
     if head in ("native", "auto") and chosen.kv_cache == "fp8":

@@ -1,20 +1,38 @@
-"""The result of one pass, row by row: amounts, times, bottleneck."""
+"""The result of one pass, row by row: amounts, times, bottleneck, energy.
+
+A row draws power while its kernel uses the chip, and energy for what it computes and moves (`rackline.hardware.chip`).
+Both are the line again with other numbers: joules take the place of seconds, energies that of the overhead,
+
+    joules = sum of energies + power · (max t + exposed · (sum t - max t))
+
+so that all that evaluates seconds (grids of layouts, breakdowns, compiled functions) evaluates joules as well. What the
+chip draws when nothing runs is left to the caller, who knows how long the pass takes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, assert_never
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
+from rackline.hardware import Chip, drawn_w
 from rackline.passes.calibration import StepPolicy
 from rackline.passes.evaluate import shortest_on_the_wire
 from rackline.passes.features import Array, FloatLike
-from rackline.passes.line import line_seconds
-from rackline.passes.numbers import PassNumbers, RowNumbers
-from rackline.passes.row import RESOURCES, feature_names
+from rackline.passes.row import (
+    RESOURCES,
+    PassNumbers,
+    Resource,
+    RowNumbers,
+    feature_names,
+    line_seconds,
+    merge,
+    running_w,
+    scaled,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +95,10 @@ class PassTime:
         seconds: total [s].
         by_resource: time of each resource over all rows as if alone, and the overhead [s].
         binds: the bottleneck of the pass.
+        policy: how the rows were combined.
+        calibration, evidence: name and kind of evidence of the calibration.
+        host_s: host time that each step adds [s].
+        assumptions: assumptions of the table.
         features: values of the features.
         breakdown: the part that does not depend on the batch.
         amounts, resource_s: of the two resources of each row, in order [FLOP or bytes], [s].
@@ -101,6 +123,11 @@ class PassTime:
     seconds: float
     by_resource: dict[str, float]
     binds: str
+    policy: StepPolicy
+    calibration: str
+    evidence: str
+    host_s: float
+    assumptions: tuple[str, ...]
     features: dict[str, float]
     breakdown: Breakdown = field(repr=False, compare=False)
     amounts: tuple[list[float], list[float]] = field(repr=False)
@@ -113,31 +140,6 @@ class PassTime:
     def rows(self) -> tuple[RowTime, ...]:
         """Every row of the table."""
         return tuple(self._row(index, numbers) for index, numbers in enumerate(self.breakdown.numbers.rows))
-
-    @property
-    def policy(self) -> StepPolicy:
-        """How the rows were combined."""
-        return self.breakdown.policy
-
-    @property
-    def calibration(self) -> str:
-        """Name of the calibration."""
-        return self.breakdown.numbers.calibration.name
-
-    @property
-    def evidence(self) -> str:
-        """Evidence of the calibration."""
-        return self.breakdown.numbers.calibration.evidence
-
-    @property
-    def host_s(self) -> float:
-        """Host time that each step adds [s]."""
-        return self.breakdown.numbers.calibration.host_s_per_step
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the table."""
-        return self.breakdown.assumptions
 
     def _row(self, index: int, numbers: RowNumbers) -> RowTime:
         row = numbers.row
@@ -214,10 +216,12 @@ class Breakdown:
     @classmethod
     def of(cls, numbers: PassNumbers, policy: StepPolicy, assumptions: tuple[str, ...] = ()) -> Breakdown:
         """Resolve rates, efficiencies and overheads. Raises InputError for a table of several layouts."""
-        if numbers.num_layouts is not None:
-            raise InputError(
-                what="table", given=f"{numbers.num_layouts} layouts", allowed="one layout; use table.layout(index)"
-            )
+        require(
+            not (numbers.num_layouts is not None),
+            what="table",
+            given=f"{numbers.num_layouts} layouts",
+            allowed="one layout; use table.layout(index)",
+        )
         rows = numbers.rows
         names = feature_names(one.row for one in rows)
         place = {name: index for index, name in enumerate(names)}
@@ -303,18 +307,23 @@ class Breakdown:
                 total = seconds[0] + seconds[1]
             case _:
                 assert_never(self.policy)
-        counts = weights[:, 0] + weights[:, 1] > 0.0
+        calibration = self.numbers.calibration
         return PassTime(
-            seconds=total + self.numbers.calibration.host_s_per_step,
+            seconds=total + calibration.host_s_per_step,
             by_resource=by_resource,
             binds=max(by_resource, key=by_resource.__getitem__),
+            policy=self.policy,
+            calibration=calibration.name,
+            evidence=calibration.evidence,
+            host_s=calibration.host_s_per_step,
+            assumptions=self.assumptions,
             features=given,
             breakdown=self,
             amounts=(first, second),
             resource_s=(resource_s[0], resource_s[1]),
             overheads_s=overheads_s,
             rows_s=rows_s,
-            used=counts.tolist(),
+            used=(weights[:, 0] + weights[:, 1] > 0.0).tolist(),
         )
 
 
@@ -323,6 +332,88 @@ def _one(value: FloatLike, name: str = "") -> float:
     if isinstance(value, float):
         return float(value)
     array = np.asarray(value)
-    if array.size != 1:
-        raise InputError(what=f"feature {name}", given=f"{array.size} points", allowed="one point")
+    require(array.size == 1, what=f"feature {name}", given=f"{array.size} points", allowed="one point")
     return float(array.item())
+
+
+def joule_numbers(numbers: PassNumbers, chip: Chip) -> PassNumbers:
+    """The rows of a pass with joules in place of seconds; see the module.
+
+    Args:
+        numbers: rows with their rates [FLOP/s or bytes/s].
+        chip: with what it draws; without it, nothing but idle power is known, and all energies are 0.
+    """
+    return replace(
+        numbers,
+        rows=tuple(_joules(row, chip) for row in numbers.rows),
+        calibration=replace(numbers.calibration, host_s_per_step=_busy_w(chip) * numbers.calibration.host_s_per_step),
+    )
+
+
+def _busy_w(chip: Chip) -> float:
+    """Power of small kernels in addition to idle: those that a step runs beside its rows [W]."""
+    return 0.0 if chip.power is None else running_w(chip.power, "")
+
+
+def _joules(numbers: RowNumbers, chip: Chip) -> RowNumbers:
+    row, power = numbers.row, chip.power
+    if power is None:
+        none: Mapping[Resource, FloatLike] = dict.fromkeys(numbers.rates, np.inf)
+        return replace(numbers, rates=none, overhead_s={}, ramp=0.0)
+    if row.is_fabric:
+        moved = merge(*(scaled(row.amounts(one), power.joules_per_link_byte) for one in row.resources))
+        return replace(numbers, rates=dict.fromkeys(numbers.rates, np.inf), overhead_s=moved, ramp=0.0)
+    clock = numbers.clock_share
+    watts = running_w(power, row.dtype) * clock**2
+    dtype = row.compute_dtype or row.dtype
+    energies = merge(
+        scaled(row.compute, power.flop_joules(dtype) * clock),
+        scaled(row.padding, -power.flop_joules(dtype) * clock),
+        scaled(row.hbm, power.joules_per_hbm_byte),
+    )
+    rates: dict[Resource, FloatLike] = {name: rate / watts if watts else np.inf for name, rate in numbers.rates.items()}
+    return replace(numbers, rates=rates, overhead_s=energies)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassEnergy:
+    """Energy of one pass on one chip.
+
+    Args:
+        joules: of the pass [J].
+        chip_w: mean power meanwhile [W].
+        rows: energy of each row of the table, in order, with what the chip draws idle meanwhile [J].
+        capped: whether the chip runs at its limit or cap.
+        origin: chips to which its power was fitted.
+    """
+
+    joules: float
+    chip_w: float
+    rows: tuple[float, ...]
+    capped: bool
+    origin: str
+
+
+def pass_energy(time: PassTime, chip: Chip, seconds: float) -> PassEnergy | None:
+    """Energy of a pass row by row; None if nothing is known of the power of its chip.
+
+    Args:
+        time: the pass.
+        seconds: how long it takes with what is around its kernels [s].
+    """
+    power, numbers = chip.power, time.breakdown.numbers
+    if power is None:
+        return None
+    found = Breakdown.of(joule_numbers(numbers, chip), "serial").time(time.features)
+    kernels = [joules if used else 0.0 for joules, used in zip(found.rows_s, time.used, strict=True)]
+    whole = sum(kernels) + _busy_w(chip) * time.host_s
+    chip_w = float(drawn_w(chip, whole, seconds))
+    share = (chip_w - power.idle_w) * seconds / whole if whole else 1.0  # below 1 where the limit lowers the clock
+    idle = [power.idle_w * row_s if used else 0.0 for row_s, used in zip(time.rows_s, time.used, strict=True)]
+    return PassEnergy(
+        joules=chip_w * seconds,
+        chip_w=chip_w,
+        rows=tuple(one * share + waiting for one, waiting in zip(kernels, idle, strict=True)),
+        capped=share < 1.0 - 1e-9,
+        origin=power.origin,
+    )

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.features import Array, FloatLike, as_array
 
 StepPolicy = Literal["blackboard", "serial", "overlap"]
@@ -103,9 +103,8 @@ class CollectiveCalibration:
         known = np.log2(np.array(self.group_sizes, dtype=float))
         overhead = np.interp(log, known, self.overheads_s)
         slope = max(self.overheads_s[-1] - self.overheads_s[-2], 0.0) / (self.group_sizes[-1] - self.group_sizes[-2])
-        beyond = np.maximum(as_array(group_size) - self.group_sizes[-1], 0.0)
         return (
-            overhead + slope * beyond,
+            overhead + slope * np.maximum(as_array(group_size) - self.group_sizes[-1], 0.0),
             np.interp(log, known, self.eta_links),
             np.interp(log, known, self.ramps),
         )
@@ -203,6 +202,5 @@ UNIT = Calibration(name="unit", stack="none", step_policy="blackboard", descript
 
 def checked_policy(policy: StepPolicy) -> StepPolicy:
     """The same policy. Raises InputError for text that is none."""
-    if policy not in POLICIES:
-        raise InputError(what="step policy", given=policy, allowed=", ".join(POLICIES))
+    require(policy in POLICIES, what="step policy", given=policy, allowed=", ".join(POLICIES))
     return policy

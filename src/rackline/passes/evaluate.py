@@ -14,11 +14,10 @@ from typing import assert_never
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes.calibration import StepPolicy
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.passes.numbers import PassNumbers, RowNumbers
-from rackline.passes.row import RESOURCES, Resource, feature_names
+from rackline.passes.row import RESOURCES, PassNumbers, Resource, RowNumbers, feature_names
 
 TILE_VALUES = 2**14  # layouts × points per tile, so that the values of their rows fit in the cache
 TILE_POINTS = 2**12  # points among them, at most
@@ -80,8 +79,7 @@ class Stream:
             each = linear + gap
             if np.any(choice.ramp):
                 overhead = np.matmul(choice.overhead, features)
-                busy = np.maximum(each - overhead, 0.0)
-                each = each + choice.ramp * np.sqrt(overhead * busy)
+                each = each + choice.ramp * np.sqrt(overhead * np.maximum(each - overhead, 0.0))
             total = total + each.min(axis=1)
         return total
 
@@ -158,12 +156,12 @@ class TimeTable:
             result = np.empty((1, points))
         else:
             shape = (1, *shape) if len(shape) < 2 else shape
-            if shape[0] not in (1, self.num_layouts):
-                raise InputError(
-                    what="batch shape",
-                    given=shape,
-                    allowed=f"(), (points,) or ({self.num_layouts} layouts, points...)",
-                )
+            require(
+                shape[0] in (1, self.num_layouts),
+                what="batch shape",
+                given=shape,
+                allowed=f"(), (points,) or ({self.num_layouts} layouts, points...)",
+            )
             points = int(np.prod(shape[1:]))
             flat = [_by_layout(value, shape) for value in values]
             result = np.empty((self.num_layouts, points))
@@ -172,8 +170,7 @@ class TimeTable:
         def work(tile: Tile) -> None:
             layouts, some = tile
             here = [_part(value, layouts, some) for value in flat]
-            depth = max(value.shape[0] for value in here)
-            block = np.empty((depth, len(used), result[tile].shape[1]))
+            block = np.empty((max(value.shape[0] for value in here), len(used), result[tile].shape[1]))
             for index, value in enumerate(here):
                 block[:, index, :] = value
             slowest, *others = [stream.take(layouts).seconds(block) for stream in streams]
@@ -207,9 +204,9 @@ def _run(work: Callable[[Tile], None], parts: Sequence[Tile], threads: int) -> N
     if threads <= 1 or len(parts) <= 1:
         for part in parts:
             work(part)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, parts))
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, parts))
 
 
 def _by_layout(value: Array, shape: tuple[int, ...]) -> Array:

@@ -18,7 +18,7 @@ from rackline.catalog import (
     release_numbers,
     resolve_beside,
 )
-from rackline.errors import InputError, UnknownNameError, nearest_names
+from rackline.errors import InputError, UnknownNameError, nearest_name
 from rackline.hardware import Chip, Cluster
 from rackline.hardware import chip as find_chip
 from rackline.passes.calibration import UNIT, Calibration, CollectiveCalibration, OperationCalibration
@@ -144,7 +144,7 @@ def split_version(given: str) -> tuple[str, str]:
         return given, ""
     name = canonical_name("stacks", name) or name
     if name not in measured_stacks():
-        near = next(iter(nearest_names(name, measured_stacks(), 1)), None)
+        near = nearest_name(name, measured_stacks())
         allowed = f"a version only of {', '.join(measured_stacks())}"
         raise InputError(what="calibration", given=given, allowed=allowed, nearest=near)
     if not release_numbers(version):
@@ -228,12 +228,11 @@ def calibration(name: str, chip: Chip | None = None) -> Calibration:
     if found.serving:
         found = replace(found, serving=resolve_beside(found.serving, name))
     if record.name in measured_stacks():
-        others = [calibration_record(stack) for stack in measured_stacks() if stack != record.name]
-        for other in others:
-            found = _fill(found, _resolve(other, chip, own_chip_only=True))
-        found = _fill(found, _resolve(calibration_record(GENERIC), chip))
+        for other in (calibration_record(stack) for stack in measured_stacks() if stack != record.name):
+            found = _fill(found, calibration_from_record(other, chip, own_chip_only=True))
+        found = _fill(found, calibration_from_record(calibration_record(GENERIC), chip))
     if record.falls_back_to is not None:
-        found = _fill(found, _resolve(calibration_record(record.falls_back_to), chip))
+        found = _fill(found, calibration_from_record(calibration_record(record.falls_back_to), chip))
     if chip is None:
         return found
     if record.operation and not found.operations:
@@ -259,7 +258,7 @@ def _record(name: str) -> CalibrationRecord:
             what="calibration",
             given=name,
             allowed=f"{', '.join(allowed)} or a TOML file",
-            nearest=next(iter(nearest_names(name, allowed, 1)), None),
+            nearest=nearest_name(name, allowed),
         ) from error
 
 
@@ -278,9 +277,8 @@ def best_stack(chip: Chip | None) -> str:
     """The stack with the most measured entries for a chip; the generic one if there are none."""
     if chip is None:
         return GENERIC
-    stacks = measured_stacks()
-    counts = {stack: num_measured(stack, chip) for stack in stacks}
-    best = max(stacks, key=lambda stack: counts[stack])
+    counts = {stack: num_measured(stack, chip) for stack in measured_stacks()}
+    best = max(counts, key=counts.__getitem__)
     return best if counts[best] else GENERIC
 
 
@@ -294,11 +292,6 @@ def num_measured(stack: str, chip: Chip) -> int:
     return sum(entry.chip == chip.name and entry.operation_class in _COMMON for entry in entries)
 
 
-def calibration_from_record(record: CalibrationRecord, chip: Chip | None = None) -> Calibration:
-    """Build the object of one validated record alone, for a chip."""
-    return _resolve(record, chip)
-
-
 def _matches(entry: OperationRecord | CollectiveRecord, chip: Chip | None, own_chip_only: bool) -> int:
     """How well an entry matches the chip: 3 the chip itself, 2 its generation, 1 all chips, 0 not at all."""
     if chip is not None and entry.chip == chip.name:
@@ -310,17 +303,27 @@ def _matches(entry: OperationRecord | CollectiveRecord, chip: Chip | None, own_c
     return 1 if entry.chip == "*" else 0
 
 
-def _resolve(record: CalibrationRecord, chip: Chip | None, own_chip_only: bool = False) -> Calibration:
-    operations: dict[tuple[str, str], tuple[int, OperationRecord]] = {}
-    for entry in record.operation:
-        rank, key = _matches(entry, chip, own_chip_only), (entry.operation_class, entry.dtype)
-        if rank > operations.get(key, (0, entry))[0]:
-            operations[key] = (rank, entry)
-    collectives: dict[tuple[str, int], tuple[int, CollectiveRecord]] = {}
-    for entry in record.collective:
-        rank, place = _matches(entry, chip, own_chip_only), (entry.collective_class, entry.group_size)
-        if rank > collectives.get(place, (0, entry))[0]:
-            collectives[place] = (rank, entry)
+def _matching(
+    entries: Iterable[Entry], chip: Chip | None, own_chip_only: bool
+) -> dict[tuple[str, str], tuple[int, Entry]]:
+    """The entry of each class, and data type or group size, that matches the chip best, with how well it does."""
+    found: dict[tuple[str, str], tuple[int, Entry]] = {}
+    for entry in entries:
+        rank, (_, *key) = _matches(entry, chip, own_chip_only), _key(entry)
+        if rank > found.get((key[0], key[1]), (0, entry))[0]:
+            found[key[0], key[1]] = (rank, entry)
+    return found
+
+
+def calibration_from_record(
+    record: CalibrationRecord, chip: Chip | None = None, *, own_chip_only: bool = False
+) -> Calibration:
+    """Build the object of one validated record alone, for a chip.
+
+    Args:
+        own_chip_only: whether to leave out numbers of its generation and of all chips.
+    """
+    operations = _matching(record.operation, chip, own_chip_only)
     return Calibration(
         name=record.name,
         stack=record.stack,
@@ -330,7 +333,7 @@ def _resolve(record: CalibrationRecord, chip: Chip | None, own_chip_only: bool =
         description=record.description,
         separate_quantise=record.separate_quantise,
         operations={key: _operation(entry, record.name) for key, (_, entry) in operations.items()},
-        collectives=_collectives(record.name, collectives),
+        collectives=_collectives(record.name, _matching(record.collective, chip, own_chip_only)),
         context_block=record.context_block,
         serving=record.serving or "",
     )
@@ -359,7 +362,7 @@ def _operation(entry: OperationRecord, stack: str) -> OperationCalibration:
 
 
 def _collectives(
-    stack: str, entries: Mapping[tuple[str, int], tuple[int, CollectiveRecord]]
+    stack: str, entries: Mapping[tuple[str, str], tuple[int, CollectiveRecord]]
 ) -> dict[str, CollectiveCalibration]:
     found: dict[str, CollectiveCalibration] = {}
     for name in {key[0] for key in entries}:
@@ -388,11 +391,10 @@ def _fill(found: Calibration, parent: Calibration) -> Calibration:
         evidence = "assumed" if numbers.evidence == "assumed" else "derived"
         return {"evidence": evidence, "origin": f"fallback: {numbers.origin}"}
 
-    known: Iterable[tuple[str, str]] = found.operations
     extra = {
         key: replace(numbers, **fallback(numbers))
         for key, numbers in parent.operations.items()
-        if key not in set(known)
+        if key not in found.operations
     }
     collectives = {
         key: replace(numbers, **fallback(numbers))

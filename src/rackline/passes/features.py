@@ -96,14 +96,9 @@ class BlockwiseLaw:
         return self.law.attention_pairs(chunk_tokens, prefix_tokens)
 
 
-def is_unknown(amount: FloatLike) -> bool:
-    """Whether an amount is only written down (`rackline.passes.trace`), so that nothing can depend on its value."""
-    return bool(getattr(amount, "is_unknown", False))
-
-
 def may_occur(amount: FloatLike) -> bool:
     """Whether an amount may be other than 0; an unknown one may."""
-    return is_unknown(amount) or bool(np.any(amount))
+    return is_traced(amount) or bool(np.any(amount))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +163,14 @@ class Batch:
             Feature name → value, shapes as broadcast from the batch.
         """
         tokens = self.tokens
-        found: dict[str, FloatLike] = {ONE: 1.0, TOKENS: tokens}
         decoded = self.decode_sequences * self.decode_tokens
-        found[LOGIT_ROWS] = decoded + self.prefill_sequences
-        found[DECODE_SEQUENCES] = self.decode_sequences
-        found[DECODE_TOKENS] = decoded
+        found: dict[str, FloatLike] = {
+            ONE: 1.0,
+            TOKENS: tokens,
+            LOGIT_ROWS: decoded + self.prefill_sequences,
+            DECODE_SEQUENCES: self.decode_sequences,
+            DECODE_TOKENS: decoded,
+        }
         if may_occur(self.decode_sequences):
             found[HAS_DECODE] = np.minimum(self.decode_sequences, 1.0)
             for label, kind in kinds.items():
@@ -183,18 +181,23 @@ class Batch:
             if not kinds:
                 found[kv_tokens("all")] = self.decode_sequences * self.context_len
         if not self.is_decode_only:
-            found[HAS_PREFILL] = np.minimum(self.prefill_tokens, 1.0)
-            found[CHUNK_TOKENS] = found[HAS_PREFILL] * self.chunk_tokens
-            found[PREFILL_TOKENS] = self.prefill_tokens
-            found[CHUNK_PREFIX_TOKENS] = self.prefill_sequences * self.prefix_tokens
+            some = np.minimum(self.prefill_tokens, 1.0)
+            found |= {
+                HAS_PREFILL: some,
+                CHUNK_TOKENS: some * self.chunk_tokens,
+                PREFILL_TOKENS: self.prefill_tokens,
+                CHUNK_PREFIX_TOKENS: self.prefill_sequences * self.prefix_tokens,
+            }
             for label, kind in kinds.items():
                 pairs = kind.attention_pairs(self.chunk_tokens, self.prefix_tokens)
                 found[attention_pairs(label)] = self.prefill_sequences * pairs
         if experts is not None:
             group = tokens if self.group_tokens is None else self.group_tokens
-            found[GROUP_TOKENS] = group
-            found[EXPERT_TOKENS] = experts.expert_tokens(group)
-            found[EXPERTS_TOUCHED] = experts.experts_touched(group)
+            found |= {
+                GROUP_TOKENS: group,
+                EXPERT_TOKENS: experts.expert_tokens(group),
+                EXPERTS_TOUCHED: experts.experts_touched(group),
+            }
         if adapters is not None:
             found[ADAPTERS_TOUCHED] = adapters.adapters_touched(self.decode_sequences + self.prefill_sequences)
         return found

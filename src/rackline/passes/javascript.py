@@ -25,9 +25,8 @@ from rackline.passes.features import (
     ExpertLaw,
     FloatLike,
 )
-from rackline.passes.line import line_seconds, total
-from rackline.passes.numbers import RowNumbers
 from rackline.passes.routing import ExpertLoad
+from rackline.passes.row import RowNumbers, line_seconds, total
 from rackline.passes.trace import function
 
 

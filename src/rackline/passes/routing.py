@@ -2,8 +2,21 @@
 
 The pass ends when the busiest rank ends. There are four laws: `balanced` (every rank has the mean load), `uniform`
 (each token picks its experts uniformly at random, so that ranks differ by chance), `log_normal` (the measured
-popularity of experts) and `power_law` (popularity with a given exponent). Experts are placed on the ranks at random, or
-rearranged by popularity with redundant copies (`rackline.passes.popularity`).
+popularity of experts) and `power_law` (popularity with a given exponent).
+
+Measured loads of single experts follow a log-normal distribution whose spread increases with their number E,
+
+    s = 0.2 log2(E) - 0.5        of the logarithm of an expert's share, at least 0
+
+in routers trained with an auxiliary loss (Mixtral, 8 experts: 0.1; OLMoE and DeepSeek-V2-Lite, 64: 0.5 to 0.7) and in
+one that is balanced by a bias per expert (DeepSeek-R1, 256: 1.1), over texts of one domain.
+
+Experts are placed on the ranks in the order of their numbers, that is, at random with respect to popularity; or they
+are rearranged by popularity, with redundant copies of the most popular ones (EPLB) that share the load equally.
+
+Sources: tokens per expert of OLMoE and Mixtral, allenai/OLMoE, scripts/routing_output; routed tokens of
+    DeepSeek-V2-Lite, deepseek-ai/ESFT; rank loads of DeepSeek-R1 with EP32, NVIDIA/TensorRT-LLM,
+    examples/wide_ep/ep_load_balancer. Rearrangement: deepseek-ai/EPLB, 2025.
 """
 
 from __future__ import annotations
@@ -12,18 +25,17 @@ import functools
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, assert_never
+from statistics import NormalDist
+from typing import Literal, get_args
 
 import numpy as np
 
 from rackline import kept
 from rackline.errors import InputError
-from rackline.passes import popularity
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.passes.popularity import log_normal_shares, rearranged
 
 RoutingLaw = Literal["balanced", "uniform", "log_normal", "power_law"]
-ROUTING_LAWS: tuple[RoutingLaw, ...] = ("balanced", "uniform", "log_normal", "power_law")
+ROUTING_LAWS: tuple[RoutingLaw, ...] = get_args(RoutingLaw)
 POPULAR: tuple[RoutingLaw, ...] = ("log_normal", "power_law")
 
 _GRID_PER_OCTAVE = 6
@@ -138,8 +150,7 @@ def power_law_picks(num_experts: int, experts_per_token: int, exponent: float) -
 
 def picks_of(shares: Array, experts_per_token: int) -> Array:
     """Probability that a token uses each expert, of experts with these shares of the picks; see `power_law_picks`."""
-    num_experts = len(shares)
-    full = np.zeros(num_experts, dtype=bool)
+    full = np.zeros(len(shares), dtype=bool)
     while True:
         left = experts_per_token - full.sum()
         picks = np.where(full, 1.0, left * shares / shares[~full].sum() if left > 0 else 0.0)
@@ -199,10 +210,9 @@ def largest_of(count: int, mean: Array, trials: Array) -> Array:
     """
     if count == 1:
         return mean
-    quantile = normal_maximum(count)
     share = np.clip(mean / np.maximum(trials, 1.0), 0.0, 1.0)
     spread = np.sqrt(mean * (1.0 - share))
-    largest = mean + quantile * spread
+    largest = mean + normal_maximum(count) * spread
     small = (mean <= _EXACT_UP_TO) & (mean > 0)
     if np.any(small):
         top = int(np.ceil(np.max((mean + 8.0 * spread)[small]))) + 3
@@ -297,14 +307,12 @@ def _tabulated(
         if law in POPULAR:
             picks = popular_picks(num_experts, experts_per_token, law, skew)
             touched = (1.0 - (1.0 - picks[None, :]) ** tokens[:, None]).sum(axis=1)
-    elif law == "uniform" or law == "log_normal" or law == "power_law":  # which are uniform without skew
+    else:  # uniform, as popular experts without skew are
         used = experts_touched_mean(num_experts, experts_per_token, tokens) / num_experts
         touched = np.minimum(largest_of(ep, used * local, np.full_like(tokens, local)), local)
         mean = tokens * experts_per_token * local / num_experts
         busiest = largest_of(ep, mean, tokens * min(experts_per_token, local))
         load = np.minimum(busiest / tokens, min(experts_per_token, local))
-    else:
-        assert_never(law)
     for array in (log_tokens, load, touched):
         array.flags.writeable = False  # shared by all who ask for this law
     return ExpertLoad(
@@ -349,7 +357,7 @@ def _kept(
 @functools.cache
 def _code() -> bytes:
     """The source of what the tables follow from: a change of it makes them anew."""
-    return b"".join(Path(module).read_bytes() for module in (__file__, popularity.__file__))
+    return Path(__file__).read_bytes()
 
 
 def _log_grid(max_tokens: float) -> Array:
@@ -424,3 +432,60 @@ def _busiest_rearranged(counts: Array, drawn: Array, placed: Array, tokens: Arra
         np.maximum(load, sums, out=load)
         np.maximum(touched, used, out=touched)
     return load.mean(axis=1) / tokens, touched.mean(axis=1)
+
+
+_PER_OCTAVE, _AT_ONE = 0.2, -0.5
+
+
+def expert_spread(num_experts: int) -> float:
+    """Standard deviation of the logarithm of an expert's share of the picks.
+
+    >>> [round(expert_spread(count), 2) for count in (4, 8, 64, 256)]
+    [0.0, 0.1, 0.7, 1.1]
+    """
+    return max(_PER_OCTAVE * math.log2(num_experts) + _AT_ONE, 0.0)
+
+
+def log_normal_shares(num_experts: int, spread: float) -> Array:
+    """Share of the picks that goes to each expert, most popular first: quantiles of a log-normal, summing to 1.
+
+    >>> log_normal_shares(4, 0.0).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
+    normal = NormalDist()
+    scores = np.array([normal.inv_cdf(1.0 - (index + 0.5) / num_experts) for index in range(num_experts)])
+    weights = np.exp(spread * scores)
+    return weights / weights.sum()
+
+
+def rearranged(popularity: Array, ep: int, redundant_experts: int) -> Array:
+    """Copies of each expert on each rank, rearranged so that the ranks are as balanced as possible.
+
+    The expert with the highest load per copy gets the next redundant copy; then copies go, most loaded first, to the
+    rank with the least load that has a slot.
+
+    Args:
+        popularity: popularity of each expert, (experts,).
+        ep: ranks, each with the same number of slots [count].
+        redundant_experts: copies beyond one of each; slots left over are filled as well [count].
+
+    Returns:
+        Copies [count], (experts, ep).
+
+    >>> rearranged(np.array([4.0, 1.0, 1.0]), 2, 1).sum(axis=0).tolist()
+    [2.0, 2.0]
+    """
+    experts = len(popularity)
+    slots = math.ceil((experts + redundant_experts) / ep)
+    copies = np.ones(experts)
+    for _ in range(slots * ep - experts):
+        copies[int(np.argmax(popularity / copies))] += 1.0
+    each = popularity / copies
+    load, room, placed = np.zeros(ep), np.full(ep, slots), np.zeros((experts, ep))
+    for expert in np.argsort(-each, kind="stable"):
+        for _ in range(int(copies[expert])):
+            rank = int(np.argmin(np.where(room > 0, load + 1e-9 * placed[expert], np.inf)))
+            placed[expert, rank] += 1.0
+            load[rank] += each[expert]
+            room[rank] -= 1
+    return placed

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from rackline.hardware import Chip, Cluster
-from rackline.passes.breakdown import Breakdown, PassTime
+from rackline.passes.breakdown import Breakdown, PassTime, joule_numbers
 from rackline.passes.calibration import Calibration, StepPolicy, checked_policy
-from rackline.passes.energy import joule_numbers
 from rackline.passes.evaluate import TimeTable
 from rackline.passes.features import AdapterLaw, Array, Batch, ExpertLaw, FloatLike, ReadLaw
 from rackline.passes.javascript import StepFunction, compile_table
-from rackline.passes.numbers import PassNumbers, RowNumbers, row_numbers
-from rackline.passes.row import Row
+from rackline.passes.row import PassNumbers, Row, RowNumbers, row_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

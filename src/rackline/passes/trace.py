@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from rackline.errors import InputError
 
@@ -62,15 +63,13 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Traced:
+class Traced(NDArrayOperatorsMixin):
     """A number whose value is known where the lines run.
 
     Args:
         lines: what its value was computed with.
         code: its name there.
     """
-
-    is_unknown: ClassVar[bool] = True
 
     lines: Lines
     code: str
@@ -91,51 +90,6 @@ class Traced:
                 return self._by("minimum", self._by("maximum", args[0], args[1]), args[2])
             case _:
                 return NotImplemented
-
-    def __add__(self, other: Any) -> Traced:
-        return self._by("add", self, other)
-
-    def __radd__(self, other: Any) -> Traced:
-        return self._by("add", other, self)
-
-    def __sub__(self, other: Any) -> Traced:
-        return self._by("subtract", self, other)
-
-    def __rsub__(self, other: Any) -> Traced:
-        return self._by("subtract", other, self)
-
-    def __mul__(self, other: Any) -> Traced:
-        return self._by("multiply", self, other)
-
-    def __rmul__(self, other: Any) -> Traced:
-        return self._by("multiply", other, self)
-
-    def __truediv__(self, other: Any) -> Traced:
-        return self._by("divide", self, other)
-
-    def __rtruediv__(self, other: Any) -> Traced:
-        return self._by("divide", other, self)
-
-    def __pow__(self, other: Any) -> Traced:
-        return self._by("power", self, other)
-
-    def __gt__(self, other: Any) -> Traced:
-        return self._by("greater", self, other)
-
-    def __ge__(self, other: Any) -> Traced:
-        return self._by("greater_equal", self, other)
-
-    def __lt__(self, other: Any) -> Traced:
-        return self._by("less", self, other)
-
-    def __le__(self, other: Any) -> Traced:
-        return self._by("less_equal", self, other)
-
-    def __and__(self, other: Any) -> Traced:
-        return self._by("bitwise_and", self, other)
-
-    def __neg__(self) -> Traced:
-        return self._by("negative", self)
 
     def __bool__(self) -> bool:
         raise InputError(what="a traced number", given="a branch on its value", allowed="np.where")

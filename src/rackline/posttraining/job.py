@@ -101,11 +101,6 @@ class AnswerLengths:
             low, high = (middle, high) if short else (low, middle)
         return (low + high) / 2.0
 
-    @property
-    def cut_share(self) -> float:
-        """Share of the answers that are cut off [1]."""
-        return float(np.mean(self.sorted_lengths(_POINTS) >= self.longest))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RlJob:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import inf
 from typing import ClassVar, assert_never
 
 from rackline.errors import InputError, RacklineError
@@ -125,34 +127,25 @@ def rl_step(
     """
     faster = speed_up or {}
     rollout = engine.batch(job.answers, job.lengths)
-    generate = rollout.seconds
-    colocated = schedule.colocated
+    generate, colocated = rollout.seconds, schedule.colocated
     match schedule.mode:
         case "sync" | "one-step-off":
-            pass
+            ahead = 1.0
         case "async":
             ahead = float(schedule.staleness)
-            if schedule.partial or ahead > 1.0:
-                generate = engine.steady_s(
-                    job.answers,
-                    job.lengths,
-                    in_flight=ahead * job.answers,
-                    whole_in=float("inf") if schedule.partial else ahead,
-                )
         case _:
             assert_never(schedule.mode)
-    if schedule.partial and schedule.mode != "async":
-        generate = engine.steady_s(job.answers, job.lengths, in_flight=job.answers, whole_in=float("inf"))
+    if schedule.partial or ahead > 1.0:
+        whole_in = inf if schedule.partial else ahead
+        generate = engine.steady_s(job.answers, job.lengths, in_flight=ahead * job.answers, whole_in=whole_in)
     generate /= faster.get("rollouts", 1.0)
     slower = job.overheads.training
     forward = slower * updates.log_prob_s / faster.get("log-probabilities", 1.0)
+    reward = 0.0
     if job.reward is not None:
         reward = forward * job.reward.active_params / job.model.active_params * job.answers / job.trained_answers
-    else:
-        reward = 0.0
     train = slower * updates.train_s / faster.get("updates", 1.0)
-    moved = transfer_s(job, updates.layout, colocated=colocated)
-    moved /= faster.get("transfer", 1.0)
+    moved = transfer_s(job, updates.layout, colocated=colocated) / faster.get("transfer", 1.0)
     states = updates.states_bytes + updates.critic_bytes + updates.reward_bytes
     kept = offload_s(job, states) / faster.get("transfer", 1.0) if colocated else 0.0
     host = (FIXED_S + ANSWER_S * job.answers) / faster.get("host", 1.0)
@@ -163,23 +156,19 @@ def rl_step(
         ("critic", forward + train if job.algorithm == "ppo" else 0.0),
         ("updates", train),
     ]
-    generating = [("rollouts", generate)]
-    transfer = [("weights to engines", moved)]
+    rollouts, transfer = ("rollouts", generate), ("weights to engines", moved)
     if schedule.mode == "sync":
-        order = [*transfer, *generating, ("host", host), ("states to host and back", kept), *learning]
+        order = [transfer, rollouts, ("host", host), ("states to host and back", kept), *learning]
         parts = _in_a_row(order, {"rollouts": "rollout"})
         seconds = sum(part.seconds for part in parts)
         idle = {} if colocated else {"rollout": seconds - generate - moved, "training": generate}
-        longest = max(parts, key=lambda part: part.seconds)
-        binds = longest.name
-        if longest.name == "rollouts" and rollout.tail_s > 0.5 * generate:
+        binds = max(parts, key=lambda part: part.seconds).name
+        if binds == "rollouts" and rollout.tail_s > 0.5 * generate:
             binds = "the longest answers"
     else:
-        ours = _in_a_row([*transfer, *generating], {"rollouts": "rollout", "weights to engines": "rollout"})
-        theirs = _in_a_row([*transfer, ("host", host), *learning], {})
-        own, other = sum(p.seconds for p in ours), sum(p.seconds for p in theirs)
-        if schedule.in_flight:
-            own = generate
+        ours = _in_a_row([transfer, rollouts], {"rollouts": "rollout", "weights to engines": "rollout"})
+        theirs = _in_a_row([transfer, ("host", host), *learning], {})
+        own, other = generate if schedule.in_flight else sum(p.seconds for p in ours), sum(p.seconds for p in theirs)
         seconds = max(own, other)
         parts = (*ours, *theirs)
         idle = {"rollout": seconds - own, "training": seconds - other}
@@ -199,12 +188,11 @@ def rl_step(
 
 
 def _in_a_row(named: list[tuple[str, float]], side: dict[str, str]) -> tuple[Part, ...]:
-    found: list[Part] = []
-    clock = 0.0
-    for name, seconds in named:
-        found.append(Part(name=name, side=side.get(name, "training"), start_s=clock, seconds=seconds))
-        clock += seconds
-    return tuple(found)
+    starts = accumulate((seconds for _, seconds in named), initial=0.0)
+    return tuple(
+        Part(name=name, side=side.get(name, "training"), start_s=start_s, seconds=seconds)
+        for (name, seconds), start_s in zip(named, starts, strict=False)
+    )
 
 
 FASTER = ("rollouts", "log-probabilities", "updates", "transfer", "host")
@@ -331,32 +319,20 @@ def rl_plan(
         for engine in engines:
             timed += 1
             step = rl_step(job, schedule, engine, updates)
-            if split not in others or step.seconds < others[split]:
-                others[split] = step.seconds
+            others[split] = min(step.seconds, others.get(split, inf))
             if best is None or step.seconds < best[0].seconds:
                 best = (step, engine, updates)
         if done is not None:
             done(index + 1, len(splits))
-    if best is None:
-        return RlPlan(
-            job=job,
-            schedule=schedule,
-            best=None,
-            twice={},
-            run=None,
-            others={},
-            candidates_evaluated=timed,
-            reason=reasons[-1] if reasons else "nothing fits",
-        )
-    step, engine, updates = best
     return RlPlan(
         job=job,
         schedule=schedule,
-        best=step,
-        twice=what_twice_gives(job, schedule, engine, updates),
-        run=run_of(job, step, steps),
+        best=best[0] if best else None,
+        twice=what_twice_gives(job, schedule, *best[1:]) if best else {},
+        run=run_of(job, best[0], steps) if best else None,
         others=others,
         candidates_evaluated=timed,
+        reason="" if best else reasons[-1] if reasons else "nothing fits",
     )
 
 
@@ -375,8 +351,7 @@ def engines_of(job: RlJob, cluster: Cluster, layouts: Sequence[Layout] | None = 
         InputError: no layout has memory for the weights and one answer, with the least that is missing.
     """
     chips = cluster.num_chips
-    given = layouts is not None
-    options = list(layouts) if layouts is not None else _usual_layouts(job, chips)
+    options = _usual_layouts(job, chips) if layouts is None else list(layouts)
     found: list[RolloutEngine] = []
     refusal: InputError | None = None
     for layout in options:
@@ -393,7 +368,7 @@ def engines_of(job: RlJob, cluster: Cluster, layouts: Sequence[Layout] | None = 
         if refusal is not None:
             raise refusal
         raise InputError(
-            what="gen_layout" if given else f"rollouts of {job.model.name}",
+            what="gen_layout" if layouts is not None else f"rollouts of {job.model.name}",
             given=", ".join(layout.label() for layout in options[:4]) or f"{chips} chips",
             allowed=f"a layout that fills {chips} chips with whole replicas",
         )
@@ -424,10 +399,8 @@ def run_of(job: RlJob, step: RlStep, steps: float) -> RlRun:
     """What many steps take."""
     cluster, active = job.cluster, float(job.model.active_params)
     share = job.trained_answers / job.answers * (job.sequence_len / job.lengths.mean)
-    passes = 1.0 + (1.0 if job.reference else 0.0)
-    each = 2.0 + share * (2.0 * passes + 6.0)
-    if job.algorithm == "ppo":
-        each += share * 8.0
+    passes = 2.0 if job.reference else 1.0
+    each = 2.0 + share * (2.0 * passes + (14.0 if job.algorithm == "ppo" else 6.0))
     tokens = step.rollout.tokens
     peak = cluster.num_chips * cluster.chip.flop_per_s(job.training.precision.compute)
     hours = steps * step.seconds / 3600.0

@@ -172,12 +172,11 @@ def model_bytes(job: RlJob, precision: Precision) -> float:
 
 def num_tensors(model: Model) -> int:
     """Tensors of a checkpoint, about: those of a layer, three or two for each routed expert, both ends [count]."""
-    found = 3
-    for group in model.layer_groups:
-        found += group.count * TENSORS_PER_LAYER
-        if isinstance(group.ffn, MoeFfn):
-            found += group.count * group.ffn.num_experts * group.ffn.matrices
-    return found
+    return 3 + sum(
+        group.count
+        * (TENSORS_PER_LAYER + (group.ffn.num_experts * group.ffn.matrices if isinstance(group.ffn, MoeFfn) else 0))
+        for group in model.layer_groups
+    )
 
 
 def transfer_s(job: RlJob, train: TrainLayout, *, colocated: bool) -> float:
@@ -192,12 +191,8 @@ def transfer_s(job: RlJob, train: TrainLayout, *, colocated: bool) -> float:
     """
     cluster = job.cluster
     inside = train.tp * train.pp * max(train.ep * train.expert_tp // train.tp, 1) <= cluster.scale_up.size
-    if colocated and inside:
-        level = cluster.scale_up
-    else:
-        level = cluster.scale_out if cluster.scale_out is not None else cluster.scale_up
-    if not colocated and cluster.num_chips <= cluster.scale_up.size:
-        level = cluster.scale_up
+    near = inside if colocated else cluster.num_chips <= cluster.scale_up.size
+    level = cluster.scale_up if near or cluster.scale_out is None else cluster.scale_out
     wire_s = model_bytes(job, job.serving.precision) / level.bytes_per_s_each_way
     return wire_s + job.overheads.tensor_s * num_tensors(job.model)
 

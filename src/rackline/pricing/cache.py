@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from rackline.catalog import names
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.hardware import Cluster, MemoryTier, hbm_of, memory_tier
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.pricing import forms
@@ -153,10 +153,14 @@ def envelope(costs: Sequence[KeepingCost], reuses: float = 1.0) -> tuple[Cheapes
 
     Sources: lecture C118; break-even times by equating two lines.
     """
-    if not costs:
-        raise InputError(what="tiers", given=0, allowed="at least one tier")
-    if not (reuses >= 1 and np.isfinite(reuses)):
-        raise InputError(what="reuses", given=reuses, allowed="a finite number of at least 1", nearest="1")
+    require(costs, what="tiers", given=0, allowed="at least one tier")
+    require(
+        reuses >= 1 and np.isfinite(reuses),
+        what="reuses",
+        given=reuses,
+        allowed="a finite number of at least 1",
+        nearest="1",
+    )
     fixed = [float(cost.usd(0.0, reuses)) for cost in costs]
     slope = [cost.hold_usd_per_s for cost in costs]
     order = range(len(costs))
@@ -200,8 +204,7 @@ def tier_by_drain(costs: Sequence[KeepingCost], kept_s: float) -> KeepingCost:
     """
     _positive("hold time", kept_s)
     draining = [cost for cost in costs if cost.drain_s]
-    if not draining:
-        raise InputError(what="tiers", given=len(costs), allowed="at least one tier with a drain time")
+    require(draining, what="tiers", given=len(costs), allowed="at least one tier with a drain time")
     return min(draining, key=lambda cost: drain_distance(cost.drain_s or 1.0, kept_s))
 
 
@@ -325,15 +328,13 @@ def default_tiers(cluster: Cluster) -> tuple[MemoryTier, ...]:
 
     The memory of a Grace host counts only where the chip sits on one, and replaces DDR5 there.
     """
-    known = [memory_tier(name) for name in names("memory")]
     absent = "ddr5-host" if cluster.chip.name in _WITH_GRACE else "lpddr5x-grace"
-    outside = [t for t in known if t.tier not in ("hbm", "sram") and t.usd_per_hour is not None and t.name != absent]
+    outside = (unit for unit in keeping_units() if unit.name != absent)
     return (hbm_of(cluster.chip, cluster.usd_per_chip_hour), *outside)
 
 
 def _positive(what: str, given: float) -> None:
-    if not (given > 0 and np.isfinite(given)):
-        raise InputError(what=what, given=given, allowed="a finite number above 0")
+    require(given > 0 and np.isfinite(given), what=what, given=given, allowed="a finite number above 0")
 
 
 _PATH_BYTES_PER_S = Range(low=63e9, high=450e9)  # PCIe 5.0 x16 to NVLink-C2C, one direction, per chip

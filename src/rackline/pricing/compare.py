@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, assert_never
 
@@ -27,13 +27,11 @@ class Truth:
         model: catalogue name.
         active_params: active parameters [elements].
         kv_bytes_per_token: KV cache per token at one to two bytes per element [bytes].
-        context_len: context length at which windows are counted [tokens].
     """
 
     model: str
     active_params: float
     kv_bytes_per_token: Range
-    context_len: float
 
     @classmethod
     def of(cls, found: AnyModel, context_len: float = _CONTEXT_LEN) -> Truth:
@@ -43,7 +41,6 @@ class Truth:
             model=found.name,
             active_params=float(found.active_params),
             kv_bytes_per_token=Range(low=narrow, high=wide),
-            context_len=context_len,
         )
 
 
@@ -144,8 +141,7 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
 
 def _ranks(values: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
     below = (values[None, :] < values[:, None]).sum(axis=1)
-    same = (values[None, :] == values[:, None]).sum(axis=1)
-    return below + (same - 1) / 2.0
+    return below + ((values[None, :] == values[:, None]).sum(axis=1) - 1) / 2.0
 
 
 def price_changes(sheet: PriceSheet, unknowns: Unknowns) -> tuple[PriceChange, ...]:
@@ -164,7 +160,6 @@ def price_changes(sheet: PriceSheet, unknowns: Unknowns) -> tuple[PriceChange, .
     found: list[PriceChange] = []
     for old in sheet.history:
         given, made = old.input_usd / standard.input_usd, old.output_usd / standard.output_usd
-        left = given / (hardware * precision)
         found.append(
             PriceChange(
                 name=old.name,
@@ -172,7 +167,7 @@ def price_changes(sheet: PriceSheet, unknowns: Unknowns) -> tuple[PriceChange, .
                 output_ratio=made,
                 hardware_gain=hardware,
                 precision_gain=precision,
-                left_over=left,
+                left_over=given / (hardware * precision),
                 text=_text(given, made, hardware, precision),
             )
         )
@@ -188,8 +183,7 @@ def _gains(unknowns: Unknowns) -> tuple[float, float]:
         steps += [b / a for a, b in itertools.pairwise(mine) if b > a]
         for dtype in unknowns.dtypes:
             if offer.chip.supports(dtype):
-                rate = offer.chip.flop_per_s(dtype) / offer.usd_per_chip_hour
-                per_dollar.setdefault(dtype, []).append(rate)
+                per_dollar.setdefault(dtype, []).append(offer.chip.flop_per_s(dtype) / offer.usd_per_chip_hour)
     return max(float(np.max(rates) / np.median(rates)) for rates in per_dollar.values()), max(steps)
 
 
@@ -219,30 +213,21 @@ def conflicts(
 
     Sources: ledger N46 (step against output price), N47 (longest context), N48 (input steps too).
     """
-    found: list[Conflict] = []
-    standard, step = sheet.standard, sheet.step
-    if standard is not None and step is not None:
-        found += _step(sheet, price_over_cost)
-    found += _kv(inferences)
-    found += _batch(inferences, unknowns)
-    return tuple(found)
+    return (*_step(sheet, price_over_cost), *_kv(inferences), *_batch(inferences, unknowns))
 
 
-def _step(sheet: PriceSheet, price_over_cost: Range) -> list[Conflict]:
-    found: list[Conflict] = []
+def _step(sheet: PriceSheet, price_over_cost: Range) -> Iterator[Conflict]:
     standard, step = sheet.standard, sheet.step
     if standard is None or step is None or not standard.output_usd:
-        return found
+        return
     at = step.above_context_len
     if standard.input_usd and standard.output_usd > 1.2 * standard.input_usd:
         ratio = standard.output_usd / standard.input_usd
-        found.append(
-            Conflict(
-                claims="N46: C99 against C107",
-                text=f"the step says that decode is bound by compute up to {at:,.0f} tokens, the output price that "
-                f"memory takes {ratio:.3g} times as long as compute; both hold only if output carries {ratio:.3g} "
-                "times the margin of input or the step is not the crossover",
-            )
+        yield Conflict(
+            claims="N46: C99 against C107",
+            text=f"the step says that decode is bound by compute up to {at:,.0f} tokens, the output price that "
+            f"memory takes {ratio:.3g} times as long as compute; both hold only if output carries {ratio:.3g} "
+            "times the margin of input or the step is not the crossover",
         )
     if step.output_usd and sheet.max_context_len and sheet.max_context_len > at:
         rise = step.output_usd / standard.output_usd
@@ -251,26 +236,21 @@ def _step(sheet: PriceSheet, price_over_cost: Range) -> list[Conflict]:
         if last == at and grows > rise * 1.05:
             needs = grows / rise
             inside = "within" if price_over_cost.low <= needs <= price_over_cost.high else "outside"
-            found.append(
-                Conflict(
-                    claims="N47: C98",
-                    text=f"output rises {rise:.3g} times at {at:,.0f} tokens, but dense attention costs {grows:.3g} "
-                    f"times as much at the longest prompt of {sheet.max_context_len:,.0f}; that is paid at "
-                    f"{needs:.2g} times the cost at the step ({inside} the range of price over cost), or with fewer "
-                    "bytes read per token of context",
-                )
+            yield Conflict(
+                claims="N47: C98",
+                text=f"output rises {rise:.3g} times at {at:,.0f} tokens, but dense attention costs {grows:.3g} "
+                f"times as much at the longest prompt of {sheet.max_context_len:,.0f}; that is paid at "
+                f"{needs:.2g} times the cost at the step ({inside} the range of price over cost), or with fewer "
+                "bytes read per token of context",
             )
     if step.output_usd and step.input_usd and standard.input_usd:
         given, made = step.input_usd / standard.input_usd, step.output_usd / standard.output_usd
         if abs(given / made - 1.0) > 0.05:
-            found.append(
-                Conflict(
-                    claims="N48: C96",
-                    text=f"above {at:,.0f} tokens input rises {given:.3g} times and output {made:.3g} times; a KV "
-                    "crossover raises output alone",
-                )
+            yield Conflict(
+                claims="N48: C96",
+                text=f"above {at:,.0f} tokens input rises {given:.3g} times and output {made:.3g} times; a KV "
+                "crossover raises output alone",
             )
-    return found
 
 
 def fitting_tiers(inferences: Sequence[Inference]) -> tuple[str, ...]:
@@ -302,9 +282,8 @@ def _intervals(inferences: Sequence[Inference]) -> list[Inference]:
     return [i for i in _direct(inferences) if i.bound == "interval"]
 
 
-def _kv(inferences: Sequence[Inference]) -> list[Conflict]:
+def _kv(inferences: Sequence[Inference]) -> Iterator[Conflict]:
     """KV bytes from different prices that have no value in common, or likely none."""
-    found: list[Conflict] = []
     for one, other in itertools.combinations(_direct(inferences), 2):
         how = ""
         if _apart(one, other, (one.low, one.high), (other.low, other.high)):
@@ -312,30 +291,23 @@ def _kv(inferences: Sequence[Inference]) -> list[Conflict]:
         elif _apart(one, other, (one.likely_low, one.likely_high), (other.likely_low, other.likely_high)):
             how = "hardly agree"
         if how:
-            found.append(
-                Conflict(
-                    claims=f"{one.claim} against {other.claim}",
-                    text=f"KV bytes per token {how}: {_span(one)} by {one.method}, {_span(other)} by {other.method}",
-                )
+            yield Conflict(
+                claims=f"{one.claim} against {other.claim}",
+                text=f"KV bytes per token {how}: {_span(one)} by {one.method}, {_span(other)} by {other.method}",
             )
     kept, fits = _kept(inferences), fitting_tiers(inferences)
     if kept and _intervals(inferences) and not fits:
         spans = ", ".join(f"{i.method} {_span(i)}" for i in _intervals(inferences))
-        found.append(
-            Conflict(
-                claims="C116 against C99, C107",
-                text=f"the price of keeping a token is likely that of no memory tier: KV bytes per token by {spans}",
-            )
+        yield Conflict(
+            claims="C116 against C99, C107",
+            text=f"the price of keeping a token is likely that of no memory tier: KV bytes per token by {spans}",
         )
     elif fits == ("hbm",):
-        found.append(
-            Conflict(
-                claims="C116 against C120",
-                text="keeping a token is likely priced like the chip's own memory; in host memory, flash or on disk "
-                "the same price would be many times the cost",
-            )
+        yield Conflict(
+            claims="C116 against C120",
+            text="keeping a token is likely priced like the chip's own memory; in host memory, flash or on disk "
+            "the same price would be many times the cost",
         )
-    return found
 
 
 def _apart(one: Inference, other: Inference, span: tuple[float, float], other_span: tuple[float, float]) -> bool:

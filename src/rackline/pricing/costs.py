@@ -7,13 +7,14 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware import drawn_w
 from rackline.parallel import Deployment, Layout
 from rackline.parallel.memory import fitting_sequences
+from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.energy import Power, output_joules, power_of, prompt_joules, request_joules
+from rackline.serving.fleet import Power, output_joules, power_of, prompt_joules, request_joules
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mixture, Mode, Workload
 from rackline.system import System
@@ -43,10 +44,13 @@ class Rent:
     kind: str = ""
 
     def __post_init__(self) -> None:
-        if not (self.usd_per_chip_hour > 0 and np.isfinite(self.usd_per_chip_hour)):
-            raise InputError(what="rent", given=self.usd_per_chip_hour, allowed="USD per chip-hour above 0")
-        if not 1.0 <= self.pue <= 10.0:
-            raise InputError(what="PUE", given=self.pue, allowed="1 to 10", nearest="1")
+        require(
+            self.usd_per_chip_hour > 0 and np.isfinite(self.usd_per_chip_hour),
+            what="rent",
+            given=self.usd_per_chip_hour,
+            allowed="USD per chip-hour above 0",
+        )
+        require(1.0 <= self.pue <= 10.0, what="PUE", given=self.pue, allowed="1 to 10", nearest="1")
 
 
 def purchase_usd_per_hour(
@@ -75,10 +79,14 @@ def purchase_usd_per_hour(
     1.314
     """
     for what, value in (("purchase", purchase_usd), ("years", years), ("power", power_w_per_chip), ("pue", pue)):
-        if not (value > 0 and np.isfinite(value)):
-            raise InputError(what=what, given=value, allowed="a finite number above 0")
-    if not (usd_per_kwh >= 0 and np.isfinite(usd_per_kwh)):
-        raise InputError(what="energy price", given=usd_per_kwh, allowed="USD per kWh, not negative", nearest="0")
+        require(value > 0 and np.isfinite(value), what=what, given=value, allowed="a finite number above 0")
+    require(
+        usd_per_kwh >= 0 and np.isfinite(usd_per_kwh),
+        what="energy price",
+        given=usd_per_kwh,
+        allowed="USD per kWh, not negative",
+        nearest="0",
+    )
     return purchase_usd / (years * HOURS_PER_YEAR) + power_w_per_chip * pue / 1000.0 * usd_per_kwh
 
 
@@ -128,8 +136,7 @@ class TokenCosts:
 
     def decode_steps_s(self, context_len: FloatLike) -> Array:
         """Step of each batch of the menu at each context [s], shape (batches, contexts)."""
-        contexts = np.atleast_1d(as_array(context_len))
-        batch = Batch(decode_sequences=_MENU[:, None], context_len=contexts[None, :])
+        batch = Batch(decode_sequences=_MENU[:, None], context_len=np.atleast_1d(as_array(context_len))[None, :])
         times = self.engine.time_table(self.mode.two_batch_overlap)
         return self.engine.decode_s(batch, times, two_batch_overlap=self.mode.two_batch_overlap)
 
@@ -148,8 +155,7 @@ class TokenCosts:
     def _decode(self, context_len: FloatLike, tpot_s: float | None) -> tuple[Array, Array]:
         steps = self.decode_steps_s(context_len)
         layout = self.deployment.layout
-        tokens = _MENU[:, None] * layout.attention_dp * layout.pp
-        chip_s = steps / tokens * self.num_chips
+        chip_s = steps / (_MENU[:, None] * layout.attention_dp * layout.pp) * self.num_chips
         fits = _MENU[:, None] <= self.batches_that_fit(context_len)[None, :]
         if tpot_s is not None:
             fits &= steps <= tpot_s
@@ -197,14 +203,7 @@ class TokenCosts:
     def kv_bytes(self, context_len: FloatLike) -> Array:
         """KV cache of one whole sequence, all chips together [bytes]."""
         d = self.deployment
-        per_element = _kv_element_bytes(d)
-        return np.asarray(d.model.kv_bytes(context_len, per_element), dtype=float)
-
-
-def _kv_element_bytes(deployment: Deployment) -> float:
-    from rackline.parallel.precision import storage_bytes
-
-    return storage_bytes(deployment.precision.kv_cache)
+        return np.asarray(d.model.kv_bytes(context_len, storage_bytes(d.precision.kv_cache)), dtype=float)
 
 
 SHORTEST = 128.0  # prompt of the first tier [tokens]

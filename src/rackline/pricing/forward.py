@@ -17,7 +17,7 @@ from math import nan
 import numpy as np
 
 from rackline.arch import media_of, with_media
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware import MemoryTier, drawn_w
 from rackline.passes.features import FloatLike
 from rackline.pricing.cache import (
@@ -40,7 +40,7 @@ from rackline.pricing.offered import (
     coinciding_contexts,
     coinciding_modes,
 )
-from rackline.serving.energy import power_of
+from rackline.serving.fleet import power_of
 from rackline.units import format_seconds, format_usd
 
 LEAST_FAST = 2.0  # a mode below this speed-up is sold as priority
@@ -70,8 +70,7 @@ def request_cost_usd(
     Returns:
         USD; infinite where no batch fits. Decode is counted at the final context, an upper bound.
     """
-    chip_s = costs.request_chip_s(prompt_len, output_len, tpot_s)
-    return rent.usd_per_chip_hour / 3600.0 / utilisation * chip_s
+    return rent.usd_per_chip_hour / 3600.0 / utilisation * costs.request_chip_s(prompt_len, output_len, tpot_s)
 
 
 def offer_prices(
@@ -98,10 +97,12 @@ def offer_prices(
     """
     terms = terms or Terms()
     bounds = [0.0, *[float(step) for step in steps]]
-    if len(bounds) < 2 or any(b <= a for a, b in itertools.pairwise(bounds)):
-        raise InputError(
-            what="context tiers", given=", ".join(f"{s:g}" for s in steps), allowed="rising lengths above 0"
-        )
+    require(
+        len(bounds) > 1 and all(a < b for a, b in itertools.pairwise(bounds)),
+        what="context tiers",
+        given=", ".join(f"{s:g}" for s in steps),
+        allowed="rising lengths above 0",
+    )
     priced = [_modes_of(terms.prompts(low, high), ways, rent, terms) for low, high in itertools.pairwise(bounds)]
     standard = [modes[0] for modes in priced]
     caches, storage, hits = _caches(rent, terms, standard, tiers)
@@ -137,12 +138,11 @@ def _sold_media(tier: SoldTier, way: Way, rent: Rent, terms: Terms) -> SoldMedia
         return tokens * float(one.prefill_chip_s(float(tokens))[0])
 
     encoder_chip_s = (prefill_chip_s(float(tokens)) - prefill_chip_s(None)) / way.used_share
-    usd = rent.usd_per_chip_hour / 3600.0 * terms.price_over_cost * encoder_chip_s
     return SoldMedia(
         until_len=tier.until_len,
         tokens=tokens,
         encoder_chip_s=encoder_chip_s,
-        usd=usd + tokens * tier.input_usd,
+        usd=(rent.usd_per_chip_hour / 3600.0 * terms.price_over_cost * encoder_chip_s) + tokens * tier.input_usd,
     )
 
 
@@ -260,9 +260,8 @@ def _sold(
     terms: Terms,
 ) -> SoldTier:
     """One mode of one tier, at its prices."""
-    label = name if lengths.from_len == 0.0 else f"{name} above {lengths.from_len:,.0f}"
     empty = SoldTier(
-        name=label,
+        name=name if lengths.from_len == 0.0 else f"{name} above {lengths.from_len:,.0f}",
         mode=mode,
         from_len=lengths.from_len,
         until_len=lengths.until_len,
@@ -310,14 +309,13 @@ def _caches(
     for lifetime in sorted(terms.lifetimes_s):
         line = cheapest(envelope(lines[first]), lifetime)
         hold = line.hold_usd_per_s * lifetime / first
-        again = float(costs.prefill_chip_s(first)[0]) * usd_s
         found.append(
             SoldCache(
                 lifetime_s=lifetime,
                 tier=line.name,
                 write_usd=(line.once_usd / first + hold) * x + cheap.input_usd,
                 hold_usd=hold,
-                saves=again / (float(line.usd(lifetime, 1.0)) / first),
+                saves=(float(costs.prefill_chip_s(first)[0]) * usd_s) / (float(line.usd(lifetime, 1.0)) / first),
             )
         )
         storage = line.hold_usd_per_s * 3600.0 / first * x * 1e6

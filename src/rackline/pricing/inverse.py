@@ -83,13 +83,14 @@ def _active_params(reader: Reader, standard: PriceTier) -> None:
         return
     u, x, (low_rent, high_rent) = reader.unknowns, reader.price_over_cost, reader.rents
     form, d = forms.active_params_from_input_price, reader.draws
-    low = form(standard.input_usd, u.flop_per_s, u.mfu.low, high_rent, x.high)
-    high = form(standard.input_usd, u.flop_per_s, u.mfu.high, low_rent, x.low)
     reader.add(
         "active_params",
         "elements",
         "input price",
-        reader.ends(low, high),
+        reader.ends(
+            form(standard.input_usd, u.flop_per_s, u.mfu.low, high_rent, x.high),
+            form(standard.input_usd, u.flop_per_s, u.mfu.high, low_rent, x.low),
+        ),
         as_array(form(standard.input_usd, d.flop_per_s, d.mfu, d.usd_per_chip_s, reader.drawn_x)),
         claim="C104",
         note="prefill is bound by compute",
@@ -157,13 +158,11 @@ def _output_bytes(reader: Reader, standard: PriceTier) -> None:
         note="weights over the batch and KV; an upper bound where decode is bound by compute; the request pays its "
         f"cost, whose prompt has {requests.low:g} to {requests.high:g} tokens per output token",
     )
-    least = low * u.kv_share.low / u.context_len.high
-    most = high * u.kv_share.high / u.context_len.low
     reader.add(
         "kv_bytes_per_token",
         "bytes",
         "output price",
-        (least, most),
+        (low * u.kv_share.low / u.context_len.high, high * u.kv_share.high / u.context_len.low),
         drawn * d.kv_share / d.context_len,
         bound=bound,
         claim="C97",
@@ -200,13 +199,14 @@ def _context_step(reader: Reader, standard: PriceTier) -> None:
     x, (low_rent, high_rent) = reader.price_over_cost, reader.rents
     if standard.input_usd is not None:
         form = forms.kv_bytes_from_step
-        low = form(standard.input_usd, far, u.hbm_bytes_per_s, u.hbm_share.low, high_rent, x.high)
-        high = form(standard.input_usd, near, u.hbm_bytes_per_s, u.hbm_share.high, low_rent, x.low)
         reader.add(
             "kv_bytes_per_token",
             "bytes",
             "context step",
-            reader.ends(low, high),
+            reader.ends(
+                form(standard.input_usd, far, u.hbm_bytes_per_s, u.hbm_share.low, high_rent, x.high),
+                form(standard.input_usd, near, u.hbm_bytes_per_s, u.hbm_share.high, low_rent, x.low),
+            ),
             as_array(
                 form(
                     standard.input_usd,
@@ -224,14 +224,15 @@ def _context_step(reader: Reader, standard: PriceTier) -> None:
         reader.miss("kv_bytes_per_token from the context step", "no usable input price, and no active parameters")
     known = reader.active_params or LECTURE_ACTIVE_PARAMS
     form_99 = blackboard.kv_bytes_per_token_from_crossover
-    low = form_99(known, far, u.flop_per_s * u.mfu.high, u.hbm_bytes_per_s * u.hbm_share.low)
-    high = form_99(known, near, u.flop_per_s * u.mfu.low, u.hbm_bytes_per_s * u.hbm_share.high)
     given = "as given" if reader.active_params else "as the lecture supposes"
     reader.add(
         "kv_bytes_per_token",
         "bytes",
         "context step, active parameters known" if reader.active_params else "context step, lecture's parameters",
-        reader.ends(low, high),
+        reader.ends(
+            form_99(known, far, u.flop_per_s * u.mfu.high, u.hbm_bytes_per_s * u.hbm_share.low),
+            form_99(known, near, u.flop_per_s * u.mfu.low, u.hbm_bytes_per_s * u.hbm_share.high),
+        ),
         as_array(form_99(known, at / d.step_over_crossover, d.flop_per_s * d.mfu, d.hbm_bytes_per_s * d.hbm_share)),
         claim="C99",
         note=f"{known / 1e9:,.0f} B active {given}",

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.parallel import Deployment, Layout, Precision
 from rackline.pricing.costs import EarnedAt, PromptLengths, Rent, Way
 from rackline.pricing.forms import price_over_cost
-from rackline.pricing.sheet import CacheWrite, PriceSheet, PriceTier
-from rackline.serving.energy import Power
-from rackline.serving.fleet import Fleet
+from rackline.pricing.sheet import per_mtok
+from rackline.serving.fleet import Fleet, Power
 from rackline.serving.workload import Mixture
 from rackline.units import format_seconds
 
@@ -54,11 +53,17 @@ class Terms:
     def __post_init__(self) -> None:
         _check("margin", self.margin, 0.0, "at least 0")
         _check("output length", self.output_len, 1.0, "at least 1 token")
-        if not 0 < self.utilisation <= 1:
-            raise InputError(what="utilisation", given=self.utilisation, allowed="above 0 to 1", nearest="0.6")
+        require(
+            0 < self.utilisation <= 1, what="utilisation", given=self.utilisation, allowed="above 0 to 1", nearest="0.6"
+        )
         for ratio in self.fast_ratios:
-            if not (ratio > 1 and np.isfinite(ratio)):
-                raise InputError(what="speed of a fast mode", given=ratio, allowed="above 1", nearest="1.5")
+            require(
+                ratio > 1 and np.isfinite(ratio),
+                what="speed of a fast mode",
+                given=ratio,
+                allowed="above 1",
+                nearest="1.5",
+            )
         for lifetime in self.lifetimes_s:
             _check("lifetime", lifetime, 1e-3, "at least 1 ms")
 
@@ -191,25 +196,14 @@ class SoldTier:
         """Mean length of the prompts [tokens]."""
         return self.way.lengths.mean if self.way else None
 
-    @property
-    def usd_per_mtok_input(self) -> float:
-        """Price of input [USD per million tokens]."""
-        return self.input_usd * 1e6
-
-    @property
-    def usd_per_mtok_output(self) -> float:
-        """Price of output [USD per million tokens]."""
-        return self.output_usd * 1e6
+    usd_per_mtok_input = per_mtok("input_usd")
+    usd_per_mtok_output = per_mtok("output_usd")
+    usd_per_mtok_cached_input = per_mtok("cached_input_usd")
 
     @property
     def usd_per_mtok_output_all_in(self) -> float:
         """Price of output with the longest prompt that belongs to it [USD per million output tokens]."""
         return (self.output_usd + self.input_usd * self.until_len / self.output_len) * 1e6
-
-    @property
-    def usd_per_mtok_cached_input(self) -> float:
-        """Price of cached input [USD per million tokens]."""
-        return self.cached_input_usd * 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,15 +232,8 @@ class SoldCache:
     hold_usd: float
     saves: float
 
-    @property
-    def usd_per_mtok_write(self) -> float:
-        """Price of a write [USD per million tokens]."""
-        return self.write_usd * 1e6
-
-    @property
-    def usd_per_mtok_hold(self) -> float:
-        """Price of keeping it [USD per million tokens]."""
-        return self.hold_usd * 1e6
+    usd_per_mtok_write = per_mtok("write_usd")
+    usd_per_mtok_hold = per_mtok("hold_usd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,13 +338,6 @@ class Offered:
         """Way to serve the first tier that can be sold; None where none can."""
         return next((tier.deployment for tier in self.tiers if tier.deployment), None)
 
-    def tier_of(self, prompt_len: float, mode: str = "standard") -> SoldTier | None:
-        """The tier that a prompt pays, None where none is sold."""
-        for tier in self.tiers:
-            if tier.mode == mode and tier.from_len < prompt_len <= tier.until_len and not tier.reason:
-                return tier
-        return None
-
     def request_usd(self, mixture: Mixture, cache_hit: float) -> float | None:
         """What the mean request pays at the standard prices; None where some of them are not sold [USD].
 
@@ -375,85 +355,47 @@ class Offered:
             prompt = cache_hit * cached + (1.0 - cache_hit) * tier.input_usd
             each = inside.mean(inside.input_len) * prompt + inside.mean(inside.output_len) * tier.output_usd
             whole += mixture.share_between(tier.from_len, tier.until_len) * each
-        longest = max(tier.until_len for tier in self.tiers)
-        return whole if float(mixture.input_len.max()) <= longest else None
-
-    def as_sheet(self, name: str = "offered") -> PriceSheet:
-        """The same as a price sheet that can be read; tiers that cannot be sold are left out."""
-        d = self.deployment
-        starts = {tier.from_len for tier in self.tiers if tier.mode == "standard"}
-        first = min(starts, default=0.0)
-        writes = tuple(
-            CacheWrite(name=f"{cache.lifetime_s:g}s", lifetime_s=cache.lifetime_s, usd=cache.write_usd)
-            for cache in self.caches
-        )
-        tiers = tuple(
-            PriceTier(
-                name=tier.name,
-                mode=tier.mode,
-                above_context_len=tier.from_len,
-                input_usd=tier.input_usd,
-                output_usd=tier.output_usd,
-                cached_input_usd=tier.cached_input_usd,
-                cache_writes=writes if tier.mode == "standard" and tier.from_len == first else (),
-            )
-            for tier in self.tiers
-            if not tier.reason
-        )
-        longest = max((tier.until_len for tier in self.tiers if not tier.reason), default=None)
-        return PriceSheet(
-            name=name,
-            provider=d.cluster.name if d else "",
-            sold_as=d.model.name if d else "",
-            date="",
-            tiers=tiers,
-            max_context_len=longest,
-        )
+        return whole if float(mixture.input_len.max()) <= max(tier.until_len for tier in self.tiers) else None
 
 
 def _check(what: str, given: float, least: float, allowed: str) -> None:
-    if not (given >= least and np.isfinite(given)):
-        raise InputError(what=what, given=given, allowed=allowed, nearest=f"{least:g}")
+    require(given >= least and np.isfinite(given), what=what, given=given, allowed=allowed, nearest=f"{least:g}")
 
 
 _SAME = 0.005  # of a price: as it is written with three digits
 
 
-def coinciding_modes(tiers: Sequence[SoldTier], terms: Terms) -> list[str]:
+def coinciding_modes(tiers: Sequence[SoldTier], terms: Terms) -> Iterator[str]:
     """One sentence for each mode whose prices are those of the next slower one in the same tier."""
-    found: list[str] = []
     for length in dict.fromkeys(tier.until_len for tier in tiers):
         sold = {tier.mode: tier for tier in tiers if tier.until_len == length and not tier.reason}
         batch, flex, standard = (sold.get(mode) for mode in ("batch", "flex", "standard"))
         if batch and flex and _same(batch, flex):
-            found.append(f"prompts to {length:,.0f}: flex costs what batch does: {_why_flex(batch, terms)}")
+            yield f"prompts to {length:,.0f}: flex costs what batch does: {_why_flex(batch, terms)}"
         if flex and standard and _same(flex, standard):
-            found.append(
+            yield (
                 f"prompts to {length:,.0f}: standard costs what flex does: at a utilisation of "
                 f"{100 * terms.utilisation:.3g} % no hours are left over"
             )
         fast = [tier for tier in (standard, *_faster(tiers, length)) if tier]
-        found += [
+        yield from (
             f"prompts to {length:,.0f}: {_plain(second)} costs what {_plain(first)} does: the way that serves it costs "
             "no more per token"
             for first, second in pairwise(fast)
             if _same(first, second)
-        ]
-    return found
+        )
 
 
-def coinciding_contexts(tiers: Sequence[SoldTier]) -> list[str]:
+def coinciding_contexts(tiers: Sequence[SoldTier]) -> Iterator[str]:
     """One sentence for each mode whose longer tier costs what the shorter does."""
-    found: list[str] = []
     for name in dict.fromkeys(_plain(tier) for tier in tiers):
         sold = [tier for tier in tiers if _plain(tier) == name and not tier.reason]
         for first, second in pairwise(sold):
             if _same(first, second):
-                found.append(
+                yield (
                     f"{name}: prompts to {second.until_len:,.0f} cost what those to {first.until_len:,.0f} do: a step "
                     "takes no longer and as many sequences fit"
                 )
-    return found
 
 
 def _why_flex(batch: SoldTier, terms: Terms) -> str:

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.pricing.cache import RECOMPUTE, KeepingCost
 from rackline.pricing.sheet import PriceTier
 
@@ -166,8 +166,7 @@ def lifetime_cost(lines: Sequence[KeepingCost], repeats: Repeats, prompt_len: fl
     """
     compute = next(line for line in lines if line.name == RECOMPUTE).retrieve_usd
     tiers = [line for line in lines if line.name != RECOMPUTE]
-    if not tiers:
-        raise InputError(what="tiers", given=0, allowed="at least one memory tier")
+    require(tiers, what="tiers", given=0, allowed="at least one memory tier")
     found, held_s = repeats.found(ttl_s), repeats.held_s(ttl_s)
 
     def cost(line: KeepingCost) -> float:

@@ -11,6 +11,21 @@ from rackline.errors import UnknownNameError, nearest_names
 PER_MTOK = 1e-6
 
 
+def per_mtok(name: str, unit: str = "USD per million tokens", times: float = 1.0) -> property:
+    """A property: the price of a million tokens, from that of one token in the attribute `name`.
+
+    Args:
+        unit: of the price, for the property's docstring.
+        times: what the price is multiplied by as well [ratio].
+    """
+
+    def price(of: object) -> float | None:
+        usd: float | None = getattr(of, name)
+        return None if usd is None else usd * times / PER_MTOK
+
+    return property(price, doc=f"`{name}` [{unit}].")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheWrite:
     """Price of writing to the cache.
@@ -27,10 +42,7 @@ class CacheWrite:
     lifetime_s: float | None
     usd: float
 
-    @property
-    def usd_per_mtok(self) -> float:
-        """Price of a million tokens written [USD]."""
-        return self.usd / PER_MTOK
+    usd_per_mtok = per_mtok("usd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,29 +81,10 @@ class PriceTier:
     speed_ratio: float | None = None
     cache_writes: tuple[CacheWrite, ...] = ()
 
-    @property
-    def usd_per_mtok_input(self) -> float | None:
-        """Price of input [USD per million tokens]."""
-        return _per_mtok(self.input_usd)
-
-    @property
-    def usd_per_mtok_output(self) -> float | None:
-        """Price of output [USD per million tokens]."""
-        return _per_mtok(self.output_usd)
-
-    @property
-    def usd_per_mtok_cached_input(self) -> float | None:
-        """Price of cached input [USD per million tokens]."""
-        return _per_mtok(self.cached_input_usd)
-
-    @property
-    def usd_per_mtok_hour_storage(self) -> float | None:
-        """Price of keeping a cache [USD per million tokens and hour]."""
-        return _per_mtok(self.storage_usd_per_s, 3600.0)
-
-
-def _per_mtok(usd: float | None, times: float = 1.0) -> float | None:
-    return None if usd is None else usd * times / PER_MTOK
+    usd_per_mtok_input = per_mtok("input_usd")
+    usd_per_mtok_output = per_mtok("output_usd")
+    usd_per_mtok_cached_input = per_mtok("cached_input_usd")
+    usd_per_mtok_hour_storage = per_mtok("storage_usd_per_s", "USD per million tokens and hour", 3600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,12 +150,10 @@ def sheet_from_record(record: PriceSheetRecord) -> PriceSheet:
             problems.append(f"{mode} tiers are out of order of context ({_list(starts)}); they were sorted")
         if len(set(starts)) < len(starts):
             problems.append(f"{mode} tiers have the same context ({_list(starts)}); the first of each counts")
-    seen: set[tuple[str, float]] = set()
-    kept: list[PriceTier] = []
+    first: dict[tuple[str, float], PriceTier] = {}
     for tier in ordered:
-        if (tier.mode, tier.above_context_len) not in seen:
-            seen.add((tier.mode, tier.above_context_len))
-            kept.append(tier)
+        first.setdefault((tier.mode, tier.above_context_len), tier)
+    kept = list(first.values())
     longest = record.max_context_len
     beyond = [tier.name for tier in kept if longest is not None and tier.above_context_len >= longest]
     if beyond:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rackline.catalog import names
-from rackline.errors import InputError
+from rackline.errors import InputError, require
 from rackline.hardware import Chip, Cluster, chip
 from rackline.parallel.precision import STORAGE_BYTES
 from rackline.passes.features import Array, as_array
@@ -25,8 +25,12 @@ class Range:
     high: float
 
     def __post_init__(self) -> None:
-        if not (0 < self.low <= self.high < float("inf")):
-            raise InputError(what="range", given=f"{self.low:g}..{self.high:g}", allowed="0 < low <= high, both finite")
+        require(
+            0 < self.low <= self.high < float("inf"),
+            what="range",
+            given=f"{self.low:g}..{self.high:g}",
+            allowed="0 < low <= high, both finite",
+        )
 
     @property
     def middle(self) -> float:
@@ -131,17 +135,26 @@ class Unknowns:
 
     def __post_init__(self) -> None:
         low, high = self.margin
-        if not 0 <= low <= high < float("inf"):
-            raise InputError(what="margin", given=f"{low:g}..{high:g}", allowed="0 <= low <= high, both finite")
+        require(
+            0 <= low <= high < float("inf"),
+            what="margin",
+            given=f"{low:g}..{high:g}",
+            allowed="0 <= low <= high, both finite",
+        )
         for name in ("utilisation", "mfu", "hbm_share", "kv_share"):
-            if getattr(self, name).high > 1.0:
-                raise InputError(what=name, given=getattr(self, name).high, allowed="shares above 0 to 1", nearest="1")
-        if not self.points:
-            raise InputError(
-                what="chips and data types",
-                given=", ".join(self.dtypes),
-                allowed=f"a data type that {', '.join(offer.chip.name for offer in self.offers) or 'a chip'} has",
+            require(
+                getattr(self, name).high <= 1.0,
+                what=name,
+                given=getattr(self, name).high,
+                allowed="shares above 0 to 1",
+                nearest="1",
             )
+        require(
+            self.points,
+            what="chips and data types",
+            given=", ".join(self.dtypes),
+            allowed=f"a data type that {', '.join(offer.chip.name for offer in self.offers) or 'a chip'} has",
+        )
 
     @property
     def price_over_cost(self) -> Range:
@@ -187,14 +200,13 @@ class Unknowns:
             return span.low * (span.high / span.low) ** generator.random(count)
 
         pick = generator.integers(0, len(self.points), count)
-        held = np.array([offer.chip.hbm_bytes for offer, _ in self.points])
         low, high = self.margin
         margin = spread(Range(low=1.0 + low, high=1.0 + high))
         rent, utilisation = self.usd_per_chip_s[pick] * spread(self.rent_factor), spread(self.utilisation)
         return Draws(
             flop_per_s=self.flop_per_s[pick],
             hbm_bytes_per_s=self.hbm_bytes_per_s[pick],
-            hbm_bytes=held[pick],
+            hbm_bytes=np.array([offer.chip.hbm_bytes for offer, _ in self.points])[pick],
             ridge=self.ridge[pick],
             usd_per_chip_s=rent,
             price_over_cost=margin / utilisation,

@@ -35,7 +35,7 @@ from rackline.hardware.chip_check import ChipFinding
 from rackline.plain import follow
 from rackline.report.column import Column, Sheet, facts, spaced
 from rackline.report.wording import money, of_key, short_count, tera
-from rackline.serving.crossover import CacheOfModel, Ridge
+from rackline.serving.curve import CacheOfModel, Ridge
 from rackline.units import format_seconds, format_watts
 
 

@@ -19,7 +19,7 @@ from rackline.search.fits import ClusterNeed
 from rackline.serving.fleet import Fleet, Interactive
 from rackline.simulation.statistics import Interval
 from rackline.system import Constraints, LimitRisk, Risk
-from rackline.system.demand import LEAST_CHANCE
+from rackline.system.system import LEAST_CHANCE
 from rackline.units import format_count, format_seconds, format_usd, format_watts
 
 BASIS: dict[Basis, str] = {
@@ -429,7 +429,7 @@ def fleet_report(fleet: Fleet) -> Sheet[Any]:
             if fleet.tokens_per_joule is None or fleet.racks_per_megawatt is None
             else f"{written(fleet.racks_per_megawatt)} racks, {format_count(fleet.tokens_per_joule * 1e6)} tokens/s",
         ),
-        ("rent", "no price" if fleet.usd_per_hour is None else f"{money(fleet.usd_per_hour)} an hour"),
+        ("rent", _rent(fleet)),
         ("mean utilisation", percent(fleet.utilisation)),
     ]
     if users is not None:
@@ -464,6 +464,17 @@ def users_of_fleet(users: Interactive) -> str:
 
 def _paid(fleet: Fleet) -> str:
     return f", {fleet.billed_chips:,} paid" if fleet.billed_chips > fleet.num_chips else ""
+
+
+def _rent(fleet: Fleet) -> str:
+    """Dollars an hour and a month, and what they are a user and a request."""
+    if fleet.usd_per_hour is None or fleet.usd_per_month is None:
+        return "no price"
+    parts = [f"{money(fleet.usd_per_hour)} an hour, {money(fleet.usd_per_month)} a month"]
+    for usd, of in ((fleet.usd_per_user, "user"), (fleet.usd_per_request, "request")):
+        if usd is not None:
+            parts.append(f"{money(usd)} a {of}")
+    return ", ".join(parts)
 
 
 def _power(fleet: Fleet) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 from rackline.hardware import wall_w
 from rackline.parallel import Deployment, Layout, MemoryUse
 from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
-from rackline.passes.energy import PassEnergy, pass_energy
+from rackline.passes.breakdown import PassEnergy, pass_energy
 from rackline.report.column import SECTION, Column, Sheet, band_bar, spaced, stacked
 from rackline.report.wording import (
     RESOURCE_STYLES,

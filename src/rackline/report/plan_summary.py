@@ -10,6 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.arch import media_of
+from rackline.catalog import names
+from rackline.hardware import rent_of
 from rackline.passes import PassTime
 from rackline.passes.features import PREFILL_TOKENS
 from rackline.report.choice_report import (
@@ -28,6 +30,7 @@ from rackline.report.choice_report import (
 from rackline.report.column import Sheet, facts
 from rackline.report.wording import composed, money, percent, share, written
 from rackline.search import Choice, Plan
+from rackline.serving.fleet import HOURS_PER_MONTH
 from rackline.system import Risk
 from rackline.units import format_bytes, format_count, format_seconds
 
@@ -93,7 +96,13 @@ def _paid(plan: Plan, best: Choice) -> str:
     kind = f" ({cluster.rent})" if cluster.rent else ""
     if best.prefill_pool is not None and best.prefill_pool.cluster != cluster.name:
         return f"{text}; {money(price)} a decode chip-hour{kind}"
-    return f"{text}; {money(price)} a chip-hour{kind}, {money(price * best.billed_chips)} an hour"
+    hour = price * best.billed_chips
+    text = f"{text}; {money(price)} a chip-hour{kind}, {money(hour)} an hour, {money(hour * HOURS_PER_MONTH)} a month"
+    chip = plan.system.cluster.chip
+    demand = rent_of(chip.name, "on_demand") if chip.name in names("chips") else None
+    if demand is None or chip.usd_per_chip_hour != price or demand.usd_per_chip_hour == price:
+        return text
+    return f"{text}; {money(hour * HOURS_PER_MONTH * demand.usd_per_chip_hour / price)} on demand"
 
 
 def _leftover(plan: Plan, best: Choice) -> str:

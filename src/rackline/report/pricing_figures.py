@@ -8,10 +8,12 @@ import numpy as np
 
 from rackline.arch import model
 from rackline.pricing import CheapestSpan, KeepingCost, Offered, Reading
+from rackline.pricing.bought import Bought, Wanted
 from rackline.pricing.compare import Truth
 from rackline.pricing.costs import SHORTEST
 from rackline.report.axes import (
     BAR_HEIGHT,
+    LONGEST_LABEL,
     SERIES,
     UNSEEN,
     Layer,
@@ -21,6 +23,7 @@ from rackline.report.axes import (
     hovered,
     layered,
     limit,
+    linear_axis,
     log_axis,
     marked,
     name_axis,
@@ -33,6 +36,8 @@ from rackline.units import format_count, format_seconds
 _HELD = Measure(field="held_s", title="time held", kind="seconds")
 _LENGTH = Measure(field="prompt_len", title="length of the prompt [tokens]", kind="count")
 _USD = Measure(field="usd_per_mtok", title="$ per million tokens", kind="usd")
+_USERS = Measure(field="users", title="users", kind="count")
+_USD_A_MONTH = Measure(field="usd_per_month", title="$ a month", kind="usd")
 _SERIES = Measure(field="series", title="what")
 _TOKENS = ("input", "cached input", "output")
 
@@ -274,3 +279,40 @@ def _truth(name: str) -> Row:
         "kv_bytes_per_token_low": kv.low,
         "kv_bytes_per_token_high": kv.high,
     }
+
+
+def afford_figure(ways: Sequence[tuple[str, Bought]], wanted: Wanted) -> Figure:
+    """Dollars a month, or users that a budget buys, under each way to pay, by model and cluster.
+
+    Args:
+        ways: (model and cluster, fleet).
+        wanted: what was asked for; users are drawn where only a budget was.
+    """
+    by_users = wanted.users is None and wanted.requests_per_s is None
+    measure = _USERS if by_users else _USD_A_MONTH
+    names = list(dict.fromkeys(name for name, _ in ways))
+    rows: list[Row] = [
+        {
+            "label": way.terms if len(names) == 1 else f"{name}, {way.terms}",
+            "series": name,
+            "terms": way.terms,
+            "users": way.users or 0.0,
+            "usd_per_month": way.usd_per_month,
+        }
+        for name, way in ways
+    ]
+    x = linear_axis(measure, [row[measure.field] for row in rows], zero=True)
+    y = name_axis("label", [row["label"] for row in rows], axis={"labelLimit": LONGEST_LABEL})
+    shown = [Measure(field="series", title="service"), Measure(field="terms", title="paid"), _USERS, _USD_A_MONTH]
+    layers = [hovered({"type": "bar", "height": 12}, {"x": x, "y": y, "color": colour(names)}, shown)]
+    if not by_users and wanted.budget_usd is not None:
+        layers += limit("x", x, wanted.budget_usd, "budget")
+    words = "; ".join(f"{row['label']} {row[measure.field]:,.0f}" for row in rows)
+    return Figure(
+        title="What a budget buys" if by_users else "What it costs a month",
+        subtitle=f"{measure.title}, by way to pay",
+        description=f"{measure.title}: {words}.",
+        spec=layered(rows, *layers),
+        width=520,
+        height=max(2, len(rows)) * BAR_HEIGHT,
+    )

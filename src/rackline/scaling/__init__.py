@@ -3,43 +3,52 @@
 from rackline.scaling.budget import Budget, PhaseCost, PhaseMfu, Usage, budget, lifetime_flop_per_param
 from rackline.scaling.chinchilla import (
     Allocation,
+    EqualCosts,
     Frontier,
     chinchilla_tokens,
     compute_optimal,
     compute_optimal_of_loss,
     compute_optimal_of_params,
+    equal_cost_ratio,
+    equal_costs,
     frontier,
+    lifetime_tokens,
     overtraining_factor,
+    power_sum_minimum,
     train_flop,
 )
 from rackline.scaling.fit import FittedLaw, fit_file, fit_frontier, fit_loss_law, isoflop_minimum
-from rackline.scaling.law import LossLaw, effective_tokens, loss, loss_law, tokens_for_loss, tokens_of_effective
-from rackline.scaling.optimum import (
-    LifetimeOptimum,
-    flop_over_life,
-    implied_lifetime_flop_per_param,
-    lifetime_flop_of,
-    optimal_allocation,
-    optimal_tokens_of_params,
-)
-from rackline.scaling.overtrain import (
-    EqualCosts,
-    equal_cost_ratio,
-    equal_costs,
-    lifetime_tokens,
-    power_sum_minimum,
-)
-from rackline.scaling.routed import (
+from rackline.scaling.law import (
+    LossLaw,
     RoutedLaw,
     dense_equivalent_params,
+    effective_tokens,
     joint_law,
+    loss,
+    loss_law,
     routed_law,
     routed_loss,
     routed_num_experts,
     routed_total_params,
     saturated_experts,
+    tokens_for_loss,
+    tokens_of_effective,
 )
-from rackline.scaling.runs import KnownRun, Trained, chip_hours_of_flop, known_run, known_runs, run_mfu, trained
+from rackline.scaling.optimum import (
+    KnownRun,
+    LifetimeOptimum,
+    Trained,
+    chip_hours_of_flop,
+    flop_over_life,
+    implied_lifetime_flop_per_param,
+    known_run,
+    known_runs,
+    lifetime_flop_of,
+    optimal_allocation,
+    optimal_tokens_of_params,
+    run_mfu,
+    trained,
+)
 
 __all__ = [
     "Allocation",

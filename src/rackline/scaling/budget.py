@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.errors import InputError
-from rackline.scaling.chinchilla import Allocation, compute_optimal_of_loss, overtraining_factor
-from rackline.scaling.law import LossLaw
-from rackline.scaling.optimum import LifetimeOptimum, lifetime_flop_of, optimal_allocation
-from rackline.scaling.overtrain import (
+from rackline.scaling.chinchilla import (
     FORWARD_FLOP_PER_PARAM_TOKEN,
     PRETRAIN_FLOP_PER_PARAM_TOKEN,
+    Allocation,
     EqualCosts,
+    compute_optimal_of_loss,
     equal_costs,
+    overtraining_factor,
 )
-from rackline.scaling.routed import routed_total_params
-from rackline.scaling.runs import chip_hours_of_flop
+from rackline.scaling.law import LossLaw, routed_total_params
+from rackline.scaling.optimum import LifetimeOptimum, chip_hours_of_flop, lifetime_flop_of, optimal_allocation
 
 CURVE_POINTS = 241
 CURVE_SPAN = 30.0  # the curve shows sizes from the best over 30 to the best times 30

@@ -2,7 +2,7 @@
 
 from rackline.search.candidate import Basis, Candidate, Pool, PoolPair
 from rackline.search.choice import Choice, Inside, Serving
-from rackline.search.plan import Plan, plan
+from rackline.search.plan import Contenders, Plan, WhatIfPoint, contenders, plan
 from rackline.search.points import pareto_front
 from rackline.search.pools import Disaggregated
 from rackline.search.select import Rejected
@@ -13,6 +13,7 @@ __all__ = [
     "Basis",
     "Candidate",
     "Choice",
+    "Contenders",
     "Disaggregated",
     "Inside",
     "Plan",
@@ -22,6 +23,8 @@ __all__ = [
     "Rejected",
     "SearchSpace",
     "Serving",
+    "WhatIfPoint",
+    "contenders",
     "default_modes",
     "pareto_front",
     "plan",

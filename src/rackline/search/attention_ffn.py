@@ -24,10 +24,8 @@ from rackline.parallel.memory import kv_bytes_per_sequence, runtime_bytes, weigh
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch
 from rackline.passes.features import ONE, Array, as_array
-from rackline.passes.line import row_seconds
-from rackline.passes.numbers import row_numbers
 from rackline.passes.routing import distinct_ranks
-from rackline.passes.row import Row
+from rackline.passes.row import Row, row_numbers, row_seconds
 from rackline.passes.table import PassTable
 from rackline.search.plan import Plan
 from rackline.search.space import BATCH_GRID

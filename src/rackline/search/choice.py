@@ -12,7 +12,7 @@ from rackline.passes import UNIT, Batch, PassTime
 from rackline.search.candidate import Basis, Candidate, Pool, PoolPair
 from rackline.search.sustained_rate import SustainedRate
 from rackline.serving.disaggregated import KvTransfer
-from rackline.serving.energy import Power
+from rackline.serving.fleet import Power
 from rackline.serving.workload import Mode, Workload
 
 _LARGE_BATCH = 1.0e7  # sequences per rank at which reading the weights costs nothing per token

@@ -11,7 +11,7 @@ from rackline.parallel import Deployment, Layout
 from rackline.search.choice import Choice, Energy
 from rackline.search.pools import without_context
 from rackline.search.served import Service
-from rackline.serving.energy import Power, output_joules, power_at, power_of, prompt_joules, request_joules
+from rackline.serving.fleet import Power, output_joules, power_at, power_of, prompt_joules, request_joules
 from rackline.serving.workload import Workload
 from rackline.simulation import Pool, Result, TableClock
 

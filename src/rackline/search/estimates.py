@@ -23,8 +23,9 @@ from rackline.passes.features import Array, FloatLike, as_array
 from rackline.search.candidate import Basis, open_loop_caveat, output_rate
 from rackline.search.points import Numbering, OperatingPoints
 from rackline.search.space import Part, Space
-from rackline.serving.energy import step_joules
-from rackline.serving.open_loop import open_loop, slot_wait_s
+from rackline.serving.fleet import step_joules
+from rackline.serving.open_loop import open_loop
+from rackline.serving.prompt_queue import slot_wait_s
 from rackline.serving.steady import Engine, SteadyState, prompt_arrivals, steady_state
 from rackline.serving.workload import Mode
 from rackline.system import Objective

@@ -18,7 +18,7 @@ from rackline.search.choice import Choice
 from rackline.search.plan import Plan
 from rackline.simulation import CacheConfig, CacheRules, Pool, TierSpec, pool_of, simulate
 from rackline.simulation.hits_by_tier import HitsWithin, MemoryRoom, Repeating, RepeatingSessions, hits_within
-from rackline.simulation.open_loop import Latency, latency
+from rackline.simulation.statistics import Latency, latency
 
 MOST_SERVED = 30_000  # requests of the run that checks the hit rate
 _BLOCK = 16  # tokens of a KV block

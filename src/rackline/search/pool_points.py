@@ -14,8 +14,15 @@ from rackline.parallel.memory import kv_bytes_per_sequence
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.search.points import firsts, pareto_front
 from rackline.search.space import Part, Space
-from rackline.serving.context import ContextGroup, context_decode_s, exchange_s, kv_exchange_bytes
-from rackline.serving.disaggregated import MOST_LOAD, PrefillPasses, prefill_rate
+from rackline.serving.disaggregated import (
+    MOST_LOAD,
+    ContextGroup,
+    PrefillPasses,
+    context_decode_s,
+    exchange_s,
+    kv_exchange_bytes,
+    prefill_rate,
+)
 from rackline.serving.open_loop import UNEVEN
 from rackline.serving.workload import Mode, Workload
 
@@ -302,7 +309,7 @@ def seen_s(step_s: Array, batch: Array, peers: Array, workload: Workload) -> Arr
     """Time per output token where requests arrive at random and `batch` of them decode on average [s].
 
     A request sees itself beside the others, waits for the busiest of the peers, and for half a step until it joins;
-    see `rackline.serving.closed_pools`.
+    see `rackline.serving.closed_loop`.
 
     Args:
         step_s: at each batch, (layouts, batches) [s].

@@ -30,8 +30,7 @@ from rackline.search.pool_points import (
 )
 from rackline.search.select import CONTENDERS
 from rackline.search.space import Part, Space
-from rackline.serving.context import prefill_chunk
-from rackline.serving.disaggregated import kv_transfer, shared_level
+from rackline.serving.disaggregated import kv_transfer, prefill_chunk, shared_level
 from rackline.serving.workload import Mode, Workload
 from rackline.system import Constraints
 

@@ -16,9 +16,9 @@ from rackline.serving.stack import Stack
 from rackline.serving.steady import steady_state
 from rackline.serving.workload import Admission, Mode, Workload
 from rackline.simulation import Handover, Pool, Result, TableClock, pool_of, simulate
-from rackline.simulation.open_loop import Latency, OpenLoop, latency, queue_grows
 from rackline.simulation.policies import Passes
-from rackline.simulation.resident_adapters import with_chosen_adapters
+from rackline.simulation.statistics import Latency, latency, queue_grows
+from rackline.simulation.workloads import OpenLoop, with_chosen_adapters
 from rackline.system import Constraints, Demand, System
 
 _ADMISSION: Mapping[Passes, Admission] = {
@@ -184,7 +184,7 @@ class Group:
             prefill=self.prefill,
             beyond_s=self.beyond_s,
         )
-        return self._measure(result, loop.measured_part(result), requests_per_s)
+        return self._measure(result, loop.measured_part(result.arrival_s), requests_per_s)
 
     def _usual_number(self) -> int:
         """Requests to measure: fewer where each prompt takes many passes."""

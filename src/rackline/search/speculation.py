@@ -15,8 +15,7 @@ from rackline.passes import Batch
 from rackline.passes.features import Array
 from rackline.search.plan import Plan
 from rackline.search.pools import without_context
-from rackline.serving.speculative import PLAIN, Speculation, breakeven_tokens, usual_speculation
-from rackline.serving.workload import Workload
+from rackline.serving.workload import PLAIN, Speculation, Workload, breakeven_tokens, usual_speculation
 from rackline.system import System
 
 USUAL_DRAFTS = (1, 2, 3, 4)

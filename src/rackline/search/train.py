@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.parallel.exchange import make_group
 from rackline.passes.features import as_array
 from rackline.search.train_space import Evaluated, evaluate_runs, timed_steps, train_space
-from rackline.serving.energy import Power, power_of
+from rackline.serving.fleet import Power, power_of
 from rackline.training.flop import hardware_share, mfu, model_flop, training_w
 from rackline.training.memory import CHEAPEST_FIRST, train_memory
 from rackline.training.reliability import Reliability, reliability
@@ -197,7 +197,7 @@ def train_plan(
     for what, names, allowed in (("schedule", schedules, SCHEDULES), ("recompute", recompute, RECOMPUTE)):
         for name in names:
             if name not in allowed:
-                near = next(iter(nearest_names(name, allowed, 1)), None)
+                near = nearest_name(name, allowed)
                 raise InputError(what=what, given=name, allowed=", ".join(allowed), nearest=near)
     fused = system.stack.flash_attention
     again = [name for name in recompute or CHEAPEST_FIRST if name != "selective" or not fused] or ["none"]

@@ -3,26 +3,24 @@
 from rackline.serving.capacity import Capacity, CapacityRow, capacity
 from rackline.serving.closed_loop import (
     ClosedLoop,
-    PeakThroughput,
-    StaticBatch,
     closed_loop,
     max_throughput,
-    static_batch,
 )
 from rackline.serving.curve import (
     BatchCurve,
     ModeChoice,
+    StaticBatch,
     balance_batch,
     batch_curve,
     crossover_context,
     mode_at_price,
     mode_at_speed,
+    static_batch,
 )
-from rackline.serving.open_loop import open_loop
-from rackline.serving.speculative import PLAIN, Speculation, expected_tokens, usual_speculation
+from rackline.serving.open_loop import Population, open_loop
 from rackline.serving.stack import IDEAL, Stack, stack
 from rackline.serving.steady import Engine, SteadyState, steady_state
-from rackline.serving.workload import Mode, Workload
+from rackline.serving.workload import PLAIN, Mode, Speculation, Workload, expected_tokens, usual_speculation
 
 __all__ = [
     "IDEAL",
@@ -34,7 +32,7 @@ __all__ = [
     "Engine",
     "Mode",
     "ModeChoice",
-    "PeakThroughput",
+    "Population",
     "Speculation",
     "Stack",
     "StaticBatch",

@@ -152,8 +152,7 @@ class AlignedPasses:
         for low, high, before, after in zip(
             self.prompts, self.prompts[1:], self.seconds, self.seconds[1:], strict=False
         ):
-            part = np.clip((prompts - low) / np.maximum(high - low, 1e-12), 0.0, 1.0)
-            found = found + part * (after - before)
+            found = found + np.clip((prompts - low) / np.maximum(high - low, 1e-12), 0.0, 1.0) * (after - before)
         return found
 
 
@@ -201,15 +200,13 @@ def aligned(passes: AlignedPasses, new_tokens: float, sequences: Array, steps: f
     cycle_s = 2.0 * decode_s + passes.seconds[0]
     prompt_s = held_s = idle_s = step_s = decode_s
     for _ in range(_ROUNDS):
-        prompts = rate * cycle_s
-        prompt_s = passes.at(prompts)
+        prompt_s = passes.at(rate * cycle_s)
         held_s, idle_s = of.gaps_s(rate, prompt_s, decode_s, peers, n)
         cycle_s = prompt_s + held_s + idle_s
         beside = 1.0 if passes.mixed else np.exp(-rate * cycle_s)
         step_s = cycle_s / ((held_s + idle_s) / decode_s + beside)
         rate = np.sqrt(rate * n / (steps * step_s))
-    tokens = rate * cycle_s * new_tokens
-    load = tokens / passes.room
+    load = (rate * cycle_s * new_tokens) / passes.room
     fit = np.maximum(passes.room / new_tokens, 1.0)
     below = np.clip(load, 1e-9, 1.0 - 1e-6)
     # passes that are nearly full leave prompts for the next one: a queue of as many servers as prompts fit

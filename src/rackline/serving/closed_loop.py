@@ -9,12 +9,15 @@ account for the time to first token: C = X(b) · (ttft(b) + (output_len - 1) · 
 Four limits bound b: the concurrency itself, the memory, the running sequences that the engine allows, and the prefill
 path, which at full load keeps room · (output_len - 1) / (new tokens + output_len - 1) slots busy. At a limit the other
 requests wait, and their waiting time is part of the time to first token.
+
+Requests over a prefill and a decode pool form such a loop as well, in which prompts also wait for a prefill replica.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -25,10 +28,10 @@ from rackline.parallel.draft import draft_table
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array, as_array
-from rackline.serving.speculative import PLAIN, Speculation
+from rackline.serving.disaggregated import kv_transfer, shared_level
 from rackline.serving.stack import IDEAL, Stack
-from rackline.serving.steady import Engine, SteadyState, steady_state
-from rackline.serving.workload import Mode, Workload, Workloads
+from rackline.serving.steady import Engine, steady_state
+from rackline.serving.workload import PLAIN, Mode, Speculation, Workload, Workloads
 
 _POINTS = 48
 _LOOPS = 1000  # loops solved at a time, which bounds the memory
@@ -42,39 +45,23 @@ class ClosedLoop:
     Args:
         tpot_s, ttft_s: time per output token, time to first token [s].
         request_s: ttft + (output_len - 1) · tpot [s].
-        decoding: mean number of decoding requests, over all ranks [requests].
-        decode_s: step without prompt tokens [s].
+        decoding: mean number of decoding requests, over all ranks and replicas [requests].
         bound: what limits the number of decoding requests: "concurrency", "memory", "max_num_seqs" or "prefill".
-        output_tokens_per_s: output of all replicas [tokens/s].
+        output_tokens_per_s: output of all replicas, of both pools where there are two [tokens/s].
+        decode_s: step without prompt tokens [s].
+        transfer_s: transfer of the KV cache between two pools, part of the time to first token [s].
+        load: utilisation of the prefill pool, where there is one [1].
     """
 
     tpot_s: float
     ttft_s: float
     request_s: float
     decoding: float
+    bound: str
+    output_tokens_per_s: float
     decode_s: float
-    bound: str
-    output_tokens_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticBatch:
-    """One batch, prefilled and decoded together: prefill_s, mean step token_s, total_s = prefill_s + (n - 1) token_s
-    [s]."""
-
-    prefill_s: float
-    token_s: float
-    total_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakThroughput:
-    """Output of all chips at saturation [tokens/s], and the sequences decoding on a replica."""
-
-    output_tokens_per_s: float
-    batch_size: float
-    tpot_s: float
-    bound: str
+    transfer_s: float = 0.0
+    load: float | None = None
 
 
 def engine_of(deployment: Deployment, stack: Stack = IDEAL, speculation: Speculation = PLAIN) -> Engine:
@@ -204,7 +191,10 @@ def _mean_times(
     else:
         others = as_array(np.maximum(wanted * layout.pp - 1.0, 0.0))[:, None]
         waiting = state.ttft_s + engine.stack.share_of_burst(work) * others * state.prompt_s
-        burst_s = _first_burst_s(engine, work, mode, others + 1.0, state)
+        # users that begin at once, in passes full of prompts
+        users, in_pass = others + 1.0, np.maximum(mode.max_batched_tokens / work.new_tokens, 1.0)
+        prompts = np.where(users > in_pass, (users + in_pass) / 2.0, users)
+        burst_s = engine.stack.beyond_passes_s(work) + np.maximum(prompts * state.prompt_s, state.mixed_s)
         mean_wait = waiting + first_share[:, None] * (burst_s - waiting)
     in_flight: Array = rate * (waiting + output_steps * state.tpot_s)
     answers: list[ClosedLoop] = []
@@ -240,52 +230,6 @@ def _mean_times(
     return answers
 
 
-def _first_burst_s(engine: Engine, work: Workloads, mode: Mode, users: Array, state: SteadyState) -> Array:
-    """Mean time to first token of users that begin at once, in passes full of prompts [s].
-
-    Args:
-        users: of a rank, (loops, 1) [requests].
-    """
-    in_pass = np.maximum(mode.max_batched_tokens / work.new_tokens, 1.0)
-    prompts = np.where(users > in_pass, (users + in_pass) / 2.0, users)
-    return engine.stack.beyond_passes_s(work) + np.maximum(prompts * state.prompt_s, state.mixed_s)
-
-
-def static_batch(
-    deployment: Deployment, batch_size: float, input_len: float, output_len: float, engine: Engine | None = None
-) -> StaticBatch:
-    """One batch prefilled together, then decoded together.
-
-    Args:
-        batch_size: sequences, on all replicas together [sequences].
-        input_len, output_len: prompt and output lengths [tokens].
-    """
-    sizes = (np.array([size], dtype=np.float64) for size in (batch_size, input_len, output_len))
-    return static_batches(deployment, *sizes, engine=engine)[0]
-
-
-def static_batches(
-    deployment: Deployment, batch_size: Array, input_len: Array, output_len: Array, engine: Engine | None = None
-) -> list[StaticBatch]:
-    """Many independent static batches on one deployment; see `static_batch`.
-
-    Args:
-        batch_size: sequences, on all replicas together, (batches,) [sequences].
-        input_len, output_len: prompt and output lengths, (batches,) [tokens].
-    """
-    engine = engine or engine_of(deployment)
-    layout = deployment.layout
-    per_rank = np.ceil(batch_size / (layout.attention_dp * layout.dp))
-    times = engine.time_table(False)
-    prompts = engine.seconds(Batch(prefill_sequences=per_rank, chunk_tokens=input_len), times, two_batch_overlap=False)
-    prefill = engine.with_prompts_s(0.0, prompts)  # called in process, without a server
-    step = Batch(decode_sequences=per_rank, context_len=input_len + output_len / 2.0)
-    token = np.where(output_len > 1, engine.decode_s(step, times, two_batch_overlap=False), 0.0)
-    total = prefill + np.maximum(output_len - 1.0, 0.0) * token
-    rows = zip(prefill.tolist(), token.tolist(), total.tolist(), strict=True)
-    return [StaticBatch(prefill_s=first, token_s=each, total_s=whole) for first, each, whole in rows]
-
-
 def max_throughput(
     deployment: Deployment,
     workload: Workload,
@@ -293,23 +237,236 @@ def max_throughput(
     *,
     max_num_seqs: float = 4096.0,
     engine: Engine | None = None,
-) -> PeakThroughput:
+) -> ClosedLoop:
     """Output of an engine at unlimited request rate, with the largest batch that fits.
 
     Args:
         max_num_seqs: sequences that one rank may decode at once [sequences].
     """
-    unlimited = unlimited_requests(deployment, max_num_seqs)
-    loop = closed_loop(deployment, workload, mode, unlimited, engine=engine)
-    return PeakThroughput(
-        output_tokens_per_s=loop.output_tokens_per_s,
-        batch_size=loop.decoding / deployment.layout.dp,
-        tpot_s=loop.tpot_s,
-        bound=loop.bound,
-    )
+    return closed_loop(deployment, workload, mode, unlimited_requests(deployment, max_num_seqs), engine=engine)
 
 
 def unlimited_requests(deployment: Deployment, max_num_seqs: float) -> float:
     """Requests in flight that are enough to saturate a deployment [requests]."""
     layout = deployment.layout
     return max_num_seqs * layout.attention_dp * layout.pp * layout.dp
+
+
+_TOO_FULL = 0.98  # of the rate of a prefill replica: beyond it, the chain has too many states
+
+
+def prompt_passes_s(engine: Engine, workload: Workload, mode: Mode) -> Array:
+    """Time of passes with 1, 2, ... prompts, as many as fit, spread evenly over ranks and micro-batches [s].
+
+    Returns:
+        Array of shape (m,); for a prompt that needs several passes, one entry with the time of all of them.
+
+    Assumes: prompts of equal length; where a pass does not hold a whole number of prompts, the nearest one at the same
+    rate.
+    """
+    new, room = workload.new_tokens, float(mode.max_batched_tokens)
+    peers = round(float(as_array(engine.attention_dp)) * float(as_array(engine.micro_batches)))
+    each = max(round(room / new), 1)
+    prompts = np.arange(1.0, each * peers + 1.0)
+    busiest = np.ceil(prompts / peers)
+    chunk = min(new, room)
+    tokens = np.minimum(busiest * chunk, room)
+    batch = Batch(
+        prefill_sequences=tokens / chunk,
+        chunk_tokens=chunk,
+        prefix_tokens=workload.prefix_tokens + (new - chunk) / 2.0,
+        group_tokens=np.maximum(prompts * chunk * float(as_array(engine.attention_dp)) / peers, tokens),
+    )
+    overlap = mode.two_batch_overlap
+    times = engine.time_table(overlap)
+    found = engine.with_prompts_s(0.0, engine.seconds(batch, times, two_batch_overlap=overlap), tokens=tokens)
+    # the token rate of passes that are full to the last token
+    return np.where(busiest == each, found * np.maximum(each * new / room, 1.0), found)
+
+
+def prompt_time_s(pass_s: Array, prompts_per_s: float, in_turn: int = 1) -> float:
+    """Mean time from the arrival of a prompt at a replica to the end of its pass [s].
+
+    Args:
+        pass_s: time of passes with 1, 2, ..., m prompts [s], (m,).
+        prompts_per_s: lambda, arrival rate at this replica [requests/s].
+        in_turn: k, replicas that receive the arrivals round-robin [count].
+
+    Returns:
+        Seconds; infinite if the load is above 98 %.
+
+    Assumes: Poisson arrivals at all replicas together; a pass starts as soon as a prompt is waiting.
+    Sources: Bailey 1954, On queueing processes with bulk service; the method of phases, Erlang 1917.
+
+    >>> round(prompt_time_s(np.array([1.0]), 0.5), 6)
+    1.5
+    """
+    most, k = len(pass_s), in_turn
+    load = prompts_per_s * float(pass_s[-1]) / most
+    if load > _TOO_FULL:
+        return float("inf")
+    phases_per_s = k * prompts_per_s
+    size = k * (most + 1) + int(8.0 * np.sqrt(phases_per_s * pass_s[-1]) + 6.0 * k / (1.0 - load))
+    held = np.arange(size)
+    ready = np.minimum(held // k, most)
+    taken = np.maximum(ready, 1)
+    left = np.where(ready == 0, 0, held - k * taken)
+    seconds = np.asarray(pass_s, dtype=float)[taken - 1]
+    # transitions: what is left, and what arrives during a pass
+    come = held[None, :] - left[:, None]
+    logs = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1.0, size)))))
+    mean = (phases_per_s * seconds)[:, None]
+    some = np.maximum(come, 0)
+    chance = np.where(come >= 0, np.exp(some * np.log(mean) - mean - logs[some]), 0.0)
+    chance[:, -1] += np.maximum(1.0 - chance.sum(axis=1), 0.0)
+    balance = chance.T - np.eye(size)
+    balance[-1] = 1.0
+    share = cast(Array, np.linalg.solve(balance, np.eye(size)[-1]))
+    begin = np.maximum(held, k)
+    idle_s = (begin - held) / phases_per_s
+    waited = (begin - held) * (begin + held - 1.0) / 2.0 / phases_per_s
+    whole_s = float(share @ (idle_s + seconds))
+    phases = float(share @ (waited + begin * seconds + phases_per_s * seconds**2 / 2.0)) / whole_s
+    return (phases - (k - 1) / 2.0) / k / prompts_per_s
+
+
+_FINE = 2000  # points between them where the requests in flight rise steeply
+_FULL = 0.995  # share of the prefill pool's rate beyond which all further requests wait
+_LOADS = np.array([0.02, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92])  # of the prefill pool, between which times are interpolated
+_MOST_IN_TURN = 8  # with more replicas in turn, arrivals at one of them are hardly more even
+
+
+@dataclass(slots=True, kw_only=True)
+class TwoPools:
+    """A prefill and a decode pool on one cluster, each of layout.dp replicas; caches what closed loops share.
+
+    Args:
+        prefill, decode: the pools.
+        first, then: their engines.
+    """
+
+    prefill: Deployment
+    decode: Deployment
+    first: Engine
+    then: Engine
+    _passes: dict[Workload, Array] = field(default_factory=dict[Workload, Array])
+    _waits: dict[Workload, Array] = field(default_factory=dict[Workload, Array])
+
+    def closed_loop(self, workload: Workload, concurrency: float) -> ClosedLoop:
+        """Mean latencies with `concurrency` requests always in flight.
+
+        Raises:
+            InputError: concurrency is below 1, or no request fits in one of the pools.
+
+        Assumes: requests go to the replicas in turn; the first token counts once the KV cache has arrived.
+        """
+        steps = (workload.output_len - 1.0) / self.then.speculation.tokens_per_step
+        slots, caps = self._places(workload, concurrency)
+        bound = min(caps, key=lambda name: caps[name])
+        least = min(1e-2, caps[bound])
+        coarse, points = (cast(Array, np.geomspace(least, caps[bound], count)) for count in (_POINTS, _FINE))
+        step_s = cast(Array, np.interp(points, coarse, self._step_s(workload, coarse)))
+        rate: Array = points * slots / (steps * step_s)
+        most = self.prompts_per_s(workload)
+        sent_s = self._transfer_s(workload)
+        # the initial burst of a benchmark queues in the prefill pool
+        stack = self.first.stack
+        around = stack.beyond_passes_s(workload) + sent_s + stack.burst_share * max(concurrency - 1.0, 0.0) / most
+        if rate[-1] > _FULL * most:
+            bound = "prefill"
+            open_ones = rate <= max(_FULL * most, float(rate[0]))
+            points, step_s, rate = points[open_ones], step_s[open_ones], rate[open_ones]
+        in_flight: Array = rate * (around + self._first_s(workload, rate / most) + steps * step_s)
+        if in_flight[-1] > concurrency:
+            n = float(np.interp(concurrency, in_flight, points))
+            bound = "prefill" if np.interp(n, points, rate) > _NEARLY * most else "concurrency"
+        else:  # the others wait for a slot
+            n = float(points[-1])
+        served, step = float(np.interp(n, points, rate)), float(np.interp(n, points, step_s))
+        request = concurrency / served
+        return ClosedLoop(
+            tpot_s=step / self.then.speculation.tokens_per_step,
+            ttft_s=request - steps * step,
+            request_s=request,
+            decoding=n * slots,
+            decode_s=step,
+            transfer_s=sent_s,
+            load=served / most,
+            bound=bound,
+            output_tokens_per_s=served * workload.output_len,
+        )
+
+    def prompts_per_s(self, workload: Workload) -> float:
+        """Rate of the prefill pool with full passes [requests/s]."""
+        passes = self._prompt_passes_s(workload)
+        return self.prefill.layout.dp * len(passes) / float(passes[-1])
+
+    def _places(self, workload: Workload, concurrency: float) -> tuple[float, dict[str, float]]:
+        """(peers of all decode replicas, sequences that one peer can decode by the limit that bounds it)."""
+        layout = self.decode.layout
+        slots = float(layout.attention_dp * layout.pp * layout.dp)
+        for pool, engine in ((self.prefill, self.first), (self.decode, self.then)):
+            whole = pool is self.decode and engine.stack.reserve == "final"
+            context = workload.input_len if pool is self.prefill else workload.mean_context
+            room = fitting_sequences(
+                pool.model,
+                pool.layout,
+                pool.precision,
+                pool.cluster.chip,
+                engine.stack.memory(),
+                workload.final_context if whole else context,
+            )
+            problem = refusal(pool, concurrency, float(room))
+            if problem is not None:
+                raise problem
+        return slots, {
+            "concurrency": concurrency / slots,
+            "memory": float(room),
+            "max_num_seqs": float(self.then.stack.max_num_seqs),
+        }
+
+    def _step_s(self, workload: Workload, points: Array) -> Array:
+        """Decode step with these numbers of sequences per rank and micro-batch, at least one on the busiest [s]."""
+        ranks = float(as_array(self.then.attention_dp))
+        held = np.maximum(points, 1.0)
+        batch = Batch(
+            decode_sequences=held,
+            decode_tokens=self.then.speculation.verified_tokens,
+            context_len=workload.mean_context,
+            group_tokens=np.maximum(points * ranks, held) * self.then.speculation.verified_tokens,
+        )
+        step = self.then.decode_s(batch, self.then.time_table(False), two_batch_overlap=False)
+        return np.maximum.accumulate(step + self.then.drafts_s(held, workload.mean_context))
+
+    def _prompt_passes_s(self, workload: Workload) -> Array:
+        if workload not in self._passes:
+            self._passes[workload] = prompt_passes_s(self.first, workload, self.first.stack.mode())
+        return self._passes[workload]
+
+    def _first_s(self, workload: Workload, load: Array) -> Array:
+        """Time from the arrival of a prompt to the end of its pass, by the load of the prefill pool [s]."""
+        if workload not in self._waits:
+            passes = self._prompt_passes_s(workload)
+            each = len(passes) / float(passes[-1])
+            turn = min(self.prefill.layout.dp, _MOST_IN_TURN)
+            self._waits[workload] = np.array([prompt_time_s(passes, float(rho) * each, turn) for rho in _LOADS])
+        waits = self._waits[workload]
+        # interpolated in proportion to 1 / (1 - load), extrapolated beyond the last
+        at = 1.0 / (1.0 - np.minimum(load, 1.0 - 1e-6))
+        known = 1.0 / (1.0 - _LOADS)
+        slope = (waits[-1] - waits[-2]) / (known[-1] - known[-2])
+        return cast(Array, np.interp(at, known, waits)) + (np.maximum(at - known[-1], 0.0) * slope)
+
+    def _transfer_s(self, workload: Workload) -> float:
+        chips = self.prefill.cluster.num_chips + self.decode.cluster.num_chips
+        whole = self.prefill.cluster
+        link = shared_level(whole.scale_up, chips, whole.scale_out)
+        return kv_transfer(
+            self.decode.model,
+            workload,
+            self.decode.precision,
+            prefill_layout=self.prefill.layout,
+            decode_layout=self.decode.layout,
+            prefill_link=link,
+            decode_link=link,
+        ).seconds

@@ -1,4 +1,8 @@
-"""A fleet: the replicas of one deployment that some traffic needs, with their racks, power and price."""
+"""Power and energy of an engine in steady state, and the fleet that some traffic needs, with its racks and price.
+
+A chip draws idle power all the time and the energy of its kernels in each step; it does not exceed its limit. The mean
+step of a loop of b sequences on a rank decodes b tokens and carries b / (output_len - 1) prompts.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,17 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from rackline.errors import InputError
-from rackline.hardware import Cluster, billed_chips, drawn_w, rack_bill, taken_chips
-from rackline.serving.energy import Power, power_of
+from rackline.errors import require
+from rackline.hardware import Cluster, billed_chips, drawn_w, rack_bill, taken_chips, wall_w
+from rackline.parallel import Layout
+from rackline.passes import Batch
+from rackline.passes.features import Array, FloatLike, as_array
+from rackline.serving.disaggregated import prefill_chunk
 from rackline.serving.open_loop import Population, Response
+from rackline.serving.steady import Engine
+from rackline.serving.workload import Workload, Workloads
+
+HOURS_PER_MONTH = 730.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +43,26 @@ class Traffic:
     provider_tokens_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.tokens_per_s) and self.tokens_per_s > 0):
-            raise InputError(what="traffic", given=self.tokens_per_s, allowed="more than 0 tokens/s")
-        if not (math.isfinite(self.peak_over_mean) and self.peak_over_mean >= 1):
-            raise InputError(what="peak_over_mean", given=self.peak_over_mean, allowed="at least 1", nearest="1")
-        if not 0.0 <= self.offline_share <= 1.0:
-            raise InputError(what="offline_share", given=self.offline_share, allowed="0 to 1")
-        if self.provider_tokens_per_s is not None and not self.provider_tokens_per_s > 0:
-            raise InputError(what="provider_tokens_per_s", given=self.provider_tokens_per_s, allowed="more than 0")
+        require(
+            math.isfinite(self.tokens_per_s) and self.tokens_per_s > 0,
+            what="traffic",
+            given=self.tokens_per_s,
+            allowed="more than 0 tokens/s",
+        )
+        require(
+            math.isfinite(self.peak_over_mean) and self.peak_over_mean >= 1,
+            what="peak_over_mean",
+            given=self.peak_over_mean,
+            allowed="at least 1",
+            nearest="1",
+        )
+        require(0.0 <= self.offline_share <= 1.0, what="offline_share", given=self.offline_share, allowed="0 to 1")
+        require(
+            self.provider_tokens_per_s is None or self.provider_tokens_per_s > 0,
+            what="provider_tokens_per_s",
+            given=self.provider_tokens_per_s,
+            allowed="more than 0",
+        )
 
     @property
     def capacity_tokens_per_s(self) -> float:
@@ -53,8 +76,7 @@ class Traffic:
         >>> Traffic(tokens_per_s=100.0, peak_over_mean=2.0, offline_share=0.5).capacity_tokens_per_s
         100.0
         """
-        interactive = (1.0 - self.offline_share) * self.tokens_per_s
-        return max(interactive * self.peak_over_mean, self.tokens_per_s)
+        return max(((1.0 - self.offline_share) * self.tokens_per_s) * self.peak_over_mean, self.tokens_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +172,9 @@ class Fleet:
         "tokens_per_joule",
         "racks_per_megawatt",
         "usd_per_hour",
+        "usd_per_month",
+        "usd_per_request",
+        "usd_per_user",
         "utilisation",
         "usd_per_mtok_output_all_in",
         "copy_share",
@@ -173,6 +198,25 @@ class Fleet:
     requests_per_s: float | None = None
     interactive: Interactive | None = None
     power_basis: str = ""
+
+    @property
+    def usd_per_month(self) -> float | None:
+        """Rent of 730 hours [USD]."""
+        return None if self.usd_per_hour is None else HOURS_PER_MONTH * self.usd_per_hour
+
+    @property
+    def usd_per_request(self) -> float | None:
+        """Rent over the mean traffic, idle hours included; None without a price or lengths [USD]."""
+        if self.usd_per_hour is None or not self.requests_per_s:
+            return None
+        return self.usd_per_hour / 3600.0 / self.requests_per_s
+
+    @property
+    def usd_per_user(self) -> float | None:
+        """Rent of a month over the users; None where the traffic was given as a rate [USD]."""
+        if self.usd_per_month is None or self.interactive is None:
+            return None
+        return self.usd_per_month / self.interactive.population.users
 
     @property
     def tokens_per_joule(self) -> float | None:
@@ -205,8 +249,7 @@ def fleet(
 
     Sources: lecture C32, C33.
     """
-    if not copy_tokens_per_s > 0:
-        raise InputError(what="copy_tokens_per_s", given=copy_tokens_per_s, allowed="more than 0 tokens/s")
+    require(copy_tokens_per_s > 0, what="copy_tokens_per_s", given=copy_tokens_per_s, allowed="more than 0 tokens/s")
     copies = copies or max(1, math.ceil(traffic.capacity_tokens_per_s / copy_tokens_per_s))
     power = 0.0
     known_power = known_price = True
@@ -228,14 +271,13 @@ def fleet(
         waiting = power_of(on, float(drawn_w(on.chip, 0.0, 1.0)))
         if waiting is not None and all(part.power is not None for part in mine):
             power += waiting.site_w(pue) * (chips - copies * sum(part.num_chips for part in mine))
-    racks = sum(packed_racks(size, replicas) for size, replicas in held.values())
     provider = traffic.provider_tokens_per_s
     return Fleet(
         traffic=traffic,
         copies=copies,
         copy_tokens_per_s=copy_tokens_per_s,
         num_chips=copies * sum(part.num_chips for part in parts),
-        num_racks=racks,
+        num_racks=sum(packed_racks(size, replicas) for size, replicas in held.values()),
         power_w=power if known_power else None,
         power_basis=", ".join(basis) if known_power else "",
         usd_per_hour=usd if known_price else None,
@@ -323,3 +365,124 @@ def packed_racks(chips_per_rack: int, replicas: list[tuple[int, int]]) -> int:
             left[index][1] -= taken * times
         racks += times
     return racks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """Power of a chip and what it comes to.
+
+    Args:
+        chip_w: mean power of a chip [W].
+        wall_w: with its share of host, fans and switches, at the machine's plug [W].
+        basis: "kernels": from what the chip does; "other generations": with the numbers of chips of other generations;
+            "nameplate": what the record states for full load, where not even the chip's limit is known.
+        cap_w: power cap of the chips; None without one [W].
+    """
+
+    json_keys: ClassVar = ("chip_w", "wall_w", "basis", "cap_w")
+
+    chip_w: float
+    wall_w: float
+    basis: str
+    cap_w: float | None = None
+
+    def site_w(self, pue: float) -> float:
+        """Power of the site, per chip [W]; that of the nameplate has its cooling already.
+
+        Args:
+            pue: power of the site over that of the machines [1].
+        """
+        return self.wall_w * (1.0 if self.basis == "nameplate" else pue)
+
+    def joules_per_request(self, chips: float, requests_per_s: float) -> float:
+        """Energy at the plug of a request of what `chips` chips serve [J]."""
+        return self.wall_w * chips / requests_per_s
+
+
+def mean_step(engine: Engine, work: Workload | Workloads, sequences: FloatLike) -> Batch:
+    """The work of a mean step of a rank: its decodes, and its share of the prompts that replace finished requests.
+
+    Args:
+        sequences: b, decoding on a rank and pipeline micro-batch [sequences].
+    """
+    b = as_array(sequences)
+    verified, per_step = engine.speculation.verified_tokens, engine.speculation.tokens_per_step
+    prompts = b * per_step / (work.output_len - 1.0)
+    return Batch(
+        decode_sequences=b,
+        decode_tokens=verified,
+        context_len=work.mean_context,
+        prefill_sequences=prompts,
+        chunk_tokens=work.new_tokens,
+        prefix_tokens=work.prefix_tokens,
+        group_tokens=(b * verified + prompts * work.new_tokens) * engine.attention_dp,
+    )
+
+
+def step_joules(engine: Engine, work: Workload | Workloads, sequences: FloatLike) -> Array:
+    """Energy that the kernels of a mean step take on one chip beyond what it draws idle [J]."""
+    joules = engine.table.kernel_joules(mean_step(engine, work, sequences))
+    if engine.draft is not None and engine.speculation.draft_tokens:
+        drafted = Batch(decode_sequences=as_array(sequences), context_len=work.mean_context)
+        joules = joules + engine.speculation.draft_tokens * engine.draft.kernel_joules(drafted)
+    return joules
+
+
+def power_of(cluster: Cluster, chip_w: float) -> Power | None:
+    """Power of a chip with its share of the machine; that of the nameplate where nothing else is known, else None.
+
+    Args:
+        chip_w: mean power of the chip itself; not a number where nothing is known of it [W].
+    """
+    chip = cluster.chip
+    if chip.power is not None:
+        basis = "other generations" if chip.power.other_generation else "kernels"
+        return Power(chip_w=chip_w, wall_w=wall_w(cluster, chip_w), basis=basis, cap_w=chip.power_cap_w)
+    if cluster.power_w_per_chip is None:
+        return None
+    return Power(chip_w=cluster.power_w_per_chip, wall_w=cluster.power_w_per_chip, basis="nameplate")
+
+
+def request_joules(engine: Engine, layout: Layout, work: Workload, sequences: float) -> float:
+    """Energy that the kernels of all chips of a replica take for one request, prompt and output, beyond idle [J].
+
+    Args:
+        sequences: that decode together on a rank and pipeline micro-batch [sequences].
+    """
+    return _of_request(engine, layout, work, sequences, float(step_joules(engine, work, sequences)))
+
+
+def output_joules(engine: Engine, layout: Layout, work: Workload, sequences: float) -> float:
+    """The same for the output alone, on a pool that decodes [J]."""
+    decoding = Batch(
+        decode_sequences=sequences,
+        decode_tokens=engine.speculation.verified_tokens,
+        context_len=work.mean_context,
+        group_tokens=sequences * engine.speculation.verified_tokens * layout.attention_dp,
+    )
+    return _of_request(engine, layout, work, sequences, float(engine.table.kernel_joules(decoding)))
+
+
+def prompt_joules(engine: Engine, layout: Layout, work: Workload, max_batched_tokens: float) -> float:
+    """The same for the prompt alone, in passes full of prompts [J]; a prompt may be shared by cp ranks."""
+    ranks = layout.attention_dp * layout.cp
+    full = replace(prefill_chunk(work, max_batched_tokens, layout.cp), group_tokens=max_batched_tokens * ranks)
+    passes = work.new_tokens / max_batched_tokens  # of all ranks, for one prompt
+    return float(engine.table.kernel_joules(full)) * passes * (layout.chips_per_replica / (layout.pp * ranks))
+
+
+def _of_request(engine: Engine, layout: Layout, work: Workload, sequences: float, joules: float) -> float:
+    """Energy of the steps of a request, from that of a step of one chip for one micro-batch, all its layers [J]."""
+    steps = (work.output_len - 1.0) / engine.speculation.tokens_per_step
+    return joules * steps * layout.chips_per_replica / (sequences * layout.attention_dp * layout.pp)
+
+
+def power_at(cluster: Cluster, joules_per_request: float, requests_per_s: float, chips: float) -> Power | None:
+    """Mean power of a chip that serves its share of some requests.
+
+    Args:
+        joules_per_request: of the kernels of all chips that a request runs on, beyond idle [J].
+        requests_per_s: rate of all chips together [requests/s].
+        chips: that serve them [count].
+    """
+    return power_of(cluster, float(drawn_w(cluster.chip, joules_per_request * requests_per_s / chips, 1.0)))

@@ -73,8 +73,7 @@ class GraphPasses:
 
         Assumes: a normal distribution of the prompts' tokens, in its logistic form.
         """
-        verified = self.engine.speculation.verified_tokens
-        tokens = prompts * self.new_tokens + self.sequences * verified
+        tokens = prompts * self.new_tokens + self.sequences * self.engine.speculation.verified_tokens
         variance = prompts * (self.spread * self.new_tokens) ** 2
         z = (tokens - self.engine.stack.held_tokens - 0.5) / np.sqrt(np.maximum(variance, 1.0))
         return 1.0 / (1.0 + np.exp(-1.702 * np.clip(z, -30.0, 30.0)))

@@ -7,7 +7,7 @@ from math import sqrt
 
 import numpy as np
 
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.passes import Batch, TimeTable
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.serving.alignment import AlignedPasses, Alignment, aligned, prompts_of
@@ -67,7 +67,21 @@ def open_loop(
     if growth_s is None:
         growth_s = _step(engine, workload, mode, np.maximum(n, 1.0) + 1.0, times, None, threads) - step_s
     busiest_s = step_s + growth_s * UNEVEN * (1.0 - 1.0 / peers)
-    load = _Load(engine=engine, workload=workload, mode=mode, budget=budget, n=n, times=times, threads=threads)
+    verified, beside = engine.speculation.verified_tokens, n if mode.is_mixed else np.zeros_like(n)
+    load = _Load(
+        engine=engine,
+        workload=workload,
+        mode=mode,
+        budget=budget,
+        n=n,
+        times=times,
+        threads=threads,
+        verified=verified,
+        ranks=as_array(engine.attention_dp),
+        peers=peers,
+        beside=beside,
+        room=np.maximum(budget - beside * verified, 1.0),
+    )
     if mode.alignment is not None:
         return _aligned_loop(load, mode.alignment, step_s, busiest_s)
     passes, graphs = _passes(load, step_s, busiest_s)
@@ -81,9 +95,8 @@ def open_loop(
     # prompts that arrive in a pass if every request saw the mean pass
     coming = n / steps
     some = np.where(chunked, -np.expm1(-coming * peers), coming * peers)
-    first_s = passes.first_s + np.where(chunked, 0.0, passes.decode_s)
     more = np.maximum(coming - some, 0.0) * workload.new_tokens * passes.per_token_s
-    rate = coming / (passes.decode_s + some * first_s + more)
+    rate = coming / (passes.decode_s + some * (passes.first_s + np.where(chunked, 0.0, passes.decode_s)) + more)
     rate = np.minimum(rate, most)
     least = 1e-3 * rate
 
@@ -116,7 +129,6 @@ def open_loop(
     load = queue.load * moved
     found = (np.abs(error) < _FOUND) & (load < 1.0)
     exists = found & ((n * workload.new_tokens / steps < passes.room) | (not mode.is_mixed))
-    zero = np.zeros_like(tpot_s)
     return SteadyState(
         requests_per_s=rate * peers,
         decode_s=step_s,
@@ -125,7 +137,7 @@ def open_loop(
         tpot_s=tpot_s / engine.speculation.tokens_per_step,
         ttft_s=np.where(exists, engine.stack.beyond_passes_s(workload) + wait_s, np.inf),
         prompt_s=(passes.first_s + np.where(chunked, 0.0, passes.decode_s)) * workload.new_tokens / first,
-        hold_s=zero,
+        hold_s=np.zeros_like(tpot_s),
         prefill_utilisation=np.where(exists, load, np.maximum(load, 1.0)),
         prefill_cost_share=prompts / queue.pass_s,
     )
@@ -138,6 +150,10 @@ class _Load:
     Args:
         budget: tokens of a pass of a rank [tokens].
         n: sequences that decode on a rank [sequences].
+        verified: tokens of a sequence in a step [tokens].
+        ranks, peers: attention-dp ranks; ranks and micro-batches [count].
+        beside: sequences of a rank that decode in the pass of its own prompts [sequences].
+        room: prompt tokens that a pass takes from a rank [tokens].
     """
 
     engine: Engine
@@ -147,31 +163,11 @@ class _Load:
     n: Array
     times: TimeTable
     threads: int
-
-    @property
-    def verified(self) -> float:
-        """Tokens of a sequence in a step [tokens]."""
-        return self.engine.speculation.verified_tokens
-
-    @property
-    def ranks(self) -> Array:
-        """Attention-dp ranks [count]."""
-        return as_array(self.engine.attention_dp)
-
-    @property
-    def peers(self) -> Array:
-        """Ranks and micro-batches [count]."""
-        return self.ranks * as_array(self.engine.micro_batches)
-
-    @property
-    def beside(self) -> Array:
-        """Sequences of a rank that decode in the pass of its own prompts [sequences]."""
-        return self.n if self.mode.is_mixed else np.zeros_like(self.n)
-
-    @property
-    def room(self) -> Array:
-        """Prompt tokens that a pass takes from a rank [tokens]."""
-        return np.maximum(self.budget - self.beside * self.verified, 1.0)
+    verified: float
+    ranks: Array
+    peers: Array
+    beside: Array
+    room: Array
 
     def kernels_s(self, tokens: Array, group_tokens: Array, chunk: Array, prefix: Array) -> Array:
         """Device time of a pass with prompts [s].
@@ -205,8 +201,7 @@ def _aligned_loop(load: _Load, alignment: Alignment, step_s: Array, busiest_s: A
     graphs_s: list[Array] = []
     eager_s: list[Array] = []
     for prompts, busiest in zip(loads, tokens, strict=True):
-        group_tokens = ranks * prompts * workload.new_tokens
-        device = load.kernels_s(busiest, group_tokens, np.minimum(first, busiest), prefix)
+        device = load.kernels_s(busiest, ranks * prompts * workload.new_tokens, np.minimum(first, busiest), prefix)
         before = step_s if mode.is_mixed else 0.0
         for found, pushed in ((graphs_s, beside * load.verified + busiest), (eager_s, np.inf)):
             pass_s = engine.with_prompts_s(before, device, tokens=pushed, sequences=beside)
@@ -224,17 +219,15 @@ def _aligned_loop(load: _Load, alignment: Alignment, step_s: Array, busiest_s: A
     )
     steps = (workload.output_len - 1.0) / engine.speculation.tokens_per_step
     found = aligned(passes, workload.new_tokens, load.n, steps)
-    serves = found.load < 1.0
-    cycle_s = found.prompt_s / np.maximum(found.some, 1e-9)
     return SteadyState(
         requests_per_s=found.rate * peers,
         decode_s=step_s,
         mixed_s=found.prompt_s,
         prefill_share=found.some,
         tpot_s=found.step_s / engine.speculation.tokens_per_step,
-        ttft_s=np.where(serves, engine.stack.beyond_passes_s(workload) + found.wait_s, np.inf),
+        ttft_s=np.where(found.load < 1.0, engine.stack.beyond_passes_s(workload) + found.wait_s, np.inf),
         prompt_s=found.prompt_s,
-        hold_s=np.zeros_like(cycle_s),
+        hold_s=np.zeros_like(found.prompt_s),
         prefill_utilisation=found.load,
         prefill_cost_share=np.clip((found.prompt_s - busiest_s * mode.is_mixed) * found.some / found.step_s, 0.0, 1.0),
     )
@@ -365,11 +358,10 @@ def _passes(load: _Load, step_s: Array, busiest_s: Array) -> tuple[PromptPasses,
     usual = np.minimum(np.maximum(2.0 * first, together * new), room)
     usual = np.where(usual > 1.01 * first, usual, 0.5 * room)
     usual_s = kernels_s(usual, group)
-    slope = np.maximum((stretched_s(usual_s, usual) - first_s) / (usual - first), 0.0)
     passes = PromptPasses(
         decode_s=busiest_s,
         first_s=first_s if chunked else first_s - busiest_s,
-        per_token_s=slope,
+        per_token_s=np.maximum((stretched_s(usual_s, usual) - first_s) / (usual - first), 0.0),
         room=room,
         peers=peers,
     )
@@ -418,39 +410,13 @@ def _step_seen_s(
             np.minimum(rate * queue.prompt_tokens / np.maximum(rate * queue.pass_s, 1e-30) * decode, queue.left_behind),
         )
     share = np.clip(prompts_s / queue.pass_s, 0.0, 0.97)
-    per_token_s = prompts_s / queue.prompt_tokens
-    excess_s = (queue.left_behind - last) * per_token_s / ((1.0 - share) * steps)
+    excess_s = (queue.left_behind - last) * (prompts_s / queue.prompt_tokens) / ((1.0 - share) * steps)
     held = np.maximum(n, 1.0)
     feedback = np.clip(rate * steps * growth_s * growth, 0.0, 0.9)
     in_passes = np.maximum(rate * steps * (cycle_s - growth * growth_s * held) / (1.0 - feedback), 0.0)
     bursts = 1.0 + (1.0 / (1.0 - share) ** 2 - 1.0) * steps / (steps + queue.settling)
     seen = np.maximum(in_passes + bursts / (1.0 - feedback) / peers, 1.0)
     return cycle_s + growth * growth_s * (seen - held) + excess_s
-
-
-def slot_wait_s(in_flight: FloatLike, slots: FloatLike, stay_s: FloatLike) -> Array:
-    """Mean waiting time for a slot [s]; infinite where more requests are in flight than there are slots.
-
-        M/M/c: stay / c · rho^(sqrt(2 (c + 1)) - 1) / (1 - rho),    M/D/c: half of it, times 1 + f
-
-        f = (1 - rho) (c - 1) (sqrt(4 + 5 c) - 2) / (16 rho c)
-
-    Args:
-        in_flight: mean number of occupied slots, arrival rate · stay [sequences].
-        slots: c [sequences].
-        stay_s: time that a request occupies its slot [s].
-
-    Sources: Sakasegawa 1977 for M/M/c; Cosmetatos 1975 for M/D/c.
-
-    >>> round(float(slot_wait_s(0.8, 1.0, 1.0)), 3), float(slot_wait_s(2.0, 1.0, 1.0))
-    (2.0, inf)
-    """
-    c = np.maximum(as_array(slots), 1.0)
-    rho = as_array(in_flight) / c
-    below = np.clip(rho, 1e-9, 1.0 - 1e-9)
-    wait = as_array(stay_s) / c * below ** (np.sqrt(2.0 * (c + 1.0)) - 1.0) / (1.0 - below)
-    equal = 1.0 + (1.0 - below) * (c - 1.0) * (np.sqrt(4.0 + 5.0 * c) - 2.0) / (16.0 * below * c)
-    return np.where(rho < 1.0, 0.5 * wait * equal, np.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -495,10 +461,8 @@ class Population:
     think_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.users >= 1:
-            raise InputError(what="users", given=self.users, allowed="at least 1", nearest="1")
-        if not self.think_s >= 0:
-            raise InputError(what="think_s", given=self.think_s, allowed="0 s or more", nearest="0")
+        require(self.users >= 1, what="users", given=self.users, allowed="at least 1", nearest="1")
+        require(self.think_s >= 0, what="think_s", given=self.think_s, allowed="0 s or more", nearest="0")
 
     def most(self, response: Response) -> float:
         """Users that one copy serves at its highest rate, by Little's law: r · (Z + R) [count].

@@ -21,6 +21,7 @@ Ranks and micro-batches in lockstep (peers) wait for the slowest: the load of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,11 @@ class PromptSizes:
     shares: Array
     tokens: Array
     squared: float
+
+    def mean(self, shares: Array, value: Callable[[float], Array]) -> Array:
+        """Mean of what depends on the tokens of a prompt, with these shares of the classes."""
+        each = (share * value(tokens) for share, tokens in zip(shares, self.tokens, strict=True))
+        return as_array(sum(each, 0.0))
 
     @property
     def token_shares(self) -> Array:
@@ -168,8 +174,7 @@ def prompt_queue(
             some = np.maximum(some, own)
             # few requests end in a long pass, so each new one goes to the least loaded peer
             if turn % 2 == 0:
-                chance = _CHANCE * np.sqrt(np.minimum(mean_s / loaded_s, 1.0))
-                busiest = most_of(rate * loaded_s, peers, chance)
+                busiest = most_of(rate * loaded_s, peers, _CHANCE * np.sqrt(np.minimum(mean_s / loaded_s, 1.0)))
             of_busy = rate * per_prompt_s * busiest
         else:
             own = some = np.maximum(some, kept)
@@ -210,10 +215,10 @@ def prompt_queue(
     share = gated / extremes
     most = 1.0 - taken / room * np.exp(-_SPREAD * size)
     share = share / np.sqrt(1.0 + (share / most) ** 2)
-    part = size - np.floor(size + 1e-9)
-    alone = np.where(size < 1.0, size, (np.floor(size + 1e-9) + part * part) / size)
-    if sizes is not None:
-        alone = _alone_share(sizes, room)
+    if sizes is None:
+        alone = np.where(size < 1.0, size, _alone_share(size))
+    else:
+        alone = sizes.mean(sizes.token_shares, lambda tokens: _alone_share(tokens / room))
     share = np.maximum(share, np.where((size if sizes is None else alone) > 0.4, alone, 0.0))
     variance = share * extremes
     left_free = extremes - variance  # E[x (B - x)]
@@ -283,13 +288,12 @@ class _Tail:
         ratio = np.maximum(size, 1.0 / size)
         loose = np.where(np.abs(ratio - np.rint(ratio)) < 1e-9, 0.0, np.minimum(self.load, 1.0))
         split_s = 0.5 * size * loose * self.whole_s
-        later_s = np.where(size < 1.0, loose * split_s, open_ * in_pieces_s + split_s)
         left = np.where(
             size < 1.0,
             0.5 * loose * loose * n,
             open_ * before * (1.0 - 0.5 * pieces / size) + 0.5 * loose * n,
         )
-        return later_s, left
+        return np.where(size < 1.0, loose * split_s, open_ * in_pieces_s + split_s), left
 
     def of_sizes(self, sizes: PromptSizes) -> tuple[Array, Array]:
         """The same from the mean token of all to the last one of the mean prompt: long prompts have most tokens."""
@@ -316,25 +320,40 @@ def first_tokens(new_tokens: FloatLike, room: Array, sizes: PromptSizes | None) 
     """Mean number of tokens in the first pass of a prompt [tokens]."""
     if sizes is None:
         return np.minimum(new_tokens, room)
-    found = np.zeros(np.shape(room))
-    for share, tokens in zip(sizes.shares, sizes.tokens, strict=True):
-        found = found + share * np.minimum(tokens, room)
-    return found
+    return sizes.mean(sizes.shares, lambda tokens: np.minimum(tokens, room))
 
 
 def _mean_pieces(sizes: PromptSizes, room: Array) -> Array:
     """Mean number of passes that a prompt needs [count]."""
-    found = np.zeros(np.shape(room))
-    for share, tokens in zip(sizes.shares, sizes.tokens, strict=True):
-        found = found + share * np.ceil(tokens / room - 1e-9)
-    return found
+    return sizes.mean(sizes.shares, lambda tokens: np.ceil(tokens / room - 1e-9))
 
 
-def _alone_share(sizes: PromptSizes, room: Array) -> Array:
-    """E[x²] over room · E[x] of passes with one prompt each."""
-    found = np.zeros(np.shape(room))
-    for share, tokens in zip(sizes.token_shares, sizes.tokens, strict=True):
-        size = tokens / room
-        part = size - np.floor(size + 1e-9)
-        found = found + share * (np.floor(size + 1e-9) + part * part) / size
-    return found
+def _alone_share(size: Array) -> Array:
+    """E[x²] over room · E[x] of passes with one prompt each, by the passes that the prompt fills."""
+    part = size - np.floor(size + 1e-9)
+    return (np.floor(size + 1e-9) + part * part) / size
+
+
+def slot_wait_s(in_flight: FloatLike, slots: FloatLike, stay_s: FloatLike) -> Array:
+    """Mean waiting time for a slot [s]; infinite where more requests are in flight than there are slots.
+
+        M/M/c: stay / c · rho^(sqrt(2 (c + 1)) - 1) / (1 - rho),    M/D/c: half of it, times 1 + f
+
+        f = (1 - rho) (c - 1) (sqrt(4 + 5 c) - 2) / (16 rho c)
+
+    Args:
+        in_flight: mean number of occupied slots, arrival rate · stay [sequences].
+        slots: c [sequences].
+        stay_s: time that a request occupies its slot [s].
+
+    Sources: Sakasegawa 1977 for M/M/c; Cosmetatos 1975 for M/D/c.
+
+    >>> round(float(slot_wait_s(0.8, 1.0, 1.0)), 3), float(slot_wait_s(2.0, 1.0, 1.0))
+    (2.0, inf)
+    """
+    c = np.maximum(as_array(slots), 1.0)
+    rho = as_array(in_flight) / c
+    below = np.clip(rho, 1e-9, 1.0 - 1e-9)
+    wait = as_array(stay_s) / c * below ** (np.sqrt(2.0 * (c + 1.0)) - 1.0) / (1.0 - below)
+    equal = 1.0 + (1.0 - below) * (c - 1.0) * (np.sqrt(4.0 + 5.0 * c) - 2.0) / (16.0 * below * c)
+    return np.where(rho < 1.0, 0.5 * wait * equal, np.inf)

@@ -192,16 +192,14 @@ class Stack(CatalogueObject):
 
     def beyond_passes_s(self, workload: Workload | Workloads) -> float:
         """Time to first token outside of all passes, which depends on whether lengths are equal [s]."""
-        if workload.equal_lengths and self.first_token_equal_s is not None:
-            return self.first_token_equal_s
-        return self.first_token_s
+        equal = self.first_token_equal_s if workload.equal_lengths else None
+        return self.first_token_s if equal is None else equal
 
     def share_of_burst(self, workload: Workload | Workloads) -> float:
         """Share of the other requests' prompts that a request waits for, which depends on whether lengths are equal
         [fraction]."""
-        if workload.equal_lengths and self.burst_equal_share is not None:
-            return self.burst_equal_share
-        return self.burst_share
+        equal = self.burst_equal_share if workload.equal_lengths else None
+        return self.burst_share if equal is None else equal
 
     def calibrated(self, numbers: Calibration, generation: str, num_layers: int = 0) -> Calibration:
         """Kernel calibration, adjusted for what this version of the stack adds.

@@ -9,10 +9,9 @@ import numpy as np
 
 from rackline.passes import Batch, PassTable, TimeTable
 from rackline.passes.features import ONE, Array, FloatLike, as_array
-from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.trains import busiest_share
-from rackline.serving.workload import Mode, Workload, Workloads
+from rackline.serving.workload import PLAIN, Mode, Speculation, Workload, Workloads
 
 _TURNS = 4  # of iterations that each change little
 
@@ -86,8 +85,7 @@ class Engine:
 
     def time_table(self, two_batch_overlap: bool) -> TimeTable:
         """The time table under the step policy of the mode."""
-        policy = "overlap" if two_batch_overlap else self.table.calibration.step_policy
-        return self.table.time_table(policy)
+        return self.table.time_table("overlap" if two_batch_overlap else self.table.calibration.step_policy)
 
     def skew_s(self) -> FloatLike:
         """Time that ranks wait for each other in one pass: rank_skew_s · log2(ranks) per all-reduce [s]."""
@@ -181,8 +179,7 @@ class Engine:
             alone = np.where(decoded > 0, step_s, 0.0)
         pushed = decoded * batch.decode_tokens + prompts * batch.chunk_tokens
         device = self.seconds(batch, times, two_batch_overlap=False)
-        mixed_s = self.with_prompts_s(alone, device, tokens=pushed, sequences=decoded)
-        return np.where(prompts > 0, mixed_s, alone)
+        return np.where(prompts > 0, self.with_prompts_s(alone, device, tokens=pushed, sequences=decoded), alone)
 
     def drafts_s(self, sequences: FloatLike, context_len: FloatLike) -> FloatLike:
         """Time of all drafts of a step, one after another, with `sequences` sequences on a rank [s]."""
@@ -353,13 +350,11 @@ def steady_state(
         step_s = np.where(beside_prompts, step_s * (1.0 + share / gathered), step_s)
     cost_share = some * extra / step_s
     utilisation = load if mode.is_mixed else cost_share
-    passes = np.ceil(new / chunk)
-    service = passes * mixed_s
     with np.errstate(divide="ignore", invalid="ignore"):
         waiting = np.where(utilisation < 1.0, utilisation / (2.0 * (1.0 - utilisation)), np.inf)
     joining = arrivals * peers * engine.stack.batch_wait_steps  # the first of those that join waits longest
     gathering_s = engine.stack.batch_wait_steps * step_s * (1.0 + 0.5 * joining) / (1.0 + joining)
-    ttft = beyond + 0.5 * gathered * step_s + gathering_s + service * (1.0 + waiting)
+    ttft = beyond + 0.5 * gathered * step_s + gathering_s + (np.ceil(new / chunk) * mixed_s) * (1.0 + waiting)
     whole = np.minimum(new, float(mode.max_batched_tokens))
     full = Batch(
         prefill_sequences=np.ones((1,) * b.ndim) * (mode.max_batched_tokens / whole),  # one point per layout
@@ -459,9 +454,8 @@ def median_step_s(engine: Engine, workload: Workload | Workloads, mode: Mode, se
     tokens = np.minimum(median_prompts(arrivals) / peers * workload.new_tokens, room)
     some = np.maximum(tokens, 1.0)
     chunk = np.minimum(workload.new_tokens, some)
-    beside = b if mode.is_mixed else np.zeros_like(b)
     with_prompts = Batch(
-        decode_sequences=beside,
+        decode_sequences=b if mode.is_mixed else np.zeros_like(b),
         decode_tokens=verified,
         context_len=workload.mean_context,
         prefill_sequences=some / chunk,
@@ -475,5 +469,4 @@ def median_step_s(engine: Engine, workload: Workload | Workloads, mode: Mode, se
         mixed_s = decode_s + engine.with_prompts_s(0.0, mixed_s, tokens=some)
     if mode.is_batch_by_batch:  # no prompts between the steps of a batch
         mixed_s = decode_s
-    step_s = np.where(tokens > 0.0, mixed_s, decode_s) + engine.drafts_s(b, workload.mean_context)
-    return step_s / per_step
+    return (np.where(tokens > 0.0, mixed_s, decode_s) + engine.drafts_s(b, workload.mean_context)) / per_step

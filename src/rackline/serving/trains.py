@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.checked import Num, checked, plain
-from rackline.errors import InputError
+from rackline.errors import require
 from rackline.hardware import Chip
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.serving.blackboard import tokens_per_s, train_latency
@@ -45,11 +45,6 @@ class TrainLine:
     def saturated(self) -> bool:
         """Whether more requests arrive than the trains can carry."""
         return self.load >= 1.0
-
-    @property
-    def mean_boarded(self) -> float:
-        """Mean number of requests on a train [requests]."""
-        return min(self.load, 1.0) * self.capacity
 
     @property
     def left_behind(self) -> float:
@@ -88,18 +83,15 @@ class TrainLine:
 
         Assumes: first come, first served.
         """
-        if self.saturated:
-            raise InputError(what="load", given=self.load, allowed="below 1, else the queue grows without bound")
+        require(not self.saturated, what="load", given=self.load, allowed="below 1, else the queue grows without bound")
         arrivals = self.arrivals_per_s * self.interval_s
         waiting = left_behind_shares(arrivals, self.capacity)
         size = int(arrivals + 12.0 * np.sqrt(arrivals) + 12.0)
         from scipy.special import gammainc
 
         # probability that exactly k arrived before, over u from 0 to 1: P(A > k) / a
-        came = gammainc(np.arange(1.0, size + 1.0), arrivals) / arrivals
-        ahead = np.convolve(waiting, came)
-        places = np.arange(ahead.size) // self.capacity
-        return np.bincount(places, weights=ahead).astype(np.float64)
+        ahead = np.convolve(waiting, gammainc(np.arange(1.0, size + 1.0), arrivals) / arrivals)
+        return np.bincount(np.arange(ahead.size) // self.capacity, weights=ahead).astype(np.float64)
 
     @property
     def tokens_per_s(self) -> float:
@@ -226,14 +218,14 @@ def mean_left_behind(arrivals_per_interval: float, capacity: int) -> float:
     0.25
     """
     checked("mean_left_behind", arrivals_per_interval=arrivals_per_interval, capacity=capacity)
-    if capacity != int(capacity):
-        raise InputError(
-            what="capacity",
-            given=capacity,
-            allowed="a whole number",
-            where="mean_left_behind",
-            nearest=str(int(capacity)),
-        )
+    require(
+        capacity == int(capacity),
+        what="capacity",
+        given=capacity,
+        allowed="a whole number",
+        where="mean_left_behind",
+        nearest=str(int(capacity)),
+    )
     if arrivals_per_interval >= capacity:
         return float("inf")
     from scipy.special import pdtrc  # P(A > c) of a Poisson variable
@@ -276,8 +268,7 @@ def left_behind_shares(arrivals_per_interval: float, capacity: int) -> NDArray[n
     [0.8244, 0.1226, 0.0378]
     """
     mean = mean_left_behind(arrivals_per_interval, capacity)
-    if not np.isfinite(mean):
-        raise InputError(what="arrivals_per_interval", given=arrivals_per_interval, allowed=f"below {capacity}")
+    require(np.isfinite(mean), what="arrivals_per_interval", given=arrivals_per_interval, allowed=f"below {capacity}")
     from scipy.special import gammaln
 
     states = int(30.0 * (mean + 1.0)) + 1
@@ -295,8 +286,7 @@ def left_behind_shares(arrivals_per_interval: float, capacity: int) -> NDArray[n
     moves[:, -1] += np.maximum(1.0 - moves.sum(axis=1), 0.0)
     balance = moves.T - np.eye(states)
     balance[-1] = 1.0
-    right = np.zeros(states)
-    right[-1] = 1.0
+    right: NDArray[np.float64] = np.eye(states)[-1]
     shares = np.maximum(np.linalg.solve(balance, right), 0.0)
     return shares / shares.sum()
 
@@ -356,13 +346,12 @@ def most_of(mean: FloatLike, peers: FloatLike, chance: FloatLike = 1.0) -> Array
     >>> most_of(1e-3, 4).round(2), most_of(3.0, 4).round(2), most_of(3.0, 4, 0.0).round(2)
     (np.float64(3.99), np.float64(1.61), np.float64(1.13))
     """
-    low = np.clip(as_array(mean), _FEWEST, _MOST)
     counts = as_array(peers)
     kinds, row = np.unique(counts, return_inverse=True)
     by_chance, evenly = (
         np.stack(curves) for curves in zip(*(_most_curves(float(kind)) for kind in kinds), strict=True)
     )
-    place = np.log(low / _FEWEST) * ((_POINTS - 1) / np.log(_MOST / _FEWEST))
+    place = np.log(np.clip(as_array(mean), _FEWEST, _MOST) / _FEWEST) * ((_POINTS - 1) / np.log(_MOST / _FEWEST))
     left = np.minimum(place.astype(np.int64), _POINTS - 2)
     part = place - left
     at = row.reshape(counts.shape) * _POINTS + left
@@ -376,8 +365,7 @@ def most_of(mean: FloatLike, peers: FloatLike, chance: FloatLike = 1.0) -> Array
 def _most_curves(peers: float) -> tuple[Array, Array]:
     """(E[max N], E[total over peers, rounded up]), each over the mean of one peer, (101,) each."""
     means = np.geomspace(_FEWEST, _MOST, _POINTS)
-    by_chance = busiest_share(means, peers) * np.expm1(-means * peers) / np.expm1(-means)
-    return by_chance, _even_curve(peers)
+    return busiest_share(means, peers) * np.expm1(-means * peers) / np.expm1(-means), _even_curve(peers)
 
 
 @cache

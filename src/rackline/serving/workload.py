@@ -1,16 +1,24 @@
-"""The workload of a server, its mixture of lengths, and how its scheduler combines prefill and decode."""
+"""The workload of a server, its mixture of lengths, and how its scheduler combines prefill and decode.
+
+A step of speculative decoding drafts k tokens per sequence, one after another, with a small head (a multi-token
+prediction layer, or a draft model of about one layer such as EAGLE), then verifies k + 1 tokens per sequence in one
+pass. On average a of the drafts are accepted, and each step yields a + 1 tokens.
+
+    tpot = (t_verify(k + 1) + k t_draft) / tokens_per_step
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import ClassVar, assert_never
+from typing import ClassVar
 
 import numpy as np
 
 from rackline.catalog.records import Admission
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_names, require
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.serving.alignment import Alignment
 from rackline.serving.prompt_queue import PromptSizes
@@ -45,8 +53,7 @@ class Mixture:
         """
         inputs, outputs = np.rint(as_array(input_len)), np.rint(as_array(output_len))
         weights = np.broadcast_to(as_array(shares), inputs.shape)
-        if not inputs.size:
-            raise InputError(what="mix", given="nothing", allowed="at least one length", where=name)
+        require(inputs.size, what="mix", given="nothing", allowed="at least one length", where=name)
         for what, values, least in (("share", weights, 0.0), ("input_len", inputs, 1.0), ("output_len", outputs, 1.0)):
             bad = values <= 0.0 if least == 0.0 else values < least
             if np.any(bad | ~np.isfinite(values)):
@@ -115,8 +122,7 @@ class Mixture:
     @property
     def input_cv2(self) -> float:
         """Variance of prompts over the square of their mean."""
-        mean = self.mean(self.input_len)
-        return self.mean(self.input_len**2) / mean**2 - 1.0
+        return self.mean(self.input_len**2) / self.mean(self.input_len) ** 2 - 1.0
 
     @property
     def mean_context(self) -> float:
@@ -186,10 +192,10 @@ class Workload:
 
     def __post_init__(self) -> None:
         for name, value, least in (("input_len", self.input_len, 1), ("output_len", self.output_len, 2)):
-            if not value >= least:
-                raise InputError(what=name, given=value, allowed=f"at least {least} tokens", nearest=str(least))
-        if not 0.0 <= self.cache_hit < 1.0:
-            raise InputError(what="cache_hit", given=self.cache_hit, allowed="0 to below 1", nearest="0")
+            require(value >= least, what=name, given=value, allowed=f"at least {least} tokens", nearest=str(least))
+        require(
+            0.0 <= self.cache_hit < 1.0, what="cache_hit", given=self.cache_hit, allowed="0 to below 1", nearest="0"
+        )
 
     @property
     def new_tokens(self) -> float:
@@ -258,15 +264,29 @@ class Workloads:
     """Several workloads as columns, each a benchmark of its own; see `Workload`.
 
     Args:
-        input_len: prompt tokens, (workloads, 1) [tokens].
-        output_len: generated tokens, (workloads, 1) [tokens].
-        equal_lengths, output_spread: the same for all of them.
+        input_len, new_tokens, cached_tokens, prefix_tokens, output_len, mean_context, final_context: of each,
+            (workloads, 1) [tokens].
+        equal_lengths: the same for all of them.
     """
 
     input_len: Array
+    new_tokens: Array
+    cached_tokens: Array
+    prefix_tokens: Array
     output_len: Array
-    equal_lengths: bool = False
-    output_spread: float = 0.0
+    mean_context: Array
+    final_context: Array
+    equal_lengths: bool
+
+    _LENGTHS: ClassVar = (
+        "input_len",
+        "new_tokens",
+        "cached_tokens",
+        "prefix_tokens",
+        "output_len",
+        "mean_context",
+        "final_context",
+    )
 
     @classmethod
     def of(cls, workloads: Sequence[Workload]) -> Workloads:
@@ -279,38 +299,14 @@ class Workloads:
         if len(alike) != 1 or any(one.cache_hit for one in workloads):
             allowed = "nothing cached, equal_lengths and output_spread the same"
             raise InputError(what="workloads", given="unlike ones", allowed=allowed)
-        equal, spread = alike.pop()
-        lengths = np.array([(one.input_len, one.output_len) for one in workloads], dtype=np.float64)
-        return cls(input_len=lengths[:, :1], output_len=lengths[:, 1:], equal_lengths=equal, output_spread=spread)
+        columns = {
+            name: np.array([[getattr(one, name)] for one in workloads], dtype=np.float64) for name in cls._LENGTHS
+        }
+        return cls(**columns, equal_lengths=workloads[0].equal_lengths)
 
     def take(self, index: Array) -> Workloads:
         """Those of an index."""
-        return replace(self, input_len=self.input_len[index], output_len=self.output_len[index])
-
-    @property
-    def new_tokens(self) -> Array:
-        """Prompt tokens that must be prefilled [tokens]."""
-        return np.maximum(1.0, self.input_len)
-
-    @property
-    def cached_tokens(self) -> Array:
-        """Prompt tokens whose KV is only read: none [tokens]."""
-        return self.input_len - self.new_tokens
-
-    @property
-    def prefix_tokens(self) -> Array:
-        """What stands before a prompt's new tokens: nothing [tokens]."""
-        return self.cached_tokens
-
-    @property
-    def mean_context(self) -> Array:
-        """Mean context of the sequences in flight, which weights long outputs more [tokens]."""
-        return self.input_len + self.output_len * (1.0 + self.output_spread**2) / 2.0
-
-    @property
-    def final_context(self) -> Array:
-        """Context at the end of a request, which must fit in memory [tokens]."""
-        return self.input_len + self.output_len
+        return replace(self, **{name: getattr(self, name)[index] for name in self._LENGTHS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,24 +329,12 @@ class Mode:
     @property
     def is_mixed(self) -> bool:
         """Whether prompts and decode tokens share passes."""
-        match self.admission:
-            case "chunked":
-                return True
-            case "prefill_first" | "decode_first":
-                return False
-            case _:
-                assert_never(self.admission)
+        return self.admission == "chunked"
 
     @property
     def is_batch_by_batch(self) -> bool:
         """Whether a batch finishes before the next one is admitted."""
-        match self.admission:
-            case "decode_first":
-                return True
-            case "chunked" | "prefill_first":
-                return False
-            case _:
-                assert_never(self.admission)
+        return self.admission == "decode_first"
 
     def label(self) -> str:
         """Short label for reports."""
@@ -402,3 +386,109 @@ def parse_mode(text: str, alignments: Mapping[str, tuple[Admission, Alignment]] 
         )
     most = parse_whole(tokens, name="mode tokens", minimum=1, maximum=1e9) if equals else _USUAL_TOKENS[admission]
     return Mode(admission=admission, max_batched_tokens=most, two_batch_overlap="overlap" in extras, alignment=found)
+
+
+# Mean tokens per step by the number of drafts, over the models, thinking modes and kinds of draft of the table (coding
+# prompts of SPEED-Bench, temperature 1). Source: SemiAnalysis InferenceX, golden_al_distribution, commit 843c6254;
+# measured on B300 with vLLM.
+MEASURED_TOKENS_PER_STEP: Mapping[int, float] = {1: 1.84, 2: 2.48, 3: 2.94, 4: 3.27, 5: 3.51, 6: 3.64, 7: 3.74, 8: 3.82}
+USUAL_DRAFT_TOKENS = 3  # the depth of published recipes for low and medium concurrency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """How many tokens an engine drafts, and how many a step yields.
+
+    Args:
+        draft_tokens: k, drafts per step and sequence [tokens]; 0 decodes one token per step.
+        tokens_per_step: tokens that a step yields per sequence, 1 to k + 1 [tokens].
+
+    Raises:
+        InputError: a value is outside these ranges.
+    """
+
+    draft_tokens: int = 0
+    tokens_per_step: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.draft_tokens >= 0, what="draft_tokens", given=self.draft_tokens, allowed="0 or more", nearest="0")
+        most = self.draft_tokens + 1.0
+        require(
+            1.0 <= self.tokens_per_step <= most,
+            what="tokens_per_step",
+            given=self.tokens_per_step,
+            allowed=f"1 to {most:g}: the drafts, and one token of the model itself",
+            nearest=f"{min(max(self.tokens_per_step, 1.0), most) if self.tokens_per_step > 0 else 1.0:g}",
+        )
+
+    @property
+    def verified_tokens(self) -> float:
+        """Tokens per sequence in the verification pass [tokens]."""
+        return self.draft_tokens + 1.0
+
+    def label(self) -> str:
+        """Short text."""
+        if not self.draft_tokens:
+            return "one token per step"
+        return f"{self.draft_tokens} drafts, {self.tokens_per_step:.3g} tokens/step"
+
+
+PLAIN = Speculation()
+
+
+def expected_tokens(acceptance: float, draft_tokens: int) -> float:
+    """Tokens per step if each draft is accepted with the same probability, given that the ones before it were.
+
+    tokens = (1 - p^(k + 1)) / (1 - p)
+
+    Args:
+        acceptance: p, 0 to 1 [fraction].
+        draft_tokens: k [tokens].
+
+    Returns:
+        1 to k + 1 [tokens].
+
+    Raises:
+        InputError: the probability is outside [0, 1], or the number of drafts is negative.
+
+    Assumes: drafts are accepted independently; measured acceptance falls with the depth.
+    Sources: Leviathan et al. 2023 (arXiv:2211.17192), equation 1.
+
+    >>> round(expected_tokens(0.85, 1), 3), round(expected_tokens(0.8, 3), 3), expected_tokens(1.0, 3)
+    (1.85, 2.952, 4.0)
+    """
+    require(0.0 <= acceptance <= 1.0, what="acceptance", given=acceptance, allowed="0 to 1", nearest="0.8")
+    require(draft_tokens >= 0, what="draft_tokens", given=draft_tokens, allowed="0 or more", nearest="0")
+    return float(sum(acceptance**i for i in range(draft_tokens + 1)))
+
+
+def usual_speculation(draft_tokens: int = USUAL_DRAFT_TOKENS) -> Speculation:
+    """Drafts with the mean acceptance measured on servers; constant beyond the end of the table.
+
+    Args:
+        draft_tokens: k, 0 or more [tokens].
+    """
+    if draft_tokens == 0:
+        return PLAIN
+    return Speculation(
+        draft_tokens=draft_tokens,
+        tokens_per_step=MEASURED_TOKENS_PER_STEP[min(max(draft_tokens, 1), max(MEASURED_TOKENS_PER_STEP))],
+    )
+
+
+def breakeven_tokens(verify_s: float, draft_s: float, plain_s: float, draft_tokens: int) -> float:
+    """Tokens per step above which drafting pays off.
+
+    tokens = (t_verify + k t_draft) / t_plain
+
+    Args:
+        verify_s, draft_s, plain_s: verification pass, one draft, plain decode step, at the same batch size [s].
+        draft_tokens: k [tokens].
+
+    Returns:
+        Tokens; above k + 1, drafting never pays off at this batch size.
+
+    >>> breakeven_tokens(1.1, 0.1, 1.0, 3)
+    1.4000000000000001
+    """
+    return (verify_s + draft_tokens * draft_s) / plain_s if plain_s > 0 else math.inf

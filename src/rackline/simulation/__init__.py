@@ -1,16 +1,16 @@
 """Discrete-event simulation of serving: requests, scheduling policies, paged KV, replicas, metrics."""
 
 from rackline.simulation.clock import Clock, PlainClock, TableClock
-from rackline.simulation.metrics import Result, Slo, percentiles
+from rackline.simulation.metrics import Result, Slo
 from rackline.simulation.policies import Policy, policy, policy_names
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
-from rackline.simulation.rank_spec import RankSpec
-from rackline.simulation.requests import Requests, diurnal, gamma, poisson
-from rackline.simulation.router import ROUTERS
-from rackline.simulation.run import Handover, Pool, simulate
-from rackline.simulation.server import CacheConfig, pool_of
+from rackline.simulation.rank_spec import Handover, Pool, RankSpec
+from rackline.simulation.requests import Requests
+from rackline.simulation.run import simulate
+from rackline.simulation.server import ROUTERS, CacheConfig, pool_of
+from rackline.simulation.statistics import percentiles
 from rackline.simulation.traces import read_trace
-from rackline.simulation.workloads import Lengths, Sessions, closed_loop_of, open_arrivals
+from rackline.simulation.workloads import Lengths, Sessions, closed_loop_of, diurnal, gamma, open_arrivals, poisson
 
 __all__ = [
     "ROUTERS",

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from rackline.parallel import Deployment
-from rackline.passes import features as f
 from rackline.passes.features import Array
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.speculative import PLAIN, Speculation
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.steady import Engine, behind
+from rackline.serving.workload import PLAIN, Speculation
 from rackline.simulation.pass_call import FAR, Table, compiled, read_at
 
 
@@ -155,9 +154,9 @@ class TableClock:
     drafts: int
     verified: int
     tokens_per_step: float
-    lines: dict[tuple[int, float], dict[int, Line]] = field(default_factory=dict[tuple[int, float], dict[int, Line]])
-    bends_of: dict[tuple[int, float], tuple[float, ...] | None] = field(
-        default_factory=dict[tuple[int, float], "tuple[float, ...] | None"]
+    # (sequences, tokens of the group) → KV tokens at which the step bends, and lines between them by place
+    lines: dict[tuple[int, float], tuple[tuple[float, ...], dict[int, Line]] | None] = field(
+        default_factory=dict[tuple[int, float], "tuple[tuple[float, ...], dict[int, Line]] | None"]
     )
     floor_s: float = 0.0
     two_batch_overlap: bool = False
@@ -216,15 +215,15 @@ class TableClock:
     def line(self, sequences: int, group_tokens: float, kv_tokens: float = inf) -> Line | None:
         """The decode step between two bends, or beyond the last one."""
         key = (sequences, group_tokens)
-        if key not in self.bends_of:
+        if key not in self.lines:
             bends = self.bends(sequences, group_tokens)
-            self.bends_of[key] = None if bends is None else (0.0, *bends, inf)
-            self.lines[key] = {}
-        ends = self.bends_of[key]
-        if ends is None:
+            self.lines[key] = None if bends is None else ((0.0, *bends, inf), {})
+        known = self.lines[key]
+        if known is None:
             return None
+        ends, lines = known
         place = 0 if len(ends) == 2 else min(bisect_right(ends, kv_tokens), len(ends) - 1) - 1
-        line = self.lines[key].get(place)
+        line = lines.get(place)
         if line is None:
             low, high = ends[place], ends[place + 1]
             span = (high if high < inf else low + max(low, 1e6)) - low
@@ -232,7 +231,7 @@ class TableClock:
             per_kv = (self.straight(sequences, low + span, 0.0, group_tokens) - first) / span
             per_longest = (self.straight(sequences, low, 1e6, group_tokens) - first) / 1e6
             line = Line(first - per_kv * low, per_kv, per_longest, low, high, self.straight_from)
-            self.lines[key][place] = line
+            lines[place] = line
         return line
 
     def straight(self, sequences: int, kv_tokens: Any, longest: Any, group_tokens: float) -> Any:
@@ -249,6 +248,25 @@ class TableClock:
     def _straight(
         self, table: Table, sequences: int, kv_tokens: Any, longest: Any, verified: int, group_tokens: float
     ) -> Any:
+        reads = [
+            (kind.a * sequences + kind.b * kv_tokens, kind.a + kind.b * longest) for kind, *_ in table.places.kinds
+        ]
+        return self._called(table, sequences, kv_tokens, reads, verified, group_tokens)
+
+    def _called(
+        self,
+        table: Table,
+        sequences: int,
+        kv_tokens: Any,
+        reads: Sequence[tuple[Any, Any]],
+        verified: int,
+        group_tokens: float,
+    ) -> Any:
+        """A decode step [s].
+
+        Args:
+            reads: tokens that each kind of attention reads in all sequences, and in the longest [tokens].
+        """
         at = table.places
         values: list[Any] = [0.0] * (len(table.order) + 1)
         values[at.tokens] = values[at.logit_rows] = values[at.decode_tokens] = float(sequences * verified)
@@ -259,11 +277,8 @@ class TableClock:
             values[at.adapters_touched] = self._adapters(sequences)
         if not at.kinds:
             values[at.kv_of_all] = kv_tokens
-        for kind, kv_at, pairs_at, longest_at, _ in at.kinds:
-            read = kind.a * sequences + kind.b * kv_tokens
-            values[kv_at] = read
-            values[pairs_at] = read * verified
-            values[longest_at] = kind.a + kind.b * longest
+        for (_, kv_at, pairs_at, longest_at, _), (read, longest) in zip(at.kinds, reads, strict=True):
+            values[kv_at], values[pairs_at], values[longest_at] = read, read * verified, longest
         values.pop()
         call = table.call_arrays if isinstance(kv_tokens, np.ndarray) else table.call
         return (call(*values) + table.skew_s) * table.stage_imbalance
@@ -360,46 +375,24 @@ class TableClock:
         return 0.0 if adapters is None else float(adapters.adapters_touched(float(sequences)))
 
     def _decode(self, table: Table, contexts: Array, advance: Array, verified: int, group: float) -> Array:
-        count = len(contexts)
-        values: dict[str, Any] = {
-            f.TOKENS: float(count * verified),
-            f.LOGIT_ROWS: float(count * verified),
-            f.GROUP_TOKENS: group,
-            f.DECODE_SEQUENCES: float(count),
-            f.DECODE_TOKENS: float(count * verified),
-            f.HAS_DECODE: 1.0,
-            f.ADAPTERS_TOUCHED: self._adapters(count),
-        }
         grown = contexts[None, :] + advance[:, None]
-        if not table.kinds:
-            values[f.kv_tokens("all")] = grown.sum(axis=1)
+        reads: list[tuple[Any, Any]] = []
         for kind in table.kinds:
             each = np.asarray(kind.law.kv_read_tokens(grown), dtype=float)
-            read = np.broadcast_to(each, grown.shape).sum(axis=1)
-            values[f.kv_tokens(kind.label)] = read
-            values[f.kv_pairs(kind.label)] = read * verified
-            values[f.max_context(kind.label)] = np.asarray(kind.law.kv_read_tokens(grown.max(axis=1)), dtype=float)
-        return np.broadcast_to(np.asarray(table.seconds(values), dtype=float), advance.shape)
+            longest = np.asarray(kind.law.kv_read_tokens(grown.max(axis=1)), dtype=float)
+            reads.append((np.broadcast_to(each, grown.shape).sum(axis=1), longest))
+        seconds = self._called(table, len(contexts), grown.sum(axis=1), reads, verified, group)
+        return np.broadcast_to(np.asarray(seconds, dtype=float), advance.shape)
 
 
 def _bends(table: Table, sequences: int, tokens: int, group_tokens: float, adapters: float) -> list[float] | None:
     """KV tokens at which a row of a table changes from one roof to the other; None where contexts decide it."""
-    ones = {
-        f.ONE: 1.0,
-        f.TOKENS: tokens,
-        f.LOGIT_ROWS: tokens,
-        f.GROUP_TOKENS: group_tokens,
-        f.DECODE_SEQUENCES: sequences,
-        f.DECODE_TOKENS: tokens,
-        f.HAS_DECODE: 1.0,
-        f.ADAPTERS_TOUCHED: adapters,
-        "#per_sequence": sequences,
-    }
     found: list[float] = []
-    for others, per_kv, per_longest in table.kv_rows:
-        if per_longest:
+    for row in table.kv_rows:
+        if row.per_longest:
             return None
-        bend = -sum([value * ones.get(name, 0.0) for name, value in others.items()]) / per_kv
+        rest = row.constant + row.per_token * tokens + row.per_group_token * group_tokens
+        bend = -(rest + row.per_sequence * sequences + row.per_adapter * adapters) / row.per_kv
         if bend > 0.0:
             found.append(bend)
     return found

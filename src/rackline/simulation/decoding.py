@@ -6,6 +6,7 @@ import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
 from math import ceil
+from operator import itemgetter
 
 import numpy as np
 
@@ -135,11 +136,6 @@ class Lockstep:
             steps += 1
         return steps
 
-    def advance(self, tokens: int, steps: int) -> None:
-        """Every sequence gains `tokens` tokens, over `steps` steps."""
-        self.clock += tokens
-        self.steps += steps
-
     def ended(self) -> Sequence[tuple[int, int]]:
         """(rank, request) of the sequences that have reached their end, rank by rank; they still have their blocks."""
         ends, clock = self.ends, self.clock
@@ -149,7 +145,7 @@ class Lockstep:
             if self.end_at.get(request) == end and (not found or found[-1] != (rank, request)):
                 found.append((rank, request))  # one that was preempted and ends as before has two entries
         if len(found) > 1 and self.tokens_per_step != 1.0:  # with drafts, some ends have been passed
-            found.sort(key=_rank)
+            found.sort(key=itemgetter(0))
         return found
 
 
@@ -171,11 +167,6 @@ class DecodingBatch:
         self.extremes = Extremes(self.base)
         self.longest = self.shortest = 0  # largest and smallest base
         self.phases = [0] * together.block_size
-
-    @property
-    def clock(self) -> int:
-        """Tokens that a sequence has gained since the beginning [tokens]."""
-        return self.together.clock
 
     @property
     def kv_tokens(self) -> int:
@@ -220,12 +211,16 @@ class DecodingBatch:
             self.longest = base
         elif base < self.shortest:
             self.shortest = base
-        self.count += 1
-        self.sum_base += base
+        self._counted(base, 1)
+
+    def _counted(self, base: int, change: int) -> None:
+        together = self.together
         phase = -base % together.block_size
-        self.phases[phase] += 1
-        together.phases[phase] += 1
-        together.count += 1
+        self.count += change
+        self.sum_base += change * base
+        self.phases[phase] += change
+        together.phases[phase] += change
+        together.count += change
         together.changed.add(self.index)
 
     def remove(self, request: int) -> int:
@@ -233,13 +228,7 @@ class DecodingBatch:
         together = self.together
         base = self.base.pop(request)
         del together.end_at[request]
-        self.count -= 1
-        self.sum_base -= base
-        phase = -base % together.block_size
-        self.phases[phase] -= 1
-        together.phases[phase] -= 1
-        together.count -= 1
-        together.changed.add(self.index)
+        self._counted(base, -1)
         if self.count and (base == self.longest or base == self.shortest):
             self.longest, self.shortest = self.extremes.most(), self.extremes.least()
         return base + together.clock
@@ -254,11 +243,10 @@ class DecodingBatch:
             heapq.heappush(together.ends, (together.end_at[request], self.index, request))
         self.sum_base -= self.count * tokens
         self.longest, self.shortest = self.longest - tokens, self.shortest - tokens
-        size = len(self.phases)
-        moved = [self.phases[(place - tokens) % size] for place in range(size)]
-        for place, (before, after) in enumerate(zip(self.phases, moved, strict=True)):
-            together.phases[place] += after - before
-        self.phases = moved
+        size, before = len(self.phases), self.phases
+        self.phases = [before[(place - tokens) % size] for place in range(size)]
+        for place in range(size):
+            together.phases[place] += self.phases[place] - before[place]
 
     def new_blocks(self, tokens: int, since: int | None = None) -> int:
         """New KV blocks while every sequence gains `tokens` tokens from now, or from `since` on the clock [count]."""
@@ -294,7 +282,3 @@ def blocks_between(phases: Sequence[int], count: int, clock: int, tokens: int) -
         if last > size:
             found += sum(phases[: last - size])
     return found
-
-
-def _rank(ended: tuple[int, int]) -> int:
-    return ended[0]

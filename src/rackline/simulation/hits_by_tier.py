@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
-from typing import Protocol
 
 import numpy as np
 
 from rackline.passes.features import Array
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.requests import Requests
-from rackline.simulation.reuse import Reuse, SessionHits, arrivals, replay, session_hits
+from rackline.simulation.reuse import Reuse, arrivals, replay, session_hits
 from rackline.simulation.workloads import Lengths, Sessions
 
 _ROUNDS = 8  # in which the share of copies settles
@@ -60,26 +59,31 @@ class HitsWithin:
     held_tokens: float
 
 
-class Repeating(Protocol):
-    """Traffic that repeats its prefixes, of any rate."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeating:
+    """Traffic that repeats its prefixes, of any rate.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def input_len(self) -> float: ...
-    @property
-    def unlimited_share(self) -> float: ...
-    @property
-    def hash_tokens(self) -> int: ...
+    Args:
+        name: short description.
+        input_len: mean prompt [tokens].
+        unlimited_share: share of prompt tokens that an unlimited cache finds [1].
+        hash_tokens: tokens of a hashed block of a prefix [tokens].
+    """
+
+    name: str
+    input_len: float
+    unlimited_share: float
+    hash_tokens: int
+
     def hits(
         self, capacity_tokens: float, ttl_s: float, *, requests_per_s: float, answer_tokens: float, answer_s: float
     ) -> HitsWithin:
         """Found in one least recently used cache; see `hits_within`."""
-        ...
+        raise NotImplementedError
 
     def replayed(self, requests_per_s: float, answer_s: float) -> ReplayedTraffic:
         """Requests to put through the cache of a rank with this rate; see `hits_within`."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,61 +102,48 @@ class ReplayedTraffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepeatingSessions:
+class RepeatingSessions(Repeating):
     """Sessions that begin at random.
 
     Args:
         sessions: how they go on.
         message_tokens, answer_tokens: mean lengths [tokens].
+        requests_of_one: mean requests of a session [requests].
     """
 
     sessions: Sessions
     message_tokens: float
     answer_tokens: float
+    requests_of_one: float
 
-    @property
-    def name(self) -> str:
-        """Short description."""
-        return self.sessions.name
-
-    @property
-    def input_len(self) -> float:
-        """Mean prompt [tokens]."""
-        return self._of(1.0).input_len
-
-    @property
-    def unlimited_share(self) -> float:
-        """Share of prompt tokens that an unlimited cache finds [1]."""
-        return self._of(1.0).unlimited_share
-
-    @property
-    def hash_tokens(self) -> int:
-        """Tokens of a hashed block of a prefix [tokens]."""
-        return self.sessions.hash_tokens
-
-    @property
-    def requests_of_one(self) -> float:
-        """Mean requests of a session [requests]."""
-        return self._of(1.0).requests_per_s
-
-    def _of(
-        self, rate_per_s: float, capacity_tokens: float = inf, ttl_s: float = inf, answer_s: float = 0.0
-    ) -> SessionHits:
-        return session_hits(
-            self.sessions,
-            rate_per_s=rate_per_s,
-            message_tokens=self.message_tokens,
-            answer_tokens=self.answer_tokens,
-            capacity_tokens=capacity_tokens,
-            ttl_s=ttl_s,
-            answer_s=answer_s,
+    @classmethod
+    def of(cls, sessions: Sessions, *, message_tokens: float, answer_tokens: float) -> RepeatingSessions:
+        """Sessions with messages and answers of these mean lengths [tokens]."""
+        found = session_hits(sessions, rate_per_s=1.0, message_tokens=message_tokens, answer_tokens=answer_tokens)
+        return cls(
+            name=sessions.name,
+            input_len=found.input_len,
+            unlimited_share=found.unlimited_share,
+            hash_tokens=sessions.hash_tokens,
+            sessions=sessions,
+            message_tokens=message_tokens,
+            answer_tokens=answer_tokens,
+            requests_of_one=found.requests_per_s,
         )
 
     def hits(
         self, capacity_tokens: float, ttl_s: float, *, requests_per_s: float, answer_tokens: float, answer_s: float
     ) -> HitsWithin:
         """Found in one cache, by Che's approximation."""
-        found = self._of(requests_per_s / self.requests_of_one, capacity_tokens, ttl_s, answer_s)
+        found = session_hits(
+            self.sessions,
+            rate_per_s=requests_per_s / self.requests_of_one,
+            message_tokens=self.message_tokens,
+            answer_tokens=self.answer_tokens,
+            capacity_tokens=capacity_tokens,
+            ttl_s=ttl_s,
+            answer_s=answer_s,
+        )
         return HitsWithin(hit_share=found.hit_share, kept_s=found.kept_s, held_tokens=found.held_tokens)
 
     def draw(self, count: int, requests_per_s: float, seed: int = 1) -> Requests:
@@ -189,9 +180,8 @@ class RepeatingSessions:
     def replayed(self, requests_per_s: float, answer_s: float) -> ReplayedTraffic:
         """Sessions of one rank, with the time that answers take in their pauses."""
         drawn = self.draw(min(self.settled_number(requests_per_s, answer_s), _MOST_REPLAYED), requests_per_s)
-        requests = drawn
-        if drawn.after is not None:
-            requests = replace(drawn, arrival_s=drawn.arrival_s + answer_s * (drawn.after >= 0))
+        follows = 0.0 if drawn.after is None else drawn.after >= 0
+        requests = replace(drawn, arrival_s=drawn.arrival_s + answer_s * follows)
         order, times = arrivals(requests)
         arrival_s = np.empty(len(requests))
         arrival_s[order] = times
@@ -199,20 +189,18 @@ class RepeatingSessions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepeatingTrace:
+class RepeatingTrace(Repeating):
     """Recorded requests, spread over ranks so that those with a common prefix come together.
 
     A rank that serves a tenth of the recorded rate sees a tenth of the prefixes: its memory holds what a memory of ten
     times the size would hold of all requests.
 
     Args:
-        name: of the trace.
         requests: as recorded.
         reuse: how far back their prompts find their prefixes.
         requests_per_s: mean rate as recorded [requests/s].
     """
 
-    name: str
     requests: Requests
     reuse: Reuse
     requests_per_s: float
@@ -222,22 +210,15 @@ class RepeatingTrace:
         """The requests of a trace with what was found of it."""
         _, times = arrivals(requests)
         rate = len(times) / max(float(times[-1] - times[0]), 1e-9)
-        return cls(name=name, requests=requests, reuse=reuse, requests_per_s=rate)
-
-    @property
-    def input_len(self) -> float:
-        """Mean prompt [tokens]."""
-        return self.reuse.input_len
-
-    @property
-    def unlimited_share(self) -> float:
-        """Share of prompt tokens that an unlimited cache finds [1]."""
-        return float(self.reuse.hit_share())
-
-    @property
-    def hash_tokens(self) -> int:
-        """Tokens of a hashed block of a prefix [tokens]."""
-        return self.requests.hash_tokens
+        return cls(
+            name=name,
+            input_len=reuse.input_len,
+            unlimited_share=float(reuse.hit_share()),
+            hash_tokens=requests.hash_tokens,
+            requests=requests,
+            reuse=reuse,
+            requests_per_s=rate,
+        )
 
     def hits(
         self, capacity_tokens: float, ttl_s: float, *, requests_per_s: float, answer_tokens: float, answer_s: float
@@ -283,7 +264,7 @@ def hits_within(
 
     Assumes: what has a common prefix comes to one rank.
 
-    >>> chat = RepeatingSessions(sessions=Sessions(turns=5, think_s=60.0), message_tokens=200, answer_tokens=300)
+    >>> chat = RepeatingSessions.of(Sessions(turns=5, think_s=60.0), message_tokens=200, answer_tokens=300)
     >>> rooms = (MemoryRoom(name="HBM", capacity_tokens=1e5), MemoryRoom(name="host", capacity_tokens=2e6))
     >>> found = hits_within(chat, rooms, requests_per_s=5.0, answer_tokens=300, answer_s=5.0)
     >>> [round(one.hit_share, 2) for one in found]

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NotRequired, TypedDict
+from typing import ClassVar, NotRequired, TypedDict, cast
 
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.simulation.native import NativeLog, NativeReplica
-from rackline.simulation.replica import Replica
-from rackline.simulation.requests import RequestLog, Requests
+from rackline.simulation.requests import Requests
 from rackline.simulation.reuse import unlimited_hit_share
-from rackline.simulation.statistics import GAPS_PER_E, UNKNOWN, Interval, PassRecord, percentile_interval, warm_up
-
-PERCENTILES = (50.0, 90.0, 99.0)
-
-
-class Spread(TypedDict):
-    """Mean and percentiles."""
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-
-
-class KnownSpread(Spread):
-    """Mean and percentiles, each percentile with its 95 % confidence interval."""
-
-    p50_interval: Interval
-    p90_interval: Interval
-    p99_interval: Interval
+from rackline.simulation.statistics import (
+    UNKNOWN,
+    Interval,
+    KnownSpread,
+    PassRecord,
+    Spread,
+    known_percentiles,
+    percentile_interval,
+    spread_of_gaps,
+    warm_up,
+)
 
 
 class Measured(TypedDict):
@@ -146,7 +135,6 @@ class RunData(TypedDict):
     usd_per_mtok_output_all_in: NotRequired[float]
 
 
-_UNKNOWN: Spread = {"mean": math.nan, "p50": math.nan, "p90": math.nan, "p99": math.nan}
 _LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 _LEAST_TO_JUDGE = 40  # requests needed to tell a growing queue from chance
 
@@ -169,20 +157,12 @@ class Slo:
 
     def limits(self) -> dict[str, float]:
         """The limits that are set."""
-        given = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s}
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name in _LATENCIES if (value := getattr(self, name)) is not None}
 
     @property
     def data(self) -> Limits:
         """The limits that are set [s], and the percentile."""
-        data: Limits = {"percentile": self.percentile}
-        if self.ttft_s is not None:
-            data["ttft_s"] = self.ttft_s
-        if self.tpot_s is not None:
-            data["tpot_s"] = self.tpot_s
-        if self.e2e_s is not None:
-            data["e2e_s"] = self.e2e_s
-        return data
+        return cast("Limits", {"percentile": self.percentile} | self.limits())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -289,26 +269,9 @@ class Result:
         done = self.finish_s[self.finished]
         return float(done.max() - np.nanmin(self.arrival_s)) if len(done) else 0.0
 
-    @property
-    def output_tokens_per_s(self) -> float:
-        """Output tokens of finished requests over the makespan [tokens/s]."""
-        return _per(float(self.requests.output_len[self.finished].sum()), self.makespan_s)
-
-    @property
-    def input_tokens_per_s(self) -> float:
-        """Prompt tokens of finished requests over the makespan [tokens/s]."""
-        return _per(float(self.requests.input_len[self.finished].sum()), self.makespan_s)
-
     def inter_token_s(self) -> Spread:
         """Mean and percentiles of the time between tokens [s]."""
-        if not self.gaps:
-            return _UNKNOWN
-        places = np.array(sorted(self.gaps), dtype=float)
-        counts = np.array([self.gaps[int(p)] for p in places], dtype=float)
-        values = np.exp((places + np.where(places < 0, -0.5, 0.5)) / GAPS_PER_E)
-        share = np.cumsum(counts) / counts.sum()
-        p50, p90, p99 = (float(values[np.searchsorted(share, q / 100.0)]) for q in PERCENTILES)
-        return {"mean": float((values * counts).sum() / counts.sum()), "p50": p50, "p90": p90, "p99": p99}
+        return spread_of_gaps(self.gaps)
 
     def window(self) -> Window:
         """The requests that are measured: all of a trace, those in steady state of a stationary process.
@@ -324,8 +287,7 @@ class Result:
         ends_s = float(self.arrival_s[free].max())
         if requests.process == "closed":  # when a user took the last request: arrivals of those that follow are pauses
             ends_s = float(self.arrival_s[-1] - requests.arrival_s[-1])
-        over = ~(self.finish_s[places] <= ends_s)
-        stop = int(np.argmax(over)) if over.any() else len(places)
+        stop = int(np.argmax(np.append(~(self.finish_s[places] <= ends_s), True)))
         if 2 * stop < len(places):  # nothing would be left: the run is about as long as a request
             return Window(places=places, steady=False)
         warm, steady = 0, True
@@ -343,14 +305,11 @@ class Result:
         Args:
             slo: whose latencies and percentile are asked; without limits, the 99th of all.
         """
-        window = self.window()
-        asked = tuple(slo.limits()) if slo is not None and slo.limits() else _LATENCIES
+        window, widest = self.window(), 0.0
+        if window.steady is False:
+            return math.inf
         percentile = slo.percentile if slo is not None else 99.0
-        return math.inf if window.steady is False else self._half_width(window, asked, percentile)
-
-    def _half_width(self, window: Window, names: Iterable[str], percentile: float) -> float:
-        widest = 0.0
-        for name in names:
+        for name in (slo is not None and slo.limits()) or _LATENCIES:
             values = getattr(self, name)[window.places]
             known = values[np.isfinite(values)]
             if len(known) and known.max() > 0:
@@ -361,11 +320,8 @@ class Result:
 
     def good(self, slo: Slo) -> Array:
         """Mask of the requests that finished within all limits, (n,)."""
-        found = self.finished.copy()
-        for name, limit in slo.limits().items():
-            values = getattr(self, name)
-            found &= ~(values > limit)
-        return found
+        late = (getattr(self, name) > limit for name, limit in slo.limits().items())
+        return self.finished & ~np.any([np.zeros(len(self.requests), dtype=bool), *late], axis=0)
 
     def holds(self, slo: Slo) -> bool:
         """Whether each limit is met at its percentile by the measured requests (an unfinished one counts as late), and
@@ -442,6 +398,11 @@ class Result:
             found.append(data)
         return found
 
+    def tokens(self) -> tuple[float, float]:
+        """Prompt tokens and output tokens of finished requests [tokens]."""
+        done, requests = self.finished, self.requests
+        return float(requests.input_len[done].sum()), float(requests.output_len[done].sum())
+
     def usd_per_mtok(self, usd_per_s: float, prompt_cost_share: float) -> Costs:
         """Cost of a million input tokens, of a million output tokens, and of those with their prompts [USD].
 
@@ -449,9 +410,7 @@ class Result:
             usd_per_s: rent of all servers, paid for the makespan [USD/s].
             prompt_cost_share: share of it that goes to prompts [1].
         """
-        given, made = (
-            float(lengths[self.finished].sum()) for lengths in (self.requests.input_len, self.requests.output_len)
-        )
+        given, made = self.tokens()
         usd = usd_per_s * self.makespan_s * 1e6
 
         def cost(share: float, tokens: float) -> float:
@@ -463,15 +422,6 @@ class Result:
             "usd_per_mtok_output_all_in": cost(1.0, made),
         }
 
-    def occupancy(self) -> dict[str, float]:
-        """Means over the makespan: share of time in passes, decoding sequences, share of the KV blocks in use."""
-        span = self.makespan_s
-        return {
-            "busy_share": _per(self.busy_s, span * self.replicas),
-            "decoding_sequences": _per(self.sequence_s, span),
-            "kv_share": _per(self.used_block_s, span * self.num_blocks),
-        }
-
     def summary(self, slo: Slo | None = None, costs: Costs | None = None) -> RunData:
         """Percentiles, rates and shares of the run, in SI units.
 
@@ -479,11 +429,9 @@ class Result:
             slo: latency limits to check.
             costs: costs of the tokens from `usd_per_mtok`.
         """
-        done = self.finished
-        window = self.window()
-        places = window.places
+        done, span, window = self.finished, self.makespan_s, self.window()
+        (given, made), places = self.tokens(), window.places
         prompt_tokens = float(self.requests.input_len[np.isfinite(self.first_s)].sum())
-        busy, decoding, held = self.occupancy().values()
         data: RunData = {
             "requests": len(self.requests),
             "finished": int(done.sum()),
@@ -503,13 +451,13 @@ class Result:
             "e2e_s": known_percentiles(self.e2e_s[places]),
             "queue_s": known_percentiles(self.queue_s[places]),
             "by_priority": self.by_priority(slo),
-            "makespan_s": self.makespan_s,
-            "requests_per_s": _per(float(done.sum()), self.makespan_s),
-            "output_tokens_per_s": self.output_tokens_per_s,
-            "input_tokens_per_s": self.input_tokens_per_s,
-            "busy_share": busy,
-            "decoding_sequences": decoding,
-            "kv_share": held,
+            "makespan_s": span,
+            "requests_per_s": _per(float(done.sum()), span),
+            "output_tokens_per_s": _per(made, span),
+            "input_tokens_per_s": _per(given, span),
+            "busy_share": _per(self.busy_s, span * self.replicas),
+            "decoding_sequences": _per(self.sequence_s, span),
+            "kv_share": _per(self.used_block_s, span * self.num_blocks),
             "overload": self.overload(),
             "lockstep": self.lockstep(),
             "preemptions": int(self.preempted.sum()),
@@ -520,96 +468,21 @@ class Result:
         }
         if self.requests.adapters is not None:
             started = float(np.isfinite(self.admitted_s).sum() + self.preempted.sum())
-            data["adapter_loads"] = self.adapter_loads
-            data["adapter_hit_share"] = 1.0 - _per(float(self.adapter_loads), started)
+            data = {
+                **data,
+                "adapter_loads": self.adapter_loads,
+                "adapter_hit_share": 1.0 - _per(float(self.adapter_loads), started),
+            }
         if slo is not None and slo.limits():
             share = float(self.good(slo)[places].mean())
-            data["slo"] = slo.data
-            data["meets_slo"] = self.holds(slo)
-            data["slo_attainment"] = share
-            data["goodput_requests_per_s"] = share * _per(float(len(self.requests)), self.makespan_s)
-        if costs is not None:
-            data["usd_per_mtok_input"] = costs["usd_per_mtok_input"]
-            data["usd_per_mtok_output"] = costs["usd_per_mtok_output"]
-            data["usd_per_mtok_output_all_in"] = costs["usd_per_mtok_output_all_in"]
-        return data
-
-
-def percentiles(values: Array) -> Spread:
-    """Mean, p50, p90 and p99 of the values that are not NaN."""
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return _UNKNOWN
-    p50, p90, p99 = (float(value) for value in np.percentile(known, PERCENTILES))
-    return {"mean": float(known.mean()), "p50": p50, "p90": p90, "p99": p99}
-
-
-def known_percentiles(values: Array) -> KnownSpread:
-    """Mean and percentiles of the values that are not NaN, with the interval of each percentile.
-
-    Args:
-        values: in the order of arrival, (n,).
-    """
-    known = values[np.isfinite(values)]
-    low, middle, high = (percentile_interval(known, percentile) for percentile in PERCENTILES)
-    return {**percentiles(known), "p50_interval": low, "p90_interval": middle, "p99_interval": high}
-
-
-def gather(
-    requests: Requests,
-    log: RequestLog | NativeLog,
-    replicas: Sequence[Replica | NativeReplica],
-    front: Sequence[Replica | NativeReplica],
-    *,
-    skipped: int,
-    interrupted: bool,
-) -> Result:
-    """Collect a run from its log and replicas."""
-    everyone = [*front, *replicas]
-    count = len(requests)
-    preempted, cached = np.zeros(count, dtype=int), np.zeros(count, dtype=int)
-    for column, found in ((preempted, log.preempted), (cached, log.cached)):
-        if found:
-            column[np.fromiter(found, int, len(found))] = np.fromiter(found.values(), int, len(found))
-    gaps: dict[int, int] = {}
-    counted = [replica.statistics for replica in everyone]
-    for one in counted:
-        for place, number in one.gaps.items():
-            gaps[place] = gaps.get(place, 0) + number
-    samples = [
-        np.column_stack([np.full(len(samples_of), index), np.array(samples_of, dtype=float).reshape(-1, 4)])
-        for index, samples_of in enumerate(one.samples for one in counted)
-    ]
-    return Result(
-        requests=requests,
-        arrival_s=np.array(log.arrival_s, dtype=float),
-        engine_s=np.array(log.engine_s, dtype=float),
-        admitted_s=np.array(log.admitted_s, dtype=float),
-        first_s=np.array(log.first_s, dtype=float),
-        finish_s=np.array(log.finish_s, dtype=float),
-        preempted=preempted,
-        cached_tokens=cached,
-        gaps=gaps,
-        steps=sum(one.steps for one in counted),
-        passes=sum(one.passes for one in counted),
-        busy_s=sum(one.busy_s for one in counted),
-        sequence_s=sum(one.sequence_s for one in counted),
-        used_block_s=sum(one.used_s for one in counted),
-        prompt_pass_s=sum(one.prompt_pass_s for one in counted),
-        prompt_rank_s=sum(one.prompt_rank_s for one in counted),
-        num_blocks=sum(r.num_blocks for r in everyone),
-        ranks=sum(r.num_ranks for r in everyone),
-        replicas=len(everyone),
-        tier_tokens=tuple(log.tier_tokens),
-        samples=np.concatenate(samples),
-        passes_run=tuple(r.records for r in everyone if r.records is not None),
-        skipped=skipped,
-        blocks_left=sum(r.blocks_left for r in everyone),
-        interrupted=interrupted,
-        adapter_loads=log.adapter_loads,
-        prefill_busy_s=sum(one.busy_s for one in counted[: len(front)]),
-        prefill_passes=sum(one.passes for one in counted[: len(front)]),
-    )
+            data = {
+                **data,
+                "slo": slo.data,
+                "meets_slo": self.holds(slo),
+                "slo_attainment": share,
+                "goodput_requests_per_s": share * _per(float(len(self.requests)), span),
+            }
+        return data if costs is None else {**data, **costs}
 
 
 def _per(amount: float, base: float) -> float:

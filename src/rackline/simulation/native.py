@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_double, c_int, c_int32, c_int64, c_uint8, c_void_p
-from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,12 @@ import numpy as np
 from rackline.kept import keep, kept_folder, load, name_of
 from rackline.passes import TimeTable
 from rackline.passes import features as f
-from rackline.passes.features import Array, BlockwiseLaw, ReadLaw
+from rackline.passes.features import Array
 from rackline.passes.javascript import merged
 from rackline.passes.routing import ExpertLoad
 from rackline.simulation.clock import TableClock
-from rackline.simulation.pass_call import FAR, Kind, Table, is_extensive
-from rackline.simulation.policies import Policy
-from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.pass_call import FAR, Law, Table, is_extensive, law_of
+from rackline.simulation.rank_spec import Handover, Pool
 from rackline.simulation.requests import Requests
 from rackline.simulation.statistics import ReplicaStatistics
 
@@ -48,13 +46,13 @@ _RESERVES = {"chunk": 0, "prompt": 1, "final": 2}
 _ALIGNMENT = (
     "some_passes", "all_passes", "idle_releases", "counts_always", "holds_chunks", "every", "decodes_after",
 )  # fmt: skip
+_LINKS = ("place", "run_before", "run_after", "fill_before", "fill_after")
+_LIMITS = ("block_size", "num_blocks", "grows", "max_num_seqs", "max_batched_tokens")
 _PLACES = (
     f.TOKENS, f.LOGIT_ROWS, f.GROUP_TOKENS, f.DECODE_SEQUENCES, f.DECODE_TOKENS, f.HAS_DECODE, f.HAS_PREFILL,
     f.CHUNK_TOKENS, f.PREFILL_TOKENS, f.CHUNK_PREFIX_TOKENS, f.kv_tokens("all"), f.ONE, f.EXPERT_TOKENS,
     f.EXPERTS_TOUCHED,
 )  # fmt: skip
-
-
 _KINDS: dict[str, Any] = {
     "int": c_int64, "float": c_double, "ints": POINTER(c_int64), "floats": POINTER(c_double),
     "shorts": POINTER(c_int32), "flags": POINTER(c_uint8), "at": c_void_p,
@@ -167,20 +165,17 @@ class _Arrays:
 
     def floats(self, values: Any) -> Any:
         """Values as C reads them."""
-        return self._pointer(np.ascontiguousarray(values, dtype=np.float64), _KINDS["floats"])
+        return self.of(np.ascontiguousarray(values, dtype=np.float64))
 
     def ints(self, values: Any) -> Any:
         """Values as C reads them."""
-        return self._pointer(np.ascontiguousarray(values, dtype=np.int64), _KINDS["ints"])
+        return self.of(np.ascontiguousarray(values, dtype=np.int64))
 
     def of(self, values: Array) -> Any:
         """An array that both read and write."""
         kinds = {"d": "floats", "l": "ints", "q": "ints", "i": "shorts", "B": "flags"}
-        return self._pointer(values, _KINDS[kinds[values.dtype.char]])
-
-    def _pointer(self, values: Array, kind: Any) -> Any:
         self.kept.append(values)
-        return ctypes.cast(values.ctypes.data, kind)
+        return ctypes.cast(values.ctypes.data, _KINDS[kinds[values.dtype.char]])
 
     def at(self, structure: Any) -> Any:
         """The address of a structure."""
@@ -188,17 +183,11 @@ class _Arrays:
         return ctypes.addressof(structure)
 
 
-def knows(policy: Policy, spec: RankSpec) -> bool:
-    """Whether the loop knows a policy and all that its ranks do."""
-    return (
-        policy.order is None
-        and not policy.preempts_last_of_order
-        and not spec.prefix_caching
-        and not spec.swap_tokens_per_s
-        and not spec.tiers
-        and spec.adapters is None
-        and not spec.neighbour_passes
-    )
+def knows(pool: Pool) -> bool:
+    """Whether the loop knows the policy of a pool and all that its ranks do."""
+    policy, spec = pool.policy, pool.spec
+    further = (policy.preempts_last_of_order, spec.prefix_caching, spec.swap_tokens_per_s, spec.tiers, spec.adapters)
+    return policy.order is None and not any((*further, spec.neighbour_passes))
 
 
 def compiled_clock(clock: object, most_sequences: int) -> NativeClock | None:
@@ -210,7 +199,7 @@ def compiled_clock(clock: object, most_sequences: int) -> NativeClock | None:
         used = table.places.adapters_touched < len(table.order)
         if used or not (of is None or of.experts is None or isinstance(of.experts, ExpertLoad)):
             return None
-    laws = [[_law(kind) for kind in table.kinds] for table in tables]
+    laws = [[law_of(kind) for kind in table.kinds] for table in tables]
     if any(law is None for some in laws for law in some):
         return None
     return NativeClock(clock, [[law for law in some if law is not None] for some in laws], most_sequences)
@@ -219,7 +208,7 @@ def compiled_clock(clock: object, most_sequences: int) -> NativeClock | None:
 class NativeClock:
     """The pass tables of a `TableClock` as arrays."""
 
-    def __init__(self, clock: TableClock, laws: list[list[_Law]], most_sequences: int) -> None:
+    def __init__(self, clock: TableClock, laws: list[list[Law]], most_sequences: int) -> None:
         self.arrays, stack = _Arrays(), clock.engine.stack
         table = self._table(clock, clock.table, clock.engine.table, laws[0], clock.two_batch_overlap)
         draft = None
@@ -232,7 +221,7 @@ class NativeClock:
             draft=draft,
             drafts=clock.drafts,
             verified=clock.verified,
-            bends_known=not any(longest for one in (clock.table, clock.draft) if one for _, _, longest in one.kv_rows),
+            bends_known=not any(row.per_longest for one in (clock.table, clock.draft) if one for row in one.kv_rows),
             tokens_per_step=clock.tokens_per_step,
             straight_from=clock.straight_from,
             floor_s=clock.floor_s,
@@ -244,7 +233,7 @@ class NativeClock:
             hosts=self.arrays.floats(np.broadcast_to(np.asarray(hosts, dtype=float), sequences.shape)),
         )
 
-    def _table(self, clock: TableClock, table: Table, of: Any, laws: list[_Law], two_batch_overlap: bool) -> int:
+    def _table(self, clock: TableClock, table: Table, of: Any, laws: list[Law], two_batch_overlap: bool) -> int:
         arrays = self.arrays
         times: TimeTable = of.time_table("overlap" if two_batch_overlap else None)
         columns = {name: index for index, name in enumerate(table.order)}
@@ -263,7 +252,7 @@ class NativeClock:
         if two_batch_overlap:
             shares[: len(table.order)] = [0.5 if is_extensive(name) else 1.0 for name in table.order]
         load = of.experts
-        bends = [_bend(others, per_kv) for others, per_kv, _ in table.kv_rows if per_kv]
+        bends = [[*row[:4], row.per_kv] for row in table.kv_rows if row.per_kv]
         structure = _Table(
             width=width,
             num_kinds=len(laws),
@@ -330,90 +319,6 @@ class _Rows:
         return len(self.starts) - 2
 
 
-def _bend(others: dict[str, float], per_kv: float) -> list[float]:
-    """A row's |…| as (constant, per token, per token of the group, per sequence, per KV token)."""
-
-    def of(*names: str) -> float:
-        return sum(others.get(name, 0.0) for name in names)
-
-    tokens, sequences = of(f.TOKENS, f.LOGIT_ROWS, f.DECODE_TOKENS), of(f.DECODE_SEQUENCES, "#per_sequence")
-    return [of(f.ONE, f.HAS_DECODE), tokens, of(f.GROUP_TOKENS), sequences, per_kv]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Law:
-    """What attention reads of a context: the sum of weight · min(context + shift, reach) over parts; and the pairs of a
-    prompt, the same over its tokens and at most a share of all."""
-
-    parts: list[tuple[float, float]]
-    shift: float
-    share: float = inf
-
-    def read(self, context: float) -> float:
-        return sum(weight * min(context + self.shift, reach) for weight, reach in self.parts)
-
-    def pairs(self, chunk: float, before: float) -> float:
-        found = 0.0
-        for weight, reach in self.parts:
-            growing = min(max(reach - before, 0.0), chunk)
-            behind = (chunk - growing) * reach if growing < chunk else 0.0
-            found += weight * (growing * before + growing * (growing + 1.0) / 2.0 + behind)
-        return min(found, self.share * (chunk * before + chunk * (chunk + 1.0) / 2.0))
-
-
-def _law(kind: Kind) -> _Law | None:
-    """The parts of a kind's law; None where it has none, as that of root-sparse attention."""
-    law = kind.law
-    block = law.block if isinstance(law, BlockwiseLaw) else 0
-    parts = _parts(law.law if isinstance(law, BlockwiseLaw) else law)
-    if parts is None:
-        return None
-    found = _Law(parts=parts, shift=0.5 * block)
-
-    def pairs(chunk: float, before: float) -> float:
-        return float(np.asarray(law.attention_pairs(chunk, before)))
-
-    if not kind.causal and pairs(1.0, 0.0) < found.pairs(1.0, 0.0):
-        found = replace(found, share=pairs(1.0, 0.0))
-    contexts = [0.0, 1.0, 2.5, 100.0, 511.5, 777.7, 2048.0, 4097.0, 30_000.0, 131_073.0, 1e6]
-    chunks = [(1.0, 0.0), (7.0, 3.0), (513.0, 4097.0), (8192.0, 65536.0), (2000.0, 0.0), (16_384.0, 100.0)]
-    both = [(found.read(x), float(np.asarray(law.kv_read_tokens(np.float64(x))))) for x in contexts]
-    both += [] if kind.causal else [(found.pairs(*chunk), pairs(*chunk)) for chunk in chunks]
-    return found if all(abs(mine - its) <= 1e-12 * max(its, 1.0) for mine, its in both) else None
-
-
-def _parts(law: ReadLaw) -> list[tuple[float, float]] | None:
-    """Weights and reaches of a law that is linear between few bends, from its slopes."""
-
-    def read(context: float) -> float:
-        return float(np.asarray(law.kv_read_tokens(np.float64(context))))
-
-    def bends(low: float, high: float) -> list[float] | None:
-        """Contexts at which the slope changes, or None where it changes too often."""
-        if high - low < 4.0:
-            return None
-        rise, fall = read(low + 1.0) - read(low), read(high) - read(high - 1.0)
-        if abs(rise - fall) <= 1e-12:
-            return []
-        at = (read(high) - fall * high - (read(low) - rise * low)) / (rise - fall)
-        if not low < at < high:
-            return None
-        if abs(read(at) - (read(low) + rise * (at - low))) <= 1e-9 * max(read(at), 1.0):
-            return [at]
-        before, after = bends(low, at), bends(at, high)
-        return None if before is None or after is None else before + after
-
-    found = bends(0.0, FAR)
-    if found is None or len(found) > 4:
-        return None
-    ends = [0.0, *(round(at, 9) for at in found), FAR]
-    slopes = [(read(high) - read(low)) / (high - low) for low, high in itertools.pairwise(ends)]
-    slopes.append(0.0)
-    reaches = [*ends[1:-1], inf]
-    parts = [(one - after, reach) for one, after, reach in zip(slopes, slopes[1:], reaches, strict=False)]
-    return [(weight, reach) for weight, reach in parts if weight]
-
-
 class NativeLog:
     """The outcome of each request as arrays that the loop writes; names as in `RequestLog`, unknown times NaN."""
 
@@ -427,43 +332,29 @@ class NativeLog:
         self.arrival_s, self.engine_s, self.admitted_s, self.first_s, self.finish_s, last_s = (
             np.full(count, np.nan) for _ in range(6)
         )
-        self.preemptions = np.zeros(count, dtype=np.int64)
+        self.preempted = np.zeros(count, dtype=np.int64)
+        self.cached = np.zeros(count, dtype=np.int64)
+        self.tier_tokens = [0]
         ready = np.zeros(count, dtype=np.uint8)
         if requests.computed is not None:
             ready[requests.computed >= requests.input_len] = 1
-        self.cached: dict[int, int] = {}
-        self.tier_tokens = [0]
+        own = {
+            "last_s": last_s,
+            "ready": ready,
+            "end_at": np.full(count, -1, dtype=np.int64),
+            **{name: np.zeros(count, dtype=np.int64) for name in ("generated", "base", "held", "done")},
+            **{name: np.zeros(count, dtype=np.int32) for name in _LINKS},
+            **{name: np.zeros(count, dtype=np.uint8) for name in ("fills", "decodes")},
+        }
         self.arrays = arrays = _Arrays()
-        numbers = {name: arrays.of(np.zeros(count, dtype=np.int64)) for name in ("generated", "base", "held", "done")}
-        links = ("place", "run_before", "run_after", "fill_before", "fill_after")
-        places = {name: arrays.of(np.zeros(count, dtype=np.int32)) for name in links}
-        computed = None if requests.computed is None else arrays.ints(requests.computed)
+        shown = ("input_len", "output_len", "engine_s", "admitted_s", "first_s", "finish_s", "preempted")
         self.structure = _Log(
-            input_len=arrays.of(self.input_len),
-            output_len=arrays.of(self.output_len),
-            computed=computed,
-            engine_s=arrays.of(self.engine_s),
-            admitted_s=arrays.of(self.admitted_s),
-            first_s=arrays.of(self.first_s),
-            finish_s=arrays.of(self.finish_s),
-            last_s=arrays.of(last_s),
-            preempted=arrays.of(self.preemptions),
-            ready=arrays.of(ready),
+            **{name: arrays.of(getattr(self, name)) for name in shown},
+            **{name: arrays.of(column) for name, column in own.items()},
+            computed=None if requests.computed is None else arrays.ints(requests.computed),
             num_ready=arrays.ints([ready.sum()]),
-            end_at=arrays.of(np.full(count, -1, dtype=np.int64)),
-            fills=arrays.of(np.zeros(count, dtype=np.uint8)),
-            decodes=arrays.of(np.zeros(count, dtype=np.uint8)),
-            **numbers,
-            **places,
         )
-
         self.address = ctypes.addressof(self.structure)
-
-    @property
-    def preempted(self) -> dict[int, int]:
-        """How often requests were preempted, those that were [count]."""
-        some = np.flatnonzero(self.preemptions)
-        return dict(zip(some.tolist(), self.preemptions[some].tolist(), strict=True))
 
 
 class NativeReplica:
@@ -471,43 +362,37 @@ class NativeReplica:
 
     Args:
         clock: times its passes.
-        spec: limits of each rank.
-        policy: the scheduler.
+        pool: what it is one of.
         log: of the requests of the run.
-        ranks, micro_batches, hands_over: as in `Replica`.
+        hands_over: as in `Replica`.
     """
 
     records = None
 
-    def __init__(
-        self,
-        clock: NativeClock,
-        spec: RankSpec,
-        policy: Policy,
-        log: NativeLog,
-        *,
-        ranks: int = 1,
-        micro_batches: int = 1,
-        hands_over: bool = False,
-    ) -> None:
-        self.clock, self.log = clock, log
-        self.num_ranks, self.num_blocks = ranks * micro_batches, spec.num_blocks * ranks * micro_batches
+    def __init__(self, clock: NativeClock, pool: Pool, log: NativeLog, *, hands_over: bool = False) -> None:
+        self.clock, self.log, self.pool = clock, log, pool
+        spec, policy = pool.spec, pool.policy
         self._library = library()
         self._memory = ctypes.create_string_buffer(self._library.replica_bytes)
         self.address = ctypes.addressof(self._memory)
-        self._head = head = _Head.from_buffer(self._memory)
-        head.clock, head.log = ctypes.addressof(clock.structure), log.address
-        head.num_ranks, head.group_size = self.num_ranks, ranks
-        head.block_size, head.num_blocks = spec.block_size, spec.num_blocks
-        head.fixed_blocks, head.grows = spec.blocks_of(0), spec.grows
-        head.max_num_seqs, head.max_batched_tokens = spec.max_num_seqs, spec.max_batched_tokens
-        head.reserve = _RESERVES[spec.reserve or policy.reserve]
-        head.passes_as, head.chunked = _PASSES_AS[policy.passes], policy.chunked
-        head.interval_s, head.hands_over = policy.interval_s, hands_over
-        if policy.alignment is not None:
-            head.aligned = True
-            for name in _ALIGNMENT:
-                setattr(head, name, getattr(policy.alignment, name))
+        self._head = _Head.from_buffer(self._memory)
+        given = {
+            "clock": ctypes.addressof(clock.structure),
+            "log": log.address,
+            "num_ranks": pool.num_ranks,
+            "group_size": pool.ranks,
+            "fixed_blocks": spec.blocks_of(0),
+            "reserve": _RESERVES[spec.reserve or policy.reserve],
+            "passes_as": _PASSES_AS[policy.passes],
+            "chunked": policy.chunked,
+            "interval_s": policy.interval_s,
+            "hands_over": hands_over,
+            "aligned": policy.alignment is not None,
+        }
+        given |= {name: getattr(spec, name) for name in _LIMITS}
+        given |= {name: getattr(policy.alignment, name) for name in _ALIGNMENT if policy.alignment is not None}
+        for name, value in given.items():
+            setattr(self._head, name, value)
         self._library.begin(self.address)
 
     def __del__(self) -> None:
@@ -548,7 +433,7 @@ class NativeReplica:
             setattr(found, name, getattr(head, name))
         gaps = np.ctypeslib.as_array(head.gaps, (_GAPS,))
         places = np.flatnonzero(gaps)
-        found.gaps = dict(zip((places - _GAP_ZERO).tolist(), gaps[places].tolist(), strict=True))
+        found.gaps = Counter(dict(zip((places - _GAP_ZERO).tolist(), gaps[places].tolist(), strict=True)))
         samples: Any = np.ctypeslib.as_array(head.samples, (max(head.num_samples, 1), 4))[: head.num_samples].copy()
         found.samples = samples
         return found
@@ -559,11 +444,10 @@ def run_pools(
     log: NativeLog,
     front: Sequence[NativeReplica],
     replicas: Sequence[NativeReplica],
-    *,
     least_loaded: bool,
     beyond_s: float,
-    transfer: tuple[float, float],
-    report: Callable[[], None] | None,
+    prefill: Handover | None,
+    progress: Callable[[int, int, float], None] | None,
 ) -> None:
     """Run replicas that depend on each other: arrivals, handovers and passes in the order of time.
 
@@ -571,35 +455,39 @@ def run_pools(
         front, replicas: those of a prefill pool, if any, and those that decode.
         least_loaded: whether requests go to the replica with the fewest; else to each in turn.
         beyond_s: time from arrival to the scheduler [s].
-        transfer: latency [s] and rate [tokens/s] of the transfer from the prefill pool.
-        report: called from time to time.
+        prefill: transfer from the prefill pool.
+        progress: called from time to time.
     """
     found, arrays, count = library(), _Arrays(), len(requests)
     everyone = [replica.address for replica in (*front, *replicas)]
-    first_follower = followers = None
-    free = np.arange(count)
-    if requests.after is not None:
-        free, waits = np.flatnonzero(requests.after < 0), np.flatnonzero(requests.after >= 0)
-        closed = requests.process == "closed"
-        order = waits if closed else waits[np.argsort(requests.after[waits], kind="stable")]
-        number = np.zeros(count, dtype=np.int64) if closed else np.bincount(requests.after[waits], minlength=count)
-        ends = np.concatenate([[0], np.cumsum(number)])
-        ends[-1] = len(waits)
-        first_follower, followers = arrays.ints(ends), arrays.ints(order)
+    after = np.full(count, -1) if requests.after is None else requests.after
+    free, waits = np.flatnonzero(after < 0), np.flatnonzero(after >= 0)
+    closed = requests.process == "closed" and requests.after is not None
     memory = ctypes.create_string_buffer(found.run_bytes)
     head = _Run.from_buffer(memory)
-    head.log, head.replicas = log.address, arrays.at((c_void_p * len(everyone))(*everyone))
-    head.num_front, head.num_replicas, head.num_requests = len(front), len(replicas), count
-    head.least_loaded, head.closed = least_loaded, requests.process == "closed" and first_follower is not None
-    head.times_s, head.arrival_s = arrays.floats(requests.arrival_s), arrays.of(log.arrival_s)
-    head.first_follower, head.followers = first_follower, followers
-    head.beyond_s, (head.latency_s, head.tokens_per_s) = beyond_s, transfer
+    given = {
+        "log": log.address, "num_front": len(front), "num_replicas": len(replicas), "num_requests": count,
+        "replicas": arrays.at((c_void_p * len(everyone))(*everyone)), "least_loaded": least_loaded, "closed": closed,
+        "times_s": arrays.floats(requests.arrival_s),
+        "arrival_s": arrays.of(log.arrival_s),
+        "beyond_s": beyond_s,
+        "latency_s": 0.0 if prefill is None else prefill.latency_s,
+        "tokens_per_s": inf if prefill is None else prefill.tokens_per_s,
+    }  # fmt: skip
+    if requests.after is not None:
+        order = waits if closed else waits[np.argsort(after[waits], kind="stable")]
+        number = np.zeros(count, dtype=np.int64) if closed else np.bincount(after[waits], minlength=count)
+        ends = np.concatenate([[0], np.cumsum(number)])
+        ends[-1] = len(waits)
+        given |= {"first_follower": arrays.ints(ends), "followers": arrays.ints(order)}
+    for name, value in given.items():
+        setattr(head, name, value)
     at = ctypes.addressof(memory)
     found.begin_run(at, len(free), arrays.ints(free))
     try:
         while _goes_on(found.go(at, _ROUNDS)):
-            if report is not None:
-                report()
+            if progress is not None:
+                progress(sum(one.finished for one in replicas), count, max(one.now for one in replicas))
     finally:
         found.release_run(at)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -12,6 +14,24 @@ from rackline.passes import features as f
 from rackline.passes.features import BlockwiseLaw, ReadLaw
 from rackline.serving.steady import Engine
 
+
+class KvRow(NamedTuple):
+    """An absolute value in a decode step: its constant, and its coefficients."""
+
+    constant: float
+    per_token: float
+    per_group_token: float
+    per_sequence: float
+    per_adapter: float
+    per_kv: float
+    per_longest: float
+
+
+_OTHERS = {
+    f.ONE: 0, f.HAS_DECODE: 0, f.TOKENS: 1, f.LOGIT_ROWS: 1, f.DECODE_TOKENS: 1, f.GROUP_TOKENS: 2,
+    f.DECODE_SEQUENCES: 3, f.ADAPTERS_TOUCHED: 4,
+}  # fmt: skip
+"""Feature → coefficient of a `KvRow`."""
 FAR = float(1 << 24)  # a context beyond which every kind of attention reads a linear function of the context
 
 
@@ -35,14 +55,10 @@ class Table:
     call_arrays: Callable[..., Any]
     order: tuple[str, ...]
     kinds: tuple[Kind, ...]
-    kv_rows: tuple[tuple[dict[str, float], float, float], ...]  # |…| rows: coefficients of other features, KV, longest
+    kv_rows: tuple[KvRow, ...]
     stage_imbalance: float
     skew_s: float
     places: PromptPlaces
-
-    def seconds(self, values: dict[str, Any]) -> Any:
-        """Time of a pass from features by name, scalars or arrays [s]."""
-        return (self.call_arrays(*[values.get(name, 0.0) for name in self.order]) + self.skew_s) * self.stage_imbalance
 
 
 class PromptPlaces(NamedTuple):
@@ -118,7 +134,7 @@ def compiled(
     laws = {label: law if block == 1 else BlockwiseLaw(law, block) for label, law in table.kinds.items()}
     kinds = tuple(kind_of(label, law) for label, law in laws.items())
     by_label = {kind.label: kind for kind in kinds}
-    rows: list[tuple[dict[str, float], float, float]] = []
+    rows: list[KvRow] = []
     several = len(times.streams) > 1  # the maximum of several streams changes slope where they cross
     for stream in times.streams:
         differences = list(stream.difference[0])
@@ -130,7 +146,7 @@ def compiled(
                 named = {name: value * (0.5 if is_extensive(name) else 1.0) for name, value in named.items()}
             rows.append(_kv_row(named, by_label, verified))
     if several:
-        rows.append(({}, 0.0, 1.0))
+        rows.append(KvRow(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
     call, call_arrays = step.call, step.call_arrays
     if two_batch_overlap:
         call, call_arrays = _of_two_halves(call, step.parameters), _of_two_halves(call_arrays, step.parameters)
@@ -139,30 +155,28 @@ def compiled(
         call_arrays=call_arrays,
         order=step.parameters,
         kinds=kinds,
-        kv_rows=tuple(row for row in rows if row[1] or row[2]),
+        kv_rows=tuple(row for row in rows if row.per_kv or row.per_longest),
         stage_imbalance=stage_imbalance,
         skew_s=float(cast("float", engine.skew_s())) if table is engine.table else 0.0,
         places=_places(step.parameters, kinds),
     )
 
 
-def _kv_row(row: dict[str, float], kinds: dict[str, Kind], verified: int) -> tuple[dict[str, float], float, float]:
-    """Coefficients of an absolute value over (other features, KV tokens of all sequences, longest context)."""
-    others: dict[str, float] = {}
-    per_kv = per_longest = per_sequence = 0.0
+def _kv_row(row: dict[str, float], kinds: dict[str, Kind], verified: int) -> KvRow:
+    others = [0.0] * 5
+    per_kv = per_longest = 0.0
     for name, value in row.items():
         what, _, label = name.partition(":")
         kind = kinds.get(label)
         if what in ("kv_tokens", "kv_pairs") and value:
             value = value * verified if what == "kv_pairs" else value
             per_kv += value * (kind.b if kind else 1.0)
-            per_sequence += value * (kind.a if kind else 0.0)
+            others[3] += value * (kind.a if kind else 0.0)
         elif what == "max_context":
             per_longest += value * (kind.b if kind else 1.0)
-        elif value:
-            others[name] = value
-    others["#per_sequence"] = per_sequence
-    return others, per_kv, per_longest
+        elif name in _OTHERS:
+            others[_OTHERS[name]] += value
+    return KvRow._make((*others, per_kv, per_longest))
 
 
 def kind_of(label: str, law: ReadLaw) -> Kind:
@@ -193,3 +207,77 @@ def kind_of(label: str, law: ReadLaw) -> Kind:
         for new, before in places
     )
     return Kind(label, law, a, b, high, causal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """What attention reads of a context: the sum of weight · min(context + shift, reach) over parts; and the pairs of a
+    prompt, the same over its tokens and at most a share of all."""
+
+    parts: list[tuple[float, float]]
+    shift: float
+    share: float = inf
+
+    def read(self, context: float) -> float:
+        return sum(weight * min(context + self.shift, reach) for weight, reach in self.parts)
+
+    def pairs(self, chunk: float, before: float) -> float:
+        found = 0.0
+        for weight, reach in self.parts:
+            growing = min(max(reach - before, 0.0), chunk)
+            behind = (chunk - growing) * reach if growing < chunk else 0.0
+            found += weight * (growing * before + growing * (growing + 1.0) / 2.0 + behind)
+        return min(found, self.share * (chunk * before + chunk * (chunk + 1.0) / 2.0))
+
+
+def law_of(kind: Kind) -> Law | None:
+    """The parts of a kind's law; None where it has none, as that of root-sparse attention."""
+    law = kind.law
+    block = law.block if isinstance(law, BlockwiseLaw) else 0
+    parts = parts_of(law.law if isinstance(law, BlockwiseLaw) else law)
+    if parts is None:
+        return None
+    found = Law(parts=parts, shift=0.5 * block)
+
+    def pairs(chunk: float, before: float) -> float:
+        return float(np.asarray(law.attention_pairs(chunk, before)))
+
+    if not kind.causal and pairs(1.0, 0.0) < found.pairs(1.0, 0.0):
+        found = replace(found, share=pairs(1.0, 0.0))
+    contexts = [0.0, 1.0, 2.5, 100.0, 511.5, 777.7, 2048.0, 4097.0, 30_000.0, 131_073.0, 1e6]
+    chunks = [(1.0, 0.0), (7.0, 3.0), (513.0, 4097.0), (8192.0, 65536.0), (2000.0, 0.0), (16_384.0, 100.0)]
+    both = [(found.read(x), float(np.asarray(law.kv_read_tokens(np.float64(x))))) for x in contexts]
+    both += [] if kind.causal else [(found.pairs(*chunk), pairs(*chunk)) for chunk in chunks]
+    return found if all(abs(mine - its) <= 1e-12 * max(its, 1.0) for mine, its in both) else None
+
+
+def parts_of(law: ReadLaw) -> list[tuple[float, float]] | None:
+    """Weights and reaches of a law that is linear between few bends, from its slopes."""
+
+    def read(context: float) -> float:
+        return float(np.asarray(law.kv_read_tokens(np.float64(context))))
+
+    def bends(low: float, high: float) -> list[float] | None:
+        """Contexts at which the slope changes, or None where it changes too often."""
+        if high - low < 4.0:
+            return None
+        rise, fall = read(low + 1.0) - read(low), read(high) - read(high - 1.0)
+        if abs(rise - fall) <= 1e-12:
+            return []
+        at = (read(high) - fall * high - (read(low) - rise * low)) / (rise - fall)
+        if not low < at < high:
+            return None
+        if abs(read(at) - (read(low) + rise * (at - low))) <= 1e-9 * max(read(at), 1.0):
+            return [at]
+        before, after = bends(low, at), bends(at, high)
+        return None if before is None or after is None else before + after
+
+    found = bends(0.0, FAR)
+    if found is None or len(found) > 4:
+        return None
+    ends = [0.0, *(round(at, 9) for at in found), FAR]
+    slopes = [(read(high) - read(low)) / (high - low) for low, high in itertools.pairwise(ends)]
+    slopes.append(0.0)
+    reaches = [*ends[1:-1], inf]
+    parts = [(one - after, reach) for one, after, reach in zip(slopes, slopes[1:], reaches, strict=False)]
+    return [(weight, reach) for weight, reach in parts if weight]

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from math import inf
-from typing import overload
-
-import numpy as np
 
 from rackline.errors import InputError
-from rackline.passes.features import Array
-from rackline.simulation.blocks import BlockStore, KeyStore, RecencyStore
 from rackline.simulation.evictions import BlockUse, Eviction, eviction
 
 
@@ -108,6 +103,100 @@ class _Past:
         """A block has left the last tier."""
         for column in (self.uses, self.written, self.depth, self.parents):
             column.pop(block, None)
+
+
+class RecencyStore(dict[int, None]):
+    """Blocks in the order of their last use."""
+
+    __slots__ = ()
+
+    def add(self, block: int) -> None:
+        """Add a block as most recently used."""
+        self.pop(block, None)
+        self[block] = None
+
+    def discard(self, block: int) -> None:
+        """Remove a block, if it is there."""
+        self.pop(block, None)
+
+    def pop_first(self) -> int:
+        """Remove the least recently used block."""
+        block = next(iter(self))
+        del self[block]
+        return block
+
+
+class KeyStore:
+    """Blocks with a key each: the lowest goes first, but none before those that follow it in a prompt.
+
+    Args:
+        key_of: key of a block as it is added, given the highest key that was evicted here before.
+        parents: block → the one before it in its prompt.
+    """
+
+    __slots__ = ("_children", "_heap", "_key_of", "_keys", "_parents", "_serial",
+                 "floor")  # fmt: skip
+
+    def __init__(self, key_of: Callable[[int, float], float], parents: dict[int, int]) -> None:
+        self._key_of, self._parents = key_of, parents
+        self._keys: dict[int, tuple[float, int]] = {}
+        self._heap: list[tuple[float, int, int]] = []
+        self._children: dict[int, int] = {}  # block → blocks here that follow it
+        self._serial = 0
+        self.floor = 0.0  # highest key that was evicted
+
+    def __len__(self) -> int:
+        """Number of blocks."""
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[int]:
+        """All blocks."""
+        return iter(self._keys)
+
+    def __contains__(self, block: object) -> bool:
+        """Whether a block is here."""
+        return block in self._keys
+
+    def add(self, block: int) -> None:
+        """Add a block with its present key; among equal keys it goes last."""
+        if block not in self._keys:
+            parent = self._parents.get(block)
+            if parent is not None:
+                self._children[parent] = self._children.get(parent, 0) + 1
+        self._serial += 1
+        self._keys[block] = (self._key_of(block, self.floor), self._serial)
+        heapq.heappush(self._heap, (*self._keys[block], block))
+
+    def discard(self, block: int) -> None:
+        """Remove a block, if it is there."""
+        if self._keys.pop(block, None) is None:
+            return
+        parent = self._parents.get(block)
+        if parent is None:
+            return
+        left = self._children[parent] - 1
+        if left:
+            self._children[parent] = left
+            return
+        del self._children[parent]
+        if parent in self._keys:  # it may go now
+            heapq.heappush(self._heap, (*self._keys[parent], parent))
+
+    def pop_first(self) -> int:
+        """Remove the block with the lowest key that no other here follows."""
+        while self._heap:
+            key, serial, block = heapq.heappop(self._heap)
+            if self._keys.get(block) == (key, serial) and block not in self._children:
+                self.floor = max(self.floor, key)
+                self.discard(block)
+                return block
+        block = next(iter(self._keys))  # hashes that follow each other in a circle, which no prompt gives
+        self.discard(block)
+        return block
+
+
+BlockStore = RecencyStore | KeyStore
+"""Blocks by hash, and which of them is evicted next."""
 
 
 class Tier:
@@ -351,72 +440,3 @@ def matched(known: Sequence[int], loads: Sequence[int], num_blocks: int) -> int 
         return None
     best = max(range(len(known)), key=lambda place: (known[place], -loads[place]))
     return best if num_blocks and known[best] > MATCH_SHARE * num_blocks else None
-
-
-class BlockHashes(Sequence[Sequence[int]]):
-    """For each request, the hashes of its prompt's full blocks, 8 bytes per hash.
-
-    Args:
-        flat: hashes of all requests, concatenated, int64, (sum of blocks,).
-        ends: end of each request's hashes in `flat`, (requests,).
-
-    Example:
-        >>> hashes = BlockHashes.of([[7, 8], [], [7]])
-        >>> len(hashes), hashes[0], hashes[-1]
-        (3, [7, 8], [7])
-    """
-
-    __slots__ = ("_ends", "_flat")
-
-    def __init__(self, flat: Array, ends: Array) -> None:
-        self._flat = flat
-        self._ends = ends
-
-    @classmethod
-    def of(cls, rows: Iterable[Sequence[int]]) -> BlockHashes:
-        """Pack rows of hashes.
-
-        Raises:
-            TypeError: a hash is not an integer.
-            OverflowError: a hash does not fit into 64 bits.
-        """
-        kept = list(rows)
-        flat = list(chain.from_iterable(kept))
-        if not all(kind is int for kind in set(map(type, flat))):
-            raise TypeError("hashes that are not whole numbers")
-        ends = np.cumsum(np.fromiter(map(len, kept), dtype=np.int64, count=len(kept)))
-        return cls(np.array(flat, dtype=np.int64), ends)
-
-    @classmethod
-    def joined(cls, parts: Sequence[BlockHashes]) -> BlockHashes:
-        """All parts, concatenated."""
-        starts = np.cumsum([0, *(len(part._flat) for part in parts)])
-        ends = [part._ends + start for part, start in zip(parts, starts, strict=False)]
-        return cls(np.concatenate([part._flat for part in parts]), np.concatenate(ends))
-
-    def __len__(self) -> int:
-        """Number of requests."""
-        return len(self._ends)
-
-    @overload
-    def __getitem__(self, index: int) -> list[int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[list[int]]: ...
-    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
-        """Hashes of one request or of several."""
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
-            raise IndexError(index)
-        start = int(self._ends[place - 1]) if place else 0
-        return self._flat[start : int(self._ends[place])].tolist()
-
-    def pick(self, keep: Array) -> BlockHashes:
-        """The hashes of selected requests.
-
-        Args:
-            keep: mask of the requests to keep, (requests,).
-        """
-        lengths = np.diff(self._ends, prepend=0)
-        return BlockHashes(self._flat[np.repeat(keep, lengths)], np.cumsum(lengths[keep]))

@@ -1,4 +1,4 @@
-"""One rank: its waiting queue, its prompts, its decoding batch, and its paged KV cache."""
+"""One rank: its waiting queue, its prompts, its decoding batch, its paged KV cache; how ranks wait for each other."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from rackline.simulation.blocks import KvBlocks
+from rackline.serving.alignment import Alignment
 from rackline.simulation.decoding import DecodingBatch, Lockstep, Slots
 from rackline.simulation.policies import Policy, Reserve, reserved_tokens
 from rackline.simulation.prefix_cache import PrefixCache
-from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.rank_spec import ArrivalOrder, KeyOrder, KvBlocks, RankSpec, ResidentAdapters
 from rackline.simulation.requests import RequestLog
-from rackline.simulation.resident_adapters import ResidentAdapters
-from rackline.simulation.waiting import ArrivalOrder, KeyOrder
 
 
 class _Entry(NamedTuple):
@@ -97,11 +95,6 @@ class Rank:
         )
         keeps_content = spec.prefix_caching and self.cache is None and not self.final
         self.blocks = KvBlocks(spec.num_blocks, keeps_content=keeps_content)
-
-    @property
-    def load(self) -> int:
-        """Waiting and running requests [requests]."""
-        return len(self.waiting) + len(self.running)
 
     def _key(self, request: int) -> float:
         order = self.policy.order
@@ -197,13 +190,13 @@ class Rank:
             victim = next(reversed(self.running))
         log = self.log
         if victim in self.decoding.base:
-            context = self.decoding.base[victim] + self.decoding.clock
+            context = self.decoding.base[victim] + self.together.clock
             log.generated[victim] = log.output_len[victim] - self.decoding.remaining(victim)
             log.last_s[victim] = now
             if self.spec.swap_tokens_per_s:
                 self.swap_s += context / self.spec.swap_tokens_per_s
         self.free(victim, now, victim)
-        log.preempted[victim] = log.preempted.get(victim, 0) + 1
+        log.preempted[victim] += 1
         self.preemptions += 1
         self.waiting.put_back(victim, log.engine_s[victim] or 0.0)
         return victim
@@ -397,21 +390,17 @@ class Rank:
             self.held[request] -= len(blocks) * cache.unit_blocks
         self.shared[request] = [*mine, *blocks]
 
-    def _share_answer(self, request: int, now: float) -> None:
-        """Keep the blocks that the answer has filled: the next turn of a conversation begins with them."""
-        log = self.log
-        if self.cache is None or log.answer_hashes is None or (mine := self.shared.get(request)) is None:
-            return
-        unit = self.cache.unit_tokens
-        if len(mine) == log.input_len[request] // unit:  # not where another pool has computed the prompt
-            full = (log.input_len[request] + log.output_len[request] - 1) // unit
-            self._share(request, log.answer_hashes[request][: full - len(mine)], now)
-
     # the end of a pass
 
     def finish(self, request: int, now: float) -> None:
         """A decoding sequence has all its tokens."""
-        self._share_answer(request, now)
+        log = self.log
+        if self.cache is not None and log.answer_hashes is not None:
+            mine, unit = self.shared.get(request), self.cache.unit_tokens
+            # the next turn of a conversation begins with the answer; not where another pool has computed the prompt
+            if mine is not None and len(mine) == log.input_len[request] // unit:
+                full = (log.input_len[request] + log.output_len[request] - 1) // unit
+                self._share(request, log.answer_hashes[request][: full - len(mine)], now)
         self.free(request, now)
 
     def prompt_done(self, request: int, now: float) -> bool:
@@ -428,3 +417,49 @@ class Rank:
         if not self.final:
             del self.held[request]
         return False
+
+
+class AlignedPrompts:
+    """How the ranks of a replica wait for each other with their prompts, and for how many passes they have waited."""
+
+    def __init__(self, alignment: Alignment) -> None:
+        self.alignment = alignment
+        self.held_passes = self.gathered_passes = self.owed_passes = 0
+
+    def passes_held(self, ranks: Sequence[Rank], steps: int) -> int:
+        """Passes of decoding before prompts may run, unless something happens meanwhile; 0 where they may run now.
+
+        Args:
+            steps: of the replica so far [count].
+        """
+        alignment = self.alignment
+        if not any(rank.decoding.count for rank in ranks):
+            return 0
+        if alignment.every:
+            return -steps % alignment.every
+        if alignment.decodes_after:
+            return self.owed_passes
+        some = [rank.has_prompts for rank in ranks]
+        decode = all(rank.decoding.count for rank in ranks)
+        if all(some):
+            self.held_passes = 0
+            if decode and self.gathered_passes < alignment.all_passes:
+                return alignment.all_passes - self.gathered_passes
+            self.gathered_passes = 0 if decode else self.gathered_passes
+            return 0
+        if not any(some):
+            return 0
+        if self.held_passes >= alignment.some_passes or (alignment.idle_releases and not decode):
+            self.held_passes = 0
+            return 0
+        return alignment.some_passes - self.held_passes
+
+    def count_held(self, ranks: Sequence[Rank], steps: int, held: int) -> None:
+        """Passes without prompts, of which some were held."""
+        self.owed_passes = max(self.owed_passes - steps, 0)
+        if held and all(rank.has_prompts for rank in ranks):
+            self.gathered_passes += steps
+        elif held:
+            self.held_passes += steps
+        elif self.alignment.counts_always:
+            self.held_passes = (self.held_passes + steps) % (self.alignment.some_passes + 1)

@@ -1,14 +1,17 @@
-"""Limits of one rank, and how far its sequences advance in a number of steps."""
+"""What a pool of replicas is made of: limits of its ranks, their queues, KV blocks and adapters in memory."""
 
 from __future__ import annotations
 
+import heapq
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import floor
+from math import floor, inf
 
 from rackline.errors import InputError
-from rackline.simulation.policies import Reserve
+from rackline.simulation.clock import Clock
+from rackline.simulation.policies import Policy, Reserve
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
-from rackline.simulation.resident_adapters import AdapterSlots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +75,261 @@ class RankSpec:
 def token_clock(steps: int, tokens_per_step: float) -> int:
     """Whole tokens that a sequence has gained after `steps` steps, at the mean rate over many steps [tokens]."""
     return steps if tokens_per_step == 1.0 else floor(steps * tokens_per_step + 1e-9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSlots:
+    """Room for adapters on a rank.
+
+    Args:
+        slots: adapters in memory at a time [count].
+        load_s: transfer of one from the memory of the host [s].
+    """
+
+    slots: int
+    load_s: float
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise InputError(what="resident adapters", given=self.slots, allowed="at least 1", nearest="1")
+
+
+class ResidentAdapters:
+    """Adapters in memory; of those that no running request uses, the one least recently used makes room."""
+
+    __slots__ = ("idle", "loads", "spec", "users")
+
+    def __init__(self, spec: AdapterSlots) -> None:
+        self.spec = spec
+        self.users: dict[int, int] = {}  # adapter in use → running requests that use it
+        self.idle: dict[int, None] = {}  # adapters in memory that nobody uses, the least recently used first
+        self.loads = 0
+
+    def has_room(self, adapter: int) -> bool:
+        """Whether a request with this adapter can start: it is in memory, or another one can leave."""
+        return adapter in self.users or len(self.users) < self.spec.slots
+
+    def use(self, adapter: int) -> float:
+        """A request with this adapter starts; returns the time of its transfer, 0 if it is in memory [s]."""
+        if adapter in self.users:
+            self.users[adapter] += 1
+            return 0.0
+        self.users[adapter] = 1
+        if adapter in self.idle:
+            del self.idle[adapter]
+            return 0.0
+        if len(self.users) + len(self.idle) > self.spec.slots:
+            del self.idle[next(iter(self.idle))]
+        self.loads += 1
+        return self.spec.load_s
+
+    def release(self, adapter: int) -> None:
+        """A request with this adapter ends or is preempted."""
+        self.users[adapter] -= 1
+        if not self.users[adapter]:
+            del self.users[adapter]
+            self.idle[adapter] = None
+
+
+class ArrivalOrder(deque[int]):
+    """Requests waiting to be admitted, in the order of arrival."""
+
+    __slots__ = ()
+
+    def add(self, request: int, arrival_s: float) -> None:
+        """Add a request."""
+        self.append(request)
+
+    def put_back(self, request: int, arrival_s: float) -> None:
+        """Put a preempted request at the front."""
+        self.appendleft(request)
+
+    def first(self) -> int:
+        """The next request."""
+        return self[0]
+
+    def remove_first(self) -> None:
+        """Remove the next request."""
+        self.popleft()
+
+
+class KeyOrder(list[tuple[float, float, int]]):
+    """Requests waiting to be admitted, smallest key first, then in the order of arrival.
+
+    Args:
+        key: function from a request to its key.
+    """
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Callable[[int], float]) -> None:
+        super().__init__()
+        self.key = key
+
+    def add(self, request: int, arrival_s: float) -> None:
+        """Add a request."""
+        heapq.heappush(self, (self.key(request), arrival_s, request))
+
+    put_back = add
+
+    def first(self) -> int:
+        """The next request."""
+        return self[0][2]
+
+    def remove_first(self) -> None:
+        """Remove the next request."""
+        heapq.heappop(self)
+
+
+class ArrivalQueue:
+    """Requests ordered by the time at which they reach a replica."""
+
+    __slots__ = ("_in_order", "_late", "_serial")
+
+    def __init__(self) -> None:
+        self._in_order: deque[tuple[float, int]] = deque()
+        self._late: list[tuple[float, int, int]] = []  # requests that were added after later ones
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._in_order) + len(self._late)
+
+    def add(self, request: int, time_s: float) -> None:
+        """Add a request that arrives at this time."""
+        if not self._late and (not self._in_order or time_s >= self._in_order[-1][0]):
+            self._in_order.append((time_s, request))
+        else:
+            self._serial += 1
+            heapq.heappush(self._late, (time_s, self._serial, request))
+
+    def next_s(self) -> float:
+        """Arrival time of the next request; infinite if there is none [s]."""
+        first = self._in_order[0][0] if self._in_order else inf
+        return min(first, self._late[0][0]) if self._late else first
+
+    def pop_until(self, now: float) -> tuple[float, int] | None:
+        """Time and index of the next request that has arrived by now; None if there is none."""
+        queue, late = self._in_order, self._late
+        if late and late[0][0] <= now and (not queue or late[0][0] < queue[0][0]):
+            time_s, _, request = heapq.heappop(late)
+            return time_s, request
+        if queue and queue[0][0] <= now:
+            return queue.popleft()
+        return None
+
+
+class KvBlocks:
+    """Counts of a rank's KV blocks.
+
+    A block hash cache keeps the content of free blocks until they are reused, oldest first, and the end of a request
+    before its beginning: a preempted request that resumes soon finds most of its prompt.
+
+    Args:
+        total: blocks of the rank [count].
+        keeps_content: whether a preempted request may find its blocks again.
+    """
+
+    __slots__ = ("freed", "left", "total", "used")
+
+    def __init__(self, total: int, *, keeps_content: bool) -> None:
+        self.total, self.used = total, 0
+        # (request or -1, blocks) in the order in which they were freed; None where nothing is found again
+        self.freed: deque[list[int]] | None = deque([[-1, total]]) if keeps_content else None
+        self.left: dict[int, list[int]] = {}  # what preempted requests left in them
+
+    @property
+    def free(self) -> int:
+        """Blocks that are not in use [count]."""
+        return self.total - self.used
+
+    def take(self, blocks: int) -> None:
+        """Take the oldest free blocks into use."""
+        self.used += blocks
+        freed = self.freed
+        while freed and blocks > 0:
+            part = freed[0]
+            if part[1] > blocks:
+                part[1] -= blocks
+                return
+            blocks -= part[1]
+            freed.popleft()
+            if part[0] >= 0 and self.left.get(part[0]) is part:
+                del self.left[part[0]]
+
+    def give(self, owner: int, blocks: int) -> None:
+        """Free blocks; request `owner` may find their content again, -1 for no request."""
+        self.used -= blocks
+        freed = self.freed
+        if freed is None or blocks <= 0:
+            return
+        if owner < 0 and freed and freed[-1][0] < 0:
+            freed[-1][1] += blocks
+            return
+        freed.append([owner, blocks])
+        if owner >= 0:
+            self.left[owner] = freed[-1]
+
+    def left_of(self, request: int) -> int:
+        """Free blocks that still hold what a request left [count]."""
+        part = self.left.get(request)
+        return 0 if part is None else part[1]
+
+    def take_again(self, request: int, blocks: int) -> int:
+        """A request takes back up to `blocks` of those that it left; returns how many. The rest loses its owner."""
+        part = self.left.pop(request, None)
+        if part is None:
+            return 0
+        found = min(blocks, part[1])
+        part[0] = -1
+        part[1] -= found
+        self.used += found
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A pool of equal replicas.
+
+    Args:
+        clock: time of a pass.
+        spec: limits of each rank.
+        policy: the scheduler.
+        ranks: attention-dp ranks per replica [count].
+        micro_batches: micro-batches in flight per pipeline [count].
+        replicas: number of replicas [count].
+    """
+
+    clock: Clock
+    spec: RankSpec
+    policy: Policy
+    ranks: int = 1
+    micro_batches: int = 1
+    replicas: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "micro_batches", "replicas"):
+            if getattr(self, name) < 1:
+                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of a replica, those of all micro-batches [count]."""
+        return self.ranks * self.micro_batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """The prefill pool of a disaggregated server, and the transfer of the KV cache to the decode pool.
+
+    The decode pool streams the whole output, so the first token counts once the cache has arrived. Only the output of a
+    one-token request comes from the prefill pool.
+
+    Args:
+        pool: replicas that only run prefill.
+        tokens_per_s: transfer rate of one request's cache [tokens/s].
+        latency_s: time to the first byte [s].
+    """
+
+    pool: Pool
+    tokens_per_s: float
+    latency_s: float = 0.0

@@ -14,19 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from math import ceil, inf
-from typing import assert_never
 
-from rackline.simulation.clock import Chunk, Clock
-from rackline.simulation.decode_steps import is_straight, may_be_slowest, pace, step_s
+from rackline.simulation.clock import Chunk
+from rackline.simulation.decode_steps import may_be_slowest, may_take_longest, pace, prompts_of_runs, step_s
 from rackline.simulation.decoding import DecodingBatch, Lockstep
-from rackline.simulation.neighbours import prompts_of_runs
-from rackline.simulation.policies import Policy
 from rackline.simulation.prefix_cache import matched
-from rackline.simulation.rank import Rank
-from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.rank import AlignedPrompts, Rank
+from rackline.simulation.rank_spec import ArrivalQueue, Pool
 from rackline.simulation.requests import RequestLog
 from rackline.simulation.statistics import PassRecord, ReplicaStatistics
-from rackline.simulation.waiting import ArrivalQueue
 
 _AHEAD = 1 << 16  # steps that are evaluated at a time
 
@@ -37,12 +33,8 @@ class Replica:
     """Ranks in lockstep.
 
     Args:
-        clock: time of a pass.
-        spec: limits of each rank.
-        policy: the scheduler.
+        pool: what it is one of.
         log: log of the requests that the replica writes to.
-        ranks: number of attention-dp ranks [count].
-        micro_batches: micro-batches in flight in a pipeline [count].
         hands_over: whether requests leave after their first token (a prefill pool).
         stepwise: whether each step is evaluated by itself.
         keep_passes: whether records of passes are kept.
@@ -51,34 +43,30 @@ class Replica:
 
     def __init__(
         self,
-        clock: Clock,
-        spec: RankSpec,
-        policy: Policy,
+        pool: Pool,
         log: RequestLog,
         *,
-        ranks: int = 1,
-        micro_batches: int = 1,
         hands_over: bool = False,
         stepwise: bool = False,
         keep_passes: bool = False,
         follows_prefixes: bool = False,
     ) -> None:
-        self.follows_prefixes = follows_prefixes
-        self.clock, self.spec, self.policy, self.log = clock, spec, policy, log
-        self.together = Lockstep(spec.block_size, clock.tokens_per_step)
-        self.ranks = [Rank(spec, policy, log, self.together, index) for index in range(ranks * micro_batches)]
-        self.group_size = ranks  # ranks that share experts
+        self.pool, self.log, self.follows_prefixes = pool, log, follows_prefixes
+        self.clock, self.spec, self.policy = pool.clock, pool.spec, pool.policy
+        self.together = Lockstep(self.spec.block_size, self.clock.tokens_per_step)
+        self.ranks = [Rank(self.spec, self.policy, log, self.together, index) for index in range(pool.num_ranks)]
+        self.group_size = pool.ranks  # ranks that share experts
         self.loads = [0] * len(self.ranks)  # waiting and running requests by rank
         self.present = 0  # their sum
         self.room: list[float] = [inf] * len(self.ranks)  # by rank, the clock until which decoding fits
         self.slowest: list[tuple[DecodingBatch, float]] = []  # ranks that may be, with the tokens of their group
         self.yields = False  # whether one of them yields to decoding
         # ranks without prompts decode beside those that have some; with drafts, all of them wait
-        self.beside = policy.passes == "prompts_first" and len(self.ranks) > 1 and clock.verified == 1
+        self.beside = self.policy.passes == "prompts_first" and len(self.ranks) > 1 and self.clock.verified == 1
         self.late: list[Rank] = []  # ranks whose decoding has waited since its last step
-        self.held_passes = self.gathered_passes = self.owed_passes = 0  # of the alignment
+        self.aligned = AlignedPrompts(self.policy.alignment) if self.policy.alignment is not None else None
         self.caches = self.ranks[0].cache is not None
-        self.swaps = bool(spec.swap_tokens_per_s) or self.ranks[0].adapters is not None or bool(spec.tiers)
+        self.swaps = bool(self.spec.swap_tokens_per_s or self.spec.tiers) or self.ranks[0].adapters is not None
         self.hands_over, self.stepwise = hands_over, stepwise
         self.now = 0.0
         self.arrivals = ArrivalQueue()
@@ -88,26 +76,10 @@ class Replica:
         self.statistics = ReplicaStatistics()
         self.records: list[PassRecord] | None = [] if keep_passes else None
 
-    # arrivals
-
-    def submit(self, request: int, time_s: float) -> None:
-        """A request reaches the scheduler at this time."""
-        self.arrivals.add(request, time_s)
-
     def submit_all(self, requests: Sequence[int], times_s: Sequence[float]) -> None:
         """Requests reach the scheduler at these times."""
-        for request, time_s in zip(requests, times_s, strict=True):
-            self.arrivals.add(request, time_s)
-
-    @property
-    def num_ranks(self) -> int:
-        """Ranks of all micro-batches [count]."""
-        return len(self.ranks)
-
-    @property
-    def num_blocks(self) -> int:
-        """KV blocks of all ranks [count]."""
-        return sum(rank.blocks.total for rank in self.ranks)
+        for one in zip(requests, times_s, strict=True):
+            self.arrivals.add(*one)
 
     @property
     def blocks_left(self) -> int:
@@ -126,7 +98,7 @@ class Replica:
     @property
     def used_blocks(self) -> int:
         """KV blocks in use on all ranks [count]."""
-        return sum([rank.blocks.used for rank in self.ranks]) + self.together.unsettled
+        return self.blocks_left + self.together.unsettled
 
     def _take_arrivals(self) -> None:
         arrivals, ranks, engine_s = self.arrivals, self.ranks, self.log.engine_s
@@ -135,40 +107,30 @@ class Replica:
             time_s, request = arrival
             if engine_s[request] is None:
                 engine_s[request] = time_s
-            index = 0
-            if len(ranks) > 1:
-                found = self._with_prefix(request) if self.follows_prefixes else None
-                index = self._least_loaded(used) if found is None else found
+            index = self._rank_for(request, used) if len(ranks) > 1 else 0
             ranks[index].waiting.add(request, time_s)
             if self.policy.order is not None:
                 ranks[index].stuck = False
             self.loads[index] += 1
             self.present += 1
 
-    def _least_loaded(self, used: dict[int, int]) -> int:
-        """The rank with the fewest requests, and among those the one with the fewest KV blocks in use."""
-        loads = self.loads
+    def _rank_for(self, request: int, used: dict[int, int]) -> int:
+        """The rank that holds most of a prefix, where that decides; else the one with the fewest requests, and
+        among those the one with the fewest KV blocks in use."""
+        loads, hashes = self.loads, self.log.hashes
+        if self.follows_prefixes and hashes is not None:
+            known = [rank.known_prefix(request, self.now) for rank in self.ranks]
+            place = matched(known, loads, len(hashes[request]))
+            if place is not None:
+                return place
         least = min(loads)
         if loads.count(least) == 1:
             return loads.index(least)
-        found, fewest = 0, inf
-        for index in [index for index, load in enumerate(loads) if load == least]:
-            blocks = used.get(index)
-            if blocks is None:
-                blocks = used[index] = self.ranks[index].used_blocks
-            if blocks < fewest:
-                found, fewest = index, blocks
-        return found
-
-    def _with_prefix(self, request: int) -> int | None:
-        """The rank that holds most of a request's prefix; None where others are to be preferred."""
-        hashes = self.log.hashes
-        if hashes is None:
-            return None
-        known = [rank.known_prefix(request, self.now) for rank in self.ranks]
-        return matched(known, self.loads, len(hashes[request]))
-
-    # the loop
+        alike = [index for index, load in enumerate(loads) if load == least]
+        for index in alike:
+            if index not in used:
+                used[index] = self.ranks[index].used_blocks
+        return min(alike, key=used.__getitem__)
 
     @property
     def next_start(self) -> float:
@@ -180,13 +142,7 @@ class Replica:
 
     def advance(self, until: float = inf) -> None:
         """Run all passes that start before `until`; stop early when `done` has entries."""
-        match self.policy.passes:
-            case "mixed":
-                mixed = True
-            case "prompts_first" | "batch":
-                mixed = False
-            case _:
-                assert_never(self.policy.passes)
+        mixed = self.policy.passes == "mixed"
         while True:
             self._take_arrivals()
             if not self.present:
@@ -202,7 +158,11 @@ class Replica:
                 if start > self.now:
                     if start >= until:
                         return
-                    self._wait(start - self.now)
+                    seconds = start - self.now
+                    self.now += seconds
+                    for rank in self.ranks:
+                        if rank.decoding.count:
+                            self._late(rank, seconds)
                     continue
             if self.now >= self.statistics.next_sample:
                 count = self.together.count
@@ -218,12 +178,6 @@ class Replica:
         """Earliest time, `time_s` or later, at which a pass may start [s]."""
         interval = self.policy.interval_s
         return max(time_s, ceil(time_s / interval - 1e-9) * interval) if interval else time_s
-
-    def _wait(self, seconds: float) -> None:
-        self.now += seconds
-        for rank in self.ranks:
-            if rank.decoding.count:
-                self._late(rank, seconds)
 
     def _late(self, rank: Rank, seconds: float) -> None:
         if not rank.waited_s:
@@ -251,50 +205,13 @@ class Replica:
         if sequences:
             self.statistics.gap_of(seconds, sequences)
 
-    def _passes_held(self) -> int:
-        """Passes of decoding before prompts may run, unless something happens meanwhile; 0 where they may run now."""
-        alignment = self.policy.alignment
-        if alignment is None or not self.together.count:
-            return 0
-        if alignment.every:
-            return -self.statistics.steps % alignment.every
-        if alignment.decodes_after:
-            return self.owed_passes
-        some = [rank.has_prompts for rank in self.ranks]
-        decode = all(rank.decoding.count for rank in self.ranks)
-        if all(some):
-            self.held_passes = 0
-            if decode and self.gathered_passes < alignment.all_passes:
-                return alignment.all_passes - self.gathered_passes
-            self.gathered_passes = 0 if decode else self.gathered_passes
-            return 0
-        if not any(some):
-            return 0
-        if self.held_passes >= alignment.some_passes or (alignment.idle_releases and not decode):
-            self.held_passes = 0
-            return 0
-        return alignment.some_passes - self.held_passes
-
-    def _count_held(self, steps: int, held: int) -> None:
-        """Passes without prompts, of which some were held."""
-        alignment = self.policy.alignment
-        if alignment is None:
-            return
-        self.owed_passes = max(self.owed_passes - steps, 0)
-        if held and all(rank.has_prompts for rank in self.ranks):
-            self.gathered_passes += steps
-        elif held:
-            self.held_passes += steps
-        elif alignment.counts_always:
-            self.held_passes = (self.held_passes + steps) % (alignment.some_passes + 1)
-
     def _mixed_or_decode(self, until: float) -> None:
         now, verified, together = self.now, self.clock.verified, self.together
         grown = together.tokens_of(1) if together.count else 0
         finished = self.finished
         self._refresh()
         prompts: _Chunks = {}
-        lost, held = False, self._passes_held()
+        lost, held = False, self.aligned.passes_held(self.ranks, self.statistics.steps) if self.aligned else 0
         least = together.clock + grown
         if self.present > together.count or min(self.room) < least:
             for rank in self.ranks:
@@ -311,12 +228,9 @@ class Replica:
                 if (rank.prefilling or rank.waiting) and not held:
                     need = rank.needed(grown)  # reserved for the sequences that decode in this pass
                     rank.blocks.used += need
-                    preempted = rank.preemptions
-                    chunks = rank.take_prompts(self.spec.max_batched_tokens - batch.count * verified, now, not lost)
+                    budget = self.spec.max_batched_tokens - batch.count * verified
+                    lost = self._take(rank, budget, not lost, prompts) or lost
                     rank.blocks.used -= need
-                    lost = lost or rank.preemptions != preempted
-                    if chunks:
-                        prompts[rank.index] = chunks
         if prompts:
             self._pass(prompts, decodes=True)
         elif together.count or self.finished == finished:
@@ -328,7 +242,7 @@ class Replica:
         finished = self.finished
         prompts: _Chunks = {}
         lost = yielding = False
-        held = self._passes_held()
+        held = self.aligned.passes_held(self.ranks, self.statistics.steps) if self.aligned else 0
         for rank in self.ranks if batch or self.present > together.count else ():
             if not (rank.waiting or rank.prefilling or batch):
                 continue
@@ -344,12 +258,8 @@ class Replica:
             admit = (rank.is_open or not batch) and not held_back and not held
             if rank.prefilling or (rank.waiting and not rank.stuck):
                 rank.settle()
-                preempted = rank.preemptions
-                chunks = rank.take_prompts(self.spec.max_batched_tokens, now, admit)
-                if rank.preemptions != preempted:
+                if self._take(rank, self.spec.max_batched_tokens, admit, prompts):
                     lost = rank.yields = self.yields = True
-                if chunks:
-                    prompts[rank.index] = chunks
         if prompts and not self.beside:
             self._pass(prompts, decodes=False)
             return
@@ -372,11 +282,17 @@ class Replica:
             for rank in self.ranks:
                 rank.yields = False
 
+    def _take(self, rank: Rank, budget: int, admit: bool, prompts: _Chunks) -> bool:
+        """Take prompts of a rank into a pass; whether a request was preempted for them."""
+        preempted = rank.preemptions
+        if chunks := rank.take_prompts(budget, self.now, admit):
+            prompts[rank.index] = chunks
+        return rank.preemptions != preempted
+
     def _join(self, rank: Rank) -> None:
         """Requests whose prompt was computed elsewhere start to decode."""
         for request in rank.join_ready(self.now):
-            self._leave(rank)
-            self._finish(request, self.now)
+            self._leave(rank, request, self.now)
 
     def _refresh(self) -> None:
         """Bring what is known of ranks up to date for those to which something has happened."""
@@ -389,8 +305,6 @@ class Replica:
                 self.room[index] = together.clock + rank.room()
             together.changed.clear()
             self.slowest = []
-
-    # one pass with prompts
 
     def _pass(self, prompts: _Chunks, *, decodes: bool) -> None:
         """A pass with prompts.
@@ -405,11 +319,7 @@ class Replica:
         size = self.group_size
         for first in range(0, len(self.ranks), size):
             group = self.ranks[first : first + size]
-            mine = (
-                prompts
-                if size == len(self.ranks)
-                else {i: prompts[i] for i in range(first, first + size) if i in prompts}
-            )
+            mine = {i: prompts[i] for i in range(first, first + size) if i in prompts}
             seconds = max(seconds, self._group_s(group, mine, decodes=decodes))
         if self.swaps:
             for rank in self.ranks:
@@ -432,7 +342,8 @@ class Replica:
         for index in waiting:
             self._late(self.ranks[index], seconds)
         if len(self.ranks) > 1:
-            self.statistics.prompts(seconds, len(prompts) / len(self.ranks))
+            self.statistics.prompt_pass_s += seconds
+            self.statistics.prompt_rank_s += seconds * (len(prompts) / len(self.ranks))
         ended: dict[int, list[int]] = {}
         if sequences:
             for index, request in self._advance(1, waiting):
@@ -441,7 +352,8 @@ class Replica:
             rank = self.ranks[index]
             rank.settle()
             for request in ended.get(index, ()):
-                self._end(rank, request, end)
+                rank.finish(request, end)
+                self._leave(rank, request, end)
             joined = 0
             for request, take, done in prompts.get(index, ()):
                 if request not in rank.prefilling:
@@ -457,17 +369,15 @@ class Replica:
                         self.statistics.gap_of(end - last, 1)
                 if self.hands_over:
                     rank.free(request, end)
-                    self._leave(rank)
-                    self.done.append((request, end))
+                    self._leave(rank, request, end)
                 elif rank.prompt_done(request, end):
-                    self._leave(rank)
-                    self._finish(request, end)
+                    self._leave(rank, request, end)
                 else:
                     joined += 1
             if joined and not decodes:
                 rank.joined.append((end, joined))
-        if self.policy.alignment is not None:
-            self.owed_passes = self.policy.alignment.decodes_after
+        if self.aligned is not None:
+            self.aligned.owed_passes = self.aligned.alignment.decodes_after
 
     def _group_s(self, group: list[Rank], prompts: _Chunks, *, decodes: bool) -> float:
         """A pass of ranks that share experts, with prompts on some of them [s]."""
@@ -509,8 +419,6 @@ class Replica:
                     seconds = max(seconds, also + rank.swap_s)
         return seconds
 
-    # decode steps
-
     def _decode(self, until: float, *, alone: bool, held: int = 0) -> None:
         together, interval, alone_s = self.together, self.policy.interval_s, 0.0
         if not together.count:
@@ -531,7 +439,9 @@ class Replica:
             for rank in self.ranks:
                 if rank.waiting and rank.cache is not None:
                     until = min(until, rank.cache.next_expiry_s)
-        self.slowest = self.slowest or self._may_be_slowest()
+        if not self.slowest:
+            batches = [rank.decoding for rank in self.ranks]
+            self.slowest = may_take_longest(self.clock, batches, self.group_size)
         steps, seconds, first, slope, durations = pace(self.clock, self.slowest, most, until - self.now, interval)
         if self.swaps:
             alone_s = max(rank.swap_s for rank in self.ranks)
@@ -544,7 +454,8 @@ class Replica:
             self.records.append(PassRecord(start, seconds, steps, sequences, 0))
         self._first_gaps(sequences, first + alone_s, start + first + alone_s)
         self.statistics.gaps_of(sequences, first + alone_s, slope, steps, durations)
-        self._count_held(steps, held)
+        if self.aligned is not None:
+            self.aligned.count_held(self.ranks, steps, held)
         used = self.used_blocks
         before = together.unsettled
         ended = self._advance(steps)
@@ -557,27 +468,8 @@ class Replica:
         for index, request in ended:
             rank = self.ranks[index]
             rank.settle()
-            self._end(rank, request, end)
-
-    def _may_be_slowest(self) -> list[tuple[DecodingBatch, float]]:
-        """Batches that may take longest in the next steps, each with the tokens of the ranks that share its experts.
-
-        All of them where attention reads some contexts in part, so that cached tokens do not tell what is read.
-        """
-        clock, size = self.clock, self.group_size
-        if len(self.ranks) == 1:
-            return [(self.ranks[0].decoding, self.ranks[0].decoding.count * clock.verified)]
-        batches = [rank.decoding for rank in self.ranks]
-        found: list[tuple[DecodingBatch, float]] = []
-        for first in range(0, len(batches), size if size > 1 else len(batches)):
-            group = [batch for batch in batches[first : first + size if size > 1 else None] if batch.count]
-            tokens = sum([batch.count for batch in group]) * clock.verified
-            if not (clock.straight_from or self.spec.neighbour_passes) or all(is_straight(clock, one) for one in group):
-                group = may_be_slowest(group)
-            found += [(batch, tokens if size > 1 else batch.count * clock.verified) for batch in group]
-        return found
-
-    # the end of a pass
+            rank.finish(request, end)
+            self._leave(rank, request, end)
 
     def _advance(self, steps: int, waiting: Iterable[int] = ()) -> Sequence[tuple[int, int]]:
         """Sequences gain their tokens of some steps, but on ranks that wait; (rank, request) of those that have all."""
@@ -588,20 +480,16 @@ class Replica:
             self.ranks[index].settle()
             need -= self.ranks[index].pause()
         together.unsettled += need
-        together.advance(grown, steps)
+        together.clock += grown
+        together.steps += steps
         return together.ended()
 
-    def _end(self, rank: Rank, request: int, end: float) -> None:
-        rank.finish(request, end)
-        self._leave(rank)
-        self._finish(request, end)
-
-    def _leave(self, rank: Rank) -> None:
+    def _leave(self, rank: Rank, request: int, end: float) -> None:
+        """A request has all its tokens, or goes on elsewhere."""
         self.loads[rank.index] -= 1
         self.present -= 1
-
-    def _finish(self, request: int, end: float) -> None:
-        self.log.finish_s[request] = end
-        self.finished += 1
+        if not self.hands_over:
+            self.log.finish_s[request] = end
+            self.finished += 1
         if self.tells:
             self.done.append((request, end))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import chain, compress
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
-from rackline.simulation.prefix_cache import BlockHashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,47 +59,31 @@ class Requests:
         count = len(self.arrival_s)
         if not count:
             raise InputError(what=self.name or "requests", given="none", allowed="at least one request")
-        for name in (
-            "input_len",
-            "output_len",
-            "priority",
-            "after",
-            "hashes",
-            "answer_hashes",
-            "adapters",
-            "computed",
-            "lines",
-        ):
+        for name in (*_ARRAYS, *_OPTIONAL, *_HASHES):
             column = getattr(self, name)
             if column is not None and len(column) != count:
                 raise InputError(what=name, given=f"{len(column)} values", allowed=f"{count}, one per request")
+        self._refuse("arrival_s", ~(np.isfinite(self.arrival_s) & (self.arrival_s >= 0)), "0 or more")
         free = self.arrival_s if self.after is None else self.arrival_s[self.after < 0]
-        if not np.all(np.isfinite(self.arrival_s)) or np.any(self.arrival_s < 0):
-            bad = int(np.argmax(~(np.isfinite(self.arrival_s) & (self.arrival_s >= 0))))
-            raise InputError(
-                what="arrival_s", given=float(self.arrival_s[bad]), allowed="0 or more", where=self.where(bad)
-            )
         if np.any(np.diff(free) < 0):
             bad = int(np.argmax(np.diff(free) < 0)) + 1
             raise InputError(
                 what="arrival_s", given=float(free[bad]), allowed=f"at least {free[bad - 1]:g}, the one before it",
                 where=self.where(bad),
             )  # fmt: skip
-        for name in ("input_len", "output_len"):
-            column = getattr(self, name)
-            if np.any(column < 1):
-                bad = int(np.argmax(column < 1))
-                raise InputError(what=name, given=int(column[bad]), allowed="at least 1", where=self.where(bad))
-        if self.computed is not None and np.any((self.computed < 0) | (self.computed > self.input_len)):
-            bad = int(np.argmax((self.computed < 0) | (self.computed > self.input_len)))
-            raise InputError(
-                what="computed", given=int(self.computed[bad]), allowed="0 up to the prompt", where=self.where(bad)
-            )
-        if self.after is not None and np.any(self.after >= np.arange(count)):
-            bad = int(np.argmax(self.after >= np.arange(count)))
-            raise InputError(
-                what="after", given=int(self.after[bad]), allowed="an earlier request", where=self.where(bad)
-            )
+        self._refuse("input_len", self.input_len < 1, "at least 1")
+        self._refuse("output_len", self.output_len < 1, "at least 1")
+        if self.computed is not None:
+            self._refuse("computed", (self.computed < 0) | (self.computed > self.input_len), "0 up to the prompt")
+        if self.after is not None:
+            self._refuse("after", self.after >= np.arange(count), "an earlier request")
+
+    def _refuse(self, name: str, bad: Array, allowed: str) -> None:
+        """Raise an error about the first value of a column that is bad."""
+        if np.any(bad):
+            place = int(np.argmax(bad))
+            given = np.asarray(getattr(self, name))[place].item()
+            raise InputError(what=name, given=given, allowed=allowed, where=self.where(place))
 
     def __len__(self) -> int:
         """Number of requests."""
@@ -132,35 +116,26 @@ class Requests:
         Args:
             keep: mask of the requests to keep, (n,).
         """
-        place = np.cumsum(keep) - 1
 
-        def cut(column: Array | None) -> Array | None:
-            return None if column is None else column[keep]
-
-        after = cut(self.after)
-        return replace(
-            self,
-            arrival_s=self.arrival_s[keep],
-            input_len=self.input_len[keep],
-            output_len=self.output_len[keep],
-            priority=cut(self.priority),
-            after=None if after is None else np.where(after < 0, -1, place[after]),
-            hashes=_picked(self.hashes, keep),
-            answer_hashes=_picked(self.answer_hashes, keep),
-            adapters=cut(self.adapters),
-            computed=cut(self.computed),
-            lines=cut(self.lines),
-        )
+        names = [name for name in (*_ARRAYS, *_OPTIONAL) if getattr(self, name) is not None]
+        found: dict[str, Any] = {name: getattr(self, name)[keep] for name in names}
+        for name in _HASHES:
+            rows: Sequence[Sequence[int]] | None = getattr(self, name)
+            found[name] = None if rows is None else list(compress(rows, keep))
+            if isinstance(rows, BlockHashes):
+                found[name] = rows.pick(keep)
+        if self.after is not None:
+            found["after"] = np.where(found["after"] < 0, -1, (np.cumsum(keep) - 1)[found["after"]])
+        return replace(self, **found)
 
     def first(self, count: int) -> Requests:
         """The first `count` requests."""
         return self if count >= len(self) else self.pick(np.arange(len(self)) < count)
 
 
-def _picked(hashes: Sequence[Sequence[int]] | None, keep: Array) -> Sequence[Sequence[int]] | None:
-    if hashes is None or isinstance(hashes, BlockHashes):
-        return None if hashes is None else hashes.pick(keep)
-    return [row for row, kept in zip(hashes, keep, strict=True) if kept]
+_ARRAYS = ("arrival_s", "input_len", "output_len")
+_OPTIONAL = ("priority", "after", "adapters", "computed", "lines")
+_HASHES = ("hashes", "answer_hashes")
 
 
 class RequestLog:
@@ -209,8 +184,8 @@ class RequestLog:
         if requests.computed is not None:
             self.computed = requests.computed.tolist()
             self.ready.update(np.flatnonzero(requests.computed >= requests.input_len).tolist())
-        self.preempted: dict[int, int] = {}
-        self.cached: dict[int, int] = {}  # prompt tokens found in a cache
+        self.preempted = [0] * count
+        self.cached = [0] * count  # prompt tokens found in a cache
         self.tier_tokens = [0] * (1 + num_tiers)
 
     def is_urgent(self, request: int) -> int:
@@ -218,75 +193,70 @@ class RequestLog:
         return 0 if self.priority is None else self.priority[request]
 
 
-DAY_S = 86400.0
-
-
-def poisson(rng: np.random.Generator, count: int, rate_per_s: float) -> Array:
-    """Poisson arrival times at a mean rate [s], (count,), ascending.
+class BlockHashes(Sequence[Sequence[int]]):
+    """For each request, the hashes of its prompt's full blocks, 8 bytes per hash.
 
     Args:
-        count: number of arrivals [requests].
-        rate_per_s: mean rate [requests/s].
+        flat: hashes of all requests, concatenated, int64, (sum of blocks,).
+        ends: end of each request's hashes in `flat`, (requests,).
 
-    Raises:
-        InputError: the rate is not above 0.
-
-    >>> times = poisson(np.random.default_rng(0), 10_000, 5.0)
-    >>> round(float(times[-1]) / 2000, 1)
-    1.0
+    Example:
+        >>> hashes = BlockHashes.of([[7, 8], [], [7]])
+        >>> len(hashes), hashes[0], hashes[-1]
+        (3, [7, 8], [7])
     """
-    return gamma(rng, count, rate_per_s, 1.0)
 
+    __slots__ = ("_ends", "_flat")
 
-def gamma(rng: np.random.Generator, count: int, rate_per_s: float, arrival_cv: float) -> Array:
-    """Arrival times with gamma-distributed inter-arrival times [s], (count,), ascending.
+    def __init__(self, flat: Array, ends: Array) -> None:
+        self._flat = flat
+        self._ends = ends
 
-    Args:
-        count: number of arrivals [requests].
-        rate_per_s: mean rate [requests/s].
-        arrival_cv: coefficient of variation of the inter-arrival times (standard deviation over mean): 1 is Poisson,
-            more is burstier, 0 is evenly spaced [1].
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> BlockHashes:
+        """Pack rows of hashes.
 
-    Raises:
-        InputError: the rate is not above 0, or the coefficient of variation is negative.
+        Raises:
+            TypeError: a hash is not an integer.
+            OverflowError: a hash does not fit into 64 bits.
+        """
+        kept = list(rows)
+        flat = list(chain.from_iterable(kept))
+        if not all(kind is int for kind in set(map(type, flat))):
+            raise TypeError("hashes that are not whole numbers")
+        ends = np.cumsum(np.fromiter(map(len, kept), dtype=np.int64, count=len(kept)))
+        return cls(np.array(flat, dtype=np.int64), ends)
 
-    Sources: Vidur (arXiv:2405.05465) and vLLM's benchmark, whose --burstiness is 1 / cv², draw inter-arrival times in
-    this way.
-    """
-    if not rate_per_s > 0:
-        raise InputError(what="rate", given=rate_per_s, allowed="above 0 requests/s", nearest="1")
-    if not arrival_cv >= 0:
-        raise InputError(what="arrival_cv", given=arrival_cv, allowed="0 or more", nearest="1")
-    if arrival_cv == 0:
-        return np.arange(count) / rate_per_s
-    shape = 1.0 / arrival_cv**2
-    return np.cumsum(rng.gamma(shape, 1.0 / (rate_per_s * shape), count))
+    @classmethod
+    def joined(cls, parts: Sequence[BlockHashes]) -> BlockHashes:
+        """All parts, concatenated."""
+        starts = np.cumsum([0, *(len(part._flat) for part in parts)])
+        ends = [part._ends + start for part, start in zip(parts, starts, strict=False)]
+        return cls(np.concatenate([part._flat for part in parts]), np.concatenate(ends))
 
+    def __len__(self) -> int:
+        """Number of requests."""
+        return len(self._ends)
 
-def diurnal(
-    rng: np.random.Generator, count: int, rate_per_s: float, amplitude: float, period_s: float = DAY_S
-) -> Array:
-    """Arrival times of a Poisson process whose rate follows a daily sine [s], (count,), ascending.
+    @overload
+    def __getitem__(self, index: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[list[int]]: ...
+    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
+        """Hashes of one request or of several."""
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(index)
+        start = int(self._ends[place - 1]) if place else 0
+        return self._flat[start : int(self._ends[place])].tolist()
 
-    rate(t) = rate · (1 - amplitude · cos(2 pi t / period))
+    def pick(self, keep: Array) -> BlockHashes:
+        """The hashes of selected requests.
 
-    Args:
-        count: number of arrivals [requests].
-        rate_per_s: mean rate [requests/s].
-        amplitude: relative amplitude of the rate, 0 (constant) to 1 (no arrivals at the quietest time) [1].
-        period_s: period of the sine, which starts at the quietest time [s].
-
-    Raises:
-        InputError: the amplitude is outside [0, 1], or the rate or period is not above 0.
-    """
-    if not 0.0 <= amplitude <= 1.0:
-        raise InputError(what="amplitude", given=amplitude, allowed="0 to 1", nearest="0.5")
-    if not period_s > 0:
-        raise InputError(what="period", given=period_s, allowed="above 0 s", nearest="86400")
-    even = poisson(rng, count, 1.0) / rate_per_s if rate_per_s > 0 else poisson(rng, count, rate_per_s)
-    # inverse of the cumulative rate: maps arrivals of a constant rate to those of the varying one
-    last = float(even[-1])
-    grid: Array = np.linspace(0.0, last + 2.0 * period_s, int(2000 * (last / period_s + 2.0)), dtype=np.float64)
-    angle = 2.0 * np.pi / period_s
-    cumulated: Array = grid - amplitude * np.sin(angle * grid) / angle
-    return np.interp(even, cumulated, grid)
+        Args:
+            keep: mask of the requests to keep, (requests,).
+        """
+        lengths = np.diff(self._ends, prepend=0)
+        return BlockHashes(self._flat[np.repeat(keep, lengths)], np.cumsum(lengths[keep]))

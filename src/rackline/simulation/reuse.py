@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import ceil, inf, log
 from typing import Any
 
@@ -124,11 +125,12 @@ def reuse_of(requests: Requests, *, ends_first: bool = False) -> Reuse | None:
     counts = np.zeros(len(table), dtype=np.int64)
     last: dict[int, int] = {}
     when = np.zeros(num_uses)
-    owners, distances, ages, tokens, pauses = (list[Array]() for _ in range(5))
+    owners, distances, ages, tokens, pauses = (list[Array]([np.zeros(0, dtype=np.int64)]) for _ in range(5))
     used = 0
     lengths: list[int] = requests.input_len[order].tolist()
     for index, row, blocks, length, now in zip(order, rows, whole, lengths, times.tolist(), strict=True):
-        places = np.array(_known(row, last), dtype=np.int64)
+        # last uses of the blocks of a prompt, up to the first that is new
+        places = np.array(list(takewhile(lambda place: place is not None, map(last.get, row))), dtype=np.int64)
         if len(places):
             after = counts.sum() - np.cumsum(counts)
             bucket, inside = places // _BUCKET, places % _BUCKET
@@ -150,31 +152,16 @@ def reuse_of(requests: Requests, *, ends_first: bool = False) -> Reuse | None:
         when[new] = now
         used += len(ordered)
     return Reuse(
-        request=_joined(owners),
-        distance=_joined(distances),
-        idle_s=_joined(ages),
-        tokens=_joined(tokens),
+        request=np.concatenate(owners),
+        distance=np.concatenate(distances),
+        idle_s=np.concatenate(ages),
+        tokens=np.concatenate(tokens),
         pause_s=np.concatenate([*pauses, times[-1] - when[np.flatnonzero(flags)]]),
         prompt_tokens=int(requests.input_len.sum()),
         input_len=float(requests.input_len.mean()),
         num_blocks=len(last),
         block_tokens=unit,
     )
-
-
-def _known(row: Sequence[int], last: dict[int, int]) -> list[int]:
-    """Last uses of the blocks of a prompt, up to the first that is new."""
-    found: list[int] = []
-    for block in row:
-        place = last.get(block)
-        if place is None:
-            break
-        found.append(place)
-    return found
-
-
-def _joined(parts: Sequence[Array]) -> Array:
-    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def unlimited_hit_share(requests: Requests) -> float | None:

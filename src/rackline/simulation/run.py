@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import heapq
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from math import inf, nextafter
 
 import numpy as np
@@ -15,111 +16,31 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.interrupts import held
 from rackline.passes.features import Array
-from rackline.simulation.clock import Clock
-from rackline.simulation.metrics import Result, gather
+from rackline.simulation.metrics import Result
 from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows, run_pools
-from rackline.simulation.policies import Policy
-from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.rank_spec import Handover, Pool, RankSpec
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
-from rackline.simulation.router import router as find_router
+from rackline.simulation.server import router as find_router
 
 AnyReplica = Replica | NativeReplica
 Progress = Callable[[int, int, float], None]  # (requests done, all requests, simulated time [s])
 _ROUNDS_A_REPORT = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """A pool of equal replicas.
-
-    Args:
-        clock: time of a pass.
-        spec: limits of each rank.
-        policy: the scheduler.
-        ranks: attention-dp ranks per replica [count].
-        micro_batches: micro-batches in flight per pipeline [count].
-        replicas: number of replicas [count].
-    """
-
-    clock: Clock
-    spec: RankSpec
-    policy: Policy
-    ranks: int = 1
-    micro_batches: int = 1
-    replicas: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("ranks", "micro_batches", "replicas"):
-            if getattr(self, name) < 1:
-                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
-
-    def build(
-        self, log: RequestLog, *, hands_over: bool, stepwise: bool, keep_passes: bool, follows_prefixes: bool = False
-    ) -> list[Replica]:
-        """New replicas that write to this log."""
-        return [
-            Replica(
-                self.clock,
-                self.spec,
-                self.policy,
-                log,
-                ranks=self.ranks,
-                micro_batches=self.micro_batches,
-                hands_over=hands_over,
-                stepwise=stepwise,
-                keep_passes=keep_passes,
-                follows_prefixes=follows_prefixes,
-            )
-            for _ in range(self.replicas)
-        ]
-
-
 def _native(pools: Sequence[Pool], requests: Requests) -> tuple[NativeLog, list[list[NativeReplica]]] | None:
     """Replicas of a decode pool and of the prefill pool before it, if any, in C; None where it does not know them."""
-    if requests.hashes is not None or requests.adapters is not None:
+    if requests.hashes is not None or requests.adapters is not None or not all(knows(pool) for pool in pools):
         return None
-    if not all(knows(pool.policy, pool.spec) for pool in pools):
+    clocks = [clock for pool in pools if (clock := compiled_clock(pool.clock, pool.spec.max_num_seqs)) is not None]
+    if len(clocks) < len(pools):
         return None
-    clocks = [compiled_clock(pool.clock, pool.spec.max_num_seqs) for pool in pools]
     log = NativeLog(requests)
-    found: list[list[NativeReplica]] = []
-    for index, (pool, clock) in enumerate(zip(pools, clocks, strict=True)):
-        if clock is None:
-            return None
-        found.append(
-            [
-                NativeReplica(
-                    clock,
-                    pool.spec,
-                    pool.policy,
-                    log,
-                    ranks=pool.ranks,
-                    micro_batches=pool.micro_batches,
-                    hands_over=index > 0,
-                )
-                for _ in range(pool.replicas)
-            ]
-        )
-    return log, found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handover:
-    """The prefill pool of a disaggregated server, and the transfer of the KV cache to the decode pool.
-
-    The decode pool streams the whole output, so the first token counts once the cache has arrived. Only the output of a
-    one-token request comes from the prefill pool.
-
-    Args:
-        pool: replicas that only run prefill.
-        tokens_per_s: transfer rate of one request's cache [tokens/s].
-        latency_s: time to the first byte [s].
-    """
-
-    pool: Pool
-    tokens_per_s: float
-    latency_s: float = 0.0
+    sides = enumerate(zip(pools, clocks, strict=True))
+    return log, [
+        [NativeReplica(clock, pool, log, hands_over=side > 0) for _ in range(pool.replicas)]
+        for side, (pool, clock) in sides
+    ]
 
 
 def simulate(
@@ -159,34 +80,39 @@ def simulate(
     requests, skipped = _that_fit(requests, pool, prefill, skip_bad)
     pools = [pool] if prefill is None else [pool, prefill.pool]
     native = _native(pools, requests) if compiled and not (stepwise or keep_passes) else None
-    go: Callable[[], None]
+    go: Callable[[Progress | None], None]
     if native is not None:
         log, (replicas, *before) = native
         front = before[0] if before else []
-        go = partial(_run_native, requests, log, replicas, front, router, prefill, beyond_s, progress)
+        go = partial(run_pools, requests, log, front, replicas, router != "round-robin", beyond_s, prefill)
     else:
         log = RequestLog(requests, max(len(one.spec.tiers) for one in pools))
-        kept, follows = {"stepwise": stepwise, "keep_passes": keep_passes}, router == "prefix-aware"
-        replicas = pool.build(log, hands_over=False, follows_prefixes=follows and prefill is None, **kept)
-        front = [] if prefill is None else prefill.pool.build(log, hands_over=True, follows_prefixes=follows, **kept)
-        go = _Run(requests, log, replicas, front, router, prefill, beyond_s, progress).go
+        options = {"stepwise": stepwise, "keep_passes": keep_passes}
+        follows = [router == "prefix-aware" and one is pools[-1] for one in pools]
+        replicas, front = (
+            [
+                Replica(one, log, hands_over=side > 0, follows_prefixes=follows[side], **options)
+                for one in pools[side : side + 1]
+                for _ in range(one.replicas)
+            ]
+            for side in (0, 1)
+        )
+        go = partial(_run_together, requests, log, front, replicas, router, beyond_s, prefill)
+    alone = requests.after is None or not np.any(requests.after >= 0)
+    if alone and prefill is None and (len(replicas) == 1 or router == "round-robin"):
+        go = partial(_run_each, requests, log, replicas, beyond_s)
     interrupted = False
     collects = gc.isenabled()
     gc.disable()  # a run makes no cycles, and each collection would look at all that the program has loaded
     try:
-        go()
+        go(progress)
     except KeyboardInterrupt:
         interrupted = True
     finally:
         if collects:
             gc.enable()
-    return _finished(lambda: gather(requests, log, replicas, front, skipped=skipped, interrupted=interrupted))
-
-
-def _finished(make: Callable[[], Result]) -> Result:
-    """Complete a result; an interruption meanwhile is treated as one of the run."""
-    with held() as hold:
-        result = make()
+    with held() as hold:  # an interruption meanwhile is treated as one of the run
+        result = gather(requests, log, replicas, front, skipped=skipped, interrupted=interrupted)
     return replace(result, interrupted=True) if hold.pressed else result
 
 
@@ -225,14 +151,6 @@ def _too_long(tokens: Array, spec: RankSpec) -> Array:
     return grown > spec.num_blocks - spec.blocks_of(0)
 
 
-def _are_independent(
-    requests: Requests, replicas: Sequence[AnyReplica], front: Sequence[AnyReplica], router: str
-) -> bool:
-    """Whether what one replica does never depends on another one."""
-    alone = requests.after is None or not np.any(requests.after >= 0)
-    return alone and not front and (len(replicas) == 1 or router == "round-robin")
-
-
 def _run_each(
     requests: Requests,
     log: RequestLog | NativeLog,
@@ -240,149 +158,135 @@ def _run_each(
     beyond_s: float,
     progress: Progress | None,
 ) -> None:
-    """Run replicas that do not depend on each other one after another."""
-    times, count = requests.arrival_s.tolist(), len(replicas)
+    """Run replicas of which none ever depends on another one after another."""
+    times, number = requests.arrival_s.tolist(), len(replicas)
     log.arrival_s[:] = times
     for first, replica in enumerate(replicas):
-        replica.submit_all(range(first, len(times), count), [time_s + beyond_s for time_s in times[first::count]])
-    stops = [inf] if progress is None else [*times[_ROUNDS_A_REPORT::_ROUNDS_A_REPORT], inf]
-    for stop in stops:
+        replica.submit_all(range(first, len(times), number), [time_s + beyond_s for time_s in times[first::number]])
+    for stop in [inf] if progress is None else [*times[_ROUNDS_A_REPORT::_ROUNDS_A_REPORT], inf]:
         for replica in replicas:
             replica.advance(stop)
         if progress is not None:
             progress(sum(replica.finished for replica in replicas), len(times), replicas[0].now)
 
 
-def _run_native(
+def _run_together(
     requests: Requests,
-    log: NativeLog,
-    replicas: list[NativeReplica],
-    front: list[NativeReplica],
+    log: RequestLog,
+    front: Sequence[Replica],
+    replicas: Sequence[Replica],
     router: str,
-    prefill: Handover | None,
     beyond_s: float,
+    prefill: Handover | None,
     progress: Progress | None,
 ) -> None:
-    """Run replicas in C until no work is left."""
-    if _are_independent(requests, replicas, front, router):
-        _run_each(requests, log, replicas, beyond_s, progress)
-        return
-
-    def report() -> None:
-        if progress is not None:
-            progress(sum(one.finished for one in replicas), len(requests), max(one.now for one in replicas))
-
-    transfer = (0.0, inf) if prefill is None else (prefill.latency_s, prefill.tokens_per_s)
-    run_pools(
-        requests,
-        log,
-        front,
-        replicas,
-        least_loaded=router != "round-robin",  # there are no prefixes
-        beyond_s=beyond_s,
-        transfer=transfer,
-        report=report,
-    )
-
-
-class _Run:
-    """Arrivals, handovers and replicas in time order."""
-
-    def __init__(
-        self,
-        requests: Requests,
-        log: RequestLog,
-        replicas: list[Replica],
-        front: list[Replica],
-        router: str,
-        prefill: Handover | None,
-        beyond_s: float,
-        progress: Progress | None,
-    ) -> None:
-        self.requests, self.log, self.replicas, self.front = requests, log, replicas, front
-        self.router_name, self.prefill, self.beyond_s, self.progress = router, prefill, beyond_s, progress
-        self.choose = find_router(router)
-        self.choose_decode = find_router(router)
-        self.followers: dict[int, list[int]] = {}
-        if requests.after is not None:
-            for index, before in enumerate(requests.after.tolist()):
-                if before >= 0:
-                    self.followers.setdefault(before, []).append(index)
-        # a user who is free sends the next request of all, so that no user runs out of them before the others
-        self.rest = (
-            iter(sorted(one for some in self.followers.values() for one in some))
-            if requests.process == "closed"
-            else None
-        )
-
-    def go(self) -> None:
-        """Run until no work is left."""
-        times = self.requests.arrival_s.tolist()
-        self.times = times
-        if _are_independent(self.requests, self.replicas, self.front, self.router_name):
-            _run_each(self.requests, self.log, self.replicas, self.beyond_s, self.progress)
-        else:
-            self._together(times)
-
-    def _followers_of(self, request: int) -> list[int]:
-        """The requests that wait for this one."""
-        return self.followers.get(request, []) if self.rest is None else list(islice(self.rest, 1))
-
-    def _together(self, times: list[float]) -> None:
-        after = self.requests.after
-        free = range(len(times)) if after is None else np.flatnonzero(after < 0).tolist()
-        # (time, kind, serial, request): among equal times, arrivals at the decode pool come first
-        begun = self.log.ready  # their prompts are computed: they go straight to the decode pool
-        events = [(times[i] + self.beyond_s, 0 if i in begun else 1, i, i) for i in free]
-        for i in free:
-            self.log.arrival_s[i] = times[i]
-        heapq.heapify(events)
-        everyone = [*self.front, *self.replicas]
-        for replica in everyone:
-            replica.tells = bool(self.followers) or replica.hands_over
-        starts = [replica.next_start for replica in everyone]  # only an arrival or a pass of its own moves one
-        place = {replica: index for index, replica in enumerate(everyone)}
-        serial = len(times)
-        rounds = 0
-        while True:
-            rounds += 1
-            if self.progress is not None and rounds % _ROUNDS_A_REPORT == 0:
-                self.progress(sum(r.finished for r in self.replicas), len(times), events[0][0] if events else 0.0)
-            start = min(starts)
-            arrival = events[0][0] if events else inf
-            if arrival <= start:
-                if arrival == inf:
-                    return
-                _, kind, _, request = heapq.heappop(events)
-                replica = self._route(request, arrival, behind=kind == 0)
-                starts[place[replica]] = replica.next_start
-                continue
-            first = starts.index(start)
-            next_one = everyone[first]
-            starts[first] = inf
-            next_one.advance(max(min(arrival, min(starts)), nextafter(start, inf)))
-            starts[first] = next_one.next_start
-            for request, end in next_one.done:
-                serial += 1
-                if next_one.hands_over and self.log.output_len[request] > 1 and self.prefill is not None:
-                    moved = end + self.prefill.latency_s + self.log.input_len[request] / self.prefill.tokens_per_s
-                    self.log.first_s[request] = moved  # the decode pool streams the first token as well
+    """Run arrivals, handovers and replicas in time order until no work is left."""
+    times: list[float] = requests.arrival_s.tolist()
+    choose, choose_decode = find_router(router), find_router(router)
+    before: list[int] = [-1] * len(times) if requests.after is None else requests.after.tolist()
+    followers: dict[int, list[int]] = {}
+    for index, one in enumerate(before):
+        if one >= 0:
+            followers.setdefault(one, []).append(index)
+    # a user who is free sends the next request of all, so that no user runs out of them before the others
+    rest = iter(sorted(one for some in followers.values() for one in some))
+    # (time, kind, serial, request): among equal times, arrivals at the decode pool come first; requests whose prompts
+    # are computed go straight to it
+    free = [index for index, one in enumerate(before) if one < 0]
+    events = [(times[i] + beyond_s, 0 if i in log.ready else 1, i, i) for i in free]
+    for i in free:
+        log.arrival_s[i] = times[i]
+    heapq.heapify(events)
+    everyone = [*front, *replicas]
+    for replica in everyone:
+        replica.tells = bool(followers) or replica.hands_over
+    starts = [replica.next_start for replica in everyone]  # only an arrival or a pass of its own moves one
+    place = {replica: index for index, replica in enumerate(everyone)}
+    serial = len(times)
+    for rounds in count(1):
+        if progress is not None and rounds % _ROUNDS_A_REPORT == 0:
+            progress(sum(one.finished for one in replicas), len(times), events[0][0] if events else 0.0)
+        start, arrival = min(starts), events[0][0] if events else inf
+        if arrival == start == inf:
+            return
+        if arrival <= start:
+            _, kind, _, request = heapq.heappop(events)
+            if kind == 0:
+                log.ready.add(request)
+                found = choose_decode(request, replicas)
+            else:
+                found = choose(request, front or replicas)
+            found.arrivals.add(request, arrival)
+            starts[place[found]] = found.next_start
+            continue
+        first = starts.index(start)
+        mine = everyone[first]
+        starts[first] = inf
+        mine.advance(max(min(arrival, min(starts)), nextafter(start, inf)))
+        starts[first] = mine.next_start
+        for request, end in mine.done:
+            serial += 1
+            if mine.hands_over and prefill is not None:
+                if log.output_len[request] > 1:
+                    moved = end + prefill.latency_s + log.input_len[request] / prefill.tokens_per_s
+                    log.first_s[request] = moved  # the decode pool streams the first token as well
                     heapq.heappush(events, (moved, 0, serial, request))
                     continue
-                if next_one.hands_over:
-                    self.log.finish_s[request] = end
-                    self.replicas[0].finished += 1
-                for follower in self._followers_of(request):
-                    serial += 1
-                    self.log.arrival_s[follower] = end + times[follower]
-                    heapq.heappush(events, (end + times[follower] + self.beyond_s, 1, serial, follower))
-            next_one.done.clear()
+                log.finish_s[request] = end
+                replicas[0].finished += 1
+            for follower in islice(rest, 1) if requests.process == "closed" else followers.get(request, ()):
+                serial += 1
+                log.arrival_s[follower] = end + times[follower]
+                heapq.heappush(events, (end + times[follower] + beyond_s, 1, serial, follower))
+        mine.done.clear()
 
-    def _route(self, request: int, time_s: float, *, behind: bool) -> Replica:
-        if behind:
-            self.log.ready.add(request)
-            found = self.choose_decode(request, self.replicas)
-        else:
-            found = self.choose(request, self.front or self.replicas)
-        found.submit(request, time_s)
-        return found
+
+def gather(
+    requests: Requests,
+    log: RequestLog | NativeLog,
+    replicas: Sequence[Replica | NativeReplica],
+    front: Sequence[Replica | NativeReplica],
+    *,
+    skipped: int,
+    interrupted: bool,
+) -> Result:
+    """Collect a run from its log and replicas."""
+    everyone = [*front, *replicas]
+    gaps = Counter[int]()
+    counted = [replica.statistics for replica in everyone]
+    for one in counted:
+        gaps.update(one.gaps)
+    samples = [
+        np.column_stack([np.full(len(samples_of), index), np.array(samples_of, dtype=float).reshape(-1, 4)])
+        for index, samples_of in enumerate(one.samples for one in counted)
+    ]
+    return Result(
+        requests=requests,
+        arrival_s=np.array(log.arrival_s, dtype=float),
+        engine_s=np.array(log.engine_s, dtype=float),
+        admitted_s=np.array(log.admitted_s, dtype=float),
+        first_s=np.array(log.first_s, dtype=float),
+        finish_s=np.array(log.finish_s, dtype=float),
+        preempted=np.array(log.preempted, dtype=int),
+        cached_tokens=np.array(log.cached, dtype=int),
+        gaps=gaps,
+        steps=sum(one.steps for one in counted),
+        passes=sum(one.passes for one in counted),
+        busy_s=sum(one.busy_s for one in counted),
+        sequence_s=sum(one.sequence_s for one in counted),
+        used_block_s=sum(one.used_s for one in counted),
+        prompt_pass_s=sum(one.prompt_pass_s for one in counted),
+        prompt_rank_s=sum(one.prompt_rank_s for one in counted),
+        num_blocks=sum(r.pool.num_ranks * r.pool.spec.num_blocks for r in everyone),
+        ranks=sum(r.pool.num_ranks for r in everyone),
+        replicas=len(everyone),
+        tier_tokens=tuple(log.tier_tokens),
+        samples=np.concatenate(samples),
+        passes_run=tuple(r.records for r in everyone if r.records is not None),
+        skipped=skipped,
+        blocks_left=sum(r.blocks_left for r in everyone),
+        interrupted=interrupted,
+        adapter_loads=log.adapter_loads,
+        prefill_busy_s=sum(one.busy_s for one in counted[: len(front)]),
+        prefill_passes=sum(one.passes for one in counted[: len(front)]),
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, floor, log, nan
-from typing import NamedTuple, TypedDict
+from typing import ClassVar, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -123,7 +125,7 @@ class ReplicaStatistics:
         self.steps = self.passes = 0
         self.busy_s = self.sequence_s = self.used_s = 0.0
         self.prompt_pass_s = self.prompt_rank_s = 0.0  # passes with prompts; times the share of ranks with prompts
-        self.gaps: dict[int, int] = {}
+        self.gaps = Counter[int]()
         self.samples: list[tuple[float, int, int, int]] = []
         self.next_sample = self.sample_s = 0.0
 
@@ -139,14 +141,9 @@ class ReplicaStatistics:
         self.sequence_s += sequences * seconds
         self.used_s += used * seconds
 
-    def prompts(self, seconds: float, share: float) -> None:
-        """Count a pass with prompts on a share of the ranks."""
-        self.prompt_pass_s += seconds
-        self.prompt_rank_s += seconds * share
-
     def gap_of(self, seconds: float, count: int) -> None:
         place = int(log(seconds) * GAPS_PER_E) if seconds > 0 else -10000
-        self.gaps[place] = self.gaps.get(place, 0) + count
+        self.gaps[place] += count
 
     def gaps_of(self, n: int, first: float, slope: float, steps: int, durations: Sequence[float]) -> None:
         """Count the inter-token times of decode steps after the first, from their durations or else their slope."""
@@ -160,7 +157,7 @@ class ReplicaStatistics:
         else:
             places = (np.log(durations[1:]) * GAPS_PER_E).astype(int)
             for place, count in zip(*np.unique(places, return_counts=True), strict=True):
-                self.gaps[int(place)] = self.gaps.get(int(place), 0) + n * int(count)
+                self.gaps[int(place)] += n * int(count)
 
     def sample(self, now: float, sequences: int, waiting: int, used: int) -> None:
         """Record how full the replica is; when there are too many samples, drop every second."""
@@ -170,3 +167,126 @@ class ReplicaStatistics:
             span = self.samples[-1][0] - self.samples[0][0]
             self.sample_s = 2.0 * span / _SAMPLES
         self.next_sample = now + self.sample_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Latency:
+    """Distribution of one latency over the measured requests [s].
+
+    Args:
+        mean, p50, p90, p99: mean and percentiles [s].
+        p99_interval: 95 % confidence interval of the p99, as of `simulate` [s].
+        values: latency of each request, in the order of arrival [s], (n,).
+        runs: independent runs that they are from, equally many of each [count].
+    """
+
+    json_keys: ClassVar = (
+        "mean",
+        "p50",
+        "p90",
+        "p99",
+        "p99_interval",
+    )
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    p99_interval: Interval
+    values: Array
+    runs: int = 1
+
+    def at(self, percentile: float | None) -> float:
+        """A percentile, or the mean for None [s]."""
+        return self.mean if percentile is None else float(np.percentile(self.values, percentile))
+
+
+def queue_grows(arrival_s: Array, finish_s: Array) -> bool:
+    """Whether the queue keeps growing: requests complete over 10 % slower than they arrive.
+
+    Looks at the middle four fifths of a run, so that a queue that was there from the start does not count.
+
+    Args:
+        arrival_s, finish_s: arrival and end of each request, in the order of arrival [s], (n,).
+    """
+    cut = len(arrival_s) // 10
+    ends = np.sort(finish_s)
+    took, came = (float(times[-1 - cut] - times[cut]) for times in (ends, arrival_s))
+    return took > 1.1 * came
+
+
+def latency(values: Array, runs: int = 1) -> Latency:
+    """Mean and percentiles of a latency, with an interval for the p99.
+
+    Args:
+        values: latency of each request, in the order of arrival, one run after another [s], (n,).
+        runs: independent runs that they are from, equally many of each [count].
+    """
+    p50, p90, p99 = (float(value) for value in np.percentile(values, (50.0, 90.0, 99.0)))
+    return Latency(
+        mean=float(values.mean()),
+        p50=p50,
+        p90=p90,
+        p99=p99,
+        p99_interval=percentile_interval(values, 99.0),
+        values=values,
+        runs=runs,
+    )
+
+
+PERCENTILES = (50.0, 90.0, 99.0)
+
+
+class Spread(TypedDict):
+    """Mean and percentiles."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class KnownSpread(Spread):
+    """Mean and percentiles, each percentile with its 95 % confidence interval."""
+
+    p50_interval: Interval
+    p90_interval: Interval
+    p99_interval: Interval
+
+
+_UNKNOWN: Spread = {"mean": nan, "p50": nan, "p90": nan, "p99": nan}
+
+
+def percentiles(values: Array) -> Spread:
+    """Mean, p50, p90 and p99 of the values that are not NaN."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return _UNKNOWN
+    p50, p90, p99 = (float(value) for value in np.percentile(known, PERCENTILES))
+    return {"mean": float(known.mean()), "p50": p50, "p90": p90, "p99": p99}
+
+
+def known_percentiles(values: Array) -> KnownSpread:
+    """Mean and percentiles of the values that are not NaN, with the interval of each percentile.
+
+    Args:
+        values: in the order of arrival, (n,).
+    """
+    known = values[np.isfinite(values)]
+    low, middle, high = (percentile_interval(known, percentile) for percentile in PERCENTILES)
+    return {**percentiles(known), "p50_interval": low, "p90_interval": middle, "p99_interval": high}
+
+
+def spread_of_gaps(gaps: Mapping[int, int]) -> Spread:
+    """Mean and percentiles of inter-token times [s].
+
+    Args:
+        gaps: histogram: bin of the logarithm → count.
+    """
+    if not gaps:
+        return _UNKNOWN
+    places, counts = np.array(sorted(gaps.items()), dtype=float).T
+    values = np.exp((places + np.where(places < 0, -0.5, 0.5)) / GAPS_PER_E)
+    share = np.cumsum(counts) / counts.sum()
+    p50, p90, p99 = (float(values[np.searchsorted(share, q / 100.0)]) for q in PERCENTILES)
+    return {"mean": float((values * counts).sum() / counts.sum()), "p50": p50, "p90": p90, "p99": p99}

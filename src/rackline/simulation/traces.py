@@ -9,33 +9,24 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, assert_never, cast
+from typing import Any, Literal, NamedTuple, assert_never, cast
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.files import read_lines
 from rackline.passes.features import Array
-from rackline.simulation.prefix_cache import BlockHashes
-from rackline.simulation.requests import Requests
-from rackline.simulation.trace_rows import (
-    ARRIVAL,
-    INPUT,
-    OUTPUT,
-    Columns,
-    Line,
-    Rows,
-    columns_of,
-    read_row,
-    rows_at_once,
-    rows_from_lines,
-)
+from rackline.simulation.requests import BlockHashes, Requests
 
 TimeUnit = Literal["s", "ms"]
 TIME_UNITS: tuple[TimeUnit, ...] = ("s", "ms")
+_UNIT_S: dict[TimeUnit, float] = {"s": 1.0, "ms": 1e-3}
 MOONCAKE_BLOCK_TOKENS = 512  # Mooncake's traces hash blocks of 512 tokens (arXiv:2407.00079)
 MAX_CHARACTERS = 128 * 2**20
 """Longest line: a result of vLLM's benchmark is one line with all requests [characters]."""
@@ -44,6 +35,175 @@ _ALLOWED = "a trace in CSV or JSON lines"
 _SPARSE_S = 10.0  # 10 s or more between requests and integer times: probably milliseconds
 _DENSE_MS = 10.0  # 100 requests/s or more from a file in milliseconds: probably seconds
 _EPOCH_MS = 1e11  # seconds since 1970 stay below this for 3,000 years
+_MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+MAX_LENGTH = 10**9
+"""Longest prompt or output that a line may state [tokens]."""
+
+# Column names in public traces and benchmark results, first match wins; "_ms" and "_s" give the unit.
+ARRIVAL = ("arrival_s", "arrived_at", "timestamp", "arrival_time", "arrival", "time", "start_time", "arrival_ms")
+INPUT = ("input_len", "input_length", "contexttokens", "input_tokens", "prompt_len", "prompt_tokens", "input_toks",
+         "num_prefill_tokens")  # fmt: skip
+OUTPUT = ("output_len", "output_length", "generatedtokens", "output_tokens", "output_toks", "completion_tokens",
+          "num_decode_tokens")  # fmt: skip
+_PRIORITY = ("priority", "tier")
+_SECONDS = ("arrived_at", "arrival_time", "start_time")
+
+
+class Columns(NamedTuple):
+    """Names of the columns to read.
+
+    Args:
+        time, input_len, output_len: column names.
+        tier: column of the priority; None if there is none.
+        unit_s: time unit that the column name states, in seconds; None if it states none [s].
+    """
+
+    time: str
+    input_len: str
+    output_len: str
+    tier: str | None
+    unit_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Usable rows as columns.
+
+    Args:
+        time: time as written, or seconds since 2000 for a date, (n,).
+        dated: whether the times are dates.
+        input_len, output_len: prompt and output lengths [tokens], (n,).
+        priority: priority tier, 0 without one, (n,).
+        hashes: hashes of the prompt blocks of each row; None without them.
+        lines: line number in the file, (n,).
+        unit_s: time unit that the column name states, in seconds; None if it states none [s].
+    """
+
+    time: Array
+    dated: bool
+    input_len: Array
+    output_len: Array
+    priority: Array
+    hashes: BlockHashes | None
+    lines: Array
+    unit_s: float | None
+
+
+_COLUMNS = ("time", "input_len", "output_len", "priority", "lines")
+
+
+@lru_cache(maxsize=64)
+def columns_of(names: tuple[str, ...]) -> Columns | None:
+    """Find the columns to read; None without a time, an input or an output length."""
+    time_name, input_name, output_name = (
+        next((name for name in known if name in names), None) for known in (ARRIVAL, INPUT, OUTPUT)
+    )
+    if time_name is None or input_name is None or output_name is None:
+        return None
+    unit_s = 1e-3 if time_name.endswith("_ms") else 1.0 if time_name.endswith("_s") or time_name in _SECONDS else None
+    tier = next((name for name in _PRIORITY if name in names), None)
+    return Columns(time_name, input_name, output_name, tier, unit_s)
+
+
+def _rows(rows: Sequence[Any], numbers: Sequence[int]) -> Rows:
+    """Convert rows of one form: column name → cell.
+
+    Raises:
+        ValueError, KeyError, TypeError, OverflowError: one of them cannot be used, with the reason; or they differ in
+            form.
+    """
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("not a JSON object")
+    names = tuple(cast("dict[str, Any]", rows[0]))
+    columns = columns_of(names)
+    if columns is None:
+        raise KeyError("arrival time, input_length or output_length")
+    if any(tuple(row) != names for row in rows):
+        raise ValueError("rows that differ in form")
+    values = {name: [row[name] for row in rows] for name in columns[:4] if name is not None}
+    return _converted(columns, values, [row.get("hash_ids") for row in rows], numbers)
+
+
+def _converted(
+    columns: Columns, values: Mapping[str, Sequence[Any] | Array], hashes: Sequence[Any], numbers: Sequence[int]
+) -> Rows:
+    """The same by column.
+
+    Args:
+        columns: names of the columns.
+        values: columns by name, n cells each.
+        hashes: `hash_ids` of each row, None for a row without; empty if no row has them.
+        numbers: line numbers in the file, (n,).
+    """
+    time, dated = _times(values[columns.time])
+    input_len, output_len = _whole(values[columns.input_len]), _whole(values[columns.output_len])
+    if not (usable := np.isfinite(time) & (time >= 0)).all():
+        raise ValueError(f"time {time[~usable][0]:g}")
+    if min(input_len.min(), output_len.min()) < 1:
+        raise ValueError(f"lengths {input_len[0]} and {output_len[0]}")
+    tiers = np.zeros(len(time), dtype=np.int64) if columns.tier is None else _whole(values[columns.tier])
+    for what, most in (("length", max(input_len.max(), output_len.max())), ("tier", np.abs(tiers).max())):
+        if most > MAX_LENGTH:
+            raise ValueError(f"a {what} above {MAX_LENGTH:,}" + (" tokens" if what == "length" else ""))
+    return Rows(
+        time=time,
+        dated=dated,
+        input_len=input_len,
+        output_len=output_len,
+        priority=tiers,
+        hashes=_hashes(hashes),
+        lines=np.array(numbers, dtype=np.int64),
+        unit_s=columns.unit_s,
+    )
+
+
+def _hashes(rows: Sequence[Any]) -> BlockHashes | None:
+    without = sum(row is None for row in rows)
+    if without == len(rows):
+        return None
+    if without:
+        raise ValueError("rows with and without hash_ids")
+    try:
+        if all(isinstance(row, list) for row in rows):
+            return BlockHashes.of(rows)
+    except OverflowError:
+        raise ValueError("hash_ids of more than 64 bits") from None
+    except TypeError:
+        pass
+    raise ValueError("hash_ids are not whole numbers")
+
+
+def _whole(cells: Sequence[Any] | Array) -> Array:
+    numbers = _numbers(cells)
+    whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
+    if not whole.all():
+        raise ValueError(f"{_short(str(cells[int(np.argmin(whole))]), 24)} is not a whole number")
+    if np.abs(numbers).max() >= 2.0**63:
+        raise OverflowError("a whole number of more than 64 bits")
+    return numbers.astype(np.int64)
+
+
+def _numbers(cells: Sequence[Any] | Array) -> Array:
+    return cells if isinstance(cells, np.ndarray) else np.fromiter(map(float, cells), dtype=float, count=len(cells))
+
+
+def _times(cells: Sequence[Any] | Array) -> tuple[Array, bool]:
+    """Times as written, or seconds since 2000 for dates, and which of the two."""
+    try:
+        return _numbers(cells), False
+    except ValueError:
+        if any("+" in cell or "Z" in cell or cell.count("-") != 2 for cell in map(str, cells)):  # a time zone
+            return np.array([_date(str(cell).strip()) for cell in cells]), True
+    stamps = np.array([str(cell).strip() for cell in cells], dtype="datetime64[ns]")
+    return (stamps - np.datetime64("2000-01-01", "ns")) / np.timedelta64(1, "s"), True
+
+
+def _date(text: str) -> float:
+    # Azure writes 2023-11-16 18:17:03.9799600, with seven digits of a second, and 2024-05-10 00:00:00.009930+00:00
+    fraction = re.search(r"\.\d+", text)
+    whole = datetime.fromisoformat(text.replace(fraction[0], "", 1) if fraction else text)
+    start = datetime(2000, 1, 1, tzinfo=None if whole.tzinfo is None else UTC)
+    return (whole - start).total_seconds() + (float(fraction[0]) if fraction else 0.0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,41 +214,32 @@ class _Reader:
     skip_bad: bool
     bad: list[int] = field(default_factory=list[int])
 
-    def refuse(self, error: Exception, number: int, raw: str) -> None:
-        """Count a malformed line, or raise an error with its number."""
-        self.bad.append(number)
-        if not self.skip_bad:
-            reason = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-            raise InputError(
-                what="line",
-                given=raw if len(raw) <= 80 else raw[:77] + "...",
-                allowed=f"a time of 0 or more, whole lengths of at least 1 ({_short(reason)})",
-                where=f"{self.path}:{number}",
-            ) from error
-
-    def one_by_one(self, rows: Iterator[tuple[int, Any, str]]) -> Rows | None:
-        """Read rows one by one, given as (line number, row, text)."""
-        lines: list[Line] = []
-        numbers: list[int] = []
-        unit_s: float | None = None
+    def pieces(self, rows: Sequence[tuple[int, Any, str]]) -> Iterator[Rows]:
+        """Rows, each as (line number, cells by column or what is wrong with it, text): all at once where they can be,
+        else one by one; a malformed one is counted, or an error with its number."""
+        try:
+            yield _rows([row for _, row, _ in rows], [number for number, _, _ in rows])
+            return
+        except _MALFORMED:
+            pass
         for number, row, raw in rows:
             try:
                 if isinstance(row, Exception):
                     raise row
-                if not isinstance(row, dict):
-                    raise ValueError("not a JSON object")
-                line, columns = read_row(cast("dict[str, Any]", row))
-            except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-                self.refuse(error, number, raw)
+                found = _rows([row], [number])
+            except _MALFORMED as error:
+                self.bad.append(number)
+                if not self.skip_bad:
+                    reason = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+                    allowed = f"a time of 0 or more, whole lengths of at least 1 ({_short(reason)})"
+                    where = f"{self.path}:{number}"
+                    raise InputError(what="line", given=_short(raw, 80), allowed=allowed, where=where) from error
                 continue
-            unit_s = columns.unit_s
-            lines.append(line)
-            numbers.append(number)
-        return rows_from_lines(lines, numbers, unit_s) if lines else None
+            yield found
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 100 else text[:97] + "..."
+def _short(text: str, most: int = 100) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def read_trace(path: str | Path, *, skip_bad: bool = False, time_unit: TimeUnit | None = None) -> Requests:
@@ -110,24 +261,23 @@ def read_trace(path: str | Path, *, skip_bad: bool = False, time_unit: TimeUnit 
     first = next((line for line in lines if line.strip()), None)
     if first is None:
         raise InputError(what="trace", given="an empty file", allowed="at least one request", where=str(path))
-    default: TimeUnit = "s"
-    if first.lstrip().startswith("{"):
-        whole = _benchmark(file, first)
-        default = "ms" if whole is None else "s"
-        pieces = _json_pieces(reader, itertools.chain([first], lines)) if whole is None else iter(whole.pieces(reader))
+    lines, default = itertools.chain([first], lines), "s"
+    if not first.lstrip().startswith("{"):
+        pieces = _csv_pieces(reader, lines)
+    elif (whole := _benchmark(file, first)) is not None:
+        pieces = iter(sorted(reader.pieces(whole), key=lambda rows: rows.time[0]))
+        pieces = (_kept(rows, np.argsort(rows.time, kind="stable")) for rows in pieces)
     else:
-        pieces = _csv_pieces(reader, itertools.chain([first], lines))
+        pieces, default = _json_pieces(reader, lines), "ms"
     return _requests(pieces, file, reader, time_unit, default)
 
 
 def _requests(
-    pieces: Iterator[Rows | None], file: Path, reader: _Reader, time_unit: TimeUnit | None, default: TimeUnit
+    pieces: Iterator[Rows], file: Path, reader: _Reader, time_unit: TimeUnit | None, default: TimeUnit
 ) -> Requests:
     kept: list[Rows] = []
     latest = -1.0
     for rows in pieces:
-        if rows is None:
-            continue
         before = np.maximum.accumulate(np.concatenate([[latest], rows.time]))[:-1]
         late = rows.time < before
         if late.any():
@@ -144,63 +294,49 @@ def _requests(
             kept.append(rows)
     if not kept:
         raise InputError(what="trace", given="no usable line", allowed="at least one request", where=str(file))
-    time = np.concatenate([rows.time for rows in kept])
-    unit_s = _unit_s(kept, time, file, time_unit, default)
-    priority = _joined([rows.priority for rows in kept], [len(rows.time) for rows in kept])
-    hashed = all(rows.hashes is not None for rows in kept)
+    column = {name: np.concatenate([getattr(rows, name) for rows in kept]) for name in _COLUMNS}
+    unit_s = _unit_s(kept, column["time"], file, time_unit, default)
+    hashes = [rows.hashes for rows in kept if rows.hashes is not None]
     return Requests(
-        arrival_s=(time - time[0]) * unit_s,
-        input_len=np.concatenate([rows.input_len for rows in kept]),
-        output_len=np.concatenate([rows.output_len for rows in kept]),
-        priority=priority if np.any(priority) else None,
-        hashes=BlockHashes.joined([rows.hashes for rows in kept if rows.hashes is not None]) if hashed else None,
+        arrival_s=(column["time"] - column["time"][0]) * unit_s,
+        input_len=column["input_len"],
+        output_len=column["output_len"],
+        priority=column["priority"] if column["priority"].any() else None,
+        hashes=BlockHashes.joined(hashes) if len(hashes) == len(kept) else None,
         hash_tokens=MOONCAKE_BLOCK_TOKENS,
         name=file.name,
         skipped=len(reader.bad),
-        lines=np.concatenate([rows.lines for rows in kept]),
+        lines=column["lines"],
     )
 
 
 def _kept(rows: Rows, keep: Array) -> Rows:
-    return replace(
-        rows,
-        time=rows.time[keep],
-        input_len=rows.input_len[keep],
-        output_len=rows.output_len[keep],
-        priority=None if rows.priority is None else rows.priority[keep],
-        hashes=None if rows.hashes is None else rows.hashes.pick(keep),
-        lines=rows.lines[keep],
-    )
-
-
-def _joined(parts: Sequence[Array | None], counts: Sequence[int]) -> Array:
-    pieces = (np.zeros(n, dtype=np.int64) if part is None else part for part, n in zip(parts, counts, strict=True))
-    return np.concatenate(list(pieces))
+    hashes = None if rows.hashes is None else rows.hashes.pick(keep)
+    return replace(rows, **{name: getattr(rows, name)[keep] for name in _COLUMNS}, hashes=hashes)
 
 
 def _unit_s(kept: Sequence[Rows], time: Array, file: Path, given: TimeUnit | None, default: TimeUnit) -> float:
     """Time unit in seconds; refuses times that are more likely in the other unit."""
     stated = next((1.0 if rows.dated else rows.unit_s for rows in kept if rows.dated or rows.unit_s is not None), None)
     if stated is not None:
-        if given is not None and {"s": 1.0, "ms": 1e-3}[given] != stated:
+        if given is not None and _UNIT_S[given] != stated:
             unit = "dates" if kept[0].dated else "seconds" if stated == 1.0 else "milliseconds"
             raise InputError(what="--time-unit", given=given, allowed=f"no time unit, because {file} states {unit}")
         return stated
     if given is not None:
-        return {"s": 1.0, "ms": 1e-3}[given]
-    gap = float(time[-1] - time[0]) / max(len(time) - 1, 1)
+        return _UNIT_S[given]
+    gap, several = float(time[-1] - time[0]) / max(len(time) - 1, 1), len(time) > 1
     match default:
         case "s":
             whole = bool((time == np.floor(time)).all())
-            if len(time) > 1 and ((whole and gap >= _SPARSE_S) or float(time[-1]) >= _EPOCH_MS):
+            if several and ((whole and gap >= _SPARSE_S) or float(time[-1]) >= _EPOCH_MS):
                 raise _ambiguous(file, "seconds", "ms", f"one request every {gap:,.6g} s")
-            return 1.0
         case "ms":
-            if len(time) > 1 and 0.0 < gap < _DENSE_MS:
+            if several and 0.0 < gap < _DENSE_MS:
                 raise _ambiguous(file, "milliseconds", "s", f"{1e3 / gap:,.4g} requests/s")
-            return 1e-3
         case _:
             assert_never(default)
+    return _UNIT_S[default]
 
 
 def _ambiguous(file: Path, taken: str, other: TimeUnit, means: str) -> InputError:
@@ -213,45 +349,24 @@ def _ambiguous(file: Path, taken: str, other: TimeUnit, means: str) -> InputErro
     )
 
 
-def _json_pieces(reader: _Reader, lines: Iterator[str]) -> Iterator[Rows | None]:
-    number = 0
-    while piece := list(itertools.islice(lines, _PIECE)):
-        numbered = [(number + place, raw.strip()) for place, raw in enumerate(piece, start=1)]
-        number += len(piece)
-        used = [(place, raw) for place, raw in numbered if raw]
-        if used:
-            rows = _json_at_once(used)
-            yield rows if rows is not None else reader.one_by_one(_parsed(used))
+def _json_pieces(reader: _Reader, lines: Iterator[str]) -> Iterator[Rows]:
+    numbered = ((number, raw.strip()) for number, raw in enumerate(lines, start=1))
+    used = ((number, _parsed(raw), raw) for number, raw in numbered if raw)
+    while piece := list(itertools.islice(used, _PIECE)):
+        yield from reader.pieces(piece)
 
 
-def _parsed(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, Any, str]]:
-    for number, raw in lines:
-        try:
-            yield number, json.loads(raw), raw
-        except (ValueError, RecursionError) as error:
-            yield number, error if isinstance(error, ValueError) else ValueError("nested too deeply"), raw
-
-
-def _json_at_once(lines: Sequence[tuple[int, str]]) -> Rows | None:
+def _parsed(raw: str) -> Any:
+    """The value of a text in JSON, or the error that it gives."""
     try:
-        rows = cast("list[Any]", json.loads(f"[{','.join(raw for _, raw in lines)}]"))
-    except (ValueError, RecursionError):
-        return None
-    if len(rows) != len(lines) or not all(isinstance(row, dict) for row in rows):
-        return None
-    names = tuple(cast("dict[str, Any]", rows[0]))
-    columns = columns_of(names)
-    if columns is None or any(tuple(row) != names for row in rows):
-        return None
-    read = [name for name in columns[:4] if name is not None]
-    values = {name: [row[name] for row in rows] for name in read}
-    hashes = [row["hash_ids"] for row in rows] if "hash_ids" in names else None
-    if hashes is not None and any(value is None for value in hashes):
-        return None
-    return rows_at_once(columns, values, hashes, [number for number, _ in lines])
+        return json.loads(raw)
+    except ValueError as error:
+        return error
+    except RecursionError:
+        return ValueError("nested too deeply")
 
 
-def _csv_pieces(reader: _Reader, lines: Iterator[str]) -> Iterator[Rows | None]:
+def _csv_pieces(reader: _Reader, lines: Iterator[str]) -> Iterator[Rows]:
     table = csv.reader(lines)
     header = [name.strip().lower() for name in _next(table, reader) or []]
     columns = columns_of(tuple(header))
@@ -279,20 +394,17 @@ def _csv_pieces(reader: _Reader, lines: Iterator[str]) -> Iterator[Rows | None]:
         yield rows
         before += len(piece)
     table = csv.reader(itertools.chain(piece, lines))
-    while True:
-        cells: list[list[str]] = []
-        numbers: list[int] = []
-        while len(cells) < _PIECE and (row := _next(table, reader, before)) is not None:
-            if row:
-                cells.append(row)
-                numbers.append(before + table.line_num)
-        if not cells:
-            return
-        rows = None
-        if all(len(row) == len(header) for row in cells):
-            values = {name: [row[place] for row in cells] for name, place in places}
-            rows = rows_at_once(columns, values, None, numbers)
-        yield rows if rows is not None else reader.one_by_one(_named(header, cells, numbers))
+    while piece := list(itertools.islice(_cells(table, reader, header, before), _PIECE)):
+        yield from reader.pieces(piece)
+
+
+def _cells(table: Any, reader: _Reader, header: list[str], before: int) -> Iterator[tuple[int, Any, str]]:
+    while (row := _next(table, reader, before)) is not None:
+        cells: Any = dict(zip(header, row, strict=False))
+        if len(row) != len(header):
+            cells = ValueError(f"{len(row)} of {len(header)} columns")
+        if row:
+            yield before + table.line_num, cells, ",".join(row)
 
 
 def _plain_numbers(
@@ -309,9 +421,9 @@ def _plain_numbers(
         return None
     try:
         cells = np.loadtxt(lines, delimiter=",", comments=None, usecols=list(places.values()), ndmin=2)
-    except ValueError:
+        return _converted(columns, dict(zip(places, cells.T, strict=True)), (), range(first, first + len(lines)))
+    except (ValueError, OverflowError):
         return None
-    return rows_at_once(columns, dict(zip(places, cells.T, strict=True)), None, range(first, first + len(lines)))
 
 
 def _next(table: Any, reader: _Reader, before: int = 0) -> list[str] | None:
@@ -324,55 +436,22 @@ def _next(table: Any, reader: _Reader, before: int = 0) -> list[str] | None:
         ) from None  # fmt: skip
 
 
-def _named(header: list[str], cells: list[list[str]], numbers: list[int]) -> Iterator[tuple[int, Any, str]]:
-    for row, number in zip(cells, numbers, strict=True):
-        if len(row) != len(header):
-            yield number, ValueError(f"{len(row)} of {len(header)} columns"), ",".join(row)
-        else:
-            yield number, dict(zip(header, row, strict=True)), ",".join(row)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Benchmark:
-    """A result of vLLM's benchmark: one object with a list for each column."""
-
-    rows: list[dict[str, Any]]
-
-    def pieces(self, reader: _Reader) -> list[Rows | None]:
-        """Its requests in the order of arrival; the position in the lists counts as the line number."""
-        usable = [(number, row, str(row)) for number, row in enumerate(self.rows, start=1)]
-        rows = reader.one_by_one(iter(usable))
-        if rows is None:
-            return [None]
-        order = np.argsort(rows.time, kind="stable")
-        return [replace(rows, time=rows.time[order], input_len=rows.input_len[order],
-                        output_len=rows.output_len[order], priority=None, lines=rows.lines[order])]  # fmt: skip
-
-
 _BENCHMARK = {"input_lens": "input_len", "output_lens": "output_len", "start_times": "arrival_s"}
 
 
-def _benchmark(file: Path, first: str) -> _Benchmark | None:
-    """The file as a result of vLLM's benchmark; None if it is something else."""
-    try:
-        whole = json.loads(first)
-    except RecursionError:
-        return None
-    except ValueError:
-        if not _begins_benchmark(first):
-            return None
-        text = "".join(read_lines(file, what="trace", allowed=_ALLOWED, max_characters=MAX_CHARACTERS))
-        try:
-            whole = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
+def _benchmark(file: Path, first: str) -> list[tuple[int, Any, str]] | None:
+    """Rows of a result of vLLM's benchmark, one object with a list for each column, in which the position counts as the
+    line number; None if the file is something else."""
+    whole = _parsed(first)
+    if isinstance(whole, ValueError) and (first.strip() == "{" or any(f'"{name}"' in first for name in _BENCHMARK)):
+        # an object that spans several lines
+        whole = _parsed("".join(read_lines(file, what="trace", allowed=_ALLOWED, max_characters=MAX_CHARACTERS)))
     if not isinstance(whole, dict):
         return None
     data = cast("dict[str, Any]", whole)
     if not all(isinstance(data.get(name), list) for name in _BENCHMARK):
         return None
-    lists = {new: cast("list[Any]", data[old]) for old, new in _BENCHMARK.items()}
-    lengths = {old: len(data[old]) for old in _BENCHMARK}
+    lengths = {name: len(data[name]) for name in _BENCHMARK}
     if len(set(lengths.values())) > 1:
         raise InputError(
             what="lists",
@@ -380,9 +459,6 @@ def _benchmark(file: Path, first: str) -> _Benchmark | None:
             allowed=f"lists of equal length (the first {min(lengths.values()):,} of each would be read)",
             where=str(file),
         )
-    return _Benchmark(rows=[dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)])
-
-
-def _begins_benchmark(first: str) -> bool:
-    """Whether the first line can start an object that spans several lines."""
-    return first.strip() == "{" or any(f'"{name}"' in first for name in _BENCHMARK)
+    lists = zip(*(data[name] for name in _BENCHMARK), strict=True)
+    rows = [dict(zip(_BENCHMARK.values(), values, strict=True)) for values in lists]
+    return [(number, row, str(row)) for number, row in enumerate(rows, start=1)]

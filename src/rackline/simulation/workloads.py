@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
-from typing import Literal, Protocol, assert_never
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import ceil, sqrt
+from typing import Literal, Protocol
 
 import numpy as np
 
+from rackline.arch import AppliedAdapter
 from rackline.errors import InputError
 from rackline.passes.features import Array
-from rackline.simulation.requests import DAY_S, Requests, diurnal, gamma
+from rackline.simulation.requests import Requests
 
 Spread = Literal["fixed", "uniform", "exponential", "lognormal"]
 LOGNORMAL_SIGMA = 1.0  # spread of ln(length) in public traces is about 1 (Azure 2023)
@@ -51,16 +53,13 @@ class Lengths:
     def _one(self, rng: np.random.Generator, count: int, mean: float) -> Array:
         if self.spread == "fixed":
             return np.full(count, round(mean), dtype=np.int64)
-        if self.spread == "uniform":
-            values = rng.uniform(self.low * mean, (2.0 - self.low) * mean, count)
-        elif self.spread == "exponential":
-            values = rng.exponential(mean, count)
-        elif self.spread == "lognormal":
-            sigma = LOGNORMAL_SIGMA
-            values = rng.lognormal(np.log(mean) - 0.5 * sigma**2, sigma, count)
-        else:
-            assert_never(self.spread)
-        return np.maximum(np.rint(values), 1).astype(np.int64)
+        sigma = LOGNORMAL_SIGMA
+        drawn: dict[Spread, Callable[[], Array]] = {
+            "uniform": lambda: rng.uniform(self.low * mean, (2.0 - self.low) * mean, count),
+            "exponential": lambda: rng.exponential(mean, count),
+            "lognormal": lambda: rng.lognormal(np.log(mean) - 0.5 * sigma**2, sigma, count),
+        }
+        return np.maximum(np.rint(drawn[self.spread]()), 1).astype(np.int64)
 
 
 def open_arrivals(
@@ -285,3 +284,172 @@ class Sessions:
         if self.tool_calls:
             return f"agents of {self.turns:g} turns with {self.tool_calls:g} tool calls"
         return f"conversations of {self.turns:g} turns"
+
+
+class DrawnLengths(AnyLengths, Protocol):
+    """Several lengths, each with its share of the requests."""
+
+    def draw_decoding(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+        """The same of requests that are decoding at some time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLoop:
+    """Requests with random arrivals, of one length or of several, as seen by one of several equal servers.
+
+    When the run begins, some requests are decoding already, at evenly spread positions of their outputs. Then come
+    warm-up requests, the measured ones, and enough others after them to keep the servers busy until the last measured
+    one has finished.
+
+    Args:
+        input_len, output_len: lengths of each request [tokens].
+        cached_tokens: prompt tokens that are cached on arrival [tokens].
+        lengths: drawn for each request, of which input_len and output_len are then the means; None for one length.
+        measured: requests in the measurement window [requests].
+        warm_up: requests before the window [requests].
+        servers: servers that receive the arrivals round-robin; one of them is simulated [count].
+        seed: random seed. The same seed gives the same inter-arrival times, scaled by the rate.
+    """
+
+    input_len: int
+    output_len: int
+    cached_tokens: int = 0
+    lengths: DrawnLengths | None = None
+    measured: int = 4000
+    warm_up: int = 1000
+    servers: int = 1
+    seed: int = 1
+
+    def requests(self, rate_per_s: float, begun: int, decode_s: float) -> Requests:
+        """The requests of one server.
+
+        Args:
+            rate_per_s: arrival rate at this server [requests/s].
+            begun: requests that are decoding when the run begins [requests].
+            decode_s: approximate time that a request takes to decode [s].
+        """
+        rng = np.random.default_rng(self.seed)
+        behind = ceil(1.1 * rate_per_s * decode_s + 3.0 * sqrt(rate_per_s * decode_s)) + 20
+        if self.lengths is not None:
+            behind *= 2  # some answers are longer than the mean
+        count = self.warm_up + self.measured + behind
+        # every n-th arrival of a Poisson process: inter-arrival times are sums of n exponential ones
+        gaps = gamma(rng, count, 1.0, 1.0 / sqrt(self.servers))
+        gaps *= count / (gaps[-1] * rate_per_s)  # exactly the mean rate over the run
+        place = np.random.default_rng(self.seed + 1).permutation(begun)
+        prompts, answers = np.full(count, self.input_len), np.full(count, self.output_len)
+        begun_prompts, begun_answers = np.full(begun, self.input_len), np.full(begun, self.output_len)
+        if self.lengths is not None:
+            drawn = np.random.default_rng(self.seed + 2)
+            prompts, answers = self.lengths.draw(drawn, count)
+            begun_prompts, begun_answers = self.lengths.draw_decoding(drawn, begun)
+        # cached tokens of an answer that has one more already, and at least one to come
+        written = place * (begun_answers - 1) // max(begun, 1)
+        inputs = np.concatenate([begun_prompts + written, prompts])
+        outputs = np.concatenate([begun_answers - written, answers])
+        cached = prompts * self.cached_tokens // max(self.input_len, 1)
+        computed = np.concatenate([begun_prompts + written, cached])
+        return Requests(
+            arrival_s=np.concatenate([np.zeros(begun), gaps]),
+            input_len=inputs,
+            output_len=outputs,
+            computed=computed if begun or self.cached_tokens else None,
+            name="random arrivals",
+        )
+
+    def measured_part(self, arrival_s: Array) -> slice:
+        """The measurement window of a run, as a slice of its requests that arrived at these times [s]."""
+        begun = int(np.sum(arrival_s <= 0.0))
+        return slice(begun + self.warm_up, begun + self.warm_up + self.measured)
+
+
+DAY_S = 86400.0
+
+
+def poisson(rng: np.random.Generator, count: int, rate_per_s: float) -> Array:
+    """Poisson arrival times at a mean rate [s], (count,), ascending.
+
+    Args:
+        count: number of arrivals [requests].
+        rate_per_s: mean rate [requests/s].
+
+    Raises:
+        InputError: the rate is not above 0.
+
+    >>> times = poisson(np.random.default_rng(0), 10_000, 5.0)
+    >>> round(float(times[-1]) / 2000, 1)
+    1.0
+    """
+    return gamma(rng, count, rate_per_s, 1.0)
+
+
+def gamma(rng: np.random.Generator, count: int, rate_per_s: float, arrival_cv: float) -> Array:
+    """Arrival times with gamma-distributed inter-arrival times [s], (count,), ascending.
+
+    Args:
+        count: number of arrivals [requests].
+        rate_per_s: mean rate [requests/s].
+        arrival_cv: coefficient of variation of the inter-arrival times (standard deviation over mean): 1 is Poisson,
+            more is burstier, 0 is evenly spaced [1].
+
+    Raises:
+        InputError: the rate is not above 0, or the coefficient of variation is negative.
+
+    Sources: Vidur (arXiv:2405.05465) and vLLM's benchmark, whose --burstiness is 1 / cv², draw inter-arrival times in
+    this way.
+    """
+    if not rate_per_s > 0:
+        raise InputError(what="rate", given=rate_per_s, allowed="above 0 requests/s", nearest="1")
+    if not arrival_cv >= 0:
+        raise InputError(what="arrival_cv", given=arrival_cv, allowed="0 or more", nearest="1")
+    if arrival_cv == 0:
+        return np.arange(count) / rate_per_s
+    shape = 1.0 / arrival_cv**2
+    return np.cumsum(rng.gamma(shape, 1.0 / (rate_per_s * shape), count))
+
+
+def diurnal(
+    rng: np.random.Generator, count: int, rate_per_s: float, amplitude: float, period_s: float = DAY_S
+) -> Array:
+    """Arrival times of a Poisson process whose rate follows a daily sine [s], (count,), ascending.
+
+    rate(t) = rate · (1 - amplitude · cos(2 pi t / period))
+
+    Args:
+        count: number of arrivals [requests].
+        rate_per_s: mean rate [requests/s].
+        amplitude: relative amplitude of the rate, 0 (constant) to 1 (no arrivals at the quietest time) [1].
+        period_s: period of the sine, which starts at the quietest time [s].
+
+    Raises:
+        InputError: the amplitude is outside [0, 1], or the rate or period is not above 0.
+    """
+    if not 0.0 <= amplitude <= 1.0:
+        raise InputError(what="amplitude", given=amplitude, allowed="0 to 1", nearest="0.5")
+    if not period_s > 0:
+        raise InputError(what="period", given=period_s, allowed="above 0 s", nearest="86400")
+    even = poisson(rng, count, 1.0) / rate_per_s if rate_per_s > 0 else poisson(rng, count, rate_per_s)
+    # inverse of the cumulative rate: maps arrivals of a constant rate to those of the varying one
+    last = float(even[-1])
+    grid: Array = np.linspace(0.0, last + 2.0 * period_s, int(2000 * (last / period_s + 2.0)), dtype=np.float64)
+    angle = 2.0 * np.pi / period_s
+    cumulated: Array = grid - amplitude * np.sin(angle * grid) / angle
+    return np.interp(even, cumulated, grid)
+
+
+def with_chosen_adapters(requests: Requests, adapter: AppliedAdapter | None, seed: int) -> Requests:
+    """The same requests, each with one of the adapters by their popularity; those of a conversation with one.
+
+    Args:
+        adapter: of the model; the requests stay as they are without one, or with a single one.
+        seed: of the choice.
+    """
+    if adapter is None or adapter.number == 1:
+        return requests
+    chosen = adapter.draw(np.random.default_rng([seed, adapter.number]), len(requests))
+    if requests.after is not None:
+        for index, before in enumerate(requests.after.tolist()):
+            if before >= 0:
+                chosen[index] = chosen[before]
+    return replace(requests, adapters=chosen)

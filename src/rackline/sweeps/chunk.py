@@ -7,14 +7,15 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from rackline.catalog.index import user_catalogue
+from rackline.catalog.index import build_hash
 from rackline.errors import RacklineError
 from rackline.passes.features import Array
 from rackline.sweeps import passes, questions
@@ -24,9 +25,7 @@ from rackline.sweeps.passes import PRICE, Grid, PassSweep
 from rackline.sweeps.space import DRAW, Chunk, Level, Part, Rate, Space, levels_of, space_of
 from rackline.sweeps.store import ENDING, SHARDS, Store
 
-if TYPE_CHECKING:
-    from polars import DataFrame
-
+ONE = np.zeros((1, 1, 1), dtype=np.int64)  # the index of a column with one text
 FORMAT = 1  # of shards; another one is never mixed with this
 _COMPRESSION_LEVEL = 1
 
@@ -83,7 +82,7 @@ class Job:
             *(name for name in self.results if not (rule and name == "chips_per_replica")),
             *self.file.derived,
             *self.file.constraints,
-            *(("feasible",)),
+            "feasible",
             "reason",
         ]
 
@@ -138,18 +137,6 @@ def _sources(file: SweepFile) -> dict[str, str]:
         if len(text) < 4096 and Path(text).is_file():
             found[text] = hashlib.sha256(Path(text).read_bytes()).hexdigest()
     return found
-
-
-@cache
-def build_hash() -> str:
-    """Hash of the program, its catalogue and the user's own: shards of another build are not mixed in."""
-    root, own = Path(__file__).resolve().parents[1], user_catalogue()
-    found = hashlib.sha256()
-    files = [(root, path) for end in ("py", "c", "toml") for path in root.rglob(f"*.{end}")]
-    for place, path in sorted([*files, *((own, path) for path in own.rglob("*.toml"))]):
-        found.update(path.relative_to(place).as_posix().encode())
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +223,7 @@ def run_chunk(job: Job, chunk: Chunk, store: Store, name: str | None = None) -> 
     return Done(name=name, rows=frame.height, failed=failed, bytes=len(data))
 
 
-def shard_bytes(job: Job, chunk: Chunk, frame: DataFrame, calibrations: Mapping[str, str]) -> bytes:
+def shard_bytes(job: Job, chunk: Chunk, frame: pl.DataFrame, calibrations: Mapping[str, str]) -> bytes:
     """A shard as a Parquet file, with where it comes from in its metadata."""
     from importlib.metadata import version
 
@@ -257,27 +244,23 @@ def shard_bytes(job: Job, chunk: Chunk, frame: DataFrame, calibrations: Mapping[
     return out.getvalue()
 
 
-def _best(job: Job, frame: DataFrame) -> dict[str, float | None]:
+def _best(job: Job, frame: pl.DataFrame) -> dict[str, float | None]:
     """The best value of each objective among feasible rows, which lets readers leave whole shards out."""
-    from polars import col
-
     if not job.file.objectives:
         return {}
-    kept = frame.lazy().filter(col("feasible"))
+    kept = frame.lazy().filter(pl.col("feasible"))
     values = kept.select(
-        (col(name).min() if sense == "min" else col(name).max()).cast(float)
+        (pl.col(name).min() if sense == "min" else pl.col(name).max()).cast(float)
         for name, sense in job.file.objectives.items()
     )
     row = values.collect().row(0)
     return dict(zip(job.file.objectives, row, strict=True))
 
 
-def evaluate(job: Job, chunk: Chunk) -> tuple[DataFrame, dict[str, str]]:
+def evaluate(job: Job, chunk: Chunk) -> tuple[pl.DataFrame, dict[str, str]]:
     """The rows of a chunk, and the hashes of the calibrations that they rest on, by name."""
-    from polars import concat
-
     evaluator = _sweep_of(job.head, _Held(job)) if job.file.is_compiled else None
-    found: list[DataFrame] = []
+    found: list[pl.DataFrame] = []
     calibrations: dict[str, str] = {}
     tables = job.space.part("table", chunk.tables)
     lanes, points = job.space.part("lane", chunk.lanes), job.space.part("point", chunk.points)
@@ -296,7 +279,7 @@ def evaluate(job: Job, chunk: Chunk) -> tuple[DataFrame, dict[str, str]]:
         except RacklineError as error:
             why = str(error)
         found.append(_frame(job, row, grid, why, lanes, points, after))
-    return found[0] if len(found) == 1 else concat(found), calibrations
+    return found[0] if len(found) == 1 else pl.concat(found), calibrations
 
 
 class _Held:
@@ -338,10 +321,16 @@ class _Columns:
 
     def text(self, name: str, texts: Sequence[str | None], index: NDArray[np.int64]) -> None:
         """A column of texts, by the number of each."""
-        import polars as pl
-
         codes = np.broadcast_to(index, self.shape).reshape(-1).astype(np.uint32)
         self.flat[name] = pl.Series(name, list(texts), dtype=pl.Categorical).gather(codes)
+
+    def constants(self, values: Mapping[str, Any]) -> None:
+        """Columns that have one value in the whole block."""
+        for name, value in values.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                self.number(name, np.full((1, 1, 1), value))
+            else:
+                self.text(name, [str(value)], ONE)
 
     def inputs(self, part: Part, place: int, rows: NDArray[np.int64] | None = None) -> None:
         """The quantities of one level, along one axis of the block."""
@@ -366,13 +355,9 @@ class _Columns:
         for name, one in file.constraints.items():
             self.flat[name] = np.broadcast_to(one.value(self.numbers), self.shape).reshape(-1)
 
-    def frame(self, missing: bool) -> DataFrame:
+    def frame(self, missing: bool) -> pl.DataFrame:
         """The block as a table; numbers that are none become missing values."""
-        import polars as pl
-
-        columns: dict[str, Any] = {}
-        for name in self.job.columns():
-            columns[name] = self.flat[name]
+        columns = {name: self.flat[name] for name in self.job.columns()}
         made = pl.DataFrame(columns)
         floats = [name for name in self.results if name in columns and made.schema[name].is_float()]
         return made.with_columns(pl.col(floats).fill_nan(None)) if floats and missing else made
@@ -380,16 +365,11 @@ class _Columns:
 
 def _frame(
     job: Job, table: Mapping[str, Any], grid: Grid | None, why: str, lanes: Part, points: Part, after: Part
-) -> DataFrame:
+) -> pl.DataFrame:
     """The rows of one table."""
     rows = lanes.num if grid is None else len(grid.lane)
     block = _Columns(job, (rows, points.num, after.num))
-    one = np.zeros((1, 1, 1), dtype=np.int64)
-    for name, value in table.items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            block.number(name, np.full((1, 1, 1), value))
-        else:
-            block.text(name, [str(value)], one)
+    block.constants(table)
     block.inputs(lanes, 0, None if grid is None else grid.lane)
     block.inputs(points, 1)
     block.inputs(after, 2)
@@ -399,8 +379,8 @@ def _frame(
         for name in (*job.results, *(("chips_per_replica",) if rule else ())):
             block.number(name, empty)
         if rule:
-            block.text("layout", [None], one)
-        reasons, index = [why], one
+            block.text("layout", [None], ONE)
+        reasons, index = [why], ONE
     else:
         price = block.numbers.get(PRICE, grid.usd_per_chip_hour)
         for name, values in grid.results.items():
@@ -423,26 +403,19 @@ def _feasible(job: Job, block: _Columns, fine: NDArray[np.bool_]) -> None:
     block.flat["feasible"] = kept
 
 
-def _asked(job: Job, row: Mapping[str, Any], after: Part) -> DataFrame:
+def _asked(job: Job, row: Mapping[str, Any], after: Part) -> pl.DataFrame:
     """The rows of one combination that is a question of its own."""
-    import polars as pl
-
     found, why = questions.ask_once(job.file, row)
     block = _Columns(job, (1, 1, after.num))
-    one = np.zeros((1, 1, 1), dtype=np.int64)
-    for name, value in row.items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            block.number(name, np.full((1, 1, 1), value))
-        else:
-            block.text(name, [str(value)], one)
+    block.constants(row)
     block.inputs(after, 2)
     for name, kind in job.results.items():
         value = found[name]
         if kind == "string":
-            block.text(name, [value], one)
+            block.text(name, [value], ONE)
         else:
             block.number(name, np.full((1, 1, 1), np.nan if value is None else float(value)))
-    block.text("reason", [why or None], one)
+    block.text("reason", [why or None], ONE)
     block.expressions()
     _feasible(job, block, np.full((1, 1, 1), not why))
     return block.frame(missing=True).with_columns(
@@ -450,7 +423,7 @@ def _asked(job: Job, row: Mapping[str, Any], after: Part) -> DataFrame:
     )
 
 
-def rows_of(job: Job, table: Mapping[str, Any], lanes: Part) -> DataFrame:
+def rows_of(job: Job, table: Mapping[str, Any], lanes: Part) -> pl.DataFrame:
     """Rows of single points of one table, each with its own value of every other quantity.
 
     Args:
@@ -471,7 +444,6 @@ __all__ = [
     "DRAW",
     "Done",
     "Job",
-    "build_hash",
     "chunk_name",
     "evaluate",
     "job_of",

@@ -10,7 +10,7 @@ from typing import Any, Literal, assert_never, cast, get_args
 
 import numpy as np
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.passes.features import Array
 
 LONGEST = 1000  # characters of an expression
@@ -110,8 +110,7 @@ def check_columns(expression: Expression, known: Iterable[str], where: str) -> N
     there = list(known)
     for name in expression.names:
         if name not in there:
-            near = nearest_names(name, there, 1)
-            raise InputError(what=where, given=name, allowed=", ".join(there), nearest=near[0] if near else None)
+            raise InputError(what=where, given=name, allowed=", ".join(there), nearest=nearest_name(name, there))
 
 
 def _is_test(node: ast.AST) -> bool:
@@ -270,8 +269,9 @@ def read_range(given: Any, name: str, read: Reader, *, whole: bool = False) -> V
     table = cast("Mapping[str, Any]", given)
     forms = [key for key in table if key in (*STEPS, *SPREADS)]
     if len(forms) != 1:
-        near = nearest_names(next(iter(table), ""), [*STEPS, *SPREADS], 1)
-        raise InputError(what=name, given=dict(table), allowed=FORMS, nearest=near[0] if near else None)
+        raise InputError(
+            what=name, given=dict(table), allowed=FORMS, nearest=nearest_name(next(iter(table), ""), [*STEPS, *SPREADS])
+        )
     form = forms[0]
     others = set(table) - {form} - ({"num"} if form in STEPS else set[str]())
     if others:

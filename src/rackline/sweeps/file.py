@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from rackline.api.answer import find_verb
-from rackline.api.option import Option
-from rackline.api.question import options, written_defaults
+from rackline.api.question import Option, options, written_defaults
 from rackline.api.verbs import entries
-from rackline.errors import InputError, UnitError, nearest_names
+from rackline.errors import InputError, UnitError, nearest_name
 from rackline.files import parse_json, read_text
 from rackline.sweeps.expression import Draws, Expression, Values, is_range, read_expression, read_range
 from rackline.units import parse_number_for_key
@@ -153,9 +152,10 @@ def read_file(given: str | Path | Mapping[str, Any]) -> SweepFile:
 def _read(data: Mapping[str, Any], where: str) -> SweepFile:
     for key in data:
         if key not in ("ask", "title", *_TABLES):
-            near = nearest_names(key, ["ask", "title", *_TABLES], 1)
             allowed = ", ".join(["ask", "title", *(f"[{name}]" for name in _TABLES)])
-            raise InputError(what=where, given=key, allowed=allowed, nearest=near[0] if near else None)
+            raise InputError(
+                what=where, given=key, allowed=allowed, nearest=nearest_name(key, ["ask", "title", *_TABLES])
+            )
     try:
         return _sweep(data, {name: _table(data, name) for name in _TABLES})
     except InputError as error:
@@ -202,8 +202,7 @@ def _sweep(data: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> 
 
 def _choice(given: Any, known: tuple[str, ...], what: str) -> str:
     if given not in known:
-        near = nearest_names(given, known, 1) if isinstance(given, str) else []
-        raise InputError(what=what, given=given, allowed=", ".join(known), nearest=near[0] if near else None)
+        raise InputError(what=what, given=given, allowed=", ".join(known), nearest=nearest_name(given, known))
     return given
 
 
@@ -217,9 +216,8 @@ def _options(ask: str, table: Mapping[str, Any]) -> tuple[dict[str, Any], list[A
         if name == "set":
             raise InputError(what="options", given="set", allowed="a table [set] of its own")
         if name not in known:
-            near = nearest_names(name, known, 1)
             allowed = ", ".join(one for one in known if one != "set")
-            raise InputError(what=f"options of {ask}", given=name, allowed=allowed, nearest=near[0] if near else None)
+            raise InputError(what=f"options of {ask}", given=name, allowed=allowed, nearest=nearest_name(name, known))
         if is_range(given):
             one = known[name]
             values = read_range(given, name, _reader(one), whole=one.kind == "whole" or name in _WHOLE)
@@ -309,9 +307,8 @@ def _sample(table: Mapping[str, Any]) -> Sample:
     known = {"method", "num", "seed"}
     for name in table:
         if name not in known:
-            near = nearest_names(name, sorted(known), 1)
             raise InputError(
-                what="sample", given=name, allowed=", ".join(sorted(known)), nearest=near[0] if near else None
+                what="sample", given=name, allowed=", ".join(sorted(known)), nearest=nearest_name(name, sorted(known))
             )
     method = str(table.get("method", "sobol")).replace("-", "_")
     chosen = cast("Method", _choice(method, METHODS, "sample method"))
@@ -342,8 +339,7 @@ def _output(table: Mapping[str, Any]) -> Output:
     known = ("results", "float_bits", "rows_per_shard")
     for name in table:
         if name not in known:
-            near = nearest_names(name, known, 1)
-            raise InputError(what="output", given=name, allowed=", ".join(known), nearest=near[0] if near else None)
+            raise InputError(what="output", given=name, allowed=", ".join(known), nearest=nearest_name(name, known))
     results = cast("list[Any] | None", table.get("results", []))
     if not isinstance(results, list) or not all(isinstance(one, str) for one in results):
         raise InputError(what="output results", given=results, allowed="a list of names of columns")

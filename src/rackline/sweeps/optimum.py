@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from rackline.api.answer import Watch
@@ -18,9 +19,6 @@ from rackline.sweeps.chunk import Job, job_of, rows_of
 from rackline.sweeps.expression import Draws
 from rackline.sweeps.file import Sense, read_file
 from rackline.sweeps.space import DRAW, LEVELS, Level, Part
-
-if TYPE_CHECKING:
-    from polars import DataFrame
 
 USUAL = 100_000  # most points evaluated where they are arithmetic
 USUAL_QUESTIONS = 200  # where each is a question of its own
@@ -125,17 +123,15 @@ class _Looked:
             broken += ~frame[name].to_numpy()
         return np.where(broken > 0, _BROKEN * broken, np.minimum(values, _BROKEN / 2)).tolist()
 
-    def rows(self, places: Array) -> DataFrame:
+    def rows(self, places: Array) -> pl.DataFrame:
         """The rows of points in their order: those of one table are computed together."""
-        from polars import concat
-
         values = [one.of(places[:, place]) for place, one in enumerate(self.dimensions)]
         tables: dict[tuple[Any, ...], list[int]] = defaultdict(list)
         first: list[int] = [place for place, one in enumerate(self.dimensions) if one.level == LEVELS[0]]
         for row in range(len(places)):
             tables[tuple(values[place][row] for place in first)].append(row)
         order: list[int] = []
-        parts: list[DataFrame] = []
+        parts: list[pl.DataFrame] = []
         for table, mine in tables.items():
             order += mine
             named = {self.dimensions[place].name: value for place, value in zip(first, table, strict=True)}
@@ -147,7 +143,7 @@ class _Looked:
                 if place not in first:
                     columns[one.name] = ([values[place][row] for row in mine], index)
             parts.append(rows_of(self.job, named, Part(num=len(mine), columns=columns)))
-        return concat(parts)[np.argsort(order).tolist()]
+        return pl.concat(parts)[np.argsort(order).tolist()]
 
 
 def optimum(given: str | Path | Mapping[str, Any], evaluations: int | None, watch: Watch) -> Optimum:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, assert_never, cast
+from typing import Any, Literal, assert_never, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rackline.api.explain import ExplainQuestion
 from rackline.api.question import written_defaults
 from rackline.arch import AnyModel
-from rackline.errors import InputError, RacklineError, nearest_names
+from rackline.errors import InputError, RacklineError, nearest_name
 from rackline.hardware import Cluster
 from rackline.hardware.renting import paid_share
 from rackline.parallel import Layout, LayoutGrid, enumerate_layouts, parse_layout
@@ -30,9 +30,6 @@ from rackline.serving.steady import Engine
 from rackline.sweeps.file import SweepFile
 from rackline.sweeps.space import POINTS, Lane, Level, Part, Rate, resolve
 from rackline.system import System
-
-if TYPE_CHECKING:
-    pass
 
 Rule = Literal["smallest", "cheapest", "fastest", "all"]
 RULES: tuple[Rule, ...] = ("smallest", "cheapest", "fastest", "all")
@@ -88,9 +85,8 @@ def results_of(file: SweepFile) -> tuple[str, ...]:
     wanted = file.output.results or USUAL
     for name in wanted:
         if name not in RESULTS:
-            near = nearest_names(name, RESULTS, 1)
             allowed = ", ".join(RESULTS)
-            raise InputError(what="output results", given=name, allowed=allowed, nearest=near[0] if near else None)
+            raise InputError(what="output results", given=name, allowed=allowed, nearest=nearest_name(name, RESULTS))
     return wanted
 
 
@@ -491,12 +487,11 @@ def check_options(file: SweepFile) -> None:
     texts += [one for axis in file.axes if axis.name == "layout" for one in cast("Sequence[Any]", axis.values)]
     for text in texts:
         if "=" not in str(text) and text not in RULES and "layout" in known:
-            near = nearest_names(str(text), RULES, 1)
             raise InputError(
                 what="layout",
                 given=text,
                 allowed=f"parts such as tp=8,ep=8, or a rule: {', '.join(RULES)}",
-                nearest=near[0] if near else None,
+                nearest=nearest_name(str(text), RULES),
             )
         if text in RULES and text not in (file.fixed.get("layout"),):
             raise InputError(what="layout", given=text, allowed="a rule by itself, or a list of layouts")

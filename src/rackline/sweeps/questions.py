@@ -9,11 +9,10 @@ from functools import cache
 from typing import Any, assert_never, cast
 
 from rackline.api.answer import answer_of, find_verb
-from rackline.api.option import Option
-from rackline.api.question import options
+from rackline.api.question import Option, options
 from rackline.api.schema import answer_schemas
 from rackline.api.verbs import entries
-from rackline.errors import InputError, RacklineError, nearest_names
+from rackline.errors import InputError, RacklineError, nearest_name
 from rackline.sweeps.file import SweepFile
 
 _DEEPEST = 2  # keys inside of keys that are columns by default
@@ -33,13 +32,12 @@ def results_of(file: SweepFile) -> dict[str, str]:
     if file.output.results:
         for name in file.output.results:
             if _INDEX.sub(".0", name) not in known:
-                near = nearest_names(name, known, 1)
                 raise InputError(
                     what="output results",
                     given=name,
                     allowed=f"a number of the JSON of {file.ask}, such as {', '.join(list(known)[:5])}; see "
                     f"`rackline schema {file.ask} --answers`",
-                    nearest=near[0] if near else None,
+                    nearest=nearest_name(name, known),
                 )
         return {name: known[_INDEX.sub(".0", name)] for name in file.output.results}
     place = entries()[file.ask].sweep_results

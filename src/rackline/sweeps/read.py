@@ -8,20 +8,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.late import load_optional
 from rackline.passes.features import Array
 from rackline.sweeps.file import Sense
 from rackline.sweeps.run import read_index
 from rackline.sweeps.store import ENDING, SHARDS, Store, store_of
-
-if TYPE_CHECKING:
-    from polars import DataFrame, Expr, LazyFrame
 
 _AHEAD = 3  # shards read ahead while one is evaluated
 _FIRST_LOOK = 4096  # rows whose front thins out the first shard
@@ -132,8 +130,6 @@ class Results:
         Raises:
             InputError: with what is wrong with it.
         """
-        import polars as pl
-
         try:
             kind = self.scan().select(pl.sql_expr(where)).collect_schema().dtypes()[0]
         except pl.exceptions.PolarsError as error:
@@ -142,12 +138,10 @@ class Results:
         if kind != pl.Boolean:
             raise InputError(what="where", given=where, allowed="a condition in SQL, such as context = 32000")
 
-    def scan(self) -> LazyFrame:
+    def scan(self) -> pl.LazyFrame:
         """The rows as a lazy table of polars."""
-        from polars import scan_parquet, sql_expr
-
-        rows = scan_parquet(self.store.sources(list(self.names)))
-        return rows if self.where is None else rows.filter(sql_expr(self.where))
+        rows = pl.scan_parquet(self.store.sources(list(self.names)))
+        return rows if self.where is None else rows.filter(pl.sql_expr(self.where))
 
     @property
     def objectives(self) -> dict[str, Sense]:
@@ -178,29 +172,30 @@ class Results:
         known = list(self.scan().collect_schema())
         for name in names:
             if name not in known:
-                near = nearest_names(name, known, 1)
                 allowed = ", ".join(known)
-                raise InputError(what=what, given=name, allowed=allowed, nearest=near[0] if near else None)
+                raise InputError(what=what, given=name, allowed=allowed, nearest=nearest_name(name, known))
 
     def reasons(self) -> list[tuple[str, int]]:
         """Why points have no result or do not fit, with their number, most first."""
-        from polars import col
-
-        found = self.scan().filter(col("reason").is_not_null()).group_by("reason").len().collect(engine="streaming")
-        rows = found.with_columns(col("reason").cast(str)).sort("len", "reason", descending=[True, False]).rows()
+        found = self.scan().filter(pl.col("reason").is_not_null()).group_by("reason").len().collect(engine="streaming")
+        rows = found.with_columns(pl.col("reason").cast(str)).sort("len", "reason", descending=[True, False]).rows()
         return [(str(reason), int(number)) for reason, number in rows]
 
     def counts(self) -> tuple[int, int]:
         """Rows, and feasible rows."""
-        from polars import col
-        from polars import len as rows
-
         found = (
-            self.scan().select(rows().alias("rows"), col("feasible").sum().alias("kept")).collect(engine="streaming")
+            self.scan()
+            .select(pl.len().alias("rows"), pl.col("feasible").sum().alias("kept"))
+            .collect(engine="streaming")
         )
         return int(found["rows"][0]), int(found["kept"][0] or 0)
 
-    def front(self, objectives: Mapping[str, Sense]) -> DataFrame:
+    def num_values(self, names: Sequence[str]) -> dict[str, int]:
+        """Different values of columns, by name [count]."""
+        counts = self.scan().select(pl.col(name).n_unique() for name in names)
+        return counts.collect(engine="streaming").row(0, named=True)
+
+    def front(self, objectives: Mapping[str, Sense]) -> pl.DataFrame:
         """The feasible rows that no other row beats in one objective without losing in another.
 
         Shards whose best values are beaten by what was found are not read.
@@ -211,8 +206,6 @@ class Results:
         Returns:
             All columns, sorted by the first objective; of equal rows the first is kept.
         """
-        from polars import concat, read_parquet
-
         signs = [1.0 if sense == "min" else -1.0 for sense in objectives.values()]
         best = self._best_of_shards(objectives, signs)
         order = np.argsort(best[:, 0], kind="stable") if len(best) else np.arange(len(self.names))
@@ -244,23 +237,21 @@ class Results:
                         given=", ".join(objectives),
                         allowed=f"fewer objectives: more than {_MOST_ON_FRONT:,} points are on their front",
                     )
-        parts: list[DataFrame] = []
+        parts: list[pl.DataFrame] = []
         for shard in np.unique(place[:, 0]).tolist():
             (source,) = self.store.sources([self.names[shard]])
-            parts.append(read_parquet(source)[place[place[:, 0] == shard, 1].tolist()])
+            parts.append(pl.read_parquet(source)[place[place[:, 0] == shard, 1].tolist()])
         if not parts:
             return self.scan().head(0).collect()
-        return concat(parts).sort(list(objectives), descending=[sign < 0 for sign in signs])
+        return pl.concat(parts).sort(list(objectives), descending=[sign < 0 for sign in signs])
 
     def _best_of_shards(self, objectives: Mapping[str, Sense], signs: Sequence[float]) -> Array:
         """The best value of each objective in each shard, as its metadata says; -inf where it does not."""
-        from polars import read_parquet_metadata
-
         found = np.full((len(self.names), len(signs)), -np.inf)
         if not set(objectives) <= set(self.objectives):
             return found
         for number, source in enumerate(self.store.sources(list(self.names))):
-            told = json.loads(read_parquet_metadata(source)["rackline"])["best"]
+            told = json.loads(pl.read_parquet_metadata(source)["rackline"])["best"]
             for place, (name, sign) in enumerate(zip(objectives, signs, strict=True)):
                 value = told.get(name)
                 found[number, place] = math.inf if value is None else sign * value
@@ -270,53 +261,46 @@ class Results:
         self, shard: int, objectives: Mapping[str, Sense], signs: Sequence[float]
     ) -> tuple[Array, NDArray[np.int64]]:
         """Objectives of the feasible rows of a shard, all to be small, and the numbers of those rows."""
-        from polars import read_parquet, scan_parquet, sql_expr
-
         (source,) = self.store.sources([self.names[shard]])
         if self.where is None:
-            frame = read_parquet(source, columns=["feasible", *objectives])
+            frame = pl.read_parquet(source, columns=["feasible", *objectives])
         else:
-            kept = sql_expr(f"feasible AND ({self.where})").alias("feasible")
-            frame = scan_parquet(source).select(kept, *objectives).collect()
+            kept = pl.sql_expr(f"feasible AND ({self.where})").alias("feasible")
+            frame = pl.scan_parquet(source).select(kept, *objectives).collect()
         rows = np.flatnonzero(frame["feasible"].to_numpy())
         columns = [sign * frame[name].to_numpy()[rows] for name, sign in zip(objectives, signs, strict=True)]
         values = np.stack(columns, axis=1).astype(np.float64)
         known = np.isfinite(values).all(axis=1)
         return values[known], rows[known]
 
-    def best(self, by: Sequence[str], objective: str, sense: Sense) -> DataFrame:
+    def best(self, by: Sequence[str], objective: str, sense: Sense) -> pl.DataFrame:
         """The best feasible row of each group.
 
         Args:
             by: columns whose values make the groups; none for the best of all.
         """
-        from polars import all as every
-        from polars import col
-
-        kept = self.scan().filter(col("feasible") & col(objective).is_not_null())
-        place = col(objective).arg_min() if sense == "min" else col(objective).arg_max()
+        kept = self.scan().filter(pl.col("feasible") & pl.col(objective).is_not_null())
+        place = pl.col(objective).arg_min() if sense == "min" else pl.col(objective).arg_max()
         if not by:
             return (
-                kept.select(every().get(place)).collect(engine="streaming")
+                kept.select(pl.all().get(place)).collect(engine="streaming")
                 if self.counts()[1]
                 else kept.head(0).collect()
             )
-        found = kept.group_by(list(by)).agg(every().get(place))
+        found = kept.group_by(list(by)).agg(pl.all().get(place))
         return found.collect(engine="streaming").sort(list(by))
 
     def binding(self, objective: str, sense: Sense) -> tuple[Binding, ...]:
         """What each constraint costs: the points that it alone keeps out, and the best without it."""
-        import polars as pl
-
         constraints: dict[str, str] = dict(self.index["constraints"])
-        tests: dict[str, Expr] = {name: pl.col(name).fill_null(False) for name in constraints}
+        tests: dict[str, pl.Expr] = {name: pl.col(name).fill_null(False) for name in constraints}
         tests[MEMORY] = pl.col("reason").is_null()
 
-        def best(kept: Expr) -> Expr:
+        def best(kept: pl.Expr) -> pl.Expr:
             values = pl.col(objective).filter(kept & pl.col(objective).is_not_null())
             return values.min() if sense == "min" else values.max()
 
-        wanted: list[Expr] = [best(pl.all_horizontal(list(tests.values()))).alias("best")]
+        wanted: list[pl.Expr] = [best(pl.all_horizontal(list(tests.values()))).alias("best")]
         for name, test in tests.items():
             others = [one for key, one in tests.items() if key != name]
             rest = pl.all_horizontal(others) if others else pl.lit(True)
@@ -345,14 +329,12 @@ class Results:
             option: column whose values compete.
             along: column of numbers.
         """
-        from polars import Series, col
-
-        best = col(objective).min() if sense == "min" else col(objective).max()
-        kept = self.scan().filter(col("feasible") & col(objective).is_not_null())
+        best = pl.col(objective).min() if sense == "min" else pl.col(objective).max()
+        kept = self.scan().filter(pl.col("feasible") & pl.col(objective).is_not_null())
         found = kept.group_by(option, along).agg(best).collect(engine="streaming")
         numbers = found.schema[option].is_numeric()
         texts = [f"{one:g}" if numbers else str(one) for one in found[option]]
-        table = found.with_columns(Series(option, texts)).sort(option, along)
+        table = found.with_columns(pl.Series(option, texts)).sort(option, along)
         curves = {
             str(name): (part[along].to_numpy().astype(float), part[objective].to_numpy().astype(float))
             for (name,), part in table.group_by(option, maintain_order=True)
@@ -398,8 +380,6 @@ def _duckdb(results: Results, text: str, limit: int) -> tuple[list[str], list[tu
 
 
 def _polars_sql(results: Results, text: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
-    import polars as pl
-
     try:
         found = pl.SQLContext(sweep=results.scan()).execute(text).head(limit).collect()
     except (pl.exceptions.PolarsError, TypeError) as error:

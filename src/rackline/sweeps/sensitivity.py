@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import polars as pl
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.sweeps.read import Results
 from rackline.sweeps.space import DRAW
-
-if TYPE_CHECKING:
-    from polars import DataFrame, Expr
 
 How = Literal["saltelli", "grid", "bins"]
 CONFIDENCE = 0.95
@@ -91,18 +89,15 @@ def sensitivities(results: Results, objective: str) -> tuple[Sensitivity, ...]:
     return tuple(sorted(found, key=lambda one: -(one.first if one.total is None else one.total)))
 
 
-def _known(objective: str) -> Expr:
-    from polars import col
-
-    return col(objective).is_not_null() & col(objective).is_finite()
+def _known(objective: str) -> pl.Expr:
+    return pl.col(objective).is_not_null() & pl.col(objective).is_finite()
 
 
 def _of_design(results: Results, objective: str, drawn: Sequence[str], num: int, seed: int) -> list[Sensitivity]:
     """Of Saltelli's design, the result being the mean over all quantities that are listed."""
-    from polars import col
     from scipy.stats import sobol_indices  # pyright: ignore[reportUnknownVariableType]
 
-    means = results.scan().filter(_known(objective)).group_by(DRAW).agg(col(objective).cast(float).mean())
+    means = results.scan().filter(_known(objective)).group_by(DRAW).agg(pl.col(objective).cast(float).mean())
     table = means.collect(engine="streaming").sort(DRAW)
     every = num * (len(drawn) + 2)
     if table.height != every:
@@ -155,26 +150,23 @@ def _bootstrap(blocks: Array, seed: int) -> list[tuple[Array, Array]]:
 
 def _of_grid(results: Results, objective: str, listed: Sequence[str]) -> list[Sensitivity]:
     """On all combinations of lists: variances of means, and means of variances."""
-    from polars import col
-    from polars import len as rows
-
-    kept = results.scan().filter(_known(objective)).with_columns(col(objective).cast(float))
-    whole = kept.select(col(objective).var(ddof=0).alias("var"), col(objective).mean().alias("mean"))
+    kept = results.scan().filter(_known(objective)).with_columns(pl.col(objective).cast(float))
+    whole = kept.select(pl.col(objective).var(ddof=0).alias("var"), pl.col(objective).mean().alias("mean"))
     row = whole.collect(engine="streaming").row(0, named=True)
     if not row["var"] or not row["var"] > 0:
         return []
     found: list[Sensitivity] = []
     for name in listed:
-        means = kept.group_by(name).agg(col(objective).mean().alias("mean"), rows().alias("rows"))
+        means = kept.group_by(name).agg(pl.col(objective).mean().alias("mean"), pl.len().alias("rows"))
         each = means.collect(engine="streaming")
         weights = each["rows"].to_numpy().astype(float)
         between = float(np.average((each["mean"].to_numpy() - row["mean"]) ** 2, weights=weights))
         others = [one for one in listed if one != name]
         total = 1.0
         if others:
-            inside = kept.group_by(others).agg(col(objective).var(ddof=0).alias("var"), rows().alias("rows"))
-            spread = inside.select((col("var") * col("rows")).sum() / col("rows").sum()).collect(engine="streaming")
-            total = float(spread.item()) / row["var"]
+            inside = kept.group_by(others).agg(pl.col(objective).var(ddof=0).alias("var"), pl.len().alias("rows"))
+            spread = inside.select((pl.col("var") * pl.col("rows")).sum() / pl.col("rows").sum())
+            total = float(spread.collect(engine="streaming").item()) / row["var"]
         found.append(
             Sensitivity(
                 quantity=name,
@@ -192,10 +184,8 @@ def _of_grid(results: Results, objective: str, listed: Sequence[str]) -> list[Se
 
 def _of_draws(results: Results, objective: str, drawn: Sequence[str]) -> list[Sensitivity]:
     """Of draws that were made for other ends: bins of equal numbers along each quantity."""
-    from polars import col
-
     means = results.scan().filter(_known(objective)).group_by(DRAW)
-    table = means.agg(col(objective).cast(float).mean(), *(col(name).first() for name in drawn))
+    table = means.agg(pl.col(objective).cast(float).mean(), *(pl.col(name).first() for name in drawn))
     frame = table.collect(engine="streaming").sort(DRAW).head(_MOST_ROWS)
     result = frame[objective].to_numpy()
     if len(result) < 4 * _BINS or not np.var(result) > 0:
@@ -235,28 +225,24 @@ def _binned(values: Array, result: Array) -> float:
 
 def tornado(results: Results, objective: str) -> tuple[Effect, ...]:
     """Median result at either end of each quantity, the largest difference first; over feasible points."""
-    from polars import col
-
     numeric = results.numeric()
-    kept = results.scan().filter(col("feasible") & _known(objective)).with_columns(col(objective).cast(float))
+    kept = results.scan().filter(pl.col("feasible") & _known(objective)).with_columns(pl.col(objective).cast(float))
     found: list[Effect] = []
     for name in results.axes:
         if name not in numeric:
-            groups = kept.group_by(name).agg(col(objective).median()).collect(engine="streaming").sort(objective)
+            groups = kept.group_by(name).agg(pl.col(objective).median()).collect(engine="streaming").sort(objective)
             if groups.height > 1:
                 first, last = groups.row(0), groups.row(-1)
                 found.append(_effect(name, (str(first[0]), first[1]), (str(last[0]), last[1])))
             continue
-        if name in results.drawn:
-            ends = kept.select(col(name).quantile(_TENTH).alias("low"), col(name).quantile(1 - _TENTH).alias("high"))
-        else:
-            ends = kept.select(col(name).min().alias("low"), col(name).max().alias("high"))
+        least = _TENTH if name in results.drawn else 0.0
+        ends = kept.select(pl.col(name).quantile(least).alias("low"), pl.col(name).quantile(1 - least).alias("high"))
         row = ends.collect(engine="streaming").row(0, named=True)
         if row["low"] is None or row["low"] == row["high"]:
             continue
         sides = kept.select(
-            col(objective).filter(col(name) <= row["low"]).median().alias("at_low"),
-            col(objective).filter(col(name) >= row["high"]).median().alias("at_high"),
+            pl.col(objective).filter(pl.col(name) <= row["low"]).median().alias("at_low"),
+            pl.col(objective).filter(pl.col(name) >= row["high"]).median().alias("at_high"),
         )
         values = sides.collect(engine="streaming").row(0, named=True)
         low, high = (f"{row[end]:.6g}" for end in ("low", "high"))
@@ -268,7 +254,7 @@ def _effect(name: str, low: tuple[str, Any], high: tuple[str, Any]) -> Effect:
     return Effect(quantity=name, low=low[0], high=high[0], at_low=float(low[1]), at_high=float(high[1]))
 
 
-def bands(results: Results, objective: str, along: str, by: str | None) -> DataFrame:
+def bands(results: Results, objective: str, along: str, by: str | None) -> pl.DataFrame:
     """Quantiles of a result over all draws along a quantity: how uncertain it is.
 
     Args:
@@ -278,10 +264,8 @@ def bands(results: Results, objective: str, along: str, by: str | None) -> DataF
     Returns:
         Columns along, by, and p5, p25, p50, p75, p95 of the feasible rows.
     """
-    from polars import col
-
     keys = [along, *([by] if by else [])]
-    kept = results.scan().filter(col("feasible") & _known(objective)).with_columns(col(objective).cast(float))
+    kept = results.scan().filter(pl.col("feasible") & _known(objective)).with_columns(pl.col(objective).cast(float))
     quantiles: Mapping[str, float] = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
-    found = kept.group_by(keys).agg(col(objective).quantile(share).alias(name) for name, share in quantiles.items())
+    found = kept.group_by(keys).agg(pl.col(objective).quantile(share).alias(name) for name, share in quantiles.items())
     return found.collect(engine="streaming").sort(keys)

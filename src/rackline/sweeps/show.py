@@ -6,19 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.option import Texts, Whole, option, whole
-from rackline.api.question import Question, question
+from rackline.api.question import Question, Texts, Whole, option, question, whole
 from rackline.api.verbs import Entry
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.late import late
 from rackline.sweeps.file import Sense
-from rackline.sweeps.read import Results
-from rackline.sweeps.sensitivity import Sensitivity, sensitivities, tornado
 from rackline.sweeps.show_report import Queried, Reason, Shown
 
 with late:
     from rackline.report import figure
-    from rackline.sweeps import figures, sensitivity, show_report
+    from rackline.sweeps import figures, read, sensitivity, show_report
 
 
 _MOST_ROWS = 1_000_000
@@ -93,25 +90,9 @@ def _shown(answer: Answer[SweepShowQuestion, Any]) -> Shown:
     return found
 
 
-def _front(answer: Answer[SweepShowQuestion, Any]) -> figure.Figure:
-    return figures.front_figure(_shown(answer))
-
-
-def _best(answer: Answer[SweepShowQuestion, Any]) -> figure.Figure:
-    return figures.options_figure(_shown(answer))
-
-
-def _sensitivity(answer: Answer[SweepShowQuestion, Any]) -> figure.Figure:
-    return figures.sensitivity_figure(_shown(answer))
-
-
-def _tornado(answer: Answer[SweepShowQuestion, Any]) -> figure.Figure:
-    return figures.tornado_figure(_shown(answer))
-
-
 def _bands(answer: Answer[SweepShowQuestion, Any]) -> figure.Figure:
     found, question = _shown(answer), answer.question
-    results = Results.of(question.folder, question.where)
+    results = read.Results.of(question.folder, question.where)
     along = question.along or (found.crossovers.along if found.crossovers else _along(results, None))
     if along is None or not results.drawn:
         raise InputError(what="plot_kind", given="bands", allowed="a sweep with a list of numbers and with draws")
@@ -128,10 +109,10 @@ def _bands(answer: Answer[SweepShowQuestion, Any]) -> figure.Figure:
     summary=_summary,
     rows=_rows,
     figures={
-        "front": _front,
-        "options": _best,
-        "sensitivity": _sensitivity,
-        "tornado": _tornado,
+        "front": lambda answer: figures.front_figure(_shown(answer)),
+        "options": lambda answer: figures.options_figure(_shown(answer)),
+        "sensitivity": lambda answer: figures.sensitivity_figure(_shown(answer)),
+        "tornado": lambda answer: figures.tornado_figure(_shown(answer)),
         "bands": _bands,
     },
     entry=Entry(
@@ -159,7 +140,7 @@ def sweep_show(question: SweepShowQuestion, watch: Watch) -> Shown | Queried:
         >>> rl.sweep_show("my-results").result.front[0]["batch"]
         64
     """
-    results = Results.of(question.folder, question.where)
+    results = read.Results.of(question.folder, question.where)
     if question.sql is not None:
         columns, rows = results.sql(question.sql, question.rows)
         return Queried(columns=tuple(columns), values=tuple(tuple(map(_value, row)) for row in rows))
@@ -189,7 +170,7 @@ def sweep_show(question: SweepShowQuestion, watch: Watch) -> Shown | Queried:
             by=tuple(by),
             binding=results.binding(first, sense),
             sensitivities=_sensitivities(results, first),
-            tornado=tornado(results, first) if feasible else (),
+            tornado=sensitivity.tornado(results, first) if feasible else (),
             crossovers=results.crossovers(option, along, first, sense) if option and along and feasible else None,
         )
 
@@ -202,14 +183,14 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _value(value) for name, value in row.items()}
 
 
-def _sensitivities(results: Results, objective: str) -> tuple[Sensitivity, ...]:
+def _sensitivities(results: read.Results, objective: str) -> tuple[sensitivity.Sensitivity, ...]:
     try:
-        return sensitivities(results, objective)
+        return sensitivity.sensitivities(results, objective)
     except InputError:
         return ()
 
 
-def _objectives(question: SweepShowQuestion, results: Results) -> dict[str, Sense]:
+def _objectives(question: SweepShowQuestion, results: read.Results) -> dict[str, Sense]:
     """The objectives that are asked for, or those of the file.
 
     Raises:
@@ -230,17 +211,14 @@ def _objectives(question: SweepShowQuestion, results: Results) -> dict[str, Sens
     numeric = results.numeric()
     for name in found:
         if name not in numeric:
-            near = nearest_names(name, numeric, 1)
             raise InputError(
-                what="objectives", given=name, allowed="a column of numbers", nearest=near[0] if near else None
+                what="objectives", given=name, allowed="a column of numbers", nearest=nearest_name(name, numeric)
             )
     return found
 
 
-def _along(results: Results, given: str | None) -> str | None:
+def _along(results: read.Results, given: str | None) -> str | None:
     """The quantity of numbers to look along: the longest list that comes with the result, or the one that is given."""
-    from polars import col
-
     numeric = results.numeric()
     if given is not None:
         results.check([given], "along")
@@ -250,12 +228,11 @@ def _along(results: Results, given: str | None) -> str | None:
     listed = [name for name in results.axes if name in numeric and name not in results.drawn]
     if not listed:
         return None
-    row = results.scan().select(col(name).n_unique() for name in listed).collect(engine="streaming").row(0, named=True)
-    name, number = max(row.items(), key=lambda one: one[1])
+    name, number = max(results.num_values(listed).items(), key=lambda one: one[1])
     return name if number >= _FEW_VALUES else None
 
 
-def _option(results: Results, given: str | None, along: str | None) -> str | None:
+def _option(results: read.Results, given: str | None, along: str | None) -> str | None:
     """The quantity whose values compete: the first of names, or the one that is given."""
     if given is not None:
         results.check([given], "options_of")

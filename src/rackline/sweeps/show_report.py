@@ -9,10 +9,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rackline.late import late
 from rackline.report.column import Column, Sheet, spaced
 from rackline.sweeps.file import Sense
-from rackline.sweeps.read import Binding, Crossovers
-from rackline.sweeps.sensitivity import Effect, Sensitivity
+
+with late:
+    from rackline.sweeps import read, sensitivity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +63,10 @@ class Shown:
     front: tuple[Mapping[str, Any], ...]
     best: tuple[Mapping[str, Any], ...]
     by: tuple[str, ...]
-    binding: tuple[Binding, ...]
-    sensitivities: tuple[Sensitivity, ...]
-    tornado: tuple[Effect, ...]
-    crossovers: Crossovers | None
+    binding: tuple[read.Binding, ...]
+    sensitivities: tuple[sensitivity.Sensitivity, ...]
+    tornado: tuple[sensitivity.Effect, ...]
+    crossovers: read.Crossovers | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +169,9 @@ def _head(found: Shown) -> RenderableType:
     return text
 
 
-def _binding(found: Shown) -> Sheet[Binding]:
+def _binding(found: Shown) -> Sheet[read.Binding]:
     first = next(iter(found.objectives))
-    columns: list[Column[Binding]] = [
+    columns: list[Column[read.Binding]] = [
         Column("constraint", "constraint", "words", lambda one: ": ".join(filter(None, (one.constraint, one.text)))),
         Column("broken", "broken by", "share"),
         Column("alone", "by it alone", "share"),
@@ -186,7 +188,7 @@ def _sensitivities(found: Shown) -> RenderableType:
         "grid": "on the grid; approximate where points have no result",
         "bins": "bins of the draws, 95 % confidence",
     }[found.sensitivities[0].how]
-    columns: list[Column[Sensitivity]] = [
+    columns: list[Column[sensitivity.Sensitivity]] = [
         Column("quantity", "quantity", "words"),
         Column("first", "alone", "share"),
         Column("first_low", "from", "share", priority=1),
@@ -199,9 +201,9 @@ def _sensitivities(found: Shown) -> RenderableType:
     return Sheet("sensitivities", columns, found.sensitivities, title, f"{how}; all points with a result")
 
 
-def _tornado(found: Shown) -> Sheet[Effect]:
+def _tornado(found: Shown) -> Sheet[sensitivity.Effect]:
     first = next(iter(found.objectives))
-    columns: list[Column[Effect]] = [
+    columns: list[Column[sensitivity.Effect]] = [
         Column("quantity", "quantity", "words"),
         Column("low", "from", "figures"),
         Column("high", "to", "figures"),

@@ -12,15 +12,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.api.answer import Answer, Watch, asks
-from rackline.api.option import MaybeWhole, Number, option, whole
-from rackline.api.question import Question, question
+from rackline.api.question import MaybeWhole, Number, Question, option, question, whole
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
 from rackline.late import late, load_optional
 from rackline.report.column import facts
-from rackline.sweeps.optimum import Optimum
-from rackline.sweeps.run import Forecast, Ran
 from rackline.sweeps.show_report import value_text
 from rackline.units import format_bytes, format_seconds, format_usd
 
@@ -107,13 +104,13 @@ def _summary(answer: Answer[SweepQuestion, Any]) -> str:
 
 def _rows(answer: Answer[SweepQuestion, Any]) -> Any:
     found = answer.result
-    if isinstance(found, Ran):
+    if isinstance(found, run.Ran):
         return read.Results.of(found.out).scan()
     return [found]
 
 
 def _status(answer: Answer[SweepQuestion, Any]) -> int:
-    return 130 if isinstance(answer.result, Ran) and answer.result.interrupted else 0
+    return 130 if isinstance(answer.result, run.Ran) and answer.result.interrupted else 0
 
 
 @asks(
@@ -136,7 +133,7 @@ def _status(answer: Answer[SweepQuestion, Any]) -> int:
 """,
     ),
 )
-def sweep(question: SweepQuestion, watch: Watch) -> Forecast | Ran | Example | Optimum:
+def sweep(question: SweepQuestion, watch: Watch) -> run.Forecast | run.Ran | Example | optimum.Optimum:
     """Ask a question over a design space: ranges in place of values, results as Parquet shards.
 
     Passes are compiled to grids, millions of points per second; other questions are asked once per combination. Shards
@@ -278,16 +275,16 @@ class Example:
 def sweep_line(found: Any) -> str:
     """The numbers that matter, in a line."""
     match found:
-        case Forecast():
+        case run.Forecast():
             return (
                 f"{found.points:,} points, {found.shards:,} shards, {found.missing:,} of them missing; about "
                 f"{format_bytes(found.bytes)}, {format_seconds(found.seconds)}, {format_usd(found.usd)}"
             )
-        case Ran():
+        case run.Ran():
             ending = "; stopped before the end" if found.interrupted else ""
             shards = f"{found.new_shards:,} of {found.shards:,} shards"
             return f"{found.new_rows:,} new points in {shards} in {found.out}{ending}"
-        case Optimum():
+        case optimum.Optimum():
             if found.best is None:
                 return f"nothing feasible among {found.evaluations:,} points evaluated"
             return f"{found.objective} {value_text(found.value)}, the best of {found.evaluations:,} points evaluated"
@@ -300,17 +297,17 @@ def sweep_line(found: Any) -> str:
 def sweep_report(found: Any) -> RenderableType:
     """Everything that `rackline sweep` prints."""
     match found:
-        case Forecast():
+        case run.Forecast():
             return _forecast(found)
-        case Ran():
+        case run.Ran():
             return _ran(found)
-        case Optimum():
+        case optimum.Optimum():
             return _optimum(found)
         case _:
             return Text(sweep_line(found))
 
 
-def _forecast(found: Forecast) -> RenderableType:
+def _forecast(found: run.Forecast) -> RenderableType:
     each = "questions, each asked by itself" if found.asks_each else "tables"
     rows = f", {found.rows:,} rows" if found.rows != found.points else ""
     words = {
@@ -332,7 +329,7 @@ def _forecast(found: Forecast) -> RenderableType:
     return facts("forecast", known)
 
 
-def _ran(found: Ran) -> RenderableType:
+def _ran(found: run.Ran) -> RenderableType:
     lines = Text()
     rate = found.new_rows / found.run_s if found.run_s > 0 else 0.0
     if found.new_shards:
@@ -352,7 +349,7 @@ def _ran(found: Ran) -> RenderableType:
     return Group(lines, Text(f"rackline sweep show {found.out}", style="dim"))
 
 
-def _optimum(found: Optimum) -> RenderableType:
+def _optimum(found: optimum.Optimum) -> RenderableType:
     space = f"{found.points:,} points" if found.points else "a continuous space"
     if found.how == "all points":
         how = "all of them were evaluated"

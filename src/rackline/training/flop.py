@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rackline.arch import Model
+from rackline.arch import Core, Model
 from rackline.hardware import drawn_w
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.training.runs import RECOMPUTE, Runs, by_name
@@ -27,15 +27,19 @@ def attention_flop(model: Model, seq_len: float, *, causal: bool = False) -> flo
         Narayanan et al. 2021 (Megatron, arXiv:2104.04473), equation 3, likewise; Dao 2023 (FlashAttention-2,
         arXiv:2307.08691), section 4.1: half of it with a causal mask.
     """
-    total = 0.0
-    for group in model.layer_groups:
-        for core in group.attention.cores():
-            pairs = float(core.attention_pairs(seq_len, 0.0))
-            # a window or a choice of blocks leaves fewer pairs than the causal half, and is counted as it is
-            full = not causal and pairs >= 0.999 * seq_len * (seq_len + 1.0) / 2.0
-            per_head = core.prefill_flop_per_pair * (2.0 * pairs if full else pairs)
-            total += group.count * core.num_q_heads * (per_head + core.chunk_flop_per_token * seq_len)
-    return total
+
+    def per_head(core: Core) -> float:
+        pairs = float(core.attention_pairs(seq_len, 0.0))
+        # a window or a choice of blocks leaves fewer pairs than the causal half, and is counted as it is
+        full = not causal and pairs >= 0.999 * seq_len * (seq_len + 1.0) / 2.0
+        scores = core.prefill_flop_per_pair * (2.0 * pairs if full else pairs)
+        return scores + core.chunk_flop_per_token * seq_len
+
+    return sum(
+        group.count * core.num_q_heads * per_head(core)
+        for group in model.layer_groups
+        for core in group.attention.cores()
+    )
 
 
 def model_flop(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal, assert_never
+from typing import Literal
 
 import numpy as np
 
@@ -117,15 +117,9 @@ def korthikanti_layer_bytes(
     0.7
     """
     tokens = as_array(seq_len) * micro_batch * d_model
-    match recompute:
-        case "full":
-            return 2.0 * tokens
-        case "selective":
-            scores = as_array(0.0)
-        case "none":
-            scores = 5.0 * as_array(num_heads) * seq_len / d_model
-        case _:
-            assert_never(recompute)
+    if recompute == "full":
+        return 2.0 * tokens
+    scores = as_array({"none": 5.0, "selective": 0.0}[recompute]) * num_heads * seq_len / d_model
     if sequence_parallel:
         return tokens / tp * (34.0 + scores)
     return tokens * (10.0 + 24.0 / as_array(tp) + scores / tp)

@@ -181,28 +181,39 @@ def layout_problem(
     layout: TrainLayout, model: Model, cluster: Cluster, global_batch_sequences: int, seq_len: int
 ) -> tuple[str, str | None] | None:
     """(violated constraint, nearest valid value), or None if the run is possible."""
-    if layout.num_chips > cluster.max_chips:
-        return f"at most {cluster.max_chips} chips: {layout.num_chips} are needed", None
-    chunks = layout.pp * layout.virtual_pp
-    if chunks > model.num_layers:
-        near = nearest_divisor(model.num_layers, layout.pp)
-        return f"pp·virtual_pp = {chunks} exceeds the {model.num_layers} layers", f"pp={near},virtual_pp=1"
-    if layout.virtual_pp > 1 and layout.pp == 1:
-        return "virtual_pp needs pp of at least 2", "virtual_pp=1"
-    if layout.fsdp and layout.dp % layout.fsdp:
-        near = nearest_divisor(layout.dp, layout.fsdp)
-        return f"fsdp={layout.fsdp} does not divide dp={layout.dp}", f"fsdp={near}"
-    per_step = layout.dp * layout.micro_batch
-    if global_batch_sequences % per_step:
-        best = nearest_multiple(global_batch_sequences, per_step)
-        fewer = nearest_divisor(max(global_batch_sequences // layout.dp, 1), layout.micro_batch)
-        return (
+    chunks, per_step = layout.pp * layout.virtual_pp, layout.dp * layout.micro_batch
+    shards, halves = layout.fsdp or layout.dp, layout.cp * (2 if layout.cp > 1 else 1)
+    rules = (
+        (
+            layout.num_chips > cluster.max_chips,
+            f"at most {cluster.max_chips} chips: {layout.num_chips} are needed",
+            None,
+        ),
+        (
+            chunks > model.num_layers,
+            f"pp·virtual_pp = {chunks} exceeds the {model.num_layers} layers",
+            f"pp={nearest_divisor(model.num_layers, layout.pp)},virtual_pp=1",
+        ),
+        (layout.virtual_pp > 1 and layout.pp == 1, "virtual_pp needs pp of at least 2", "virtual_pp=1"),
+        (
+            layout.dp % shards > 0,
+            f"fsdp={shards} does not divide dp={layout.dp}",
+            f"fsdp={nearest_divisor(layout.dp, shards)}",
+        ),
+        (
+            global_batch_sequences % per_step > 0,
             f"a global batch of {global_batch_sequences} sequences that dp·micro_batch = {per_step} divides",
-            f"a global batch of {best}, or micro_batch={fewer}",
-        )
-    if seq_len % (layout.cp * (2 if layout.cp > 1 else 1)):
-        return f"cp={layout.cp} does not divide a sequence of {seq_len} tokens (in two halves)", "cp=1"
-    return attention_problem(layout, model) or experts_problem(layout, model)
+            f"a global batch of {nearest_multiple(global_batch_sequences, per_step)}, or micro_batch="
+            f"{nearest_divisor(max(global_batch_sequences // layout.dp, 1), layout.micro_batch)}",
+        ),
+        (
+            seq_len % halves > 0,
+            f"cp={layout.cp} does not divide a sequence of {seq_len} tokens (in two halves)",
+            "cp=1",
+        ),
+    )
+    broken = next(((allowed, nearest) for is_broken, allowed, nearest in rules if is_broken), None)
+    return broken or attention_problem(layout, model) or experts_problem(layout, model)
 
 
 def attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None] | None:
@@ -212,12 +223,12 @@ def attention_problem(layout: TrainLayout, model: Model) -> tuple[str, str | Non
         if heads and heads % layout.tp:
             return f"tp={layout.tp} does not divide the {heads} heads", f"tp={nearest_divisor(heads, layout.tp)}"
         if kv_heads and kv_heads % layout.tp and layout.tp % kv_heads:
-            near = nearest_divisor(kv_heads, layout.tp)
-            return f"tp={layout.tp} neither divides nor is a multiple of the {kv_heads} KV heads", f"tp={near}"
+            allowed = f"tp={layout.tp} neither divides nor is a multiple of the {kv_heads} KV heads"
+            return allowed, f"tp={nearest_divisor(kv_heads, layout.tp)}"
     for group in model.layer_groups:
         if isinstance(group.ffn, DenseFfn) and group.ffn.d_ff % layout.tp:
-            near = nearest_divisor(group.ffn.d_ff, layout.tp)
-            return f"tp={layout.tp} does not divide d_ff={group.ffn.d_ff}", f"tp={near}"
+            allowed = f"tp={layout.tp} does not divide d_ff={group.ffn.d_ff}"
+            return allowed, f"tp={nearest_divisor(group.ffn.d_ff, layout.tp)}"
     return None
 
 
@@ -227,8 +238,8 @@ def experts_problem(layout: TrainLayout, model: Model) -> tuple[str, str | None]
     if moe is None:
         return None if layout.ep * layout.expert_tp == 1 else ("a dense model has no ep or expert_tp", "ep=1")
     if moe.num_experts % layout.ep:
-        near = nearest_divisor(moe.num_experts, layout.ep)
-        return f"ep={layout.ep} does not divide the {moe.num_experts} experts", f"ep={near}"
+        allowed = f"ep={layout.ep} does not divide the {moe.num_experts} experts"
+        return allowed, f"ep={nearest_divisor(moe.num_experts, layout.ep)}"
     if moe.d_expert % layout.expert_tp:
         return f"expert_tp={layout.expert_tp} does not divide d_expert={moe.d_expert}", "expert_tp=1"
     ranks = layout.tp * layout.cp * layout.dp

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import Field
@@ -11,7 +11,7 @@ from pydantic import Field
 from rackline.catalog import names
 from rackline.catalog.base import Fraction, Name, NonNegative, Positive, Record, Text
 from rackline.catalog.objects import CatalogueObject, read_object, stated, written_as
-from rackline.errors import UnknownNameError, nearest_names
+from rackline.errors import PrecisionError, UnknownNameError, nearest_name
 from rackline.hardware import Chip
 from rackline.training.runs import SCHEDULES, ScheduleName
 
@@ -218,7 +218,7 @@ def training_stack(name: str = "") -> TrainingStack:
     try:
         return read_object("training_stacks", TrainingStack, name)
     except UnknownNameError as error:
-        near = next(iter(nearest_names(name, (*known, "unit"), 1)), None)
+        near = nearest_name(name, (*known, "unit"))
         allowed = f"{', '.join(known)}, unit or a TOML file"
         if name.endswith(".toml"):
             raise
@@ -230,3 +230,145 @@ def default_training_stack(generation: str = "") -> str:
     stacks = [training_stack(name) for name in names("training_stacks")]
     on = [stack for stack in stacks if generation.split("-")[0] in stack.default_on]
     return (on or [stack for stack in stacks if stack.is_default])[0].name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPrecision:
+    """Data types of one training run.
+
+    Args:
+        label: label that it was made from.
+        gemm: data type of the products of linear layers; the head, router and attention run in bf16.
+        quantised: whether inputs of products are cast from bf16 first.
+        weight_bytes: a weight as the forward pass reads it [bytes].
+        master_bytes: the copy of a weight that the optimiser updates; 0 if it updates the weight itself [bytes].
+        moment_bytes: both moments of a weight [bytes].
+        gather_bytes: a weight on the wire when sharded weights are gathered [bytes].
+        dispatch_bytes, combine_bytes: an element of a token on its way to its experts and back; in the backward pass,
+            of its gradient [bytes].
+        activation_input_bytes: an input element of an activation function, as stored [bytes].
+        attention_output_bytes: an element of the output of attention, as stored [bytes].
+        frozen_bytes: a frozen weight as it is kept beside adapters (QLoRA), None where it is kept as it is multiplied
+            [bytes].
+    """
+
+    label: str
+    gemm: str = "bf16"
+    quantised: bool = False
+    weight_bytes: float = 2.0
+    master_bytes: float = 4.0
+    moment_bytes: float = 8.0
+    gather_bytes: float = 2.0
+    dispatch_bytes: float = 2.0
+    combine_bytes: float = 2.0
+    activation_input_bytes: float = 2.0
+    attention_output_bytes: float = 2.0
+    frozen_bytes: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gemm_bytes(self) -> float:
+        """One element of a product's input [bytes]."""
+        return {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "fp4": 0.5625}[self.gemm]
+
+    @property
+    def compute(self) -> str:
+        """Peak that the products use."""
+        return {"fp8_block": "fp8"}.get(self.gemm, self.gemm)
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """Master weight and moments of one weight [bytes]."""
+        return self.master_bytes + self.moment_bytes
+
+
+_LABELS = {
+    "bf16": "bf16",
+    "fp16": "bf16",
+    "fp8": "fp8",
+    "fp8-cs": "fp8",
+    "fp8-tensor": "fp8",
+    "fp8-mx": "mxfp8",
+    "mxfp8": "mxfp8",
+    "fp8-block": "fp8_block",
+    "fp8_block": "fp8_block",
+    "nvfp4": "fp4",
+    "fp4": "fp4",
+}
+OPTIMIZERS = {"adam": 8.0, "adam-bf16": 4.0, "adam-8bit": 2.0, "momentum": 4.0, "muon": 4.0, "sgd": 0.0}
+"""Bytes of the moments of one weight (ml-engineering, training/performance, section on memory)."""
+
+FROZEN = {"nf4": 4.127 / 8.0}
+"""Bytes of a frozen weight: NF4 in blocks of 64 with scales that are quantised again, 0.127 bits a weight (Dettmers et
+al. 2023, QLoRA, arXiv:2305.14314, section 3)."""
+
+
+def _check(what: str, name: str, known: Iterable[str], given: str) -> None:
+    """Refuse a name that is not known, as it was given."""
+    if name not in known:
+        near = nearest_name(name, known)
+        raise PrecisionError(what=what, given=given, allowed=", ".join(known), nearest=near)
+
+
+def with_frozen(precision: TrainPrecision, frozen: str) -> TrainPrecision:
+    """The precision with frozen weights kept in four bits: they are stored and gathered so, and products run in bf16.
+
+    Args:
+        frozen: of FROZEN.
+
+    Raises:
+        PrecisionError: the data type is unknown, or products do not run in bf16.
+    """
+    _check("frozen", frozen, FROZEN, frozen)
+    if precision.quantised:
+        raise PrecisionError(what="frozen", given=f"{frozen} with {precision.label}", allowed=f"{frozen} with bf16")
+    return replace(precision, frozen_bytes=FROZEN[frozen], gather_bytes=FROZEN[frozen])
+
+
+def train_precision(
+    label: str, chip: Chip, optimizer: str | None = None, stack: TrainingStack = IDEAL
+) -> TrainPrecision:
+    """Data types of a label on a chip.
+
+    Args:
+        label: bf16, fp8 (one scale per tensor), fp8-block, mxfp8, nvfp4.
+        optimizer: of OPTIMIZERS; that of the stack by default.
+        stack: training stack, which determines what is sent and stored in eight bits if products run in eight bits.
+
+    Raises:
+        PrecisionError: the label or optimiser is unknown.
+
+    mxfp8 and fp8 run on the same units at the same rate; block-scaled types need Blackwell, else they run as fp8 with
+    scales of 128 × 128 weights (Hopper), else as bf16.
+    """
+    name = label.strip().lower()
+    optimizer = optimizer or stack.optimizer
+    _check("precision", name, _LABELS, label)
+    _check("optimizer", optimizer, OPTIMIZERS, optimizer)
+    base = TrainPrecision(label=name, moment_bytes=OPTIMIZERS[optimizer])
+    wanted = _LABELS[name]
+    notes: list[str] = []
+    if wanted == "fp4" and not chip.supports("fp4"):
+        notes.append(f"{chip.name} has no fp4 multiply: products run in fp8")
+        wanted = "fp8"
+    if wanted == "mxfp8":
+        wanted = "fp8" if chip.supports("fp4") or not chip.supports("fp8") else "fp8_block"
+    if wanted != "bf16" and not chip.supports("fp8"):
+        notes.append(f"{chip.name} has no fp8 multiply: products run in bf16")
+        return replace(base, notes=tuple(notes))
+    if wanted == "bf16":
+        return base
+    # with one scale a tensor the weights themselves are kept and gathered in eight bits
+    stored = 1.0 if wanted == "fp8" and not name.startswith("mx") and name != "fp8-mx" else 2.0
+    gather = 1.0 if wanted == "fp8" else 2.0
+    return replace(
+        base,
+        gemm=wanted,
+        quantised=True,
+        weight_bytes=stored,
+        gather_bytes=gather,
+        dispatch_bytes=stack.dispatch_bytes,
+        activation_input_bytes=stack.activation_input_bytes,
+        attention_output_bytes=stack.attention_output_bytes,
+        notes=tuple(notes),
+    )

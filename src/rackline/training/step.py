@@ -14,7 +14,7 @@ from rackline.parallel.exchange import make_group, torus_penalty
 from rackline.passes import PassTable, Row
 from rackline.passes import collectives as c
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.passes.line import row_seconds
+from rackline.passes.row import row_seconds
 from rackline.training.memory import shards
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, by_name
 from rackline.training.stack import TrainingStack

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, assert_never, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -13,9 +13,15 @@ from rackline.hardware import Cluster
 from rackline.passes import Calibration, calibration
 from rackline.passes import features as f
 from rackline.passes.features import Array, as_array
-from rackline.training.precision import TrainPrecision, train_precision, with_frozen
 from rackline.training.runs import Runs
-from rackline.training.stack import TrainingStack, default_training_stack, training_stack
+from rackline.training.stack import (
+    TrainingStack,
+    TrainPrecision,
+    default_training_stack,
+    train_precision,
+    training_stack,
+    with_frozen,
+)
 
 LoraTargets = Literal["all", "attention", "qkv"]
 LORA_TARGETS: tuple[LoraTargets, ...] = get_args(LoraTargets)
@@ -147,16 +153,9 @@ class TrainingSystem:
 
     def adapts(self, product: str) -> bool:
         """Whether the product of this name has an adapter."""
-        block = product.startswith(("ffn", "shared"))
-        match self.lora_targets:
-            case "all":
-                return True
-            case "attention":
-                return not block
-            case "qkv":
-                return not block and not product.endswith("out")
-            case _:
-                assert_never(self.lora_targets)
+        attention = not product.startswith(("ffn", "shared"))
+        adapted = {"all": True, "attention": attention, "qkv": attention and not product.endswith("out")}
+        return adapted[self.lora_targets]
 
 
 def attention_products(attention: Attention, d_model: int) -> tuple[Projection, ...]:

@@ -7,40 +7,32 @@ Every coefficient may be an array with one value per run.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import product
 from typing import Literal
 
 import numpy as np
 
 from rackline.arch import Core, DenseFfn, Dim, MoeFfn, Projection
 from rackline.arch.products import GATED
+from rackline.parallel.exchange import collective_rows, make_group
 from rackline.parallel.work import AttentionWork, ProductWork
 from rackline.passes import Row
+from rackline.passes import collectives as c
 from rackline.passes import features as f
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.training.exchange import context_rows, expert_rows, tensor_rows
+from rackline.passes.routing import distinct_ranks
 from rackline.training.system import MicroBatch, TrainingSystem, attention_products
 
 Phase = Literal["forward", "input", "weight"]
 PHASES: tuple[Phase, ...] = ("forward", "input", "weight")
+BOTH: tuple[Phase, Phase] = ("forward", "input")
+"""Phases of what has no weights; communication in the backward pass counts as "input"."""
 Kind = Literal[
-    "gemm",
-    "experts",
-    "attention",
-    "state",
-    "elementwise",
-    "quantise",
-    "permute",
-    "unfused",
-    "head",
-    "logits",
-    "tensor",
-    "context",
-    "expert_inside",
-    "expert_outside",
-]
-
+    "gemm", "experts", "attention", "state", "elementwise", "quantise", "permute", "unfused", "head", "logits",
+    "tensor", "context", "expert_inside", "expert_outside",
+]  # fmt: skip
 Again = Literal["", "selective", "modules"]
 
 WEIGHT_GRADIENT_BYTES = 8.0
@@ -65,7 +57,7 @@ class Work:
 
     Args:
         kind: kind of work, which selects the number of a training stack that scales it.
-        phase: phase in which it runs; communication in the backward pass counts as "input".
+        phase: phase in which it runs.
         again: the kind of recompute, besides "full", that repeats it.
         layer: whether it belongs to the layers, not to the ends.
     """
@@ -98,40 +90,24 @@ def gemm_work(
     Beside frozen weights there is no gradient of the weight, but a pair of adapters with all three products each.
     """
     d_in, d_out = as_array(projection.shard_in(tp)), as_array(projection.shard_out(tp))
-    adapters: list[Work] = []
-    if batch.system.lora_rank and layer and not bf16 and batch.system.adapts(projection.name):
-        rank = as_array(float(batch.system.lora_rank))
-        for name, a, b in (("lora_down", d_in, rank), ("lora_up", rank, d_out)):
-            adapters += product_work(
-                batch,
-                name=f"{projection.name}_{name}",
-                feature=f.TOKENS,
-                d_in=a,
-                d_out=b,
-                weights=a * b * count,
-                count=count,
-                kind=kind,
-                bf16=True,
-                trained=True,
-            )
-        # scaled and added to the output, forward; gradients scaled, and those of the input added, backward
-        moved: tuple[tuple[Phase, FloatLike], ...] = (("forward", 3.0 * d_out), ("input", 2.0 * d_out + 3.0 * d_in))
-        for phase, elements in moved:
-            name = f"{projection.name}_lora_sum"
-            adapters.append(memory_work(name, "elementwise", phase, {f.TOKENS: 2.0 * elements * count}, count))
-    return adapters + product_work(
-        batch,
-        name=projection.name,
-        feature=f.TOKENS,
-        d_in=d_in,
-        d_out=d_out,
-        weights=d_in * d_out * count,
-        count=count,
-        kind=kind,
-        bf16=bf16,
-        layer=layer,
-        again=again,
-    )
+    found = product_work(
+        batch, name=projection.name, feature=f.TOKENS, d_in=d_in, d_out=d_out, weights=d_in * d_out * count,
+        count=count, kind=kind, bf16=bf16, layer=layer, again=again,
+    )  # fmt: skip
+    if not (batch.system.lora_rank and layer and not bf16 and batch.system.adapts(projection.name)):
+        return found
+    rank = as_array(float(batch.system.lora_rank))
+    for name, a, b in (("lora_down", d_in, rank), ("lora_up", rank, d_out)):
+        found += product_work(
+            batch, name=f"{projection.name}_{name}", feature=f.TOKENS, d_in=a, d_out=b, weights=a * b * count,
+            count=count, kind=kind, bf16=True, trained=True,
+        )  # fmt: skip
+    # scaled and added to the output, forward; gradients scaled, and those of the input added, backward
+    moved = (3.0 * d_out, 2.0 * d_out + 3.0 * d_in)
+    return found + [
+        memory_work(f"{projection.name}_lora_sum", "elementwise", phase, {f.TOKENS: 2.0 * elements * count}, count)
+        for phase, elements in zip(BOTH, moved, strict=True)
+    ]
 
 
 def product_work(
@@ -193,16 +169,13 @@ def product_work(
     if not (batch.system.lora_rank == 0 if trained is None else trained):
         found.pop()
         if layer and precision.frozen_bytes is not None:  # written out in bf16 before the product, both ways
-            moved = {f.ONE: weights * (precision.frozen_bytes + 2.0)}
-            found += [
-                memory_work(f"{name}_dequantise", "quantise", "forward", dict(moved), count),
-                memory_work(f"{name}_dequantise", "quantise", "input", dict(moved), count),
-            ]
+            moved = weights * (precision.frozen_bytes + 2.0)
+            found += [memory_work(f"{name}_dequantise", "quantise", phase, {f.ONE: moved}, count) for phase in BOTH]
     if precision.quantised and not bf16:
         # bf16 read, both orders of the narrow type written: the weight gradient multiplies the other way round
         found += [
-            memory_work(f"{name}_cast", "quantise", "forward", {feature: 4.0 * d_in * count}, count, layer=layer),
-            memory_work(f"{name}_cast", "quantise", "input", {feature: 4.0 * d_out * count}, count, layer=layer),
+            memory_work(f"{name}_cast", "quantise", phase, {feature: 4.0 * width * count}, count, layer=layer)
+            for phase, width in zip(BOTH, (d_in, d_out), strict=True)
         ]
     return found
 
@@ -243,17 +216,13 @@ def work_of(batch: MicroBatch) -> list[Work]:
         found += core_work(batch, attention, count=count)
     for ffn, count in blocks.items():
         if isinstance(ffn, MoeFfn):
-            found += moe_work(batch, ffn, count=count)
+            found += [*moe_work(batch, ffn, count=count), *expert_rows(batch, ffn, count)]
         else:
             for projection in ffn.projections(model.d_model):
                 found += gemm_work(batch, projection, count=count, tp=tp)
-    found += small_work(batch, kinds, blocks)
-    found += head_work(batch)
-    attention_layers = sum(kinds.values())
     dense = sum(count for ffn, count in blocks.items() if isinstance(ffn, DenseFfn) and ffn.d_ff)
-    mixtures = [expert_rows(batch, ffn, count) for ffn, count in blocks.items() if isinstance(ffn, MoeFfn)]
-    links = chain(tensor_rows(batch, attention_layers, dense), context_rows(batch, kinds), *mixtures)
-    return found + [Work(row=row, kind=kind, phase=phase) for kind, phase, row in links]
+    found += [*small_work(batch, kinds, blocks), *head_work(batch)]
+    return found + tensor_rows(batch, sum(kinds.values()), dense) + context_rows(batch, kinds)
 
 
 def _counts(
@@ -273,87 +242,70 @@ def _counts(
 
 def core_work(batch: MicroBatch, attention: Core, *, count: float) -> list[Work]:
     """Scores and values; a recurrent state in their place for linear attention and state-space layers."""
-    heads = np.ceil(attention.num_q_heads / as_array(batch.runs.tp))
+    heads, kv_heads = (
+        np.ceil(number / as_array(batch.runs.tp)) for number in (attention.num_q_heads, attention.num_kv_heads)
+    )
+
+    def rows(
+        name: str,
+        kind: Kind,
+        op_class: str,
+        compute: tuple[str, FloatLike],
+        hbm: tuple[str, FloatLike],
+        launches: float,
+        backward: float,
+        formula: str = "",
+        again: Again = "",
+    ) -> list[Work]:
+        """The forward pass and, as a multiple of it, the backward pass."""
+        return [
+            Work(
+                row=Row(
+                    name=f"{name}_{phase}",
+                    group=phase,
+                    op_class=op_class,
+                    dtype="bf16",
+                    compute={compute[0]: times * compute[1]},
+                    hbm={hbm[0]: times * hbm[1]},
+                    launches={f.ONE: times * launches},
+                    formula=formula,
+                ),
+                kind=kind,
+                phase=phase,
+                again=again,
+            )
+            for phase, times in zip(BOTH, (1.0, backward), strict=True)
+        ]
+
     found: list[Work] = []
     if attention.chunk_flop_per_token:
-        compute: dict[str, FloatLike] = {f.TOKENS: heads * attention.chunk_flop_per_token * count}
-        moved: dict[str, FloatLike] = {f.TOKENS: heads * attention.prefill_io_elements[0] * 2.0 * count}
-        for phase, times in (("forward", 1.0), ("input", 2.0)):
-            row = Row(
-                name=f"{attention.kind}_{phase}",
-                group=phase,
-                op_class="gemm",
-                dtype="bf16",
-                compute={key: times * value for key, value in compute.items()},
-                hbm={key: times * value for key, value in moved.items()},
-                launches={f.ONE: times * count},
-            )
-            found.append(Work(row=row, kind="state", phase="forward" if phase == "forward" else "input"))
+        compute = f.TOKENS, heads * attention.chunk_flop_per_token * count
+        hbm = f.TOKENS, heads * attention.prefill_io_elements[0] * 2.0 * count
+        found += rows(attention.kind, "state", "gemm", compute, hbm, count, 2.0)
     if not attention.prefill_flop_per_pair:
         return found
-    pairs = f.attention_pairs(attention.kind)
-    kv_heads = np.ceil(attention.num_kv_heads / as_array(batch.runs.tp))
+    pairs, name = f.attention_pairs(attention.kind), f"attention_{attention.kind}"
     work = AttentionWork.prefill(attention, heads, kv_heads, 0.0)  # nothing is cached
     per_pair = as_array(work.pair_flop) * count
-    if not batch.system.stack.flash_attention:
-        return found + _written_out(attention, per_pair, heads, count)
+    if not batch.system.stack.flash_attention:  # the whole square is multiplied, scores and probabilities pass memory
+        hbm, formula = (pairs, 8.0 * heads * count), "the whole square, both halves"
+        found += rows(name, "gemm", "gemm", (pairs, 2.0 * per_pair), hbm, 2.0 * count, 2.0, formula, "selective")
+        traffic = UNFUSED_BYTES_PER_PAIR * heads * count
+        return found + [
+            memory_work("scores", "unfused", phase, {pairs: times * traffic}, 3.0 * count, again="selective")
+            for phase, times in zip(BOTH, (1.0, 2.0), strict=True)
+        ]
     mean_head = attention.prefill_flop_per_pair / 4.0
     softmax = SOFTMAX_SHARE.get(batch.system.cluster.chip.generation, SOFTMAX_SHARE_ELSEWHERE)
     flop = per_pair * (1.0 + softmax * (HEAD_OF_RATES / mean_head)) / (1.0 + softmax)
-    for phase, times in (("forward", 1.0), ("input", FLASH_BACKWARD_FLOP)):
-        row = Row(
-            name=f"attention_{attention.kind}_{phase}",
-            group=phase,
-            op_class=f"{attention.kernel}_prefill",
-            dtype="bf16",
-            compute={pairs: times * flop},
-            hbm={f.TOKENS: times * work.token_bytes * count},
-            launches={f.ONE: times * count},
-            formula=f"{count:g} layers × {attention.prefill_flop_per_pair:g} FLOP a pair and head, causal",
-        )
-        found.append(
-            Work(
-                row=row,
-                kind="attention",
-                phase="forward" if phase == "forward" else "input",
-            )
-        )
-    return found
-
-
-def _written_out(attention: Core, per_pair: Array, heads: Array, count: float) -> list[Work]:
-    """Attention before FlashAttention: the whole square is multiplied, scores and probabilities pass memory."""
-    pairs = f.attention_pairs(attention.kind)
-    found: list[Work] = []
-    phases: tuple[tuple[Phase, float], ...] = (("forward", 1.0), ("input", 2.0))
-    for phase, times in phases:
-        found.append(
-            Work(
-                row=Row(
-                    name=f"attention_{attention.kind}_{phase}",
-                    group=phase,
-                    op_class="gemm",
-                    dtype="bf16",
-                    compute={pairs: 2.0 * times * per_pair},
-                    hbm={pairs: 2.0 * times * 4.0 * heads * count},
-                    launches={f.ONE: 2.0 * times * count},
-                    formula="the whole square, both halves",
-                ),
-                kind="gemm",
-                phase=phase,
-                again="selective",
-            )
-        )
-        traffic: dict[str, FloatLike] = {pairs: 2.0 * UNFUSED_BYTES_PER_PAIR / 2.0 * heads * count * times}
-        found.append(memory_work("scores", "unfused", phase, traffic, 3.0 * count, again="selective"))
-    return found
+    formula = f"{count:g} layers × {attention.prefill_flop_per_pair:g} FLOP a pair and head, causal"
+    kernel, hbm = f"{attention.kernel}_prefill", (f.TOKENS, work.token_bytes * count)
+    return found + rows(name, "attention", kernel, (pairs, flop), hbm, count, FLASH_BACKWARD_FLOP, formula)
 
 
 def moe_work(batch: MicroBatch, ffn: MoeFfn, *, count: float) -> list[Work]:
     """Router, routed experts, shared experts, permutation of tokens around them."""
-    model, runs = batch.system.model, batch.runs
-    tp = as_array(runs.tp)
-    d = model.d_model
+    runs, d = batch.runs, batch.system.model.d_model
     routed = float(ffn.expert_d_in(d))
     router = Projection(name="router", d_in=(Dim(size=d),), d_out=(Dim(size=ffn.num_experts),))
     found = gemm_work(batch, router, count=count, tp=1, bf16=True)
@@ -377,13 +329,11 @@ def moe_work(batch: MicroBatch, ffn: MoeFfn, *, count: float) -> list[Work]:
         )
     shared = ffn.shared()
     for projection in shared.projections(d, prefix="shared") if shared else ():
-        found += gemm_work(batch, projection, count=count, tp=tp)
-    phases: tuple[Phase, ...] = ("forward", "input")
-    for phase in phases:
+        found += gemm_work(batch, projection, count=count, tp=runs.tp)
+    for phase in BOTH:
         found.append(memory_work("permute", "permute", phase, {f.EXPERT_TOKENS: 8.0 * routed * count}, 2.0 * count))
         if ffn.bias:  # biases and clamps of experts are kernels of their own
-            inner: dict[str, FloatLike] = {f.EXPERT_TOKENS: 2.0 * width * count}
-            found.append(memory_work("expert_bias", "unfused", phase, inner, count))
+            found.append(memory_work("expert_bias", "unfused", phase, {f.EXPERT_TOKENS: 2.0 * width * count}, count))
     return found
 
 
@@ -392,21 +342,19 @@ def small_work(batch: MicroBatch, kinds: dict[Core, int], blocks: dict[DenseFfn 
 
     Of ten passes over the residual stream in a layer, two norms make four: each reads and writes it.
     """
-    model = batch.system.model
-    tp = as_array(batch.runs.tp)
-    per_pair: FloatLike = 0.0
+    model, tp = batch.system.model, as_array(batch.runs.tp)
     layers = max(sum(kinds.values()), sum(blocks.values()))
+    per_pair: FloatLike = 0.0
     again: FloatLike = 2.0 * 4.0 * model.d_model * layers / batch.spread
     per_token: FloatLike = 2.0 * 6.0 * model.d_model * layers / batch.spread
     for group in model.layer_groups:
         width = sum(float(part.size) for p in group.attention.projections(model.d_model)[:1] for part in p.d_out)
         per_token = per_token + 4.0 * width * group.count / tp
     for ffn, count in blocks.items():
-        if isinstance(ffn, DenseFfn):
-            again = again + 2.0 * ffn.d_ff * (3.0 if ffn.activation in GATED else 2.0) * count / tp
-        else:
-            passes = 3.0 if ffn.activation in GATED else 2.0
-            again = again + 2.0 * ffn.d_shared * passes * count / tp
+        passes = 3.0 if ffn.activation in GATED else 2.0
+        width = ffn.d_ff if isinstance(ffn, DenseFfn) else ffn.d_shared
+        again = again + 2.0 * width * passes * count / tp
+        if isinstance(ffn, MoeFfn):
             per_pair = per_pair + 2.0 * ffn.d_expert / as_array(batch.runs.expert_tp) * passes * count
     cheap: dict[str, FloatLike] = {f.TOKENS: again, f.EXPERT_TOKENS: per_pair}
     backward: dict[str, FloatLike] = {f.TOKENS: 2.0 * (per_token + again), f.EXPERT_TOKENS: 2.0 * per_pair}
@@ -419,15 +367,127 @@ def small_work(batch: MicroBatch, kinds: dict[Core, int], blocks: dict[DenseFfn 
 
 def head_work(batch: MicroBatch) -> list[Work]:
     """Logits of every token, their loss and gradients."""
-    model = batch.system.model
-    heads = 1.0 + batch.system.mtp_layers
+    model, tp, heads = batch.system.model, as_array(batch.runs.tp), 1.0 + batch.system.mtp_layers
     head = Projection(
         name="head", d_in=(Dim(size=model.d_model),), d_out=(Dim(size=model.vocab_size, units=model.vocab_size),)
     )
-    found = gemm_work(batch, head, count=heads, tp=as_array(batch.runs.tp), kind="head", bf16=True, layer=False)
-    logits = model.vocab_size / as_array(batch.runs.tp) * heads
-    phases: tuple[Phase, ...] = ("forward", "input")
-    for phase in phases:
-        moved: dict[str, FloatLike] = {f.TOKENS: LOGIT_BYTES[phase] * logits}
-        found.append(memory_work("loss", "logits", phase, moved, 4.0, layer=False))
+    logits = model.vocab_size / tp * heads
+    return gemm_work(batch, head, count=heads, tp=tp, kind="head", bf16=True, layer=False) + [
+        memory_work("loss", "logits", phase, {f.TOKENS: LOGIT_BYTES[phase] * logits}, 4.0, layer=False)
+        for phase in BOTH
+    ]
+
+
+def _link_work(
+    batch: MicroBatch,
+    kind: Kind,
+    name: str,
+    algorithm: Callable[[c.Group], c.CollectiveCost],
+    group: c.Group,
+    buffer: Mapping[str, FloatLike],
+    calls: Array,
+    formula: str,
+    *,
+    op_class: str,
+    backward: float = 1.0,
+) -> list[Work]:
+    """A collective of the forward pass and, as a multiple of it, of the backward pass."""
+    return [
+        Work(row=row, kind=kind, phase=phase)
+        for phase, times in zip(BOTH, (1.0, backward), strict=True)
+        for row in collective_rows(
+            f"{name}_{phase}",
+            cluster=batch.system.cluster,
+            group=group,
+            algorithms=(algorithm,),
+            buffer=dict(buffer),
+            calls=times * calls,
+            op_class=op_class,
+            where=phase,
+            formula=formula,
+        )
+    ]
+
+
+def _gathers(
+    batch: MicroBatch, name: str, ranks: Array, buffer: Mapping[str, FloatLike], calls: Array, formula: str
+) -> list[Work]:
+    """A gather before and a scatter behind blocks that tensor parallelism cuts."""
+    if not np.any(ranks > 1):
+        return []
+    group = make_group(batch.system.cluster, ranks)
+    algorithms = (("all_gather", c.all_gather), ("reduce_scatter", c.reduce_scatter))
+    return [
+        one
+        for op, algorithm in algorithms
+        for one in _link_work(batch, "tensor", f"{name}_{op}", algorithm, group, buffer, calls, formula, op_class=op)
+    ]
+
+
+def tensor_rows(batch: MicroBatch, attention_layers: int, dense_layers: int) -> list[Work]:
+    """Sequence parallelism: gather before and scatter after attention and each dense block.
+
+    The input is gathered once more in the backward pass, for the gradient of the weight; that gather runs behind the
+    product that makes the gradient of the input, so it is not counted.
+    Source: Korthikanti et al. 2022 (arXiv:2205.05198), section 4.2.2.
+    """
+    tp, d_model, blocks = as_array(batch.runs.tp), batch.system.model.d_model, attention_layers + dense_layers
+    formula = f"{blocks} blocks × 2·{d_model} B per token"
+    return _gathers(batch, "tp", tp, {f.TOKENS: 2.0 * d_model}, blocks * (tp > 1), formula)
+
+
+def context_rows(batch: MicroBatch, cores: dict[Core, int]) -> list[Work]:
+    """Keys and values of all other chips of a context-parallel group pass each chip; backward also their gradients."""
+    cp, found = as_array(batch.runs.cp), list[Work]()
+    if not np.any(cp > 1):
+        return found
+    group = make_group(batch.system.cluster, cp, as_array(batch.runs.tp))
+    for attention, count in cores.items():
+        kv = as_array(attention.kv_elements_per_token(batch.runs.tp))
+        if np.any(kv > 0):
+            name, buffer, calls = f"cp_{attention.kind}", {f.TOKENS: 2.0 * kv * cp}, count * (cp > 1)
+            found += _link_work(
+                batch, "context", name, c.all_gather, group, buffer, calls,
+                f"{count} layers × keys and values of the whole sequence", op_class="all_gather", backward=2.0,
+            )  # fmt: skip
     return found
+
+
+def expert_rows(batch: MicroBatch, ffn: MoeFfn, count: int) -> list[Work]:
+    """Dispatch and combine of routed tokens, once forward and once backward; gathers where experts are cut by tp.
+
+    A token crosses to a scale-up domain once, however many of its experts live there, and node-limited routing bounds
+    the domains; a plain all-to-all sends it to each of its experts.
+
+    Sources: DeepSeek-V3 technical report (arXiv:2412.19437), sections 2.1.2, 3.2.2 and 3.3.3.
+    """
+    ep, tp, expert_tp = (as_array(cut) for cut in (batch.runs.ep, batch.runs.tp, batch.runs.expert_tp))
+    precision, width = batch.system.precision, float(ffn.expert_d_in(batch.system.model.d_model))
+    found: list[Work] = []
+    if np.any(ep > 1):
+        group = make_group(batch.system.cluster, ep, expert_tp)
+        picks = (ffn.num_experts, ffn.experts_per_token, ffn.num_groups, ffn.groups_per_token)
+        ranks = distinct_ranks(ep, *picks)
+        domains = distinct_ranks(np.minimum(as_array(group.outside), ffn.num_experts), *picks)
+
+        def sent(of: c.Group) -> c.CollectiveCost:
+            if batch.system.stack.forwards_tokens:
+                return c.forwarded_all_to_all(of, ranks, domains)
+            return c.scaled_cost(c.all_to_all(of), float(ffn.experts_per_token))
+
+        outside = as_array(group.outside) > 1
+        places: tuple[tuple[Kind, Array], ...] = (
+            ("expert_inside", ~outside & (ep > 1)),
+            ("expert_outside", outside & (ep > 1)),
+        )
+        # backward, gradients are dispatched to the experts and those of their inputs are combined
+        sizes = (("dispatch", precision.dispatch_bytes), ("combine", precision.combine_bytes))
+        for (kind, here), (name, size) in product(places, sizes):
+            if np.any(here):
+                found += _link_work(
+                    batch, kind, f"ep_{name}_{kind.removeprefix('expert_')}", sent, group,
+                    {f.TOKENS: size * width / tp}, count * here,
+                    f"{count} layers × {size:g}·{width:g} B per token and expert rank", op_class="all_to_all",
+                )  # fmt: skip
+    buffer, formula = {f.EXPERT_TOKENS: 2.0 * width}, f"{count} layers × routed tokens of the group"
+    return found + _gathers(batch, "etp", expert_tp, buffer, count * (expert_tp > 1), formula)

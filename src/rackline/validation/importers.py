@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.files import parse_json, read_text
 from rackline.units import parse_seconds
 from rackline.validation.forms import find_problem, is_number
@@ -90,8 +90,7 @@ def import_results(paths: Iterable[str | Path], form: str, given: Given) -> str:
     """
     known = (*READERS, *(one for one in READ if one not in READERS))
     if form not in known:
-        near = nearest_names(form, known, 1)
-        raise InputError(what="--import", given=form, allowed=", ".join(known), nearest=near[0] if near else None)
+        raise InputError(what="--import", given=form, allowed=", ".join(known), nearest=nearest_name(form, known))
     lines: list[str] = []
     for path in map(Path, paths):
         runs = detailed_results(path, form)
@@ -138,7 +137,6 @@ class _Reader:
     form: str
 
     def fail(self, key: str, allowed: str) -> InputError:
-        near = nearest_names(key, [name for name in self.values if name != key], 1)
         given = self.values.get(key)
         shown = "no such key" if key not in self.values else "null" if given is None else given
         if isinstance(given, list | dict):
@@ -148,7 +146,7 @@ class _Reader:
             given=shown,
             allowed=allowed,
             where=self.where,
-            nearest=near[0] if near else None,
+            nearest=nearest_name(key, [name for name in self.values if name != key]),
         )
 
     def optional(self, key: str) -> float | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
-from rackline.serving.speculative import PLAIN, usual_speculation
+from rackline.serving.workload import PLAIN, usual_speculation
 from rackline.simulation import CacheConfig, Requests
 from rackline.validation.cases import Case
 from rackline.validation.requests import ServedRun, recorded_run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rackline.errors import InputError, RacklineError, nearest_names
+from rackline.errors import InputError, RacklineError, nearest_name
 from rackline.fitting.amounts import Amounts, amounts
 from rackline.fitting.collectives import EXCHANGE, ONE_SHOT, TWO_SHOT, exchange_wire_s, wire_bytes
 from rackline.fitting.fit import seconds as line_seconds
@@ -19,8 +19,8 @@ from rackline.hardware import Chip
 from rackline.passes import Calibration
 from rackline.passes.calibration import UNIT_COLLECTIVE, CollectiveCalibration
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.passes.line import collective_seconds, fastest
 from rackline.passes.routing import distinct_ranks
+from rackline.passes.row import collective_seconds, fastest
 from rackline.validation.cases import Case, Unsupported, case_from
 from rackline.validation.resolve import Resolver
 
@@ -125,9 +125,8 @@ def _collective(resolver: Resolver, chip: Chip, numbers: Calibration, cases: Seq
     if cases[0].text("op") == "collective":
         name = cases[0].text("collective")
         if name not in COLLECTIVES:
-            near = nearest_names(name, COLLECTIVES, 1)
             raise InputError(
-                what="collective", given=name, allowed=", ".join(COLLECTIVES), nearest=near[0] if near else None
+                what="collective", given=name, allowed=", ".join(COLLECTIVES), nearest=nearest_name(name, COLLECTIVES)
             )
         op_class = COLLECTIVES[name]
         found = numbers.collective(op_class)

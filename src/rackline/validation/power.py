@@ -15,7 +15,7 @@ import numpy as np
 from rackline.fitting.solver import SOFT_L1_SCALE, Parameter, Values, fit
 from rackline.hardware import Chip, ChipPower
 from rackline.passes.features import Array
-from rackline.serving.energy import mean_step, step_joules
+from rackline.serving.fleet import mean_step, step_joules
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Workload
 from rackline.validation.cases import Case

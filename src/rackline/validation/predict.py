@@ -16,12 +16,11 @@ from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch, PassTime
 from rackline.passes.features import Array
 from rackline.serving import ClosedLoop, Engine, Workload, max_throughput
-from rackline.serving.closed_loop import closed_loops, engine_of, static_batches, unlimited_requests
-from rackline.serving.closed_pools import TwoPools
-from rackline.serving.speculative import PLAIN, Speculation
+from rackline.serving.closed_loop import TwoPools, closed_loops, engine_of, unlimited_requests
+from rackline.serving.curve import static_batches
 from rackline.serving.stack import Stack
 from rackline.serving.steady import median_step_s, steady_state
-from rackline.serving.workload import Workloads
+from rackline.serving.workload import PLAIN, Speculation, Workloads
 from rackline.validation.cases import Case
 from rackline.validation.finite_runs import LONG_TAIL, output_rate
 from rackline.validation.power import PowerCase, has_power, power_case, single_numbers
@@ -128,7 +127,7 @@ class Predictor:
                 max_num_seqs=stack.max_num_seqs,
                 engine=engine,
             )
-            sequences = peak.batch_size / (deployment.layout.attention_dp * deployment.layout.pp)
+            sequences = peak.decoding / deployment.layout.dp / (deployment.layout.attention_dp * deployment.layout.pp)
         sequences = max(sequences, 1.0)
         prompts = sequences if case.kind == "static-batch" else 1.0
         group = sequences * deployment.layout.attention_dp

@@ -21,8 +21,8 @@ from rackline.files import parse_json, read_lines
 from rackline.hardware import chip_record
 from rackline.parallel import Deployment
 from rackline.passes.features import Array
-from rackline.serving.speculative import PLAIN, Speculation, usual_speculation
 from rackline.serving.stack import Stack
+from rackline.serving.workload import PLAIN, Speculation, usual_speculation
 from rackline.simulation import CacheConfig, Requests, Result, pool_of, simulate
 from rackline.validation.cases import Case, Unsupported
 from rackline.validation.forms import LARGEST, is_number

@@ -19,7 +19,7 @@ from rackline.catalog import (
 )
 from rackline.catalog.index import stack_name
 from rackline.catalog.load import record_from_mapping
-from rackline.errors import InputError, LayoutError, nearest_names
+from rackline.errors import InputError, LayoutError, nearest_name
 from rackline.hardware import (
     Chip,
     ChipRecord,
@@ -405,8 +405,7 @@ def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
     parts: dict[str, int] = {}
     for key, value in case.layout.items():
         if key not in (*_PARTS, *_OTHER_PARTS):
-            near = nearest_names(key, _PARTS, 1)
-            raise LayoutError(what="layout", given=key, allowed=", ".join(_PARTS), nearest=near[0] if near else None)
+            raise LayoutError(what="layout", given=key, allowed=", ".join(_PARTS), nearest=nearest_name(key, _PARTS))
         if key in _PARTS:
             if isinstance(value, str):
                 raise LayoutError(what=f"layout.{key}", given=value, allowed="a whole number of at least 1")
@@ -469,13 +468,12 @@ def architecture_record(given: Mapping[str, object], name: str, where: str) -> M
     data = dict(given)
     for key in data:
         if key not in _ARCHITECTURE_KEYS:
-            near = nearest_names(key, _ARCHITECTURE_KEYS, 1)
             raise InputError(
                 what="architecture",
                 given=key,
                 allowed=", ".join(_ARCHITECTURE_KEYS),
                 where=where,
-                nearest=near[0] if near else None,
+                nearest=nearest_name(key, _ARCHITECTURE_KEYS),
             )
     kind = data.get("attention", "mha" if "num_kv_heads" not in data else "gqa")
     heads = data.get("num_q_heads")

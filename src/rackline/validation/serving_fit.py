@@ -10,8 +10,8 @@ import numpy as np
 from rackline.errors import RacklineError
 from rackline.fitting.solver import Parameter, Values, fit
 from rackline.passes.features import Array
-from rackline.serving.closed_loop import static_batch
-from rackline.serving.closed_pools import TwoPools
+from rackline.serving.closed_loop import TwoPools
+from rackline.serving.curve import static_batch
 from rackline.serving.stack import Stack
 from rackline.serving.steady import behind
 from rackline.serving.workload import Workload

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from rackline.errors import InputError, RacklineError
-from rackline.serving.speculative import PLAIN, USUAL_DRAFT_TOKENS, Speculation, usual_speculation
+from rackline.serving.workload import PLAIN, USUAL_DRAFT_TOKENS, Speculation, usual_speculation
 from rackline.validation.cases import Case
 from rackline.validation.page import PageTable, fill_block
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rackline.arch import LayerGroup, Model
 from rackline.catalog import names
-from rackline.errors import InputError, LayoutError, RacklineError, nearest_names
+from rackline.errors import InputError, LayoutError, RacklineError, nearest_name
 from rackline.passes.features import Array
 from rackline.serving.stack import version_numbers
 from rackline.training.memory import cheapest_recompute
@@ -57,8 +57,7 @@ def train_layout(case: Case, model: Model, *, interleaves: bool = True) -> Train
         if key == "sharding":
             continue
         if key not in _COUNTS:
-            near = nearest_names(key, _COUNTS, 1)
-            raise LayoutError(what="layout", given=key, allowed=", ".join(_COUNTS), nearest=near[0] if near else None)
+            raise LayoutError(what="layout", given=key, allowed=", ".join(_COUNTS), nearest=nearest_name(key, _COUNTS))
         if isinstance(value, str):
             raise LayoutError(what=f"layout.{key}", given=value, allowed="a whole number of at least 1")
         parts[key] = int(value)
@@ -94,9 +93,8 @@ def _zero(case: Case, parts: dict[str, int]) -> int:
         return 3 if parts.get("fsdp", 1) > 1 else 1
     name = str(sharding).lower().replace("_", "-")
     if name not in SHARDING:
-        near = nearest_names(name, SHARDING, 1)
         raise LayoutError(
-            what="layout.sharding", given=sharding, allowed=", ".join(SHARDING), nearest=near[0] if near else None
+            what="layout.sharding", given=sharding, allowed=", ".join(SHARDING), nearest=nearest_name(name, SHARDING)
         )
     return SHARDING[name]
 
@@ -106,9 +104,11 @@ def _recompute(case: Case) -> str:
     if name == "unknown":
         return "none"
     if name not in RECOMPUTE:
-        near = nearest_names(name, RECOMPUTE, 1)
         raise InputError(
-            what="recompute", given=name, allowed=f"{', '.join(RECOMPUTE)}, unknown", nearest=near[0] if near else None
+            what="recompute",
+            given=name,
+            allowed=f"{', '.join(RECOMPUTE)}, unknown",
+            nearest=nearest_name(name, RECOMPUTE),
         )
     return name
 

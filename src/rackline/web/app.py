@@ -26,9 +26,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rackline.errors import InputError, RacklineError
 from rackline.files import write_text
 from rackline.web.asked import LOOPBACK, SCRIPT, ProblemError, Settings, problem
-from rackline.web.data import data_names, data_script, views
+from rackline.web.data import data_names, data_script, scenarios, views
 from rackline.web.endpoints import add_endpoints
-from rackline.web.scenario import scenarios
 
 STATIC = Path(__file__).parent / "static"
 TEMPLATES = Path(__file__).parent / "templates"

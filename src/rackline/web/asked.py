@@ -15,8 +15,7 @@ from typing import Any, cast
 from fastapi import Response
 
 from rackline.api.answer import Verb, find_verb
-from rackline.api.option import Option
-from rackline.api.question import Question, options
+from rackline.api.question import Option, Question, options
 from rackline.api.verbs import entries
 from rackline.errors import InputError, RacklineError, nearest_names, shown
 

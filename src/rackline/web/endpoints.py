@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from rackline.sweeps.chunk import build_hash
+from rackline.catalog.index import build_hash
 from rackline.web.asked import (
     EVENTS,
     JSON,

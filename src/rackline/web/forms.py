@@ -20,7 +20,7 @@ from rackline.web.asked import EVENTS, KINDS, MEDIA_TYPE, SCRIPT, Limits, offere
 
 with late:
     from rackline.report import exports
-    from rackline.web import scenario
+    from rackline.web import data
 
 TEXT_COLUMNS = 80
 
@@ -54,7 +54,7 @@ def script_body(question: Mapping[str, Any], watch: Watch) -> bytes:
         RacklineError: as `rackline explain`; a part of it cannot be written as a script.
     """
     verb = find_verb(str(question["ask"]))
-    return scenario.asked_script(answer_of(verb.question.from_data(question), verb.solve, watch)).encode()
+    return data.asked_script(answer_of(verb.question.from_data(question), verb.solve, watch)).encode()
 
 
 def estimate_body(question: Mapping[str, Any], result: Any, watch: Watch, figures: Sequence[str] | None) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields
 from typing import cast
 
 from rackline.arch.attention import Attention
-from rackline.errors import CatalogError, nearest_names
+from rackline.errors import CatalogError, nearest_name
 
 _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "int | None": (int,), "float": (int, float), "bool": (bool,)}
 
@@ -48,16 +48,18 @@ def attention_from_parameters(kind: str, parameters: Mapping[str, object], *, wh
     """
     found = _classes().get(kind)
     if found is None:
-        near = nearest_names(kind, attention_kind_names(), 1)
         allowed = "one of " + ", ".join(attention_kind_names())
-        raise CatalogError(what="kind", given=kind, allowed=allowed, where=where, nearest=near[0] if near else None)
+        raise CatalogError(
+            what="kind", given=kind, allowed=allowed, where=where, nearest=nearest_name(kind, attention_kind_names())
+        )
     known = {each.name: each for each in fields(found) if each.init}
     zero = cast("frozenset[str]", getattr(found, "may_be_zero", frozenset[str]()))
     for name, value in parameters.items():
         if name not in known:
-            near = nearest_names(name, list(known), 1)
             allowed = "a parameter of " + kind
-            raise CatalogError(what=name, given=value, allowed=allowed, where=where, nearest=near[0] if near else None)
+            raise CatalogError(
+                what=name, given=value, allowed=allowed, where=where, nearest=nearest_name(name, list(known))
+            )
         types = _TYPES[str(known[name].type)]
         is_flag = isinstance(value, bool)
         if not isinstance(value, types) or is_flag != (types == (bool,)):

@@ -112,23 +112,10 @@ class GroupedQueryAttention(Kind):
         """(key + value width) * KV heads on the chip; heads are copied when tp exceeds them."""
         return (self.head_dim + self.value_dim) * np.ceil(self.num_kv_heads / np.asarray(tp))
 
-    def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
-        """All of the context, or the window."""
-        return context_len if self.window is None else np.minimum(context_len, self.window)
-
-    def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
-        """See `windowed_pairs`."""
-        return windowed_pairs(chunk_tokens, prefix_tokens, self.window)
-
     @property
     def decode_flop_per_pair(self) -> float:
         """q·k and score·v: two dot products of head_dim and value width multiply-adds."""
         return 2.0 * (self.head_dim + self.value_dim)
-
-    @property
-    def prefill_flop_per_pair(self) -> float:
-        """As in decode."""
-        return self.decode_flop_per_pair
 
     @property
     def decode_io_elements(self) -> float:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch.attention import Stateful, always
+from rackline.arch.attention import Stateful, always, same_as
 from rackline.arch.products import Dim, FloatLike, IntLike, Projection
 
 CHUNK = 64  # tokens that the chunkwise form works on together (flash-linear-attention's default)
@@ -31,15 +31,9 @@ class GatedDeltaAttention(Stateful):
 
     kind = kernel = always("gated_delta")
 
-    @property
-    def num_q_heads(self) -> int:
-        """Value heads, which tensor parallelism spreads."""
-        return self.num_value_heads
+    num_q_heads = same_as("num_value_heads")  # which tensor parallelism spreads
 
-    @property
-    def num_kv_heads(self) -> int:
-        """Key heads."""
-        return self.num_key_heads
+    num_kv_heads = same_as("num_key_heads")
 
     def projections(self, d_model: int) -> tuple[Projection, ...]:
         """Fused query, key, value and output gate; decay and step size; output."""
@@ -105,15 +99,9 @@ class SquareStateAttention(Stateful):
     head_dim: int
     chunk_size: int = 64
 
-    @property
-    def num_q_heads(self) -> int:
-        """Heads, which tensor parallelism spreads."""
-        return self.num_heads
+    num_q_heads = same_as("num_heads")  # which tensor parallelism spreads
 
-    @property
-    def num_kv_heads(self) -> int:
-        """Each head has its own state."""
-        return self.num_heads
+    num_kv_heads = same_as("num_heads")  # each head has its own state
 
     def state_elements(self, tp: IntLike) -> FloatLike:
         """State of one sequence on each of tp chips, per layer [elements]."""
@@ -262,15 +250,9 @@ class Mamba2(Stateful):
 
     kind = always("mamba2")
 
-    @property
-    def num_q_heads(self) -> int:
-        """Heads, which tensor parallelism spreads."""
-        return self.num_heads
+    num_q_heads = same_as("num_heads")  # which tensor parallelism spreads
 
-    @property
-    def num_kv_heads(self) -> int:
-        """Groups of B and C."""
-        return self.num_groups
+    num_kv_heads = same_as("num_groups")  # groups of B and C
 
     @property
     def inner(self) -> int:

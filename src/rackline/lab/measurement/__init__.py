@@ -1,7 +1,6 @@
 """A machine and an engine on it, measured: device, rates, a few passes, the fit, and points that were not fitted."""
 
-from rackline.lab.measurement.engine import Engine, Work
+from rackline.lab.measurement.engine import Engine, MeasureSetup, Work
 from rackline.lab.measurement.measured import Measured, measure_machine
-from rackline.lab.measurement.process_engine import MeasureSetup
 
 __all__ = ["Engine", "MeasureSetup", "Measured", "Work", "measure_machine"]

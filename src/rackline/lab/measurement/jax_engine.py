@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rackline.lab.measurement.engine import Dtype, Limits, Scheduler, ServedTimes, Work
+from rackline.lab.measurement.engine import Dtype, Engine, Limits, Scheduler, ServedTimes, Work
 from rackline.lab.measurement.rates import available_cores
 from rackline.lab.measurement.workers.worker import Clock
 from rackline.lab.server import Ids, serve
@@ -147,30 +147,19 @@ def turned(params: Params) -> Params:
 
 
 @dataclass(slots=True, kw_only=True)
-class JaxEngine:
-    """The transformer with its slots and compiled passes; see `Engine`.
+class JaxEngine(Engine):
+    """The transformer with its slots and compiled passes. Its sequences take the first slots; `leave` moves them.
 
     Args:
-        shape: of the model.
-        dtype: of weights and cache.
-        limits: largest passes.
-        scheduler: how it serves.
         clock: that times passes.
         seed: of the weights.
-        name: of the engine.
-        context_block: cached tokens that attention reads at once [tokens].
-        in_a_row: timings of one pass that follow each other [count].
+        newest: last token of the sequence in each slot, (slots,).
     """
 
-    shape: Shape
-    dtype: Dtype
-    limits: Limits
-    scheduler: Scheduler
-    clock: Clock
-    seed: int = 0
     name: str = "jax"
     context_block: int = BLOCK
-    in_a_row: int = 1
+    clock: Clock
+    seed: int = 0
     newest: Ids = field(init=False)
     _lengths: Ids = field(init=False)
     _running: int = field(init=False, default=0)
@@ -184,12 +173,8 @@ class JaxEngine:
         start: Any = jax.jit(partial(init, shape=self.shape))
         self._params = turned(jax.tree.map(lambda leaf: leaf.astype(number), start(jax.random.key(self.seed))))
         self._cache = self._empty()
+        self.versions = {name: version(name) for name in ("jax", "jaxlib")}
         self.newest, self._lengths = (np.zeros(self.limits.sequences, dtype=np.int32) for _ in range(2))
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """Of JAX and its compiled part."""
-        return {"jax": version("jax"), "jaxlib": version("jaxlib")}
 
     def prepare(self, works: Sequence[Work]) -> None:
         """Compile the passes, as many at once as there are cores, and run each."""
@@ -249,9 +234,6 @@ class JaxEngine:
             self._cache = _move(self._cache, last, place)
             self.newest[place], self._lengths[place] = self.newest[last], self._lengths[last]
         self._lengths[last] = 0
-
-    def close(self) -> None:
-        """Nothing was started."""
 
     def _computed(self, newest: Ids, lengths: Ids, prompt: Ids, slot: int, last: int) -> Ids:
         """Next tokens of a pass whose batch is padded already."""

@@ -21,7 +21,7 @@ from rackline.errors import InputError
 from rackline.files import write_text
 from rackline.hardware import Chip, Cluster, FabricLevel, cluster
 from rackline.lab.experiment import model_of
-from rackline.lab.measurement.engine import WORK_KINDS, Engine, Work
+from rackline.lab.measurement.engine import OWN, WORK_KINDS, Engine, MeasureSetup, Work, start_engine
 from rackline.lab.measurement.fitted import (
     Compared,
     Fit,
@@ -35,7 +35,6 @@ from rackline.lab.measurement.fitted import (
     served,
 )
 from rackline.lab.measurement.machine import Peaks, chip_name, machine_text, peaks_of, raised
-from rackline.lab.measurement.process_engine import OWN, MeasureSetup, start_engine
 from rackline.lab.measurement.rates import (
     AGREED,
     MEANINGLESS,

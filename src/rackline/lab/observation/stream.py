@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 import httpx2
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.validation.observed import ObservedRequest, Outcome
 
 Endpoint = Literal["completions", "chat"]
@@ -130,9 +130,10 @@ def target(url: str, *, endpoint: Endpoint, served_name: str | None = None, key_
     names = _listed(response) if response.is_success else []
     if served_name is not None:
         if names and served_name not in names:
-            near = nearest_names(served_name, names, 1)
             allowed = ", ".join(names[:_MOST_SHOWN])
-            raise InputError(what="served_name", given=served_name, allowed=allowed, nearest=near[0] if near else None)
+            raise InputError(
+                what="served_name", given=served_name, allowed=allowed, nearest=nearest_name(served_name, names)
+            )
         return found
     if len(names) != 1:
         shown = ", ".join(names[:_MOST_SHOWN]) + ("" if len(names) <= _MOST_SHOWN else ", ...")

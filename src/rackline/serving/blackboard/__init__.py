@@ -22,13 +22,6 @@ from rackline.serving.blackboard.coupling import (
     uncouple,
     uncoupled_rounds,
 )
-from rackline.serving.blackboard.economics import (
-    TrainLatency,
-    cost_floor_usd,
-    cost_per_token_usd,
-    tokens_per_s,
-    train_latency,
-)
 from rackline.serving.blackboard.modes import (
     ModeBatches,
     ModeTrade,
@@ -52,8 +45,11 @@ from rackline.serving.blackboard.rack import (
     stale_updates,
 )
 from rackline.serving.blackboard.roofline import (
+    TrainLatency,
     attention_then_weights_s,
     compute_s,
+    cost_floor_usd,
+    cost_per_token_usd,
     dimensionless_ridge,
     hbm_drain_s,
     kv_fetch_s,
@@ -61,6 +57,8 @@ from rackline.serving.blackboard.roofline import (
     memory_s,
     mfu,
     pass_s,
+    tokens_per_s,
+    train_latency,
     weight_fetch_s,
 )
 

@@ -82,8 +82,7 @@ def balance_batch_with_kv(
     )
     left = np.asarray(active - r * c * k / w)
     numerator = np.broadcast_to(r * total, np.broadcast_shapes(left.shape, (r * total).shape))
-    out = np.full(numerator.shape, np.inf)
-    return plain(np.divide(numerator, left, out=out, where=left > 0.0))
+    return plain(np.divide(numerator, left, out=np.full(numerator.shape, np.inf), where=left > 0.0))
 
 
 def crossover_context(active_params: Num, kv_bytes_per_token: Num, flop_per_s: Num, hbm_bytes_per_s: Num) -> Num:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.checked import checked
-from rackline.errors import InputError
+from rackline.errors import require
 
 T = TypeVar("T")
 
@@ -174,8 +174,12 @@ def layers_until_mixed(reads: NDArray[np.bool_]) -> float:
     >>> layers_until_mixed(round_of_neighbours), layers_until_mixed(np.eye(8, dtype=bool))
     (7, inf)
     """
-    if reads.ndim != 2 or reads.shape[0] != reads.shape[1] or not reads.size:
-        raise InputError(what="reads", given=f"shape {reads.shape}", allowed="a square matrix")
+    require(
+        reads.ndim == 2 and reads.shape[0] == reads.shape[1] and reads.size,
+        what="reads",
+        given=f"shape {reads.shape}",
+        allowed="a square matrix",
+    )
     depends = reads
     for layers in range(1, len(reads) ** 2 + 1):
         if bool(depends.all()):
@@ -243,8 +247,12 @@ def reading_accuracy(words: NDArray[Any], answers: NDArray[np.bool_], *, num_bit
     >>> reading_accuracy(words, words % 2 == 1, num_bits=12)
     1.0
     """
-    if words.shape != answers.shape or words.ndim != 1 or len(words) < 4:
-        raise InputError(what="words", given=f"shape {words.shape}", allowed="four or more, an answer for each")
+    require(
+        words.shape == answers.shape and words.ndim == 1 and len(words) >= 4,
+        what="words",
+        given=f"shape {words.shape}",
+        allowed="four or more, an answer for each",
+    )
     bits = ((words[:, None] >> np.arange(num_bits)) & 1) * 2.0 - 1.0
     wanted = np.where(answers, 1.0, -1.0)
     learn, test = slice(0, None, 2), slice(1, None, 2)
@@ -252,5 +260,4 @@ def reading_accuracy(words: NDArray[Any], answers: NDArray[np.bool_], *, num_bit
     for _ in range(steps):
         pull = wanted[learn] / (1.0 + np.exp(wanted[learn] * (bits[learn] @ weights)))
         weights += bits[learn].T @ pull / len(pull)
-    said = np.where(bits[test] @ weights > 0.0, 1.0, -1.0)
-    return float((said == wanted[test]).mean())
+    return float((np.where(bits[test] @ weights > 0.0, 1.0, -1.0) == wanted[test]).mean())

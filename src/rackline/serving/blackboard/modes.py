@@ -193,8 +193,7 @@ def mode_at_speed(
     feasible = batch >= 1.0
     batch = np.where(feasible, batch, np.nan)
     # at the target time exactly, so the price is the ratio of the two t / B
-    price = normal / (batch * speed)
-    return _trade(batch, speed, price, feasible, "faster than the latency floor allows")
+    return _trade(batch, speed, normal / (batch * speed), feasible, "faster than the latency floor allows")
 
 
 def mode_at_price(

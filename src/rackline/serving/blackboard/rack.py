@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.checked import Num, checked, plain
-from rackline.errors import InputError
+from rackline.errors import require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,7 +321,11 @@ def stage_imbalance(layer_costs: Sequence[float], pipeline_stages: int) -> float
     >>> stage_imbalance([1.0, 1.0, 1.0, 5.0], 2)
     1.5
     """
-    if not 1 <= pipeline_stages <= len(layer_costs):
-        raise InputError(what="pipeline_stages", given=pipeline_stages, allowed=f"1 to {len(layer_costs)} layers")
+    require(
+        1 <= pipeline_stages <= len(layer_costs),
+        what="pipeline_stages",
+        given=pipeline_stages,
+        allowed=f"1 to {len(layer_costs)} layers",
+    )
     stages = [float(part.sum()) for part in np.array_split(np.asarray(layer_costs, dtype=float), pipeline_stages)]
     return max(stages) * pipeline_stages / sum(stages)

@@ -4,7 +4,7 @@ Greedy-Dual-Size-Frequency, key = L + uses · cost / size, where L is the key of
 have one size; a block costs more to recompute the more tokens it attends to.
 """
 
-from rackline.simulation.evictions.base import BlockUse, Eviction
+from rackline.simulation.evictions import BlockUse, Eviction
 
 
 def worth(block: BlockUse) -> float:

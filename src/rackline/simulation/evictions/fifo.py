@@ -1,6 +1,6 @@
 """First in, first out: the block that was written first is evicted first."""
 
-from rackline.simulation.evictions.base import BlockUse, Eviction
+from rackline.simulation.evictions import BlockUse, Eviction
 
 
 def written(block: BlockUse) -> float:

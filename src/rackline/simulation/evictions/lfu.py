@@ -1,6 +1,6 @@
 """Least frequently used first."""
 
-from rackline.simulation.evictions.base import BlockUse, Eviction
+from rackline.simulation.evictions import BlockUse, Eviction
 
 
 def uses(block: BlockUse) -> float:

@@ -1,6 +1,6 @@
 """A batch runs to its end before the next one is admitted."""
 
-from rackline.simulation.policies.base import Policy
+from rackline.simulation.policies import Policy
 
 POLICY = Policy(
     name="decode_first",

@@ -1,6 +1,6 @@
 """Prefill runs in separate passes with priority; decoding waits."""
 
-from rackline.simulation.policies.base import Policy
+from rackline.simulation.policies import Policy
 
 POLICY = Policy(
     name="prefill_first",

@@ -1,9 +1,10 @@
 """Chunked prefill with priority tiers: lower numbers are more urgent, and the least urgent is preempted first."""
 
-from rackline.simulation.policies.base import Policy, Waiting
+from rackline.simulation.policies import Policy
+from rackline.simulation.requests import RequestLog
 
 
-def tier(requests: Waiting, request: int) -> float:
+def tier(requests: RequestLog, request: int) -> float:
     """Priority tier of a request; a lower one is more urgent."""
     return float(requests.is_urgent(request))
 

@@ -1,9 +1,10 @@
 """Chunked prefill that admits the shortest waiting prompt first."""
 
-from rackline.simulation.policies.base import Policy, Waiting
+from rackline.simulation.policies import Policy
+from rackline.simulation.requests import RequestLog
 
 
-def prompt_len(requests: Waiting, request: int) -> float:
+def prompt_len(requests: RequestLog, request: int) -> float:
     """Tokens of the prompt [tokens]."""
     return float(requests.input_len[request])
 

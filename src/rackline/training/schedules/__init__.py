@@ -1,6 +1,6 @@
 """Pipeline schedules: one published schedule per file, its table as data, and one executor for all of them."""
 
-from rackline.errors import InputError, nearest_names
+from rackline.errors import InputError, nearest_name
 from rackline.training.schedules.dualpipe import DUALPIPE
 from rackline.training.schedules.gpipe import GPIPE
 from rackline.training.schedules.inference_ring import ring, token_s
@@ -16,8 +16,9 @@ SCHEDULE_OF = {one.name: one for one in (ONE_F_ONE_B, INTERLEAVED, GPIPE, ZB_H1,
 def schedule(name: str) -> Schedule:
     """A schedule by name. Raises InputError for an unknown one."""
     if name not in SCHEDULE_OF:
-        near = nearest_names(name, SCHEDULE_OF, 1)
-        raise InputError(what="schedule", given=name, allowed=", ".join(SCHEDULE_OF), nearest=near[0] if near else None)
+        raise InputError(
+            what="schedule", given=name, allowed=", ".join(SCHEDULE_OF), nearest=nearest_name(name, SCHEDULE_OF)
+        )
     return SCHEDULE_OF[name]
 
 

@@ -10,16 +10,16 @@ from rackline.training.schedules.schedule import Schedule, Slot, Table, in_turn
 
 def table(pp: int, micro_batches: int, chunks: int) -> Table:
     """Device i begins with pp - 1 - i forwards."""
-    found: list[tuple[Slot, ...]] = []
-    for device in range(pp):
-        ahead = min(pp - 1 - device, micro_batches)
-        slots = [Slot("F", m) for m in range(ahead)]
-        for m in range(micro_batches):
-            if m + ahead < micro_batches:
-                slots.append(Slot("F", m + ahead))
-            slots.append(Slot("B", m))
-        found.append(tuple(slots))
-    return tuple(found)
+
+    def device(ahead: int) -> tuple[Slot, ...]:
+        behind = (
+            slot
+            for m in range(micro_batches)
+            for slot in ((Slot("F", m + ahead), Slot("B", m)) if m + ahead < micro_batches else (Slot("B", m),))
+        )
+        return (*(Slot("F", m) for m in range(ahead)), *behind)
+
+    return tuple(device(min(pp - 1 - place, micro_batches)) for place in range(pp))
 
 
 ONE_F_ONE_B = Schedule(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Literal, assert_never
 
 from rackline.errors import InputError
@@ -108,22 +109,15 @@ class Timeline:
         Args:
             released_by_backward: share that the gradient of the input frees; the gradient of the weight frees the rest.
         """
-        steps: list[tuple[float, float]] = []
-        parted = any(event.slot.op == "W" for event in self.of_device[device])
-        for event in self.of_device[device]:
-            if event.slot.op == "F":
-                steps.append((event.start, 1.0))
-            elif event.slot.op == "B":
-                steps.append((event.end, -(released_by_backward if parted else 1.0)))
-            elif event.slot.op == "W":
-                steps.append((event.end, -(1.0 - released_by_backward)))
-            else:
-                assert_never(event.slot.op)
-        held, found = 0.0, [(0.0, 0.0)]
-        for time, change in sorted(steps):
-            held += change
-            found.append((time, held))
-        return found
+        parted = "W" in {event.slot.op for event in self.of_device[device]}
+        freed = {"B": released_by_backward if parted else 1.0, "W": 1.0 - released_by_backward}
+        steps = [
+            (event.start, 1.0) if event.slot.op == "F" else (event.end, -freed[event.slot.op])
+            for event in self.of_device[device]
+        ]
+        steps.sort()
+        held = accumulate((change for _, change in steps), initial=0.0)
+        return list(zip([0.0, *(time for time, _ in steps)], held, strict=True))
 
     def peak_in_flight(self, device: int, released_by_backward: float = 0.0) -> float:
         """Most activations that a device stores at once, in units of one micro-batch and chunk."""

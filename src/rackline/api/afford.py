@@ -1,0 +1,385 @@
+"""`afford`: what a monthly budget buys, or what users cost a month, over models, clusters and ways to pay."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from rich.text import Text
+
+from rackline.api.answer import Answer, Watch, asks
+from rackline.api.groups import ModelQuestion, Planned
+from rackline.api.plan_parts import plan_inputs, plan_question_of
+from rackline.api.question import MaybeNumber, MaybeWhole, Texts, option, question, whole
+from rackline.api.traffic import Use, use_lines, with_use
+from rackline.api.verbs import Entry
+from rackline.errors import InputError
+from rackline.late import late
+from rackline.pricing.terms import Quality
+from rackline.units import format_count, format_seconds, format_usd
+
+with late:
+    from rackline.pricing import bought, terms
+    from rackline.report import column, figure, pricing_figures, wording
+
+_MOST_PLANS = 24
+
+
+@question
+class AffordQuestion(Planned, ModelQuestion):
+    """What does a budget buy, or what do users cost a month?"""
+
+    ask: ClassVar[str] = "afford"
+
+    models: Texts = option(
+        "text",
+        "models to choose among: catalogue names, Hugging Face ids or files",
+        several=True,
+        kw_only=False,
+    )
+    on: Texts = option(
+        "text",
+        "clusters to choose among: catalogue names or TOML files; may be repeated",
+        several=True,
+        repeated=True,
+    )
+    budget: MaybeNumber = option(
+        "usd_per_month",
+        "most dollars to spend, such as 40k/month or 480k/year; without `users` or `requests` the most users that it "
+        "buys are looked for",
+        default=None,
+        unit="USD/month",
+        maximum=1e12,
+    )
+    survive: MaybeWhole = whole(
+        "hosts that may fail while the limits still hold: their copies stand by",
+        minimum=0,
+        maximum=1000,
+        default=None,
+    )
+    availability: MaybeNumber = option(
+        "fraction",
+        "share of the time in which enough hosts serve, such as 99.9%, by published failure rates of hosts",
+        default=None,
+        unit="1",
+        minimum=0.5,
+        maximum=0.999999,
+    )
+    terms: Texts = option(
+        "text",
+        "ways to pay: on-demand, reserved-1y, reserved-3y, contract, spot or owned; by default all that are known of "
+        "the chip; may be repeated",
+        default=None,
+        several=True,
+        repeated=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One model on one cluster.
+
+    Args:
+        model, cluster: their names.
+        stack: that serves it.
+        layout: of one replica; empty where nothing serves it within the limits.
+        reason: why nothing does; empty otherwise.
+        tpot_s: mean time per output token [s].
+        ttft_s: mean time to the first token [s].
+        usd_per_mtok_output_all_in: of the plan, at the catalogue's default rent [USD per million output tokens].
+        quality: a public score of the model; None without one.
+        ways: the fleet under each way to pay.
+        best: the one of them that serves most users within the budget, or that costs least; None without any.
+    """
+
+    json_keys: ClassVar = (
+        "model",
+        "cluster",
+        "stack",
+        "layout",
+        "reason",
+        "tpot_s",
+        "ttft_s",
+        "usd_per_mtok_output_all_in",
+        "quality",
+        "ways",
+        "best",
+    )
+
+    model: str
+    cluster: str
+    stack: str
+    layout: str = ""
+    reason: str = ""
+    tpot_s: float | None = None
+    ttft_s: float | None = None
+    usd_per_mtok_output_all_in: float | None = None
+    quality: Quality | None = None
+    ways: tuple[bought.Bought, ...] = ()
+
+    @property
+    def best(self) -> bought.Bought | None:
+        """The best way to pay."""
+        return bought.cheapest(self.ways)
+
+    @property
+    def name(self) -> str:
+        """Model and cluster."""
+        return f"{self.model}@{self.cluster}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Afforded:
+    """What a budget buys of each model on each cluster.
+
+    Args:
+        offers: the best first: most users within the budget, or least dollars a month; those that do not serve last.
+        wanted: users, requests and budget that were asked for.
+        use: what the use added to the question.
+    """
+
+    json_keys: ClassVar = ("offers", "wanted", "use")
+
+    offers: tuple[Offer, ...]
+    wanted: bought.Wanted
+    use: Use
+
+
+def _head(found: Afforded) -> tuple[str, list[str]]:
+    """The answer in a line, and lines that explain it."""
+    offer = found.offers[0]
+    best, wanted = offer.best, found.wanted
+    if best is None:
+        return _none(found), []
+    users = "" if best.users is None else f"{best.users:,.0f} users, "
+    money = f"{format_usd(best.usd_per_month)} a month"
+    answer = f"{users}{money}, {best.terms}"
+    lines = [
+        f"{best.num_chips:,} chips at {format_usd(best.usd_per_chip_hour)} an hour, {offer.layout}, {offer.stack}; "
+        f"{format_seconds(offer.tpot_s or 0.0)} a token, {format_seconds(offer.ttft_s or 0.0)} to the first"
+    ]
+    if best.spare_copies:
+        lines.append(f"{best.copies:,} copies serve, {best.spare_copies:,} stand by for hosts that fail")
+    each = [f"{format_count(best.requests_per_month)} requests a month"]
+    if best.usd_per_user is not None:
+        each.append(f"{format_usd(best.usd_per_user)} a user")
+    if best.usd_per_request is not None:
+        each.append(f"{format_usd(best.usd_per_request)} a request")
+    lines.append(", ".join(each))
+    demand = next((one for one in offer.ways if one.terms == "on demand"), None)
+    if demand is not None and demand is not best and demand.copies:
+        lines.append(f"on demand the same service costs {format_usd(demand.usd_per_month)} a month"
+                     if wanted.users or wanted.requests_per_s else
+                     f"on demand the budget buys {demand.users or 0.0:,.0f} users")  # fmt: skip
+    elif demand is not None and not demand.copies:
+        lines.append(f"on demand the smallest fleet costs {format_usd(demand.least_usd)} a month")
+    return answer, lines
+
+
+def _none(found: Afforded) -> str:
+    """Why nothing can be afforded."""
+    ways = [(way.least_usd, offer, way) for offer in found.offers for way in offer.ways]
+    if not ways:
+        return f"nothing serves: {found.offers[0].reason}"
+    if found.wanted.users or found.wanted.requests_per_s:
+        least = min((way.usd_per_month, offer.name, way.terms) for _, offer, way in ways)
+        return f"the budget does not pay for it: the least is {format_usd(least[0])} a month ({least[1]}, {least[2]})"
+    usd, offer, way = min(ways, key=lambda one: one[0])
+    return f"the budget buys no whole unit: the smallest is {format_usd(usd)} a month ({offer.name}, {way.terms})"
+
+
+def _text(answer: Answer[AffordQuestion, Afforded], width: int) -> Iterable[Any]:
+    found = answer.result
+    said, lines = _head(found)
+    wanted = found.wanted
+    asked = {
+        f"{wanted.users or 0:,.0f} users": wanted.users,
+        f"{wanted.requests_per_s or 0.0:g} requests/s": wanted.requests_per_s,
+        f"at most {format_usd(wanted.budget_usd or 0.0)} a month": wanted.budget_usd,
+    }
+    body = Text.assemble((said, "bold"), *(f"\n{line}" for line in lines))
+    below = ", ".join(text for text, given in asked.items() if given)
+    box = wording.Box(body, found.offers[0].name, below, "red" if found.offers[0].best is None else "green")
+    yield column.spaced([box, *_sheets(found)])
+    yield from use_lines(found.use)
+
+
+def _sheets(found: Afforded) -> list[column.Sheet[Any]]:
+    Column = column.Column
+    of_offers: list[column.Column[Offer]] = [
+        Column("model", "model"),
+        Column("cluster", "on"),
+        Column("best.users", "users", "whole"),
+        Column("best.usd_per_month", "$ a month", "USD"),
+        Column("best.usd_per_user", "a user", "USD"),
+        Column("best.usd_per_request", "a request", "USD", priority=1),
+        Column("best.num_chips", "chips", "whole"),
+        Column("best.terms", "paid", "words", _paid),
+        Column("tpot_s", "a token", "s", priority=2),
+        Column("quality.score", "MMLU-Pro", "1", priority=1),
+    ]
+    of_ways: list[column.Column[bought.Bought]] = [
+        Column("terms", "paid", "words"),
+        Column("usd_per_chip_hour", "$ a chip-hour", "USD"),
+        Column("num_chips", "chips", "whole"),
+        Column("users", "users", "whole"),
+        Column("usd_per_month", "$ a month", "USD"),
+        Column("usd_per_user", "a user", "USD"),
+        Column("usd_per_request", "a request", "USD", priority=1),
+        Column("break_even_months", "months until buying has paid", "1"),
+        Column("within_budget", "within", "text", _within),
+    ]
+    first = found.offers[0]
+    title = "models and clusters, the best way to pay for each"
+    offers = column.Sheet("offers", of_offers, found.offers, title, _sources(found))
+    estimated = ", ".join(one.terms for one in first.ways if one.estimated)
+    caption = f"estimated prices: {estimated}" if estimated else ""
+    ways = column.Sheet("ways", of_ways, first.ways, f"ways to pay for {first.name}", caption)
+    return [offers, ways] if first.ways else [offers]
+
+
+def _paid(offer: Offer) -> str:
+    return offer.best.terms if offer.best else offer.reason or "beyond the budget"
+
+
+def _within(one: bought.Bought) -> str:
+    return {True: "yes", False: "no", None: "-"}[one.within_budget]
+
+
+def _sources(found: Afforded) -> str:
+    """Where the scores are from."""
+    known = {offer.quality.source: offer.quality.date for offer in found.offers if offer.quality}
+    return "; ".join(f"score: {source}, {date}" for source, date in known.items())
+
+
+def _summary(answer: Answer[AffordQuestion, Afforded]) -> str:
+    return _head(answer.result)[0]
+
+
+def _rows(answer: Answer[AffordQuestion, Afforded]) -> Iterable[Any]:
+    return [
+        {"model": offer.model, "cluster": offer.cluster, "chosen": way is answer.result.offers[0].best, **vars_of(way)}
+        for offer in answer.result.offers
+        for way in offer.ways
+    ]
+
+
+def vars_of(way: bought.Bought) -> dict[str, Any]:
+    """The numbers of one way to pay, by name."""
+    return {name: getattr(way, name) for name in way.__dataclass_fields__}
+
+
+def _figure(answer: Answer[AffordQuestion, Afforded]) -> figure.Figure:
+    return pricing_figures.afford_figure(
+        [(offer.name, way) for offer in answer.result.offers for way in offer.ways], answer.result.wanted
+    )
+
+
+@asks(
+    AffordQuestion,
+    text=_text,
+    summary=_summary,
+    rows=_rows,
+    figures={"ways": _figure},
+    entry=Entry(
+        group="Decide",
+        place=2,
+        line="What a monthly budget buys, or what users cost a month.",
+        usual=("on", "budget", "users", "think-time", "terms", "for", "input", "output", "tpot", "ttft", "precision"),
+        request={"models": ["llama-3.1-8b"], "on": ["l40s-8"], "budget": "5k/month", "layout": "tp=1"},
+        is_long=True,
+        sweep_s=8.0,
+        examples="""
+    rackline afford llama-3.1-70b --on dgx-h100 --budget 40k/month
+    rackline afford llama-3.1-70b qwen2.5-72b --on dgx-h100 --on dgx-h200 \\
+      --users 500 --think-time 20s
+    rackline afford llama-3.1-8b --on l40s-8 --budget 5k/month --terms spot --terms on-demand
+    rackline afford llama-3.1-70b --on dgx-h100 --users 2000 --peak-over-mean 1.8
+""",
+    ),
+)
+def afford(question: AffordQuestion, watch: Watch) -> Afforded:
+    """What a monthly budget buys of each model on each cluster, under each way to pay for chips.
+
+    Each pair is planned once; its cost per chip-hour does not change which layout is cheapest, so that ways to pay are
+    arithmetic. With `users` or `requests` the least fleet is priced, else the largest that the budget pays for.
+
+    Example:
+        >>> import rackline as rl
+        >>> found = rl.afford("llama-3.1-8b", on="l40s-8", budget="5k/month", layout="tp=1", serving="aggregated")
+        >>> found.result.offers[0].best.usd_per_month <= 5000
+        True
+    """
+    if not question.given("budget", "users", "requests"):
+        raise InputError(what="budget", given="nothing", allowed="`budget`, `users` or `requests`", nearest="40k/month")
+    question.either("users", "requests")
+    question.refuse("traffic", allowed="`users` or `requests`")
+    if question.given("rent", "price") and question.terms:
+        raise InputError(what="terms", given=question.terms[0], allowed="either `terms`, or `rent` or `price`")
+    pairs = list(itertools.product(question.models, question.on))
+    if len(pairs) > _MOST_PLANS:
+        raise InputError(
+            what="models", given=f"{len(pairs)} pairs", allowed=f"at most {_MOST_PLANS} of model and cluster"
+        )
+    wanted = bought.Wanted(
+        users=question.users,
+        requests_per_s=question.requests,
+        think_s=question.think_time or 0.0,
+        peak_over_mean=question.peak_over_mean or 1.0,
+        budget_usd=question.budget,
+        survive_hosts=question.survive or 0,
+        availability=question.availability,
+    )
+    offers: list[Offer] = []
+    uses: list[Use] = []
+    with watch.counting("planning the first", "planned") as done:
+        for model, on in pairs:
+            offer, use = _offer(question, model, on, wanted)
+            offers.append(offer)
+            uses.append(use)
+            done(offer.name, len(offers), len(pairs))
+    return Afforded(offers=tuple(sorted(offers, key=_rank)), wanted=wanted, use=uses[0])
+
+
+def _rank(offer: Offer) -> tuple[bool, float, float]:
+    best = offer.best
+    return (True, 0.0, 0.0) if best is None else (False, -(best.users or 0.0), best.usd_per_month)
+
+
+def _offer(question: AffordQuestion, model: str, on: str, wanted: bought.Wanted) -> tuple[Offer, Use]:
+    """The plan of one model on one cluster, and its fleet under each way to pay."""
+    nobody = dict.fromkeys(("users", "requests", "think_time", "peak_over_mean"))
+    asked, use = with_use(plan_question_of(question, model=model, on=on, **nobody))
+    given = plan_inputs(asked, Watch())
+    found = given.plan()
+    offer = Offer(
+        model=found.system.model.name,
+        cluster=found.system.cluster.name,
+        stack=found.system.calibration.name,
+        quality=terms.quality_of(found.system.model.name),
+    )
+    best = found.best
+    if best is None:
+        return replace(offer, reason=found.reason), use
+    ways = _ways(question, found.system.cluster)
+    if not ways:
+        allowed = "a cluster whose chips have a price, or `price`"
+        raise InputError(what=f"price of {offer.cluster}", given=None, allowed=allowed, nearest="--price 2.50")
+    return replace(
+        offer,
+        layout=best.layout.label(),
+        tpot_s=best.tpot_s,
+        ttft_s=best.ttft_s,
+        usd_per_mtok_output_all_in=best.usd_per_mtok_output_all_in if found.priced else None,
+        ways=bought.bought(found, wanted, ways),
+    ), use
+
+
+def _ways(question: AffordQuestion, cluster: Any) -> tuple[terms.Terms, ...]:
+    """The ways to pay that are asked for."""
+    if question.given("rent", "price"):
+        usd = cluster.usd_per_chip_hour
+        return () if usd is None else (terms.Terms(kind="on_demand", usd_per_chip_hour=usd, how=cluster.rent),)
+    return terms.find_terms(cluster, question.terms)

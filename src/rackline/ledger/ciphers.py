@@ -1,0 +1,287 @@
+"""Segment 7, invertible couplings (C127 to C133), and the flash cards that no claim answers (Q1 to Q27)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rackline.arch import Model
+from rackline.ledger.work import FRONTIER, RACK, Computed, Finding, Work
+from rackline.scaling.chinchilla import FORWARD_FLOP_PER_PARAM_TOKEN, PRETRAIN_FLOP_PER_PARAM_TOKEN
+from rackline.serving import blackboard as bb
+from rackline.units import format_count, format_percent, format_seconds
+
+_BITS = 16
+_MASK = (1 << _BITS) - 1
+
+
+def exclusive_or(one: int, other: int) -> int:
+    """Sum of two words without carries, which undoes itself."""
+    return one ^ other
+
+
+def rounds_of(count: int) -> list[Callable[[int], int]]:
+    """Round functions of a small cipher: keyed, not invertible, the same at each call."""
+    rng = np.random.default_rng(count)
+    keys = [int(key) for key in rng.integers(1, _MASK, size=count)]
+
+    def mixing(key: int) -> Callable[[int], int]:
+        def function(x: int) -> int:
+            mixed = ((x ^ key) * 40503 + (x >> 5) * 52711) & _MASK
+            return (mixed ^ (mixed >> 7)) & (_MASK ^ (mixed >> 3))
+
+        return function
+
+    return [mixing(key) for key in keys]
+
+
+def c127(it: Work) -> Finding:
+    functions = rounds_of(int(it.q("rounds")))
+
+    def encrypted(word: int, rounds: int) -> int:
+        left, right = bb.coupled_rounds(word >> _BITS, word & _MASK, functions[:rounds], exclusive_or)
+        return left << _BITS | right
+
+    rng = np.random.default_rng(int(it.q("samples")))
+    shares: list[str] = []
+    rows: list[Computed] = []
+    for rounds in (1, len(functions)):
+        cipher = functools.partial(encrypted, rounds=rounds)
+        flipped: list[int] = []
+        for word in rng.integers(0, 1 << 2 * _BITS, size=int(it.q("samples"))):
+            place = _BITS + int(rng.integers(0, _BITS))  # in the half that the first round reads
+            flipped.append(int(bb.output_difference(cipher, int(word), 1 << place, exclusive_or)).bit_count())
+        share, many = float(np.mean(flipped)) / (2 * _BITS), f"{rounds} {'round' if rounds == 1 else 'rounds'}"
+        label = f"share of output bits that one input bit flips, {many}"
+        rows.append(it.near(label, share, "share", "half", when=f"the cipher has {many}"))
+        shares.append(f"{format_percent(share)} after {many}")
+    return it.done(*rows, because=f"Of all bits change {' and '.join(shares)}.")
+
+
+def c130(it: Work) -> Finding:
+    functions = rounds_of(int(it.q("rounds")))
+    images = len({functions[0](x) for x in range(_MASK + 1)})
+    rng = np.random.default_rng(0)
+    pairs = [tuple(int(v) for v in rng.integers(0, _MASK, size=2)) for _ in range(int(it.q("samples")))]
+    back = [
+        bb.uncoupled_rounds(*bb.coupled_rounds(x, y, functions, exclusive_or), functions, exclusive_or) == (x, y)
+        for x, y in pairs
+    ]
+    return it.done(
+        it.show("values that f takes over its inputs", images / (_MASK + 1), "share"),
+        it.true("every pair comes back exactly", all(back), by_definition=True),
+        because="f is only ever computed forward, so it needs no inverse.",
+    )
+
+
+def c131(it: Work) -> Finding:
+    rng = np.random.default_rng(1)
+    width = 16
+    weights = [rng.normal(0.0, width**-0.5, (width, width)) for _ in range(int(it.q("layers")))]
+
+    def layer(w: Any) -> Callable[[Any], Any]:
+        return lambda x: np.tanh(w @ x)
+
+    layers = [layer(w) for w in weights]
+    x, y = rng.normal(size=width), rng.normal(size=width)
+    u, v = bb.uncoupled_rounds(*bb.coupled_rounds(x, y, layers, operator.add), layers, operator.sub)
+    off = float(max(np.abs(u - x).max(), np.abs(v - y).max()))
+    return it.done(
+        it.show("largest difference after 32 layers and back", off, ""),
+        it.true("within rounding", off <= it.q("rounding"), when="exact means within rounding"),
+        it.true("to the last bit", off == 0.0, when="exact means to the last bit"),
+        because="Sums of floats round, so inputs come back within rounding and not bit by bit.",
+    )
+
+
+def c132(it: Work) -> Finding:
+    few, many = int(it.q("few")), int(it.q("many"))
+    growth = bb.stored_activations(many, False) / bb.stored_activations(few, False)
+    return it.done(
+        it.identity("ordinary, 80 layers over 4", growth, many / few, "times"),
+        it.identity(
+            "reversible, 80 layers over 4",
+            bb.stored_activations(many, True) / bb.stored_activations(few, True),
+            1.0,
+            "times",
+        ),
+        because="The two halves of the last layer are enough to rebuild all earlier ones.",
+    )
+
+
+def c133(it: Work) -> Finding:
+    again = PRETRAIN_FLOP_PER_PARAM_TOKEN + FORWARD_FLOP_PER_PARAM_TOKEN
+    model, chip = it.world.model("llama-3.1-70b"), it.world.chip("h100-sxm")
+    redo = bb.compute_s(1.0, model.active_params, chip.flop_per_s("bf16"), it.q("context_len"))
+    read = bb.kv_fetch_s(1.0, it.q("context_len"), model.kv_bytes_per_token(2.0), chip.hbm_bytes_per_s)
+    return it.done(
+        it.near("FLOP of a reversible over an ordinary step", again / PRETRAIN_FLOP_PER_PARAM_TOKEN, "times", "extra"),
+        it.least("computing 4,096 tokens again over reading their cache", redo / read, "times", it.q("saved")),
+        because=f"A reversible step computes {format_percent(again / PRETRAIN_FLOP_PER_PARAM_TOKEN - 1.0)} more and "
+        f"stores no outputs; reading a cache takes one part in {redo / read:,.0f} of the time of computing it.",
+    )
+
+
+def q4(it: Work) -> Finding:
+    rack, model, context = it.world.cluster(RACK), it.world.model(FRONTIER), it.q("context_len")
+    flop, hbm = rack.num_chips * rack.chip.flop_per_s("fp4"), rack.num_chips * rack.chip.hbm_bytes_per_s
+    total, active, kv = model.total_params, model.active_params, model.kv_bytes_per_token()
+    knee = bb.balance_batch_with_kv(bb.dimensionless_ridge(flop, hbm, 0.5), total, active, 0.5, context, kv)
+    bends = knee < float("inf")
+    around = knee if bends else bb.balance_batch(bb.dimensionless_ridge(flop, hbm, 0.5), total / active)
+    weights = bb.weight_fetch_s(total, 0.5, hbm)
+    rows = [it.true("cache and weights meet the ray of arithmetic", bends)]
+    for batch in (1.0, around / 16.0, around / 4.0, around, 2.0 * around, 4.0 * around):
+        at = f"at {format_count(round(batch))} sequences"
+        cache, compute = bb.kv_fetch_s(batch, context, kv, hbm), bb.compute_s(batch, active, flop)
+        bold = bb.pass_s(batch, total, active, 0.5, context, kv, flop, hbm)
+        rows += [
+            it.show(f"weights {at}", weights, "s"),
+            it.show(f"cache {at}", cache, "s"),
+            it.show(f"arithmetic {at}", compute, "s"),
+            it.identity(f"pass {at}", bold, max(weights + cache, compute), "s"),
+        ]
+    where = f"up to {format_count(knee)} sequences" if bends else "at every batch"
+    return it.done(
+        *rows,
+        because=f"Weights are flat at {format_seconds(weights)}, cache and arithmetic are rays; the bold line is "
+        f"weights and cache {where}{', arithmetic from there on' if bends else ''}. The frontier model of the "
+        f"catalogue on {RACK} in FP4 with {format_count(context)} tokens of context.",
+    )
+
+
+def q12(it: Work) -> Finding:
+    stages, micro = it.q("stages"), it.q("micro_batches")
+    bubble = bb.flush_bubble_share(stages, micro)
+    stale = bb.stale_updates(stages, micro)
+    model, rack = it.world.model("llama-3.1-405b"), it.world.cluster(RACK)
+    kept = model.total_params * it.q("weight_bytes") / stages
+    return it.done(
+        it.near("idle share with a stop after each batch", bubble, "share", "bubble"),
+        it.least("updates that the first stage misses without the stop", stale, "", it.q("any")),
+        it.show("weights of a stage of Llama 3.1 405B in BF16", kept, "B"),
+        it.show("versions kept without the stop, relative", stale, "times"),
+        it.show("memory of a chip of the rack", rack.chip.hbm_bytes, "B"),
+        because="The gradients of a batch are summed and the weights changed before the next forward. Without the "
+        f"stop nothing is idle, but the first stage computes with weights that lack {stale:g} "
+        f"{'update' if stale == 1 else 'updates'}, and keeps as many older versions for its backward; the stop costs "
+        f"{format_percent(bubble)}, less with more micro-batches (C63).",
+    )
+
+
+def layer_reads(model: Model, context_len: float) -> list[float]:
+    """Cache that each layer reads per token, with the rarer kinds spread evenly among the others [bytes]."""
+    groups = sorted(model.layer_groups, key=lambda group: group.count)
+    placed: list[tuple[float, float]] = []
+    for group in groups:
+        one = dataclasses.replace(model, layer_groups=(dataclasses.replace(group, count=1),))
+        reads = float(one.kv_read_bytes(context_len))
+        placed += [((index + 0.5) / group.count, reads) for index in range(group.count)]
+    return [reads for _, reads in sorted(placed)]
+
+
+def q14(it: Work) -> Finding:
+    models = [it.world.model(name) for name in ("gemma-3-27b", "gpt-oss-120b", "llama-3.1-405b")]
+    over = {
+        model.name: bb.stage_imbalance(layer_reads(model, it.q("context_len")), int(it.q("stages")))
+        for model in models
+        if isinstance(model, Model)
+    }
+    found = [f"{times:.3g} in {name}" for name, times in over.items()]
+    return it.done(
+        *(
+            it.least(
+                f"cache read by the busiest of 4 stages over the mean, {name}",
+                times,
+                "times",
+                it.q("uneven"),
+                when=f"layers are as in {name}",
+            )
+            for name, times in over.items()
+        ),
+        it.show(
+            "bytes between stages if layers attend to the outputs of all earlier stages", it.q("stages") / 2.0, "times"
+        ),
+        because="Stages have to be cut from equal layers: where window and global layers take turns the busiest stage "
+        f"reads {', '.join(found)} times the mean; residuals over several layers cross more than one cut. Each such "
+        "idea has to be fitted to the stages first, which slows research (C79).",
+    )
+
+
+def cipher_reads() -> NDArray[np.bool_]:
+    """Bytes of the state that each byte depends on after a round of AES: rows are shifted, then columns mixed."""
+    reads = np.zeros((16, 16), dtype=bool)
+    for row in range(4):
+        for column in range(4):
+            for read in range(4):
+                reads[4 * column + row, 4 * ((column + read) % 4) + read] = True
+    return reads
+
+
+def q26(it: Work) -> Finding:
+    rounds = bb.layers_until_mixed(cipher_reads())
+    alone = bb.layers_until_mixed(np.eye(16, dtype=bool))
+    context = it.q("context_len")
+    needed: list[str] = []
+    rows: list[Computed] = []
+    for name in ("llama-3.1-70b", "gemma-3-27b"):
+        model = it.world.model(name)
+        if not isinstance(model, Model):
+            continue
+        for kind, attention in model.attention_kinds().items():
+            layers = bb.layers_to_reach(context, attention.window)
+            label = f"{kind} layers of {name} until the last token depends on the first"
+            rows.append(
+                it.most(
+                    label,
+                    layers,
+                    "layers",
+                    model.num_layers,
+                    when=f"attention is {kind} in {name}",
+                    by_definition=attention.window is None,
+                )
+            )
+            needed.append(f"{layers:.0f} of the {model.num_layers} layers of {name} if all were {kind}")
+    return it.done(
+        it.most(
+            "rounds of AES until each byte depends on each", rounds, "rounds", it.q("aes_rounds"), when="rows are mixed"
+        ),
+        it.most(
+            "without shifting and mixing",
+            alone,
+            "rounds",
+            it.q("aes_rounds"),
+            when="bytes are substituted alone",
+            by_definition=True,
+        ),
+        *rows,
+        because=f"Each output has to depend on each input: AES takes {rounds:.0f} rounds for it, mixing rows and "
+        f"columns in turn; attention over {format_count(context)} tokens takes {', '.join(needed)}.",
+    )
+
+
+def q27(it: Work) -> Finding:
+    """A linear probe learns a property from plain words and fails on their ciphertexts."""
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 1 << 32, size=int(it.q("samples")))
+    answers = ((words[:, None] >> np.array([0, 7, 13, 22, 31])) & 1).sum(axis=1) >= 3
+    functions = rounds_of(int(it.q("rounds")))
+    pairs = [bb.coupled_rounds(int(w) >> 16, int(w) & 0xFFFF, functions, exclusive_or) for w in words]
+    hidden = np.array([left << 16 | right for left, right in pairs])
+    before = bb.reading_accuracy(words, answers, num_bits=32, steps=0)
+    after = bb.reading_accuracy(words, answers, num_bits=32)
+    cipher = bb.reading_accuracy(hidden, answers, num_bits=32)
+    return it.done(
+        it.near("right answers of an untrained reader", before, "share", "guess"),
+        it.least("after training on words", after, "share", it.q("found")),
+        it.near("after training on their ciphertexts", cipher, "share", "guess"),
+        because=f"A net starts from guessing and finds the structure ({format_percent(before)}, then "
+        f"{format_percent(after)} right); a cipher takes words with structure and leaves none to be found "
+        f"({format_percent(cipher)}).",
+    )
