@@ -21,7 +21,7 @@ import rackline
 from rackline.api.answer import find_verb
 from rackline.api.question import Option, options, written_defaults
 from rackline.api.verbs import GROUPS, entries
-from rackline.cli import commands
+from rackline.cli import main
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 CITED = re.compile(r"`(rackline(?:\.\w+)+)`")
@@ -49,7 +49,7 @@ PACKAGES = {
 def pages() -> dict[str, str]:
     """Path below docs/reference -> Markdown."""
     found = {"commands/index.md": commands_page(), "python/index.md": functions_page()}
-    for name in commands.commands():
+    for name in main.commands():
         found[f"commands/{name}.md"] = command_page(name)
     for name, about in PACKAGES.items():
         found[f"python/{name}.md"] = package_page(name, about)
@@ -67,7 +67,7 @@ def commands_page() -> str:
         "[functions in Python](../python/index.md).",
     ]
     for title in GROUPS:
-        listed = {name: one for name, one in commands.commands().items() if one.group == title}
+        listed = {name: one for name, one in main.commands().items() if one.group == title}
         lines += ["", f"## {title}", "", "| command | answers |", "|---|---|"]
         lines += [f"| [`{name}`]({name}.md) | {one.line} |" for name, one in listed.items()]
     return "\n".join([*lines, ""])
@@ -75,8 +75,8 @@ def commands_page() -> str:
 
 def command_page(name: str) -> str:
     """One command: usage, options, examples."""
-    entry = commands.commands()[name]
-    function = getattr(commands, entry.function + commands.ALL_OPTIONS)
+    entry = main.commands()[name]
+    function = getattr(main, entry.function + main.ALL_OPTIONS)
     known = options(find_verb(name).question) if name in entries() else {}
     asked = inspect.signature(function, eval_str=True).parameters.values()
     about = inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].replace("\n", " ")

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-MEASURED = "import sys; from rackline.cli.entry import run; sys.argv[0] = 'rackline'; run()"
+MEASURED = "import sys; from rackline.__main__ import run; sys.argv[0] = 'rackline'; run()"
 
 
 def measure(name: str, *arguments: str) -> float:

@@ -27,7 +27,7 @@ GREEN = ROOT / ".ci" / "green.json"
 ALWAYS = ("uv.lock", "pyproject.toml", "tests/conftest.py", "tests/parts.py")
 DATA = "src/rackline/catalog/data/**/*"
 # one loads packages of others, the other what an `import rackline` asks for, which is seen where that stands
-_LOADERS = (ROOT / "src" / "rackline" / "extras.py", ROOT / "src" / "rackline" / "__init__.py")
+_LOADERS = (ROOT / "src" / "rackline" / "late.py", ROOT / "src" / "rackline" / "__init__.py")
 _MARK = re.compile(r'pytest\.mark\.part\("([\w-]+)"\)')
 _BY_NAME = re.compile(r"import_module\((?:f\"([\w.]+)\.\{|(?!f?[\"']))")  # which module is only known when it runs
 

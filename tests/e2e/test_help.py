@@ -7,8 +7,7 @@ import re
 import pytest
 
 from rackline.api.verbs import GROUPS
-from rackline.cli.commands import commands
-from rackline.cli.main import run
+from rackline.cli.main import commands, run
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:

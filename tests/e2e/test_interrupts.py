@@ -117,7 +117,7 @@ _PROGRAM = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from rackline.api import {module}
-from rackline.cli.entry import run
+from rackline.__main__ import run
 
 def interrupted(*given, **named):
     os.kill(os.getpid(), signal.SIGINT)

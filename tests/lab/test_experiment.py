@@ -121,7 +121,7 @@ def test_without_jax(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
             raise ModuleNotFoundError(name=name)
         return real(name, *more)
 
-    monkeypatch.setattr("rackline.extras.importlib.import_module", missing)
+    monkeypatch.setattr("rackline.late.importlib.import_module", missing)
     assert run(["lab", "cipher", "--quick"]) == 2
     assert "rackline[lab]" in capsys.readouterr().err
 

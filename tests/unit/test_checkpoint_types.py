@@ -14,7 +14,7 @@ from rackline.arch.hf import read_hf_config
 from rackline.catalog import model_record, names
 from rackline.hardware import chip
 from rackline.parallel import precision
-from rackline.report.checkpoint_types import BY_NAME, UNQUANTISED, checkpoint_types
+from rackline.report.model_report import BY_NAME, UNQUANTISED, checkpoint_types
 
 CONFIGS = Path("../shared/model_configs")
 UNREAD = {"nvidia/MiniMax-M3-NVFP4"}

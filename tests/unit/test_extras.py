@@ -11,7 +11,7 @@ import pytest
 import rackline as rl
 from rackline.cli.main import run
 from rackline.errors import InputError
-from rackline.extras import _EXTRA_OF, load_optional, missing_extra
+from rackline.late import _EXTRA_OF, load_optional, missing_extra
 
 PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 SPACE = """

@@ -23,7 +23,7 @@ from rackline.errors import InputError
 from rackline.hardware import Cluster, cluster
 from rackline.hub import Adapter
 from rackline.parallel import Layout, precision
-from rackline.report.launch_report import commands_text
+from rackline.report.exports import commands_text
 from rackline.search.kubernetes import kubernetes_manifests
 from rackline.search.launch import LaunchCommand, check_stack
 from rackline.search.launch_options import Drafts

@@ -151,4 +151,4 @@ def test_fleets_and_comparisons_count_it() -> None:
     assert side.values["usd_per_mtok_output_all_in"] == pytest.approx(best.usd_with_leftover)
     assert side.values["requests_per_s"] == pytest.approx(best.requests_per_s_with_leftover)
     assert side.deployed is not None
-    assert side.deployed.leftover == best.leftover.choice.layout.label()
+    assert plain(side.deployed)["leftover"] == best.leftover.choice.layout.label()

@@ -14,7 +14,7 @@ from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import Batch, PassTime, calibration
 from rackline.passes.fallback import best_stack
 from rackline.report import wording
-from rackline.report.breakdown import pass_sheet, resources_line
+from rackline.report.explain_report import pass_sheet, resources_line
 from rackline.report.exports import chrome_trace
 from rackline.report.plan_report import front_with_best, plan_report
 from rackline.report.terminal_plot import LogAxis, Series, log_plot

@@ -19,7 +19,7 @@ with late:
     from rackline import catalog, hardware
     from rackline.catalog import base
     from rackline.hardware import chip_check
-    from rackline.report import catalogue_report, lecture_tables
+    from rackline.report import catalogue_report
     from rackline.serving import curve
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class Chips:
 def _chips_text(answer: Answer[ChipsQuestion, Chips], width: int) -> Iterable[Any]:
     found = answer.result
     if answer.question.ridge:
-        yield lecture_tables.ridge_table(found.ridges)
+        yield catalogue_report.ridge_table(found.ridges)
     elif answer.question.check:
         yield catalogue_report.findings_report(found.chips[0], found.findings)
     elif answer.question.name is not None:
@@ -293,7 +293,9 @@ class MemoryTiers:
 def _memory_text(answer: Answer[MemoryQuestion, MemoryTiers], width: int) -> Iterable[Any]:
     found = answer.result.memory
     yield (
-        lecture_tables.memory_table(found) if answer.question.name is None else catalogue_report.record_report(found[0])
+        catalogue_report.memory_table(found)
+        if answer.question.name is None
+        else catalogue_report.record_report(found[0])
     )
 
 

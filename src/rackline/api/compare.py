@@ -72,13 +72,13 @@ class Compared:
     sides: tuple[compare_report.Side, ...]
     prices: str = ""
     use: Use | None = None
-    changes: tuple[deployments_report.Change, ...] = ()
+    changes: tuple[compare_report.Change, ...] = ()
     why: tuple[str, ...] = ()
 
 
 def _text(answer: Answer[CompareQuestion, Compared], width: int) -> Iterable[Any]:
     found = answer.result
-    rows = [(side.name, side.deployed, side.values) for side in found.sides if side.deployed is not None]
+    rows = [side for side in found.sides if side.deployed is not None]
     if not rows:
         yield compare_report.compare_report(found.sides, what=found.kind, prices=found.prices, width=width)
         return
@@ -241,7 +241,7 @@ def _deployments(question: CompareQuestion, watch: Watch) -> Compared:
         rent = None if kind is None else kind.replace("_", "-")
     sides, use = sides_of(asked_of(question, rent), watch)
     first, second = (side.deployed for side in sides[:2])
-    moved: tuple[deployments_report.Change, ...] = ()
+    moved: tuple[compare_report.Change, ...] = ()
     reasons: tuple[str, ...] = ()
     if first is not None and second is not None and first.today:
         moved, reasons = deployments_report.changes(first, second), deployments_report.why(first, second)
@@ -373,7 +373,7 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.
                 one.name,
                 found,
                 engine=engine,
-                bands={each.metric: deployments_report.Band(low=each.low, high=each.high) for each in known},
+                bands={each.metric: compare_report.Band(low=each.low, high=each.high) for each in known},
                 fleet=search_fleet.plan_fleet(given.traffic, found, given.prefill_cluster, given.users),
                 today=one.now is not None,
             )

@@ -19,7 +19,7 @@ from rackline.units import format_count
 
 with late:
     from rackline import arch, catalog, hardware, hub
-    from rackline.report import catalogue_report, checkpoint_types, choice_report, lecture_tables
+    from rackline.report import catalogue_report, model_report
     from rackline.serving import curve
 
 
@@ -71,15 +71,15 @@ class Models:
 def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
     question, found = answer.question, answer.result
     if question.kv:
-        yield lecture_tables.cache_table(found.caches, on=hardware.chip(question.on).name, dtype=question.dtype)
+        yield catalogue_report.cache_table(found.caches, on=hardware.chip(question.on).name, dtype=question.dtype)
     elif question.types:
-        yield checkpoint_types.types_table(
-            [row for record, model in found.models for row in checkpoint_types.checkpoint_types(record, model)],
+        yield model_report.types_table(
+            [row for record, model in found.models for row in model_report.checkpoint_types(record, model)],
         )
     elif question.name is not None:
-        yield catalogue_report.model_report(*found.models[0], found.check)
+        yield model_report.model_report(*found.models[0], found.check)
         if answer.adapter is not None:
-            yield choice_report.adapter_report(answer.adapter)
+            yield model_report.adapter_report(answer.adapter)
     else:
         yield catalogue_report.models_table(found.models)
 
@@ -87,13 +87,13 @@ def _text(answer: Answer[ModelsQuestion, Models], width: int) -> Iterable[Any]:
 class ModelList(TypedDict):
     """All models."""
 
-    models: list[catalogue_report.ModelShown]
+    models: list[model_report.ModelShown]
 
 
 class TypeList(TypedDict):
     """Data types of released checkpoints."""
 
-    checkpoints: list[checkpoint_types.CheckpointTypes]
+    checkpoints: list[model_report.CheckpointTypes]
 
 
 class CacheList(TypedDict):
@@ -110,7 +110,7 @@ class ModelChecked:
 
     json_keys: ClassVar = ("*shown", "checkpoint")
 
-    shown: catalogue_report.ModelShown
+    shown: model_report.ModelShown
     checkpoint: arch.CountCheck | None
 
 
@@ -121,10 +121,10 @@ def _data(answer: Answer[ModelsQuestion, Models]) -> ModelChecked | ModelList | 
     if question.types:
         return {
             "checkpoints": [
-                row for record, model in found.models for row in checkpoint_types.checkpoint_types(record, model)
+                row for record, model in found.models for row in model_report.checkpoint_types(record, model)
             ]
         }
-    rows = [catalogue_report.ModelShown(record=record, model=model) for record, model in found.models]
+    rows = [model_report.ModelShown(record=record, model=model) for record, model in found.models]
     return {"models": rows} if question.name is None else ModelChecked(shown=rows[0], checkpoint=found.check)
 
 

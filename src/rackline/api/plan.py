@@ -29,12 +29,12 @@ with late:
     from rackline.bands import stacks as bands_stacks
     from rackline.report import (
         choice_report,
+        exports,
         figure,
-        kept_report,
-        launch_report,
         plan_figures,
         plan_report,
         plan_summary,
+        prefix_report,
         wording,
     )
     from rackline.search import attention_ffn as search_split
@@ -114,7 +114,7 @@ class Planned:
     @property
     def launch_script(self) -> str | None:
         """The launch commands as a script of bash; None where they were not asked for."""
-        return launch_report.commands_text(self.launch) if self.launch else None
+        return exports.commands_text(self.launch) if self.launch else None
 
     @property
     def pareto(self) -> tuple[Banded, ...]:
@@ -208,7 +208,7 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
 def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
     """Which prefixes the best keeps, where prompts repeat."""
     if found.prefixes is not None:
-        yield kept_report.kept_report(found.prefixes, found.plan.demand.limits, full=full)
+        yield prefix_report.kept_report(found.prefixes, found.plan.demand.limits, full=full)
 
 
 def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
@@ -219,7 +219,7 @@ def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
         found.speculation and plan_report.speculation_report(found.speculation, plan.demand.limits.tpot_s),
         question.attention_ffn and plan_report.attention_ffn_report(plan, found.attention_ffn),
         found.fleet and choice_report.fleet_report(found.fleet),
-        found.launch and Verbatim(launch_report.commands_text(found.launch) + "\n"),
+        found.launch and Verbatim(exports.commands_text(found.launch) + "\n"),
     )
     for part in filter(None, parts):
         yield ""
@@ -309,7 +309,7 @@ def _documents(answer: Answered) -> Mapping[str, str]:
         return {}
     found: dict[str, str] = {}
     with contextlib.suppress(InputError):  # what cannot be expressed is said where it is asked for
-        found["launch command"] = launch_report.commands_text(starting.commands())
+        found["launch command"] = exports.commands_text(starting.commands())
     for kind in KINDS:
         with contextlib.suppress(InputError):
             found[f"{kind} manifest"] = manifests_of(starting, kind)

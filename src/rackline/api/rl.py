@@ -31,7 +31,7 @@ with late:
     from rackline import arch, parallel
     from rackline.posttraining import job as posttraining_job
     from rackline.posttraining import plan as posttraining_plan
-    from rackline.report import rl_report
+    from rackline.report import budget_report
     from rackline.training import runs
 
 
@@ -136,12 +136,12 @@ def _summary(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> str:
 
 @asks(
     RlQuestion,
-    text=lambda answer, width: [rl_report.rl_report(answer.result, width=width)],
+    text=lambda answer, width: [budget_report.rl_report(answer.result, width=width)],
     summary=_summary,
     rows=lambda answer: () if answer.result.best is None else answer.result.best.parts,
     figures={
-        "step": lambda answer: rl_report.rl_gantt(answer.result),
-        "tail": lambda answer: rl_report.running_figure(answer.result),
+        "step": lambda answer: budget_report.rl_gantt(answer.result),
+        "tail": lambda answer: budget_report.running_figure(answer.result),
     },
     entry=Entry(
         group="Decide",

@@ -5,25 +5,21 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, assert_never, cast
+from typing import Annotated, Any, cast
 
 from cyclopts import Group, Parameter
 
-from rackline.api.answer import Answer, Computed, Counted, Served, SideFile, Verb, Verbatim, Watch, answer_of, find_verb
+from rackline.api.answer import Answer, Verb, Verbatim, Watch, answer_of, find_verb
 from rackline.api.question import Option, Question, flag_of, options, written_defaults
 from rackline.cli.screen import (
+    Bars,
     FailedCheckError,
     asked,
-    counting,
-    points_done,
     print_json,
     print_then_write,
-    progress,
-    requests_done,
     screen,
 )
 from rackline.errors import InputError
@@ -48,7 +44,7 @@ _PLOT_THEME = Option(
 _LONGEST_NAME = 4096  # characters of a path
 
 
-class ScreenWatch(Watch):
+class ScreenWatch(Bars, Watch):
     """Draws bars on standard error, if that is a terminal."""
 
     def agrees(self, what: str) -> bool:
@@ -58,22 +54,6 @@ class ScreenWatch(Watch):
     def announces(self, what: str) -> None:
         """A line on standard error."""
         print(what, file=sys.stderr)
-
-    def moving(self, what: str) -> AbstractContextManager[None]:
-        """A moving bar."""
-        return progress(what)
-
-    def counting(self, first: str, then: str) -> AbstractContextManager[Counted]:
-        """A bar that counts parts."""
-        return counting(first, then)
-
-    def serving(self, what: str) -> AbstractContextManager[Served | None]:
-        """A bar that counts requests."""
-        return requests_done(what)
-
-    def computing(self, what: str) -> AbstractContextManager[Computed]:
-        """A bar that counts points."""
-        return points_done(what)
 
 
 class RefusedOptionError(InputError):
@@ -232,11 +212,14 @@ def _paths(verb: Verb[Any, Any], question: Question, wanted: Mapping[str, Any]) 
     for key, text in wanted.items():
         if text is None or not (key == "plot" or key in verb.files):
             continue
-        name = text
-        if outputs[key].before_file:
-            kind, name = text
+        kind, name = text if outputs[key].before_file else (None, text)
+        if kind is not None:
             outputs[key].read(kind, key)
-        paths[key] = _path(verb, key, name)
+        if key == "plot":
+            paths[key] = figure.check_plot_path(name, what="plot")
+        else:
+            check = verb.files[key].check
+            paths[key] = Path(name) if check is None else check(name, key)
     pages = {key for key, one in verb.files.items() if one.folders and key in paths and paths[key].is_dir()}
     check_outputs({key: path for key, path in paths.items() if key not in pages}, files_read(question))
     return paths
@@ -252,69 +235,28 @@ def files_read(question: Question) -> dict[str, str]:
     return found
 
 
-def _path(verb: Verb[Any, Any], key: str, text: str) -> Path:
-    """The file of an output, checked before any work is done."""
-    if key == "plot":
-        return figure.check_plot_path(text, what="plot")
-    one: SideFile = verb.files[key]
-    return one.check(text, key) if one.check is not None else Path(text)
-
-
 def _parameter(name: str, option: Option, usual: Mapping[str, Any]) -> inspect.Parameter:
     """The parameter of an option, as cyclopts reads it: always texts, which our own parsers judge."""
     default = usual.get(name, inspect.Parameter.empty)
-    more: dict[str, Any] = {"help": option.help, "allow_leading_hyphen": True}
-    kind: Any = str
-    listed = option.several and (option.repeated or option.positional)
-    match option.kind:
-        case "switch":
-            kind = bool
-            more = {"help": option.help, "negative": ()}
-            if default is False:
-                more["show_default"] = False
-        case "settings":
-            listed = True
-        case "text" | "object" | "limit":
-            pass
-        case (
-            "seconds"
-            | "count"
-            | "whole"
-            | "fraction"
-            | "rate"
-            | "per_second"
-            | "bytes"
-            | "usd_per_hour"
-            | "usd_per_month"
-            | "watts"
-        ):
-            pass
-        case _:
-            assert_never(option.kind)
-    if option.before_file:
-        kind = tuple[str, str]
-        more["negative"] = ()
-    if listed:
+    more: dict[str, Any] = {"help": option.help, "allow_leading_hyphen": option.kind != "switch"}
+    kind: Any = bool if option.kind == "switch" else tuple[str, str] if option.before_file else str
+    if option.kind == "settings" or (option.several and (option.repeated or option.positional)):
         kind = list[str]
+        default = None if isinstance(default, str) else default
+    if kind is not str:
         more["negative"] = ()
-        if default is None or isinstance(default, str):
-            default = None
+    if default is False:
+        more["show_default"] = False
     if option.hidden:
         more["show"] = False
     if option.group or not option.positional:
         more["group"] = Group(option.group, sort_key=1) if option.group else Group("Options", sort_key=0)
-    if default is None:
-        kind = kind | None
-    if option.positional:
-        where = inspect.Parameter.POSITIONAL_ONLY
-        if option.several and default is inspect.Parameter.empty:
-            where, kind = inspect.Parameter.VAR_POSITIONAL, str
-    else:
-        where = inspect.Parameter.KEYWORD_ONLY
+    where = inspect.Parameter.POSITIONAL_ONLY if option.positional else inspect.Parameter.KEYWORD_ONLY
+    if not option.positional:
         more["name"] = [flag_of(name, option), *([f"-{option.short}"] if option.short else [])]
-    annotation = Annotated[kind, Parameter(**more)]
-    if where is inspect.Parameter.VAR_POSITIONAL:
-        return inspect.Parameter(name, where, annotation=annotation)
+    elif option.several and default is inspect.Parameter.empty:
+        return inspect.Parameter(name, inspect.Parameter.VAR_POSITIONAL, annotation=Annotated[str, Parameter(**more)])
+    annotation = Annotated[kind | None if default is None else kind, Parameter(**more)]
     return inspect.Parameter(name, where, default=default, annotation=annotation)
 
 

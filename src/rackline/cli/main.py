@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from textwrap import wrap
 
 from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
-from rackline.api.verbs import GROUPS, Entry
-from rackline.cli.commands import ALL_OPTIONS, commands
+from rackline.api.verbs import GROUPS, Entry, entries, order
+from rackline.cli import web as door
 from rackline.cli.screen import FailedCheckError, drop_output, screen
 from rackline.errors import RacklineError, nearest_names
-from rackline.extras import missing_extra
+from rackline.late import late, missing_extra
+
+with late:
+    from rackline.cli import command
 
 _TERMS_WIDTH = 14  # characters of a column of the help
 _MEANINGS_WIDTH = 60
@@ -218,15 +222,15 @@ def build_app(*, all_options: bool = False) -> App:
         suppress_keyboard_interrupt=False,
     )
     groups = {title: Group(title, sort_key=place) for place, title in enumerate(GROUPS)}
-    for order, (name, one) in enumerate(commands().items()):
-        module = f"rackline.cli.commands:{one.function}"
+    for place, (name, one) in enumerate(commands().items()):
+        module = f"rackline.cli.main:{one.function}"
         app.command(
             f"{module}{ALL_OPTIONS}" if all_options and one.usual else module,
             name=name,
             help=one.line,
             help_epilogue=_epilogue(name, one, all_options=all_options),
             group=groups[one.group],
-            sort_key=order,
+            sort_key=place,
         )
     return app
 
@@ -315,17 +319,11 @@ def _words(error: CycloptsError, given: list[str]) -> str:
     command = " ".join(error.command_chain or ())
     if isinstance(error, UnknownCommandError):
         word = next((part for part in given if not part.startswith("-")), given[0] if given else "")
-        known = commands()
-        near = nearest_names(word, known, 1)
-        nearest = f"; nearest: {near[0]}" if near else ""
-        return f"command: got {word!r}, allowed: {', '.join(known)}{nearest}"
+        return _unknown("command", word, list(commands()))
     if isinstance(error, UnknownOptionError):
-        word = error.token.keyword or error.token.value
-        names = [name for argument in error.argument_collection for name in argument.names if name.startswith("--")]
-        near = nearest_names(word, names, 1)
-        nearest = f"; nearest: {near[0]}" if near else ""
+        names = {name for argument in error.argument_collection for name in argument.names if name.startswith("--")}
         where = f"rackline {command}: " if command else ""
-        return f"{where}option: got {word!r}, allowed: {', '.join(sorted(set(names)))}{nearest}"
+        return f"{where}{_unknown('option', error.token.keyword or error.token.value, sorted(names))}"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name = error.argument.name.lower()
         what = error.argument.parameter.help or "a value"
@@ -334,6 +332,11 @@ def _words(error: CycloptsError, given: list[str]) -> str:
         words = " ".join(error.unused_tokens or ())
         return f"rackline {command}: got {words!r}, allowed: no more words; see --help"
     return f"{str(error).strip()} See: rackline {command} --help".replace("  ", " ")
+
+
+def _unknown(what: str, word: str, known: Sequence[str]) -> str:
+    near = nearest_names(word, known, 1)
+    return f"{what}: got {word!r}, allowed: {', '.join(known)}" + (f"; nearest: {near[0]}" if near else "")
 
 
 def _write_utf8() -> None:
@@ -350,5 +353,23 @@ def _version() -> str:
     return version("rackline")
 
 
-if __name__ == "__main__":
-    sys.exit(run())
+ALL_OPTIONS = "_with_all_options"
+"""Behind the name of a command: the same command, whose help shows every option."""
+
+
+@cache
+def commands() -> dict[str, Entry]:
+    """What the help says of each command, in its order: the questions, and `web`, which is none."""
+    return dict(sorted({**entries(), "web": door.ENTRY}.items(), key=lambda each: order(each[1])))
+
+
+def __getattr__(name: str) -> Callable[..., None]:
+    """The command of a question by its Python name, or `web`."""
+    wanted = name.removesuffix(ALL_OPTIONS)
+    for known, one in commands().items():
+        if one.function == wanted:
+            if one is door.ENTRY:
+                return door.web
+
+            return command.command(known, all_options=wanted != name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,16 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from rich.console import Console
 
 from rackline.errors import InputError
 from rackline.files import unwritable
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 _NARROWEST, _USUAL_WIDTH = 20, 80  # COLUMNS=0 or a broken terminal: columns
 _PROGRESS_AFTER_S = 0.7  # what is done sooner needs no progress bar
@@ -115,102 +113,83 @@ def asked(what: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-@contextmanager
-def progress(what: str) -> Generator[None]:
-    """Show a moving bar and the time passed on standard error, if that is a terminal and it takes long."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    shown: list[Progress] = []
+class Bars:
+    """Progress on standard error, if that is a terminal."""
 
-    def start() -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    @contextmanager
+    def moving(self, what: str) -> Generator[None]:
+        """A moving bar and the time passed, of work that takes long."""
+        with contextlib.ExitStack() as shown:
+            timer = threading.Timer(_PROGRESS_AFTER_S, lambda: shown.enter_context(_bar(what, "elapsed")))
+            timer.daemon = True
+            if sys.stderr.isatty():
+                timer.start()
+            try:
+                yield
+            finally:
+                timer.cancel()
+                if timer.ident is not None:
+                    timer.join()
 
-        moving = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        moving.add_task(what, total=None)
-        moving.start()
-        shown.append(moving)
+    @contextmanager
+    def counting(self, first: str, then: str) -> Generator[Callable[[str, int, int], None]]:
+        """A bar that counts finished parts.
 
-    timer = threading.Timer(_PROGRESS_AFTER_S, start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        for moving in shown:
-            moving.stop()
+        Args:
+            first: shown until a part is finished.
+            then: shown before the name of the part that was finished last.
 
+        Yields:
+            What to call with (part, finished, all).
+        """
+        with _bar(first, "count", "elapsed") as update:
+            yield lambda what, finished, total: update(description=f"{then} {what}", completed=finished, total=total)
 
-@contextmanager
-def counting(first: str, then: str) -> Generator[Callable[[str, int, int], None]]:
-    """A bar on standard error that counts finished parts, if that is a terminal.
+    @contextmanager
+    def serving(self, what: str) -> Generator[Callable[[int, int, float], None] | None]:
+        """A bar with the requests that are done and the time left.
 
-    Args:
-        first: shown until a part is finished.
-        then: shown before the name of the part that was finished last.
+        Yields:
+            What to call with (done, all, simulated seconds); None when nobody would see it.
+        """
+        with _bar(what, "count", "remaining") as update:
+            yield (lambda done, total, now_s: update(completed=done, total=total)) if sys.stderr.isatty() else None
 
-    Yields:
-        What to call with (part, finished, all).
-    """
-    if not sys.stderr.isatty():
-        yield lambda what, finished, total: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    @contextmanager
+    def computing(self, what: str) -> Generator[Callable[[int, int, int], None]]:
+        """A bar with points that are done, their rate and the time left.
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(first, total=None)
-        yield lambda what, finished, total: bar.update(
-            task, description=f"{then} {what}", completed=finished, total=total
-        )
+        Yields:
+            What to call with (done, all, failed).
+        """
+        start = time.monotonic()
+        with _bar(what, "rate", "remaining") as update:
+
+            def tell(done: int, total: int, failed: int) -> None:
+                rate = done / max(time.monotonic() - start, 1e-9)
+                words = f"{done:,} of {total:,} points, {rate:,.3g}/s" + (f", {failed:,} failed" if failed else "")
+                update(completed=done, total=total, rate=words)
+
+            yield tell
 
 
-@contextmanager
-def requests_done(what: str) -> Generator[Callable[[int, int, float], None] | None]:
-    """A bar on standard error with the requests that are done and the time left, if that is a terminal.
-
-    Yields:
-        What to call with (done, all, simulated seconds); None when nobody would see it.
-    """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total, now_s: bar.update(task, completed=done, total=total)
+def _ignore(**_: Any) -> None: ...
 
 
 @contextmanager
-def points_done(what: str) -> Generator[Callable[[int, int, int], None]]:
-    """A bar on standard error with points that are done, their rate and the time left, if that is a terminal.
-
-    Yields:
-        What to call with (done, all, failed).
-    """
+def _bar(what: str, *columns: str) -> Generator[Callable[..., None]]:
+    """A bar on standard error, if that is a terminal; yields what updates it."""
     if not sys.stderr.isatty():
-        yield lambda done, total, failed: None
+        yield _ignore
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich import progress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
-    start = time.monotonic()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None, rate="")
-
-        def tell(done: int, total: int, failed: int) -> None:
-            rate = done / max(time.monotonic() - start, 1e-9)
-            words = f"{done:,} of {total:,} points, {rate:,.3g}/s" + (f", {failed:,} failed" if failed else "")
-            bar.update(task, completed=done, total=total, rate=words)
-
-        yield tell
+    known = {
+        "count": progress.MofNCompleteColumn,
+        "rate": partial(progress.TextColumn, "{task.fields[rate]}"),
+        "elapsed": progress.TimeElapsedColumn,
+        "remaining": progress.TimeRemainingColumn,
+    }
+    parts = (progress.TextColumn("{task.description}"), progress.BarColumn(), *(known[name]() for name in columns))
+    with progress.Progress(*parts, console=Console(stderr=True), transient=True) as bar:
+        yield partial(bar.update, bar.add_task(what, total=None, rate=""))

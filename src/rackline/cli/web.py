@@ -8,8 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rackline.api.verbs import Entry
-from rackline.extras import load_optional
-from rackline.late import late
+from rackline.late import late, load_optional
 from rackline.units import parse_whole
 
 with late:
@@ -76,6 +75,6 @@ def web(
 def _export(folder: str) -> None:
     """Write the page, with a bar for its data files."""
     load_optional("jinja2", what="rackline web --export")  # before a folder is made
-    with screen.counting("writing the page", "written") as tell:
+    with screen.Bars().counting("writing the page", "written") as tell:
         files = app.export(folder, tell)
     screen.screen().print(f"{len(files)} files written; open {files[-1]}")

@@ -16,9 +16,9 @@ import numpy as np
 from rackline.arch import Model, build_model
 from rackline.catalog import ModelRecord
 from rackline.errors import InputError
-from rackline.extras import load_optional
 from rackline.hardware import Chip, Cluster, FabricLevel
 from rackline.lab.transformer import Shape
+from rackline.late import load_optional
 from rackline.parallel import Deployment, Layout
 from rackline.parallel.precision import PARTS, Precision
 from rackline.passes import UNIT

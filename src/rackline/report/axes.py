@@ -209,6 +209,7 @@ def _channel(measure: Measure, scale: dict[str, Any], ticks: Any, low: float, hi
 Row = dict[str, Any]
 Layer = dict[str, Any]
 SERIES = Measure(field="series", title="series")
+SHARE = Measure(field="share", title="share", kind="share")
 
 
 def colour(
@@ -249,11 +250,44 @@ def dashes(names: Sequence[str], field: str = SERIES.field) -> Layer:
     }
 
 
+def shapes(names: Sequence[str], field: str, drawn: Sequence[str]) -> Layer:
+    """The shape channel of named series; `drawn` are the shapes, which begin again where there are more series."""
+    chosen = [drawn[index % len(drawn)] for index in range(len(names))]
+    return {**colour(names, field), "scale": {"domain": list(names), "range": chosen}}
+
+
 def hovered(mark: Layer, encoding: Layer, measures: Sequence[Measure], **more: Any) -> Layer:
     """A layer whose marks show the measures on hover."""
     transforms, tooltip = hover(measures)
     given = more.pop("transform", [])
     return {**more, "transform": [*given, *transforms], "mark": mark, "encoding": {**encoding, "tooltip": tooltip}}
+
+
+UNSEEN: Layer = {"type": "point", "opacity": 0, "size": 60}
+"""A mark that only answers the pointer."""
+
+
+def marked(rows: Sequence[Row], encoding: Layer, **mark: Any) -> Layer:
+    """A layer of marks, points unless another type is named, with rows of its own."""
+    return {"data": {"values": rows}, "mark": {"type": "point", **mark}, "encoding": encoding}
+
+
+def layered(rows: Sequence[Row], *layers: Layer, **more: Any) -> dict[str, Any]:
+    """The specification of layers over the same rows."""
+    return {**more, "data": {"values": rows}, "layer": list(layers)}
+
+
+def name_axis(field: str, names: Sequence[str] | None, *, axis: Layer, **scale: float) -> Layer:
+    """A position channel of names in their order, one below the other.
+
+    Args:
+        field: column of the names.
+        names: in their order; None for that of the rows.
+        axis: how it is drawn, beside being without ticks.
+        scale: room between the names.
+    """
+    found = {"field": field, "type": "nominal", "sort": names, "axis": {"ticks": False, **axis}}
+    return {**found, **({} if names is None else {"title": None}), **({"scale": scale} if scale else {})}
 
 
 def at(channel: Layer, value: float) -> Layer:
@@ -282,15 +316,11 @@ def limit(axis: Literal["x", "y"], channel: Layer, value: float, text: str, styl
     words: Layer = {"type": "text", "style": "note" if style == "limit" else "muted-text"}
     if axis == "x":
         words |= {"align": "right" if far else "left", "baseline": "top", "dx": -6 if far else 6}
-        other = {"y": {"value": 3}}
     else:
         words |= {"align": "left", "baseline": "top" if far else "bottom", "dy": 5 if far else -5}
-        other = {"x": {"value": 4}}
     position = {axis: at(channel, value)}
-    return [
-        {"data": {"values": [{}]}, "mark": {"type": "rule", "style": style}, "encoding": position},
-        *_words(words, {**position, **other}, text),
-    ]
+    other = {"y": {"value": 3}} if axis == "x" else {"x": {"value": 4}}
+    return [marked([{}], position, type="rule", style=style), *_words(words, {**position, **other}, text)]
 
 
 def note(
@@ -307,7 +337,7 @@ def note(
     """
     right = place(x, point[0]) < 0.6
     under = place(y, point[1]) > 0.85 if below is None else below
-    words: Layer = {
+    words = {
         "type": "text",
         "style": style,
         "align": "left" if right else "right",
@@ -364,39 +394,35 @@ def stacked_bars(
         marks: what a line at an amount says → the amount.
         width: of the area between the axes [pixels].
     """
-    name, part = Measure(field="name", title=""), Measure(field="part", title="part")
-    share = Measure(field="share", title="share", kind="share")
-    rows: list[Row] = []
-    for label, amounts in bars.items():
-        whole = sum(amounts.values())
-        for index, key in enumerate(parts):
-            amount = amounts.get(key, 0.0)
-            if amount > 0.0 and math.isfinite(amount):
-                shares = {"share": amount / whole, "order": index}
-                rows.append({"name": label, "part": key, measure.field: amount, **shares})
+    wholes = {label: sum(amounts.values()) for label, amounts in bars.items()}
+    rows: list[Row] = [
+        {"name": label, "part": key, measure.field: amount, "share": amount / wholes[label], "order": index}
+        for label, amounts in bars.items()
+        for index, key in enumerate(parts)
+        if (amount := amounts.get(key, 0.0)) > 0.0 and math.isfinite(amount)
+    ]
     used = [key for key in parts if any(row["part"] == key for row in rows)]
     lines = dict(marks or {})
-    longest = [sum(amounts.values()) for amounts in bars.values()]
-    x = linear_axis(measure, [*longest, *lines.values()])
-    y: Layer = {"field": "name", "type": "nominal", "sort": list(bars), "title": None}
-    y |= {
-        "axis": {"labelLimit": LONGEST_LABEL, "ticks": False, "domain": False},
-        "scale": {"paddingInner": 0.25, "paddingOuter": 0.8 if marks else 0.1},
-    }
+    x = linear_axis(measure, [*wholes.values(), *lines.values()])
+    axis = {"labelLimit": LONGEST_LABEL, "domain": False}
+    y = name_axis("name", list(bars), axis=axis, paddingInner=0.25, paddingOuter=0.8 if marks else 0.1)
     encoding: dict[str, Any] = {
         "x": {**x, "stack": "zero"},
         "y": y,
         "color": colour(used, "part", width=width + 120),
         "order": {"field": "order", "type": "quantitative"},
     }
-    layers = [hovered({"type": "bar"}, encoding, [name, part, measure, share])]
-    for text, value in lines.items():
-        layers += limit("x", x, value, text)  # above the first bar, in its padding
+    shown = [Measure(field="name", title=""), Measure(field="part", title="part"), measure, SHARE]
     return Figure(
         title=title,
         subtitle=subtitle,
         description=description,
-        spec={"data": {"values": rows}, "layer": layers},
+        spec=layered(
+            rows,
+            hovered({"type": "bar"}, encoding, shown),
+            # above the first bar, in its padding
+            *(part for text, value in lines.items() for part in limit("x", x, value, text)),
+        ),
         width=width,
         height=max(BAR_HEIGHT * len(bars), 2 * BAR_HEIGHT) + (2 * BAR_HEIGHT if lines else 0),
     )

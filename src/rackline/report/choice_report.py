@@ -10,15 +10,12 @@ from typing import Any, Protocol
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.arch import AppliedAdapter
 from rackline.parallel import Layout
-from rackline.plain import plain
-from rackline.report.column import SECTION, Column, Sheet, band_bar, facts
-from rackline.report.wording import Box, Prose, money, money_name, percent, share, short_count, written
-from rackline.search import Basis, Choice, Plan, Pool
+from rackline.report.column import Column, Sheet, band_bar, facts, stacked
+from rackline.report.wording import Box, Prose, composed, money, money_name, percent, share, short_count, trust, written
+from rackline.search import Basis, Candidate, Choice, Plan, Pool, PoolPair
 from rackline.search.choice import Energy
 from rackline.search.fits import ClusterNeed
-from rackline.search.served import Latency
 from rackline.serving.fleet import Fleet, Interactive
 from rackline.simulation.statistics import Interval
 from rackline.system import Constraints, LimitRisk, Risk
@@ -43,6 +40,11 @@ _BANDS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "usd_per_mtok_output_all_in": ("{} per M output, all-in", lambda usd: format_usd(usd).lstrip("$")),
 }
 """Predicted values whose bands are shown: their names, and how they are written."""
+_SERVED_NAMES = {
+    True: ("time to first token", "time per output token", "whole request"),
+    False: ("to first token", "per output token", "request"),
+}
+"""Latencies of a simulated run, in full and in short."""
 
 
 def request_text(plan: Plan) -> str:
@@ -95,31 +97,40 @@ def _chips_of(count: int) -> str:
     return f"{count:,} chip{'' if count == 1 else 's'}"
 
 
+def replica_label(of: Choice | Candidate | Pool) -> str:
+    """The layout of one replica, without the number of replicas."""
+    return replace(of.layout, dp=1).label()
+
+
+def replicas_label(of: Choice | Candidate | PoolPair) -> str:
+    """The layouts of one replica of each pool; of one engine, that of a replica."""
+    pair = of.estimate if isinstance(of, Choice) else of
+    if isinstance(pair, PoolPair):
+        return f"decode {replica_label(pair.decode)}; prefill {replica_label(pair.prefill)}"
+    return replica_label(pair)
+
+
 def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None) -> Box:
     """What to run, in the headline, and how surely it keeps its limits."""
     cost = f"{money(choice.usd_per_mtok_output_all_in, plan.priced)} per M output tokens, all-in"
-    body = Text(f"{cost} · {written(choice.requests_per_s)} requests/s", style="bold green")
-    body.append(f" · {_chips_of(choice.num_chips)}\n")
+    rate = f"{cost} · {written(choice.requests_per_s)} requests/s · {_chips_of(choice.num_chips)}"
     first, then = choice.prefill_pool, choice.decode_pool
     if first is not None and then is not None:
-        for name, pool in (("decode   ", then), ("\nprefill  ", first)):
-            body.append(name, style="not bold dim")
-            body.append(replace(pool.layout, dp=1).label(), style="bold green")
-            body.append(f" · {pool.precision.short()}\n         ", style="not bold default")
-            how = f"{_replicas(pool.layout, f' on {pool.cluster}')} · {_scheduler(choice, pool)}"
-            body.append(how, style="not bold default")
-        notes = then.precision.notes
+        lines = [
+            composed(
+                (f"{name:<9}", "dim green"),
+                (replica_label(pool), "bold green"),
+                f" · {pool.precision.short()}\n         "
+                f"{_replicas(pool.layout, f' on {pool.cluster}')} · {_scheduler(choice, pool)}",
+            )
+            for name, pool in (("decode", then), ("prefill", first))
+        ]
     else:
-        layout = choice.layout
-        body.append(f"{replace(layout, dp=1).label()}", style="bold green")
-        body.append(f" · {choice.precision.short()}\n", style="not bold default")
-        how = f"{_replicas(layout)} · {choice.mode.label()}, {_slots(choice)}"
-        body.append(how, style="not bold default")
-        notes = choice.precision.notes
-    for note in notes:
-        body.append(f"\n{note}", style="not bold yellow")
-    for line in () if risk is None else risk_lines(risk, priced=plan.priced):
-        body.append("\n").append(line)
+        how = f" · {choice.precision.short()}\n{_replicas(choice.layout)} · {choice.mode.label()}, {_slots(choice)}"
+        lines = [composed((replica_label(choice), "bold green"), how)]
+    notes = [Text(note, style="yellow") for note in (then or choice).precision.notes]
+    risks = () if risk is None else risk_lines(risk, priced=plan.priced)
+    body = Text("\n").join([Text(rate, style="bold green"), *lines, *notes, *risks])
     return Box(body, title(plan), request_text(plan))
 
 
@@ -131,7 +142,7 @@ def risk_lines(risk: Risk, *, priced: bool) -> list[Text]:
         if risk.usd_without is not None and risk.cost_ratio is not None:
             cost, without = money(risk.usd, priced), money(risk.usd_without, priced)
             text += f": {cost} per M output, {written(risk.cost_ratio)} times {without} without it"
-        lines.append(Text(text, style="not bold default"))
+        lines.append(Text(text))
     return lines
 
 
@@ -139,13 +150,13 @@ def _limit_line(one: LimitRisk) -> Text:
     """The share of the servers that keep a limit, and what 90 % of them take, with the limit marked."""
     name = one.metric.removesuffix("_s")
     of = name if one.percentile is None else f"p{one.percentile:g} {name}"
-    line = Text(
-        f"{of} ≤ {format_seconds(one.limit_s)} kept by {_chance_text(one.chance)} of servers ", style="not bold default"
-    )
-    line.append(band_bar(one.low_s, one.predicted_s, one.high_s, one.limit_s, width=_BAR))
     low, high = format_seconds(one.low_s), format_seconds(one.high_s)
     number, _, unit = low.partition(" ")
-    return line.append(f" {number if high.endswith(f' {unit}') else low} to {high}", style="not bold dim")
+    return composed(
+        f"{of} ≤ {format_seconds(one.limit_s)} kept by {_chance_text(one.chance)} of servers ",
+        band_bar(one.low_s, one.predicted_s, one.high_s, one.limit_s, width=_BAR),
+        (f" {number if high.endswith(f' {unit}') else low} to {high}", "dim"),
+    )
 
 
 def _chance_text(chance: float) -> str:
@@ -170,15 +181,14 @@ def _scheduler(choice: Choice, pool: Pool) -> str:
 def key_numbers(plan: Plan, choice: Choice) -> Sheet[Any]:
     """Rate, latencies and costs."""
     unit = money_name(plan.priced)
-    limits = {name: (limit, place) for name, limit, place in plan.demand.limits.latencies()}
     each, chip = choice.batch_size, choice.output_tokens_per_s_per_chip
     busy = f"{percent(choice.utilisation)} of {written(choice.saturation_requests_per_s)} requests/s"
     pairs = [
         ("requests/s", written(choice.requests_per_s)),
         (f"{unit} per M input tokens", money(choice.usd_per_mtok_input, plan.priced)),
-        ("time per output token", against(choice, "tpot_s", limits.get("tpot_s"))),
+        ("time per output token", against(plan, choice, "tpot_s")),
         (f"{unit} per M output tokens", money(choice.usd_per_mtok_output, plan.priced)),
-        ("time to first token", against(choice, "ttft_s", limits.get("ttft_s"))),
+        ("time to first token", against(plan, choice, "ttft_s")),
         (f"{unit} per M output, all-in", money(choice.usd_per_mtok_output_all_in, plan.priced)),
         ("tokens/s per user", written(choice.tokens_per_s_per_user)),
         ("price of a chip", _price(plan)),
@@ -229,13 +239,12 @@ def bands_sheet(
     known = {name: (limit, place) for name, limit, place in limits.latencies()}
     rows: list[dict[str, Any]] = []
     for band in bands:
-        title, write = _BANDS.get(band.metric, ("", written))
-        if not title or band.metric in drawn:
+        if band.metric in drawn or band.metric not in _BANDS:
             continue
+        title, write = _BANDS[band.metric]
         limit, place = known.get(band.metric, (None, None))
         value = choice.latency_s(band.metric, place) if place is not None else band.predicted
-        by = value / band.predicted
-        low, high = band.low * by, band.high * by
+        low, high = (end * value / band.predicted for end in (band.low, band.high))
         rows.append(
             {
                 "quantity": title.format(money_name(priced)) + (f", p{place:g}" if place is not None else ""),
@@ -246,32 +255,31 @@ def bands_sheet(
                 "limit": "" if limit is None else write(limit),
             }
         )
-    columns: list[Column[Any]] = [
-        Column("quantity", style="dim"),
-        Column("predicted", "predicted", "figures", style="bold"),
-        Column("bar", "from 0", priority=1),
-        Column("low", "low", "figures"),
-        Column("high", "high", "figures"),
-    ]
-    if any(row["limit"] for row in rows):
-        columns.append(Column("limit", "limit", "figures"))
     of = f"{bands[0].group}, {bands[0].num_cases} cases" if bands else ""
-    return Sheet("bands", columns, rows, title=f"within low and high lay 90 % of measured {what} ({of})")
+    return Sheet(
+        "bands",
+        [
+            Column("quantity", style="dim"),
+            Column("predicted", "predicted", "figures", style="bold"),
+            Column("bar", "from 0", priority=1),
+            Column("low", "low", "figures"),
+            Column("high", "high", "figures"),
+            *([Column("limit", "limit", "figures")] if any(row["limit"] for row in rows) else []),
+        ],
+        rows,
+        title=f"within low and high lay 90 % of measured {what} ({of})",
+    )
 
 
-def against(choice: Choice, name: str, limit: tuple[float, float | None] | None) -> Text:
-    """The mean, and how much of its limit the limited one takes."""
-    mean = choice.tpot_s if name == "tpot_s" else choice.ttft_s
-    text = Text(format_seconds(mean), style="bold")
-    if limit is None:
-        return text
-    most, percentile = limit
-    if percentile is None or choice.sustained is None:
-        text.append(f"  ({percent(share(mean, most))} of the limit)", style="not bold dim")
-        return text
-    value = choice.latency_s(name, percentile)
-    text.append(f"  (p{percentile:g} {percent(share(value, most))} of the limit)", style="not bold dim")
-    return text
+def against(plan: Plan, choice: Choice, name: str) -> Text:
+    """The mean of a limited latency, tpot_s or ttft_s, and how much of its limit the limited one takes."""
+    mean = Text(format_seconds(choice.latency_s(name, None)), style="bold")
+    known = next(((limit, at) for one, limit, at in plan.demand.limits.latencies() if one == name), None)
+    if known is None:
+        return mean
+    limit, place = known
+    at = "" if place is None or choice.sustained is None else f"p{place:g} "
+    return composed(mean, (f"  ({at}{percent(share(choice.latency_s(name, place), limit))} of the limit)", "dim"))
 
 
 def _price(plan: Plan) -> Text:
@@ -299,44 +307,43 @@ def chips_used(plan: Plan, choice: Choice) -> str:
     return f"{used} of {plan.system.cluster.num_chips}" if then.cluster == first.cluster else used
 
 
-def served_table(choice: Choice) -> RenderableType:
-    """What the simulator measured at the sustained rate, or why it was not run."""
-    sustained = choice.sustained
-    if sustained is None:
-        why = choice.not_simulated or "not asked for"
-        text = f"not simulated ({why}): the numbers are {BASIS[choice.basis]}"
-        return Prose(f"{text}; {choice.caveat}" if choice.caveat else text, style="yellow")
-    found = sustained.simulated
-    how = f"{found.requests:,} requests that arrive at random, {written(sustained.requests_per_s)} a second"
-    return latencies(
-        (
-            ("time to first token", found.ttft_s),
-            ("time per output token", found.tpot_s),
-            ("whole request", found.e2e_s),
-        ),
-        title=f"served: {how}",
-        caption="± of p99: its 95 % confidence interval; ? where the run is too short to bound it",
-    )
+def trust_line(plan: Plan) -> Text:
+    """Whose numbers the passes of the answer rest on."""
+    passes = (time for choice in plan.choices for time in (choice.inside.decode, choice.inside.prefill))
+    return trust(plan.system.calibration, plan.system.cluster.chip, [row for time in passes for row in time.rows])
 
 
-def latencies(rows: Sequence[tuple[str, Latency]], *, title: str, caption: str = "") -> Sheet[Any]:
-    """Mean and percentiles of latencies, a line each.
+def served_table(choice: Choice, *, full: bool = True) -> RenderableType:
+    """What the simulator measured at the sustained rate, or why it was not run.
 
     Args:
-        caption: says what the interval of p99 is; without it, it is left out.
+        full: with the rate, the interval of p99, and what is to be said of an estimate.
     """
-    columns: list[Column[Any]] = [
-        Column("latency"),
-        *(Column(name, name, "s") for name in ("mean", "p50", "p90", "p99")),
-    ]
-    if caption:
-        columns.append(Column("p99_interval", "± of p99", "figures", priority=1))
-    cells = [
-        {"latency": name, "mean": one.mean, "p50": one.p50, "p90": one.p90, "p99": one.p99}
-        | ({"p99_interval": _ends(one.p99_interval)} if caption else {})
-        for name, one in rows
-    ]
-    return Sheet("served", columns, cells, title=title, caption=caption)
+    sustained = choice.sustained
+    if sustained is None:
+        caveat = f"; {choice.caveat}" if full and choice.caveat else ""
+        basis = f"{'the numbers are ' if full else ''}{BASIS[choice.basis]}{caveat}"
+        return Prose(f"not simulated ({choice.not_simulated or 'not asked for'}): {basis}", style="yellow")
+    found, names = sustained.simulated, _SERVED_NAMES[full]
+    told = f"{found.requests:,} requests that arrive at random"
+    return Sheet(
+        "served",
+        [
+            Column("latency"),
+            *(Column(name, name, "s") for name in ("mean", "p50", "p90", "p99")),
+            *([Column("p99_interval", "± of p99", "figures", priority=1)] if full else []),
+        ],
+        [
+            {
+                "latency": name,
+                **{key: getattr(one, key) for key in ("mean", "p50", "p90", "p99")},
+                "p99_interval": _ends(one.p99_interval),
+            }
+            for name, one in zip(names, (found.ttft_s, found.tpot_s, found.e2e_s), strict=True)
+        ],
+        title=f"served: {told}, {written(sustained.requests_per_s)} a second" if full else f"simulated: {told}",
+        caption="± of p99: its 95 % confidence interval; ? where the run is too short to bound it" if full else "",
+    )
 
 
 def _ends(interval: Interval) -> str:
@@ -344,60 +351,53 @@ def _ends(interval: Interval) -> str:
     return f"{low} to {high}"
 
 
-def other_kind(plan: Plan) -> list[Prose]:
+def other_kind(plan: Plan) -> Prose | None:
     """One line about the kind that is not the answer: what it costs, or why it has no answer."""
     best, other = plan.best, plan.runner_up
     if best is None:
-        return []
+        return None
     apart = best.serving == "aggregated"
     what = "separate pools for prefill and decode" if apart else "one engine for both"
     if other is None:
         reason = (plan.disaggregated.reason if plan.disaggregated else "") if apart else plan.reason
-        return [Prose(f"{what}: {reason}", style="dim")] if reason else []
-    ratio = other.usd_per_mtok_output_all_in / best.usd_per_mtok_output_all_in
-    text = (
-        f"{what}: {replace(other.layout, dp=1).label()}, {money(other.usd_per_mtok_output_all_in, plan.priced)} per M"
-    )
-    text += f" output tokens, {written(ratio)} times as much"
+        return Prose(f"{what}: {reason}", style="dim") if reason else None
+    usd = other.usd_per_mtok_output_all_in
+    times = f"{written(usd / best.usd_per_mtok_output_all_in)} times as much"
+    text = f"{what}: {replica_label(other)}, {money(usd, plan.priced)} per M output tokens, {times}"
     if other.sustained is None:
-        return [
-            Prose(f"{text} by {BASIS[other.basis]}; not simulated at its own rate: {other.not_simulated}", style="dim")
-        ]
+        text += f" by {BASIS[other.basis]}; not simulated at its own rate: {other.not_simulated}"
+        return Prose(text, style="dim")
     found = other.sustained.simulated
-    times = [
+    latencies = ", ".join(
         f"{name} {format_seconds(one.mean)} (p99 {format_seconds(one.p99)})"
         for name, one in (("time to first token", found.ttft_s), ("per output token", found.tpot_s))
-    ]
-    text += f"; simulated at {written(other.requests_per_s)} requests/s: {', '.join(times)}"
-    return [Prose(text, style="dim")]
+    )
+    return Prose(f"{text}; simulated at {written(other.requests_per_s)} requests/s: {latencies}", style="dim")
 
 
-def estimate_line(choice: Choice) -> list[RenderableType]:
+def estimate_line(choice: Choice) -> Prose | None:
     """What the search had expected of it, where the sustained rate differs."""
     found = choice.estimate
     if choice.sustained is None or abs(choice.sustained.requests_per_s / found.requests_per_s - 1.0) < 1e-3:
-        return []
+        return None
     text = (
         f"the search had expected {written(found.requests_per_s)} requests/s, {format_seconds(found.ttft_s)} to the "
         f"first token and {format_seconds(found.tpot_s)} per output token ({BASIS_OF_ONE[found.basis]})"
     )
-    return [Prose(f"{text}; {found.caveat}" if found.caveat else text, style="dim")]
+    return Prose(f"{text}; {found.caveat}" if found.caveat else text, style="dim")
 
 
 def nothing_panel(plan: Plan) -> Group:
     """Why there is no answer, and which cluster would hold it."""
-    body = Text()
-    body.append("Nothing fits. " if plan.need is not None else "No answer. ", style="bold red")
     named = plan.reason.startswith(plan.system.model.name)  # a name keeps its letters
-    body.append(plan.reason if named else f"{plan.reason[:1].upper()}{plan.reason[1:]}")
-    panel = Box(body, title(plan), request_text(plan), "red")
+    reason = plan.reason if named else f"{plan.reason[:1].upper()}{plan.reason[1:]}"
+    body = composed(("Nothing fits. " if plan.need is not None else "No answer. ", "bold red"), reason)
     apart = plan.disaggregated.reason if plan.disaggregated else ""
-    lines: list[RenderableType] = (
-        [Prose(f"separate pools for prefill and decode: {apart}", style="dim")] if apart else []
+    return stacked(
+        Box(body, title(plan), request_text(plan), "red"),
+        Prose(f"separate pools for prefill and decode: {apart}", style="dim") if apart else None,
+        None if plan.need is None else need_text(plan.need, plan.system.cluster.name),
     )
-    if plan.need is not None:
-        lines.append(need_text(plan.need, plan.system.cluster.name))
-    return Group(panel, *lines)
 
 
 def need_text(need: ClusterNeed, cluster: str) -> Text:
@@ -406,38 +406,38 @@ def need_text(need: ClusterNeed, cluster: str) -> Text:
     Args:
         cluster: name of the one on which it does not fit.
     """
-    line = Text("next    ")
     if need.cluster == cluster:
-        line.append(f"--chips {need.num_chips}", style="bold")
+        what = f"--chips {need.num_chips}"
     else:
-        line.append(f"--on {need.cluster}" if need.cluster else "no cluster of the catalogue", style="bold")
-    if need.narrower:
-        line.append(", or on these chips ")
-        line.append(f"--precision {need.narrower}", style="bold")
-    line.append(f"\n        {need.reason}", style="dim")
-    return line
+        what = f"--on {need.cluster}" if need.cluster else "no cluster of the catalogue"
+    narrower = [", or on these chips ", (f"--precision {need.narrower}", "bold")] if need.narrower else []
+    return composed("next    ", (what, "bold"), *narrower, (f"\n        {need.reason}", "dim"))
 
 
 def fleet_report(fleet: Fleet) -> Sheet[Any]:
     """One row a quantity."""
-    traffic = fleet.traffic
-    rows = [
-        ("rate that must be reached", f"{format_count(traffic.capacity_tokens_per_s)} tokens/s"),
+    users = fleet.interactive
+    rows: list[tuple[str, str | None]] = [
+        ("rate that must be reached", f"{format_count(fleet.traffic.capacity_tokens_per_s)} tokens/s"),
         ("copies of the deployment", f"{fleet.copies:,} of {format_count(fleet.copy_tokens_per_s)} tokens/s"),
-        ("chips", _chips(fleet)),
+        ("chips", f"{fleet.num_chips:,}{_paid(fleet)}"),
         ("racks", f"{fleet.num_racks:,}"),
         ("power of the site", _power(fleet)),
+        (
+            "for a megawatt",
+            None
+            if fleet.tokens_per_joule is None or fleet.racks_per_megawatt is None
+            else f"{written(fleet.racks_per_megawatt)} racks, {format_count(fleet.tokens_per_joule * 1e6)} tokens/s",
+        ),
         ("rent", _rent(fleet)),
         ("mean utilisation", percent(fleet.utilisation)),
     ]
-    if fleet.tokens_per_joule is not None and fleet.racks_per_megawatt is not None:
-        each = f"{written(fleet.racks_per_megawatt)} racks, {format_count(fleet.tokens_per_joule * 1e6)} tokens/s"
-        rows.insert(5, ("for a megawatt", each))
-    users = fleet.interactive
     if users is not None:
-        rows.append(("users of a copy within its limits", f"{users.users_per_copy:,.0f}"))
-        rows.append(("time of a request at this traffic", format_seconds(users.response_s)))
-        rows.append(("users who wait, on average", f"{users.waiting_users:,.0f}"))
+        rows += [
+            ("users of a copy within its limits", f"{users.users_per_copy:,.0f}"),
+            ("time of a request at this traffic", format_seconds(users.response_s)),
+            ("users who wait, on average", f"{users.waiting_users:,.0f}"),
+        ]
     if fleet.usd_per_mtok_output_all_in is not None:
         rows.append(("per M output tokens, idle hours paid", money(fleet.usd_per_mtok_output_all_in)))
     if fleet.copy_share is not None and fleet.fleet_share is not None:
@@ -462,9 +462,8 @@ def users_of_fleet(users: Interactive) -> str:
     return f"{users.population.users:,.0f} users, {pause}"
 
 
-def _chips(fleet: Fleet) -> str:
-    left = fleet.billed_chips - fleet.num_chips
-    return f"{fleet.num_chips:,}" + (f", {fleet.billed_chips:,} paid" if left else "")
+def _paid(fleet: Fleet) -> str:
+    return f", {fleet.billed_chips:,} paid" if fleet.billed_chips > fleet.num_chips else ""
 
 
 def _rent(fleet: Fleet) -> str:
@@ -491,41 +490,3 @@ def fleet_summary(fleet: Fleet | None) -> str:
         return ""
     rent = "" if fleet.usd_per_hour is None else f", {format_usd(fleet.usd_per_hour)} an hour"
     return f";\n  {asked_of_fleet(fleet)}: {fleet.copies:,} copies, {fleet.billed_chips:,} chips paid{rent}"
-
-
-def adapter_report(adapter: AppliedAdapter) -> Sheet[Any]:
-    """One row for each kind of module, then all of them."""
-    columns: list[Column[Any]] = [
-        Column("name", "module"),
-        Column("layers", "layers", "whole"),
-        Column("copies", "experts", "whole"),
-        Column("inputs", "inputs", "whole", priority=1),
-        Column("outputs", "outputs", "whole", priority=1),
-        Column("rank", "rank", "whole"),
-        Column("params", "parameters", "count"),
-        Column("bytes", "size", "B"),
-        Column("flop", "FLOP", "FLOP"),
-    ]
-    rows: list[Any] = [
-        {
-            **plain(one),
-            "copies": one.copies if one.copies > 1 else None,
-            "bytes": 2.0 * one.params,
-            "flop": one.flop,
-            "params": one.params,
-        }
-        for one in adapter.modules
-    ]
-    rows.append(SECTION)
-    if adapter.whole_params:
-        whole = adapter.whole_params
-        rows.append({"name": "stored whole", "params": whole, "bytes": 2.0 * whole})
-    rows.append(
-        {
-            "name": "all",
-            "params": adapter.total_params,
-            "bytes": adapter.stored_bytes,
-            "flop": adapter.flop_per_token,
-        }
-    )
-    return Sheet("adapter", columns, rows, title=f"adapter {adapter.name}", caption="bf16; FLOP of one token")

@@ -20,7 +20,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from rackline.plain import at_key
+from rackline.plain import at_key, follow
 from rackline.report.wording import Prose, Unit, bar
 from rackline.units import (
     BYTE_STEPS,
@@ -81,7 +81,8 @@ class Column(Generic[R]):
             B), "whole", "ratio" (two decimals), "error" (a share with its sign), "1" (three digits); "s in ms" and the
             like where the title of the table names the unit of all columns; "text" is a label, "words" may break
             into lines, "figures" are written already.
-        getter: what reads the value; by default what lies at the key, of a tuple what stands at the column's place.
+        getter: what reads the value: a function, or a path of attributes, in which a number takes one of several; by
+            default what lies at the key, of a tuple what stands at the column's place.
         priority: 0 is always shown; of the others those of the largest go first where the screen is narrow.
         note: what it means, where the title does not say it.
         style: of its cells.
@@ -90,7 +91,7 @@ class Column(Generic[R]):
     key: str
     title: str = ""
     unit: str = "text"
-    getter: Callable[[R], Any] | None = None
+    getter: Callable[[R], Any] | str | None = None
     priority: int = 0
     note: str = ""
     style: str = ""
@@ -107,13 +108,17 @@ class Column(Generic[R]):
             place: of the column among all, for rows that are tuples.
         """
         if self.getter is not None:
-            return self.getter(row)
+            return follow(row, self.getter) if isinstance(self.getter, str) else self.getter(row)
         if isinstance(row, tuple):
             cells = cast("tuple[Any, ...]", row)
             return cells[place] if place < len(cells) else ""
         if isinstance(row, Mapping):  # written for this table, so that keys with dots are keys
             return cast("Mapping[str, Any]", row).get(self.key, "")
         return at_key(row, self.key)
+
+    def text(self, value: Any) -> str:
+        """One value as it is printed."""
+        return _written(self.unit, [value])[0].plain
 
     def cells(self, values: Sequence[Any]) -> list[Text]:
         """The values as they are printed, numbers aligned."""
@@ -146,17 +151,24 @@ class Sheet(Generic[R]):
 
     def data(self) -> dict[str, list[Any]]:
         """Values by key, in the units of the columns: what frames and CSV are made of."""
+        return {
+            column.key: [one.plain if isinstance(one, Text) else one for one in values]
+            for column, values in zip(self.columns, self._values(), strict=True)
+            if column.key
+        }
+
+    def _values(self) -> list[list[Any]]:
+        """What each column shows of each row."""
         rows = [row for row in self.rows if row is not SECTION]
-        found: dict[str, list[Any]] = {}
-        for place, column in enumerate(self.columns):
-            if column.key:
-                found[column.key] = [_plain(column.value(row, place)) for row in rows]
-        return found
+        return [[column.value(row, place) for row in rows] for place, column in enumerate(self.columns)]
+
+    def _cells(self) -> list[list[Text]]:
+        """The same as it is printed."""
+        return [column.cells(values) for column, values in zip(self.columns, self._values(), strict=True)]
 
     def table(self, width: int) -> Table:
         """The table that fits into a terminal of `width` columns."""
-        rows = [row for row in self.rows if row is not SECTION]
-        cells = [column.cells([column.value(row, place) for row in rows]) for place, column in enumerate(self.columns)]
+        cells = self._cells()
         ranks = sorted({column.priority for column in self.columns}, reverse=True)
         ways = [(rank, broken, _LEAST_WORDS) for rank in ranks for broken in (False, True)]
         drawn = [self._measured(cells, *way) for way in (*ways, (ranks[-1], True, 0))]
@@ -198,24 +210,22 @@ class Sheet(Generic[R]):
                 min_width=least,
                 style=column.style,
             )
-        number = 0
+        lines = zip(*cells, strict=True)
         for row in self.rows:
             if row is SECTION:
                 table.add_section()
                 continue
-            texts = [(self.columns[place].unit, cells[place][number]) for place, _, _ in shown]
-            style = self.style(row) if self.style else None
-            table.add_row(*(Prose(text) if unit == "words" else text for unit, text in texts), style=style)
-            number += 1
+            texts = next(lines)
+            drawn = (Prose(texts[at]) if self.columns[at].unit == "words" else texts[at] for at, _, _ in shown)
+            table.add_row(*drawn, style=self.style(row) if self.style else None)
         return table
 
     @property
     def widest(self) -> int:
         """Columns of a terminal in which everything is shown on one line each."""
-        rows = [row for row in self.rows if row is not SECTION]
         widths = [
-            max([len(column.title), *(cell.cell_len for cell in column.cells([column.value(row, at) for row in rows]))])
-            for at, column in enumerate(self.columns)
+            max([len(column.title), *(cell.cell_len for cell in cells)])
+            for column, cells in zip(self.columns, self._cells(), strict=True)
         ]
         return sum(widths) + _GAP * (len(widths) - 1)
 
@@ -234,8 +244,7 @@ class Sheet(Generic[R]):
 def facts(name: str, pairs: Iterable[tuple[str, Any]], *, title: str = "", caption: str = "") -> Sheet[tuple[Any, ...]]:
     """Quantities and what they are, one per line; pairs without a text are left out."""
     rows = [pair for pair in pairs if pair[1] not in ("", None)]
-    columns: list[Column[tuple[Any, ...]]] = [Column("name", style="dim"), Column("value", unit="words")]
-    return Sheet(name, columns, rows, title=title, caption=caption)
+    return Sheet(name, [Column("name", style="dim"), Column("value", unit="words")], rows, title=title, caption=caption)
 
 
 def bars_sheet(
@@ -254,13 +263,18 @@ def bars_sheet(
         unit: of the amounts.
         head: what the parts are called.
     """
-    columns: list[Column[Any]] = [
-        Column("part", head),
-        Column("amount", "time" if unit == "s" else "bytes", unit),
-        Column("share", "share", "share"),
-        Column("", "", getter=_bar_of),
-    ]
-    return Sheet(name, columns, rows, title=title, caption=caption)
+    return Sheet(
+        name,
+        [
+            Column("part", head),
+            Column("amount", "time" if unit == "s" else "bytes", unit),
+            Column("share", "share", "share"),
+            Column("", "", getter=_bar_of),
+        ],
+        rows,
+        title=title,
+        caption=caption,
+    )
 
 
 def _bar_of(row: tuple[str, float | None, float, str]) -> Text:
@@ -289,11 +303,14 @@ def sheets_of(parts: Iterable[Any]) -> Iterator[Sheet[Any]]:
             yield from sheets_of(cell for column in part.columns for cell in column.cells)
 
 
-def spaced(parts: Sequence[RenderableType]) -> Group:
-    """Parts of a report with an empty line between each two."""
-    lines: list[RenderableType] = []
-    for part in parts:
-        lines += [part, Text("")]
+def stacked(*parts: RenderableType | None) -> Group:
+    """The parts of a report that there are, below each other."""
+    return Group(*(part for part in parts if part is not None))
+
+
+def spaced(parts: Iterable[RenderableType | None]) -> Group:
+    """The parts of a report that there are, with an empty line between each two."""
+    lines = [line for part in parts if part is not None for line in (part, Text(""))]
     return Group(*lines[:-1])
 
 
@@ -394,9 +411,3 @@ def _broken(title: str, longest: int) -> str:
         else:
             lines.append(word)
     return "\n".join(lines)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Text):
-        return value.plain
-    return value

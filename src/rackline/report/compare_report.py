@@ -5,20 +5,80 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.arch import AnyModel, Model
 from rackline.hardware import Chip, Cluster
+from rackline.plain import follow
 from rackline.report.column import Column, Sheet
-from rackline.report.deployments_report import Band, Change, Deployed
 from rackline.report.wording import Prose
+from rackline.search.choice import Choice
 from rackline.search.plan import Plan
 from rackline.serving.fleet import Fleet
 
 LONG_CONTEXT = 128_000
+_ALL_IN = "usd_per_mtok_output_all_in"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """Both ends of an interval; unit of its metric."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """A deployment in a comparison, beside its numbers.
+
+    Args:
+        choice: the way to serve; None where nothing meets the limits.
+        engine: whose kernels and launch rules it has.
+        today: whether it is what runs today, not a plan.
+        priced: False where costs are chip-hours.
+        bands: the interval that held 90 % of measured servers, by metric.
+        fleet: for the traffic; None where none was asked for or nothing serves.
+        reason: why there is none; empty when there is one.
+    """
+
+    json_keys: ClassVar = (
+        "today",
+        "engine",
+        "serving=choice.serving",
+        "basis=choice.basis",
+        "layout=choice.layout.label()",
+        "precision=choice.precision.short()",
+        "scheduler=choice.mode.label()",
+        "prefill_layout=choice.prefill_pool.layout.label()",
+        "leftover=choice.leftover.choice.layout.label()",
+        "intervals=bands",
+        "fleet",
+        "reason",
+    )
+
+    choice: Choice | None
+    engine: str
+    today: bool
+    priced: bool
+    bands: dict[str, Band]
+    fleet: Fleet | None = None
+    reason: str = ""
+
+    def label(self) -> str:
+        """Layout, precision and scheduler in words."""
+        choice = self.choice
+        if choice is None:
+            return self.reason
+        layout, precision = choice.layout.label(), choice.precision.short()
+        if choice.prefill_pool is not None:
+            return f"decode {layout}, prefill {choice.prefill_pool.layout.label()} · {precision}"
+        beside = follow(choice, "leftover.choice.layout.label()")
+        left = f", and {beside} on chips that it leaves free" if beside else ""
+        return f"{layout} · {precision} · {choice.mode.label()}{left}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +94,22 @@ class Side:
     name: str
     values: dict[str, float | None]
     deployed: Deployed | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that would change.
+
+    Args:
+        what: name of it.
+        before, after: in words.
+        ratio: after over before, None for what is no number [ratio].
+    """
+
+    what: str
+    before: str
+    after: str
+    ratio: float | None = None
 
 
 def chip_side(chip: Chip) -> Side:
@@ -100,6 +176,11 @@ def model_side(model: AnyModel) -> Side:
     return Side(name=model.name, values=values)
 
 
+_OF_CHOICE = ("num_chips", "billed_chips", "batch_size", "tpot_s", "ttft_s", "requests_per_s")
+_COSTS = ("usd_per_mtok_input", "usd_per_mtok_output", "usd_per_mtok_output_all_in")
+_OUTPUT = ("output_tokens_per_s", "output_tokens_per_usd", "power_w", "joules_per_output_token")
+
+
 def deployment_side(
     name: str,
     plan: Plan,
@@ -117,28 +198,26 @@ def deployment_side(
         fleet: of it for the traffic; None where none was asked for.
         today: whether it is what runs today, not a plan.
     """
-    best = plan.best
-    keys = ("num_chips", "billed_chips", "batch_size", "tpot_s", "ttft_s", "requests_per_s")
-    keys = (*keys, "output_tokens_per_s_per_chip")
-    costs = ("usd_per_mtok_input", "usd_per_mtok_output", "usd_per_mtok_output_all_in")
-    values: dict[str, float | None] = {key: float(getattr(best, key)) if best else None for key in (*keys, *costs)}
-    usd = plan.system.cluster.usd_per_chip_hour
-    each = best.output_tokens_per_s_per_chip if best else None
-    values["output_tokens_per_s"] = each * best.num_chips if best and each else None
-    if best is not None and best.leftover is not None:  # the rent buys what serves on chips that are left free too
-        values["num_chips"] = float(best.num_chips + best.leftover.num_chips)
-        values["requests_per_s"] = best.requests_per_s_with_leftover
-        values["output_tokens_per_s"] = best.requests_per_s_with_leftover * best.workload.output_len
-        values["output_tokens_per_s_per_chip"] = values["output_tokens_per_s"] / values["num_chips"]
-        whole = best.usd_with_leftover / best.usd_per_mtok_output_all_in
-        values |= {name: float(getattr(best, name)) * whole for name in costs}
-    all_in = values["usd_per_mtok_output_all_in"]
-    values["output_tokens_per_usd"] = 1e6 / all_in if all_in and usd else None
-    energy = best.energy if best else None
-    values["power_w"] = energy.power_w if energy else None
-    values["joules_per_output_token"] = energy.joules_per_output_token if energy else None
-    if not usd:
-        values |= dict.fromkeys(costs)
+    best, usd = plan.best, plan.system.cluster.usd_per_chip_hour
+    values: dict[str, float | None] = dict.fromkeys((*_OF_CHOICE, "output_tokens_per_s_per_chip", *_COSTS, *_OUTPUT))
+    if best is not None:
+        chips, requests_per_s, whole = best.num_chips, best.requests_per_s, 1.0
+        tokens_per_s = best.output_tokens_per_s_per_chip * chips
+        if best.leftover is not None:  # the rent buys what serves on chips that are left free too
+            chips, requests_per_s = chips + best.leftover.num_chips, best.requests_per_s_with_leftover
+            tokens_per_s = requests_per_s * best.workload.output_len
+            whole = best.usd_with_leftover / best.usd_per_mtok_output_all_in
+        values |= {
+            **{key: getattr(best, key) for key in _OF_CHOICE},
+            "num_chips": chips,
+            "requests_per_s": requests_per_s,
+            "output_tokens_per_s": tokens_per_s,
+            "output_tokens_per_s_per_chip": tokens_per_s / chips,
+            **{key: getattr(best, key) * whole if usd else None for key in _COSTS},
+            "output_tokens_per_usd": 1e6 / (best.usd_per_mtok_output_all_in * whole) if usd else None,
+            "power_w": follow(best, "energy.power_w"),
+            "joules_per_output_token": follow(best, "energy.joules_per_output_token"),
+        }
     deployed = Deployed(
         choice=best,
         engine=engine,
@@ -148,7 +227,11 @@ def deployment_side(
         fleet=fleet,
         reason="" if best else plan.reason,
     )
-    return Side(name=name, values=values, deployed=deployed)
+    return Side(
+        name=name,
+        values={key: None if value is None else float(value) for key, value in values.items()},
+        deployed=deployed,
+    )
 
 
 _COLUMNS: tuple[Column[Any], ...] = (
@@ -203,11 +286,6 @@ def ratio(value: float | None, first: float | None) -> float | None:
     return value / first
 
 
-def written(key: str, value: float | None) -> tuple[str, str]:
-    """What a number is called and how it is written; "-" where there is none."""
-    return QUANTITIES[key].title, QUANTITIES[key].cells([value])[0].plain
-
-
 def compare_report(sides: Sequence[Side], *, what: str, prices: str = "", width: int) -> Group:
     """One line a number; behind each value but the first its ratio to the first.
 
@@ -219,33 +297,30 @@ def compare_report(sides: Sequence[Side], *, what: str, prices: str = "", width:
         width: columns of the terminal.
     """
     first, others = sides[0], list(sides[1:])
-    caption = f"×: over {first.name}" + (f"; {prices}" if prices else "")
     tables: list[RenderableType] = []
     while others:
         count = next((n for n in range(len(others), 1, -1) if _sheet([first, *others[:n]], what).widest <= width), 1)
         tables += ([Text("")] if tables else []) + [_sheet([first, *others[:count]], what, titled=not tables)]
         others = others[count:]
-    return Group(*tables, Prose(caption, style="dim"))
+    return Group(*tables, Prose(f"×: over {first.name}" + (f"; {prices}" if prices else ""), style="dim"))
 
 
 def _sheet(sides: Sequence[Side], what: str, *, titled: bool = False) -> Sheet[Any]:
     """A line a number in the same unit for all sides, a column a side."""
+    first = sides[0]
     rows: list[dict[str, Any]] = []
-    for key in sides[0].values:
+    for key in first.values:
         values = [side.values[key] for side in sides]
         if any(value is not None for value in values):
             row: dict[str, Any] = {"quantity": QUANTITIES[key].title}
             for side, value, cell in zip(sides, values, QUANTITIES[key].cells(values), strict=True):
-                row |= {side.name: cell.plain, f"{side.name} over {sides[0].name}": ratio(value, values[0])}
+                over = ratio(value, values[0])
+                row |= {side.name: cell.plain, f"{side.name} over {first.name}": "" if over is None else over}
             rows.append(row)
-    columns: list[Column[Any]] = [Column("quantity")]
-    for number, side in enumerate(sides):
+    columns: list[Column[Any]] = [Column("quantity"), Column(first.name, first.name, "figures")]
+    for side in sides[1:]:
         columns.append(Column(side.name, side.name, "figures"))
-        if number:
-            key = f"{side.name} over {sides[0].name}"
-            columns.append(
-                Column(key, "×", "ratio", lambda row, key=key: "" if row[key] is None else row[key], style="dim")
-            )
+        columns.append(Column(f"{side.name} over {first.name}", "×", "ratio", style="dim"))
     return Sheet(what, columns, rows, title=f"{what} side by side" if titled else "")
 
 

@@ -22,9 +22,12 @@ from rackline.report.axes import (
     colour,
     dashes,
     hovered,
+    layered,
     limit,
     linear_axis,
     log_axis,
+    marked,
+    name_axis,
     nothing_figure,
     stacked_bars,
 )
@@ -59,8 +62,21 @@ def roofline_figure(explanation: Explanation) -> Figure:
     """
     chip, time = explanation.deployment.cluster.chip, explanation.time
     total = sum(row.seconds for row in time.rows if row.used)
-    rows = [_roofline_row(row, total) for row in time.rows if _has_place(row)]
-    found = {compute_dtype(row.dtype, chip) for row in time.rows if _has_place(row)}
+    drawn = [row for row in time.rows if _has_place(row)]
+    rows: list[Row] = [
+        {
+            "operation": row.name,
+            "series": row.name,
+            "flop_per_byte": row.amounts["compute"] / row.amounts["hbm"],
+            "flop_per_s": row.amounts["compute"] / row.seconds,
+            "seconds": row.seconds,
+            "share": share(row.seconds, total),
+            "binds": RESOURCE_NAMES.get(row.binds, row.binds),
+            "dtype": row.dtype,
+        }
+        for row in drawn
+    ]
+    found = {compute_dtype(row.dtype, chip) for row in drawn}
     peaks = {name: chip.flop_per_s(name) for name in sorted(found) if chip.supports(name)}
     ridges = [peak / chip.hbm_bytes_per_s for peak in peaks.values()]
     x = log_axis(_INTENSITY, [*(row["flop_per_byte"] for row in rows), *(5.0 * ridge for ridge in ridges)])
@@ -77,32 +93,9 @@ def roofline_figure(explanation: Explanation) -> Figure:
     for row in ordered[_MOST_NAMED:]:
         row["series"] = _SMALLER
     names += [_SMALLER] if len(ordered) > _MOST_NAMED else []
-    layers: list[Layer] = [
-        {
-            "data": {"values": roofs},
-            "mark": {"type": "line", "style": "reference", "strokeDash": [1, 0], "strokeWidth": 1.6, "clip": True},
-            "encoding": {**place, "detail": {"field": "roof", "type": "nominal"}},
-        },
-        {
-            "data": {"values": [row for row in roofs if row["flop_per_byte"] == high]},
-            "mark": {"type": "text", "style": "muted-text", "align": "right", "baseline": "bottom", "dx": -4, "dy": -4},
-            "encoding": {**place, "text": {"field": "roof"}},
-        },
-        hovered(
-            {"type": "point", "opacity": 0.85},
-            {
-                **place,
-                "color": colour(names),
-                "size": {
-                    "field": "share",
-                    "type": "quantitative",
-                    "scale": {"domain": [0, 1], "range": [40, 1600]},
-                    "legend": None,
-                },
-            },
-            [_OPERATION, _INTENSITY, _RATE, _SECONDS, _SHARE, _BOUND, Measure(field="dtype", title="type")],
-        ),
-    ]
+    line = {"type": "line", "style": "reference", "strokeDash": [1, 0], "strokeWidth": 1.6, "clip": True}
+    named = {"type": "text", "style": "muted-text", "align": "right", "baseline": "bottom", "dx": -4, "dy": -4}
+    area = {"field": "share", "type": "quantitative", "scale": {"domain": [0, 1], "range": [40, 1600]}, "legend": None}
     seen = sum(row["share"] for row in rows)
     return Figure(
         title=_title(explanation, "rows under the roofline"),
@@ -110,7 +103,18 @@ def roofline_figure(explanation: Explanation) -> Figure:
         f"{_under(explanation)}",
         description=f"FLOP/s reached over FLOP per byte of the {len(rows)} rows that compute, with the roofs of "
         f"{chip.name}. " + _longest(time.rows, total),
-        spec={"data": {"values": rows}, "layer": layers},
+        spec=layered(
+            rows,
+            marked(roofs, {**place, "detail": {"field": "roof", "type": "nominal"}}, **line),
+            marked(
+                [row for row in roofs if row["flop_per_byte"] == high], {**place, "text": {"field": "roof"}}, **named
+            ),
+            hovered(
+                {"type": "point", "opacity": 0.85},
+                {**place, "color": colour(names), "size": area},
+                [_OPERATION, _INTENSITY, _RATE, _SECONDS, _SHARE, _BOUND, Measure(field="dtype", title="type")],
+            ),
+        ),
     )
 
 
@@ -130,64 +134,61 @@ def pass_waterfall(time: PassTime, title: str, subtitle: str, *, ideal_s: float 
     """
     used = [row for row in time.rows if row.used and row.seconds > 0.0]
     total = sum(row.seconds for row in used)
+    small = [row.seconds for row in used if row.seconds < _LEAST_SHARE * total]
     rows: list[Row] = []
     ends: dict[str, float] = {}
-    small, count = 0.0, 0
     for row in used:
-        if row.seconds < _LEAST_SHARE * total:
-            small, count = small + row.seconds, count + 1
-            continue
-        stream = row.stream if time.policy == "overlap" else ""
-        start = ends.get(stream, 0.0)
-        ends[stream] = start + row.seconds
-        rows.append(_step(row.name, start, row.seconds, total, RESOURCE_NAMES.get(row.binds, row.binds)))
+        if row.seconds >= _LEAST_SHARE * total:
+            stream = row.stream if time.policy == "overlap" else ""
+            start = ends.get(stream, 0.0)
+            ends[stream] = start + row.seconds
+            rows.append(_step(row.name, start, row.seconds, total, RESOURCE_NAMES.get(row.binds, row.binds)))
     last = max(ends.values(), default=0.0)
-    if count:
-        rows.append(_step(f"{count} smaller", last, small, total, "overhead"))
-        last += small
+    if small:
+        rows.append(_step(f"{len(small)} smaller", last, sum(small), total, "overhead"))
     if time.host_s > 0.0:
-        rows.append(_step("host", last, time.host_s, total, "overhead"))
+        rows.append(_step("host", last + sum(small), time.host_s, total, "overhead"))
     whole: Row = {**_step("pass", 0.0, time.seconds, total, ""), "share": None}
-    x = linear_axis(_START, [*(row["end_s"] for row in rows), time.seconds, ideal_s or 0.0])
-    names = [row["operation"] for row in (*rows, whole)]
-    y: Layer = {"field": "operation", "type": "nominal", "sort": names, "title": None}
-    y |= {"axis": {"labelLimit": LONGEST_LABEL, "ticks": False, "domain": False}, "scale": {"paddingInner": 0.25}}
+    drawn = [*rows, whole]
+    x = linear_axis(_START, [*(row["end_s"] for row in drawn), ideal_s or 0.0])
+    y = name_axis(
+        "operation",
+        [row["operation"] for row in drawn],
+        axis={"labelLimit": LONGEST_LABEL, "domain": False},
+        paddingInner=0.25,
+    )
     place: Layer = {"x": x, "x2": {"field": "end_s"}, "y": y}
     binds = [name for name in _BINDS if any(row["binds"] == name for row in rows)]
     shown = [_OPERATION, _SECONDS, _SHARE, _BOUND]
-    words = {"type": "text", "align": "left", "dx": 4}
-    layers: list[Layer] = [
-        hovered({"type": "bar"}, {**place, "color": colour(_BINDS, "binds", title="binds", used=binds)}, shown),
-        hovered({"type": "bar", "style": "muted"}, place, shown, data={"values": [whole]}),
-        *([] if ideal_s is None else limit("x", x, ideal_s, f"blackboard {format_seconds(ideal_s)}")),
-        {
-            "data": {
-                "values": [
-                    {**row, "text": format_seconds(row["seconds"]).replace(" us", " µs")} for row in (*rows, whole)
-                ]
-            },
-            "mark": words,
-            "encoding": {"x": {**x, "field": "end_s"}, "y": y, "text": {"field": "text"}},
-        },
-    ]
     how = {"serial": "sum of the rows", "overlap": "streams side by side", "blackboard": "longest resource"}
     beside = "" if ideal_s is None else f", on the blackboard {format_seconds(ideal_s)}"
     return Figure(
         title=title,
         subtitle=f"{format_seconds(time.seconds)} a pass ({how[time.policy]}). {subtitle}",
         description=f"A pass takes {format_seconds(time.seconds)}{beside}. " + _longest(time.rows, total),
-        spec={"data": {"values": rows}, "layer": layers},
+        spec=layered(
+            rows,
+            hovered({"type": "bar"}, {**place, "color": colour(_BINDS, "binds", title="binds", used=binds)}, shown),
+            hovered({"type": "bar", "style": "muted"}, place, shown, data={"values": [whole]}),
+            *([] if ideal_s is None else limit("x", x, ideal_s, f"blackboard {format_seconds(ideal_s)}")),
+            marked(
+                [{**row, "text": format_seconds(row["seconds"]).replace(" us", " µs")} for row in drawn],
+                {"x": {**x, "field": "end_s"}, "y": y, "text": {"field": "text"}},
+                type="text",
+                align="left",
+                dx=4,
+            ),
+        ),
         width=560,
-        height=BAR_HEIGHT * len(names),
+        height=BAR_HEIGHT * len(drawn),
     )
 
 
 def memory_figure(explanation: Explanation) -> Figure:
     """What the fullest chip holds: weights by kind, cache, activations, runtime, and what stays free."""
     memory = explanation.memory
-    kinds = sorted(
-        ((f"weights: {kind}", float(value)) for kind, value in memory.weights.items()), key=lambda kind: -kind[1]
-    )
+    weights = ((f"weights: {kind}", float(value)) for kind, value in memory.weights.items())
+    kinds = sorted(weights, key=lambda kind: -kind[1])
     held = {
         **dict(kinds[:_MOST_KINDS]),
         "other weights": sum(value for _, value in kinds[_MOST_KINDS:]),
@@ -266,9 +267,11 @@ def _batches(most: float) -> Array:
 
 
 def _curve(rows: Sequence[Row], names: Sequence[str], measure: Measure) -> Layer:
-    x = log_axis(_BATCH, [row[_BATCH.field] for row in rows], most=6)
-    y = log_axis(measure, [row[measure.field] for row in rows], most=7)
-    dots = {"x": x, "y": y, "color": colour(names, title="context")}
+    dots = {
+        "x": log_axis(_BATCH, [row[_BATCH.field] for row in rows], most=6),
+        "y": log_axis(measure, [row[measure.field] for row in rows], most=7),
+        "color": colour(names, title="context"),
+    }
     encoding = {**dots, "strokeDash": {**dashes(names), "legend": dots["color"]["legend"]}}
     return {
         "width": 360,
@@ -284,19 +287,6 @@ def _has_place(row: RowTime) -> bool:
     return (
         row.used and row.seconds > 0.0 and row.amounts.get("compute", 0.0) > 0.0 and row.amounts.get("hbm", 0.0) > 0.0
     )
-
-
-def _roofline_row(row: RowTime, total: float) -> Row:
-    return {
-        "operation": row.name,
-        "series": row.name,
-        "flop_per_byte": row.amounts["compute"] / row.amounts["hbm"],
-        "flop_per_s": row.amounts["compute"] / row.seconds,
-        "seconds": row.seconds,
-        "share": share(row.seconds, total),
-        "binds": RESOURCE_NAMES.get(row.binds, row.binds),
-        "dtype": row.dtype,
-    }
 
 
 def _step(name: str, start: float, seconds: float, total: float, binds: str) -> Row:

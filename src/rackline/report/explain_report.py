@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,9 +16,22 @@ from rackline.hardware import wall_w
 from rackline.parallel import Deployment, Layout, MemoryUse
 from rackline.passes import UNIT, Batch, PassTable, PassTime, Row, RowTime, StepPolicy
 from rackline.passes.breakdown import PassEnergy, pass_energy
-from rackline.report.breakdown import pass_sheet, resources_line
-from rackline.report.column import Column, Sheet, band_bar, spaced
-from rackline.report.wording import Box, flop, percent, resource_text, short_count, size, trust, written
+from rackline.report.column import SECTION, Column, Sheet, band_bar, spaced, stacked
+from rackline.report.wording import (
+    RESOURCE_STYLES,
+    Box,
+    Unit,
+    bar,
+    composed,
+    flop,
+    percent,
+    resource_text,
+    share,
+    short_count,
+    size,
+    trust,
+    written,
+)
 from rackline.system import System
 from rackline.units import format_bytes, format_seconds, format_watts
 
@@ -109,8 +123,8 @@ class Explanation:
         "fits",
         "seconds=time.seconds",
         "server_s",
-        "joules=chip_joules",
-        "chip_w",
+        "joules=energy.joules",
+        "chip_w=energy.chip_w",
         "wall_w",
         "joules_per_token",
         "binds=time.binds",
@@ -166,16 +180,6 @@ class Explanation:
             memory=memory,
             energy=pass_energy(time, table.chip, server_s),
         )
-
-    @property
-    def chip_joules(self) -> float | None:
-        """Energy of one chip in the pass [J]."""
-        return self.energy.joules if self.energy else None
-
-    @property
-    def chip_w(self) -> float | None:
-        """Mean power of one chip in the pass [W]."""
-        return self.energy.chip_w if self.energy else None
 
     @property
     def wall_w(self) -> float | None:
@@ -241,95 +245,102 @@ def explain_report(
     """
     time = explanation.time
     title = f"{time.calibration} calibration, {time.policy} policy, beside the blackboard"
-    parts: list[RenderableType] = [
-        _headline(explanation, band, band_of),
-        Group(
-            pass_sheet(time, title, explanation.ideal),
-            resources_line(time),
-            *_energy(explanation),
-        ),
-        _features(time, width),
-        _formulas(explanation),
-        trust(explanation.deployment.calibration, explanation.deployment.cluster.chip, time.rows),
-    ]
-    return spaced(parts)
+    return spaced(
+        [
+            _headline(explanation, band, band_of),
+            stacked(pass_sheet(time, title, explanation.ideal), resources_line(time), _energy(explanation)),
+            _features(time, width),
+            _formulas(explanation),
+            trust(explanation.deployment.calibration, explanation.deployment.cluster.chip, time.rows),
+        ]
+    )
 
 
 def _headline(explanation: Explanation, band: tuple[float, float] | None, band_of: str) -> Box:
     """The time of the pass and its band, then what it is of."""
     deployment, memory = explanation.deployment, explanation.memory
     layout, time, ideal = deployment.layout, explanation.time, explanation.ideal
-    body = Text(f"{format_seconds(time.seconds)} a pass", style="bold green")
-    body.append(" · ", style="not bold default").append_text(resource_text(time.binds)).append(" binds")
-    times = f"{written(time.seconds / ideal.seconds)} times the ideal, {format_seconds(ideal.seconds)}"
-    body.append(f" · {times if ideal.seconds else 'no ideal time'}", style="not bold default")
-    added = explanation.server_s - time.seconds
-    if added > _SHOWN * time.seconds:
-        body.append(f"\n{format_seconds(explanation.server_s)} in a server: ", style="not bold default")
-        body.append("ranks wait for each other, prompts and host take longer", style="not bold default")
+    seconds, server_s = time.seconds, explanation.server_s
+    over = f"{written(seconds / ideal.seconds)} times the ideal" if ideal.seconds else ""
+    lines = [
+        composed(
+            (f"{format_seconds(seconds)} a pass", "bold green"),
+            " · ",
+            Text.assemble(resource_text(time.binds), style="bold"),
+            (" binds", "bold green"),
+            f" · {f'{over}, {format_seconds(ideal.seconds)}' if over else 'no ideal time'}",
+        )
+    ]
+    if server_s - seconds > _SHOWN * seconds:
+        why = "ranks wait for each other, prompts and host take longer"
+        lines.append(Text(f"{format_seconds(server_s)} in a server: {why}"))
     if band is not None:
         low, high = band
-        body.append(f"\n{format_seconds(low)} to {format_seconds(high)} ", style="bold default")
-        body.append_text(band_bar(low, explanation.server_s, high, width=_BAND))
-        body.append(f" 90 % of measured passes ({band_of})", style="dim not bold default")
-    body.append(f"\n{layout.label()} · {deployment.precision.short()} · ", style="not bold default")
-    body.append(f"{layout.num_chips} chip{'' if layout.num_chips == 1 else 's'}", style="not bold default")
+        lines.append(
+            composed(
+                (f"{format_seconds(low)} to {format_seconds(high)} ", "bold"),
+                band_bar(low, server_s, high, width=_BAND),
+                (f" 90 % of measured passes ({band_of})", "dim"),
+            )
+        )
+    chips = f"{layout.num_chips} chip{'' if layout.num_chips == 1 else 's'}"
+    lines.append(Text(f"{layout.label()} · {deployment.precision.short()} · {chips}"))
     if explanation.layout_choice != "given":
-        body.append(f"\nlayout not given: {explanation.layout_choice}", style="not bold yellow")
+        lines.append(Text(f"layout not given: {explanation.layout_choice}", style="yellow"))
     prefill = explanation.prefill_tokens
-    said = (
-        f"\n{explanation.batch_size:,} sequences decode on a replica, {explanation.sequences_per_rank:g} on each rank"
-    )
-    said += f", at {short_count(explanation.context_len)} context"
-    said += f"; {short_count(prefill)} prompt tokens on each rank" if prefill else ""
-    body.append(said, style="not bold default")
+    sequences = f"{explanation.batch_size:,} sequences decode on a replica, {explanation.sequences_per_rank:g}"
+    said = f"{sequences} on each rank, at {short_count(explanation.context_len)} context"
     needs, has = format_bytes(float(memory.used)), format_bytes(float(memory.usable))
-    if explanation.fits:
-        free = format_bytes(float(memory.free))
-        body.append(f"\nthe fullest chip holds {needs}, {free} stay free", style="not bold default")
-    else:
-        body.append(f"\ndoes not fit: the fullest chip needs {needs}, has {has} usable", style="bold red")
-    for note in deployment.precision.notes:
-        body.append(f"\n{note}", style="not bold yellow")
+    lines += [
+        Text(said + (f"; {short_count(prefill)} prompt tokens on each rank" if prefill else "")),
+        Text(f"the fullest chip holds {needs}, {format_bytes(float(memory.free))} stay free")
+        if explanation.fits
+        else Text(f"does not fit: the fullest chip needs {needs}, has {has} usable", style="bold red"),
+        *(Text(note, style="yellow") for note in deployment.precision.notes),
+    ]
     title = f"{deployment.model.name} on {deployment.cluster.name} ({deployment.cluster.chip.name})"
-    return Box(body, title)
+    return Box(Text("\n").join(lines), title)
 
 
 def _features(time: PassTime, width: int) -> Sheet[Any]:
     """What the rows are multiplied with, in as many pairs of columns as there is room for."""
     shown = [(name, value) for name, value in time.features.items() if value and name != "1"]
     pairs = max((width + _GAP) // (_FEATURE + _GAP), 1)
-    columns: list[Column[Any]] = [Column("feature", style="dim"), Column("value", unit="figures")] * pairs
+
     rows = [
         tuple(cell for name, value in shown[start : start + pairs] for cell in (name, _number(value)))
         for start in range(0, len(shown), pairs)
     ]
-    return Sheet("features", columns, rows, title="numbers put in, busiest rank")
+    columns: list[Column[Any]] = [Column("feature", style="dim"), Column("value", unit="figures")]
+    return Sheet("features", columns * pairs, rows, title="numbers put in, busiest rank")
 
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 or float(value).is_integer() else written(value)
 
 
-def _energy(explanation: Explanation) -> list[Text]:
+def _energy(explanation: Explanation) -> Text | None:
     """Energy of the pass, and the rows that take most of it."""
     found, table = explanation.energy, explanation.table
     if found is None:
-        return []
-    power, each = table.chip.power, explanation.joules_per_token or 0.0
-    text = Text("energy ", style="bold")
-    text.append(f"{written(found.joules)} J a chip, {format_watts(found.chip_w)}", style="not bold")
+        return None
+    power, at = table.chip.power, ""
     if power is not None and found.capped:
-        at = "its limit" if table.chip.power_cap_w is None else f"the cap of {table.chip.power_cap_w:g} W"
-        text.append(f" (at {at})", style="not bold")
-    text.append(f", {format_watts(explanation.wall_w or 0.0)} with its share of the machine; ", style="not bold")
-    text.append(f"{written(each)} J a token\n", style="not bold")
+        cap = table.chip.power_cap_w
+        at = f" (at {'its limit' if cap is None else f'the cap of {cap:g} W'})"
     most = sorted(zip(table.rows, found.rows, strict=True), key=lambda one: -one[1])[:_NAMED]
     rows = ", ".join(f"{row.name} {percent(joules / found.joules)}" for row, joules in most if joules)
-    text.append(f"  most of it: {rows}", style="dim not bold")
+    other = None
     if power is not None and power.other_generation:
-        text.append(f"\n  power by the numbers of {power.origin}: none measured on this generation", style="yellow")
-    return [text]
+        other = (f"\n  power by the numbers of {power.origin}: none measured on this generation", "bold yellow")
+    return composed(
+        ("energy ", "bold"),
+        f"{written(found.joules)} J a chip, {format_watts(found.chip_w)}{at}, "
+        f"{format_watts(explanation.wall_w or 0.0)} with its share of the machine; "
+        f"{written(explanation.joules_per_token or 0.0)} J a token\n",
+        (f"  most of it: {rows}", "dim"),
+        other,
+    )
 
 
 def _formulas(explanation: Explanation) -> Group:
@@ -339,19 +350,20 @@ def _formulas(explanation: Explanation) -> Group:
     for row, time in zip(explanation.table.rows, explanation.time.rows, strict=True):
         if not time.used or not time.seconds:
             continue
-        head = Text(row.name, style="bold")
-        head.append(f"  {row.formula}", style="not bold dim")
-        lines.append(Padding(head, (0, 0, 0, 1)))
-        for resource, amount in time.amounts.items():
-            if amount:
-                lines.append(Padding(_sum(row, resource, amount, explanation.time.features), (0, 0, 0, 3)))
+        head = composed((row.name, "bold"), (f"  {row.formula}", "dim"))
+        below = [
+            _sum(row, resource, amount, explanation.time.features)
+            for resource, amount in time.amounts.items()
+            if amount
+        ]
         if time.overhead_s:
-            lines.append(Padding(Text(f"launches and message steps {format_seconds(time.overhead_s)}"), (0, 0, 0, 3)))
+            below.append(Text(f"launches and message steps {format_seconds(time.overhead_s)}"))
         if stacks:
             error = explanation.table.row_numbers(row).median_error
-            told = f"{time.evidence}: {time.origin}, {row.dtype}"
-            told += "" if math.isnan(error) else f"; {percent(error)} off on shapes that the fit did not see"
-            lines.append(Padding(Text(told, style="dim" if time.evidence == "measured" else "yellow"), (0, 0, 0, 3)))
+            off = "" if math.isnan(error) else f"; {percent(error)} off on shapes that the fit did not see"
+            style = "dim" if time.evidence == "measured" else "yellow"
+            below.append(Text(f"{time.evidence}: {time.origin}, {row.dtype}{off}", style=style))
+        lines += [Padding(head, (0, 0, 0, 1)), *(Padding(line, (0, 0, 0, 3)) for line in below)]
     return Group(*lines)
 
 
@@ -362,6 +374,107 @@ def _sum(row: Row, resource: str, amount: float, features: dict[str, float]) -> 
         for name, value in coefficients(row, resource).items()
         if value and features.get(name, 0.0)
     ]
-    text = Text(f"{_RESOURCES[resource]} {write(amount)}")
-    text.append(f" = {' + '.join(terms)}" if terms else "", style="dim")
-    return text
+    return composed(f"{_RESOURCES[resource]} {write(amount)}", (f" = {' + '.join(terms)}", "dim") if terms else None)
+
+
+Cells = Mapping[str, Any]
+LEAST_SHARE = 0.002
+"""Share of a pass below which rows are added up in one line, where the ideal does not stand beside them."""
+_SUM = (
+    "total = the longest of compute, HBM and link + fixed + rest: what the shorter ones leave exposed, and the ramp of "
+    "mid-size messages"
+)
+_POLICIES = {"serial": "sum of rows", "overlap": "streams overlap", "blackboard": "longest"}
+
+
+def resources_line(time: PassTime) -> Text:
+    """Time of each resource as if it worked alone, what binds first."""
+    ordered = sorted(time.by_resource.items(), key=lambda item: -item[1])
+    named = [composed(resource_text(name), f" {format_seconds(value)}") for name, value in ordered if value > 0]
+    return composed("each resource alone: ", Text(" · ").join(named))
+
+
+def pass_sheet(time: PassTime, title: str, ideal: PassTime | None = None) -> Sheet[Any]:
+    """Rows of a pass, with their share and what binds.
+
+    Args:
+        title: of the table.
+        ideal: the same pass on the blackboard (unit calibration): each row stands beside its own there, in the order
+            of the layers. Without it the longest rows come first and the smallest are one.
+    """
+    unit = Unit.of(time.seconds)
+    seconds = f"s in {unit.name}"
+    columns: list[Column[Cells]] = [
+        Column("name", "operation"),
+        Column("dtype", "type", priority=7),
+        Column("amounts.compute", "FLOP", "figures", priority=8),
+        Column("amounts.hbm", "HBM bytes", "figures", priority=8),
+        Column("amounts.link", "link bytes", "figures", priority=8),
+        Column("resource_s.compute", "compute", seconds, priority=1),
+        Column("resource_s.hbm", "HBM", seconds, priority=1),
+        Column("resource_s.link", "link", seconds, priority=1),
+        Column("overhead_s", "fixed", seconds, priority=1, note="launches and message steps"),
+        Column("rest_s", "rest", seconds, priority=1, note="what the shorter resources leave exposed, and the ramp"),
+        Column("seconds", "total", seconds, style="bold"),
+        Column("share", "share", "share", priority=4),
+        Column("", "", getter=lambda row: row.get("bar", ""), priority=6),
+        Column("binds", "binds", priority=2),
+    ]
+    if ideal is not None:
+        columns += [
+            Column("blackboard_s", "ideal", seconds, style="cyan", note="on the ideal roofline"),
+            Column("blackboard_binds", "binds", priority=5),
+        ]
+    whole: Cells = {
+        "name": f"pass ({_POLICIES[time.policy]})",
+        "seconds": time.seconds,
+        "binds": resource_text(time.binds),
+    }
+    if ideal is not None:
+        whole = {**whole, "blackboard_s": ideal.seconds, "blackboard_binds": resource_text(ideal.binds)}
+    rows = [*_rows(time, ideal), SECTION, whole]
+    return Sheet("pass", columns, rows, title=f"{title} (times in {unit.name})", caption=_SUM)
+
+
+def _rows(time: PassTime, ideal: PassTime | None) -> Iterator[Cells]:
+    total = sum(row.seconds for row in time.rows if row.used)
+    most = max((row.seconds for row in time.rows if row.used), default=1.0)
+    if ideal is not None:
+        for row, other in zip(time.rows, ideal.rows, strict=True):
+            if (row.used and row.seconds) or (other.used and other.seconds):
+                best = (other.seconds, resource_text(other.binds)) if other.used else ("unused", "")
+                yield {**_cells(row, total, most), "blackboard_s": best[0], "blackboard_binds": best[1]}
+    else:
+        used = sorted((row for row in time.rows if row.used and row.seconds > 0), key=lambda row: -row.seconds)
+        yield from (_cells(row, total, most) for row in used if row.seconds >= LEAST_SHARE * total)
+        if rest := [row.seconds for row in used if row.seconds < LEAST_SHARE * total]:
+            yield {"name": f"{len(rest)} smaller", "seconds": sum(rest), "share": share(sum(rest), total)}
+    if time.host_s:
+        yield {"name": "host", "seconds": time.host_s}
+
+
+def _cells(row: RowTime, total: float, most: float) -> Cells:
+    times, amounts = row.resource_s, row.amounts
+    if not row.used:
+        return {"name": row.name, "dtype": row.dtype, "seconds": "unused", "binds": ""}
+    return {
+        "name": row.name,
+        "dtype": row.dtype,
+        "amounts.compute": flop(amounts.get("compute", 0.0)),
+        "amounts.hbm": size(amounts.get("hbm", 0.0)),
+        "amounts.link": size(link(amounts)),
+        "resource_s.compute": times.get("compute", 0.0),
+        "resource_s.hbm": times.get("hbm", 0.0),
+        "resource_s.link": max(times.get("scale_up", 0.0), times.get("scale_out", 0.0)),
+        "overhead_s": row.overhead_s,
+        "rest_s": row.rest_s,
+        "seconds": row.seconds,
+        "share": share(row.seconds, total),
+        "bar": Text(bar(share(row.seconds, most), 8), style=RESOURCE_STYLES.get(row.binds, "")),
+        "binds": resource_text(row.binds),
+    }
+
+
+def link(values: Mapping[str, float]) -> float:
+    """Scale-up and scale-out together."""
+    return values.get("scale_up", 0.0) + values.get("scale_out", 0.0)

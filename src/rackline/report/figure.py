@@ -13,8 +13,8 @@ from textwrap import wrap
 from typing import Any, Literal, cast, get_args
 
 from rackline.errors import InputError
-from rackline.extras import load_optional
 from rackline.files import write_bytes
+from rackline.late import load_optional
 
 ThemeName = Literal["light", "dark"]
 THEME_NAMES: tuple[ThemeName, ...] = get_args(ThemeName)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rackline.report.axes import (
     BAR_HEIGHT,
@@ -15,15 +14,21 @@ from rackline.report.axes import (
     Row,
     colour,
     hovered,
+    layered,
     limit,
     log_axis,
+    marked,
+    name_axis,
     note,
     nothing_figure,
+    shapes,
     stacked_bars,
 )
-from rackline.report.compare_report import Side, ratio, written
+from rackline.report.choice_report import replicas_label
+from rackline.report.compare_report import QUANTITIES, Side, ratio
 from rackline.report.explain_figures import pass_waterfall
 from rackline.report.figure import Figure
+from rackline.report.plan_report import keeps_limits
 from rackline.report.simulate_report import nearest_reason
 from rackline.report.wording import memory_share, money, money_name, short_count
 from rackline.search import Candidate, Choice, Plan, PoolPair
@@ -37,95 +42,99 @@ _ONE, _TWO = "one engine", "separate pools"
 
 def pareto_figure(plan: Plan) -> Figure:
     """Speed for one user against cost: the fronts of one engine and of separate pools, the best, and the limits."""
-    limits = plan.demand.limits
     apart = plan.disaggregated.pareto if plan.disaggregated else ()
     rows = [_row(plan, candidate) for candidate in (*plan.pareto, *apart)]
-    best = plan.best
-    cost = _cost(plan)
-    speeds = [row[_SPEED.field] for row in rows]
-    if limits.tpot_s is not None:
-        speeds.append(1.0 / limits.tpot_s)
-    x, y = log_axis(_SPEED, speeds), log_axis(cost, [row[cost.field] for row in rows], margin=0.08)
-    names = [_ONE, *([_TWO] if apart else [])]
-    place = {"x": x, "y": y}
-    layers: list[Layer] = [
-        {"mark": {"type": "line", "strokeWidth": 1.4, "opacity": 0.6}, "encoding": {**place, "color": colour(names)}},
-        hovered(
-            {"type": "point", "size": 34, "strokeWidth": 1.3},
-            {
-                **place,
-                "color": colour(names),
-                "stroke": colour(names),
-                "fillOpacity": {"condition": {"test": "datum.keeps_limits", "value": 1}, "value": 0},
-            },
-            _shown(plan),
-        ),
-    ]
-    if limits.tpot_s is not None:
-        text = f"limit: {format_seconds(limits.tpot_s)} a token"
-        layers += limit("x", x, 1.0 / limits.tpot_s, text)
+    best = _best_row(plan, plan.best) if plan.best is not None else None
+    place = _place(plan, rows)
+    names = colour([_ONE, *([_TWO] if apart else [])])
+    hollow = {"condition": {"test": "datum.keeps_limits", "value": 1}, "value": 0}
     words = "Nothing meets the limits."
     if best is not None:
-        row = _best_row(plan, best)
-        text = f"best: {money(row[cost.field], plan.priced)} at {row[_SPEED.field]:.3g} tokens/s"
-        layers.append(
-            hovered({"type": "point", "style": "best"}, place, _shown(plan), data={"values": [row]}),
-        )
-        layers += note(x, y, (row[_SPEED.field], row[cost.field]), text, below=True)
-        words = f"The cheapest that meets the limits: {row['layout']}, {text.removeprefix('best: ')} for each user."
-    broken = any(not row["keeps_limits"] for row in rows)
+        words = f"The cheapest that meets the limits: {best['layout']}, {_worth(plan, best)} for each user."
+    served = plan.best is not None and plan.best.sustained
     return Figure(
-        title=f"{plan.system.model.name} on {plan.system.cluster.name}: speed against cost",
-        subtitle=f"estimates, the best {'simulated' if best is not None and best.sustained else 'too'}; "
-        f"{plan.system.calibration.label} calibration" + ("; hollow: breaks a limit" if broken else ""),
+        title=f"{_name(plan)}: speed against cost",
+        subtitle=f"estimates, the best {'simulated' if served else 'too'}; {plan.system.calibration.label} calibration"
+        + ("" if all(row["keeps_limits"] for row in rows) else "; hollow: breaks a limit"),
         description=f"Pareto front of tokens per second for one user against cost on log axes. {words}",
-        spec={"data": {"values": rows}, "layer": layers},
+        spec=layered(
+            rows,
+            {"mark": {"type": "line", "strokeWidth": 1.4, "opacity": 0.6}, "encoding": {**place, "color": names}},
+            hovered(
+                {"type": "point", "size": 34, "strokeWidth": 1.3},
+                {**place, "color": names, "stroke": names, "fillOpacity": hollow},
+                _shown(plan),
+            ),
+            *_limit(plan, place),
+            *_best(plan, place, best),
+        ),
     )
 
 
 def rejected_figure(plan: Plan) -> Figure:
     """The nearest rejected candidates beside the best: one for each limit, which it alone breaks."""
-    cost = _cost(plan)
+    title = f"{_name(plan)}: what was rejected by the least"
     rows: list[Row] = [
         {**_row(plan, one.candidate), "series": f"{one.reason} ({one.what})", "what": one.what} for one in plan.rejected
     ]
-    title = f"{plan.system.model.name} on {plan.system.cluster.name}: what was rejected by the least"
-    best = _best_row(plan, plan.best) if plan.best else None
     if not rows:
         return nothing_figure(title, "Nothing was rejected.")
-    points = [*rows, *([best] if best else [])]
-    tpot_s = plan.demand.limits.tpot_s
-    speeds = [row[_SPEED.field] for row in points] + ([] if tpot_s is None else [1.0 / tpot_s])
-    x = log_axis(_SPEED, speeds, margin=0.12)
-    y = log_axis(cost, [row[cost.field] for row in points], margin=0.15)
-    names = [row["series"] for row in rows]
-    place = {"x": x, "y": y}
-    colours = colour(names)
+    best = _best_row(plan, plan.best) if plan.best else None
+    place = _place(plan, [*rows, *([best] if best else [])], margins=(0.12, 0.15))
+    colours = colour([row["series"] for row in rows])
     colours["legend"] = {"title": "rejected for", "columns": 1, "labelLimit": 640}
     shown = (Measure(field="what", title="candidate"), Measure(field="series", title="rejected for"), *_shown(plan))
-    layers: list[Layer] = [
-        hovered({"type": "point", "shape": "cross", "size": 130}, {**place, "color": colours}, shown),
-    ]
-    if best is not None:
-        layers.append(hovered({"type": "point", "style": "best"}, place, _shown(plan), data={"values": [best]}))
-        text = f"best: {money(best[cost.field], plan.priced)} at {best[_SPEED.field]:.3g} tokens/s"
-        layers += note(x, y, (best[_SPEED.field], best[cost.field]), text, below=True)
-    if tpot_s is not None:
-        layers += limit("x", x, 1.0 / tpot_s, f"limit: {format_seconds(tpot_s)} a token")
     return Figure(
         title=title,
         subtitle=f"estimates; {plan.system.calibration.label} calibration",
         description="Candidates that break one limit alone, by the least, at their speed for one user and cost: "
         + "; ".join(f"{one.what} ({one.reason})" for one in plan.rejected)
         + ".",
-        spec={"data": {"values": rows}, "layer": layers},
+        spec=layered(
+            rows,
+            hovered({"type": "point", "shape": "cross", "size": 130}, {**place, "color": colours}, shown),
+            *_best(plan, place, best),
+            *_limit(plan, place),
+        ),
     )
+
+
+def _place(plan: Plan, rows: Sequence[Row], margins: tuple[float, float] = (0.04, 0.08)) -> Layer:
+    """Speed and cost, with the limit of the speed in sight."""
+    cost, tpot_s = _cost(plan), plan.demand.limits.tpot_s
+    speeds = [*(row[_SPEED.field] for row in rows), *([] if tpot_s is None else [1.0 / tpot_s])]
+    return {
+        "x": log_axis(_SPEED, speeds, margin=margins[0]),
+        "y": log_axis(cost, [row[cost.field] for row in rows], margin=margins[1]),
+    }
+
+
+def _limit(plan: Plan, place: Layer) -> list[Layer]:
+    tpot_s = plan.demand.limits.tpot_s
+    return [] if tpot_s is None else limit("x", place["x"], 1.0 / tpot_s, f"limit: {format_seconds(tpot_s)} a token")
+
+
+def _best(plan: Plan, place: Layer, best: Row | None) -> list[Layer]:
+    """The best, with its speed and cost in words."""
+    if best is None:
+        return []
+    point = hovered({"type": "point", "style": "best"}, place, _shown(plan), data={"values": [best]})
+    at = (best[_SPEED.field], best[_cost(plan).field])
+    return [point, *note(place["x"], place["y"], at, f"best: {_worth(plan, best)}", below=True)]
+
+
+def _worth(plan: Plan, best: Row) -> str:
+    return f"{money(best[_cost(plan).field], plan.priced)} at {best[_SPEED.field]:.3g} tokens/s"
+
+
+def _name(plan: Plan) -> str:
+    return f"{plan.system.model.name} on {plan.system.cluster.name}"
 
 
 def step_figure(plan: Plan) -> Figure:
     """The decode step of the best, row by row, at the batch of its estimate."""
     best = plan.best
-    title = f"{plan.system.model.name} on {plan.system.cluster.name}: a decode step of the best"
+    title = f"{_name(plan)}: a decode step of the best"
     if best is None:
         return nothing_figure(title, plan.reason)
     engine = best.estimate if isinstance(best.estimate, Candidate) else best.estimate.decode
@@ -142,39 +151,34 @@ def what_if_figure(name: str, points: Sequence[WhatIfPoint]) -> Figure:
     """
     first = points[0].plan
     cost = _cost(first)
-    varied = Measure(field="value", title=name, kind="count")
     shown = (
         Measure(field="given", title=name),
         cost,
-        Measure(field="tokens_per_s_per_user", title="speed for one user [tokens/s]", kind="count"),
+        _SPEED,
         Measure(field="layout", title="layout"),
     )
-    rows: list[Row] = []
-    for point in points:
-        chosen = point.plan.best
-        if chosen is None:
-            continue
-        rows.append({"given": point.value, "value": point.number, **_best_row(point.plan, chosen)})
-    x = log_axis(varied, [row["value"] for row in rows])
-    x["axis"]["values"] = [row["value"] for row in rows]
-    x["axis"]["labelExpr"] = _chosen_labels(rows)
-    y = log_axis(cost, [row[cost.field] for row in rows])
-    least = min(rows, key=lambda row: row[cost.field], default=None)
-    layers: list[Layer] = [
-        {"mark": {"type": "line", "opacity": 0.7}, "encoding": {"x": x, "y": y}},
-        hovered({"type": "point", "size": 70}, {"x": x, "y": y}, shown),
+    rows: list[Row] = [
+        {"given": point.value, "value": point.number, **_best_row(point.plan, point.plan.best)}
+        for point in points
+        if point.plan.best is not None
     ]
+    x = log_axis(Measure(field="value", title=name, kind="count"), [row["value"] for row in rows])
+    x["axis"] |= {"values": [row["value"] for row in rows], "labelExpr": _chosen_labels(rows)}
+    place = {"x": x, "y": log_axis(cost, [row[cost.field] for row in rows])}
+    least = min(rows, key=lambda row: row[cost.field], default=None)
     words = "No value meets the limits."
     if least is not None:
-        layers.append(
-            {"data": {"values": [least]}, "mark": {"type": "point", "style": "best"}, "encoding": {"x": x, "y": y}}
-        )
         words = f"The least cost, {money(least[cost.field], first.priced)}, is at {least['given']}."
     return Figure(
-        title=f"{first.system.model.name} on {first.system.cluster.name}: what if {name} were another",
+        title=f"{_name(first)}: what if {name} were another",
         subtitle=f"the cheapest deployment at each value; {first.system.calibration.label} calibration",
         description=f"Cost of the cheapest deployment against {name} on log axes. {words}",
-        spec={"data": {"values": rows}, "layer": layers},
+        spec=layered(
+            rows,
+            {"mark": {"type": "line", "opacity": 0.7}, "encoding": place},
+            hovered({"type": "point", "size": 70}, place, shown),
+            *([] if least is None else [marked([least], place, style="best")]),
+        ),
     )
 
 
@@ -197,27 +201,17 @@ def _shown(plan: Plan) -> tuple[Measure, ...]:
 
 
 def _row(plan: Plan, candidate: Candidate | PoolPair) -> Row:
-    limits = plan.demand.limits
-    keeps = (limits.tpot_s is None or candidate.tpot_s <= limits.tpot_s) and (
-        limits.ttft_s is None or candidate.ttft_s <= limits.ttft_s
-    )
-    if isinstance(candidate, PoolPair):
-        decode, prefill = (replace(pool.layout, dp=1).label() for pool in (candidate.decode, candidate.prefill))
-        layout, batch = f"decode {decode}; prefill {prefill}", candidate.decode.batch_size
-        precision = candidate.decode.precision.short()
-    else:
-        layout, batch = candidate.layout.label(), candidate.batch_size
-        precision = candidate.precision.short()
+    engine = candidate.decode if isinstance(candidate, PoolPair) else candidate
     return {
         "series": _TWO if isinstance(candidate, PoolPair) else _ONE,
         _SPEED.field: candidate.tokens_per_s_per_user,
         _cost(plan).field: candidate.usd_per_mtok_output_all_in,
         "tpot_s": candidate.tpot_s,
         "ttft_s": candidate.ttft_s if math.isfinite(candidate.ttft_s) else None,
-        "layout": layout,
-        "batch_size": batch,
-        "precision": precision,
-        "keeps_limits": keeps,
+        "layout": replicas_label(candidate) if isinstance(candidate, PoolPair) else candidate.layout.label(),
+        "batch_size": engine.batch_size,
+        "precision": engine.precision.short(),
+        "keeps_limits": keeps_limits(plan, candidate),
     }
 
 
@@ -288,6 +282,7 @@ def capacity_figure(capacity: Capacity, *, hbm_bytes: float) -> Figure:
     )
 
 
+COMPARED = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 _RATIO = Measure(field="ratio", title="over the first", kind="number")
 
 
@@ -300,24 +295,20 @@ def compare_figure(sides: Sequence[Side], *, what: str) -> Figure:
     """
     rows: list[Row] = []
     names: list[str] = []
-    for key in sides[0].values:
-        label = written(key, sides[0].values[key])[0]
-        found = [(side, value) for side in sides if (value := ratio(side.values[key], sides[0].values[key]))]
+    for key, first in sides[0].values.items():
+        found = [(side, value) for side in sides if (value := ratio(side.values[key], first))]
         if len(found) < 2:
             continue
+        label, write = QUANTITIES[key].title, QUANTITIES[key].text
         names.append(label)
         rows += [
-            {"number": label, "side": side.name, "ratio": value, "value": written(key, side.values[key])[1]}
+            {"number": label, "side": side.name, "ratio": value, "value": write(side.values[key])}
             for side, value in found
             if side is not sides[0]
         ]
     others = [side.name for side in sides[1:]]
     x = log_axis(_RATIO, [1.0, *(row["ratio"] for row in rows)])
     x["axis"]["labelExpr"] = f"{x['axis']['labelExpr']} + ' ×'"
-    y: Layer = {"field": "number", "type": "nominal", "sort": names, "title": None}
-    y |= {"axis": {"labelLimit": LONGEST_LABEL, "ticks": False, "grid": True}, "scale": {"padding": 0.9}}
-    shapes = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left"]
-    chosen = [shapes[index % len(shapes)] for index in range(len(others))]
     shown = [
         Measure(field="side", title=what.removesuffix("s")),
         Measure(field="number", title="number"),
@@ -326,9 +317,9 @@ def compare_figure(sides: Sequence[Side], *, what: str) -> Figure:
     ]
     encoding: Layer = {
         "x": x,
-        "y": y,
+        "y": name_axis("number", names, axis={"labelLimit": LONGEST_LABEL, "grid": True}, padding=0.9),
         "color": colour(others, "side"),
-        "shape": {**colour(others, "side"), "scale": {"domain": others, "range": chosen}},
+        "shape": shapes(others, "side", COMPARED),
     }
     texts = [
         f"{name} " + ", ".join(f"{row['number']} {row['ratio']:.3g} ×" for row in rows if row["side"] == name)
@@ -338,13 +329,11 @@ def compare_figure(sides: Sequence[Side], *, what: str) -> Figure:
         title=f"{what.capitalize()} side by side",
         subtitle=f"each number over that of {sides[0].name}",
         description=f"Ratios to {sides[0].name} on a log axis: {'; '.join(texts)}.",
-        spec={
-            "data": {"values": rows},
-            "layer": [
-                *limit("x", x, 1.0, sides[0].name, "reference"),
-                hovered({"type": "point", "size": 80, "opacity": 0.9}, encoding, shown),
-            ],
-        },
+        spec=layered(
+            rows,
+            *limit("x", x, 1.0, sides[0].name, "reference"),
+            hovered({"type": "point", "size": 80, "opacity": 0.9}, encoding, shown),
+        ),
         width=520,
         height=BAR_HEIGHT * (max(len(names), 2) + 1),
     )

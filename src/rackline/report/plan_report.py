@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from rich.text import Text
 
 from rackline.parallel import MemoryUse
 from rackline.plain import follow
-from rackline.report.breakdown import pass_sheet, resources_line
 from rackline.report.choice_report import (
     BASIS_OF_ONE,
     Predicted,
@@ -24,19 +22,23 @@ from rackline.report.choice_report import (
     key_numbers,
     nothing_panel,
     other_kind,
+    replica_label,
+    replicas_label,
     served_table,
+    trust_line,
 )
-from rackline.report.column import Column, Sheet, bars_sheet, facts, of_part, spaced
+from rackline.report.column import Column, Sheet, bars_sheet, facts, of_part, spaced, stacked
+from rackline.report.explain_report import pass_sheet, resources_line
 from rackline.report.terminal_plot import Series, log_plot
 from rackline.report.wording import (
     Prose,
+    composed,
     money,
     money_name,
     percent,
     share,
     short_count,
     spread_over,
-    trust,
     written,
 )
 from rackline.search import Candidate, Choice, Plan, PoolPair
@@ -51,33 +53,30 @@ from rackline.units import format_bytes, format_seconds, spaced_quantity
 LEVELS = {"scale_up": "the scale-up domain", "scale_out": "the network"}
 
 
-def pool_table(choice: Choice) -> RenderableType:
-    """Chips, load and memory of each pool, and the cache that moves between them."""
+def pool_table(choice: Choice) -> Group | None:
+    """Chips, load and memory of each pool, and the cache that moves between them; None of one engine."""
     pair = choice.estimate
     if not isinstance(pair, PoolPair):
-        return Text("")
-    decode, prefill, rate = pair.decode, pair.prefill, choice.requests_per_s
-    rows = [
-        ("chips", f"{decode.num_chips}", f"{prefill.num_chips}"),
-        ("step, prompt", format_seconds(decode.seconds), format_seconds(prefill.seconds)),
-        ("requests/s it could serve", written(decode.requests_per_s), written(prefill.requests_per_s)),
-        ("load", percent(rate / decode.requests_per_s), percent(rate / prefill.requests_per_s)),
+        return None
+    pools = (pair.decode, pair.prefill)
+    rows: list[tuple[str, ...]] = [
+        ("chips", *(f"{one.num_chips}" for one in pools)),
+        ("step, prompt", *(format_seconds(one.seconds) for one in pools)),
+        ("requests/s it could serve", *(written(one.requests_per_s) for one in pools)),
+        ("load", *(percent(choice.requests_per_s / one.requests_per_s) for one in pools)),
     ]
-    inside = choice.inside
-    if inside.prefill_memory is not None:
-        then, first = inside.memory, inside.prefill_memory
+    first = choice.inside.prefill_memory
+    if first is not None:
+        held = (choice.inside.memory, first)
         rows += [
-            ("free memory", format_bytes(float(then.free)), format_bytes(float(first.free))),
-            ("KV cache", format_bytes(float(then.kv_cache)), format_bytes(float(first.kv_cache))),
+            ("free memory", *(format_bytes(float(one.free)) for one in held)),
+            ("KV cache", *(format_bytes(float(one.kv_cache)) for one in held)),
         ]
-    columns: list[Column[Any]] = [
-        Column("quantity"),
-        Column("decode", "decode", "figures"),
-        Column("prefill", "prefill", "figures"),
-    ]
-    table = Sheet("pools", columns, rows, title="the two pools")
+    columns: list[Column[Any]] = [Column("quantity")]
+    columns += [Column(name, name, "figures") for name in ("decode", "prefill")]
     sent = pair.transfer
     how = f"{format_bytes(sent.kv_bytes)} over {LEVELS[sent.level]} in {format_seconds(sent.seconds)}"
+    table = Sheet("pools", columns, rows, title="the two pools")
     return Group(table, Prose(f"KV cache of a prompt: {how}", style="dim"))
 
 
@@ -96,39 +95,30 @@ def plan_report(
         elapsed_s: wall time of the search [s].
     """
     best = plan.best
-    parts: list[RenderableType] = []
-    if best is None:
-        parts += [nothing_panel(plan)]
-    else:
-        pools = [pool_table(best)] if best.serving == "disaggregated" else []
-        parts += [choice_panel(plan, best, risk), key_numbers(plan, best)]
-        if bands:
-            parts.append(bands_sheet(bands, best, plan.demand.limits, priced=plan.priced, risk=risk))
-        parts += [Group(served_table(best), *estimate_line(best), *other_kind(plan)), *pools]
-        parts += [memory_table(best.memory, "memory of the fullest chip"), *_passes(plan, best)]
-        parts += _floors(plan, best)
+    parts: list[RenderableType | None] = [nothing_panel(plan)]
+    if best is not None:
+        parts = [
+            choice_panel(plan, best, risk),
+            key_numbers(plan, best),
+            bands_sheet(bands, best, plan.demand.limits, priced=plan.priced, risk=risk) if bands else None,
+            stacked(served_table(best), estimate_line(best), other_kind(plan)),
+            pool_table(best) if best.serving == "disaggregated" else None,
+            memory_table(best.memory, "memory of the fullest chip"),
+            *_passes(plan, best),
+            _floors(plan, best),
+        ]
     if plan.pareto:
         parts += [_front_table(plan), front_plot(plan, width)]
     if len(plan.ranked) > 1 and plan.aggregated is not None:
         parts.append(_ranked(plan))
-    if plan.rejected:
-        parts.append(_rejected(plan))
-    parts.append(_footer(plan, elapsed_s))
-    return spaced(parts)
-
-
-def replica_label(candidate: Candidate) -> str:
-    """The layout of one replica, without the number of replicas."""
-    return replace(candidate.layout, dp=1).label()
+    return spaced([*parts, _rejected(plan), _footer(plan, elapsed_s)])
 
 
 def memory_table(memory: MemoryUse, title: str) -> Sheet[Any]:
     """What the fullest chip holds, by kind."""
     weights = sorted(memory.weights.items(), key=lambda item: -float(item[1]))
     kinds = [
-        (f"weights: {kind.replace('_', ' ')}", float(value), "blue") for kind, value in weights if float(value) > 0
-    ]
-    kinds += [
+        *((f"weights: {kind.replace('_', ' ')}", float(value), "blue") for kind, value in weights if float(value) > 0),
         ("KV cache", float(memory.kv_cache), "yellow"),
         ("activations", float(memory.activations), "magenta"),
         ("runtime", float(memory.runtime), "bright_black"),
@@ -139,41 +129,37 @@ def memory_table(memory: MemoryUse, title: str) -> Sheet[Any]:
     return bars_sheet("memory", rows, title=f"{title}: {format_bytes(memory.total)}", unit="B", head="holds")
 
 
-def _passes(plan: Plan, best: Choice) -> list[RenderableType]:
-    parts: list[RenderableType] = []
-    first = best.prefill_pool
-    prompts = first.mode if first is not None else best.mode
+def _passes(plan: Plan, best: Choice) -> Iterable[Group]:
+    first, work = best.prefill_pool, plan.demand.workload
+    prompts = best.mode if first is None else first.mode
     chunk = float(prompts.max_batched_tokens)
-    if first is None:
-        chunk = min(plan.demand.workload.new_tokens, chunk)
-    modes = (best.mode, prompts)
-    context = short_count(plan.demand.workload.mean_context)
-    titles = (
-        f"decode step: {best.sequences_per_rank:,} sequences/rank, context {context}",
-        f"prefill pass: {short_count(chunk)} new tokens per rank",
-    )
-    for time, mode, title in zip((best.inside.decode, best.inside.prefill), modes, titles, strict=True):
-        if mode.two_batch_overlap:
-            title += "; rows of the whole batch, before overlap"
-        parts.append(Group(pass_sheet(time, f"{title}: {format_seconds(time.seconds)}"), resources_line(time)))
-    return parts
+    tokens = min(work.new_tokens, chunk) if first is None else chunk
+    decode, prefill = best.inside.decode, best.inside.prefill
+    context = f"{best.sequences_per_rank:,} sequences/rank, context {short_count(work.mean_context)}"
+    for time, mode, title in (
+        (decode, best.mode, f"decode step: {context}"),
+        (prefill, prompts, f"prefill pass: {short_count(tokens)} new tokens per rank"),
+    ):
+        whole = "; rows of the whole batch, before overlap" if mode.two_batch_overlap else ""
+        yield Group(pass_sheet(time, f"{title}{whole}: {format_seconds(time.seconds)}"), resources_line(time))
 
 
-def _floors(plan: Plan, best: Choice) -> list[RenderableType]:
+def _floors(plan: Plan, best: Choice) -> Sheet[Any] | None:
     floors = best.inside.floors
     if floors is None:
-        return []
+        return None
+    tpot = format_seconds(best.tpot_s)
     rows = [
         (
             "latency: one sequence alone on the replica, at peak rates",
             format_seconds(floors.latency_s),
-            format_seconds(best.tpot_s),
+            tpot,
             floors.latency_ratio,
         ),
         (
             "latency: every weight read once, over all chips of a replica",
             format_seconds(floors.full_read_s),
-            format_seconds(best.tpot_s),
+            tpot,
             best.tpot_s / floors.full_read_s,
         ),
         (
@@ -183,13 +169,17 @@ def _floors(plan: Plan, best: Choice) -> list[RenderableType]:
             floors.cost_ratio,
         ),
     ]
-    columns: list[Column[Any]] = [
-        Column("floor", "floor", "words"),
-        Column("at_best", "at best", "figures"),
-        Column("predicted", "predicted", "figures"),
-        Column("ratio", "times the floor", "1"),
-    ]
-    return [Sheet("floors", columns, rows, title="distance from the floors")]
+    return Sheet(
+        "floors",
+        [
+            Column("floor", "floor", "words"),
+            Column("at_best", "at best", "figures"),
+            Column("predicted", "predicted", "figures"),
+            Column("ratio", "times the floor", "1"),
+        ],
+        rows,
+        title="distance from the floors",
+    )
 
 
 def front_with_best(plan: Plan, count: int) -> list[tuple[Candidate, bool]]:
@@ -217,8 +207,8 @@ def candidate_columns(priced: bool) -> list[Column[Candidate]]:
         Column("batch_size", "batch", "figures", lambda one: f"{one.batch_size:,.0f}" if one.batch_size >= 1 else "<1"),
         Column("num_chips", "chips", "figures", lambda one: f"{one.layout.chips_per_replica}×{one.layout.dp}"),
         Column("layout", "layout", "words", replica_label),
-        Column("precision", "precision", "text", lambda one: one.precision.short(), priority=2),
-        Column("mode", "mode", "text", lambda one: one.mode.label(), priority=1),
+        Column("precision", "precision", getter="precision.short()", priority=2),
+        Column("mode", "mode", getter="mode.label()", priority=1),
     ]
 
 
@@ -229,16 +219,15 @@ def _front_table(plan: Plan) -> Sheet[tuple[Candidate, bool]]:
         caption += "; ~ uncertain: near saturation, or many attention-dp ranks"
 
     def mark(row: tuple[Candidate, bool]) -> str:
-        return "◆" if row[1] else "" if _keeps(plan, row[0]) else "✗"
+        return "◆" if row[1] else "" if keeps_limits(plan, row[0]) else "✗"
 
-    columns: list[Column[tuple[Candidate, bool]]] = [
-        Column("", "", getter=mark),
-        Column("", "", getter=lambda row: "~" if row[0].caveat else ""),
-        *(of_part(one, lambda row: row[0]) for one in candidate_columns(plan.priced) if one.key != "tpot_s"),
-    ]
     return Sheet(
         "front",
-        columns,
+        [
+            Column("", "", getter=mark),
+            Column("", "", getter=lambda row: "~" if row[0].caveat else ""),
+            *(of_part(one, lambda row: row[0]) for one in candidate_columns(plan.priced) if one.key != "tpot_s"),
+        ],
         shown,
         title=f"Pareto front of one engine ({BASIS_OF_ONE[plan.pareto[0].basis]}s): speed against cost",
         caption=caption,
@@ -246,7 +235,8 @@ def _front_table(plan: Plan) -> Sheet[tuple[Candidate, bool]]:
     )
 
 
-def _keeps(plan: Plan, candidate: Candidate) -> bool:
+def keeps_limits(plan: Plan, candidate: Candidate | PoolPair) -> bool:
+    """Whether its mean latencies keep the limits."""
     limits = plan.demand.limits
     return (limits.tpot_s is None or candidate.tpot_s <= limits.tpot_s) and (
         limits.ttft_s is None or candidate.ttft_s <= limits.ttft_s
@@ -255,44 +245,31 @@ def _keeps(plan: Plan, candidate: Candidate) -> bool:
 
 def front_plot(plan: Plan, width: int) -> Text:
     """The front in the terminal, with the limit and the best."""
-    series = [
-        Series(
-            x=[c.tokens_per_s_per_user for c in plan.pareto],
-            y=[c.usd_per_mtok_output_all_in for c in plan.pareto],
-            name="front",
-            joined=True,
-        )
-    ]
-    apart = plan.disaggregated.pareto if plan.disaggregated else ()
-    if apart:
-        series.append(
-            Series(
-                x=[pair.tokens_per_s_per_user for pair in apart],
-                y=[pair.usd_per_mtok_output_all_in for pair in apart],
-                name="two pools",
-                style="yellow",
-                joined=True,
-            )
-        )
-    if plan.best is not None:
-        series.append(
-            Series(
-                x=[plan.best.tokens_per_s_per_user],
-                y=[plan.best.usd_per_mtok_output_all_in],
-                name="best",
-                style="bold green",
-                mark="◆",
-            )
-        )
+    fronts = (
+        (plan.pareto, "front", "cyan", ""),
+        (plan.disaggregated.pareto if plan.disaggregated else (), "two pools", "yellow", ""),
+        (() if plan.best is None else (plan.best,), "best", "bold green", "◆"),
+    )
     limit = plan.demand.limits.tpot_s
     return log_plot(
-        series,
+        [
+            Series(
+                x=[one.tokens_per_s_per_user for one in points],
+                y=[one.usd_per_mtok_output_all_in for one in points],
+                name=name,
+                style=style,
+                joined=not mark,
+                mark=mark,
+            )
+            for points, name, style, mark in fronts
+            if points or name == "front"
+        ],
         width=min(width, 120),
         height=14,
         x_title="tokens/s per user",
         y_title=f"{money_name(plan.priced)} per M output tokens, all-in",
-        x_text=lambda value: f"{value:g}",
-        y_text=lambda value: f"{value:g}",
+        x_text="{:g}".format,
+        y_text="{:g}".format,
         x_line=1.0 / limit if limit else None,
         x_line_name=f"tpot limit {format_seconds(limit)}: faster is to the right" if limit else "",
     )
@@ -300,18 +277,26 @@ def front_plot(plan: Plan, width: int) -> Text:
 
 def _ranked(plan: Plan) -> Sheet[Candidate]:
     basis = BASIS_OF_ONE[plan.ranked[0].basis]
-    columns = [one for one in candidate_columns(plan.priced) if one.key != "tokens_per_s_per_user"]
     return Sheet(
-        "ranked", columns, plan.ranked[1:], title=f"other layouts within the limits, cheapest first ({basis}s)"
+        "ranked",
+        [one for one in candidate_columns(plan.priced) if one.key != "tokens_per_s_per_user"],
+        plan.ranked[1:],
+        title=f"other layouts within the limits, cheapest first ({basis}s)",
     )
 
 
-def _rejected(plan: Plan) -> Group:
-    lines: list[RenderableType] = [Text("nearest rejected candidates, by estimates", style="bold italic")]
-    for item in plan.rejected:
-        lines.append(Padding(Text.assemble(("✗ ", "red"), item.reason), (0, 0, 0, 1)))
-        lines.append(Padding(Text(item.what, style="dim"), (0, 0, 0, 3)))
-    return Group(*lines)
+def _rejected(plan: Plan) -> Group | None:
+    if not plan.rejected:
+        return None
+    lines = (
+        line
+        for item in plan.rejected
+        for line in (
+            Padding(composed(("✗ ", "red"), item.reason), (0, 0, 0, 1)),
+            Padding(Text(item.what, style="dim"), (0, 0, 0, 3)),
+        )
+    )
+    return Group(Text("nearest rejected candidates, by estimates", style="bold italic"), *lines)
 
 
 def _footer(plan: Plan, elapsed_s: float) -> Group:
@@ -320,10 +305,7 @@ def _footer(plan: Plan, elapsed_s: float) -> Group:
         both = plan.disaggregated
         text += f", {both.candidates_evaluated:,} of separate pools and {both.pairs_compared:,} pairs of them"
     looked = Text(f"{text} in {format_seconds(elapsed_s)}", style="dim")
-    assumed = Text("assumed: " + "; ".join(plan.assumptions[:-1]), style="dim")
-    passes = [time for choice in plan.choices for time in (choice.inside.decode, choice.inside.prefill)]
-    rows = [row for time in passes for row in time.rows]
-    return Group(looked, assumed, trust(plan.system.calibration, plan.system.cluster.chip, rows))
+    return Group(looked, Text("assumed: " + "; ".join(plan.assumptions[:-1]), style="dim"), trust_line(plan))
 
 
 def lengths_lines(mixture: Mixture | None) -> Iterable[RenderableType]:
@@ -335,17 +317,22 @@ def lengths_lines(mixture: Mixture | None) -> Iterable[RenderableType]:
 
 def caps_report(tried: Sequence[Tried]) -> Sheet[Tried]:
     """The power caps that were compared."""
-    columns: list[Column[Tried]] = [
-        Column("cap_w", "cap of a chip", "W", lambda one: "its limit" if one.cap_w is None else one.cap_w),
-        Column(
-            "joules_per_output_token",
-            "J an output token",
-            "1",
-            lambda one: one.joules_per_output_token or "beyond the limits",
-        ),
-        Column("layout", "layout", "words"),
-    ]
-    return Sheet("power_caps", columns, tried, title="power caps, by estimates", caption="others: --power-cap")
+    return Sheet(
+        "power_caps",
+        [
+            Column("cap_w", "cap of a chip", "W", lambda one: "its limit" if one.cap_w is None else one.cap_w),
+            Column(
+                "joules_per_output_token",
+                "J an output token",
+                "1",
+                lambda one: one.joules_per_output_token or "beyond the limits",
+            ),
+            Column("layout", "layout", "words"),
+        ],
+        tried,
+        title="power caps, by estimates",
+        caption="others: --power-cap",
+    )
 
 
 def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Sheet[Any]:
@@ -355,55 +342,54 @@ def answers_table(rows: Sequence[tuple[str, str, str, bool]]) -> Sheet[Any]:
         rows: command, subject, result or error, and whether it succeeded.
     """
     answered = sum(one[3] for one in rows)
-    columns: list[Column[Any]] = [
-        Column("number", "", "whole", lambda row: rows.index(row) + 1, style="dim"),
-        Column("question", "question", getter=lambda row: row[0]),
-        Column("of", "of", "words", lambda row: row[1]),
-        Column("answer", "answer", "words", lambda row: Text(row[2], style="" if row[3] else "red")),
-    ]
-    return Sheet("answers", columns, rows, title=f"{answered} of {len(rows)} questions answered")
+    return Sheet(
+        "answers",
+        [
+            Column("number", "", "whole", lambda row: rows.index(row) + 1, style="dim"),
+            Column("question", "question", getter="0"),
+            Column("of", "of", "words", "1"),
+            Column("answer", "answer", "words", lambda row: Text(row[2], style="" if row[3] else "red")),
+        ],
+        rows,
+        title=f"{answered} of {len(rows)} questions answered",
+    )
 
 
 def what_if_report(name: str, points: Sequence[WhatIfPoint]) -> Group:
     """A row a value; the lowest cost, or the least energy where that counts, is marked."""
     priced, joules = points[0].plan.priced, any(point.plan.objective == "joules" for point in points)
     both = not joules and any(point.plan.pools is not None for point in points)
-    least_of = "deployment of the least energy" if joules else "cheapest deployment"
     least = min(point.cost for point in points)
 
     def best(key: str, title: str, unit: str) -> Column[WhatIfPoint]:
-        return Column(key, title, unit, lambda point: follow(point.plan.best, key))
+        return Column(key, title, unit, f"plan.best.{key}")
 
     def layout(point: WhatIfPoint) -> str:
-        chosen = point.plan.best
-        if chosen is None:
-            return point.plan.reason
-        one = replace(chosen.layout, dp=1).label()
-        pool = chosen.prefill_pool
-        return one if pool is None else f"decode {one}; prefill {replace(pool.layout, dp=1).label()}"
+        return point.plan.reason if point.plan.best is None else replicas_label(point.plan.best)
 
-    def cost(of: Callable[[Plan], Choice | None]) -> Callable[[WhatIfPoint], str]:
-        return lambda point: _cost_text(of(point.plan), point.plan.best, priced)
+    def cost(title: str, of: str) -> Column[WhatIfPoint]:
+        return Column("", title, "figures", lambda point: _cost_text(follow(point, of), point.plan.best, priced))
 
-    unit = f"{money_name(priced)}/Mtok"
+    unit, what = f"{money_name(priced)}/Mtok", "deployment of the least energy" if joules else "cheapest deployment"
     costs = [best("usd_per_mtok_output_all_in", unit, "USD" if priced else "1")]
     if both:
-        costs = [
-            Column("", "one engine", "figures", cost(lambda plan: plan.aggregated)),
-            Column("", "two pools", "figures", cost(lambda plan: plan.pools)),
-        ]
-    columns: list[Column[WhatIfPoint]] = [
-        Column("", "", getter=lambda point: "◆" if point.plan.best is not None and point.cost == least else ""),
-        Column("value", name.replace("_", " "), "figures", lambda point: spaced_quantity(point.value)),
-        *([best("energy.joules_per_output_token", "J/tok", "1")] if joules else []),
-        *costs,
-        best("output_tokens_per_s_per_chip", "tok/s/chip", "whole"),
-        best("tpot_s", "tpot", "s"),
-        best("ttft_s", "ttft", "s"),
-        Column("layout", "layout", "words", layout),
-    ]
-    what = f"{unit} of one engine and of two pools" if both else f"the {least_of} at each value"
-    table = Sheet("what_if", columns, points, title=f"what if {name} were another: {what}")
+        costs = [cost("one engine", "plan.aggregated"), cost("two pools", "plan.pools")]
+    table: Sheet[WhatIfPoint] = Sheet(
+        "what_if",
+        [
+            Column("", "", getter=lambda point: "◆" if point.plan.best is not None and point.cost == least else ""),
+            Column("value", name.replace("_", " "), "figures", lambda point: spaced_quantity(point.value)),
+            *([best("energy.joules_per_output_token", "J/tok", "1")] if joules else []),
+            *costs,
+            best("output_tokens_per_s_per_chip", "tok/s/chip", "whole"),
+            best("tpot_s", "tpot", "s"),
+            best("ttft_s", "ttft", "s"),
+            Column("layout", "layout", "words", layout),
+        ],
+        points,
+        title=f"what if {name} were another: "
+        + (f"{unit} of one engine and of two pools" if both else f"the {what} at each value"),
+    )
     lines = [f"set: {points[0].setting.partition('=')[0]}", *(_worth(points) if both else ())]
     return Group(table, *(Prose(line, style="dim") for line in lines))
 
@@ -418,29 +404,30 @@ def _cost_text(choice: Choice | None, best: Choice | None, priced: bool) -> str:
     return f">{text}" if refuted else text if choice.sustained is not None else f"~{text}"
 
 
-def _worth(points: Sequence[WhatIfPoint]) -> list[str]:
+def _worth(points: Sequence[WhatIfPoint]) -> Iterable[str]:
     """What the last value changes against the first, for one engine and for two pools; what ~ means."""
     first, last = points[0], points[-1]
-    ends = {
-        "one engine": (first.plan.aggregated, last.plan.aggregated),
-        "two pools": (first.plan.pools, last.plan.pools),
-    }
     parts = [
         f"{name} {written(then.usd_per_mtok_output_all_in / one.usd_per_mtok_output_all_in)} times the cost"
-        for name, (one, then) in ends.items()
+        for name, one, then in (
+            ("one engine", first.plan.aggregated, last.plan.aggregated),
+            ("two pools", first.plan.pools, last.plan.pools),
+        )
         if one is not None and then is not None
     ]
-    found = [f"from {first.value} to {last.value}: {', '.join(parts)}"] if parts and len(points) > 1 else []
-    kinds = [one for point in points for one in (point.plan.aggregated, point.plan.pools) if one is not None]
-    if any(one.sustained is None for one in kinds):
-        found.append("~ an estimate: not simulated at its own rate")
-    return found
+    if parts and len(points) > 1:
+        yield f"from {first.value} to {last.value}: {', '.join(parts)}"
+    kinds = [one for point in points for one in (point.plan.aggregated, point.plan.pools)]
+    if any(one is not None and one.sustained is None for one in kinds):
+        yield "~ an estimate: not simulated at its own rate"
 
 
-def attention_ffn_report(plan: Plan, split: AttentionFfnSplit | None) -> Group:
+def attention_ffn_report(plan: Plan, split: AttentionFfnSplit | None) -> RenderableType:
     """The best split and what one layer of it takes; decoding alone is compared."""
     if split is None:
-        return Group(Text("attention and experts on chips of their own: no split meets the limit", style="dim"))
+        return Text("attention and experts on chips of their own: no split meets the limit", style="dim")
+    decode = plan.best.decode_pool if plan.best is not None else None
+    rate = 0.0 if decode is None else decode.batch_size * decode.layout.dp / decode.seconds / decode.num_chips
     rows = [
         ("attention", f"{split.attention_ranks} ranks of tp={split.tp}, {split.sequences_per_rank:,} sequences each"),
         ("experts", f"{split.ffn_chips} chips"),
@@ -449,12 +436,9 @@ def attention_ffn_report(plan: Plan, split: AttentionFfnSplit | None) -> Group:
         ("a layer: out, back", f"{format_seconds(split.dispatch_s)}, {format_seconds(split.combine_s)}"),
         ("time per output token", format_seconds(split.tpot_s)),
         ("output tokens/s per chip", f"{split.output_tokens_per_s_per_chip:,.0f}"),
+        ("the decode pool above", None if decode is None else f"{rate:,.0f}"),
     ]
-    decode = plan.best.decode_pool if plan.best is not None else None
-    if decode is not None:
-        rate = decode.batch_size * decode.layout.dp / decode.seconds / decode.num_chips
-        rows.append(("the decode pool above", f"{rate:,.0f}"))
-    return Group(facts("attention_ffn", rows, title="attention and experts on chips of their own, decoding alone"))
+    return facts("attention_ffn", rows, title="attention and experts on chips of their own, decoding alone")
 
 
 def speculation_report(rows: Sequence[SpeculationRow], tpot_limit_s: float | None) -> Sheet[SpeculationRow]:
@@ -469,18 +453,17 @@ def speculation_report(rows: Sequence[SpeculationRow], tpot_limit_s: float | Non
             return None
         return "always" if row.pays_up_to >= largest else f"{row.pays_up_to:,}" if row.pays_up_to else "never"
 
-    columns: list[Column[SpeculationRow]] = [
-        Column("speculation.draft_tokens", "drafts", "whole"),
-        Column("speculation.tokens_per_step", "tokens/step", "1"),
-        Column("pays_up_to", "pays below", "figures", pays),
-        Column("", "speed at 1", "figures", lambda row: f"×{plain.tpot_s[0] / row.tpot_s[0]:.2f}"),
-        Column("", "at half", "figures", lambda row: f"×{plain.tpot_s[half] / row.tpot_s[half]:.2f}"),
-        Column("best_batch", "batch", "whole", lambda row: row.best_batch or "none"),
-        Column("output_tokens_per_s_per_chip", "tok/s/chip", "whole"),
-    ]
     return Sheet(
         "speculation",
-        columns,
+        [
+            Column("speculation.draft_tokens", "drafts", "whole"),
+            Column("speculation.tokens_per_step", "tokens/step", "1"),
+            Column("pays_up_to", "pays below", "figures", pays),
+            Column("", "speed at 1", "figures", lambda row: f"×{plain.tpot_s[0] / row.tpot_s[0]:.2f}"),
+            Column("", "at half", "figures", lambda row: f"×{plain.tpot_s[half] / row.tpot_s[half]:.2f}"),
+            Column("best_batch", "batch", "whole", lambda row: row.best_batch or "none"),
+            Column("output_tokens_per_s_per_chip", "tok/s/chip", "whole"),
+        ],
         rows,
         title="speculative decoding on the chosen decode replica, passes that only decode",
         caption=f"batches are sequences of a rank; the last two columns at the largest batch within {limit}",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,20 +16,21 @@ from rackline.hardware import rent_of
 from rackline.passes import PassTime
 from rackline.passes.features import PREFILL_TOKENS
 from rackline.report.choice_report import (
-    BASIS,
     Predicted,
     against,
     bands_sheet,
     chips_text,
     choice_panel,
     energy_text,
-    latencies,
     nothing_panel,
     other_kind,
+    replica_label,
+    served_table,
+    trust_line,
 )
 from rackline.report.column import Sheet, facts
-from rackline.report.wording import Prose, money, percent, share, trust, written
-from rackline.search import Candidate, Choice, Plan
+from rackline.report.wording import composed, money, percent, share, written
+from rackline.search import Choice, Plan
 from rackline.serving.fleet import HOURS_PER_MONTH
 from rackline.system import Risk
 from rackline.units import format_bytes, format_count, format_seconds
@@ -53,14 +54,17 @@ def plan_summary(plan: Plan, risk: Risk | None, *, bands: Sequence[Predicted] = 
         parts = [choice_panel(plan, best, risk), _numbers(plan, best, bands)]
         if bands:
             parts += [bands_sheet(bands, best, plan.demand.limits, priced=plan.priced, risk=risk)]
-        parts.append(_served(best))
-        said += [("also", line) for line in _leftover(plan, best)]
-        said += [("limits", "\n".join(_limits(plan, best))), ("second", _second(plan, best))]
-    said += [("refused", line) for line in _refused(plan)]
+        parts.append(served_table(best, full=False))
+        said += [("also", _leftover(plan, best)), ("limits", "\n".join(_limits(plan, best)))]
+        said.append(("second", _second(plan, best)))
+    said += [
+        ("refused", f"{one.what} would be cheaper: {one.reason.removeprefix('launch: ')} (--any-layout)")
+        for one in plan.rejected
+        if one.reason.startswith("launch: ")
+    ]
     if best is not None:
         said.append(("next", _next(plan, best)))
-    said.append(("from", _looked(plan, elapsed_s)))
-    return Group(*parts, facts("said", said))
+    return Group(*parts, facts("said", [*said, ("from", _looked(plan, elapsed_s))]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +121,14 @@ def decision_card(plan: Plan, best: Choice, risk: Risk | None, bands: Sequence[P
         _latency(plan, best, risk, known, "ttft_s"),
         Large(name="Chips", kind="count", unit="", value=best.billed_chips, note=chips_text(plan, best)),
     ]
+    other = other_kind(plan)
     if plan.priced:
         numbers.append(Large(name="A month", kind="usd", unit="", value=month, note="paid at any load"))
     return {
         "deployment": f"{best.layout.label()}, {best.precision.short()}, {best.serving}",
         "numbers": numbers,
         "basis": "simulated" if best.sustained else "estimated",
-        "alternative": next((line.text.plain for line in other_kind(plan)), ""),
+        "alternative": "" if other is None else other.plain,
     }
 
 
@@ -156,15 +161,15 @@ def _latency(plan: Plan, best: Choice, risk: Risk | None, known: Mapping[str, Pr
 
 def _numbers(plan: Plan, best: Choice, bands: Sequence[Predicted]) -> Sheet[Any]:
     """Rates and costs, what is paid and drawn; latencies where no table below has them."""
-    limits = {name: (limit, place) for name, limit, place in plan.demand.limits.latencies()}
-    costs = (best.usd_per_mtok_input, best.usd_per_mtok_output)
-    given, made = (money(one, plan.priced) for one in costs)
+    given, made = (money(one, plan.priced) for one in (best.usd_per_mtok_input, best.usd_per_mtok_output))
+    each = best.output_tokens_per_s_per_chip
+    rates = f"{format_count(each * best.num_chips)} output tokens/s, {each:,.0f} a chip"
     rows: list[tuple[str, str | Text]] = [
-        ("gives", f"{_rates(best)}, {written(best.tokens_per_s_per_user)} a user; {given} per M input, {made} output"),
+        ("gives", f"{rates}, {written(best.tokens_per_s_per_user)} a user; {given} per M input, {made} output"),
     ]
     if not (bands and best.sustained):
-        rows.append(("per output token", against(best, "tpot_s", limits.get("tpot_s"))))
-        rows.append(("to first token", against(best, "ttft_s", limits.get("ttft_s"))))
+        rows.append(("per output token", against(plan, best, "tpot_s")))
+        rows.append(("to first token", against(plan, best, "ttft_s")))
     rows.append(("paid", _paid(plan, best)))
     if best.energy is not None:
         joules = next((one for one in bands if one.metric == "joules_per_output_token"), None)
@@ -175,19 +180,14 @@ def _numbers(plan: Plan, best: Choice, bands: Sequence[Predicted]) -> Sheet[Any]
     return facts("numbers", rows)
 
 
-def _rates(best: Choice) -> str:
-    each = best.output_tokens_per_s_per_chip
-    return f"{format_count(each * best.num_chips)} output tokens/s, {each:,.0f} a chip"
-
-
 def _paid(plan: Plan, best: Choice) -> str:
     """Chips in use, chips that are paid for, and their price."""
-    price = plan.system.cluster.usd_per_chip_hour
-    text = chips_text(plan, best)
+    cluster, text = plan.system.cluster, chips_text(plan, best)
+    price = cluster.usd_per_chip_hour
     if price is None:
         return f"{text}; no price is known, costs are chip-hours: --price"
-    kind = f" ({plan.system.cluster.rent})" if plan.system.cluster.rent else ""
-    if best.prefill_pool is not None and best.prefill_pool.cluster != plan.system.cluster.name:
+    kind = f" ({cluster.rent})" if cluster.rent else ""
+    if best.prefill_pool is not None and best.prefill_pool.cluster != cluster.name:
         return f"{text}; {money(price)} a decode chip-hour{kind}"
     hour = price * best.billed_chips
     text = f"{text}; {money(price)} a chip-hour{kind}, {money(hour)} an hour, {money(hour * HOURS_PER_MONTH)} a month"
@@ -198,57 +198,40 @@ def _paid(plan: Plan, best: Choice) -> str:
     return f"{text}; {money(hour * HOURS_PER_MONTH * demand.usd_per_chip_hour / price)} on demand"
 
 
-def _served(best: Choice) -> RenderableType:
-    """Percentiles of the simulated run, or why there are none."""
-    sustained = best.sustained
-    if sustained is None:
-        why = best.not_simulated or "not asked for"
-        return Prose(f"not simulated ({why}): {BASIS[best.basis]}", style="yellow")
-    found = sustained.simulated
-    rows = (("to first token", found.ttft_s), ("per output token", found.tpot_s), ("request", found.e2e_s))
-    return latencies(rows, title=f"simulated: {found.requests:,} requests that arrive at random")
-
-
-def _leftover(plan: Plan, best: Choice) -> list[str]:
-    """The engines on paid chips that the answer leaves free."""
-    beside = best.leftover
-    if beside is None:
-        return []
-    one = beside.choice
-    where = f"{replace(one.layout, dp=1).label()} · {one.precision.short()} · {one.mode.label()}"
-    return [
-        f"on {beside.num_chips} paid chips that are left over: {where} serves {written(beside.requests_per_s)} more "
-        f"requests/s ({format_seconds(one.tpot_s)} a token, first after {format_seconds(one.ttft_s)}); with it "
-        f"{written(best.requests_per_s_with_leftover)} requests/s at "
+def _leftover(plan: Plan, best: Choice) -> str:
+    """The engines on paid chips that the answer leaves free; empty without."""
+    if best.leftover is None:
+        return ""
+    one = best.leftover.choice
+    where = f"{replica_label(one)} · {one.precision.short()} · {one.mode.label()}"
+    return (
+        f"on {best.leftover.num_chips} paid chips that are left over: {where} serves "
+        f"{written(best.leftover.requests_per_s)} more requests/s ({format_seconds(one.tpot_s)} a token, first after "
+        f"{format_seconds(one.ttft_s)}); with it {written(best.requests_per_s_with_leftover)} requests/s at "
         f"{money(best.usd_with_leftover, plan.priced)} per M output, all-in"
-    ]
+    )
 
 
-def _limits(plan: Plan, best: Choice) -> list[str]:
+def _limits(plan: Plan, best: Choice) -> Iterable[str]:
     """What a pass waits for and which rows take most of it; what the fullest chip holds."""
-    first, memory = best.prefill_pool, best.memory
-    lines = [_pass_line("a decode step", best.inside.decode)]
-    if first is not None:
-        lines.append(_pass_line("a prefill pass", best.inside.prefill))
-    lines += _encoding(plan, best.inside.prefill)
-    weights = float(sum(float(value) for value in memory.weights.values()))
-    parts = [f"weights {percent(share(weights, memory.total))}"]
-    parts += [f"KV cache {percent(share(float(memory.kv_cache), memory.total))}"]
-    parts += [f"free {percent(share(float(memory.free), memory.total))}"]
-    lines.append(f"memory of the fullest chip, {format_bytes(memory.total)}: {', '.join(parts)}")
-    return lines
-
-
-def _encoding(plan: Plan, prefill: PassTime) -> list[str]:
-    """What images and sound add to the passes of a prompt."""
+    prefill, memory = best.inside.prefill, best.memory
+    yield _pass_line("a decode step", best.inside.decode)
+    if best.prefill_pool is not None:
+        yield _pass_line("a prefill pass", prefill)
     media = media_of(plan.system.model)
-    if media is None or media.prompt_len is None:
-        return []
-    tokens = float(np.asarray(prefill.features[PREFILL_TOKENS]))
-    names = [f"{part.tower.kind} tower" for part in media.parts]
-    taken = sum(row.seconds for row in prefill.rows if row.used and row.group in names) * media.prompt_len / tokens
-    part = percent(share(taken, prefill.seconds * media.prompt_len / tokens))
-    return [f"{' and '.join(names)}: {format_seconds(taken)} of a prompt's passes, {part} of them"]
+    if media is not None and media.prompt_len is not None:  # what images and sound add to the passes of a prompt
+        passes = media.prompt_len / float(np.asarray(prefill.features[PREFILL_TOKENS]))
+        names = [f"{part.tower.kind} tower" for part in media.parts]
+        taken = sum(row.seconds for row in prefill.rows if row.used and row.group in names) * passes
+        part = percent(share(taken, prefill.seconds * passes))
+        yield f"{' and '.join(names)}: {format_seconds(taken)} of a prompt's passes, {part} of them"
+    parts = {
+        "weights": float(sum(float(value) for value in memory.weights.values())),
+        "KV cache": float(memory.kv_cache),
+        "free": float(memory.free),
+    }
+    held = ", ".join(f"{name} {percent(share(value, memory.total))}" for name, value in parts.items())
+    yield f"memory of the fullest chip, {format_bytes(memory.total)}: {held}"
 
 
 def _pass_line(name: str, time: PassTime) -> str:
@@ -259,25 +242,14 @@ def _pass_line(name: str, time: PassTime) -> str:
 
 def _second(plan: Plan, best: Choice) -> Text:
     """The other kind of serving, and the next layout of the same kind."""
-    lines = [line.text for line in other_kind(plan)]
+    other = other_kind(plan)
+    lines = [] if other is None else [other.text]
     if len(plan.ranked) > 1 and best.serving == "aggregated":
-        lines.append(Text(_candidate(plan, plan.ranked[1]), style="dim"))
+        one = plan.ranked[1]
+        cost = f"{money(one.usd_per_mtok_output_all_in, plan.priced)} per M output"
+        where = f"{replica_label(one)} · {one.precision.short()}"
+        lines.append(Text(f"{where}, {cost}, {format_seconds(one.tpot_s)} a token", style="dim"))
     return Text("\n").join(lines)
-
-
-def _candidate(plan: Plan, one: Candidate) -> str:
-    cost = f"{money(one.usd_per_mtok_output_all_in, plan.priced)} per M output"
-    where = replace(one.layout, dp=1).label()
-    return f"{where} · {one.precision.short()}, {cost}, {format_seconds(one.tpot_s)} a token"
-
-
-def _refused(plan: Plan) -> list[str]:
-    """The better layout that the engine does not launch."""
-    return [
-        f"{one.what} would be cheaper: {one.reason.removeprefix('launch: ')} (--any-layout)"
-        for one in plan.rejected
-        if one.reason.startswith("launch: ")
-    ]
 
 
 def _next(plan: Plan, best: Choice) -> str:
@@ -292,11 +264,6 @@ def _next(plan: Plan, best: Choice) -> str:
 
 def _looked(plan: Plan, elapsed_s: float) -> Text:
     """How much was considered, under whose rules and numbers."""
-    line = Text(style="dim")
-    line.append(f"{plan.candidates_evaluated:,} candidates in {format_seconds(elapsed_s)}; ", style="dim")
-    line.append("; ".join(plan.assumptions[2:-1]), style="dim")
-    if plan.rules_name:
-        line.append(f"; launch rules of {plan.rules_name}", style="dim")
-    passes = [time for choice in plan.choices for time in (choice.inside.decode, choice.inside.prefill)]
-    rows = [row for time in passes for row in time.rows]
-    return line.append("\n").append_text(trust(plan.system.calibration, plan.system.cluster.chip, rows))
+    considered = f"{plan.candidates_evaluated:,} candidates in {format_seconds(elapsed_s)}; "
+    rules = f"; launch rules of {plan.rules_name}" if plan.rules_name else ""
+    return composed(f"{considered}{'; '.join(plan.assumptions[2:-1])}{rules}\n", trust_line(plan), style="dim")

@@ -14,14 +14,20 @@ from rackline.pricing.costs import SHORTEST
 from rackline.report.axes import (
     BAR_HEIGHT,
     LONGEST_LABEL,
+    SERIES,
+    UNSEEN,
     Layer,
     Measure,
     Row,
     colour,
     hovered,
+    layered,
     limit,
     linear_axis,
     log_axis,
+    marked,
+    name_axis,
+    shapes,
 )
 from rackline.report.figure import Figure
 from rackline.report.wording import percent
@@ -52,39 +58,25 @@ def tiers_figure(
     times = np.geomspace(min([1.0, *ends]) / 30.0, max([86400.0, *ends]) * 5.0, 81)
     per_mtok = 1e6 / prompt_len
     names = list(dict.fromkeys(span.cost.name for span in spans))
-    rows: list[Row] = []
-    for line in lines:
-        if line.name in names:
-            usd = line.usd(times, reuses) * per_mtok
-            rows += [
-                {"series": line.name, "held_s": held, "usd_per_mtok": cost}
-                for held, cost in zip(times.tolist(), usd.tolist(), strict=True)
-                if cost > 0
-            ]
-    least = np.min([line.usd(times, reuses) * per_mtok for line in lines], axis=0)
+    usd = {line.name: line.usd(times, reuses) * per_mtok for line in lines}
+    least = np.min(list(usd.values()), axis=0)
     kept = least[least > 0]
     low, high = (float(kept.min()), float(kept.max())) if len(kept) else (1.0, 10.0)
-    rows = [row for row in rows if row["usd_per_mtok"] < 30.0 * high]
-    x, y = log_axis(_HELD, times.tolist()), log_axis(_USD, [low / 3.0, 10.0 * high])
+    rows: list[Row] = [
+        {"series": name, "held_s": held, "usd_per_mtok": cost}
+        for name, costs in usd.items()
+        if name in names
+        for held, cost in zip(times.tolist(), costs.tolist(), strict=True)
+        if 0 < cost < 30.0 * high
+    ]
     cost = Measure(field="usd_per_mtok", title=f"$ per million tokens, brought back {reuses:g} ×", kind="usd")
-    y["axis"]["title"] = cost.title
+    x, y = log_axis(_HELD, times.tolist()), log_axis(cost, [low / 3.0, 10.0 * high])
     hull = [
         {"held_s": held, "usd_per_mtok": usd}
         for held, usd in zip(times.tolist(), least.tolist(), strict=True)
         if usd > 0
     ]
     place = {"x": x, "y": y}
-    layers: list[Layer] = [
-        {
-            "data": {"values": hull},
-            "mark": {"type": "line", "style": "hull", "strokeWidth": 10, "opacity": 0.3, "clip": True},
-            "encoding": place,
-        },
-        {"mark": {"type": "line", "clip": True}, "encoding": {**place, "color": colour(names)}},
-        hovered({"type": "point", "opacity": 0, "size": 60, "clip": True}, place, [_SERIES, _HELD, cost]),
-    ]
-    for end in ends:
-        layers += limit("x", x, end, format_seconds(end), "reference")
     words = "; ".join(
         f"{span.cost.name} up to {format_seconds(span.until_s)}"
         if np.isfinite(span.until_s)
@@ -95,7 +87,13 @@ def tiers_figure(
         title="Keeping the cache of a prompt: cost over the time held",
         subtitle=f"{title}; grey: the cheapest; dashed: another takes over",
         description=f"Cost over the time held on log axes. The cheapest: {words}.",
-        spec={"data": {"values": rows}, "layer": layers},
+        spec=layered(
+            rows,
+            marked(hull, place, type="line", style="hull", strokeWidth=10, opacity=0.3, clip=True),
+            {"mark": {"type": "line", "clip": True}, "encoding": {**place, "color": colour(names)}},
+            hovered({**UNSEEN, "clip": True}, place, [_SERIES, _HELD, cost]),
+            *(part for end in ends for part in limit("x", x, end, format_seconds(end), "reference")),
+        ),
     )
 
 
@@ -119,16 +117,13 @@ def offered_figure(offered: Offered) -> Figure:
                 for what, length, value in [*along, *ends]
                 if np.isfinite(value)
             ]
-    x = log_axis(_LENGTH, [row["prompt_len"] for row in rows])
-    y = log_axis(_USD, [row["usd_per_mtok"] for row in rows])
-    names = ["price", "cost"]
-    lines = {
-        "field": "what",
-        "type": "nominal",
-        "scale": {"domain": names, "range": [[1, 0], [5, 4]]},
-        "legend": {"title": None},
+    kinds = {"domain": ["price", "cost"], "range": [[1, 0], [5, 4]]}
+    lines = {"field": "what", "type": "nominal", "scale": kinds, "legend": {"title": None}}
+    place = {
+        "x": log_axis(_LENGTH, [row["prompt_len"] for row in rows]),
+        "y": log_axis(_USD, [row["usd_per_mtok"] for row in rows]),
+        "detail": {"field": "tier", "type": "nominal"},
     }
-    place = {"x": x, "y": y, "detail": {"field": "tier", "type": "nominal"}}
     d = offered.deployment
     words = "; ".join(
         f"up to {format_count(tier.until_len)} tokens ${tier.input_usd * 1e6:.3g} in, ${tier.output_usd * 1e6:.3g} out"
@@ -140,17 +135,11 @@ def offered_figure(offered: Offered) -> Figure:
         f"margin {percent(terms.margin)}",
         description=f"The margin is earned over {offered.terms.lengths}; cost rises with the prompt. "
         f"{words or 'Nothing can be sold.'}",
-        spec={
-            "data": {"values": rows},
-            "layer": [
-                {"mark": "line", "encoding": {**place, "color": colour(["input", "output"]), "strokeDash": lines}},
-                hovered(
-                    {"type": "point", "opacity": 0, "size": 60},
-                    place,
-                    [_SERIES, Measure(field="what", title="price or cost"), _LENGTH, _USD],
-                ),
-            ],
-        },
+        spec=layered(
+            rows,
+            {"mark": "line", "encoding": {**place, "color": colour(["input", "output"]), "strokeDash": lines}},
+            hovered(UNSEEN, place, [_SERIES, Measure(field="what", title="price or cost"), _LENGTH, _USD]),
+        ),
     )
 
 
@@ -176,15 +165,11 @@ def modes_figure(offered: Offered) -> Figure:
     order = {"batch": 0, "flex": 1, "standard": 2}
     modes = sorted(dict.fromkeys(row["mode"] for row in rows), key=lambda mode: order.get(mode, 3))
     tiers = list(dict.fromkeys(row["tier"] for row in rows))
-    x = log_axis(_USD, [row["usd_per_mtok"] for row in rows])
-    y: Layer = {"field": "mode", "type": "nominal", "sort": modes, "title": None}
-    y |= {"axis": {"ticks": False, "grid": True}, "scale": {"padding": 0.9}}
-    shapes = {"domain": list(_TOKENS), "range": ["circle", "diamond", "square"]}
     encoding: Layer = {
-        "x": x,
-        "y": y,
+        "x": log_axis(_USD, [row["usd_per_mtok"] for row in rows]),
+        "y": name_axis("mode", modes, axis={"grid": True}, padding=0.9),
         "color": colour(tiers, "tier"),
-        "shape": {**colour(list(_TOKENS)), "scale": shapes},
+        "shape": shapes(_TOKENS, SERIES.field, ("circle", "diamond", "square")),
     }
     shown = [
         Measure(field="mode", title="mode"),
@@ -205,10 +190,7 @@ def modes_figure(offered: Offered) -> Figure:
         subtitle=f"${offered.rent.usd_per_chip_hour:.3g} per chip-hour, {percent(offered.terms.utilisation)} used, "
         f"margin {percent(offered.terms.margin)}; each mode and tier in its own cheapest layout",
         description=f"Dollars per million tokens on a log axis: {words or 'nothing can be sold'}.",
-        spec={
-            "data": {"values": rows},
-            "layer": [hovered({"type": "point", "size": 90, "opacity": 0.9}, encoding, shown)],
-        },
+        spec=layered(rows, hovered({"type": "point", "size": 90, "opacity": 0.9}, encoding, shown)),
         width=520,
         height=BAR_HEIGHT * (max(len(modes), 2) + 1),
     )
@@ -221,43 +203,33 @@ def readings_figure(readings: Sequence[Reading]) -> Figure:
     """
     size = Measure(field="active_params", title="active parameters", kind="count")
     cache = Measure(field="kv_bytes_per_token", title="KV cache of a token", kind="bytes")
-    rows: list[Row] = []
-    for reading in readings:
-        active = reading.find("active_params")
-        kv = reading.find("kv_bytes_per_token", "context step") or reading.find("kv_bytes_per_token")
-        if active is None or kv is None:
-            continue
-        rows.append(
-            {
-                "series": "closed models" if reading.model is None else "open models",
-                "sheet": reading.sheet,
-                "active_params": active.likely.middle,
-                "active_params_low": active.likely_low,
-                "active_params_high": active.likely_high,
-                "kv_bytes_per_token": kv.likely.middle,
-                "kv_bytes_per_token_low": kv.likely_low,
-                "kv_bytes_per_token_high": kv.likely_high,
-            }
-        )
+    found = [
+        (one, one.find("active_params"), one.find(cache.field, "context step") or one.find(cache.field))
+        for one in readings
+    ]
+    rows: list[Row] = [
+        {
+            "series": "closed models" if reading.model is None else "open models",
+            "sheet": reading.sheet,
+            "active_params": active.likely.middle,
+            "active_params_low": active.likely_low,
+            "active_params_high": active.likely_high,
+            "kv_bytes_per_token": kv.likely.middle,
+            "kv_bytes_per_token_low": kv.likely_low,
+            "kv_bytes_per_token_high": kv.likely_high,
+        }
+        for reading, active, kv in found
+        if active is not None and kv is not None
+    ]
     named = len(rows) <= 16
     ends = ("", "_low", "_high") if named else ("",)
-    known: list[Row] = []
-    for name in dict.fromkeys(reading.model for reading in readings if named and reading.model):
-        truth = Truth.of(model(name))
-        both = truth.kv_bytes_per_token
-        known.append(
-            {
-                "sheet": name,
-                "active_params": truth.active_params,
-                "kv_bytes_per_token": both.middle,
-                "kv_bytes_per_token_low": both.low,
-                "kv_bytes_per_token_high": both.high,
-            }
-        )
+    known = [_truth(name) for name in dict.fromkeys(one.model for one in readings if named and one.model)]
     sizes = [row[f"active_params{end}"] for row in rows for end in ends]
     x = log_axis(size, [*sizes, *(row["active_params"] for row in known)])
     y = log_axis(cache, [row[f"kv_bytes_per_token{end}"] for row in [*rows, *known] for end in ends])
-    place: Layer = {"x": x, "y": y, "color": colour(["closed models", "open models"])}
+    kinds = ("closed models", "open models")
+    plain: Layer = {"x": x, "y": y}
+    place: Layer = {**plain, "color": colour(kinds)}
     shown = [
         Measure(field="sheet", title="price sheet"),
         size,
@@ -268,38 +240,45 @@ def readings_figure(readings: Sequence[Reading]) -> Figure:
         Measure(field="kv_bytes_per_token_high", title="to", kind="bytes"),
     ]
     faint = {"type": "rule", "opacity": 0.35, "clip": True}
-    wide = {**place, "x": {**x, "field": "active_params_low"}, "x2": {"field": "active_params_high"}}
-    high = {**place, "y": {**y, "field": "kv_bytes_per_token_low"}, "y2": {"field": "kv_bytes_per_token_high"}}
-    layers: list[Layer] = [hovered({"type": "point", "size": 60}, {**place, "shape": _shapes()}, shown)]
-    if named:
-        words = {"type": "text", "align": "left", "dx": 7, "dy": -7}
-        layers = [
-            {"mark": faint, "encoding": wide},
-            {"mark": faint, "encoding": high},
-            *layers,
-            {"mark": words, "encoding": {"x": x, "y": y, "text": {"field": "sheet"}}},
-        ]
-    if known:
-        data = {"values": known}
-        spread = {"x": x, "y": high["y"], "y2": high["y2"]}
-        triangle = {"type": "point", "shape": "triangle-up", "style": "best", "size": 110}
-        layers += [
-            {"data": data, "mark": {"type": "rule", "style": "limit"}, "encoding": spread},
-            hovered(triangle, {"x": x, "y": y}, [shown[0], size, *shown[4:]], data=data),
-        ]
+    wide = {"x": {**x, "field": "active_params_low"}, "x2": {"field": "active_params_high"}}
+    high = {"y": {**y, "field": "kv_bytes_per_token_low"}, "y2": {"field": "kv_bytes_per_token_high"}}
+    words = {"type": "text", "align": "left", "dx": 7, "dy": -7}
+    triangle = {"type": "point", "shape": "triangle-up", "style": "best", "size": 110}
+    spread = [
+        marked(known, {"x": x, **high}, type="rule", style="limit"),
+        hovered(triangle, plain, [shown[0], size, *shown[4:]], data={"values": known}),
+    ]
     return Figure(
         title="What prices reveal",
         subtitle="middles of the likely intervals"
         + ("; lines: the likely intervals" if named else "")
         + ("; triangles: what is known of the open models" if known else ""),
         description=f"Likely active parameters against KV bytes of a token, read from {len(rows)} price sheets.",
-        spec={"data": {"values": rows}, "layer": layers},
+        spec=layered(
+            rows,
+            *({"mark": faint, "encoding": {**place, **ends}} for ends in (wide, high) if named),
+            hovered(
+                {"type": "point", "size": 60},
+                {**place, "shape": shapes(kinds, SERIES.field, ("circle", "square"))},
+                shown,
+            ),
+            *([{"mark": words, "encoding": {**plain, "text": {"field": "sheet"}}}] if named else []),
+            *(spread if known else []),
+        ),
     )
 
 
-def _shapes() -> Layer:
-    names = ["closed models", "open models"]
-    return {**colour(names), "scale": {"domain": names, "range": ["circle", "square"]}}
+def _truth(name: str) -> Row:
+    """What is known of an open model."""
+    truth = Truth.of(model(name))
+    kv = truth.kv_bytes_per_token
+    return {
+        "sheet": name,
+        "active_params": truth.active_params,
+        "kv_bytes_per_token": kv.middle,
+        "kv_bytes_per_token_low": kv.low,
+        "kv_bytes_per_token_high": kv.high,
+    }
 
 
 def afford_figure(ways: Sequence[tuple[str, Bought]], wanted: Wanted) -> Figure:
@@ -323,8 +302,7 @@ def afford_figure(ways: Sequence[tuple[str, Bought]], wanted: Wanted) -> Figure:
         for name, way in ways
     ]
     x = linear_axis(measure, [row[measure.field] for row in rows], zero=True)
-    y: Layer = {"field": "label", "type": "nominal", "sort": [row["label"] for row in rows], "title": None}
-    y |= {"axis": {"labelLimit": LONGEST_LABEL, "ticks": False}}
+    y = name_axis("label", [row["label"] for row in rows], axis={"labelLimit": LONGEST_LABEL})
     shown = [Measure(field="series", title="service"), Measure(field="terms", title="paid"), _USERS, _USD_A_MONTH]
     layers = [hovered({"type": "bar", "height": 12}, {"x": x, "y": y, "color": colour(names)}, shown)]
     if not by_users and wanted.budget_usd is not None:
@@ -334,7 +312,7 @@ def afford_figure(ways: Sequence[tuple[str, Bought]], wanted: Wanted) -> Figure:
         title="What a budget buys" if by_users else "What it costs a month",
         subtitle=f"{measure.title}, by way to pay",
         description=f"{measure.title}: {words}.",
-        spec={"data": {"values": rows}, "layer": layers},
+        spec=layered(rows, *layers),
         width=520,
         height=max(2, len(rows)) * BAR_HEIGHT,
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.text import Text
 
 from rackline.pricing import (
@@ -18,15 +18,14 @@ from rackline.pricing import (
     Offered,
     PriceTier,
     Reading,
-    SoldMedia,
     SoldTier,
     Terms,
     tier_by_drain,
 )
 from rackline.pricing.offered import Demand
 from rackline.report.choice_report import asked_of_fleet
-from rackline.report.column import SECTION, Column, Sheet
-from rackline.report.wording import Prose, percent, short_count, written
+from rackline.report.column import SECTION, Column, Sheet, spaced, stacked
+from rackline.report.wording import Prose, composed, percent, short_count, written
 from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd, format_watts
 
 R = TypeVar("R")
@@ -38,10 +37,6 @@ def _mtok(per_token: float | None) -> float | None:
     return per_token * 1e6 if per_token is not None and math.isfinite(per_token) else None
 
 
-def _usd(per_token: float) -> str:
-    return format_usd(per_token * 1e6)
-
-
 def _label(tier: SoldTier) -> str:
     return f"{tier.name.split(' above')[0]} to {short_count(tier.until_len)}"
 
@@ -49,42 +44,57 @@ def _label(tier: SoldTier) -> str:
 def offered_report(offered: Offered) -> Group:
     """Everything that `rackline price` prints."""
     d, terms, rent = offered.deployment, offered.terms, offered.rent
-    head = Text(f"{d.model.name} on {d.cluster.name}" if d else "nothing can be sold", style="bold green")
     kind = f" ({rent.kind})" if rent.kind else ""
-    head.append(
-        f"\n{rent.how} {format_usd(rent.usd_per_chip_hour)} a chip-hour{kind} · margin {percent(terms.margin)} · "
-        f"utilisation {percent(terms.utilisation)}: prices are {written(terms.price_over_cost)} times the cost at full "
-        "use, batch and flex fill hours that are left over",
-        style="not bold",
+    head = composed(
+        (f"{d.model.name} on {d.cluster.name}" if d else "nothing can be sold", "bold green"),
+        (
+            f"\n{rent.how} {format_usd(rent.usd_per_chip_hour)} a chip-hour{kind} · margin {percent(terms.margin)} · "
+            f"utilisation {percent(terms.utilisation)}: prices are {written(terms.price_over_cost)} times the cost at "
+            f"full use, batch and flex fill hours that are left over\n{_energy(offered)}",
+            "green",
+        ),
     )
-    head.append(f"\n{_energy(offered)}", style="not bold")
-    parts: list[RenderableType] = [head, Text(""), _tiers_table(offered)]
-    unsold: dict[str, list[str]] = {}
-    for tier in offered.tiers:
-        if tier.reason:
-            unsold.setdefault(tier.reason, []).append(_label(tier))
-    parts += [Text(f"{', '.join(tiers)}: {why}", style="yellow") for why, tiers in unsold.items()]
-    below = [
+    warned = [f"{tiers}: {why}" for why, tiers in _by(offered, lambda tier: tier.reason).items()]
+    below = ", ".join(
         f"{_label(tier)} by {percent(-tier.margin_at_longest)}"
         for tier in offered.tiers
         if tier.margin_at_longest is not None and tier.margin_at_longest < -0.0005
-    ]
+    )
     if below:
-        said = f"requests with the longest prompt are sold below their cost: {', '.join(below)}; with margin at longest"
-        parts.append(Text(f"{said} (--margin-at longest) no prompt is", style="yellow"))
-    parts += [Text(sentence) for sentence in offered.coincide]
-    parts += [Text(""), _layouts_table(offered)]
-    if offered.caches:
-        parts += [Text(""), _cache_table(offered)]
+        said = f"requests with the longest prompt are sold below their cost: {below}; with margin at longest"
+        warned.append(f"{said} (--margin-at longest) no prompt is")
+    prices = stacked(
+        _tiers_table(offered),
+        *(Text(line, style="yellow") for line in warned),
+        *(Text(sentence) for sentence in offered.coincide),
+    )
+    media = ", ".join(f"{format_usd(one.usd)} in prompts to {short_count(one.until_len)}" for one in offered.media)
     if offered.media:
-        parts += [Text(""), _media_line(offered.media)]
+        first = offered.media[0]
+        each = f"{first.tokens:,} input tokens and {format_seconds(first.encoder_chip_s)} of a chip for encoders"
+        media = f"images and sound of a request: {each}; {media}"
     means = ", ".join(
         f"{short_count(tier.mean_input_len)} to {short_count(tier.until_len)}"
         for tier in offered.tiers
         if tier.mode == "standard" and tier.mean_input_len is not None
     )
-    parts.append(Text(f"the margin is earned over {offered.terms.lengths}; on average {means} tokens", style="dim"))
-    return Group(*parts)
+    return stacked(
+        spaced(
+            [
+                head,
+                prices,
+                Sheet(
+                    "served",
+                    [Column("layout", "layout", "words"), Column("tiers", "modes and tiers", "words")],
+                    [*_by(offered, _way).items()],
+                    title="served in the cheapest way",
+                ),
+                _cache_table(offered) if offered.caches else None,
+                Text(media) if offered.media else None,
+            ]
+        ),
+        Text(f"the margin is earned over {offered.terms.lengths}; on average {means} tokens", style="dim"),
+    )
 
 
 def demand_report(demand: Demand, terms: Terms) -> Text:
@@ -102,26 +112,23 @@ def demand_report(demand: Demand, terms: Terms) -> Text:
     )
 
 
-def _layouts_table(offered: Offered) -> Sheet[Any]:
-    """The ways to serve, each with the modes and tiers that it serves."""
-    served: dict[str, list[str]] = {}
+def _by(offered: Offered, of: Callable[[SoldTier], str]) -> dict[str, str]:
+    """Modes and tiers by what they have in common; those without it are left out."""
+    found: dict[str, list[str]] = {}
     for tier in offered.tiers:
-        if tier.layout and tier.precision:
-            layout = replace(tier.layout, dp=1).label()
-            if tier.prefill_layout:
-                layout = f"prefill {replace(tier.prefill_layout, dp=1).label()}, decode {layout}"
-            label = f"{layout} · {tier.precision.short()} · {tier.scheduler}"
-            served.setdefault(label, []).append(_label(tier))
-    columns: list[Column[Any]] = [Column("layout", "layout", "words"), Column("tiers", "modes and tiers", "words")]
-    rows = [(label, ", ".join(tiers)) for label, tiers in served.items()]
-    return Sheet("served", columns, rows, title="served in the cheapest way")
+        if said := of(tier):
+            found.setdefault(said, []).append(_label(tier))
+    return {said: ", ".join(labels) for said, labels in found.items()}
 
 
-def _media_line(media: Sequence[SoldMedia]) -> Text:
-    """What the images and sound of a request cost in each context tier."""
-    each = [f"{format_usd(one.usd)} in prompts to {short_count(one.until_len)}" for one in media]
-    words = f"{media[0].tokens:,} input tokens and {format_seconds(media[0].encoder_chip_s)} of a chip for encoders"
-    return Text(f"images and sound of a request: {words}; {', '.join(each)}")
+def _way(tier: SoldTier) -> str:
+    """Layout, precision and scheduler; empty where a tier is not sold."""
+    if not tier.layout or not tier.precision:
+        return ""
+    layout = replace(tier.layout, dp=1).label()
+    if tier.prefill_layout:
+        layout = f"prefill {replace(tier.prefill_layout, dp=1).label()}, decode {layout}"
+    return f"{layout} · {tier.precision.short()} · {tier.scheduler}"
 
 
 def _energy(offered: Offered) -> str:
@@ -146,9 +153,8 @@ def _energy(offered: Offered) -> str:
 
 
 def _tiers_table(offered: Offered) -> Sheet[Any]:
-    rows: list[Any] = []
-    for mode in dict.fromkeys(tier.mode for tier in offered.tiers):
-        rows += [*([SECTION] if rows else []), *(tier for tier in offered.tiers if tier.mode == mode)]
+    modes = dict.fromkeys(tier.mode for tier in offered.tiers)
+    rows: list[Any] = [row for mode in modes for row in (SECTION, *(one for one in offered.tiers if one.mode == mode))]
 
     def sold(
         key: str, title: str, unit: str, priority: int = 0, *, scale: float = 1.0, style: str = ""
@@ -159,34 +165,42 @@ def _tiers_table(offered: Offered) -> Sheet[Any]:
 
         return Column(key, title, unit, value, priority=priority, style=style)
 
-    columns: list[Column[SoldTier]] = [
-        Column("name", "mode", getter=lambda tier: tier.name.split(" above")[0]),
-        Column("until_len", "prompts to", "figures", lambda tier: short_count(tier.until_len)),
-        sold("input_usd", "input", "USD", scale=1e6, style="bold"),
-        sold("cached_input_usd", "cached", "USD", scale=1e6),
-        sold("output_usd", "output", "USD", scale=1e6, style="bold"),
-        sold("batch_size", "batch", "whole"),
-        sold("tpot_s", "tpot", "s"),
-        sold("margin", "margin", "share", 1),
-        sold("margin_at_longest", "at the longest", "share", 1),
-        sold("kwh_per_mtok_input", "kWh in", "1", 2),
-        sold("kwh_per_mtok_output", "out", "1", 2),
-    ]
-    return Sheet("tiers", columns, rows, title="$ per million tokens")
+    return Sheet(
+        "tiers",
+        [
+            Column("name", "mode", getter=lambda tier: tier.name.split(" above")[0]),
+            Column("until_len", "prompts to", "figures", lambda tier: short_count(tier.until_len)),
+            sold("input_usd", "input", "USD", scale=1e6, style="bold"),
+            sold("cached_input_usd", "cached", "USD", scale=1e6),
+            sold("output_usd", "output", "USD", scale=1e6, style="bold"),
+            sold("batch_size", "batch", "whole"),
+            sold("tpot_s", "tpot", "s"),
+            sold("margin", "margin", "share", 1),
+            sold("margin_at_longest", "at the longest", "share", 1),
+            sold("kwh_per_mtok_input", "kWh in", "1", 2),
+            sold("kwh_per_mtok_output", "out", "1", 2),
+        ],
+        rows[1:],
+        title="$ per million tokens",
+    )
 
 
 def _cache_table(offered: Offered) -> Sheet[Any]:
     storage, terms = offered.storage_usd_per_mtok_hour, offered.terms
     told = "storage in the tier of the longest lifetime"
-    columns: list[Column[Any]] = [
-        Column("lifetime_s", "lifetime", "s"),
-        Column("tier", "kept in"),
-        Column("write_usd", "write", "USD", lambda cache: _mtok(cache.write_usd)),
-        Column("hold_usd", "of that holding", "USD", lambda cache: _mtok(cache.hold_usd * terms.price_over_cost)),
-        Column("saves", "one hit saves, ×", "1"),
-    ]
-    caption = "" if storage is None else f"{told}: {format_usd(storage)} per M·hour"
-    return Sheet("caches", columns, offered.caches, "cache writes, $ per million tokens", caption)
+    return Sheet(
+        "caches",
+        [
+            Column("lifetime_s", "lifetime", "s"),
+            Column("tier", "kept in"),
+            Column("write_usd", "write", "USD", lambda cache: _mtok(cache.write_usd)),
+            Column("hold_usd", "of that holding", "USD", lambda cache: _mtok(cache.hold_usd * terms.price_over_cost)),
+            Column("saves", "one hit saves, ×", "1"),
+        ],
+        offered.caches,
+        "cache writes, $ per million tokens",
+        ("" if storage is None else f"{told}: {format_usd(storage)} per M·hour"),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ tiers
@@ -204,33 +218,28 @@ def tiers_report(
     price_over_cost: float,
 ) -> Group:
     """Everything that `rackline tiers` prints."""
-    head = Text(title, style="bold green")
-    head.append(
-        f"\na prompt of {short_count(prompt_len)} tokens is {format_bytes(entry_bytes)} of KV "
-        f"({format_bytes(entry_bytes / prompt_len)} a token), brought back {reuses:g} times",
-        style="not bold",
+    prompt = f"a prompt of {short_count(prompt_len)} tokens is {format_bytes(entry_bytes)} of KV"
+    each = f"({format_bytes(entry_bytes / prompt_len)} a token), brought back {reuses:g} times"
+    return spaced(
+        [
+            composed((title, "bold green"), (f"\n{prompt} {each}", "green")),
+            Sheet(
+                "spans",
+                [
+                    Column("from_s", "from", "s", lambda span: span.from_s or "0"),
+                    Column("until_s", "until", "s", lambda one: one.until_s if math.isfinite(one.until_s) else _PAST),
+                    Column("cost.name", "tier"),
+                    Column("cost.tier", "kind", priority=1),
+                    Column("cost.drain_s", "drain time", "s", lambda span: span.cost.drain_s or None),
+                    Column("cost.fetch_s", "back in", "s", lambda span: span.cost.fetch_s or "at once"),
+                ],
+                spans,
+                title="cheapest tier by how long the entry is held",
+            ),
+            _hold_times_table(lines, spans, hold_times_s, prompt_len, reuses, price_over_cost),
+            _lines_table(lines, prompt_len),
+        ]
     )
-    return Group(
-        head,
-        Text(""),
-        _spans_table(spans),
-        Text(""),
-        _hold_times_table(lines, spans, hold_times_s, prompt_len, reuses, price_over_cost),
-        Text(""),
-        _lines_table(lines, prompt_len),
-    )
-
-
-def _spans_table(spans: Sequence[CheapestSpan]) -> Sheet[CheapestSpan]:
-    columns: list[Column[CheapestSpan]] = [
-        Column("from_s", "from", "s", lambda span: span.from_s or "0"),
-        Column("until_s", "until", "s", lambda span: span.until_s if math.isfinite(span.until_s) else _PAST),
-        Column("cost.name", "tier"),
-        Column("cost.tier", "kind", priority=1),
-        Column("cost.drain_s", "drain time", "s", lambda span: span.cost.drain_s or None),
-        Column("cost.fetch_s", "back in", "s", lambda span: span.cost.fetch_s or "at once"),
-    ]
-    return Sheet("spans", columns, spans, title="cheapest tier by how long the entry is held")
 
 
 def _hold_times_table(
@@ -259,34 +268,41 @@ def _hold_times_table(
                 "rule_over_best": "the same" if rule.name == best.name else over,
             }
         )
-    columns: list[Column[Any]] = [
-        Column("hold_time_s", "held", "s"),
-        Column("tier", "tier"),
-        Column("write_usd", "write + hold", "USD"),
-        Column("retrieve_usd", "each hit", "USD"),
-        Column("storage_usd_per_hour", "storage an hour", "USD", priority=1),
-        Column("rule_tier", "rule's tier"),
-        Column("rule_over_best", "rule costs, ×", "1"),
-    ]
-    told = f"prices are {written(price_over_cost)} times the cost; the rule takes the tier whose drain time is nearest"
-    return Sheet("hold_times", columns, rows, "which tier, and what to charge per million tokens", told)
+    return Sheet(
+        "hold_times",
+        [
+            Column("hold_time_s", "held", "s"),
+            Column("tier", "tier"),
+            Column("write_usd", "write + hold", "USD"),
+            Column("retrieve_usd", "each hit", "USD"),
+            Column("storage_usd_per_hour", "storage an hour", "USD", priority=1),
+            Column("rule_tier", "rule's tier"),
+            Column("rule_over_best", "rule costs, ×", "1"),
+        ],
+        rows,
+        "which tier, and what to charge per million tokens",
+        f"prices are {written(price_over_cost)} times the cost; the rule takes the tier whose drain time is nearest",
+    )
 
 
 def _lines_table(lines: Sequence[KeepingCost], prompt_len: float) -> Sheet[KeepingCost]:
     def cost(key: str, title: str, scale: float = 1.0) -> Column[KeepingCost]:
         return Column(key, title, "USD", lambda line: _mtok(getattr(line, key) * scale / prompt_len))
 
-    columns: list[Column[KeepingCost]] = [
-        Column("name", "tier"),
-        cost("once_usd", "write"),
-        cost("hold_usd_per_s", "hold an hour", 3600.0),
-        cost("retrieve_usd", "bring back"),
-        Column("drain_s", "drain time", "s", lambda line: line.drain_s or None),
-        Column("fetch_s", "back in", "s", lambda line: line.fetch_s or "at once"),
-    ]
-    ordered = sorted(lines, key=lambda line: -line.hold_usd_per_s)
-    told = "holding in the chip's memory costs the chip's rent"
-    return Sheet("costs", columns, ordered, "bare costs per million tokens", told)
+    return Sheet(
+        "costs",
+        [
+            Column("name", "tier"),
+            cost("once_usd", "write"),
+            cost("hold_usd_per_s", "hold an hour", 3600.0),
+            cost("retrieve_usd", "bring back"),
+            Column("drain_s", "drain time", "s", lambda line: line.drain_s or None),
+            Column("fetch_s", "back in", "s", lambda line: line.fetch_s or "at once"),
+        ],
+        sorted(lines, key=lambda line: -line.hold_usd_per_s),
+        "bare costs per million tokens",
+        "holding in the chip's memory costs the chip's rent",
+    )
 
 
 # ---------------------------------------------------------------------------------------------- reading
@@ -304,24 +320,11 @@ _UNITS = {
 
 
 def _value(inference: Inference, value: float) -> str:
-    write = _UNITS.get(inference.unit)
-    return write(value) if write else written(value)
-
-
-def _ends(inference: Inference, low: float, high: float) -> str:
-    if low == high:
-        prefix = "≥ " if inference.bound == "at least" else ""
-        return prefix + _value(inference, low)
-    match inference.bound:
-        case "at most":
-            return f"≤ {_value(inference, high)}"
-        case "interval" | "at least":
-            return f"{_value(inference, low)} to {_value(inference, high)}"
-    assert_never(inference.bound)
+    return _UNITS.get(inference.unit, written)(value)
 
 
 def _ends_columns(
-    find: Callable[[R], Inference | None], name: str, *, likely: bool, title: str = ""
+    find: Callable[[R], Inference | None], name: str, *, likely: bool, title: str = "", priority: int = 0
 ) -> list[Column[R]]:
     """Both ends of an interval as two columns; one that is known exactly, or bounded at one side, stands once.
 
@@ -330,6 +333,7 @@ def _ends_columns(
         name: of the quantity, for keys.
         likely: whether it is the likely interval or the certain one.
         title: above the first of them.
+        priority: of both.
     """
 
     def ends(row: R) -> tuple[str, str]:
@@ -338,57 +342,61 @@ def _ends_columns(
             return "-", "-"
         low, high = (one.likely_low, one.likely_high) if likely else (one.low, one.high)
         if low == high or one.bound == "at most":
-            return "", _ends(one, low, high)
+            sign = "≤ " if low != high else "≥ " if one.bound == "at least" else ""
+            return "", f"{sign}{_value(one, high)}"
         return _value(one, low), _value(one, high)
 
-    prefix = "likely_" if likely else ""
-    heads = (title or "likely" if likely else title or "certain", "to")
+    key, style = (f"{name}likely_", "") if likely else (name, "dim")
+    first = title or ("likely" if likely else "certain")
     return [
-        Column(f"{name}{prefix}low", heads[0], "figures", lambda row: ends(row)[0], style="" if likely else "dim"),
-        Column(f"{name}{prefix}high", heads[1], "figures", lambda row: ends(row)[1], style="" if likely else "dim"),
+        Column(f"{key}low", first, "figures", lambda row: ends(row)[0], style=style, priority=priority),
+        Column(f"{key}high", "to", "figures", lambda row: ends(row)[1], style=style, priority=priority),
     ]
 
 
 def reading_report(reading: Reading) -> Group:
     """One sheet: what it reveals, what it does not, what contradicts."""
-    head = Text(f"{reading.sheet}: {reading.sold_as} at {reading.provider}, {reading.date}", style="bold green")
-    parts: list[RenderableType] = [head]
-    parts += [Prose(f"cannot be used: {problem}", style="yellow") for problem in reading.problems]
-    parts += [Prose(f"does the host earn money? {reading.verdict.text}", style="bold"), Text("")]
-    columns: list[Column[Inference]] = [
-        Column("quantity", "quantity", "words", lambda one: one.quantity.removesuffix("_s").replace("_", " ")),
-        *_ends_columns(lambda one: one, "", likely=True),
-        *_ends_columns(lambda one: one, "", likely=False),
-        Column("method", "from", "words", lambda one: f"{one.method} ({one.claim})" if one.claim else one.method),
-    ]
     told = "likely: eight of ten combinations of chip, precision, rent, margin, utilisation and efficiency, for a host "
     told += "that earns money; certain: all of them. These are ranges of assumptions, no confidence intervals"
-    parts += [Sheet("inferences", columns, reading.inferences, "what the prices reveal", told)]
-    parts += [Text(""), _prices_table(reading.prices), Text("")]
-    for kept in reading.kept_in:
-        parts.append(
+    revealed: Sheet[Inference] = Sheet(
+        "inferences",
+        [
+            Column("quantity", "quantity", "words", lambda one: one.quantity.removesuffix("_s").replace("_", " ")),
+            *_ends_columns(lambda one: one, "", likely=True),
+            *_ends_columns(lambda one: one, "", likely=False),
+            Column("method", "from", "words", lambda one: f"{one.method} ({one.claim})" if one.claim else one.method),
+        ],
+        reading.inferences,
+        "what the prices reveal",
+        told,
+    )
+    head = stacked(
+        Text(f"{reading.sheet}: {reading.sold_as} at {reading.provider}, {reading.date}", style="bold green"),
+        *(Prose(f"cannot be used: {problem}", style="yellow") for problem in reading.problems),
+        Prose(f"does the host earn money? {reading.verdict.text}", style="bold"),
+    )
+    fitting = f"the price of keeping a token fits {', '.join(reading.fitting_tiers)}, by KV bytes from other prices"
+    return Group(
+        *(part for table in (head, revealed, _prices_table(reading.prices)) for part in (table, Text(""))),
+        *(
             Prose(
                 f"a lifetime of {format_seconds(kept.lifetime_s)} is nearest to the drain time of {kept.rule_tier} "
                 f"({format_seconds(kept.rule_drain_s)}) (C121)"
             )
-        )
-    if reading.fitting_tiers:
-        parts.append(
-            Prose(
-                f"the price of keeping a token fits {', '.join(reading.fitting_tiers)}, by KV bytes from other prices"
-            )
-        )
-    parts += [Prose(f"before: {change.name}: {change.text}") for change in reading.changes]
-    parts += [Prose(f"conflict ({conflict.claims}): {conflict.text}", style="yellow") for conflict in reading.conflicts]
-    parts += [Prose(f"not revealed: {missing.quantity}: {missing.reason}", style="dim") for missing in reading.missing]
-    return Group(*parts)
+            for kept in reading.kept_in
+        ),
+        *([Prose(fitting)] if reading.fitting_tiers else []),
+        *(Prose(f"before: {change.name}: {change.text}") for change in reading.changes),
+        *(Prose(f"conflict ({one.claims}): {one.text}", style="yellow") for one in reading.conflicts),
+        *(Prose(f"not revealed: {missing.quantity}: {missing.reason}", style="dim") for missing in reading.missing),
+    )
 
 
 def _prices_table(prices: Sequence[PriceTier]) -> Sheet[PriceTier]:
     """The sheet itself: prices of each mode and context tier."""
 
     def cache(tier: PriceTier) -> str:
-        said = [f"write {write.name} {_usd(write.usd)}" for write in tier.cache_writes]
+        said = [f"write {write.name} {format_usd(write.usd * 1e6)}" for write in tier.cache_writes]
         if tier.usd_per_mtok_hour_storage is not None:
             said.append(f"{format_usd(tier.usd_per_mtok_hour_storage)} an hour")
         return ", ".join(said) or "-"
@@ -396,15 +404,19 @@ def _prices_table(prices: Sequence[PriceTier]) -> Sheet[PriceTier]:
     def price(key: str, title: str) -> Column[PriceTier]:
         return Column(key, title, "USD", lambda tier: _mtok(getattr(tier, key)))
 
-    columns: list[Column[PriceTier]] = [
-        Column("name", "tier"),
-        Column("above_context_len", "prompts above", "figures", lambda tier: short_count(tier.above_context_len)),
-        price("input_usd", "input"),
-        price("cached_input_usd", "cached"),
-        price("output_usd", "output"),
-        Column("cache", "cache", "words", cache),
-    ]
-    return Sheet("prices", columns, prices, title="prices, $ per million tokens")
+    return Sheet(
+        "prices",
+        [
+            Column("name", "tier"),
+            Column("above_context_len", "prompts above", "figures", lambda tier: short_count(tier.above_context_len)),
+            price("input_usd", "input"),
+            price("cached_input_usd", "cached"),
+            price("output_usd", "output"),
+            Column("cache", "cache", "words", cache),
+        ],
+        prices,
+        title="prices, $ per million tokens",
+    )
 
 
 def compared_report(rows: Sequence[Compared]) -> Sheet[Compared]:
@@ -414,17 +426,22 @@ def compared_report(rows: Sequence[Compared]) -> Sheet[Compared]:
         low, high = (_value(row.cheapest, end) for end in (row.truth.low, row.truth.high))
         return low if low == high else f"{low} to {high}"
 
-    columns: list[Column[Compared]] = [
-        Column("model", "model"),
-        Column("quantity", "", getter=lambda row: "active" if row.quantity == "active_params" else "KV"),
-        Column("truth", "true", "figures", truth),
-        *_ends_columns(lambda row: row.cheapest, "cheapest.", likely=True, title="cheapest host"),
-        Column("likely", "likely", "figures", lambda row: f"{row.likely} of {row.hosts}"),
-        Column("certain", "certain", "figures", lambda row: f"{row.certain} of {row.hosts}"),
-    ]
     told = "true KV at one to two bytes per element; the cheapest host is nearest to cost; likely and certain: hosts "
     told += "whose interval holds the truth"
-    return Sheet("against_open_models", columns, rows, "against the open models", told)
+    return Sheet(
+        "against_open_models",
+        [
+            Column("model", "model"),
+            Column("quantity", "", getter=lambda row: "active" if row.quantity == "active_params" else "KV"),
+            Column("truth", "true", "figures", truth),
+            *_ends_columns(lambda row: row.cheapest, "cheapest.", likely=True, title="cheapest host"),
+            Column("likely", "likely", "figures", lambda row: f"{row.likely} of {row.hosts}"),
+            Column("certain", "certain", "figures", lambda row: f"{row.certain} of {row.hosts}"),
+        ],
+        rows,
+        "against the open models",
+        told,
+    )
 
 
 def readings_table(readings: Sequence[Reading]) -> Sheet[Reading]:
@@ -437,29 +454,29 @@ def readings_table(readings: Sequence[Reading]) -> Sheet[Reading]:
 
         return Column(key, title, "USD", value)
 
-    def interval(
-        find: Callable[[Reading], Inference | None], name: str, title: str, rank: int
-    ) -> list[Column[Reading]]:
-        return [replace(one, priority=rank) for one in _ends_columns(find, f"{name}.", likely=True, title=title)]
+    def of(name: str, title: str, priority: int, method: str = "") -> list[Column[Reading]]:
+        def find(reading: Reading) -> Inference | None:
+            return (reading.find(name, method) if method else None) or reading.find(name)
 
-    def cached(reading: Reading) -> Inference | None:
-        return reading.find("kv_bytes_per_token", "context step") or reading.find("kv_bytes_per_token")
+        return _ends_columns(find, f"{name}.", likely=True, title=title, priority=priority)
 
-    def of(name: str, title: str, rank: int) -> list[Column[Reading]]:
-        return interval(lambda reading: reading.find(name), name, title, rank)
-
-    columns: list[Column[Reading]] = [
-        Column("sheet", "sheet"),
-        price("input_usd", "in"),
-        price("output_usd", "out"),
-        Column("earning_share", "earns", "share", lambda reading: reading.verdict.earning_share, priority=2),
-        *of("active_params", "active", 0),
-        *interval(cached, "kv_bytes_per_token", "KV of a token", 1),
-        *of("crossover_context", "crossover", 4),
-        *of("normal_batch", "normal batch", 5),
-        Column("conflicts", "conflicts", "whole", lambda reading: len(reading.conflicts) or None, priority=3),
-    ]
     told = "eight of ten combinations of the unknowns; earns: share of them in which the host earns money; show a "
     told += "sheet to read its conflicts"
     title = f"{len(readings)} price sheets: $ per million tokens, likely intervals"
-    return Sheet("readings", columns, readings, title, told)
+    return Sheet(
+        "readings",
+        [
+            Column("sheet", "sheet"),
+            price("input_usd", "in"),
+            price("output_usd", "out"),
+            Column("earning_share", "earns", "share", "verdict.earning_share", priority=2),
+            *of("active_params", "active", 0),
+            *of("kv_bytes_per_token", "KV of a token", 1, "context step"),
+            *of("crossover_context", "crossover", 4),
+            *of("normal_batch", "normal batch", 5),
+            Column("conflicts", "conflicts", "whole", lambda reading: len(reading.conflicts) or None, priority=3),
+        ],
+        readings,
+        title,
+        told,
+    )

@@ -6,12 +6,31 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rackline.report.axes import Layer, Measure, Row, colour, dashes, hovered, limit, linear_axis, log_axis, thinned
+from rackline.report.axes import (
+    UNSEEN,
+    Layer,
+    Measure,
+    Row,
+    colour,
+    dashes,
+    hovered,
+    layered,
+    limit,
+    linear_axis,
+    log_axis,
+    marked,
+    name_axis,
+    shapes,
+    thinned,
+)
+from rackline.report.exports import trace, trace_event, trace_name
 from rackline.report.figure import Figure
 from rackline.simulation import Result
 from rackline.units import format_seconds
 
+Floats = NDArray[np.float64]
 METRICS = {"ttft_s": "time to first token", "tpot_s": "time per output token", "e2e_s": "whole request"}
 PERCENTILES = (50, 90, 95, 99)
 
@@ -26,56 +45,49 @@ def percentiles_figure(results: Mapping[str, Result]) -> Figure:
     Args:
         results: name → run.
     """
-    rows: list[Row] = []
-    for metric, label in METRICS.items():
-        for percentile in PERCENTILES:
-            for name, result in results.items():
-                values = getattr(result, metric)
-                values = values[np.isfinite(values) & (values > 0)]
-                if len(values):
-                    latency_s = float(np.percentile(values, percentile))
-                    place = f"{label}, p{percentile}"
-                    rows.append({"percentile": place, "run": name, "latency_s": latency_s})
-    names = list(results)
-    x = log_axis(_LATENCY, [row["latency_s"] for row in rows])
-    y: Layer = {
-        "field": "percentile",
-        "type": "nominal",
-        "sort": None,
-        "axis": {"title": None, "labelLimit": 260, "domain": False, "ticks": False, "grid": True},
-    }
-    drawn = [_SHAPES[index % len(_SHAPES)] for index in range(len(names))]
-    runs = colour(names, "run")
-    shapes: Layer = {**runs, "scale": {"domain": names, "range": drawn}}
-    encoding: Layer = {"x": x, "y": y, "color": runs, "shape": shapes}
-    measures = [Measure(field="percentile", title="what"), Measure(field="run", title="run"), _LATENCY]
-    joined: Layer = {"x": x, "y": y, "detail": {"field": "percentile", "type": "nominal"}}
-    layers: list[Layer] = [
-        {"mark": {"type": "line", "style": "reference", "strokeWidth": 1.4}, "encoding": joined},
-        hovered({"type": "point", "size": 90}, encoding, measures),
+    rows: list[Row] = [
+        {"percentile": f"{label}, p{percentile}", "run": name, "latency_s": float(np.percentile(values, percentile))}
+        for metric, label in METRICS.items()
+        for percentile in PERCENTILES
+        for name, result in results.items()
+        if len(values := _positive(getattr(result, metric)))
     ]
+    names = list(results)
+    place = {
+        "x": log_axis(_LATENCY, [row["latency_s"] for row in rows]),
+        "y": name_axis("percentile", None, axis={"title": None, "labelLimit": 260, "domain": False, "grid": True}),
+    }
+    encoding: Layer = {**place, "color": colour(names, "run"), "shape": shapes(names, "run", _SHAPES)}
+    joined: Layer = {**place, "detail": {"field": "percentile", "type": "nominal"}}
+    measures = [Measure(field="percentile", title="what"), Measure(field="run", title="run"), _LATENCY]
     return Figure(
         title="Latency percentiles",
         subtitle="one row each; a line joins the runs" if len(names) > 1 else "",
         description="Latency percentiles on a log axis. " + _said(rows),
-        spec={"data": {"values": rows}, "layer": layers},
+        spec=layered(
+            rows,
+            {"mark": {"type": "line", "style": "reference", "strokeWidth": 1.4}, "encoding": joined},
+            hovered({"type": "point", "size": 90}, encoding, measures),
+        ),
         height=_HEIGHT * len({row["percentile"] for row in rows}) + 40,
     )
 
 
+def _positive(values: Floats) -> Floats:
+    return values[np.isfinite(values) & (values > 0)]
+
+
 def _said(rows: list[Row]) -> str:
     """The 99th percentiles in words."""
-    found = [
+    return " ".join(
         f"{row['percentile']} of {row['run']}: {format_seconds(row['latency_s'])}."
         for row in rows
         if row["percentile"].endswith("p99")
-    ]
-    return " ".join(found)
+    )
 
 
 _MOST_POINTS = 600
 _MOST_STEPS = 300
-_MICROSECONDS = 1e6
 _MOST_EVENTS = 200_000
 
 
@@ -89,40 +101,33 @@ def tails_figure(results: Mapping[str, Result]) -> Figure:
     rows: list[Row] = []
     for name, result in results.items():
         for metric, label in METRICS.items():
-            values = np.sort(getattr(result, metric))
-            values = values[np.isfinite(values) & (values > 0)]
-            count = len(values)
-            if not count:
-                continue
+            values = np.sort(_positive(getattr(result, metric)))
+            count = max(len(values), 1)
             keep = np.unique(np.rint(count * (1.0 - np.geomspace(1.0, 1.0 / count, _MOST_STEPS))).astype(int))
-            keep = keep[keep < count]
             rows += [
                 {"metric": label, "run": name, "latency_s": float(values[index]), "share_above": 1.0 - index / count}
                 for index in keep.tolist()
+                if index < len(values)
             ]
     metrics = [label for label in METRICS.values() if any(row["metric"] == label for row in rows)]
-    x = log_axis(_LATENCY, [row["latency_s"] for row in rows])
     y = log_axis(share, [row["share_above"] for row in rows])
-    encoding: Layer = {"x": x, "y": y, "color": colour(metrics, "metric")}
-    shown = [Measure(field="metric", title="metric"), Measure(field="run", title="run"), _LATENCY, share]
+    place = {"x": log_axis(_LATENCY, [row["latency_s"] for row in rows]), "y": y}
+    encoding: Layer = {**place, "color": colour(metrics, "metric")}
     if len(results) > 1:
         encoding["strokeDash"] = {**dashes(list(results), "run"), "legend": {"title": None}}
-    layers = [
-        {"mark": {"type": "line", "interpolate": "step-after"}, "encoding": encoding},
-        hovered({"type": "point", "opacity": 0, "size": 60}, {key: encoding[key] for key in ("x", "y")}, shown),
-        *(
-            part
-            for q in (0.5, 0.1, 0.01)
-            if y["scale"]["domain"][0] < q
-            for part in limit("y", y, q, f"p{100 * (1 - q):g}", "reference")
-        ),
-    ]
+    shown = [Measure(field="metric", title="metric"), Measure(field="run", title="run"), _LATENCY, share]
+    tails = [(q, f"p{100 * (1 - q):g}") for q in (0.5, 0.1, 0.01) if y["scale"]["domain"][0] < q]
     return Figure(
         title="Latency tails",
         subtitle=_requests(results),
         description="For each latency the share of requests that take longer, on log axes. "
-        + " ".join(_percentiles_text(name, result) for name, result in results.items()),
-        spec={"data": {"values": rows}, "layer": layers},
+        + _percentiles_text(results),
+        spec=layered(
+            rows,
+            {"mark": {"type": "line", "interpolate": "step-after"}, "encoding": encoding},
+            hovered(UNSEEN, place, shown),
+            *(part for q, text in tails for part in limit("y", y, q, text, "reference")),
+        ),
     )
 
 
@@ -145,19 +150,18 @@ def timeline_figure(results: Mapping[str, Result]) -> Figure:
                 {"series": label, "arrival_s": float(times[known[at]]), "latency_s": float(values[known[at]])}
                 for at in thinned(len(known), _MOST_POINTS)
             ]
-    x = linear_axis(arrival, [row["arrival_s"] for row in rows])
-    y = log_axis(_LATENCY, [row["latency_s"] for row in rows])
-    encoding = {"x": x, "y": y, "color": colour(names)}
+    encoding = {
+        "x": linear_axis(arrival, [row["arrival_s"] for row in rows]),
+        "y": log_axis(_LATENCY, [row["latency_s"] for row in rows]),
+        "color": colour(names),
+    }
     shown = [Measure(field="series", title="what"), arrival, _LATENCY]
     return Figure(
         title="Latency by arrival time",
         subtitle=_requests(results),
         description="Each request's time to first token and whole time over when it arrived. "
-        + " ".join(_percentiles_text(name, result) for name, result in results.items()),
-        spec={
-            "data": {"values": rows},
-            "layer": [hovered({"type": "point", "size": 14, "opacity": 0.75}, encoding, shown)],
-        },
+        + _percentiles_text(results),
+        spec=layered(rows, hovered({"type": "point", "size": 14, "opacity": 0.75}, encoding, shown)),
     )
 
 
@@ -180,28 +184,22 @@ def occupancy_figure(results: Mapping[str, Result]) -> Figure:
                 {"series": label, "time_s": float(samples[at, 1]), "requests": float(samples[at, column])}
                 for at in thinned(len(samples), _MOST_POINTS)
             ]
-    x = linear_axis(time, [row["time_s"] for row in rows])
-    y = linear_axis(count, [row["requests"] for row in rows])
-    encoding = {"x": x, "y": y, "color": colour(names)}
+    place = {
+        "x": linear_axis(time, [row["time_s"] for row in rows]),
+        "y": linear_axis(count, [row["requests"] for row in rows]),
+    }
     line = {"type": "line", "interpolate": "step-after", "strokeWidth": 1.6}
-    peaks = {name: max((row["requests"] for row in rows if row["series"] == name), default=0.0) for name in names}
+    most = {name: max((row["requests"] for row in rows if row["series"] == name), default=0.0) for name in names}
+    peaks = [f"{name} {peak:.0f}" for name, peak in most.items()]
     return Figure(
         title="Requests of the first replica",
         subtitle=_requests(results),
-        description="Requests over time. Most at once: "
-        + ", ".join(f"{name} {peak:.0f}" for name, peak in peaks.items())
-        + ".",
-        spec={
-            "data": {"values": rows},
-            "layer": [
-                {"mark": line, "encoding": encoding},
-                hovered(
-                    {"type": "point", "opacity": 0, "size": 60},
-                    {"x": x, "y": y},
-                    [Measure(field="series", title="what"), time, count],
-                ),
-            ],
-        },
+        description=f"Requests over time. Most at once: {', '.join(peaks)}.",
+        spec=layered(
+            rows,
+            {"mark": line, "encoding": {**place, "color": colour(names)}},
+            hovered(UNSEEN, place, [Measure(field="series", title="what"), time, count]),
+        ),
     )
 
 
@@ -210,46 +208,33 @@ def _requests(results: Mapping[str, Result]) -> str:
     return f"{count:,} requests" + (f"; {len(results)} runs" if len(results) > 1 else "")
 
 
-def _percentiles_text(name: str, result: Result) -> str:
-    texts: list[str] = []
-    for metric, label in METRICS.items():
-        known = getattr(result, metric)[result.window().places]
-        known = known[np.isfinite(known)]
-        if len(known):
-            half, tail = (format_seconds(float(value)) for value in np.percentile(known, (50, 99)))
-            texts.append(f"{label} p50 {half}, p99 {tail}")
-    return f"{name}: {'; '.join(texts)}."
+def _percentiles_text(results: Mapping[str, Result]) -> str:
+    """Median and 99th percentile of each latency of each run, in words."""
+    said: list[str] = []
+    for name, result in results.items():
+        texts: list[str] = []
+        for metric, label in METRICS.items():
+            known = getattr(result, metric)[result.window().places]
+            known = known[np.isfinite(known)]
+            if len(known):
+                half, tail = (format_seconds(float(value)) for value in np.percentile(known, (50, 99)))
+                texts.append(f"{label} p50 {half}, p99 {tail}")
+        said.append(f"{name}: {'; '.join(texts)}.")
+    return " ".join(said)
 
 
 def chrome_trace_of_run(result: Result) -> dict[str, Any]:
     """Passes of each replica as trace events, and the decoding sequences as a counter."""
     events: list[dict[str, Any]] = []
     for replica, records in enumerate(result.passes_run):
-        title = f"replica {replica}"
-        events.append({"name": "process_name", "ph": "M", "pid": replica, "tid": 0, "args": {"name": title}})
+        events.append(trace_name("process_name", replica, 0, f"replica {replica}"))
         for record in list(records)[:_MOST_EVENTS]:
             name = "prompts" if record.prompt_tokens else f"{record.passes} decode steps"
-            events.append(
-                {
-                    "name": name,
-                    "ph": "X",
-                    "pid": replica,
-                    "tid": 1,
-                    "ts": record.start_s * _MICROSECONDS,
-                    "dur": record.duration_s * _MICROSECONDS,
-                    "args": {"decoding": record.sequences, "prompt_tokens": record.prompt_tokens},
-                }
-            )
-            events.append(
-                {
-                    "name": "decoding",
-                    "ph": "C",
-                    "pid": replica,
-                    "ts": record.start_s * _MICROSECONDS,
-                    "args": {"sequences": record.sequences},
-                }
-            )
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+            said = {"decoding": record.sequences, "prompt_tokens": record.prompt_tokens}
+            counted = {"sequences": record.sequences}
+            events.append(trace_event(name, replica, 1, record.start_s, record.duration_s, args=said))
+            events.append(trace_event("decoding", replica, None, record.start_s, args=counted))
+    return trace(events)
 
 
 PHASES = ("waiting", "prefill", "decode")
@@ -300,13 +285,12 @@ def served_figure(results: Mapping[str, Result]) -> Figure:
         "scale": {"domain": [lanes, -3.0], "nice": False, "zero": False},
         "axis": None,
     }
-    duration = Measure(field="duration_s", title="for", kind="seconds")
     measures = [
         Measure(field="run", title="run"),
         Measure(field="request", title="request", kind="count"),
         Measure(field="phase", title="phase"),
         Measure(field="start_s", title="from", kind="seconds"),
-        duration,
+        Measure(field="duration_s", title="for", kind="seconds"),
     ]
     until = [
         {"calculate": "datum.end_s - datum.start_s", "as": "duration_s"},
@@ -322,26 +306,28 @@ def served_figure(results: Mapping[str, Result]) -> Figure:
         "color": colour(PHASES, "phase"),
     }
     words = f"requests {shown[0] + 1:,} to {shown[-1] + 1:,} of {len(first.arrival_s):,}"
-    layers: list[Layer] = [
-        hovered({"type": "rect"}, bars, measures, transform=until),
-        {
-            "data": {"values": names},
-            "mark": {"type": "text", "align": "left", "baseline": "bottom", "style": "note"},
-            "encoding": {"x": x, "y": y, "text": {"field": "run"}},
-        },
-        {
-            "data": {"values": [{}]},
-            "transform": [{"calculate": NOW, "as": "start_s"}, {"filter": f"{NOW} < {end_s!r}"}],
-            "mark": {"type": "rule", "style": "reference"},
-            "encoding": {"x": x},
-        },
-    ]
     return Figure(
         title="Requests as they are served",
         subtitle=f"{words}, around the longest wait for a first token; one row each, by arrival",
         description=f"Bars over time, a row for each request: {', '.join(PHASES)}. "
         + " ".join(_waits_in_words(results, shown)),
-        spec={"params": [{"name": NOW, "value": end_s}], "data": {"values": rows}, "layer": layers},
+        spec=layered(
+            rows,
+            hovered({"type": "rect"}, bars, measures, transform=until),
+            marked(
+                names,
+                {"x": x, "y": y, "text": {"field": "run"}},
+                type="text",
+                align="left",
+                baseline="bottom",
+                style="note",
+            ),
+            {
+                **marked([{}], {"x": x}, type="rule", style="reference"),
+                "transform": [{"calculate": NOW, "as": "start_s"}, {"filter": f"{NOW} < {end_s!r}"}],
+            },
+            params=[{"name": NOW, "value": end_s}],
+        ),
         height=190 * len(results) + 40,
     )
 

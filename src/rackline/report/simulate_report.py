@@ -65,9 +65,14 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
             f"{written(data['goodput_requests_per_s'])} requests/s"
         )
     _append_warnings(body, data)
-    latency: list[Column[Any]] = [*_spread_columns(), Column("p99_interval", "95 % interval", "figures", priority=1)]
+
     rows = [{"latency": label, **data[key], "p99_interval": _ends(data[key])} for key, label in _LATENCIES.items()]
-    table = Sheet("latency", latency, rows, title="latency")
+    table = Sheet(
+        "latency",
+        [*_spread_columns(), Column("p99_interval", "95 % interval", "figures", priority=1)],
+        rows,
+        title="latency",
+    )
     parts: list[RenderableType] = [
         Box(body, title),
         Text(""),
@@ -123,11 +128,7 @@ def _by_priority(data: Mapping[str, Any]) -> list[RenderableType]:
     tiers = data["by_priority"]
     if not tiers:
         return []
-    columns: list[Column[Any]] = [
-        Column("priority", "tier", "whole"),
-        Column("requests", "requests", "whole"),
-        *_spread_columns(),
-    ]
+
     rows = [
         {
             **tier[key],
@@ -138,7 +139,16 @@ def _by_priority(data: Mapping[str, Any]) -> list[RenderableType]:
         for tier in tiers
         for place, key in enumerate(("ttft_s", "tpot_s", "e2e_s", "queue_s"))
     ]
-    table = Sheet("by_priority", columns, rows, title="by priority, the lowest number first")
+    table = Sheet(
+        "by_priority",
+        [
+            Column("priority", "tier", "whole"),
+            Column("requests", "requests", "whole"),
+            *_spread_columns(),
+        ],
+        rows,
+        title="by priority, the lowest number first",
+    )
     parts: list[RenderableType] = [Text(""), table]
     if "slo_attainment" in tiers[0]:
         kept = ", ".join(f"{percent(tier['slo_attainment'])} of tier {tier['priority']}" for tier in tiers)
@@ -231,12 +241,16 @@ def rate_capacity_report(found: RateCapacity) -> Group:
     def tried(key: str, title: str) -> Column[Any]:
         return Column(f"values.{key}", title, "s", lambda one: one.values.get(key))
 
-    columns: list[Column[Any]] = [
-        Column("rate_per_s", "requests/s", "1"),
-        Column("holds", "holds", getter=lambda one: "yes" if one.holds else "no"),
-        *(tried(key, title) for key, title in latencies),
-    ]
-    table = Sheet("tried", columns, found.tried, title="rates that were tried")
+    table = Sheet(
+        "tried",
+        [
+            Column("rate_per_s", "requests/s", "1"),
+            Column("holds", "holds", getter=lambda one: "yes" if one.holds else "no"),
+            *(tried(key, title) for key, title in latencies),
+        ],
+        found.tried,
+        title="rates that were tried",
+    )
     return Group(Box(body, "capacity"), Text(""), table)
 
 
@@ -293,19 +307,24 @@ def nearest_reason(capacity: Capacity) -> str:
 def _layouts(rows: Sequence[CapacityRow], *, holds: bool) -> Sheet[CapacityRow]:
     shown = rows[:_MOST_ROWS] if holds else sorted(rows, key=lambda row: -row.kv_room_bytes)[:8]
     hidden = len(rows) - len(shown)
-    columns: list[Column[CapacityRow]] = [
-        Column("total_concurrency", "requests", "whole", style="bold"),
-        Column("max_concurrency", "a replica", "whole"),
-        Column("layout.chips_per_replica", "chips", "whole"),
-        Column("weights_bytes", "weights", "B", priority=1),
-        Column("kv_room_bytes", "KV room", "B"),
-        Column("kv_bytes_per_sequence", "KV/request", "B"),
-        Column("max_context", "longest", "count", lambda row: _longest(row.max_context), priority=2),
-        Column("layout", "layout", "words", lambda row: row.layout.label()),
-    ]
+
     told = "layouts, most requests first; longest is the context of a single request a rank"
-    caption = f"{hidden} more layouts; --json has all" if hidden else ""
-    return Sheet("layouts", columns, shown, told if holds else "layouts with the most room", caption)
+    return Sheet(
+        "layouts",
+        [
+            Column("total_concurrency", "requests", "whole", style="bold"),
+            Column("max_concurrency", "a replica", "whole"),
+            Column("layout.chips_per_replica", "chips", "whole"),
+            Column("weights_bytes", "weights", "B", priority=1),
+            Column("kv_room_bytes", "KV room", "B"),
+            Column("kv_bytes_per_sequence", "KV/request", "B"),
+            Column("max_context", "longest", "count", lambda row: _longest(row.max_context), priority=2),
+            Column("layout", "layout", "words", lambda row: row.layout.label()),
+        ],
+        shown,
+        told if holds else "layouts with the most room",
+        (f"{hidden} more layouts; --json has all" if hidden else ""),
+    )
 
 
 def _longest(context: float) -> float | str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -61,32 +61,6 @@ class LogAxis:
         return found[:: math.ceil(len(found) / most)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinearAxis:
-    """An even axis from 0 or the lowest value: its range and its ticks at 1, 2 and 5 times powers of ten."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, values: Sequence[float]) -> LinearAxis:
-        """The range of the values; it begins at 0 unless a value is below."""
-        low, high = min(*values, 0.0), max(*values, 0.0)
-        return cls(low=low, high=high + 0.03 * (high - low) if high > low else low + 1.0)
-
-    def place(self, value: float) -> float:
-        """0 at the low end, 1 at the high end."""
-        return (value - self.low) / (self.high - self.low)
-
-    def ticks(self, most: int) -> list[float]:
-        """Round values inside the range, at most `number`."""
-        span = (self.high - self.low) / max(most, 1)
-        power = 10.0 ** math.floor(math.log10(span))
-        step = next(power * factor for factor in (1.0, 2.0, 5.0, 10.0) if power * factor >= span)
-        first = math.ceil(self.low / step)
-        return [step * index for index in range(first, math.floor(self.high / step) + 1)]
-
-
 def log_plot(
     series: Sequence[Series],
     *,
@@ -112,46 +86,62 @@ def log_plot(
         The plot as styled text of several lines; an empty text without points.
     """
     xs = [value for one in series for value in one.x]
-    ys = [value for one in series for value in one.y]
     if not xs:
         return Text()
     x_axis = LogAxis.around([*xs, x_line] if x_line else xs)
-    y_axis = LogAxis.around(ys)
+    y_axis = LogAxis.around([value for one in series for value in one.y])
     rows = max(height, 4)
     labels = {round((1 - y_axis.place(v)) * (rows - 1)): y_text(v) for v in y_axis.ticks(max(rows // 2, 2))}
     gutter = max(len(label) for label in [*labels.values(), ""]) + 1
     columns = max(width - gutter - 2, 10)
-    canvas = _Canvas(columns=columns, rows=rows)
+    cells: dict[tuple[int, int], tuple[str, str]] = {}
     if x_line is not None:
-        canvas.vertical(x_axis.place(x_line), "yellow")
-    for one in series:
-        points = [(x_axis.place(x), y_axis.place(y)) for x, y in zip(one.x, one.y, strict=True)]
-        canvas.draw(points, one)
+        at = round(x_axis.place(x_line) * (columns - 1))
+        cells = {(at, row): ("┊", "yellow") for row in range(rows)}
+    placed = [([(x_axis.place(x), y_axis.place(y)) for x, y in zip(one.x, one.y, strict=True)], one) for one in series]
+    cells |= _dots([(points, one) for points, one in placed if not one.mark], columns, rows)
+    cells |= {
+        (round(x * (columns - 1)), round((1 - y) * (rows - 1))): (one.mark, one.style)
+        for points, one in placed
+        for x, y in points
+        if one.mark
+    }
     text = Text(f"{y_title}\n", style="dim")
     for row in range(rows):
         label = labels.get(row, "")
-        text.append(f"{label:>{gutter}}", style="dim")
-        text.append("┤" if label else "│", style="dim")
-        canvas.append_row(text, row)
-        text.append("\n")
+        text.append(f"{label:>{gutter}}{'┤' if label else '│'}", style="dim")
+        text.append_tokens(cells.get((column, row), (" ", None)) for column in range(columns)).append("\n")
     axis, names = _x_axis(x_axis, columns, x_text)
-    text.append(" " * gutter + "└" + axis + "\n", style="dim")
-    text.append(" " * (gutter + 1) + names + "\n", style="dim")
+    text.append(f"{'':{gutter}}└{axis}\n{'':{gutter + 1}}{names}\n{'':{gutter + 1}}{x_title}", style="dim")
     legend = [(one.mark or ("──" if one.joined else "••"), one.style, one.name) for one in series]
     if x_line is not None and x_line_name:
         legend.append(("┊", "yellow", x_line_name))
-    text.append(" " * (gutter + 1))
-    text.append(x_title, style="dim")
     used = gutter + 1 + len(x_title)
     for mark, style, name in legend:
         needed = len(mark) + len(name) + 4
         if used + needed > width:
             text.append("\n" + " " * (gutter - 2))
             used = gutter - 2
-        text.append(f"   {mark}", style=style)
-        text.append(f" {name}", style="dim")
+        text.append(f"   {mark}", style=style).append(f" {name}", style="dim")
         used += needed
     return text
+
+
+def _dots(
+    placed: Sequence[tuple[Sequence[tuple[float, float]], Series]], columns: int, rows: int
+) -> dict[tuple[int, int], tuple[str, str]]:
+    """Braille characters and their styles by cell: a dot a point, and dots between those that are joined."""
+    bits: dict[tuple[int, int], int] = {}
+    styles: dict[tuple[int, int], str] = {}
+    for points, series in placed:
+        dots = [(x * (2 * columns - 1), (1 - y) * (4 * rows - 1)) for x, y in points]
+        lines = itertools.pairwise(dots) if series.joined else ()
+        for place in (*dots, *(dot for ends in lines for dot in _between(*ends))):
+            x, y = map(round, place)
+            cell = (x // 2, y // 4)
+            bits[cell] = bits.get(cell, 0) | _DOT_BITS[y % 4][x % 2]
+            styles[cell] = series.style
+    return {cell: (chr(0x2800 + held), styles[cell]) for cell, held in bits.items()}
 
 
 def _x_axis(axis: LogAxis, columns: int, write: Callable[[float], str]) -> tuple[str, str]:
@@ -169,47 +159,8 @@ def _x_axis(axis: LogAxis, columns: int, write: Callable[[float], str]) -> tuple
     return "".join(line), "".join(names).rstrip()
 
 
-class _Canvas:
-    """Cells of braille dots with one style and at most one mark each."""
-
-    def __init__(self, *, columns: int, rows: int) -> None:
-        self.columns, self.rows = columns, rows
-        self.bits: dict[tuple[int, int], int] = {}
-        self.styles: dict[tuple[int, int], str] = {}
-        self.marks: dict[tuple[int, int], tuple[str, str]] = {}
-
-    def draw(self, points: list[tuple[float, float]], series: Series) -> None:
-        if series.mark:
-            for x, y in points:
-                cell = (round(x * (self.columns - 1)), round((1 - y) * (self.rows - 1)))
-                self.marks[cell] = (series.mark, series.style)
-            return
-        dots = [(x * (2 * self.columns - 1), (1 - y) * (4 * self.rows - 1)) for x, y in points]
-        for x, y in dots:
-            self.dot(round(x), round(y), series.style)
-        if series.joined:
-            for (x0, y0), (x1, y1) in itertools.pairwise(dots):
-                steps = max(int(max(abs(x1 - x0), abs(y1 - y0))), 1)
-                for step in range(steps + 1):
-                    at = step / steps
-                    self.dot(round(x0 + (x1 - x0) * at), round(y0 + (y1 - y0) * at), series.style)
-
-    def dot(self, x: int, y: int, style: str) -> None:
-        cell = (x // 2, y // 4)
-        self.bits[cell] = self.bits.get(cell, 0) | _DOT_BITS[y % 4][x % 2]
-        self.styles[cell] = style
-
-    def vertical(self, x: float, style: str) -> None:
-        for row in range(self.rows):
-            self.marks[round(x * (self.columns - 1)), row] = ("┊", style)
-
-    def append_row(self, text: Text, row: int) -> None:
-        for column in range(self.columns):
-            cell = (column, row)
-            if cell in self.marks and (self.marks[cell][0] != "┊" or cell not in self.bits):
-                mark, style = self.marks[cell]
-                text.append(mark, style=style)
-            elif cell in self.bits:
-                text.append(chr(0x2800 + self.bits[cell]), style=self.styles[cell])
-            else:
-                text.append(" ")
+def _between(start: tuple[float, float], end: tuple[float, float]) -> Iterator[tuple[float, float]]:
+    """Places on the line between two dots, at most one dot apart."""
+    x, y = end[0] - start[0], end[1] - start[1]
+    steps = max(int(max(abs(x), abs(y))), 1)
+    return ((start[0] + x * step / steps, start[1] + y * step / steps) for step in range(steps + 1))

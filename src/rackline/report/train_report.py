@@ -10,10 +10,21 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.errors import InputError
-from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_axis, nothing_figure, stacked_bars
+from rackline.report.axes import (
+    Layer,
+    Measure,
+    Row,
+    colour,
+    hovered,
+    layered,
+    linear_axis,
+    nothing_figure,
+    stacked_bars,
+)
 from rackline.report.column import Column, Sheet, band_bar, bars_sheet, spaced
+from rackline.report.exports import trace, trace_event, trace_name
 from rackline.report.figure import Figure
-from rackline.report.wording import Box, Prose, percent, share, written
+from rackline.report.wording import Box, Prose, composed, percent, share, written
 from rackline.search.train import TrainCandidate, TrainPlan, shares, timeline_of
 from rackline.training.schedules import Timeline
 from rackline.units import format_bytes, format_count, format_percent, format_seconds, format_usd, format_watts
@@ -38,18 +49,20 @@ def gantt_text(
     """
     columns = max(width - _STAGE, 20)
     end = max((event.end for event in timeline.events), default=1.0)
-    rows = [_stage_cells(timeline, device, columns, end) for device in range(timeline.num_devices)]
     text = Text()
-    for first, last in _folded(len(rows), most_devices):
+    for first, last in _folded(timeline.num_devices, most_devices):
         label = f"{first}" if first == last else f"{first}-{last}"
+        cells = _stage_cells(timeline, first, columns, end)
         text.append(f"{label:>{_STAGE - 2}}  ", style="dim")
-        for cell in rows[first]:
-            text.append(cell, style=_STYLES.get(cell, "dim"))
-        text.append("\n")
-    waits = format_percent(timeline.bubble_fraction if bubble_fraction is None else bubble_fraction)
+        text.append_tokens((cell, _STYLES.get(cell, "dim")) for cell in cells).append("\n")
     drawn = "" if timeline.num_devices <= most_devices else "; of each group of stages the first is drawn"
-    text.append(f"F forward, B backward, W gradient of weights; {waits} of the step waits (bubble){drawn}{note}")
-    return text
+    waits = _waits(timeline, bubble_fraction)
+    return text.append(f"F forward, B backward, W gradient of weights; {waits} (bubble){drawn}{note}")
+
+
+def _waits(timeline: Timeline, bubble_fraction: float | None) -> str:
+    share_waiting = timeline.bubble_fraction if bubble_fraction is None else bubble_fraction
+    return f"{format_percent(share_waiting)} of the step waits"
 
 
 def _stage_cells(timeline: Timeline, device: int, columns: int, end: float) -> list[str]:
@@ -73,36 +86,26 @@ def _folded(count: int, most: int) -> list[tuple[int, int]]:
 
 def schedule_trace(timeline: Timeline, title: str) -> dict[str, Any]:
     """The timeline as a Chrome trace: a thread per stage, slots as complete events, activations held as a counter."""
-    events: list[dict[str, Any]] = [
-        {"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": title}},
-    ]
+    events = [trace_name("process_name", 1, 0, title)]
     for device, slots in enumerate(timeline.of_device):
-        named = {"name": f"stage {device}"}
-        events.append({"name": "thread_name", "ph": "M", "pid": 1, "tid": device, "args": named})
+        events.append(trace_name("thread_name", 1, device, f"stage {device}"))
         events += [
-            {
-                "name": f"{event.slot.op}{event.slot.micro_batch}",
-                "cat": NAMES[event.slot.op],
-                "ph": "X",
-                "pid": 1,
-                "tid": device,
-                "ts": event.start * 1e6,
-                "dur": (event.end - event.start) * 1e6,
-                "args": {"micro_batch": event.slot.micro_batch, "chunk": event.slot.chunk},
-            }
+            trace_event(
+                f"{event.slot.op}{event.slot.micro_batch}",
+                1,
+                device,
+                event.start,
+                event.end - event.start,
+                cat=NAMES[event.slot.op],
+                args={"micro_batch": event.slot.micro_batch, "chunk": event.slot.chunk},
+            )
             for event in slots
         ]
         events += [
-            {
-                "name": f"activations of stage {device}",
-                "ph": "C",
-                "pid": 1,
-                "ts": time * 1e6,
-                "args": {"micro-batches": held},
-            }
+            trace_event(f"activations of stage {device}", 1, None, time, args={"micro-batches": held})
             for time, held in timeline.in_flight(device, 0.0)
         ]
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+    return trace(events)
 
 
 LEAST_SHARE = 0.003
@@ -133,76 +136,68 @@ def train_report(
         elapsed_s: wall time of the search [s].
         timeline: of the best run's pipeline, None without one.
     """
-    parts: list[RenderableType] = [_headline(plan, bands)]
+    parts: list[RenderableType | None] = [_headline(plan, bands)]
     if plan.best:
         best = plan.best[0]
-        parts += [_time(plan, best), _memory(plan, best)]
-        if timeline is not None:
-            note = shown_note(plan, best, timeline)
-            parts.append(gantt_text(timeline, width, bubble_fraction=best.bubble_fraction, note=note))
-        parts.append(_levels(best))
-        if plan.tokens is not None:
-            parts.append(_reliability(plan))
-        if len(plan.best) > 1:
-            parts.append(_others(plan))
-    parts.append(_footer(plan, elapsed_s))
-    return spaced(parts)
+        note = "" if timeline is None else shown_note(plan, best, timeline)
+        parts += [
+            _time(plan, best),
+            _memory(plan, best),
+            None if timeline is None else gantt_text(timeline, width, bubble_fraction=best.bubble_fraction, note=note),
+            _levels(best),
+            None if plan.tokens is None else _reliability(plan),
+            _others(plan) if len(plan.best) > 1 else None,
+        ]
+    return spaced([*parts, _footer(plan, elapsed_s)])
 
 
 def _title(plan: TrainPlan) -> str:
-    job = plan.system
-    return f"{job.model.name} on {job.cluster.num_chips:,} × {job.cluster.chip.name} ({job.cluster.name})"
-
-
-def _request(plan: TrainPlan) -> str:
-    job = plan.system
-    text = f"{job.global_batch_sequences:,} sequences of {job.seq_len:,} tokens per step"
-    if plan.tokens is not None:
-        text += f", {format_count(plan.tokens)} tokens in all"
-    return text
+    return f"{_name(plan)} ({plan.system.cluster.name})"
 
 
 def _headline(plan: TrainPlan, bands: Sequence[Held]) -> Box:
-    body = Text()
-    if not plan.best:
-        body.append("Nothing fits. ", style="bold red")
-        body.append(plan.reason.removeprefix("nothing fits: "))
-        return Box(body, _title(plan), _request(plan), "red")
-    best = plan.best[0]
     job, asked = plan.system, plan.asked_batch_tokens
+    tokens = "" if plan.tokens is None else f", {format_count(plan.tokens)} tokens in all"
+    request = f"{job.global_batch_sequences:,} sequences of {job.seq_len:,} tokens per step{tokens}"
+    if not plan.best:
+        body = composed(("Nothing fits. ", "bold red"), plan.reason.removeprefix("nothing fits: "))
+        return Box(body, _title(plan), request, "red")
+    best = plan.best[0]
     band = bands[0] if bands else None
     low, high = (band.low / best.step_s, band.high / best.step_s) if band else (1.0, 1.0)
+    parts: list[str | Text | tuple[str, str]] = []
     if best.days is not None:
-        body.append(f"{written(best.days)} days", style="bold green")
+        parts.append((f"{written(best.days)} days", "bold green"))
         if band is not None:
-            body.append(f" ({written(low * best.days)} to {written(high * best.days)})")
+            parts.append(f" ({written(low * best.days)} to {written(high * best.days)})")
         if best.usd is not None:
-            body.append(f" · {format_usd(best.usd)}", style="bold green")
+            parts.append((f" · {format_usd(best.usd)}", "bold green"))
             if band is not None:
-                body.append(f" ({format_usd(low * best.usd)} to {format_usd(high * best.usd)})")
-        if best.kwh is not None:
-            body.append(f" · {format_count(best.kwh)} kWh")
-        body.append(f" · goodput {percent(plan.reliability.goodput)}\n")
-    body.append(f"{format_seconds(best.step_s)} a step", style="bold green")
+                parts.append(f" ({format_usd(low * best.usd)} to {format_usd(high * best.usd)})")
+        kwh = "" if best.kwh is None else f" · {format_count(best.kwh)} kWh"
+        parts.append(f"{kwh} · goodput {percent(plan.reliability.goodput)}\n")
+    parts.append((f"{format_seconds(best.step_s)} a step", "bold green"))
     if band is not None:
-        body.append(f" · {format_seconds(band.low)} to {format_seconds(band.high)} ")
-        body.append_text(band_bar(band.low, best.step_s, band.high, width=_BAND))
-        body.append(f" 90 % of measured runs ({band.group}, {band.num_cases} cases)", style="dim")
-    body.append(f"\nMFU {percent(best.mfu)} (causal {percent(best.mfu_causal)}) · HFU {percent(best.hfu)}")
-    body.append(f" · {best.tokens_per_s_per_chip:,.0f} tokens/s per chip · {best.binds} takes most")
+        parts += [
+            f" · {format_seconds(band.low)} to {format_seconds(band.high)} ",
+            band_bar(band.low, best.step_s, band.high, width=_BAND),
+            (f" 90 % of measured runs ({band.group}, {band.num_cases} cases)", "dim"),
+        ]
+    parts.append(
+        f"\nMFU {percent(best.mfu)} (causal {percent(best.mfu_causal)}) · HFU {percent(best.hfu)}"
+        f" · {best.tokens_per_s_per_chip:,.0f} tokens/s per chip · {best.binds} takes most"
+    )
     if plan.practice is not None:
-        body.append_text(_tuned(plan, best, bands[1:]))
+        parts.append(_tuned(plan, best, bands[1:]))
     if best.power is not None:
         how = "" if best.power.basis == "kernels" else f" ({best.power.basis})"
-        body.append(
-            f"\n{format_watts(best.power.chip_w)} a chip{how}, {format_watts(best.power.wall_w)} with its machine"
-        )
-        body.append(f" · {written(best.joules_per_token or 0.0)} J a token")
-    body.append(f"\n{layout_text(best)}", style="bold")
+        machine = f"{format_watts(best.power.wall_w)} with its machine · {written(best.joules_per_token or 0.0)} J"
+        parts.append(f"\n{format_watts(best.power.chip_w)} a chip{how}, {machine} a token")
+    parts.append((f"\n{layout_text(best)}", "bold"))
     if asked is not None and asked != job.global_batch_tokens:
-        body.append(f"\nbatch moved from {asked / job.seq_len:,.6g} to {job.global_batch_sequences:,} sequences, ")
-        body.append("which replicas can share")
-    return Box(body, _title(plan), _request(plan), "green")
+        moved = f"from {asked / job.seq_len:,.6g} to {job.global_batch_sequences:,} sequences"
+        parts.append(f"\nbatch moved {moved}, which replicas can share")
+    return Box(composed(*parts), _title(plan), request, "green")
 
 
 def _tuned(plan: TrainPlan, best: TrainCandidate, bands: Sequence[Held]) -> Text:
@@ -224,10 +219,9 @@ def _tuned(plan: TrainPlan, best: TrainCandidate, bands: Sequence[Held]) -> Text
 
 def layout_text(one: TrainCandidate) -> str:
     """Layout, schedule and recompute in words."""
-    text = one.layout.label()
-    if one.layout.pp > 1:
-        text += f" · {one.layout.schedule}"
-    return text + ("" if one.layout.recompute == "none" else f" · {one.layout.recompute} recompute")
+    layout = one.layout
+    schedule = f" · {layout.schedule}" if layout.pp > 1 else ""
+    return f"{layout.label()}{schedule}" + ("" if layout.recompute == "none" else f" · {layout.recompute} recompute")
 
 
 def differences(texts: Sequence[str]) -> tuple[list[str], str]:
@@ -240,10 +234,6 @@ def differences(texts: Sequence[str]) -> tuple[list[str], str]:
     shared = [part for part in parts[0] if len(parts) > 1 and all(part in other for other in parts)]
     own = [",".join(part for part in each if part not in shared) for each in parts]
     return own, ",".join(shared)
-
-
-def _of_all(shared: str) -> str:
-    return f"; all {shared}" if shared else ""
 
 
 def shown_note(plan: TrainPlan, one: TrainCandidate, timeline: Timeline) -> str:
@@ -261,41 +251,48 @@ def _time(plan: TrainPlan, best: TrainCandidate) -> Sheet[Any]:
     return bars_sheet("step", [row for row in rows if row[2] >= LEAST_SHARE], title=title, unit="s")
 
 
+def _held(one: TrainCandidate) -> dict[str, float]:
+    """Memory of the fullest chip by kind [B]."""
+    return {
+        name.removesuffix("_bytes"): float(value)
+        for name, value in one.memory.items()
+        if name.endswith("_bytes") and name != "total_bytes" and value > 0
+    }
+
+
 def _memory(plan: TrainPlan, best: TrainCandidate) -> Sheet[Any]:
-    has = plan.system.cluster.chip.hbm_bytes
-    total = best.memory["total_bytes"]
-    rows: list[tuple[str, float, float, str]] = []
-    for name, value in best.memory.items():
-        if name.endswith("_bytes") and name != "total_bytes" and value > 0:
-            row = name.removesuffix("_bytes")
-            if row == "activations":
-                count = written(best.memory["in_flight"])
-                row += f" of {count} micro-batch{'' if count == '1' else 'es'}"
-            rows.append((row, value, share(value, has), "yellow"))
-    title = f"memory of the fullest chip: {format_bytes(total)} of {format_bytes(has)}"
+    has, count = plan.system.cluster.chip.hbm_bytes, written(best.memory["in_flight"])
+    behind = {"activations": f" of {count} micro-batch{'' if count == '1' else 'es'}"}
+    rows = [(f"{kind}{behind.get(kind, '')}", held, share(held, has), "yellow") for kind, held in _held(best).items()]
+    title = f"memory of the fullest chip: {format_bytes(best.memory['total_bytes'])} of {format_bytes(has)}"
     return bars_sheet("memory", rows, title=title, unit="B")
 
 
 def _levels(best: TrainCandidate) -> Sheet[Any]:
-    columns: list[Column[Any]] = [
-        Column("group", "group"),
-        Column("size", "ranks", "whole"),
-        Column("inside_domain", "in one domain", "whole"),
-        Column("level", "level"),
-    ]
-    return Sheet("levels", columns, best.levels, title="which level each group works on")
+    return Sheet(
+        "levels",
+        [
+            Column("group", "group"),
+            Column("size", "ranks", "whole"),
+            Column("inside_domain", "in one domain", "whole"),
+            Column("level", "level"),
+        ],
+        best.levels,
+        title="which level each group works on",
+    )
 
 
 def _reliability(plan: TrainPlan) -> Prose:
     found = plan.reliability
-    text = Text("a failure every ")
-    text.append(format_seconds(found.between_failures_s), style="bold")
-    text.append(
-        f"; a checkpoint of {format_bytes(found.checkpoint_bytes)} stops work for {format_seconds(found.write_s)}"
+    return Prose(
+        composed(
+            "a failure every ",
+            (format_seconds(found.between_failures_s), "bold"),
+            f"; a checkpoint of {format_bytes(found.checkpoint_bytes)} stops work for {format_seconds(found.write_s)}, "
+            f"best every {format_seconds(found.interval_s)} (Young and Daly); goodput {percent(found.goodput)}",
+            (" (failure rate of Llama 3 on H100; storage and restart assumed)", "dim"),
+        )
     )
-    text.append(f", best every {format_seconds(found.interval_s)} (Young and Daly); goodput {percent(found.goodput)}")
-    text.append(" (failure rate of Llama 3 on H100; storage and restart assumed)", style="dim")
-    return Prose(text)
 
 
 def _others(plan: TrainPlan) -> Sheet[TrainCandidate]:
@@ -313,20 +310,17 @@ def _others(plan: TrainPlan) -> Sheet[TrainCandidate]:
 
 
 def _footer(plan: TrainPlan, elapsed_s: float) -> Prose:
-    text = Text(style="dim")
-    text.append(f"{plan.candidates_evaluated:,} runs considered, {plan.candidates_timed:,} fit and were timed, ")
-    system = plan.system
-    text.append(f"{format_seconds(elapsed_s)}; stack {system.stack.name}, kernels {system.calibration.name}. ")
-    text.append(
+    system, each = plan.system, 4 if plan.system.lora_rank else 6
+    notes = "".join(f" {note}." for note in system.precision.notes)
+    return Prose(
+        f"{plan.candidates_evaluated:,} runs considered, {plan.candidates_timed:,} fit and were timed, "
+        f"{format_seconds(elapsed_s)}; stack {system.stack.name}, kernels {system.calibration.name}. "
         f"Schedules: {', '.join(plan.schedules) or 'none, the stack has no pipeline'} (--schedule for others). "
+        f"MFU counts {each} FLOP per token and active parameter and the whole attention square, as PaLM does, "
+        f"over the dense peak of the products' type ({system.precision.compute}); causal: the half of the "
+        f"square that a causal mask leaves; HFU adds what is run again.{notes}",
+        style="dim",
     )
-    each = 4 if system.lora_rank else 6
-    text.append(f"MFU counts {each} FLOP per token and active parameter and the whole attention square, as PaLM does, ")
-    text.append(f"over the dense peak of the products' type ({system.precision.compute}); causal: the half of the ")
-    text.append("square that a causal mask leaves; HFU adds what is run again.")
-    for note in system.precision.notes:
-        text.append(f" {note}.")
-    return Prose(text)
 
 
 ROW_HEIGHT = 20
@@ -362,11 +356,10 @@ def pipeline_figure(timeline: Timeline, *, title: str, bubble_fraction: float | 
     ]
     start = Measure(field="start_s", title="time in the step", kind="seconds")
     end = Measure(field="end_s", title="until", kind="seconds")
-    x = linear_axis(start, [row["end_s"] for row in rows], margin=0.0)
     chunks = sorted({row["chunk"] for row in rows})
     used = [name for name in NAMES.values() if any(row["op"] == name for row in rows)]
     encoding: Layer = {
-        "x": x,
+        "x": linear_axis(start, [row["end_s"] for row in rows], margin=0.0),
         "x2": {"field": "end_s"},
         "y": {"field": "stage", "type": "ordinal", "title": "stage", "scale": {"paddingInner": 0.12}},
         "color": colour(used, "op"),
@@ -386,18 +379,14 @@ def pipeline_figure(timeline: Timeline, *, title: str, bubble_fraction: float | 
         start,
         end,
     ]
-    waits = format_percent(timeline.bubble_fraction if bubble_fraction is None else bubble_fraction)
-    bubble = f"{waits} of the step waits"
+    bubble = _waits(timeline, bubble_fraction)
     cut = f"; the first {len(events):,} of {len(timeline.events):,} slots" if len(events) < len(timeline.events) else ""
     return Figure(
         title=title,
         subtitle=f"{format_seconds(timeline.step_s)}, {bubble}{cut}{note}",
         description=f"What each of {timeline.num_devices} stages does over one step of "
         f"{format_seconds(timeline.step_s)}; {bubble}.",
-        spec={
-            "data": {"values": rows},
-            "layer": [hovered({"type": "bar", "strokeWidth": 0.3}, encoding, shown)],
-        },
+        spec=layered(rows, hovered({"type": "bar", "strokeWidth": 0.3}, encoding, shown)),
         width=900,
         height=max(ROW_HEIGHT * timeline.num_devices, 80),
     )
@@ -425,7 +414,7 @@ def step_figure(plan: TrainPlan) -> Figure:
         parts,
         Measure(field="seconds", title="time of a step", kind="seconds"),
         title=title,
-        subtitle=f"the fastest, one of each tp, pp, cp, ep{_of_all(shared)}; stack {plan.system.stack.name}",
+        subtitle=f"{_fastest(shared)}; stack {plan.system.stack.name}",
         description=f"The fastest step takes {format_seconds(best.step_s)} with {layout_text(best)}: {words}.",
     )
 
@@ -490,11 +479,7 @@ def train_memory_figure(plan: TrainPlan) -> Figure:
         return nothing_figure(title, plan.reason)
     texts, shared = differences([layout_text(one) for one in plan.best])
     bars = {
-        text: {
-            kind.removesuffix("_bytes").replace("_", " "): float(value)
-            for kind, value in one.memory.items()
-            if kind.endswith("_bytes") and kind != "total_bytes" and value > 0
-        }
+        text: {kind.replace("_", " "): held for kind, held in _held(one).items()}
         for text, one in zip(texts, plan.best, strict=True)
     }
     parts = list(dict.fromkeys(part for bar in bars.values() for part in bar))
@@ -504,7 +489,7 @@ def train_memory_figure(plan: TrainPlan) -> Figure:
         parts,
         Measure(field="held_bytes", title="memory of the fullest chip", kind="bytes"),
         title=title,
-        subtitle=f"the fastest, one of each tp, pp, cp, ep{_of_all(shared)}",
+        subtitle=_fastest(shared),
         description=f"The fastest, {layout_text(best)}, holds {format_bytes(best.memory['total_bytes'])} of "
         f"{format_bytes(has)}.",
         marks={f"chip: {format_bytes(has)}": has},
@@ -541,6 +526,10 @@ def _shares(plan: TrainPlan, one: TrainCandidate) -> dict[str, float]:
     found = shares(one.step, plan.system.global_batch_sequences / (one.layout.dp * one.layout.micro_batch))
     slower = one.step_s - one.tuned_s
     return {**found, PRACTICE: slower} if slower > 0.0 else found
+
+
+def _fastest(shared: str) -> str:
+    return "the fastest, one of each tp, pp, cp, ep" + (f"; all {shared}" if shared else "")
 
 
 def _name(plan: TrainPlan) -> str:

@@ -49,6 +49,18 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 _FALLBACK = "fallback: "
 
 
+def composed(*parts: str | Text | tuple[str, str] | None, style: str = "") -> Text:
+    """A text of those parts that there are, each with its style.
+
+    Args:
+        style: of all of it.
+
+    >>> composed(("30 ms", "bold"), None, " a token").plain
+    '30 ms a token'
+    """
+    return Text.assemble(*(part for part in parts if part), style=style)
+
+
 def resource_text(resource: str) -> Text:
     """Name of a resource in its colour."""
     return Text(RESOURCE_NAMES.get(resource, resource), style=RESOURCE_STYLES.get(resource, ""))

@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from rackline.errors import InputError, nearest_name
-from rackline.extras import load_optional
+from rackline.late import load_optional
 from rackline.passes.features import Array
 from rackline.sweeps.file import Sense
 from rackline.sweeps.run import read_index

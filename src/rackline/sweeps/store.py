@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rackline.errors import InputError
-from rackline.extras import load_optional
+from rackline.late import load_optional
 
 SHARDS = "shards"
 ENDING = ".parquet"

@@ -15,9 +15,8 @@ from rackline.api.answer import Answer, Watch, asks
 from rackline.api.question import MaybeWhole, Number, Question, option, question, whole
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
-from rackline.extras import load_optional
 from rackline.files import check_outputs, write_text
-from rackline.late import late
+from rackline.late import late, load_optional
 from rackline.report.column import facts
 from rackline.sweeps.show_report import value_text
 from rackline.units import format_bytes, format_seconds, format_usd

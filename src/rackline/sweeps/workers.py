@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from rackline.errors import InputError, RacklineError
-from rackline.extras import load_optional
+from rackline.late import load_optional
 from rackline.processes import bare_main, single_threads
 from rackline.sweeps.chunk import Done, Job, run_chunk
 from rackline.sweeps.space import Chunk
