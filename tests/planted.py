@@ -14,7 +14,7 @@ from rackline.passes import calibration
 from rackline.serving.stack import stack
 from rackline.serving.workload import PLAIN, usual_speculation
 from rackline.simulation import CacheConfig, Requests
-from rackline.validation.diagnosis import Act, Cause, Seen, causes, changed, happens, seen_of
+from rackline.validation.causes import Act, Cause, Seen, causes, changed, happens, seen_of
 from rackline.validation.observed_fit import PARAMETERS, with_numbers
 from rackline.validation.requests import ServedRun
 

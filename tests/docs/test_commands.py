@@ -37,6 +37,10 @@ TIME_LIMIT_S = 1200
 ELSEWHERE = {
     ("docs/measure.md", "console"): "measures for a minute and asks for other engines: tests/lab/test_measure.py",
     ("docs/observe.md", "console"): "asks a live server: tests/lab/test_observe.py",
+    (
+        "docs/how-to/find-why-a-server-is-slow.md",
+        "console",
+    ): "asks a live server: tests/lab/test_observe.py",
     ("docs/how-to/calibrate.md", "console"): "asks a live server: tests/lab/test_observe.py",
     ("docs/web-api.md", "text"): "serves until it is interrupted: tests/web/test_serving.py",
 }

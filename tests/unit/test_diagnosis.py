@@ -13,8 +13,8 @@ import rackline as rl
 from planted import planted, server
 from rackline.cli.main import run as command
 from rackline.errors import InputError
-from rackline.validation import diagnosis
-from rackline.validation.diagnosis import causes, changed, explained, happens, seen_of
+from rackline.validation.causes import beside_of, causes, changed, happens, seen_of
+from rackline.validation.diagnosis import explained
 from rackline.validation.observed_report import causes_figure
 
 STORED = Path(__file__).resolve().parents[2] / "docs" / "measured" / "observed-llama-cpp.jsonl"
@@ -63,7 +63,7 @@ def test_a_full_frontend_is_lindleys_recursion() -> None:
 
 def test_most_running_and_beside_by_hand() -> None:
     starts, ends = np.array([0.0, 1.0, 2.0]), np.array([4.0, 3.0, 6.0])
-    assert diagnosis._beside(starts, ends) == pytest.approx([(1 + 2 + 3 + 2) / 4, (2 + 3) / 2, (3 + 2 + 1 + 1) / 4])
+    assert beside_of(starts, ends) == pytest.approx([(1 + 2 + 3 + 2) / 4, (2 + 3) / 2, (3 + 2 + 1 + 1) / 4])
 
 
 def test_a_server_without_a_fault_is_not_accused() -> None:

@@ -240,7 +240,7 @@ def _parameter(name: str, option: Option, usual: Mapping[str, Any]) -> inspect.P
     default = usual.get(name, inspect.Parameter.empty)
     more: dict[str, Any] = {"help": option.help, "allow_leading_hyphen": option.kind != "switch"}
     kind: Any = bool if option.kind == "switch" else tuple[str, str] if option.before_file else str
-    if option.kind == "settings" or (option.several and (option.repeated or option.positional)):
+    if option.is_tuple and (option.repeated or option.positional or not option.several):
         kind = list[str]
         default = None if isinstance(default, str) else default
     if kind is not str:

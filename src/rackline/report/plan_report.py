@@ -236,7 +236,7 @@ def _front_table(plan: Plan) -> Sheet[tuple[Candidate, bool]]:
 
 
 def keeps_limits(plan: Plan, candidate: Candidate | PoolPair) -> bool:
-    """Whether its mean latencies keep the limits."""
+    """Whether its mean latencies meet the limits."""
     limits = plan.demand.limits
     return (limits.tpot_s is None or candidate.tpot_s <= limits.tpot_s) and (
         limits.ttft_s is None or candidate.ttft_s <= limits.ttft_s

@@ -319,6 +319,9 @@ _UNITS = {
 }
 
 
+_AT_ONE_SIDE = {"at least": "≥ "}
+
+
 def _value(inference: Inference, value: float) -> str:
     return _UNITS.get(inference.unit, written)(value)
 
@@ -342,7 +345,7 @@ def _ends_columns(
             return "-", "-"
         low, high = (one.likely_low, one.likely_high) if likely else (one.low, one.high)
         if low == high or one.bound == "at most":
-            sign = "≤ " if low != high else "≥ " if one.bound == "at least" else ""
+            sign = "≤ " if low != high else _AT_ONE_SIDE.get(one.bound, "")
             return "", f"{sign}{_value(one, high)}"
         return _value(one, low), _value(one, high)
 

@@ -1,0 +1,373 @@
+"""Faults that make a server slow: which there are, the server that each makes, and what a client sees of it.
+
+What a client sees of a run is a vector: the time to the first token and the time per output token of each request, and
+three percentiles of the time between tokens. Most faults act inside the server and are simulated (`changed`); those of
+the frontend, of the load generator and of a neighbour change what is seen of a simulated run (`seen_of`). Under two
+faults other loads take unlike times, which is how the next experiment is chosen (`next_experiment`).
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import math
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, ClassVar, Literal, assert_never
+
+import numpy as np
+
+from rackline.bands.bands import kind_of_model
+from rackline.errors import RacklineError
+from rackline.passes import Calibration
+from rackline.passes.features import Array
+from rackline.simulation import Requests, Result
+from rackline.simulation.statistics import spread_of_gaps
+from rackline.validation.cases import Case
+from rackline.validation.observed import KIND, requests_from
+from rackline.validation.observed_fit import scaled
+from rackline.validation.requests import ServedRun
+
+Act = Literal[
+    "exchange", "compute", "experts", "eager", "graphs", "token budget", "sequences", "cache", "prefix cache", "host",
+    "frontend", "client", "data type", "drafts", "neighbour",
+]  # fmt: skip
+_SIZES = 6  # of a cause that are simulated
+_BUSY = 1.0 / 7.0  # share of the time in which a neighbour computes
+LEAST_S = 1e-6
+NOISE = np.array([0.2, 0.05])  # of a request: time to the first token, time per token [natural logarithm]
+GAP_NOISE = np.array([0.05, 0.1, 0.2])  # of the 50th, 90th and 99th percentile of the time between tokens
+ALIKE = 0.02  # correlation of two requests of one run, as in the fits of observed runs
+_TELLING = 3.0  # standard deviations by which an experiment separates two causes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Something that makes a server slow.
+
+    Args:
+        key, title: name, and what it is in words.
+        act: what changes in the simulated server.
+        unit: of its size.
+        low, high: range of its size; equal where it has none.
+        needs: what the deployment must have for it to happen; empty for none.
+        check: what to look at on the server.
+        source: where the check or the range is from.
+    """
+
+    key: str
+    title: str
+    act: Act
+    unit: str
+    check: str
+    source: str
+    low: float = 1.0
+    high: float = 1.0
+    needs: str = ""
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """Sizes that are simulated, the smallest effect not necessarily first."""
+        count = 1 if self.low == self.high else _SIZES
+        return tuple(np.geomspace(self.low, self.high, count).tolist())
+
+
+@cache
+def causes() -> tuple[Cause, ...]:
+    """All causes that are known, from `causes.toml`."""
+    text = importlib.resources.files("rackline.validation").joinpath("causes.toml").read_text(encoding="utf-8")
+    return tuple(Cause(**entry) for entry in tomllib.loads(text)["cause"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a client saw of a run, request by request; NaN for what it did not see.
+
+    Args:
+        ttft_s, tpot_s: time to the first token and time per output token, (n,) [s].
+        gaps_s: 50th, 90th and 99th percentile of the time between tokens, (3,) [s].
+    """
+
+    ttft_s: Array
+    tpot_s: Array
+    gaps_s: Array
+
+    @property
+    def logs(self) -> Array:
+        """Natural logarithms of all of it, (2 n + 3,)."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            every = np.concatenate([self.ttft_s, self.tpot_s, self.gaps_s])
+            return np.log(np.where(every > 0.0, np.maximum(every, LEAST_S), np.nan))
+
+    def e2e_s(self, output_len: Array) -> Array:
+        """Sent to last token, (n,) [s]."""
+        return self.ttft_s + np.nan_to_num(self.tpot_s) * (output_len - 1.0)
+
+
+def happens(cause: Cause, run: ServedRun) -> bool:
+    """Whether a cause can occur in this deployment and load."""
+    deployment = run.deployment
+    match cause.needs:
+        case "several chips":
+            return deployment.layout.num_chips > 1
+        case "experts":
+            return kind_of_model(deployment.model) != "dense"
+        case "graphs":
+            return not run.stack.eager_decode and deployment.cluster.chip.generation != "cpu"
+        case "shared prefixes":
+            return run.cache.prefix_caching and run.requests.hashes is not None
+        case "a narrow data type":
+            return _wider(run) is not None
+        case "drafts":
+            return run.speculation.draft_tokens > 0
+        case _:
+            return True
+
+
+def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
+    """The server that a cause makes.
+
+    Args:
+        size: in the unit of the cause.
+        usual: the run without it, for what is relative to the load.
+    """
+    deployment, stack = run.deployment, run.stack
+    numbers = deployment.calibration
+
+    def calibrated(found: Calibration) -> ServedRun:
+        return replace(run, deployment=replace(deployment, calibration=found))
+
+    def served(**values: Any) -> ServedRun:
+        return replace(run, stack=replace(stack, **values))
+
+    match act:
+        case "exchange":
+            return calibrated(exchanging(numbers, size))
+        case "compute":
+            return calibrated(scaled(numbers, 1.0, size, 1.0))
+        case "experts":
+            return calibrated(_of_experts(numbers, size))
+        case "neighbour":
+            mean = 1.0 + _BUSY * (size - 1.0)
+            return calibrated(scaled(numbers, mean, mean, mean))
+        case "eager":
+            return served(eager_decode=True, graph_tokens=0, prompt_graph_tokens=0, eager_s_per_layer=size)
+        case "graphs":
+            return served(graph_tokens=max(round(size), 1), eager_s_per_layer=max(stack.eager_s_per_layer, 7.5e-4))
+        case "token budget":
+            return served(max_batched_tokens=max(min(round(size), stack.max_batched_tokens), run.cache.block_size))
+        case "sequences":
+            return served(max_num_seqs=max(round(size * most_running(usual)), 1))
+        case "cache":
+            # the smallest that still holds the longest request
+            longest = int((run.requests.input_len + run.requests.output_len).max()) + 2 * run.cache.block_size
+            return replace(run, cache=replace(run.cache, pool_tokens=max(round(size * _most_tokens(usual)), longest)))
+        case "prefix cache":
+            return replace(run, cache=replace(run.cache, prefix_caching=False))
+        case "host":
+            return calibrated(replace(numbers, host_s_per_step=numbers.host_s_per_step + size))
+        case "data type":
+            return replace(run, deployment=replace(deployment, precision=_wider(run) or deployment.precision))
+        case "drafts":
+            more = (run.speculation.tokens_per_step - 1.0) * size
+            return replace(run, speculation=replace(run.speculation, tokens_per_step=1.0 + more))
+        case "frontend" | "client":
+            return run
+        case _:
+            assert_never(act)
+
+
+def _of_experts(numbers: Calibration, slower: float) -> Calibration:
+    own = {key: one for key, one in numbers.operations.items() if key[0] in ("moe", "padded_moe")}
+    slow = scaled(replace(numbers, operations=own), slower, slower, slower).operations
+    return replace(numbers, operations={**numbers.operations, **slow})
+
+
+def exchanging(numbers: Calibration, slower: float) -> Calibration:
+    """A calibration whose exchanges take `slower` times as long."""
+    found = {
+        name: replace(
+            one,
+            overheads_s=tuple(each * slower for each in one.overheads_s),
+            eta_links=tuple(each / slower for each in one.eta_links),
+            alpha_s=one.alpha_s * slower,
+        )
+        for name, one in numbers.collectives.items()
+    }
+    return replace(numbers, collectives=found)
+
+
+def _wider(run: ServedRun) -> Any:
+    """The deployment's data types with weights and products in 16 bits; None where they already are."""
+    types = run.deployment.precision
+    narrow = ("fp8", "fp4", "mxfp4", "int4", "int8")
+    if types.linear_weights not in narrow and types.expert_weights not in narrow:
+        return None
+    wide = dict.fromkeys(("linear_weights", "expert_weights", "activations", "expert_activations"), "bf16")
+    return replace(types, label="bf16", **wide)
+
+
+def _integral(starts: Array, ends: Array, weights: Array) -> tuple[Array, Array]:
+    """Times at which intervals begin or end, and the sum of the weights of those that are open from then on."""
+    times, signed = np.concatenate([starts, ends]), np.concatenate([weights, -weights])
+    order = np.argsort(times, kind="stable")
+    return times[order], np.cumsum(signed[order])
+
+
+def most_running(result: Result) -> int:
+    """Most requests that ran at once [requests]."""
+    done = result.finished
+    _, open_now = _integral(result.admitted_s[done], result.finish_s[done], np.ones(int(done.sum())))
+    return max(int(open_now.max(initial=1.0)), 1)
+
+
+def _most_tokens(result: Result) -> float:
+    """Most tokens that the requests at once hold at their ends [tokens]."""
+    done = result.finished
+    lengths = (result.requests.input_len + result.requests.output_len)[done].astype(float)
+    _, held = _integral(result.admitted_s[done], result.finish_s[done], lengths)
+    return float(held.max(initial=1.0))
+
+
+def beside_of(starts: Array, ends: Array) -> Array:
+    """Mean number of intervals that are open during each, itself included, (n,)."""
+    times, open_now = _integral(starts, ends, np.ones(len(starts)))
+    area = np.concatenate([[0.0], np.cumsum(open_now[:-1] * np.diff(times))])
+    within = np.interp(ends, times, area) - np.interp(starts, times, area)
+    return np.maximum(within / np.maximum(ends - starts, LEAST_S), 1.0)
+
+
+def seen_of(result: Result, act: Act | None = None, size: float = 1.0) -> Seen:
+    """What a client sees of a simulated run, with what a cause does outside of the engine."""
+    ttft, tpot = np.array(result.ttft_s), np.array(result.tpot_s)
+    spread = spread_of_gaps(result.gaps)
+    gaps = np.array([spread["p50"], spread["p90"], spread["p99"]])
+    if act is None:
+        return Seen(ttft_s=ttft, tpot_s=tpot, gaps_s=gaps)
+    match act:
+        case "neighbour":
+            mean = 1.0 + _BUSY * (size - 1.0)
+            gaps = gaps * np.array([1.0, size, size]) / mean
+        case "frontend":
+            ttft = ttft + _in_queue(result, size)
+        case "client":
+            beside = beside_of(result.first_s, result.finish_s)
+            each = size * float(np.nanmedian(tpot / beside))  # time to read one token
+            slow = np.fmax(tpot, each * beside)
+            ttft, gaps = ttft + each * beside, gaps * float(np.nanmedian(slow / tpot))
+            tpot = slow
+        case (
+            "exchange" | "compute" | "experts" | "eager" | "graphs" | "token budget" | "sequences" | "cache"
+            | "prefix cache" | "host" | "data type" | "drafts"
+        ):  # fmt: skip
+            pass  # inside the engine, which is simulated
+        case _:
+            assert_never(act)
+    return Seen(ttft_s=ttft, tpot_s=tpot, gaps_s=gaps)
+
+
+def _in_queue(result: Result, share: float) -> Array:
+    """Waiting and service at one server that takes this share of the time between requests, by prompt tokens [s]."""
+    order = np.argsort(result.arrival_s, kind="stable")
+    at, lengths = result.arrival_s[order], result.requests.input_len[order].astype(float)
+    between = float(at[-1] - at[0]) / max(len(at) - 1, 1)
+    service = share * between * lengths / lengths.mean()
+    done = np.cumsum(service)
+    # Lindley's recursion without a loop: a request ends at its service after the latest start of a busy period
+    ends = done + np.maximum.accumulate(at - (done - service))
+    found = np.empty_like(at)
+    found[order] = ends - at
+    return found
+
+
+def seen_run(run: ServedRun, case: Case) -> Seen:
+    """What was measured of a run; the time between tokens where each piece of an answer was one token."""
+    gaps = np.full(3, math.nan)
+    if case.kind == KIND:
+        every = [one for one in requests_from(case) if one.is_finished and len(one.token_s) == one.tokens]
+        between = [np.diff(np.array(one.token_s)) for one in every if len(one.token_s) > 1]
+        if between:
+            gaps = np.percentile(np.concatenate(between), [50, 90, 99])
+    return Seen(ttft_s=run.measured["ttft_s"], tpot_s=run.measured["tpot_s"], gaps_s=gaps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A load that separates two causes.
+
+    Args:
+        load: what is sent, in words.
+        options: of `rackline observe`.
+        duration_s: how long it takes on the suspected server [s].
+        separation: of the two causes [standard deviations].
+    """
+
+    json_keys: ClassVar = ("load", "options", "duration_s", "separation")
+
+    load: str
+    options: str
+    duration_s: float
+    separation: float
+
+    @property
+    def tells(self) -> bool:
+        """Whether it separates them by three standard deviations."""
+        return self.separation >= _TELLING
+
+
+_LOADS: tuple[tuple[str, Callable[[int, int, int], tuple[int, int, int, int]]], ...] = (
+    ("one user, so that nothing waits", lambda i, o, n: (1, i, o, 8)),
+    ("one user and answers of two tokens: prompts alone", lambda i, o, n: (1, i, 2, 16)),
+    ("one user, short prompts, long answers: decode steps alone", lambda i, o, n: (1, 32, max(o, 128), 4)),
+    ("half as many users", lambda i, o, n: (max(n // 2, 1), i, o, max(n, 8))),
+    ("twice as many users", lambda i, o, n: (2 * n, i, o, 4 * n)),
+    ("as many users with short prompts", lambda i, o, n: (n, 32, o, 2 * n)),
+)
+"""Loads that are cheap to send: in words, and (users, prompt, answer, requests) from prompt, answer and users."""
+
+
+def next_experiment(run: ServedRun, usual: Result, leading: Sequence[tuple[Cause, float]]) -> Experiment | None:
+    """The quickest load that tells two causes apart, else the one that does so best.
+
+    Args:
+        usual: the run without a fault.
+        leading: the two causes with their sizes.
+    """
+    lengths = int(run.requests.input_len.mean()), max(int(run.requests.output_len.mean()), 2)
+    users = most_running(usual)
+    found: list[Experiment] = []
+    for words, load in _LOADS:
+        number, prompt, answer, count = load(*lengths, users)
+        tried = replace(run, requests=_closed(number, prompt, answer, min(count, 512)))
+        try:
+            results: list[tuple[Result, Act, float]] = [
+                (changed(tried, cause.act, size, usual).simulated(), cause.act, size) for cause, size in leading
+            ]
+        except RacklineError:
+            continue
+        a, b = (seen_of(*each).logs for each in results)
+        known = np.isfinite(a) & np.isfinite(b)
+        entries = int(known.sum())
+        noise = np.concatenate([np.repeat(NOISE, len(tried.requests)), GAP_NOISE])[known]
+        independent = entries / (1.0 + ALIKE * (len(tried.requests) - 1))
+        distance = math.sqrt(float((((a - b)[known] / noise) ** 2).mean()) * independent)
+        took_s = max(float(np.nanmax(each[0].finish_s)) for each in results)
+        options = f"--users {number} --input {prompt} --output {answer} --requests {len(tried.requests)}"
+        found.append(Experiment(load=words, options=options, duration_s=took_s, separation=distance))
+    telling = [one for one in found if one.tells]
+    if telling:
+        return min(telling, key=lambda one: one.duration_s)
+    return max(found, key=lambda one: one.separation, default=None)
+
+
+def _closed(users: int, prompt: int, answer: int, count: int) -> Requests:
+    """Requests of users who send the next when the last has ended."""
+    number = np.arange(count)
+    return Requests(
+        arrival_s=np.zeros(count),
+        input_len=np.full(count, prompt, dtype=np.int64),
+        output_len=np.full(count, answer, dtype=np.int64),
+        after=np.where(number < users, -1, number - users),
+        name=f"{users} users",
+    )
