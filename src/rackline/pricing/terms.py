@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, unknown_name
 from rackline.hardware import RENT_KINDS, Cluster, RentKind, rent_of
 from rackline.serving.fleet import HOURS_PER_MONTH
 
@@ -131,7 +131,7 @@ def find_terms(cluster: Cluster, kinds: tuple[str, ...]) -> tuple[Terms, ...]:
     known = [one.replace("_", "-") for one in TERM_KINDS]
     for kind in kinds:
         if kind not in known:
-            raise InputError(what="terms", given=kind, allowed=", ".join(known), nearest=nearest_name(kind, known))
+            raise unknown_name("terms", kind, known)
     wanted = {kind.replace("-", "_") for kind in kinds}
     return tuple(one for one in terms_of(cluster.chip.name) if not wanted or one.kind in wanted)
 

@@ -20,7 +20,7 @@ from rackline.api.answer import answer as ask
 from rackline.api.explain import Explained, ExplainQuestion
 from rackline.api.question import options
 from rackline.api.verbs import entries
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, unknown_name
 from rackline.late import late
 from rackline.passes.features import ONE, FloatLike
 from rackline.passes.javascript import experts_javascript, row_features, rows_javascript, step_javascript
@@ -254,9 +254,7 @@ def data_script(name: str) -> str:
             return _given(name, {**value, "within": WITHIN[rest]}, functions)
         view, _, stop = rest.rpartition("-")
         return _given(name, stored_answer(views()[view], int(stop)))
-    raise InputError(
-        what="data file", given=name, allowed=", ".join(data_names()), nearest=nearest_name(name, data_names())
-    )
+    raise unknown_name("data file", name, data_names())
 
 
 def _given(name: str, value: Mapping[str, Any], functions: Mapping[str, str] | None = None) -> str:

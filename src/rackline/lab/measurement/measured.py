@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from rackline.errors import InputError
+from rackline.errors import InputError, unknown_name
 from rackline.files import write_text
 from rackline.hardware import Chip, Cluster, FabricLevel, cluster
 from rackline.lab.experiment import model_of
@@ -57,7 +57,6 @@ from rackline.report.column import Column, Sheet
 from rackline.report.figure import Figure
 from rackline.system import System
 from rackline.units import format_bytes, format_flop_rate, format_seconds
-from rackline.validation.forms import unknown_name
 
 with late:
     from rackline.lab.measurement import jax_engine
