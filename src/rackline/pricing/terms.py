@@ -7,7 +7,7 @@ import math
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rackline.errors import InputError, unknown_name
 from rackline.hardware import RENT_KINDS, Cluster, RentKind, rent_of
@@ -18,7 +18,7 @@ _TITLES: dict[TermKind, str] = {**RENT_KINDS, "spot": "spot"}
 _MONTHS: dict[TermKind, int] = {"reserved_1y": 12, "reserved_3y": 36, "contract": 12, "owned": 48}
 _RENTED: tuple[RentKind, ...] = ("on_demand", "reserved_1y", "reserved_3y", "contract", "owned")
 _ELASTIC, _NOT_ESTIMATED = ("on_demand",), ("contract",)  # an index of contracts is no offer for other chips
-TERM_KINDS: tuple[TermKind, ...] = ("on_demand", "reserved_1y", "reserved_3y", "contract", "spot", "owned")
+TERM_KINDS: tuple[TermKind, ...] = get_args(TermKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
