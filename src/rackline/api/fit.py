@@ -25,8 +25,8 @@ from rackline.late import late
 
 with late:
     from rackline import parallel, serving
-    from rackline.report import plan_figures, simulate_report, wording
-    from rackline.search import fits
+    from rackline.report import figure, misfit_report, plan_figures, simulate_report, wording
+    from rackline.search import fits, misfit, serving_changes
     from rackline.serving import workload
 
 
@@ -51,14 +51,18 @@ class Fitting:
         num_chips: of the cluster.
         hbm_bytes: memory of a chip [bytes].
         need: the smallest cluster that would hold one request, when none fits here.
+        memory: of the fullest chip, of the layout with the most room for what was asked; None without a layout.
+        misfit: why nothing fits and what would; None where something does.
     """
 
-    json_keys: ClassVar = ("*capacity", "reason", "need")
+    json_keys: ClassVar = ("*capacity", "reason", "need", "memory", "misfit")
 
     capacity: serving.Capacity
     num_chips: int
     hbm_bytes: float
     need: fits.ClusterNeed | None
+    memory: misfit.ChipMemory | None = None
+    misfit: misfit.Misfit | None = None
 
     @property
     def reason(self) -> str:
@@ -68,7 +72,17 @@ class Fitting:
 
 def _text(answer: Answer[FitQuestion, Fitting], width: int) -> Iterable[Any]:
     found = answer.result
-    yield simulate_report.capacity_report(found.capacity, num_chips=found.num_chips, need=found.need)
+    yield simulate_report.capacity_report(
+        found.capacity, num_chips=found.num_chips, memory=found.memory, misfit=found.misfit
+    )
+
+
+def _figure(answer: Answer[FitQuestion, Fitting]) -> figure.Figure:
+    found = answer.result
+    if found.misfit is None:
+        return plan_figures.capacity_figure(found.capacity, hbm_bytes=found.hbm_bytes)
+    title = f"{found.capacity.model} on {found.capacity.cluster}: memory of the fullest chip"
+    return misfit_report.memory_figure(found.misfit.memory, title, found.misfit)
 
 
 def _summary(answer: Answer[FitQuestion, Fitting]) -> str:
@@ -87,9 +101,7 @@ def _summary(answer: Answer[FitQuestion, Fitting]) -> str:
     text=_text,
     summary=_summary,
     rows=lambda answer: answer.result.capacity.rows,
-    figures={
-        "memory": lambda answer: plan_figures.capacity_figure(answer.result.capacity, hbm_bytes=answer.result.hbm_bytes)
-    },
+    figures={"memory": _figure},
     entry=Entry(
         group="Understand",
         place=1,
@@ -120,6 +132,7 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
 
     context_len = question.context + media_tokens(media)
     check_context(model, context_len, watch)
+    layouts = parallel.matching_layouts(question.layout, model, cluster.num_chips)
     with watch.moving("looking at layouts"):
         found = serving.capacity(
             model,
@@ -128,10 +141,27 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
             context_len=context_len,
             concurrency=question.concurrency,
             server=system.server(),
-            layouts=parallel.matching_layouts(question.layout, model, cluster.num_chips),
+            layouts=layouts,
         )
-    need = None
+    asked = serving_changes.Asked(
+        system=replace(system, precisions=(system.precision,)),
+        context_len=context_len,
+        requests=question.concurrency,
+        layouts=layouts,
+    )
+    need = changes = None
     if not found.fitting:
         request = workload.Workload(input_len=max(context_len - 2, 1), output_len=2)
         need = fits.nearest_cluster(system, request)
-    return Fitting(capacity=found, num_chips=cluster.num_chips, hbm_bytes=cluster.chip.hbm_bytes, need=need)
+        with watch.moving("nothing fits: trying changes"):
+            beside = float(media_tokens(media))
+            changes = serving_changes.ServingChanges(asked=asked, context=("--context", beside)).misfit()
+    held = serving_changes.Held.of(asked)
+    return Fitting(
+        capacity=found,
+        num_chips=cluster.num_chips,
+        hbm_bytes=cluster.chip.hbm_bytes,
+        need=need,
+        memory=None if held is None else held.memory(),
+        misfit=changes,
+    )

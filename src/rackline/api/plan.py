@@ -28,9 +28,11 @@ with late:
     from rackline.bands import bands
     from rackline.bands import stacks as bands_stacks
     from rackline.report import (
+        axes,
         choice_report,
         exports,
         figure,
+        misfit_report,
         plan_figures,
         plan_report,
         plan_summary,
@@ -41,6 +43,7 @@ with late:
     from rackline.search import fleet as search_fleet
     from rackline.search import kept_prefixes, least_energy
     from rackline.search import launch as search_launch
+    from rackline.search import misfit as search_misfit
     from rackline.search import speculation as search_speculation
     from rackline.serving import fleet as serving_fleet
 
@@ -76,6 +79,7 @@ class Planned:
         prefixes: that the best keeps and finds; None where prompts do not repeat.
         stacks: all that were asked, where none was named; None where there is no choice.
         risk: how surely the best keeps its limits; None where nothing serves or no measured server is like it.
+        misfit: why nothing fits and what would; None where something does.
     """
 
     json_keys: ClassVar = (
@@ -92,6 +96,7 @@ class Planned:
         "prefixes",
         "stacks",
         "risk",
+        "misfit",
     )
 
     plan: search.Plan
@@ -105,6 +110,7 @@ class Planned:
     prefixes: kept_prefixes.KeptPrefixes | None = None
     stacks: bands_stacks.Stacks | None = None
     risk: systems.Risk | None = None
+    misfit: search_misfit.Misfit | None = None
 
     @property
     def best(self) -> Banded | None:
@@ -189,14 +195,14 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
                 yield from more
         return
     plan, best = found.plan, found.plan.best
-    known = [] if best is None else bands.of_candidate(best, plan.system)
+    known, took_s = [] if best is None else bands.of_candidate(best, plan.system), answer.elapsed_s
     if question.full:
-        yield plan_report.plan_report(plan, found.risk, bands=known, width=width, elapsed_s=answer.elapsed_s)
+        yield plan_report.plan_report(plan, found.risk, bands=known, width=width, elapsed_s=took_s, misfit=found.misfit)
         if found.stacks is not None:
             yield ""
             yield bands_stacks.stacks_table(found.stacks, bands_stacks.unit_of(plan))
     else:
-        yield plan_summary.plan_summary(plan, found.risk, bands=known, elapsed_s=answer.elapsed_s)
+        yield plan_summary.plan_summary(plan, found.risk, bands=known, elapsed_s=took_s, misfit=found.misfit)
     yield from plan_report.lengths_lines(plan.demand.workload.mixture)
     yield from _prefixes_text(found, full=question.full)
     yield from use_lines(found.use, full=question.full)
@@ -285,6 +291,19 @@ def _figure(answer: Answered) -> figure.Figure:
     return plan_figures.pareto_figure(found.plan)
 
 
+def _memory_figure(answer: Answered) -> figure.Figure:
+    """Memory of the fullest chip: of the best, or as asked for and with each change where nothing fits."""
+    plan = _one(answer, "memory")
+    title = f"{plan.system.model.name} on {plan.system.cluster.name}: memory of the fullest chip"
+    found = None if isinstance(answer.result, WhatIf) else answer.result.misfit
+    if found is not None:
+        return misfit_report.memory_figure(found.memory, title, found)
+    if plan.best is None:
+        return axes.nothing_figure(title, plan.reason)
+    held = search_misfit.ChipMemory.of_server(plan.best.layout.label(), plan.best.inside.memory)
+    return misfit_report.memory_figure(held, title)
+
+
 def _one(answer: Answered, kind: str) -> search.Plan:
     """The plan of an answer.
 
@@ -330,6 +349,7 @@ def _refuse(question: PlanQuestion, outputs: frozenset[str]) -> None:
         "front": _figure,
         "rejected": lambda answer: plan_figures.rejected_figure(_one(answer, "rejected")),
         "step": lambda answer: plan_figures.step_figure(_one(answer, "step")),
+        "memory": _memory_figure,
     },
     documents=_documents,
     interval=_interval,
@@ -445,6 +465,7 @@ def _completed(question: PlanQuestion, found: Found, use: Use) -> Planned:
         prefixes=prefixes,
         stacks=found.stacks,
         risk=plan.best and bands.risk_of(plan.best, plan.system, plan.demand.limits, without),
+        misfit=None if plan.need is None else asked.misfit(),
     )
 
 

@@ -38,9 +38,10 @@ with late:
     from rackline import arch, hardware, parallel, search, serving
     from rackline import system as systems
     from rackline.bands import bands
-    from rackline.search import kept_prefixes, launch_plan
+    from rackline.search import kept_prefixes, launch_plan, misfit, serving_changes
     from rackline.search import launch as search_launch
     from rackline.search import launch_rules as search_launch_rules
+    from rackline.search import space as search_space
     from rackline.serving import fleet
     from rackline.serving import workload as serving_workload
     from rackline.simulation import policies, prefix_cache
@@ -220,6 +221,46 @@ class PlanInputs:
         if limits.headroom is None:
             return None
         return replace(self, demand=replace(self.demand, limits=replace(limits, headroom=None)))
+
+    def misfit(self) -> misfit.Misfit | None:
+        """Why nothing fits, and the changes with which it would, single engines by estimates; None without a layout."""
+        demand, work, budgets = self.demand, self.demand.workload, [mode.max_batched_tokens for mode in self.modes]
+
+        def costing(held: serving_changes.Held) -> misfit.Cost:
+            at = held.asked
+            shorter = replace(work, input_len=work.input_len + at.context_len - work.final_context)
+            found = search.contenders(
+                at.system,
+                replace(demand, workload=work if at.context_len == work.final_context else shorter),
+                replace(self.space, layouts=at.layouts),
+                prefill=None,
+            )
+            best = found.best
+            if best is None:
+                return replace(serving_changes.decoding_cost(held), reason=f"fits, but {found.engines.reason}")
+            return misfit.Cost(
+                layout=f"{best.layout.label()} · {best.precision.short()}",
+                step_s=best.tpot_s,
+                ttft_s=best.ttft_s,
+                usd_per_mtok=best.usd_with_leftover,
+            )
+
+        return serving_changes.ServingChanges(
+            asked=serving_changes.Asked(
+                system=self.system,
+                context_len=work.final_context,
+                layouts=self.space.layouts,
+                batched_tokens=float(min(budgets)),
+            ),
+            costing=costing,
+            context=("--input", work.output_len) if work.mixture is None and self.keeping is None else None,
+            tpot_s=demand.limits.tpot_s,
+        ).misfit()
+
+    @property
+    def modes(self) -> Sequence[serving_workload.Mode]:
+        """Schedulers that are searched."""
+        return self.space.modes or search_space.default_modes(self.system.model, self.system.stack)
 
     @property
     def prefill_cluster(self) -> hardware.Cluster | None:

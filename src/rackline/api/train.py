@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
@@ -35,7 +35,7 @@ with late:
     from rackline.bands import bands
     from rackline.report import train_report
     from rackline.search import train as search_train
-    from rackline.search import train_space
+    from rackline.search import train_changes, train_space
     from rackline.training import practice, runs, schedules
     from rackline.training import system as training_system
 
@@ -329,14 +329,26 @@ def train(question: TrainQuestion, watch: Watch) -> search_train.TrainPlan:
         lora_targets=question.lora_targets,
         packed_len=question.packed or 0.0,
     )
+    fixed = runs.parse_train_layout(question.layout) if question.layout else {}
     with watch.moving("searching layouts, micro-batches, schedules and recomputation"):
-        return search_train.train_plan(
+        plan = search_train.train_plan(
             system,
             tokens=question.tokens,
             pue=question.pue,
             asked_batch_tokens=asked,
             practice=practice.practice_of(system) if question.pace == "published" else None,
-            fixed=runs.parse_train_layout(question.layout) if question.layout else {},
+            fixed=fixed,
             schedules=question.schedule,
             recompute=question.recompute,
         )
+    if plan.best:
+        return plan
+    with watch.moving("nothing fits: trying changes"):
+        changes = train_changes.TrainChanges(
+            plan=plan,
+            fixed=fixed,
+            schedules=question.schedule or (),
+            recompute=question.recompute or (),
+            pue=question.pue,
+        )
+        return replace(plan, misfit=changes.misfit())

@@ -12,10 +12,11 @@ from rich.text import Text
 
 from rackline.parallel import Layout
 from rackline.report.column import Column, Predicted, Sheet, band_bar, facts, stacked
+from rackline.report.misfit_report import cheapest_text, misfit_report
 from rackline.report.wording import Box, Prose, composed, money, money_name, percent, share, short_count, trust, written
 from rackline.search import Basis, Candidate, Choice, Plan, Pool, PoolPair
 from rackline.search.choice import Energy
-from rackline.search.fits import ClusterNeed
+from rackline.search.misfit import Misfit
 from rackline.serving.fleet import Fleet, Interactive
 from rackline.simulation.statistics import Interval
 from rackline.system import Constraints, LimitRisk, Risk
@@ -370,8 +371,8 @@ def estimate_line(choice: Choice) -> Prose | None:
     return Prose(f"{text}; {found.caveat}" if found.caveat else text, style="dim")
 
 
-def nothing_panel(plan: Plan) -> Group:
-    """Why there is no answer, and which cluster would hold it."""
+def nothing_panel(plan: Plan, misfit: Misfit | None = None) -> Group:
+    """Why there is no answer, and what would make it fit where nothing does."""
     named = plan.reason.startswith(plan.system.model.name)  # a name keeps its letters
     reason = plan.reason if named else f"{plan.reason[:1].upper()}{plan.reason[1:]}"
     body = composed(("Nothing fits. " if plan.need is not None else "No answer. ", "bold red"), reason)
@@ -379,22 +380,9 @@ def nothing_panel(plan: Plan) -> Group:
     return stacked(
         Box(body, title(plan), request_text(plan), "red"),
         Prose(f"separate pools for prefill and decode: {apart}", style="dim") if apart else None,
-        None if plan.need is None else need_text(plan.need, plan.system.cluster.name),
+        None if misfit is None else cheapest_text(misfit),
+        None if misfit is None else misfit_report(misfit),
     )
-
-
-def need_text(need: ClusterNeed, cluster: str) -> Text:
-    """What would hold it: more chips, other types, another cluster.
-
-    Args:
-        cluster: name of the one on which it does not fit.
-    """
-    if need.cluster == cluster:
-        what = f"--chips {need.num_chips}"
-    else:
-        what = f"--on {need.cluster}" if need.cluster else "no cluster of the catalogue"
-    narrower = [", or on these chips ", (f"--precision {need.narrower}", "bold")] if need.narrower else []
-    return composed("next    ", (what, "bold"), *narrower, (f"\n        {need.reason}", "dim"))
 
 
 def fleet_report(fleet: Fleet) -> Sheet[Any]:

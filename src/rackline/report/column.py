@@ -347,13 +347,13 @@ class Predicted(Protocol):
 
 
 def band_bar(
-    low: float, mid: float, high: float, limit: float | None = None, width: int = 24, *, end: float = 0.0
+    low: float, mid: float | None, high: float, limit: float | None = None, width: int = 24, *, end: float = 0.0
 ) -> Text:
     """A band as a bar from 0, with the predicted value and the limit marked.
 
     Args:
         low, high: ends of the band.
-        mid: predicted value between them.
+        mid: predicted value between them; None for a part of a whole, which has no value inside.
         limit: of the value, in the same unit; None without one.
         width: characters of the whole bar.
         end: what its last character stands for at least, so that bars of several rows compare.
@@ -365,17 +365,17 @@ def band_bar(
     >>> band_bar(8.0, 10.0, 14.0, 12.0, 15).plain
     '        ━━●━┃━━'
     """
-    end = max(end, high, limit or 0.0, mid)
+    end = max(end, high, limit or 0.0, mid or 0.0)
 
     def place(value: float) -> int:
         return min(max(round(value / end * (width - 1)), 0), width - 1) if end > 0 else 0
 
     text = Text()
-    at_mid, at_limit = place(mid), place(limit) if limit is not None else None
-    if limit is not None and at_mid == at_limit:  # both are seen, in their order
-        at_mid = max(at_mid - 1, 0) if mid <= limit else at_mid + 1
+    at_mid, at_limit = None if mid is None else place(mid), place(limit) if limit is not None else None
+    if mid is not None and limit is not None and place(mid) == at_limit:  # both are seen, in their order
+        at_mid = max(place(mid) - 1, 0) if mid <= limit else place(mid) + 1
     for cell in range(width):
-        inside = min(place(low), at_mid) <= cell <= place(high)
+        inside = min(place(low), place(high) if at_mid is None else at_mid) <= cell <= place(high)
         beyond = at_limit is not None and cell > at_limit
         if cell == at_limit:
             text.append("┃", style="bold")

@@ -43,6 +43,7 @@ from rackline.report.wording import (
 from rackline.search import Candidate, Choice, Plan, PoolPair
 from rackline.search.attention_ffn import AttentionFfnSplit
 from rackline.search.least_energy import Tried
+from rackline.search.misfit import Misfit
 from rackline.search.plan import WhatIfPoint
 from rackline.search.speculation import SpeculationRow
 from rackline.serving.workload import Mixture
@@ -83,7 +84,13 @@ FRONT_ROWS = 12
 
 
 def plan_report(
-    plan: Plan, risk: Risk | None, *, bands: Sequence[Predicted] = (), width: int, elapsed_s: float
+    plan: Plan,
+    risk: Risk | None,
+    *,
+    bands: Sequence[Predicted] = (),
+    width: int,
+    elapsed_s: float,
+    misfit: Misfit | None = None,
 ) -> Group:
     """Everything that `rackline plan --full` prints.
 
@@ -92,9 +99,10 @@ def plan_report(
         bands: of the best.
         width: columns of the terminal.
         elapsed_s: wall time of the search [s].
+        misfit: what would make it fit, where nothing does.
     """
     best = plan.best
-    parts: list[RenderableType | None] = [nothing_panel(plan)]
+    parts: list[RenderableType | None] = [nothing_panel(plan, misfit)]
     if best is not None:
         parts = [
             choice_panel(plan, best, risk),

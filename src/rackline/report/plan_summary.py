@@ -30,6 +30,7 @@ from rackline.report.choice_report import (
 from rackline.report.column import Predicted, Sheet, facts
 from rackline.report.wording import composed, money, percent, share, written
 from rackline.search import Choice, Plan
+from rackline.search.misfit import Misfit
 from rackline.serving.fleet import HOURS_PER_MONTH
 from rackline.system import Risk
 from rackline.units import format_bytes, format_count, format_seconds
@@ -38,17 +39,25 @@ MOST_LINES = 43  # of the answer at 100 columns; each limit has one
 _ROWS = 3  # of a pass that are named
 
 
-def plan_summary(plan: Plan, risk: Risk | None, *, bands: Sequence[Predicted] = (), elapsed_s: float) -> Group:
+def plan_summary(
+    plan: Plan,
+    risk: Risk | None,
+    *,
+    bands: Sequence[Predicted] = (),
+    elapsed_s: float,
+    misfit: Misfit | None = None,
+) -> Group:
     """What `rackline plan` prints; `plan_report` has the rest.
 
     Args:
         risk: how surely the best keeps its limits; None where that is not known.
         bands: of the best.
         elapsed_s: wall time of the search [s].
+        misfit: what would make it fit, where nothing does.
     """
     best = plan.best
     said: list[tuple[str, str | Text]] = []
-    parts: list[RenderableType] = [nothing_panel(plan)]
+    parts: list[RenderableType] = [nothing_panel(plan, misfit)]
     if best is not None:
         parts = [choice_panel(plan, best, risk), _numbers(plan, best, bands)]
         if bands:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.report.choice_report import need_text
 from rackline.report.column import Column, Sheet
+from rackline.report.misfit_report import cheapest_text, memory_sheet, misfit_report
 from rackline.report.wording import Box, Prose, memory_share, percent, short_count, written
-from rackline.search.fits import ClusterNeed
+from rackline.search.misfit import ChipMemory, Misfit
 from rackline.serving.capacity import Capacity, CapacityRow
 from rackline.units import format_count, format_seconds, format_usd
 
@@ -257,12 +257,15 @@ def rate_capacity_report(found: RateCapacity) -> Group:
 _MOST_ROWS = 20
 
 
-def capacity_report(capacity: Capacity, *, num_chips: int, need: ClusterNeed | None = None) -> Group:
+def capacity_report(
+    capacity: Capacity, *, num_chips: int, memory: ChipMemory | None = None, misfit: Misfit | None = None
+) -> Group:
     """Everything that `rackline fit` prints.
 
     Args:
         num_chips: chips of the cluster [chips].
-        need: the nearest chips that would hold one request, when none fits here.
+        memory: of the fullest chip of the layout that holds most, or lacks least; None without a layout.
+        misfit: what would make it fit, where nothing does.
     """
     asked = f"context {short_count(capacity.context_len)}"
     if capacity.concurrency is not None:
@@ -278,9 +281,9 @@ def capacity_report(capacity: Capacity, *, num_chips: int, need: ClusterNeed | N
     else:
         body.append("Nothing fits. ", style="bold red")
         body.append(nearest_reason(capacity))
-        if need is not None:
+        if misfit is not None:
             body.append("\n")
-            body.append(need_text(need, capacity.cluster))
+            body.append(cheapest_text(misfit))
     parts: list[RenderableType] = [
         Box(
             body,
@@ -291,6 +294,10 @@ def capacity_report(capacity: Capacity, *, num_chips: int, need: ClusterNeed | N
         Text(""),
         _layouts(fitting or capacity.rows, holds=bool(fitting)),
     ]
+    if misfit is not None:
+        parts += [Text(""), misfit_report(misfit)]
+    elif memory is not None:
+        parts += [Text(""), memory_sheet(memory)]
     return Group(*parts)
 
 

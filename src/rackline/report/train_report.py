@@ -24,6 +24,7 @@ from rackline.report.axes import (
 from rackline.report.column import Column, Predicted, Sheet, band_bar, bars_sheet, spaced
 from rackline.report.exports import trace, trace_event, trace_name
 from rackline.report.figure import Figure
+from rackline.report.misfit_report import cheapest_text, memory_figure, misfit_report
 from rackline.report.wording import Box, Prose, composed, percent, share, written
 from rackline.search.train import TrainCandidate, TrainPlan, shares, timeline_of
 from rackline.training.schedules import Timeline
@@ -139,6 +140,8 @@ def train_report(
             None if plan.tokens is None else _reliability(plan),
             _others(plan) if len(plan.best) > 1 else None,
         ]
+    elif plan.misfit is not None:
+        parts += [cheapest_text(plan.misfit), misfit_report(plan.misfit)]
     return spaced([*parts, _footer(plan, elapsed_s)])
 
 
@@ -387,7 +390,8 @@ def step_figure(plan: TrainPlan) -> Figure:
     """Where the time of a step goes, one bar for each of the fastest layouts."""
     title = f"{_name(plan)}: where the time of a step goes"
     if not plan.best:
-        return nothing_figure(title, plan.reason)
+        found = plan.misfit
+        return nothing_figure(title, plan.reason) if found is None else memory_figure(found.memory, title, found)
     texts, shared = differences([layout_text(one) for one in plan.best])
     bars = {f"{text}, MFU {percent(one.mfu)}": _shares(plan, one) for text, one in zip(texts, plan.best, strict=True)}
     first = _shares(plan, plan.best[0])

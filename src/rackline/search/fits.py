@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rackline.catalog import names
-from rackline.hardware import Cluster, cluster
+from rackline.hardware import Cluster, billed_chips, cluster
 from rackline.search.space import SearchSpace, Space, every_layout
 from rackline.serving.workload import Workload
 from rackline.system import System, default_precisions
@@ -62,7 +62,7 @@ def nearest_cluster(system: System, workload: Workload) -> ClusterNeed:
     def free_on(option: Cluster) -> tuple[float, str]:
         return best_free_bytes(system.on(option), workload)
 
-    for count in _more(on):
+    for count in more_chips(on):
         free, label = free_on(on.with_num_chips(count))
         if free >= 0:
             reason = f"{count} chips of {on.name}: {label}, {format_bytes(free)} free on the fullest"
@@ -95,7 +95,28 @@ def nearest_cluster(system: System, workload: Workload) -> ClusterNeed:
     )
 
 
-def _more(on: Cluster) -> list[int]:
+def larger_chips(on: Cluster, most: int = 6) -> list[Cluster]:
+    """As many chips of other kinds with more memory each, of the same vendor, those of the least rent first.
+
+    Args:
+        most: kinds of chips [count].
+    """
+    found: dict[str, Cluster] = {}
+    for name in names("clusters"):
+        other = cluster(name)
+        larger = other.chip.hbm_bytes > on.chip.hbm_bytes and other.chip.vendor == on.chip.vendor
+        if larger and other.max_chips >= on.num_chips and other.usd_per_chip_hour is not None:
+            few = other.with_num_chips(on.num_chips)
+            found[other.chip.name] = min(found.get(other.chip.name, few), few, key=rent_of_all)
+    return sorted(found.values(), key=rent_of_all)[:most]
+
+
+def rent_of_all(on: Cluster) -> float:
+    """Rent of all chips of a cluster, in whole units; 0 without a price [USD/hour]."""
+    return (on.usd_per_chip_hour or 0.0) * float(billed_chips(on, on.num_chips))
+
+
+def more_chips(on: Cluster) -> list[int]:
     """Numbers of chips above that of a cluster: powers of two within a host, whole hosts beyond."""
     counts = [on.num_chips * many for many in _MULTIPLES]
     whole = [count for count in counts if count.bit_count() == 1 or count % on.host_chips == 0]

@@ -12,6 +12,7 @@ import numpy as np
 from rackline.errors import InputError, nearest_name
 from rackline.parallel.exchange import make_group
 from rackline.passes.features import as_array
+from rackline.search.misfit import Misfit
 from rackline.search.train_space import Evaluated, evaluate_runs, timed_steps, train_space
 from rackline.serving.fleet import Power, power_of
 from rackline.training.flop import hardware_share, mfu, model_flop, training_w
@@ -132,6 +133,7 @@ class TrainPlan:
         reason: why nothing fits; empty when something does.
         nearest: the run that lacks least memory, when nothing fits.
         practice: what published runs took over tuned steps, where times are at their pace; None where they are tuned.
+        misfit: why nothing fits and what would; None where something does, or that was not asked.
     """
 
     json_keys: ClassVar = (
@@ -154,6 +156,7 @@ class TrainPlan:
         "reason",
         "nearest",
         "practice",
+        "misfit",
     )
 
     system: TrainingSystem
@@ -167,6 +170,7 @@ class TrainPlan:
     asked_batch_tokens: float | None = None
     schedules: tuple[str, ...] = ()
     practice: Practice | None = None
+    misfit: Misfit | None = None
 
     @property
     def others(self) -> tuple[TrainCandidate, ...]:

@@ -1,0 +1,140 @@
+"""Why something does not fit: the memory of the fullest chip by part, and the changes that make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rackline.report.axes import Measure, stacked_bars
+from rackline.report.column import Column, Sheet, band_bar, spaced
+from rackline.report.figure import Figure
+from rackline.report.wording import Prose, composed, money, money_name, share
+from rackline.search.misfit import Change, ChipMemory, Misfit
+from rackline.units import format_bytes, format_seconds, format_usd
+
+_TOKENS = {"output": "M output tokens", "trained": "M tokens"}
+_LEFT = "free"
+_BARS = 8  # of a figure
+
+
+def memory_sheet(memory: ChipMemory) -> Sheet[Any]:
+    """What the fullest chip holds, part after part, with the end of its memory marked."""
+    ends = list(accumulate(memory.parts.values()))
+    rows = [
+        (name, size, share(size, memory.hbm_bytes), (end - size, end))
+        for (name, size), end in zip(memory.parts.items(), ends, strict=True)
+        if size > 0
+    ]
+    whole = max(memory.held_bytes, memory.hbm_bytes)
+
+    def bar_of(row: tuple[str, float, float, tuple[float, float]]) -> Text:
+        return band_bar(row[3][0], None, row[3][1], memory.hbm_bytes, end=whole)
+
+    return Sheet(
+        "memory",
+        [
+            Column("part"),
+            Column("amount", "bytes", "B"),
+            Column("share", "of the chip", "share"),
+            Column("", "0 to ┃, its memory", getter=bar_of),
+        ],
+        rows,
+        title=f"memory of the fullest chip, {memory.layout}: "
+        f"{format_bytes(memory.held_bytes)} of {format_bytes(memory.hbm_bytes)}",
+    )
+
+
+def changes_sheet(found: Misfit) -> Sheet[Change]:
+    """The changes that do, each with its time and dollars."""
+    fitting = [one for one in found.changes if one.fits]
+    training = found.unit == "trained"
+    columns: list[Column[Change]] = [
+        Column("setting", "change"),
+        Column("num_chips", "chips", "whole"),
+        Column("cost.step_s", "a step" if training else "a token", "s"),
+    ]
+    if any(one.cost is not None and one.cost.ttft_s is not None for one in fitting):
+        columns.append(Column("cost.ttft_s", "first token", "s"))
+    dollars = f"{money_name(found.priced)} per {_TOKENS[found.unit]}"
+    unit = "USD" if found.priced else "1"
+    columns.append(Column("cost.usd_per_mtok", dollars, unit))
+    if any(one.usd is not None for one in fitting):
+        columns += [Column("days", "days", "1"), Column("usd", "the run", "USD")]
+    columns += [
+        Column("usd_per_hour", "rent an hour", "USD", priority=1),
+        Column("memory.free_bytes", "free", "B", priority=2),
+        Column("gives_up", "gives up", "words"),
+    ]
+    title = "what makes it fit, cheapest first; what leaves out work last"
+    return Sheet("changes", columns, fitting, title=title if fitting else "no single change makes it fit")
+
+
+def refused_lines(found: Misfit) -> Iterable[RenderableType]:
+    """The changes that do not do, each with its reason."""
+    refused = [f"{one.setting}: {one.reason}" for one in found.changes if not one.fits]
+    if refused:
+        yield Prose(f"tried as well: {'; '.join(refused)}", style="dim")
+
+
+def cheapest_text(found: Misfit) -> Text:
+    """What to change, in a line, with its dollars and time; what leaves out work in a second one."""
+
+    def told(one: Change) -> str:
+        if one.cost is None:
+            return ""
+        usd = money(one.cost.usd_per_mtok, found.priced)
+        run = "" if one.usd is None else f", {format_usd(one.usd)} the run"
+        each = "a step" if found.unit == "trained" else "a token"
+        return f"{usd} per {_TOKENS[found.unit]}{run}, {format_seconds(one.cost.step_s)} {each}"
+
+    best, less = found.cheapest, found.less
+    if best is None and less is None:
+        return composed("next    ", ("no single change makes it fit", "bold"))
+    parts: list[str | Text | tuple[str, str]] = ["next    "]
+    if best is not None:
+        up = f"; gives up {best.gives_up}" if best.gives_up else ""
+        parts += [(best.setting, "bold"), f"  {told(best)}{up}"]
+    if less is not None:
+        parts += ["" if best is None else "\n        or ", (less.setting, "bold")]
+        parts.append(f"  {told(less)}; gives up {less.gives_up}")
+    return composed(*parts)
+
+
+def misfit_report(found: Misfit) -> Group:
+    """Memory by part, the changes that do, and those that do not."""
+    changes = [changes_sheet(found)] if any(one.fits for one in found.changes) else []
+    return spaced([memory_sheet(found.memory), *changes, *refused_lines(found)])
+
+
+def memory_figure(memory: ChipMemory, title: str, found: Misfit | None = None) -> Figure:
+    """Memory of the fullest chip by part, as it was asked for and with each change, against the chip.
+
+    Args:
+        found: changes that were tried; None where it fits.
+    """
+    bars = {f"as asked: {memory.layout}": dict(memory.parts)}
+    marks = {f"chip: {format_bytes(memory.hbm_bytes)}": memory.hbm_bytes}
+    changes = found.changes if found is not None else ()
+    for one in changes[:_BARS]:
+        if one.memory is not None:
+            bars[f"{one.setting}{'' if one.fits else ' (does not do)'}"] = dict(one.memory.parts)
+            if one.memory.hbm_bytes != memory.hbm_bytes:
+                marks[f"{one.cluster}: {format_bytes(one.memory.hbm_bytes)}"] = one.memory.hbm_bytes
+    if memory.free_bytes > 0:
+        bars[next(iter(bars))][_LEFT] = memory.free_bytes
+    parts = list(dict.fromkeys(part for bar in bars.values() for part in bar))
+    held, has = format_bytes(memory.held_bytes), format_bytes(memory.hbm_bytes)
+    best = None if found is None else found.cheapest
+    return stacked_bars(
+        bars,
+        parts,
+        Measure(field="held_bytes", title="memory of the fullest chip", kind="bytes"),
+        title=title,
+        subtitle="" if found is None else "as asked, and with each change; those that fit first",
+        description=f"A chip holds {held} of {has}." + ("" if best is None else f" Cheapest change: {best.setting}."),
+        marks=marks,
+    )
