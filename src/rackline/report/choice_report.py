@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rackline.parallel import Layout
 from rackline.report.column import Column, Predicted, Sheet, band_bar, facts, stacked
-from rackline.report.misfit_report import cheapest_text, misfit_report
+from rackline.report.misfit_report import misfit_report
 from rackline.report.wording import Box, Prose, composed, money, money_name, percent, share, short_count, trust, written
 from rackline.search import Basis, Candidate, Choice, Plan, Pool, PoolPair
 from rackline.search.choice import Energy
@@ -380,7 +380,6 @@ def nothing_panel(plan: Plan, misfit: Misfit | None = None) -> Group:
     return stacked(
         Box(body, title(plan), request_text(plan), "red"),
         Prose(f"separate pools for prefill and decode: {apart}", style="dim") if apart else None,
-        None if misfit is None else cheapest_text(misfit),
         None if misfit is None else misfit_report(misfit),
     )
 

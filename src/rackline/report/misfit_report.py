@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.report.axes import Measure, stacked_bars
-from rackline.report.column import Column, Sheet, band_bar, spaced
+from rackline.report.column import Column, Sheet, band_bar, facts, spaced
 from rackline.report.figure import Figure
 from rackline.report.wording import Prose, composed, money, money_name, share
 from rackline.search.misfit import Change, ChipMemory, Misfit
@@ -59,7 +59,7 @@ def changes_sheet(found: Misfit) -> Sheet[Change]:
     ]
     if any(one.cost is not None and one.cost.ttft_s is not None for one in fitting):
         columns.append(Column("cost.ttft_s", "first token", "s"))
-    dollars = f"{money_name(found.priced)} per {_TOKENS[found.unit]}"
+    dollars = f"{money_name(found.priced)} per {'M tokens' if training else 'M output'}"
     unit = "USD" if found.priced else "1"
     columns.append(Column("cost.usd_per_mtok", dollars, unit))
     if any(one.usd is not None for one in fitting):
@@ -80,34 +80,29 @@ def refused_lines(found: Misfit) -> Iterable[RenderableType]:
         yield Prose(f"tried as well: {'; '.join(refused)}", style="dim")
 
 
-def cheapest_text(found: Misfit) -> Text:
-    """What to change, in a line, with its dollars and time; what leaves out work in a second one."""
+def _next(found: Misfit) -> Sheet[Any]:
+    """What to change, with its dollars and time; what leaves out work in a line of its own."""
 
-    def told(one: Change) -> str:
-        if one.cost is None:
+    def told(one: Change | None) -> Text | str:
+        if one is None or one.cost is None:
             return ""
-        usd = money(one.cost.usd_per_mtok, found.priced)
-        run = "" if one.usd is None else f", {format_usd(one.usd)} the run"
         each = "a step" if found.unit == "trained" else "a token"
-        return f"{usd} per {_TOKENS[found.unit]}{run}, {format_seconds(one.cost.step_s)} {each}"
+        parts = [f"{money(one.cost.usd_per_mtok, found.priced)} per {_TOKENS[found.unit]}"]
+        parts += [] if one.usd is None else [f"{format_usd(one.usd)} the run"]
+        parts.append(f"{format_seconds(one.cost.step_s)} {each}")
+        parts += [f"gives up {one.gives_up}"] if one.gives_up else []
+        return composed((one.setting, "bold"), f": {', '.join(parts)}")
 
     best, less = found.cheapest, found.less
     if best is None and less is None:
-        return composed("next    ", ("no single change makes it fit", "bold"))
-    parts: list[str | Text | tuple[str, str]] = ["next    "]
-    if best is not None:
-        up = f"; gives up {best.gives_up}" if best.gives_up else ""
-        parts += [(best.setting, "bold"), f"  {told(best)}{up}"]
-    if less is not None:
-        parts += ["" if best is None else "\n        or ", (less.setting, "bold")]
-        parts.append(f"  {told(less)}; gives up {less.gives_up}")
-    return composed(*parts)
+        return facts("next", [("next", "no single change makes it fit")])
+    return facts("next", [("next", told(best)), ("or" if best else "next", told(less))])
 
 
 def misfit_report(found: Misfit) -> Group:
-    """Memory by part, the changes that do, and those that do not."""
+    """What to change, memory by part, the changes that do, and those that do not."""
     changes = [changes_sheet(found)] if any(one.fits for one in found.changes) else []
-    return spaced([memory_sheet(found.memory), *changes, *refused_lines(found)])
+    return spaced([_next(found), memory_sheet(found.memory), *changes, *refused_lines(found)])
 
 
 def memory_figure(memory: ChipMemory, title: str, found: Misfit | None = None) -> Figure:

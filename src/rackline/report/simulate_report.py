@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.report.column import Column, Sheet
-from rackline.report.misfit_report import cheapest_text, memory_sheet, misfit_report
+from rackline.report.misfit_report import memory_sheet, misfit_report
 from rackline.report.wording import Box, Prose, memory_share, percent, short_count, written
 from rackline.search.misfit import ChipMemory, Misfit
 from rackline.serving.capacity import Capacity, CapacityRow
@@ -281,9 +281,6 @@ def capacity_report(
     else:
         body.append("Nothing fits. ", style="bold red")
         body.append(nearest_reason(capacity))
-        if misfit is not None:
-            body.append("\n")
-            body.append(cheapest_text(misfit))
     parts: list[RenderableType] = [
         Box(
             body,

@@ -24,7 +24,7 @@ from rackline.report.axes import (
 from rackline.report.column import Column, Predicted, Sheet, band_bar, bars_sheet, spaced
 from rackline.report.exports import trace, trace_event, trace_name
 from rackline.report.figure import Figure
-from rackline.report.misfit_report import cheapest_text, memory_figure, misfit_report
+from rackline.report.misfit_report import memory_figure, misfit_report
 from rackline.report.wording import Box, Prose, composed, percent, share, written
 from rackline.search.train import TrainCandidate, TrainPlan, shares, timeline_of
 from rackline.training.schedules import Timeline
@@ -141,7 +141,7 @@ def train_report(
             _others(plan) if len(plan.best) > 1 else None,
         ]
     elif plan.misfit is not None:
-        parts += [cheapest_text(plan.misfit), misfit_report(plan.misfit)]
+        parts.append(misfit_report(plan.misfit))
     return spaced([*parts, _footer(plan, elapsed_s)])
 
 

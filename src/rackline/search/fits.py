@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -116,9 +117,9 @@ def rent_of_all(on: Cluster) -> float:
     return (on.usd_per_chip_hour or 0.0) * float(billed_chips(on, on.num_chips))
 
 
-def more_chips(on: Cluster) -> list[int]:
+def more_chips(on: Cluster, multiples: Sequence[int] = _MULTIPLES) -> list[int]:
     """Numbers of chips above that of a cluster: powers of two within a host, whole hosts beyond."""
-    counts = [on.num_chips * many for many in _MULTIPLES]
+    counts = [on.num_chips * many for many in multiples]
     whole = [count for count in counts if count.bit_count() == 1 or count % on.host_chips == 0]
     return [count for count in whole if count <= on.max_chips]
 

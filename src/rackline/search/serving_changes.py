@@ -21,7 +21,8 @@ from rackline.units import format_bytes, format_seconds
 MOST_MEMORY_FRACTION = 0.95
 """Share of a chip's memory that operators are told to give a server where the default of 0.9 is too little
 (mintlify.com/vllm-project/vllm/configuration/optimization, accessed 2026-11-24); more is left to them."""
-_OFFLOADED = "--cpu-offload-gb {:.0f} of vLLM and SGLang"
+_OFFLOADED = "vLLM --cpu-offload-gb {:.0f}"
+"""In GiB a chip (docs.redhat.com, Red Hat AI Inference Server 3.0, vLLM server arguments, accessed 2026-11-24)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +203,9 @@ class ServingChanges:
         """Weights in the memory of the host, read in every step over the chip's link to it.
 
         Assumes: reads are not hidden behind the compute, and the host holds what all its chips leave there.
+
+        Sources: Qwen2-7B in bf16 on one RTX 4090 under vLLM gave 1.65 tokens/s with all weights on the host and 56.87
+            without (redlib.mooo.com/r/Vllm/hot, accessed 2026-11-24); this gives 1.60 of the second.
         """
         held = Held.of(self.asked)
         if held is None:
@@ -209,7 +213,7 @@ class ServingChanges:
         memory, on = held.memory(), self.asked.system.cluster
         moved = -memory.free_bytes
         room = memory_tier(HOST_MEMORY).capacity_bytes / min(on.host_chips, on.num_chips)
-        setting = _OFFLOADED.format(np.ceil(moved / 1e9))
+        setting = _OFFLOADED.format(np.ceil(moved / 2**30))
         reason = ""
         if moved > memory.parts["weights"]:
             reason = f"the cache alone is {format_bytes(moved - memory.parts['weights'])} too much on a chip"
@@ -259,8 +263,9 @@ class ServingChanges:
 
     def _chips(self) -> list[Change]:
         system = self.asked.system
+        freed = "" if self.asked.layouts is None else ", without --layout"
         tries = (
-            self._tried("chips", f"--chips {count}", replace(self.asked, system=more, layouts=None))
+            self._tried("chips", f"--chips {count}{freed}", replace(self.asked, system=more, layouts=None))
             for count in more_chips(system.cluster)
             for more in [system.on(system.cluster.with_num_chips(count))]
         )

@@ -13,7 +13,7 @@ from rackline.hardware import Cluster, host_bytes_per_s, memory_tier
 from rackline.passes import calibration
 from rackline.passes.features import Array
 from rackline.search.candidate import price_per_chip_s
-from rackline.search.fits import larger_chips
+from rackline.search.fits import larger_chips, more_chips
 from rackline.search.misfit import HOST_MEMORY, Change, ChangeKind, ChipMemory, Cost, Misfit, change_of
 from rackline.search.train import TrainPlan, candidates, train_plan
 from rackline.search.train_space import evaluate_runs, train_space, whole_batch
@@ -29,6 +29,7 @@ CPU_ADAM_BYTES = 28.0
 read, the last three written, 4 bytes each (counted)."""
 SHORTEST_SEQ = 512
 LORA_RANK = 16
+_MULTIPLES = [half * power for power in (2**e for e in range(14)) for half in (2, 3)]
 
 
 Setting: TypeAlias = tuple[str, TrainingSystem]
@@ -234,7 +235,7 @@ class TrainChanges:
 
     def _chips(self) -> list[Change]:
         system = self.plan.system
-        counts = ((count, system.cluster.with_num_chips(count)) for count in _doubled(system.cluster))
+        counts = ((count, system.cluster.with_num_chips(count)) for count in more_chips(system.cluster, _MULTIPLES))
         return self._first("chips", ((f"--chips {count}", self._on(on)) for count, on in counts))
 
     def _cluster(self) -> list[Change]:
@@ -254,14 +255,6 @@ class TrainChanges:
         if system.precision.frozen_bytes is not None:
             types = with_frozen(types, "nf4")
         return replace(moved, calibration=calibration(system.stack.kernels, other.chip), precision=types)
-
-
-def _doubled(on: Cluster) -> Iterator[int]:
-    """Twice the chips, and so on, as far as the cluster grows."""
-    count = 2 * on.num_chips
-    while count <= on.max_chips:
-        yield count
-        count *= 2
 
 
 def _memory_of(system: TrainingSystem, runs: Runs, index: int) -> ChipMemory:
