@@ -94,6 +94,11 @@ PICTURES = (
         command="fit deepseek-v3 --on gb200-nvl72 --context 32k",
     ),
     Picture(
+        name="misfit",
+        shows="`train`, `plan` and `fit` where nothing fits: memory by part, as asked and with each change",
+        command="train llama-3.1-8b --on dgx-h100 --chips 1 --global-batch 1M --tokens 1B --plot-kind memory",
+    ),
+    Picture(
         name="compare",
         shows="`compare`: each number over that of the first",
         command="compare dgx-h100 gb200-nvl72 mi355x-8",

@@ -227,3 +227,20 @@ def test_screen_json_and_figure_say_the_same():
     assert "--precision fp8,kv=fp8: 340 GB too much on a chip" in text
     frame = answer.tables()["changes"]
     assert [one.setting for one in found.changes if one.fits] == frame["setting"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: rl.train("llama-3.1-8b", on="dgx-h100", chips=1, global_batch="1M"),
+        lambda: rl.fit("llama-3.1-405b", on="dgx-h100", chips=1),
+        lambda: rl.plan("llama-3.1-405b", on="dgx-h100", chips=1, input="4k", output="1k", calibration="vllm"),
+    ],
+    ids=("train", "fit", "plan"),
+)
+def test_the_figure_of_memory_has_a_bar_for_each_change(answer: Any):
+    found = answer()
+    drawn = str(found.plot("memory").to_dict())
+    shown = [one for one in found.result.misfit.changes if one.memory is not None]
+    assert len(shown) > 3
+    assert all(one.setting in drawn for one in shown)

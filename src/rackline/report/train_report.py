@@ -390,8 +390,7 @@ def step_figure(plan: TrainPlan) -> Figure:
     """Where the time of a step goes, one bar for each of the fastest layouts."""
     title = f"{_name(plan)}: where the time of a step goes"
     if not plan.best:
-        found = plan.misfit
-        return nothing_figure(title, plan.reason) if found is None else memory_figure(found.memory, title, found)
+        return nothing_figure(title, plan.reason)
     texts, shared = differences([layout_text(one) for one in plan.best])
     bars = {f"{text}, MFU {percent(one.mfu)}": _shares(plan, one) for text, one in zip(texts, plan.best, strict=True)}
     first = _shares(plan, plan.best[0])
@@ -471,7 +470,8 @@ def train_memory_figure(plan: TrainPlan) -> Figure:
     has = plan.system.cluster.chip.hbm_bytes
     title = f"{_name(plan)}: memory of the fullest chip"
     if not plan.best:
-        return nothing_figure(title, plan.reason)
+        found = plan.misfit
+        return nothing_figure(title, plan.reason) if found is None else memory_figure(found.memory, title, found)
     texts, shared = differences([layout_text(one) for one in plan.best])
     bars = {
         text: {kind.replace("_", " "): held for kind, held in _held(one).items()}

@@ -55,12 +55,12 @@ class Held:
     Args:
         asked: as it was.
         grid: all layouts.
-        free: bytes left on the fullest chip, shape (precisions, layouts) [bytes].
+        free_bytes: bytes left on the fullest chip, shape (precisions, layouts) [bytes].
     """
 
     asked: Asked
     grid: LayoutGrid
-    free: Array
+    free_bytes: Array
 
     @classmethod
     def of(cls, asked: Asked) -> Held | None:
@@ -84,18 +84,20 @@ class Held:
             for types in system.precisions
         )
         return cls(
-            asked=asked, grid=grid, free=np.array([np.broadcast_to(as_array(use.free), len(grid)) for use in uses])
+            asked=asked,
+            grid=grid,
+            free_bytes=np.array([np.broadcast_to(as_array(use.free), len(grid)) for use in uses]),
         )
 
     @property
     def fits(self) -> bool:
         """Whether any does."""
-        return bool(np.any(self.free >= 0.0))
+        return bool(np.any(self.free_bytes >= 0.0))
 
     @property
     def roomiest(self) -> tuple[Precision, Layout]:
         """With the most room, or that lacks least."""
-        label, row = np.unravel_index(int(np.argmax(self.free)), self.free.shape)
+        label, row = np.unravel_index(int(np.argmax(self.free_bytes)), self.free_bytes.shape)
         return self.asked.system.precisions[label], self.grid.layout(int(row))
 
     def memory(self) -> ChipMemory:
@@ -114,24 +116,24 @@ Costing = Callable[[Held], Cost]
 """Time and dollars of what holds the requests."""
 
 
-def decoding_cost(held: Held, behind_s: float = 0.0) -> Cost:
+def decoding_cost(held: Held, host_s: float = 0.0) -> Cost:
     """A step in which every request gets a token, on the fastest layout that holds them.
 
     Args:
-        behind_s: that each step takes longer, such as for weights from the host [s].
+        host_s: that each step takes longer, such as for weights from the host [s].
     """
     asked = held.asked
     system, best = asked.system, (np.inf, "")
-    keep = np.any(held.free >= 0.0, axis=0) if held.fits else np.ones(len(held.grid), dtype=bool)
+    keep = np.any(held.free_bytes >= 0.0, axis=0) if held.fits else np.ones(len(held.grid), dtype=bool)
     grid = held.grid.take(np.flatnonzero(keep))
     batch = Batch(decode_sequences=asked.per_rank(grid)[:, None], context_len=asked.context_len)
     for label, types in enumerate(system.precisions):
         engine = system.engines(system.table(grid, types), grid)
         step_s = engine.decode_s(batch, engine.time_table(False), two_batch_overlap=False)[:, 0]
-        step_s = np.where(held.free[label, keep] >= 0.0, step_s, np.inf) if held.fits else step_s
+        step_s = np.where(held.free_bytes[label, keep] >= 0.0, step_s, np.inf) if held.fits else step_s
         row = int(np.argmin(step_s))
         best = min(best, (float(step_s[row]), f"{grid.layout(row).label()} · {types.short()}"))
-    step_s = best[0] + behind_s
+    step_s = best[0] + host_s
     usd_per_s = price_per_chip_s(system.cluster)[0] * float(billed_chips(system.cluster, system.cluster.num_chips))
     return Cost(layout=best[1], step_s=step_s, usd_per_mtok=usd_per_s * step_s / (asked.requests or 1) * 1e6)
 
