@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, inf, isnan, nan, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rackline.api.answer import Served, Watch
 from rackline.api.resolve import check_context, named
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 FIXED, ORACLE = "fixed", "oracle"
 _MARK_REQUESTS = 20_000  # a queue that grows slowly is seen in them
 _WINDOWS = 24
+_PLENTY = 64  # replicas for prompts, so that those for outputs are what limits
 USUAL_SHARE = 0.7
 """Share of a replica's highest rate that policies aim at: the share of its target at which Knative's autoscaler does
 (knative/docs, kpa-specific.md, read 2026-11-23)."""
@@ -250,17 +251,17 @@ class _Ground:
 
     def _hosts(self, pools: Sequence[fleet.Scaled], seed: int) -> tuple[list[failures.Outage], failures.Places]:
         """When hosts fail, and those that there are: enough for the most replicas, and the spare ones."""
-        if self.fails is None:
-            return [], failures.Places.plenty()
         cluster = self.server.deployment.cluster
-        size = cluster.host_chips
+        size, most = cluster.host_chips, max(cluster.num_chips, max(one.most * one.chips for one in pools))
+        if self.fails is None:
+            return [], failures.Places(most)
         needed = sum(
             ceil(one.most / (size // one.chips)) if one.chips <= size else one.most * ceil(one.chips / size)
             for one in pools
         )
         hosts = needed + self.question.spare_hosts
         drawn = self.fails.draw(np.random.default_rng([seed, hosts]), hosts, self.load.seconds)
-        return drawn, failures.Places(hosts, size, self.question.spare_hosts * size)
+        return drawn, failures.Places(most, hosts, size, self.question.spare_hosts * size)
 
     def outcome(self, policy: str, run: fleet_run.FleetRun) -> Outcome:
         """The numbers of one run."""
@@ -288,11 +289,13 @@ def refuse_scaling(question: SimulateQuestion) -> None:
     Raises:
         InputError: one of them is given.
     """
-    question.refuse(
+    names = (
         "load_time", "autoscale", "scale_target", "min_replicas", "max_replicas", "start_up", "weights_from",
         "failures", "spare_hosts", "window", "seeds",
-        allowed="only with `load`",
     )  # fmt: skip
+    for name, value in question.given(*names).items():
+        given = ", ".join(question.autoscale) if name == "autoscale" else value
+        raise InputError(what=name, given=given, allowed="only with `load`", nearest="--load day --rate 5")
 
 
 def scaled_runs(question: SimulateQuestion, watch: Watch) -> ScaledRuns:
@@ -349,8 +352,8 @@ def _ground(question: SimulateQuestion, slo: simulation.Slo, watch: Watch) -> _G
 
 def _start(question: SimulateQuestion, deployment: Deployment) -> tuple[start_up.StartUp | None, float]:
     """The start of a replica in parts, and the whole of it [s]."""
-    kinds: tuple[Literal["warm", "cold"], ...] = ("warm", "cold")
-    kind = next((one for one in kinds if one == question.start_up), None)
+    kinds: tuple[start_up.Kind, ...] = ("warm", "cold")
+    kind: start_up.Kind | None = next((one for one in kinds if one == question.start_up), None)
     if kind is None:
         near = nearest_name(question.start_up, kinds)
         try:
@@ -425,9 +428,11 @@ def _marks(ground: _Ground, watch: Watch) -> tuple[tuple[Mark, ...], str]:
             raise InputError(what="slo", given=ground.question.slo, allowed=f"a limit of {missing}")
         requests = _steady(ground.question, name)
         with watch.serving("the highest rate of a replica") as progress:
+            front = ground.server.prefill if name == "outputs" else None
             serve = partial(
                 simulation.simulate,
                 pool=replace(pool, replicas=1),
+                prefill=front and replace(front, pool=replace(front.pool, replicas=_PLENTY)),
                 beyond_s=ground.server.beyond_s,
                 skip_bad=ground.question.skip_bad,
                 progress=progress,
@@ -439,12 +444,15 @@ def _marks(ground: _Ground, watch: Watch) -> tuple[tuple[Mark, ...], str]:
                 ]
                 return tuple(found), f"{what} keeps the limits at no rate: {capacity.reason or 'too slow'}"
             result = serve(requests.scaled(USUAL_SHARE * capacity.rate_per_s / requests.rate_per_s))
+        there_s = result.finish_s - result.first_s if name == "outputs" else result.e2e_s
+        running = USUAL_SHARE * capacity.rate_per_s * float(np.nanmean(there_s))
+        held = float(np.mean(requests.input_len + 0.5 * requests.output_len))
         found.append(
             Mark(
                 pool=name,
                 capacity_per_s=capacity.rate_per_s,
-                running=USUAL_SHARE * capacity.rate_per_s * float(np.nanmean(result.e2e_s)),
-                kv_use=result.used_block_s / (result.makespan_s * result.num_blocks),
+                running=running,
+                kv_use=min(running * held / (pool.spec.pool_tokens * pool.num_ranks), 1.0),
                 chips=layout.chips_per_replica,
             )
         )
@@ -457,8 +465,6 @@ def _steady(question: SimulateQuestion, pool: str) -> simulation.Requests:
     requests = simulation.open_arrivals(rng, _MARK_REQUESTS, 1.0, lengths_of(question), arrival_cv=question.arrival_cv)
     if pool == "prompts":
         return replace(requests, output_len=np.ones_like(requests.output_len))
-    if pool == "outputs":
-        return replace(requests, computed=requests.input_len)
     return requests
 
 

@@ -43,7 +43,7 @@ def report(found: ScaledRuns, *, elapsed_s: float) -> Iterable[Any]:
     body = Text(summary(found), style="bold")
     body.append(f"\n{'keeps' if kept else 'breaks'} the limits", style="bold green" if kept else "bold red")
     body.append(
-        f" at p{found.slo.percentile:g} over the whole load; {written(one.mean_replicas)} replicas on average, "
+        f" at p{found.slo.percentile:g} over the whole load; replicas: {written(one.mean_replicas)} on average, "
         f"{one.most_replicas:,.0f} at most"
     )
     if run.interrupted:
@@ -65,12 +65,12 @@ def _regret(found: ScaledRuns) -> str:
     perfect = f"{written(found.perfect_chip_hours)} chip-hours"
     if found.perfect_usd is not None:
         perfect = format_usd(found.perfect_usd)
-    against = "" if one.over_oracle is None else f"{_more(one.over_oracle)} than an oracle, "
-    return f"{against}{_more(one.over_perfect or 0.0)} than a perfect system ({perfect})"
+    against = "" if one.over_oracle is None else f"{_more(one.over_oracle)} an oracle, "
+    return f"{against}{_more(one.over_perfect or 0.0)} a perfect system ({perfect})"
 
 
 def _more(share: float) -> str:
-    return f"{percent(abs(share))} {'more' if share >= 0 else 'less'}"
+    return f"{percent(abs(share))} {'more' if share >= 0 else 'less'} than"
 
 
 def _share(attained: float | None) -> str:
@@ -136,8 +136,13 @@ def _sheets(found: ScaledRuns) -> list[Sheet[Any]]:
 def _intervals(one: Outcome) -> str:
     """How well the first policy's numbers are known over seeds."""
     halves = one.intervals or {}
-    shown = {"usd": format_usd, "attained": lambda half: f"{100.0 * half:.2g} points", "ttft_p99_s": format_seconds}
-    said = [f"{name} ± {write(halves[name])}" for name, write in shown.items() if name in halves]
+    texts = {
+        "usd": format_usd(halves.get("usd", 0.0)),
+        "attained": f"{100.0 * halves.get('attained', 0.0):.2g} points",
+        "ttft_p99_s": format_seconds(halves.get("ttft_p99_s", 0.0)),
+    }
+    words = {"usd": "dollars", "attained": "within limits", "ttft_p99_s": "TTFT p99"}
+    said = [f"{words[name]} ± {text}" for name, text in texts.items() if name in halves]
     return f"95 % intervals of {one.policy}: {', '.join(said)}" if said else ""
 
 

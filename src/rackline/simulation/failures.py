@@ -77,23 +77,20 @@ class Failures:
 
 
 class Places:
-    """Hosts and the chips that are free on each.
+    """Chips that replicas of all pools share, and the hosts that hold them where hosts fail.
 
     Args:
-        hosts: in all; None for as many as it takes [count].
+        chips: that replicas may take in all [count].
+        hosts: with the spare ones; None where none fails and it does not matter [count].
         host_chips: chips of a host [count].
         spare_chips: of the hosts that are paid for whether they serve or not [count].
     """
 
-    def __init__(self, hosts: int | None, host_chips: int, spare_chips: int = 0) -> None:
+    def __init__(self, chips: float = inf, hosts: int | None = None, host_chips: int = 1, spare_chips: int = 0) -> None:
+        self.left: float = chips
         self.free = None if hosts is None else [host_chips] * hosts
         self.host_chips, self.spare_chips = host_chips, spare_chips
         self.down_until: dict[int, float] = {}
-
-    @classmethod
-    def plenty(cls) -> Places:
-        """Hosts that never fail, as many as it takes."""
-        return cls(None, 1)
 
     def take(self, chips: int, now: float) -> tuple[int, ...] | None:
         """Hosts for a replica: the first with room, or whole ones for a replica of several; None without room.
@@ -102,19 +99,24 @@ class Places:
             chips: of the replica [count].
             now: [s].
         """
+        if chips > self.left:
+            return None
         if self.free is None:
+            self.left -= chips
             return ()
         share = min(chips, self.host_chips)
         number = -(-chips // self.host_chips)
         room = [host for host, free in enumerate(self.free) if free >= share and self.down_until.get(host, -inf) <= now]
         if len(room) < number:
             return None
+        self.left -= chips
         for host in room[:number]:
             self.free[host] -= share
         return tuple(room[:number])
 
     def give_back(self, hosts: tuple[int, ...], chips: int) -> None:
         """A replica of so many chips has left these hosts."""
+        self.left += chips
         if self.free is not None:
             for host in hosts:
                 self.free[host] += min(chips, self.host_chips)

@@ -11,6 +11,7 @@ import gc
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -299,7 +300,7 @@ def run_fleet(
         front: the pool that computes prompts, if there is one; `handover` says how it passes them on.
         beyond_s: as in `simulate` [s].
         outages: of hosts, in the order of time.
-        places: hosts for replicas; as many as it takes where none fails.
+        places: chips and hosts for replicas; as many as it takes by default.
         skip_bad, compiled, progress: as in `simulate`.
 
     Raises:
@@ -307,7 +308,7 @@ def run_fleet(
     """
     find_router(router)
     requests, skipped = that_fit(requests, main.pool, handover, skip_bad)
-    run = _Fleet(requests, main, front, handover, router, outages, places or Places.plenty(), compiled, beyond_s)
+    run = _Fleet(requests, main, front, handover, router, outages, places or Places(), compiled, beyond_s)
     interrupted = False
     collects = gc.isenabled()
     gc.disable()
@@ -345,14 +346,13 @@ class _Fleet:
         self.log = log = NativeLog(requests) if native else RequestLog(requests, len(main.pool.spec.tiers))
 
         def maker(place: int, pool: Pool, hands_over: bool) -> Callable[[], AnyReplica]:
-            if isinstance(log, NativeLog):
-                clock = clocks[place]
-                if clock is None:
-                    raise RuntimeError("a clock without a compiled form")
-                return lambda: NativeReplica(clock, pool, log, hands_over=hands_over)
-            return lambda: Replica(
-                pool, log, hands_over=hands_over, follows_prefixes=router == "prefix-aware" and not hands_over
-            )
+            if isinstance(log, RequestLog):
+                follows = router == "prefix-aware" and not hands_over
+                return partial(Replica, pool, log, hands_over=hands_over, follows_prefixes=follows)
+            clock = clocks[place]
+            if clock is None:
+                raise RuntimeError("a clock without a compiled form")
+            return partial(NativeReplica, clock, pool, log, hands_over=hands_over)
 
         self.groups = [
             _Group(

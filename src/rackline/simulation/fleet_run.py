@@ -213,7 +213,7 @@ class FleetRun:
     def most_replicas(self) -> int:
         """Most replicas that are paid for at a time, of all pools [count]."""
         times = np.concatenate([pool.spans_s[:, 0] for pool in self.pools])
-        return int(sum(pool.serving(times, place=0) for pool in self.pools).max())
+        return int(np.sum([pool.serving(times, place=0) for pool in self.pools], axis=0).max())
 
     def good(self, slo: Slo) -> Array:
         """Mask of the requests that were answered within all limits, (n,)."""

@@ -171,9 +171,9 @@ def profile(requests: Requests, name: str) -> Load:
 
 
 def is_table(path: str | Path) -> bool:
-    """Whether a file is a table of rates and no trace: its first line names a rate."""
-    first = read_text(path, what="load", allowed=_FORM, max_bytes=2**31).partition("\n")[0]
-    return "rate" in first.lower() and not first.lstrip().startswith("{")
+    """Whether a file is a table of rates and no trace: its first line is a header that names no tokens of prompts."""
+    first = read_text(path, what="load", allowed=_FORM, max_bytes=2**31).partition("\n")[0].lower()
+    return not first.lstrip().startswith(("{", "[")) and not any(word in first for word in ("input", "token", "prompt"))
 
 
 def read_load(path: str | Path) -> Load:
@@ -211,7 +211,7 @@ def read_load(path: str | Path) -> Load:
             raise InputError(
                 what=error.what, given=error.given, allowed=error.allowed, nearest=error.nearest, where=where
             ) from None
-        if place and times[place] <= times[place - 1]:
+        if place and not times[place] > times[place - 1]:
             raise InputError(what="time", given=cells["time"], allowed="later than the one before it", where=where)
     times -= times[0]
     edges = np.append(times, times[-1] + (times[-1] - times[-2]))
@@ -223,4 +223,7 @@ def _seconds(text: str) -> float:
     parts = text.split(":")
     if len(parts) in (2, 3) and all(part.isdigit() for part in parts):
         return sum(int(part) * scale for part, scale in zip(parts, (3600, 60, 1), strict=False))
-    return parse_seconds(text, name="time", zero_allowed=True)
+    try:
+        return float(text)
+    except ValueError:
+        return parse_seconds(text, name="time", zero_allowed=True)

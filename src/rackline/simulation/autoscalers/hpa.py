@@ -34,7 +34,7 @@ class Behaviour:
         if not self.wishes:
             self.wishes.append((seen.time_s, seen.replicas))
         self.wishes.append((seen.time_s, wish))
-        while self.wishes[0][0] <= seen.time_s - STABILISATION_S:
+        while self.wishes[0][0] < seen.time_s - STABILISATION_S:
             self.wishes.popleft()
         current = seen.replicas
         if wish < current:
