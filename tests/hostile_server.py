@@ -38,6 +38,8 @@ BEHAVIOURS = {
     19: "429 until much later",
     20: "echoes the key",
     21: "two tokens an event",
+    22: "escape sequences",
+    23: "usage beyond belief",
 }
 EXPECTED = {
     "well": "finished", "stalls": "stalled", "resets": "cut", "bytes that are no HTTP": "garbage",
@@ -46,7 +48,7 @@ EXPECTED = {
     "a page instead of a stream": "garbage", "never answers": "stalled", "404": "refused",
     "closes without an answer": "cut", "an endless line": "garbage", "trickles longer than it may": "timeout",
     "503 with a date": "finished", "429 until much later": "rate_limited", "echoes the key": "refused",
-    "two tokens an event": "finished",
+    "two tokens an event": "finished", "escape sequences": "server_error", "usage beyond belief": "finished",
 }  # fmt: skip
 """What a client should make of each."""
 LONG_S = 120.0  # longer than any client waits
@@ -75,7 +77,7 @@ class Handler(socketserver.StreamRequestHandler):
             length = int(value) if name.lower() == "content-length" else length
             key = value if name.lower() == "authorization" else key
         if first.startswith(b"GET"):
-            self.whole("200 OK", {"data": [{"id": "hostile"}]})
+            self.models()
             return
         asked = json.loads(self.rfile.read(length))
         what = BEHAVIOURS[len(asked["prompt"])]
@@ -88,8 +90,11 @@ class Handler(socketserver.StreamRequestHandler):
     def behave(self, what: str, times: int, asked: dict[str, Any], key: str) -> None:
         count = asked["max_tokens"]
         match what:
-            case "well" | "no usage" | "two tokens an event":
-                self.well(count, usage=what != "no usage", each=2 if what == "two tokens an event" else 1)
+            case "well" | "no usage" | "two tokens an event" | "usage beyond belief":
+                said = 10**30 if what == "usage beyond belief" else count
+                self.well(count, usage=what != "no usage", each=2 if what == "two tokens an event" else 1, said=said)
+            case "escape sequences":
+                self.whole("500 Oops", {"error": {"message": "\x1b[31mred\x07\u202e"}})
             case "stalls":
                 self.head(STREAM)
                 self.send(event())
@@ -142,13 +147,23 @@ class Handler(socketserver.StreamRequestHandler):
                 while not self.server.over.wait(0.05):
                     self.send(event())
 
-    def well(self, count: int, *, usage: bool = True, each: int = 1) -> None:
+    def models(self) -> None:
+        with self.server.lock:
+            data = self.server.models
+        if data is not None:
+            self.whole("200 OK", {"data": data})
+            return
+        self.head("200 OK")
+        while not self.server.over.is_set():  # without end
+            self.send(b" " * 2**16)
+
+    def well(self, count: int, *, usage: bool = True, each: int = 1, said: int | None = None) -> None:
         self.head(STREAM)
         for number in range(0, count, each):
             time.sleep(0.005)
             self.send(event(reason="length" if number + each >= count else None))
         if usage:
-            told = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": count}}
+            told = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": count if said is None else said}}
             self.send(b": a comment\n\ndata: " + json.dumps(told).encode() + b"\n\n")
         self.send(b"data: [DONE]\n\n")
 
@@ -172,6 +187,7 @@ class Server(socketserver.ThreadingTCPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.lock = threading.Lock()
+        self.models: list[dict[str, str]] | None = [{"id": "hostile"}]  # that it lists; None for a list without end
         self.over = threading.Event()
         self.seen: Counter[str] = Counter()  # requests by what is done to them
         self.tried: Counter[str] = Counter()  # and by prompt

@@ -79,7 +79,7 @@ def test_verdict_and_text_follow_the_catalogue(capsys: pytest.CaptureFixture[str
 )
 def test_one_command_answers_a_card_or_judges_a_summary(claim: str, words: tuple[str, ...]) -> None:
     """By subprocess, as a reader would."""
-    command = [sys.executable, "-m", "rackline.cli.main", "lecture", "--claim", claim]
+    command = [sys.executable, "-m", "rackline", "lecture", "--claim", claim]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "200"})
     text = " ".join(done.stdout.replace("│", " ").split())
     for word in words:

@@ -73,8 +73,12 @@ def test_a_hostile_server_loses_no_record_and_leaves_nothing_behind(hostile: Ser
         assert list(one.token_s) == sorted(one.token_s)
         assert bool(one.error) == (one.outcome != "finished"), what
         assert one.retries == {"429 once": 1, "503 with a date": 1, "429 always": 2}.get(what, 0), what
-        assert (one.output_tokens is None) == (what in ("no usage",) or one.outcome != "finished"), what
+        assert (one.output_tokens is None) == (
+            what in ("no usage", "usage beyond belief") or one.outcome != "finished"
+        ), what
         assert one.tokens == 4 or one.outcome != "finished"
+        assert one.error.isprintable(), what
+        assert bool(one.malformed) == (what in ("events that are no JSON", "usage beyond belief")) or one.error, what
     assert limit != "none" or hostile.seen["429 always"] == 3 * 3
     gc.collect()  # what is left behind would warn here, and warnings are errors
     assert not [one for one in threading.enumerate() if "asyncio" in one.name and one not in before]
@@ -217,7 +221,7 @@ def test_keys_are_sent_and_never_stored(
     echoing = next(length for length, what in BEHAVIOURS.items() if what == "echoes the key")
     saved = tmp_path / "observed.jsonl"
     command = f"observe {hostile.url} --rate inf --requests 2 --input {echoing} --output 4 --key-env A_KEY --yes --json"
-    assert run([*command.split(), "-o", str(saved)]) == 0
+    assert run([*command.split(), "-o", str(saved)]) == 1
     told = capfd.readouterr()
     data = json.loads(told.out)
     assert data["outcomes"] == {"finished": 0, "refused": 2}
@@ -325,3 +329,27 @@ def test_a_server_of_several_models(hostile: Server) -> None:
     assert target(hostile.url, endpoint="chat").served_name == "hostile"
     with pytest.raises(InputError, match="hostile"):
         target(hostile.url, endpoint="chat", served_name="hostil")
+
+
+def test_a_list_of_models_without_end_is_cut(hostile: Server) -> None:
+    hostile.models = None
+    with pytest.raises(InputError, match="more than 4,194,304 bytes"):
+        target(hostile.url, endpoint="chat")
+
+
+def test_names_that_a_terminal_would_obey_are_not_taken(hostile: Server) -> None:
+    hostile.models = [{"id": "\x1b[2Jgone"}]
+    with pytest.raises(InputError, match="no list of models"):
+        target(hostile.url, endpoint="chat")
+    hostile.models = [{"id": "\x1b[2Jgone"}, {"id": "here"}]
+    assert target(hostile.url, endpoint="chat").served_name == "here"
+
+
+def test_a_run_without_an_answer_fails(hostile: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    bad = next(length for length, what in BEHAVIOURS.items() if what == "escape sequences")
+    words = f"observe {hostile.url} --rate inf --requests 2 --output 4 --yes --lengths fixed --input"
+    assert run([*words.split(), str(bad)]) == 1
+    found = capfd.readouterr()
+    assert "no request was answered" in found.err
+    assert not {"\x1b", "\x07", "\u202e"} & set(found.out + found.err)
+    assert run([*words.split(), str(WELL)]) == 0

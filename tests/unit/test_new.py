@@ -74,6 +74,13 @@ def test_refusals(kind: str, name: str, message: str) -> None:
         rl.new(kind, name)
 
 
+def test_a_file_in_this_folder_is_not_taken_for_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rl.new("chip", "c")
+    with pytest.raises(InputError, match=r"c\.toml.*does not exist yet"):
+        rl.new("chip", "c")
+
+
 def test_an_own_chip_and_cluster_work_in_a_plan(tmp_path: Path) -> None:
     rl.new("chip", "fast", like="b200", output=str(tmp_path / "fast.toml"))
     rl.new("cluster", "rack", like="dgx-b200", output=str(tmp_path / "rack.toml"))

@@ -103,7 +103,7 @@ def test_published_layouts_without_recompute_fit_without_it(recipe: tuple[Any, .
     name, on, chips, layout, stack, types, sequences, seq_len, step_s = recipe
     best = rl.train(
         name, on=on, chips=chips, layout=layout, stack=stack, precision=types, global_batch=sequences * seq_len,
-        seq=seq_len,
+        seq=seq_len, pace="tuned",  # recipes of benchmarks
     ).to_dict()["best"]  # fmt: skip
     assert best["layout"]["recompute"] == "none"
     assert best["step_s"] == pytest.approx(step_s, rel=0.06)

@@ -407,12 +407,12 @@ def new(question: NewQuestion, watch: Watch) -> Written:
         <chips: my-chip>
         >>> Path("my-chip.toml").unlink()
     """
-    found: chip_check.Template = chip_check.template(question.kind, question.name, question.like)
-    target = Path(question.output or f"{found.name}.toml")
+    target = Path(question.output or f"{question.name}.toml")
     if target.suffix != ".toml":
         raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")
-    if target.exists():
+    if target.exists():  # before the nearest entry is looked for: a name would find this file
         raise InputError(what="output", given=str(target), allowed="a file that does not exist yet")
+    found: chip_check.Template = chip_check.template(question.kind, question.name, question.like)
     check_outputs({"output": target})
     write_text(target, found.text, what="output")
     return Written(kind=found.kind, name=found.name, nearest=found.nearest, file=str(target))

@@ -247,6 +247,13 @@ def _rows(answer: Answered) -> Iterable[Any]:
 def _notes(answer: Answered) -> Iterable[str]:
     if answer.result.unwritten:
         yield f"error: {answer.result.unwritten}"
+    if _nothing(answer):
+        yield "error: no request was answered"
+
+
+def _nothing(answer: Answered) -> bool:
+    """Whether not one request was answered."""
+    return not any(one.outcome == "finished" for one in answer.result.run.requests)
 
 
 _FORMATS = ("vllm", "aiperf", "genai-perf", "inference-perf")
@@ -273,7 +280,7 @@ _EXPORT = SideFile(
     summary=_summary,
     rows=_rows,
     notes=_notes,
-    status=lambda answer: 2 if answer.result.unwritten else 0,
+    status=lambda answer: 2 if answer.result.unwritten else int(_nothing(answer)),
     figures={"latency": lambda answer: observed_report.observed_figure(answer.result.run)},
     files={"export": _EXPORT},
     entry=Entry(

@@ -266,7 +266,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         arguments: words after `rackline`; those of the process by default.
 
     Returns:
-        0, also when nothing fits; 2 on bad input, with one line on standard error; 130 when interrupted.
+        0, also when nothing fits; 1 where a check failed or no request was answered; 2 on bad input, with one line on
+        standard error; 130 when interrupted.
     """
     _write_utf8()
     given = list(sys.argv[1:] if arguments is None else arguments)

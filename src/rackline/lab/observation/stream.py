@@ -17,7 +17,8 @@ from rackline.validation.observed import ObservedRequest, Outcome
 
 Endpoint = Literal["completions", "chat"]
 PATHS: dict[Endpoint, str] = {"completions": "/completions", "chat": "/chat/completions"}
-_ASKED_S = 10.0  # for the list of models
+_ASKED_S = 10.0  # for the list of models, and for each pause within it
+_LIST_BYTES = 4 * 2**20  # of it: the longest public one, of a gateway with hundreds of models, has under one MB
 _MOST_SHOWN = 8
 
 
@@ -49,12 +50,12 @@ class Target:
         return {**found, "Authorization": f"Bearer {self.key}"} if self.key else found
 
     def hidden(self, text: str, longest: int = 200) -> str:
-        """One line of a text of the server, without the key.
+        """One line of a text of the server, without the key and without what a terminal would obey.
 
         Args:
             longest: of the line [characters].
         """
-        plain = " ".join(text.split())
+        plain = _readable(" ".join(text.split()))
         if self.key:
             plain = plain.replace(self.key, "***")
         return plain if len(plain) <= longest else f"{plain[: longest - 3]}..."
@@ -120,14 +121,14 @@ def target(url: str, *, endpoint: Endpoint, served_name: str | None = None, key_
     base, key = base_url_of(url), key_from(key_env)
     found = Target(base_url=base, served_name=served_name or "", endpoint=endpoint, key=key)
     try:
-        response = httpx2.get(f"{base}/models", headers=found.headers | {"Accept": "*/*"}, timeout=_ASKED_S)
+        status, text = _models(f"{base}/models", found.headers | {"Accept": "*/*"})
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
         reason = found.hidden(str(error)) or type(error).__name__
         raise InputError(what="url", given=base, allowed=f"a server that answers ({reason})") from None
-    if response.status_code in (401, 403):
+    if status in (401, 403):
         how = "`key_env` NAME of a variable with a valid key"
-        raise InputError(what="url", given=f"{base} answers {response.status_code}", allowed=how)
-    names = _listed(response) if response.is_success else []
+        raise InputError(what="url", given=f"{base} answers {status}", allowed=how)
+    names = _listed(text) if 200 <= status < 300 else []
     if served_name is not None:
         if names and served_name not in names:
             allowed = ", ".join(names[:_MOST_SHOWN])
@@ -142,12 +143,33 @@ def target(url: str, *, endpoint: Endpoint, served_name: str | None = None, key_
     return Target(base_url=base, served_name=names[0], endpoint=endpoint, key=key)
 
 
-def _listed(response: Any) -> list[str]:
+def _models(url: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    """(HTTP status, body) of a list of models, of a bounded length, within a bounded time."""
+    import httpx2
+
+    until, text = time.monotonic() + _ASKED_S, bytearray()
+    with httpx2.stream("GET", url, headers=headers, timeout=_ASKED_S) as found:
+        for part in found.iter_bytes():
+            text += part
+            if len(text) > _LIST_BYTES:
+                raise httpx2.ReadError(f"a list of models of more than {_LIST_BYTES:,} bytes")
+            if time.monotonic() > until:
+                raise httpx2.ReadTimeout(f"a list of models that takes longer than {_ASKED_S:g} s")
+        return found.status_code, bytes(text)
+
+
+def _listed(text: bytes) -> list[str]:
+    """Names in a list of models that can be printed and sent; none where it is no list."""
     try:
-        rows = response.json()["data"]
-        return [str(row["id"]) for row in rows]
-    except (ValueError, KeyError, TypeError):
+        names = [str(row["id"]) for row in json.loads(text)["data"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []
+    return [name for name in names if name == _readable(name)]
+
+
+def _readable(text: str) -> str:
+    """A text without control characters: a question mark stands in place of each."""
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,12 +443,21 @@ class Stream:
     def _count(self, usage: dict[str, Any]) -> None:
         details = usage.get("prompt_tokens_details")
         cached = cast("dict[str, Any]", details).get("cached_tokens") if isinstance(details, dict) else None
-        for name, value in (*((key, usage.get(key)) for key in _COUNTED), ("cached_tokens", cached)):
-            if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        # a server that stops at `max_tokens` gives no more; a prompt and what is cached of it fit a context
+        most = {
+            "prompt_tokens": _LONGEST_PROMPT,
+            "completion_tokens": self.output_len,
+            "cached_tokens": _LONGEST_PROMPT,
+        }
+        for name, value in ({key: usage.get(key) for key in _COUNTED} | {"cached_tokens": cached}).items():
+            if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most[name]:
                 self.usage[name] = value
+            elif value is not None:
+                self.malformed += 1
 
 
 _COUNTED = ("prompt_tokens", "completion_tokens")
+_LONGEST_PROMPT = 100_000_000  # ten times the longest context of a public model: Llama 4 Scout, 10M
 
 
 def has_text(choice: dict[str, Any]) -> bool:
