@@ -137,7 +137,7 @@ def test_keda_wakes_at_a_poll_and_sleeps_after_its_cooldown() -> None:
     assert [policy.wish(_seen(time, ready=3)) for time in (300.0, 315.0, 330.0)] == [3, 3, 0]
     policy = autoscaler("keda")(_setting())
     policy.wish(_seen(0.0, ready=1, waiting=1))
-    assert [policy.wish(_seen(time, ready=1)) for time in (285.0, 300.0)] == [1, 0]
+    assert [policy.wish(_seen(time, ready=1)) for time in (270.0, 300.0)] == [1, 0]
 
 
 def test_the_planner_divides_its_prediction_by_the_rate_of_a_replica() -> None:
@@ -274,7 +274,7 @@ def test_seeds_give_intervals(tmp_path: Path) -> None:
 
 def test_limits_that_no_replica_keeps_are_an_answer(tmp_path: Path) -> None:
     answer = rl.simulate("llama-3.1-8b", load=_table(tmp_path), **(ASKED | {"slo": "ttft=1us"}))
-    assert "at no rate" in answer.to_dict()["reason"]
+    assert "meets the limits at no rate" in answer.to_dict()["reason"]
     assert answer.to_dict()["policies"] == []
 
 

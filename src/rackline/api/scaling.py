@@ -442,7 +442,7 @@ def _marks(ground: _Ground, watch: Watch) -> tuple[tuple[Mark, ...], str]:
                 what = {"prompts": "a replica for prompts", "outputs": "a replica for outputs", "all": "a replica"}[
                     name
                 ]
-                return tuple(found), f"{what} keeps the limits at no rate: {capacity.reason or 'too slow'}"
+                return tuple(found), f"{what} meets the limits at no rate: {capacity.reason or 'too slow'}"
             result = serve(requests.scaled(USUAL_SHARE * capacity.rate_per_s / requests.rate_per_s))
         there_s = result.finish_s - result.first_s if name == "outputs" else result.e2e_s
         running = USUAL_SHARE * capacity.rate_per_s * float(np.nanmean(there_s))

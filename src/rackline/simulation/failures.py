@@ -115,7 +115,7 @@ class Places:
         return tuple(room[:number])
 
     def give_back(self, hosts: tuple[int, ...], chips: int) -> None:
-        """A replica of so many chips has left these hosts."""
+        """A replica of this many chips has left these hosts."""
         self.left += chips
         if self.free is not None:
             for host in hosts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -26,7 +26,6 @@ from rackline.simulation.rank_spec import Handover, Pool
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
 from rackline.simulation.run import AnyReplica, Progress, that_fit
-from rackline.simulation.server import Router
 from rackline.simulation.server import router as find_router
 
 _TAIL_S = 6 * 3600.0  # after the load has ended, for what still waits
@@ -54,23 +53,21 @@ class Scaled:
     chips: int
 
 
-@dataclass(slots=True, eq=False)
 class _Member:
     """A replica from the decision to start it to its end.
 
     Args:
         number: in its pool [count].
-        begun_s, ready_s, ended_s: [s].
+        begun_s, ready_s: [s].
         hosts: that hold its chips.
-        replica: None until it is ready.
     """
 
-    number: int
-    begun_s: float
-    ready_s: float
-    hosts: tuple[int, ...] = ()
-    replica: AnyReplica | None = None
-    ended_s: float = inf
+    __slots__ = ("begun_s", "ended_s", "hosts", "number", "ready_s", "replica")
+
+    def __init__(self, number: int, begun_s: float, ready_s: float, hosts: tuple[int, ...]) -> None:
+        self.number, self.begun_s, self.ready_s, self.hosts = number, begun_s, ready_s, hosts
+        self.replica: AnyReplica | None = None  # until it is ready
+        self.ended_s = inf
 
 
 class _Handed(NamedTuple):
@@ -78,35 +75,32 @@ class _Handed(NamedTuple):
     times_s: Array
 
 
-@dataclass(slots=True, eq=False)
 class _Group:
     """The replicas of one pool during a run."""
 
-    scaled: Scaled
-    log: RequestLog | NativeLog
-    make: Callable[[], AnyReplica]
-    router: str
-    hands_over: bool
-    places: Places
-    owner: Array
-    open: list[_Member] = field(default_factory=list[_Member])
-    starting: list[_Member] = field(default_factory=list[_Member])
-    draining: list[_Member] = field(default_factory=list[_Member])
-    ended: list[_Member] = field(default_factory=list[_Member])
-    retired: list[Served] = field(default_factory=list[Served])
-    held: list[Array] = field(default_factory=list[Array])
-    samples: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
-    desired: int = 0
-    number: int = 0
-    turn: int = 0
-    arrived: int = 0
-    next_s: float = 0.0
-    policy: Autoscaler = field(init=False)
-    choose: Router = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.policy = self.scaled.scaler(self.scaled.setting)
-        self.choose = find_router(self.router)
+    def __init__(
+        self,
+        scaled: Scaled,
+        log: RequestLog | NativeLog,
+        make: Callable[[], AnyReplica],
+        router: str,
+        places: Places,
+        *,
+        hands_over: bool,
+    ) -> None:
+        self.scaled, self.log, self.make, self.router = scaled, log, make, router
+        self.hands_over, self.places = hands_over, places
+        self.policy, self.choose = scaled.scaler(scaled.setting), find_router(router)
+        self.owner: Array = np.full(len(log.input_len), -1, dtype=np.int32)
+        self.open: list[_Member] = []
+        self.starting: list[_Member] = []
+        self.draining: list[_Member] = []
+        self.ended: list[_Member] = []
+        self.retired: list[Served] = []
+        self.held: list[Array] = []
+        self.samples: list[tuple[float, ...]] = []
+        self.desired = self.number = self.turn = self.arrived = 0
+        self.next_s = 0.0
 
     @property
     def waiting_before(self) -> int:
@@ -124,7 +118,7 @@ class _Group:
         if hosts is None:
             return None
         self.number += 1
-        member = _Member(number=self.number - 1, begun_s=now, ready_s=ready_s, hosts=hosts)
+        member = _Member(self.number - 1, now, ready_s, hosts)
         self.starting.append(member)
         return member
 
@@ -355,15 +349,7 @@ class _Fleet:
             return partial(NativeReplica, clock, pool, log, hands_over=hands_over)
 
         self.groups = [
-            _Group(
-                scaled=scaled,
-                log=log,
-                make=maker(place, scaled.pool, scaled is front),
-                router=router,
-                hands_over=scaled is front,
-                places=places,
-                owner=np.full(len(requests), -1, dtype=np.int32),
-            )
+            _Group(scaled, log, maker(place, scaled.pool, scaled is front), router, places, hands_over=scaled is front)
             for place, scaled in enumerate([main] if front is None else [front, main])
         ]
         self.first, self.main = self.groups[0], self.groups[-1]

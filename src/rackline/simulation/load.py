@@ -18,7 +18,7 @@ from rackline.units import parse_per_second, parse_seconds
 
 SHAPES = ("day", "week", "burst")
 PEAK_AMPLITUDE = 0.6
-"""The daily cycle of a shape around its mean: the peak is 1.6 times the mean, the trough 0.4 (assumed)."""
+"""The daily cycle of a shape around its mean: the peak is 1.6 times the mean, the lowest rate 0.4 (assumed)."""
 WEEKEND = 0.6
 """Rate of Saturday and Sunday over that of a working day (assumed)."""
 BURST, BURST_S = 3.0, 600.0

@@ -1,4 +1,4 @@
-"""Dynamo's planner, predictive: replicas = ceil(predicted rate / rate of a replica that keeps the limits).
+"""Dynamo's planner, predictive: replicas = ceil(predicted rate / rate of a replica that meets the limits).
 
 Rules: every 180 s the requests of the next interval are predicted from those of the intervals before, here by its
 Kalman filter (a level with a trend, variances 1 and 0.1 of the steps, 10 of the observation, the last value until there

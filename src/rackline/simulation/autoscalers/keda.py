@@ -1,6 +1,6 @@
 """KEDA on the length of the queue: between 0 and 1 replica by itself, from 1 on by the Horizontal Pod Autoscaler.
 
-Rules: the trigger is looked at every 30 s; it is active while requests wait; 300 s after it was active last, the last
+Rules: the trigger is polled every 30 s; it is active while requests wait; 300 s after it was active last, the last
 replica goes, where the least number is 0. From 1 on the metric is that of an external source: n' = ceil(queue / target)
 unless the mean over the replicas is within 0.1 of the target.
 
