@@ -298,3 +298,31 @@ def test_bad_input_is_one_line(given: dict[str, object], says: str) -> None:
         rl.simulate("llama-3.1-8b", **(ASKED | given))
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_plan_follows_a_load_for_the_fewest_chip_hours(tmp_path: Path) -> None:
+    asked = {"on": "dgx-h100", "chips": 8, "input": 500, "output": 100, "tpot": "30ms@p99", "ttft": "1s@p99"}
+    answer = rl.plan("llama-3.1-8b", serving="aggregated", load=_table(tmp_path), **asked)
+    found = answer.result.over_time
+    data = answer.to_dict()["over_time"]
+    assert data["load"]["peak_per_s"] == 60.0
+    assert data["slo"] == {"percentile": 99.0, "ttft_s": 1.0, "tpot_s": 0.03}
+    runnable = [one for one in data["tried"] if one["holds"] and one["policy"] != "oracle"]
+    assert data["best"]["chip_hours"] == min(one["chip_hours"] for one in runnable)
+    assert {one["policy"] for one in data["tried"]} == {"fixed", "hpa", "dynamo-planner", "oracle"}
+    assert all(one["chip_hours"] > data["perfect_chip_hours"] for one in runnable)
+    alone = rl.simulate("llama-3.1-8b", on="dgx-h100", chips=8, load=_table(tmp_path), layout=found.best.layout,
+                        input=500, output=100, slo="ttft=1s,tpot=30ms@p99", autoscale=[found.best.outcome.policy],
+                        precision=answer.result.plan.best.precision.label,
+                        calibration=answer.result.plan.system.calibration.name)  # fmt: skip
+    assert alone.result.first.outcome.chip_hours == pytest.approx(found.best.outcome.chip_hours)
+    without = rl.plan("llama-3.1-8b", serving="aggregated", **asked).to_dict()
+    assert "over_time" not in without
+    assert without["best"]["layout"] == answer.to_dict()["best"]["layout"]
+
+
+def test_a_plan_refuses_what_has_no_load() -> None:
+    with pytest.raises(InputError, match="only with `load`"):
+        rl.plan("llama-3.1-8b", on="dgx-h100", load_time="1h")
+    with pytest.raises(InputError, match="requests: got 'nothing', allowed: the mean of a day"):
+        rl.plan("llama-3.1-8b", on="dgx-h100", load="day")

@@ -37,7 +37,7 @@ _PLENTY = 64  # replicas for prompts, so that those for outputs are what limits
 USUAL_SHARE = 0.7
 """Share of a replica's highest rate that policies aim at: the share of its target at which Knative's autoscaler does
 (knative/docs, kpa-specific.md, read 2026-11-23)."""
-_REFUSED = ("trace", "users", "turns", "requests", "compare", "capacity", "diurnal_amplitude", "rate_scale",
+_REFUSED = ("trace", "users", "turns", "requests", "compare", "capacity", "rate_scale",
             "keep_passes")  # fmt: skip
 
 
@@ -140,8 +140,7 @@ class ScaledRuns:
     """
 
     json_keys: ClassVar = (
-        "deployment=server", "load.name=load.name", "load.seconds=load.seconds", "load.mean_per_s=load.mean_per_s",
-        "load.peak_per_s=load.peak_per_s", "load.assumed=load.estimated", "slo", "replica=marks", "start_up=start",
+        "deployment=server", "load", "slo", "replica=marks", "start_up=start",
         "start_up_s=start_s", "perfect_chip_hours", "perfect_usd", "policies=ran", "reason", "seeds", "use",
     )  # fmt: skip
 

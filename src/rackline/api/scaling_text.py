@@ -22,7 +22,7 @@ def summary(found: ScaledRuns) -> str:
     one = found.first.outcome
     cost = f"{written(one.chip_hours)} chip-hours" if one.usd is None else format_usd(one.usd)
     return (
-        f"{one.policy}: {cost} for {format_seconds(found.load.seconds)}, {_share(one.attained)} of "
+        f"{one.policy}: {cost} for {format_seconds(found.load.seconds)}, {share_text(one.attained)} of "
         f"{one.requests:,.0f} requests within the limits"
     )
 
@@ -73,7 +73,7 @@ def _more(share: float) -> str:
     return f"{percent(abs(share))} {'more' if share >= 0 else 'less'} than"
 
 
-def _share(attained: float | None) -> str:
+def share_text(attained: float | None) -> str:
     """A share near one with the digits that tell it from one; a dash for none."""
     if attained is None:
         return "-"
@@ -105,7 +105,7 @@ def _sheets(found: ScaledRuns) -> list[Sheet[Any]]:
         Column("chip_hours", "chip-hours", "1", "outcome.chip_hours", priority=2),
         Column("over_oracle", "over the oracle", "error", "outcome.over_oracle", priority=1),
         Column("over_perfect", "over perfect", "error", "outcome.over_perfect", priority=1),
-        Column("attained", "within limits", "figures", lambda one: _share(one.outcome.attained)),
+        Column("attained", "within limits", "figures", lambda one: share_text(one.outcome.attained)),
         Column("holds", "kept", "text", lambda one: "yes" if one.outcome.holds else "no"),
         Column("ttft_p99_s", "TTFT p99", "s", "outcome.ttft_p99_s"),
         Column("tpot_p99_s", "TPOT p99", "s", "outcome.tpot_p99_s", priority=2),
@@ -119,7 +119,7 @@ def _sheets(found: ScaledRuns) -> list[Sheet[Any]]:
         Column("rate_per_s", "requests/s", "1"),
         Column("replicas", "replicas", "1"),
         Column("waiting", "waiting", "1", priority=1),
-        Column("attained", "within limits", "figures", lambda row: _share(row.attained)),
+        Column("attained", "within limits", "figures", lambda row: share_text(row.attained)),
         Column("ttft_p50_s", "TTFT p50", "s", priority=2),
         Column("ttft_p99_s", "TTFT p99", "s"),
         Column("tpot_p99_s", "TPOT p99", "s", priority=1),

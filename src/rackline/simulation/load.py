@@ -6,6 +6,7 @@ import csv
 import io
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,6 +42,8 @@ class Load:
     Raises:
         InputError: a rate below 0, or none above.
     """
+
+    json_keys: ClassVar = ("name", "seconds", "mean_per_s", "peak_per_s", "assumed=estimated")
 
     edges_s: Array
     rates_per_s: Array
