@@ -89,10 +89,11 @@ def test_a_side_is_the_plan_of_its_deployment_with_all_options() -> None:
         assert best is not None
         assert side.deployed is not None
         assert side.values["usd_per_mtok_output_all_in"] == best.usd_per_mtok_output_all_in
-        assert side.deployed.layout == best.layout.label()
-        assert side.deployed.serving == "aggregated"
-        assert side.deployed.precision is not None
-        assert "fp8" in side.deployed.precision
+        choice = side.deployed.choice
+        assert choice is not None
+        assert choice.layout.label() == best.layout.label()
+        assert choice.serving == "aggregated"
+        assert "fp8" in choice.precision.short()
         assert best.num_chips <= 4
         band = side.deployed.bands["usd_per_mtok_output_all_in"]
         assert band.low < best.usd_per_mtok_output_all_in < band.high
@@ -121,7 +122,8 @@ def test_what_would_change_against_today() -> None:
     today, then = found.sides
     assert today.deployed is not None
     assert today.deployed.today
-    assert today.deployed.layout == "tp=2,dp=4"
+    assert today.deployed.choice is not None
+    assert today.deployed.choice.layout.label() == "tp=2,dp=4"
     assert today.values["batch_size"] == 16
     moved = {change.what: change for change in found.changes}
     assert moved["layout"].before == "tp=2,dp=4"

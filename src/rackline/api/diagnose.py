@@ -166,6 +166,13 @@ def diagnose(question: DiagnoseQuestion, watch: Watch) -> Diagnosed:
 
     Raises:
         InputError: no run in the files, or none of this id.
+
+    Example:
+        >>> import rackline as rl
+        >>> rl.diagnose("no-such-run.jsonl")
+        Traceback (most recent call last):
+        ...
+        rackline.errors.InputError: ...
     """
     every = [case for case in validation.read_cases(question.files).cases if case.kind in ("observed", "requests")]
     if not every:

@@ -327,7 +327,7 @@ ROW_HEIGHT = 20
 MOST_SLOTS = 3000
 _MOST_PARTS = 7
 _OTHER = "other"
-PRACTICE = "published runs over tuned ones"
+PRACTICE = "published over tuned"
 
 
 def pipeline_figure(timeline: Timeline, *, title: str, bubble_fraction: float | None = None, note: str = "") -> Figure:
