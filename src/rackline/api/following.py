@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from rackline.api.answer import Watch
 from rackline.api.plan_parts import PlanQuestion
 from rackline.api.question import options
-from rackline.api.scaling import ORACLE, Outcome, ScaledRuns, scaled_runs
+from rackline.api.scaled import Outcome, ScaledRuns
+from rackline.api.scaling import ORACLE, scaled_runs
 from rackline.api.scaling_text import share_text
 from rackline.api.server import SimulateQuestion
 from rackline.late import late

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from rackline.api.scaling import Outcome, Ran, ScaledRuns
+from rackline.api.scaled import Outcome, Ran, ScaledRuns
 from rackline.report.column import Column, Sheet, spaced
 from rackline.report.wording import Box, Prose, percent, written
 from rackline.simulation.fleet_run import WindowRow
@@ -22,7 +22,7 @@ def summary(found: ScaledRuns) -> str:
     one = found.first.outcome
     cost = f"{written(one.chip_hours)} chip-hours" if one.usd is None else format_usd(one.usd)
     return (
-        f"{one.policy}: {cost} for {format_seconds(found.load.seconds)}, {share_text(one.attained)} of "
+        f"{one.policy}: {cost} for {format_seconds(found.first.run.seconds)}, {share_text(one.attained)} of "
         f"{one.requests:,.0f} requests within the limits"
     )
 

@@ -14,7 +14,8 @@ from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
 from rackline.api.question import Option
 from rackline.api.resolve import check_context, named
-from rackline.api.scaling import ScaledRuns, refuse_scaling, scaled_runs
+from rackline.api.scaled import ScaledRuns
+from rackline.api.scaling import refuse_scaling, scaled_runs
 from rackline.api.server import Server, SimulateQuestion, other_server, server_of
 from rackline.api.traffic import Use, encoded_over, limits_of, requests_of, use_lines, with_use
 from rackline.api.verbs import Entry

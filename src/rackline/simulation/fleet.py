@@ -462,9 +462,16 @@ class _Fleet:
                     self.first.held.append(np.sort(requests))
 
     def result(self, seconds: float, *, skipped: int, interrupted: bool) -> FleetRun:
-        """What came of it."""
-        log = self.log
+        """What came of it; after an interruption, of the requests that had arrived.
+
+        Raises:
+            KeyboardInterrupt: again, where none had.
+        """
+        log, requests = self.log, self.requests
         end = min(self.now, seconds) if interrupted else seconds
+        came = requests.arrival_s < end if interrupted else np.ones(len(requests), dtype=bool)
+        if not came.any():
+            raise KeyboardInterrupt
         pools: list[PoolRun] = []
         for group in self.groups:
             members = [*group.ended, *group.draining, *group.open, *group.starting]
@@ -482,14 +489,14 @@ class _Fleet:
                 )
             )
         columns = {
-            name: np.array(getattr(log, name), dtype=float)
+            name: np.array(getattr(log, name), dtype=float)[came]
             for name in ("arrival_s", "admitted_s", "first_s", "finish_s")
         }
         return FleetRun(
-            requests=self.requests,
+            requests=requests.pick(came) if interrupted else requests,
             **columns,
-            preempted=np.array(log.preempted, dtype=int),
-            retries=self.retries,
+            preempted=np.array(log.preempted, dtype=int)[came],
+            retries=self.retries[came],
             pools=tuple(pools),
             seconds=end,
             spare_chips=self.places.spare_chips,

@@ -150,11 +150,6 @@ class FleetRun:
         return len(self.requests)
 
     @property
-    def came(self) -> Array:
-        """Mask of the requests that had arrived when the run ended, (n,)."""
-        return self.arrival_s < self.seconds if self.interrupted else np.ones(self.count, dtype=bool)
-
-    @property
     def answered(self) -> int:
         """Requests with all their tokens [requests]."""
         return int(np.isfinite(self.finish_s).sum())
@@ -223,14 +218,13 @@ class FleetRun:
 
     def attained(self, slo: Slo) -> float:
         """Share of the requests that were answered within all limits [1]."""
-        came = self.came
-        return float(self.good(slo)[came].mean()) if came.any() else nan
+        return float(self.good(slo).mean())
 
     def holds(self, slo: Slo) -> bool:
         """Whether each limit is met at its percentile, over the whole run; an unanswered request is late."""
-        came, values, done = self.came, self.values, np.isfinite(self.finish_s)
+        values, done = self.values, np.isfinite(self.finish_s)
         for name, limit in slo.limits().items():
-            all_of = np.where(done, values[name], inf)[came]
+            all_of = np.where(done, values[name], inf)
             known = all_of[~np.isnan(all_of)]
             if len(known) and float(np.percentile(known, slo.percentile, method="higher")) > limit:
                 return False
