@@ -15,7 +15,7 @@ from rackline.serving.stack import stack
 from rackline.serving.workload import PLAIN, usual_speculation
 from rackline.simulation import CacheConfig, Requests
 from rackline.validation.causes import Act, Cause, Seen, causes, changed, happens, seen_of
-from rackline.validation.observed_fit import PARAMETERS, with_numbers
+from rackline.validation.observed_fit import PARAMETERS, shipped_numbers, with_numbers
 from rackline.validation.requests import ServedRun
 
 SERVERS = (
@@ -81,11 +81,7 @@ def server(rng: np.random.Generator) -> ServedRun:
 
 def with_own_numbers(run: ServedRun, rng: np.random.Generator) -> ServedRun:
     """A server whose numbers lie somewhere in the widths of the calibration."""
-    shipped = {
-        "memory": 1.0, "compute": 1.0, "launches": 1.0, "prefill_slowdown": run.stack.prefill_slowdown,
-        "host_s_per_step": run.deployment.calibration.host_s_per_step,
-        "host_s_per_sequence": run.stack.host_s_per_sequence, "first_token_s": run.stack.first_token_s,
-    }  # fmt: skip
+    shipped = shipped_numbers(run)
     values: dict[str, float] = {}
     for one in PARAMETERS:
         z = rng.normal()

@@ -155,3 +155,11 @@ def nearest_name(given: object, candidates: Iterable[str]) -> str | None:
         'llama'
     """
     return next(iter(nearest_names(given, candidates, 1)), None) if isinstance(given, str) else None
+
+
+def unknown_name(
+    what: str, given: object, known: Iterable[str], kind: type[InputError] = InputError, where: str = ""
+) -> InputError:
+    """The error that a name is none of those known, with the nearest of them."""
+    names = list(known)
+    return kind(what=what, given=given, allowed=", ".join(names), where=where, nearest=nearest_name(given, names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -260,15 +260,10 @@ def _summary(answer: Answer[AffordQuestion, Afforded]) -> str:
 
 def _rows(answer: Answer[AffordQuestion, Afforded]) -> Iterable[Any]:
     return [
-        {"model": offer.model, "cluster": offer.cluster, "chosen": way is answer.result.offers[0].best, **vars_of(way)}
+        {"model": offer.model, "cluster": offer.cluster, "chosen": way is answer.result.offers[0].best, **asdict(way)}
         for offer in answer.result.offers
         for way in offer.ways
     ]
-
-
-def vars_of(way: bought.Bought) -> dict[str, Any]:
-    """The numbers of one way to pay, by name."""
-    return {name: getattr(way, name) for name in way.__dataclass_fields__}
 
 
 def _figure(answer: Answer[AffordQuestion, Afforded]) -> figure.Figure:

@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from rackline.api.question import Option, Question, check_names, options
 from rackline.api.verbs import Entry, entries
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, unknown_name
 from rackline.late import late
 from rackline.plain import plain
 
@@ -207,9 +207,7 @@ class Answer(Generic[Q, R]):
         if not figures:
             raise InputError(what="plot()", given=self.question.ask, allowed="an answer that has a figure")
         if kind is not None and kind not in figures:
-            raise InputError(
-                what="plot_kind", given=kind, allowed=", ".join(figures), nearest=nearest_name(kind, figures)
-            )
+            raise unknown_name("plot_kind", kind, figures)
         return figures[kind or next(iter(figures))](self)
 
     def _repr_html_(self) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.question import Question, Texts, option, question
 from rackline.api.verbs import Entry
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, unknown_name
 from rackline.late import late
 from rackline.units import format_percent, format_seconds
 
@@ -182,9 +182,7 @@ def diagnose(question: DiagnoseQuestion, watch: Watch) -> Diagnosed:
         ids = [case.case_id for case in every]
         every = [case for case in every if case.case_id == question.run]
         if not every:
-            raise InputError(
-                what="run", given=question.run, allowed=", ".join(ids), nearest=nearest_name(question.run, ids)
-            )
+            raise unknown_name("run", question.run, ids)
     found: list[diagnosis.Diagnosis] = []
     with watch.counting("the first run", "compared") as done:
         for number, case in enumerate(every):

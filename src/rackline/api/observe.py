@@ -253,7 +253,7 @@ def _notes(answer: Answered) -> Iterable[str]:
 
 def _nothing(answer: Answered) -> bool:
     """Whether not one request was answered."""
-    return not any(one.outcome == "finished" for one in answer.result.run.requests)
+    return not answer.result.run.counts["finished"]
 
 
 _FORMATS = ("vllm", "aiperf", "genai-perf", "inference-perf")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar, cast, dataclass_transform
 
 from rackline.api.verbs import entries
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, unknown_name
 from rackline.late import late
 from rackline.units import (
     Quantity,
@@ -265,7 +265,7 @@ def _text(one: Option, value: Any, name: str) -> str:
     if not text.strip():
         raise InputError(what=name, given=text, allowed=", ".join(one.choices) or "a text that is not empty")
     if one.choices and text not in one.choices:
-        raise InputError(what=name, given=text, allowed=", ".join(one.choices), nearest=nearest_name(text, one.choices))
+        raise unknown_name(name, text, one.choices)
     return text
 
 
@@ -438,7 +438,7 @@ def check_names(kind: type[Question], values: dict[str, Any]) -> dict[str, Any]:
     known, usual = options(kind), written_defaults(kind)
     for name in values:
         if name not in known:
-            raise InputError(what=kind.ask, given=name, allowed=", ".join(known), nearest=nearest_name(name, known))
+            raise unknown_name(kind.ask, name, known)
     for name, one in known.items():
         if name not in usual and values.get(name) is None:
             raise InputError(what=name, given="nothing", allowed=one.help)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from rackline.api.groups import Served
 from rackline.api.question import Question, options
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, unknown_name
 from rackline.files import read_text
 from rackline.late import late
 from rackline.units import format_seconds, parse_bytes, parse_count, parse_per_second, parse_rate, parse_seconds
@@ -217,9 +217,7 @@ def _csv_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
 def _row(row: dict[str, Any], where: str) -> tuple[float, float, float]:
     for key in row:
         if key not in _KEYS:
-            raise InputError(
-                what="mix", given=key, allowed=", ".join(_KEYS), nearest=nearest_name(key, _KEYS), where=where
-            )
+            raise unknown_name("mix", key, _KEYS, where=where)
     for key in _KEYS[1:]:
         if row.get(key) in (None, ""):
             raise InputError(what=key, given="nothing", allowed="tokens per request, such as 2k", where=where)

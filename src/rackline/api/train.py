@@ -173,9 +173,9 @@ def _timeline(plan: search_train.TrainPlan) -> schedules.Timeline | None:
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
-    held = [train_report.Held(one.low, one.high, one.group, one.num_cases) for one in _measured(answer)]
+    found, took_s = answer.result, answer.elapsed_s
     yield train_report.train_report(
-        answer.result, bands=held, width=width, elapsed_s=answer.elapsed_s, timeline=_timeline(answer.result)
+        found, bands=_measured(answer), width=width, elapsed_s=took_s, timeline=_timeline(found)
     )
 
 
@@ -185,27 +185,24 @@ def _measured(answer: Answered) -> Sequence[bands.Interval]:
     if not plan.best:
         return ()
     runs, tuned_s = plan.practice, plan.best[0].tuned_s
-    as_run = (
-        ()
-        if runs is None
-        else (
-            bands.Interval(
-                metric="step_s",
-                predicted=plan.best[0].step_s,
-                low=tuned_s * runs.low,
-                high=tuned_s * runs.high,
-                group=runs.words,
-                num_cases=runs.num_runs,
-            ),
-        )
-    )
-    return *as_run, *bands.of_training(
+    tuned = bands.of_training(
         system.model,
         system.cluster.chip.name,
         system.stack.name,
-        plan.best[0].tuned_s,
+        tuned_s,
         tuning=system.lora_rank > 0 or answer.question.packed is not None,
     )
+    if runs is None:
+        return tuned
+    as_run = bands.Interval(
+        metric="step_s",
+        predicted=plan.best[0].step_s,
+        low=tuned_s * runs.low,
+        high=tuned_s * runs.high,
+        group=runs.words,
+        num_cases=runs.num_runs,
+    )
+    return as_run, *tuned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ import numpy as np
 
 from rackline.arch import AnyModel, Model
 from rackline.catalog.index import stack_name
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, unknown_name
 from rackline.files import rounded, toml_text
 from rackline.late import late
 from rackline.parallel import Deployment, Layout
@@ -132,9 +132,7 @@ def find_band(bands: Mapping[Key, Band], metric: str, of: Evidence) -> Band:
         if (metric, wide) in bands:
             return bands[metric, wide]
     known = sorted({key[0] for key in bands})
-    raise InputError(
-        what="metric of an error band", given=metric, allowed=", ".join(known), nearest=nearest_name(metric, known)
-    )
+    raise unknown_name("metric of an error band", metric, known)
 
 
 def band(metric: str, of: Evidence | None = None) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from rackline.catalog import names
 from rackline.catalog.base import Count, Date, Name, NonNegative, Positive, Record, SourcedRecord, Text
 from rackline.catalog.load import Reader
 from rackline.catalog.objects import CatalogueObject, from_record, not_in_files, schema_of, written_as
-from rackline.errors import InputError, PrecisionError, nearest_name
+from rackline.errors import InputError, PrecisionError, unknown_name
 
 RentKind = Literal["on_demand", "reserved_1y", "reserved_3y", "contract", "owned"]
 RENT_KINDS: dict[RentKind, str] = {
@@ -201,12 +201,7 @@ class Chip(CatalogueObject):
         try:
             return self.peak_flop_per_s[dtype]
         except KeyError:
-            raise PrecisionError(
-                what=f"data type of {self.name}",
-                given=dtype,
-                allowed=", ".join(self.dtypes),
-                nearest=nearest_name(dtype, self.dtypes),
-            ) from None
+            raise unknown_name(f"data type of {self.name}", dtype, self.dtypes, PrecisionError) from None
 
     def ridge_point(self, dtype: str = "bf16") -> float:
         """Return the arithmetic intensity where compute time equals memory time [FLOP/byte].

@@ -20,7 +20,7 @@ from rackline.catalog import ModelRecord, PriceSheetRecord, calibration_record, 
 from rackline.catalog.base import Evidence, SourcedRecord, tables_at
 from rackline.catalog.index import SINGULAR, Kind, file_of, find, names
 from rackline.catalog.objects import from_record
-from rackline.errors import InputError, UnknownNameError, nearest_name
+from rackline.errors import InputError, UnknownNameError, unknown_name
 from rackline.hardware.chip import Chip, ChipRecord, chip, stated_chips
 from rackline.hardware.fabric import ClusterRecord
 from rackline.hardware.memory import MemoryTierRecord
@@ -299,7 +299,7 @@ def template(kind: str, name: str, like: str | None = None) -> Template:
         'h100-sxm'
     """
     if kind not in KINDS:
-        raise InputError(what="kind", given=kind, allowed=", ".join(KINDS), nearest=nearest_name(kind, KINDS))
+        raise unknown_name("kind", kind, KINDS)
     if not _NAME.match(name):
         fixed = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("._-")[:100]
         raise InputError(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.catalog import names
-from rackline.errors import InputError, nearest_name
+from rackline.errors import unknown_name
 from rackline.hardware.chip import RENT_KINDS, Chip, RentKind, chip, stated_chips
 from rackline.hardware.fabric import Cluster, FabricLevel, fat_tree
 
@@ -103,7 +103,7 @@ def parse_rent_kind(text: str) -> RentKind:
     kind: RentKind | None = next((known for known in RENT_KINDS if known == text.replace("-", "_")), None)
     if kind is None:
         known = [one.replace("_", "-") for one in RENT_KINDS]
-        raise InputError(what="rent", given=text, allowed=", ".join(known), nearest=nearest_name(text, known))
+        raise unknown_name("rent", text, known)
     return kind
 
 

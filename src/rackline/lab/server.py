@@ -12,20 +12,53 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, assert_never
+from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rackline.lab.measurement.engine import Scheduler
+from rackline.lab.measurement.workers.worker import Clock
+from rackline.lab.transformer import Shape
 from rackline.passes.features import Array
 from rackline.simulation import Policy, Pool, RankSpec, Requests
 from rackline.simulation.clock import Chunk, Line
 
-if TYPE_CHECKING:
-    from rackline.lab.measurement.jax_engine import JaxEngine
-
 Ids = NDArray[np.int32]
+
+
+class SlotEngine(Protocol):
+    """An engine whose sequences take its first slots, in an order that `leave` changes."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def scheduler(self) -> Scheduler: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def newest(self) -> Ids:
+        """Last token of the sequence in each slot, (slots,)."""
+        ...
+
+    def ready(self, prompt_sizes: Sequence[int]) -> None:
+        """Empty the slots, and do what only first passes with such prompts do, such as compiling."""
+        ...
+
+    def enter(self, prompt: Ids) -> None:
+        """Compute a prompt into the next slot; its first token is there afterwards."""
+        ...
+
+    def step(self) -> None:
+        """One more token of every sequence."""
+        ...
+
+    def leave(self, place: int) -> None:
+        """Give a slot back: the last sequence moves there."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -60,7 +93,7 @@ class Passes(Generic[J]):
         running: requests by slot.
     """
 
-    engine: JaxEngine
+    engine: SlotEngine
     policy: Policy
     waiting: deque[J] = field(default_factory=deque[J])
     running: list[J] = field(default_factory=list[J])
@@ -136,7 +169,7 @@ class _Listed(Job):
     number: int
 
 
-def serve(engine: JaxEngine, requests: Requests, policy: Policy) -> Served:
+def serve(engine: SlotEngine, requests: Requests, policy: Policy) -> Served:
     """Serve all requests in real time.
 
     Args:
@@ -234,7 +267,7 @@ class SlotClock:
         return len(chunks) * self.prompt_s + (self.step_s[sequences - 1] if sequences else 0.0)
 
 
-def measured_clock(engine: JaxEngine, repeats: int) -> SlotClock:
+def measured_clock(engine: SlotEngine, repeats: int) -> SlotClock:
     """Median times of decode steps and of a prompt on this machine, in turns as a server runs them."""
     settings = engine.scheduler
     prompt = np.zeros(settings.prompt_tokens, dtype=np.int32)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from rackline.arch import AnyModel, Model
 from rackline.arch.attention import LATENT_KERNELS
-from rackline.errors import PrecisionError, nearest_name, nearest_names
+from rackline.errors import PrecisionError, nearest_name, nearest_names, unknown_name
 from rackline.hardware import Chip
 
 # Bytes per element as stored, scales included: nvfp4 (here fp4) has one 8-bit scale per 16 elements, mxfp4 and
@@ -91,12 +91,7 @@ class Precision:
 def storage_bytes(dtype: str) -> float:
     """Bytes of one element as stored, scales included [bytes]. Raises PrecisionError on an unknown type."""
     if dtype not in STORAGE_BYTES:
-        raise PrecisionError(
-            what="data type",
-            given=dtype,
-            allowed=", ".join(STORAGE_BYTES),
-            nearest=nearest_name(dtype, list(STORAGE_BYTES)),
-        )
+        raise unknown_name("data type", dtype, STORAGE_BYTES, PrecisionError)
     return STORAGE_BYTES[dtype]
 
 

@@ -83,17 +83,18 @@ class _Service:
     Args:
         users_per_copy: at the peak, within the limits [count].
         requests_per_copy: at the peak [requests/s].
+        chips_per_copy: that the smallest fleet holds [chips].
     """
 
     plan: Plan
     wanted: Wanted
     users_per_copy: float
     requests_per_copy: float
+    chips_per_copy: int
 
     def spare_copies(self, copies: int) -> int:
         """Copies on the hosts that are held beyond those of a number of copies [count]."""
-        cluster = self.plan.system.cluster
-        chips = _fleet(self.plan, self.wanted, 1.0).num_chips
+        cluster, chips = self.plan.system.cluster, self.chips_per_copy
         on_a_host = max(cluster.host_chips // chips, 1)
         hosts = self.wanted.survive_hosts
         if self.wanted.availability is not None:
@@ -134,6 +135,7 @@ def bought(plan: Plan, wanted: Wanted, terms: Sequence[Terms]) -> tuple[Bought, 
         wanted=wanted,
         users_per_copy=one.interactive.users_per_copy,
         requests_per_copy=one.copy_tokens_per_s / best.workload.output_len,
+        chips_per_copy=one.num_chips,
     )
     owned = owning(plan.system.cluster)
     found = [_under(service, one_term, owned) for one_term in terms]

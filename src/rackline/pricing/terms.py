@@ -7,9 +7,9 @@ import math
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, unknown_name
 from rackline.hardware import RENT_KINDS, Cluster, RentKind, rent_of
 from rackline.serving.fleet import HOURS_PER_MONTH
 
@@ -18,7 +18,7 @@ _TITLES: dict[TermKind, str] = {**RENT_KINDS, "spot": "spot"}
 _MONTHS: dict[TermKind, int] = {"reserved_1y": 12, "reserved_3y": 36, "contract": 12, "owned": 48}
 _RENTED: tuple[RentKind, ...] = ("on_demand", "reserved_1y", "reserved_3y", "contract", "owned")
 _ELASTIC, _NOT_ESTIMATED = ("on_demand",), ("contract",)  # an index of contracts is no offer for other chips
-TERM_KINDS: tuple[TermKind, ...] = ("on_demand", "reserved_1y", "reserved_3y", "contract", "spot", "owned")
+TERM_KINDS: tuple[TermKind, ...] = get_args(TermKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def find_terms(cluster: Cluster, kinds: tuple[str, ...]) -> tuple[Terms, ...]:
     known = [one.replace("_", "-") for one in TERM_KINDS]
     for kind in kinds:
         if kind not in known:
-            raise InputError(what="terms", given=kind, allowed=", ".join(known), nearest=nearest_name(kind, known))
+            raise unknown_name("terms", kind, known)
     wanted = {kind.replace("-", "_") for kind in kinds}
     return tuple(one for one in terms_of(cluster.chip.name) if not wanted or one.kind in wanted)
 

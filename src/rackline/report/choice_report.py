@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isnan
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.parallel import Layout
-from rackline.report.column import Column, Sheet, band_bar, facts, stacked
+from rackline.report.column import Column, Predicted, Sheet, band_bar, facts, stacked
 from rackline.report.wording import Box, Prose, composed, money, money_name, percent, share, short_count, trust, written
 from rackline.search import Basis, Candidate, Choice, Plan, Pool, PoolPair
 from rackline.search.choice import Energy
@@ -200,23 +200,6 @@ def key_numbers(plan: Plan, choice: Choice) -> Sheet[Any]:
         ("in flight on a replica", written(each)),
     ]
     return facts("numbers", pairs)
-
-
-class Predicted(Protocol):
-    """A predicted value with its band, SI units."""
-
-    @property
-    def metric(self) -> str: ...
-    @property
-    def predicted(self) -> float: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def num_cases(self) -> int: ...
 
 
 def bands_sheet(

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -327,6 +327,23 @@ def aligned(texts: Sequence[str]) -> list[str]:
         f"{text}{'':{most - tail}}" if part or text == _NOTHING else text
         for text, part, tail in zip(texts, parts, tails, strict=True)
     ]
+
+
+class Predicted(Protocol):
+    """A predicted value with its band, SI units."""
+
+    @property
+    def metric(self) -> str: ...
+    @property
+    def predicted(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def num_cases(self) -> int: ...
 
 
 def band_bar(

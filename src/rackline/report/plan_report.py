@@ -15,7 +15,6 @@ from rackline.parallel import MemoryUse
 from rackline.plain import follow
 from rackline.report.choice_report import (
     BASIS_OF_ONE,
-    Predicted,
     bands_sheet,
     choice_panel,
     estimate_line,
@@ -27,7 +26,7 @@ from rackline.report.choice_report import (
     served_table,
     trust_line,
 )
-from rackline.report.column import Column, Sheet, bars_sheet, facts, of_part, spaced, stacked
+from rackline.report.column import Column, Predicted, Sheet, bars_sheet, facts, of_part, spaced, stacked
 from rackline.report.explain_report import pass_sheet, resources_line
 from rackline.report.terminal_plot import Series, log_plot
 from rackline.report.wording import (

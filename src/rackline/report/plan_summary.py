@@ -16,7 +16,6 @@ from rackline.hardware import rent_of
 from rackline.passes import PassTime
 from rackline.passes.features import PREFILL_TOKENS
 from rackline.report.choice_report import (
-    Predicted,
     against,
     bands_sheet,
     chips_text,
@@ -28,7 +27,7 @@ from rackline.report.choice_report import (
     served_table,
     trust_line,
 )
-from rackline.report.column import Sheet, facts
+from rackline.report.column import Predicted, Sheet, facts
 from rackline.report.wording import composed, money, percent, share, written
 from rackline.search import Choice, Plan
 from rackline.serving.fleet import HOURS_PER_MONTH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -21,7 +21,7 @@ from rackline.report.axes import (
     nothing_figure,
     stacked_bars,
 )
-from rackline.report.column import Column, Sheet, band_bar, bars_sheet, spaced
+from rackline.report.column import Column, Predicted, Sheet, band_bar, bars_sheet, spaced
 from rackline.report.exports import trace, trace_event, trace_name
 from rackline.report.figure import Figure
 from rackline.report.wording import Box, Prose, composed, percent, share, written
@@ -111,19 +111,10 @@ def schedule_trace(timeline: Timeline, title: str) -> dict[str, Any]:
 LEAST_SHARE = 0.003
 
 
-class Held(NamedTuple):
-    """An interval that held 90 % of some measured steps [s], which they were, and how many."""
-
-    low: float
-    high: float
-    group: str
-    num_cases: int
-
-
 def train_report(
     plan: TrainPlan,
     *,
-    bands: Sequence[Held] = (),
+    bands: Sequence[Predicted] = (),
     width: int,
     elapsed_s: float,
     timeline: Timeline | None = None,
@@ -155,7 +146,7 @@ def _title(plan: TrainPlan) -> str:
     return f"{_name(plan)} ({plan.system.cluster.name})"
 
 
-def _headline(plan: TrainPlan, bands: Sequence[Held]) -> Box:
+def _headline(plan: TrainPlan, bands: Sequence[Predicted]) -> Box:
     job, asked = plan.system, plan.asked_batch_tokens
     tokens = "" if plan.tokens is None else f", {format_count(plan.tokens)} tokens in all"
     request = f"{job.global_batch_sequences:,} sequences of {job.seq_len:,} tokens per step{tokens}"
@@ -200,7 +191,7 @@ def _headline(plan: TrainPlan, bands: Sequence[Held]) -> Box:
     return Box(composed(*parts), _title(plan), request, "green")
 
 
-def _tuned(plan: TrainPlan, best: TrainCandidate, bands: Sequence[Held]) -> Text:
+def _tuned(plan: TrainPlan, best: TrainCandidate, bands: Sequence[Predicted]) -> Text:
     """The same run at the pace of tuned steps, which `--pace tuned` puts first."""
     share_of = best.tuned_s / best.step_s
     text = Text(f"\ntuned as benchmarks of frameworks are: {format_seconds(best.tuned_s)} a step, ")

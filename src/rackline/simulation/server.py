@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from rackline.arch import Model
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, unknown_name
 from rackline.hardware.chip import host_bytes_per_s
 from rackline.parallel import Deployment
 from rackline.parallel.adapters import adapter_bytes
@@ -174,4 +174,4 @@ def router(name: str) -> Router:
     """
     if name in _ROUTERS:
         return _ROUTERS[name]()
-    raise InputError(what="router", given=name, allowed=", ".join(ROUTERS), nearest=nearest_name(name, ROUTERS))
+    raise unknown_name("router", name, ROUTERS)

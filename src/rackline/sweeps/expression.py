@@ -10,7 +10,7 @@ from typing import Any, Literal, assert_never, cast, get_args
 
 import numpy as np
 
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, unknown_name
 from rackline.passes.features import Array
 
 LONGEST = 1000  # characters of an expression
@@ -110,7 +110,7 @@ def check_columns(expression: Expression, known: Iterable[str], where: str) -> N
     there = list(known)
     for name in expression.names:
         if name not in there:
-            raise InputError(what=where, given=name, allowed=", ".join(there), nearest=nearest_name(name, there))
+            raise unknown_name(where, name, there)
 
 
 def _is_test(node: ast.AST) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast, get_args
 from rackline.api.answer import find_verb
 from rackline.api.question import Option, options, written_defaults
 from rackline.api.verbs import entries
-from rackline.errors import InputError, UnitError, nearest_name
+from rackline.errors import InputError, UnitError, nearest_name, unknown_name
 from rackline.files import parse_json, read_text
 from rackline.sweeps.expression import Draws, Expression, Values, is_range, read_expression, read_range
 from rackline.units import parse_number_for_key
@@ -202,7 +202,7 @@ def _sweep(data: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> 
 
 def _choice(given: Any, known: tuple[str, ...], what: str) -> str:
     if given not in known:
-        raise InputError(what=what, given=given, allowed=", ".join(known), nearest=nearest_name(given, known))
+        raise unknown_name(what, given, known)
     return given
 
 
@@ -307,9 +307,7 @@ def _sample(table: Mapping[str, Any]) -> Sample:
     known = {"method", "num", "seed"}
     for name in table:
         if name not in known:
-            raise InputError(
-                what="sample", given=name, allowed=", ".join(sorted(known)), nearest=nearest_name(name, sorted(known))
-            )
+            raise unknown_name("sample", name, sorted(known))
     method = str(table.get("method", "sobol")).replace("-", "_")
     chosen = cast("Method", _choice(method, METHODS, "sample method"))
     num = _count(table.get("num", 1024), "sample num", 2, 10_000_000)
@@ -339,7 +337,7 @@ def _output(table: Mapping[str, Any]) -> Output:
     known = ("results", "float_bits", "rows_per_shard")
     for name in table:
         if name not in known:
-            raise InputError(what="output", given=name, allowed=", ".join(known), nearest=nearest_name(name, known))
+            raise unknown_name("output", name, known)
     results = cast("list[Any] | None", table.get("results", []))
     if not isinstance(results, list) or not all(isinstance(one, str) for one in results):
         raise InputError(what="output results", given=results, allowed="a list of names of columns")

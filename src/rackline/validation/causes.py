@@ -20,13 +20,13 @@ import numpy as np
 
 from rackline.bands.bands import kind_of_model
 from rackline.errors import RacklineError
+from rackline.parallel.precision import Precision, storage_bytes
 from rackline.passes import Calibration
 from rackline.passes.features import Array
-from rackline.simulation import Requests, Result
-from rackline.simulation.statistics import spread_of_gaps
+from rackline.simulation import Lengths, Result, closed_loop_of
 from rackline.validation.cases import Case
 from rackline.validation.observed import KIND, requests_from
-from rackline.validation.observed_fit import scaled
+from rackline.validation.observed_fit import independence, scaled
 from rackline.validation.requests import ServedRun
 
 Act = Literal[
@@ -38,7 +38,6 @@ _BUSY = 1.0 / 7.0  # share of the time in which a neighbour computes
 LEAST_S = 1e-6
 NOISE = np.array([0.2, 0.05])  # of a request: time to the first token, time per token [natural logarithm]
 GAP_NOISE = np.array([0.05, 0.1, 0.2])  # of the 50th, 90th and 99th percentile of the time between tokens
-ALIKE = 0.02  # correlation of two requests of one run, as in the fits of observed runs
 _TELLING = 3.0  # standard deviations by which an experiment separates two causes
 
 
@@ -149,7 +148,7 @@ def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
         case "experts":
             return calibrated(_of_experts(numbers, size))
         case "neighbour":
-            mean = 1.0 + _BUSY * (size - 1.0)
+            mean = _mean_beside(size)
             return calibrated(scaled(numbers, mean, mean, mean))
         case "eager":
             return served(eager_decode=True, graph_tokens=0, prompt_graph_tokens=0, eager_s_per_layer=size)
@@ -178,6 +177,11 @@ def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
             assert_never(act)
 
 
+def _mean_beside(size: float) -> float:
+    """Mean time beside a neighbour that slows what it meets `size` times, over that without it [1]."""
+    return 1.0 + _BUSY * (size - 1.0)
+
+
 def _of_experts(numbers: Calibration, slower: float) -> Calibration:
     own = {key: one for key, one in numbers.operations.items() if key[0] in ("moe", "padded_moe")}
     slow = scaled(replace(numbers, operations=own), slower, slower, slower).operations
@@ -198,11 +202,10 @@ def exchanging(numbers: Calibration, slower: float) -> Calibration:
     return replace(numbers, collectives=found)
 
 
-def _wider(run: ServedRun) -> Any:
+def _wider(run: ServedRun) -> Precision | None:
     """The deployment's data types with weights and products in 16 bits; None where they already are."""
     types = run.deployment.precision
-    narrow = ("fp8", "fp4", "mxfp4", "int4", "int8")
-    if types.linear_weights not in narrow and types.expert_weights not in narrow:
+    if min(storage_bytes(types.linear_weights), storage_bytes(types.expert_weights)) >= storage_bytes("bf16"):
         return None
     wide = dict.fromkeys(("linear_weights", "expert_weights", "activations", "expert_activations"), "bf16")
     return replace(types, label="bf16", **wide)
@@ -240,31 +243,32 @@ def beside_of(starts: Array, ends: Array) -> Array:
 
 def seen_of(result: Result, act: Act | None = None, size: float = 1.0) -> Seen:
     """What a client sees of a simulated run, with what a cause does outside of the engine."""
-    ttft, tpot = np.array(result.ttft_s), np.array(result.tpot_s)
-    spread = spread_of_gaps(result.gaps)
+    spread = result.inter_token_s()
     gaps = np.array([spread["p50"], spread["p90"], spread["p99"]])
-    if act is None:
-        return Seen(ttft_s=ttft, tpot_s=tpot, gaps_s=gaps)
+    seen = Seen(ttft_s=np.array(result.ttft_s), tpot_s=np.array(result.tpot_s), gaps_s=gaps)
+    return seen if act is None else outside(seen, result, act, size)
+
+
+def outside(seen: Seen, result: Result, act: Act, size: float) -> Seen:
+    """What is seen of a run with what a cause does outside of the engine; `seen` itself where it does nothing there."""
     match act:
         case "neighbour":
-            mean = 1.0 + _BUSY * (size - 1.0)
-            gaps = gaps * np.array([1.0, size, size]) / mean
+            return replace(seen, gaps_s=seen.gaps_s * np.array([1.0, size, size]) / _mean_beside(size))
         case "frontend":
-            ttft = ttft + _in_queue(result, size)
+            return replace(seen, ttft_s=seen.ttft_s + _in_queue(result, size))
         case "client":
             beside = beside_of(result.first_s, result.finish_s)
-            each = size * float(np.nanmedian(tpot / beside))  # time to read one token
-            slow = np.fmax(tpot, each * beside)
-            ttft, gaps = ttft + each * beside, gaps * float(np.nanmedian(slow / tpot))
-            tpot = slow
+            each = size * float(np.nanmedian(seen.tpot_s / beside))  # time to read one token
+            slow = np.fmax(seen.tpot_s, each * beside)
+            longer = float(np.nanmedian(slow / seen.tpot_s))
+            return Seen(ttft_s=seen.ttft_s + each * beside, tpot_s=slow, gaps_s=seen.gaps_s * longer)
         case (
             "exchange" | "compute" | "experts" | "eager" | "graphs" | "token budget" | "sequences" | "cache"
             | "prefix cache" | "host" | "data type" | "drafts"
         ):  # fmt: skip
-            pass  # inside the engine, which is simulated
+            return seen
         case _:
             assert_never(act)
-    return Seen(ttft_s=ttft, tpot_s=tpot, gaps_s=gaps)
 
 
 def _in_queue(result: Result, share: float) -> Array:
@@ -339,7 +343,9 @@ def next_experiment(run: ServedRun, usual: Result, leading: Sequence[tuple[Cause
     found: list[Experiment] = []
     for words, load in _LOADS:
         number, prompt, answer, count = load(*lengths, users)
-        tried = replace(run, requests=_closed(number, prompt, answer, min(count, 512)))
+        lengths_of = Lengths(input_len=prompt, output_len=answer)
+        requests = closed_loop_of(np.random.default_rng(0), min(count, 512), number, lengths_of)
+        tried = replace(run, requests=requests)
         try:
             results: list[tuple[Result, Act, float]] = [
                 (changed(tried, cause.act, size, usual).simulated(), cause.act, size) for cause, size in leading
@@ -350,7 +356,7 @@ def next_experiment(run: ServedRun, usual: Result, leading: Sequence[tuple[Cause
         known = np.isfinite(a) & np.isfinite(b)
         entries = int(known.sum())
         noise = np.concatenate([np.repeat(NOISE, len(tried.requests)), GAP_NOISE])[known]
-        independent = entries / (1.0 + ALIKE * (len(tried.requests) - 1))
+        independent = entries * independence(len(tried.requests))
         distance = math.sqrt(float((((a - b)[known] / noise) ** 2).mean()) * independent)
         took_s = max(float(np.nanmax(each[0].finish_s)) for each in results)
         options = f"--users {number} --input {prompt} --output {answer} --requests {len(tried.requests)}"
@@ -359,15 +365,3 @@ def next_experiment(run: ServedRun, usual: Result, leading: Sequence[tuple[Cause
     if telling:
         return min(telling, key=lambda one: one.duration_s)
     return max(found, key=lambda one: one.separation, default=None)
-
-
-def _closed(users: int, prompt: int, answer: int, count: int) -> Requests:
-    """Requests of users who send the next when the last has ended."""
-    number = np.arange(count)
-    return Requests(
-        arrival_s=np.zeros(count),
-        input_len=np.full(count, prompt, dtype=np.int64),
-        output_len=np.full(count, answer, dtype=np.int64),
-        after=np.where(number < users, -1, number - users),
-        name=f"{users} users",
-    )

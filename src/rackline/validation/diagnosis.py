@@ -23,19 +23,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from rackline.errors import InputError, RacklineError
-from rackline.passes.fallback import best_stack
+from rackline.fitting.solver import Done
 from rackline.passes.features import Array
 from rackline.simulation import Result
 from rackline.validation.cases import Case
 from rackline.validation.causes import (
-    ALIKE,
     GAP_NOISE,
     NOISE,
     Cause,
@@ -46,11 +45,18 @@ from rackline.validation.causes import (
     exchanging,
     happens,
     next_experiment,
+    outside,
     seen_of,
     seen_run,
 )
 from rackline.validation.observed import KIND, served_run
-from rackline.validation.observed_fit import PARAMETERS, with_numbers
+from rackline.validation.observed_fit import (
+    PARAMETERS,
+    has_own_numbers,
+    independence,
+    shipped_numbers,
+    with_numbers,
+)
 from rackline.validation.requests import ServedRun
 from rackline.validation.resolve import Resolver
 
@@ -62,7 +68,7 @@ _LEAST_SHIFT = 0.02  # mean of what is seen [natural logarithm]
 _FEWEST = 8
 _MOST_STEPS = 4
 _SETTLED, _SETTLED_PAIRS = 9, 4  # hypotheses that are fitted
-_OUTSIDE: tuple[str, ...] = ("neighbour", "frontend", "client")  # acts beside the engine
+_PAIRS = 4000  # of shifts, the best, among which those of two causes are taken
 _EXCHANGE_WIDTH = 0.2  # of collectives, whose numbers are those of measured boxes
 
 
@@ -150,11 +156,11 @@ class _Numbers:
 
     Args:
         run: with the shipped numbers.
-        wide: whether its chip borrows them.
+        has_table: whether kernels were measured on its chip.
     """
 
     run: ServedRun
-    wide: bool
+    has_table: bool
 
     @property
     def count(self) -> int:
@@ -163,22 +169,12 @@ class _Numbers:
 
     def at(self, off: Array) -> ServedRun:
         """The server with each number `off` by a number of standard deviations, (count,)."""
-        run, numbers = self.run, self.run.deployment.calibration
-        shipped = {
-            "memory": 1.0,
-            "compute": 1.0,
-            "launches": 1.0,
-            "prefill_slowdown": run.stack.prefill_slowdown,
-            "host_s_per_step": numbers.host_s_per_step,
-            "host_s_per_sequence": run.stack.host_s_per_sequence,
-            "first_token_s": run.stack.first_token_s,
-        }
-        values: dict[str, float] = {}
+        shipped, values = shipped_numbers(self.run), dict[str, float]()
         for one, by in zip(PARAMETERS, off.tolist(), strict=False):
-            width = (one.borrowed if self.wide else one.own) * by
+            width = one.width(self.has_table) * by
             value = shipped[one.name]
             values[one.name] = value * math.exp(width) if one.unit == "1" else max(value + width, 0.0)
-        found = with_numbers(run, values)
+        found = with_numbers(self.run, values)
         if len(off) == len(PARAMETERS):
             return found
         slower = exchanging(found.deployment.calibration, math.exp(_EXCHANGE_WIDTH * float(off[-1])))
@@ -194,10 +190,11 @@ class _Numbers:
         for cause, size in faults:
             run = changed(run, cause.act, size, usual)
         result = run.simulated()
-        found = seen_of(result).logs
+        seen = seen_of(result)
+        found = seen.logs
         for cause, size in faults:
-            if cause.act in _OUTSIDE:
-                found = found + seen_of(result, cause.act, size).logs - seen_of(result).logs
+            if (then := outside(seen, result, cause.act, size)) is not seen:
+                found = found + then.logs - seen.logs
         return found
 
     def slopes(self, around: Array, usual: Result) -> Array:
@@ -281,13 +278,13 @@ def _settle(
                 there = at + way
                 there[numbers.count :] = np.clip(there[numbers.count :], 0.0, 1.0)
                 then = residual(there)
-                if cost(then, there) < now:
+                if (value := cost(then, there)) < now:
                     break
                 way = 0.3 * way
             else:
                 break
-            gained = now - cost(then, there)
-            at, left, now = there, then, cost(then, there)
+            gained = now - value
+            at, left, now = there, then, value
             if gained < 0.3:
                 break
         for place in range(numbers.count, len(at)):  # times jump with a size where requests wait for room
@@ -311,7 +308,7 @@ class _Shift:
     mean_s: float
 
 
-def _shifts(run: ServedRun, usual: Result, of: Sequence[Cause], done: Callable[[str, int, int], None]) -> list[_Shift]:
+def _shifts(run: ServedRun, usual: Result, of: Sequence[Cause], done: Done | None) -> list[_Shift]:
     """The shifts of all causes, finely between the sizes that are simulated."""
     around = seen_of(usual).logs
     found: list[_Shift] = []
@@ -328,7 +325,8 @@ def _shifts(run: ServedRun, usual: Result, of: Sequence[Cause], done: Callable[[
                 continue  # nobody could tell it from a server without a fault
             rows.append((size, seen.logs - around, float(np.nanmean(seen.e2e_s(lengths)))))
         found += [_Shift(cause=cause, size=size, logs=logs, mean_s=mean) for size, logs, mean in _finer(rows)]
-        done(cause.key, number, len(of))
+        if done is not None:
+            done(cause.key, number, len(of))
     return found
 
 
@@ -344,7 +342,7 @@ def _finer(rows: Sequence[tuple[float, Array, float]]) -> Iterator[tuple[float, 
 def diagnose(
     case: Case,
     calibration: str = "auto",
-    done: Callable[[str, int, int], None] | None = None,
+    done: Done | None = None,
 ) -> Diagnosis:
     """Find why a run was slow.
 
@@ -367,24 +365,20 @@ def diagnose(
     return explained(case.case_id, run, seen_run(run, case), done)
 
 
-def _silent(what: str, finished: int, of: int) -> None:
-    """Nobody watches."""
-
-
-def explained(name: str, run: ServedRun, seen: Seen, done: Callable[[str, int, int], None] | None = None) -> Diagnosis:
+def explained(name: str, run: ServedRun, seen: Seen, done: Done | None = None) -> Diagnosis:
     """Why what was seen of a run differs from its simulation; see `diagnose`."""
     usual = run.simulated()
     expected = seen_of(usual)
     around, logs = expected.logs, seen.logs
     possible = [cause for cause in causes() if happens(cause, run)]
-    shifts = _shifts(run, usual, possible, done or _silent)
-    numbers = _Numbers(run, best_stack(run.deployment.cluster.chip) == "generic")
+    shifts = _shifts(run, usual, possible, done)
+    numbers = _Numbers(run, has_own_numbers(run))
     slopes = numbers.slopes(around, usual)
     every = np.column_stack([slopes, *(one.logs for one in shifts)])
     known = np.isfinite(logs - around) & np.isfinite(every).all(axis=1)
     count = len(run.requests)
     noise = np.concatenate([np.repeat(NOISE, count), GAP_NOISE])
-    independent = float(known.sum()) / (1.0 + ALIKE * (count - 1))
+    independent = float(known.sum()) * independence(count)
     errors = _Errors(slopes[known], noise[known], independent)
     y, d = (logs - around)[known][:, None], np.column_stack([one.logs for one in shifts])[known]
     yy, yd, dd = float(errors.products(y, y)[0, 0]), errors.products(y, d)[0], errors.products(d, d)
@@ -439,14 +433,13 @@ def _starts(shifts: Sequence[_Shift], alone: Array, both: Array) -> Iterator[lis
     for index in list(best.values())[:_SETTLED]:
         yield [(shifts[index].cause, shifts[index].size)]
     keys = np.array([one.cause.key for one in shifts])
-    pairs: dict[frozenset[str], tuple[int, int]] = {}
-    flat_order: list[int] = np.argsort(np.where(keys[:, None] < keys[None, :], both, np.inf), axis=None)[:4000].tolist()
-    for flat in flat_order:
-        row, column = divmod(flat, len(shifts))
-        if row != column:
-            pairs.setdefault(frozenset((shifts[row].cause.key, shifts[column].cause.key)), (row, column))
-    for row, column in list(pairs.values())[:_SETTLED_PAIRS]:
-        yield [(shifts[index].cause, shifts[index].size) for index in (row, column)]
+    rows, columns = np.nonzero(keys[:, None] < keys[None, :])  # two of different causes, each once
+    pairs: dict[tuple[str, str], tuple[int, int]] = {}
+    for place in np.argsort(both[rows, columns], kind="stable")[:_PAIRS]:
+        row, column = int(rows[place]), int(columns[place])
+        pairs.setdefault((shifts[row].cause.key, shifts[column].cause.key), (row, column))
+    for pair in list(pairs.values())[:_SETTLED_PAIRS]:
+        yield [(shifts[index].cause, shifts[index].size) for index in pair]
 
 
 def _chances(settled: Sequence[_Settled], possible: int) -> list[float]:

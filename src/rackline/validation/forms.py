@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, cast
 
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, unknown_name
 from rackline.fitting.tables import FORMATS as OPERATIONS
 
 Shape = Literal[
@@ -281,14 +281,6 @@ _SHAPES: Mapping[Shape, tuple[str, Callable[[Any], bool]]] = {
     "pool": ("an object with workers, a whole number of at least 1, and layout, an object of such numbers", _is_pool),
 }
 """Shape → what it is in words, and whether a value has it."""
-
-
-def unknown_name(
-    what: str, given: object, known: Iterable[str], kind: type[InputError] = InputError, where: str = ""
-) -> InputError:
-    """The error that a name is none of those known, with the nearest of them."""
-    names = list(known)
-    return kind(what=what, given=given, allowed=", ".join(names), where=where, nearest=nearest_name(given, names))
 
 
 def find_problem(data: Mapping[str, object]) -> InputError | None:

@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, unknown_name
 from rackline.units import parse_seconds
-from rackline.validation.forms import find_problem, is_number, unknown_name
+from rackline.validation.forms import find_problem, is_number
 from rackline.validation.result_files import READ, detailed_results, result_rows, run_of_result
 
 Table = Mapping[str, object]

@@ -64,9 +64,13 @@ class Observable:
     own: float
     borrowed: float
 
+    def width(self, has_table: bool) -> float:
+        """Width of its prior on a chip whose kernels were measured, or on another one."""
+        return self.own if has_table else self.borrowed
+
     def parameter(self, shipped: float, has_table: bool) -> Parameter:
         """As the fit knows it: none is below zero, no prompt is faster than its kernels."""
-        width = self.own if has_table else self.borrowed
+        width = self.width(has_table)
         if self.unit != "1":
             low = -1e-9 * width
         elif self.name == "prefill_slowdown":
@@ -173,6 +177,29 @@ class ObservedFit:
         return tuple(one.name for one in self.estimates if one.determined < DETERMINED)
 
 
+def shipped_numbers(run: ServedRun) -> dict[str, float]:
+    """The shipped numbers of a run's server, by the names of PARAMETERS."""
+    return {
+        "memory": 1.0,
+        "compute": 1.0,
+        "launches": 1.0,
+        "prefill_slowdown": run.stack.prefill_slowdown,
+        "host_s_per_step": run.deployment.calibration.host_s_per_step,
+        "host_s_per_sequence": run.stack.host_s_per_sequence,
+        "first_token_s": run.stack.first_token_s,
+    }
+
+
+def has_own_numbers(run: ServedRun) -> bool:
+    """Whether kernels were measured on the chip of a run's server."""
+    return best_stack(run.deployment.cluster.chip) != "generic"
+
+
+def independence(count: int) -> float:
+    """Independent requests over all of a run, whose requests are alike [1]."""
+    return 1.0 / (1.0 + _ALIKE * (count - 1))
+
+
 def with_numbers(run: ServedRun, values: Values) -> ServedRun:
     """A run whose server has these numbers, by the names of PARAMETERS."""
     first_s = values["first_token_s"]
@@ -244,16 +271,8 @@ def fit_observed(cases: Sequence[Case], calibration: str = "auto", done: Done | 
         raise InputError(what="observed", given=f"{total} finished requests", allowed=f"at least {_FEWEST}")
     first = runs[0]
     chip = first.deployment.cluster.chip
-    has_table = best_stack(chip) != "generic"
-    shipped = {
-        "memory": 1.0,
-        "compute": 1.0,
-        "launches": 1.0,
-        "prefill_slowdown": first.stack.prefill_slowdown,
-        "host_s_per_step": first.deployment.calibration.host_s_per_step,
-        "host_s_per_sequence": first.stack.host_s_per_sequence,
-        "first_token_s": first.stack.first_token_s,
-    }
+    has_table = has_own_numbers(first)
+    shipped = shipped_numbers(first)
     parameters = [one.parameter(shipped[one.name], has_table) for one in PARAMETERS]
 
     def errors(values: Values) -> list[Array]:
@@ -315,8 +334,7 @@ def _folds(lengths: Sequence[int]) -> dict[str, list[Array]]:
 
 def _weight(mask: Array) -> float:
     """Root of the weight of a request of a run, whose requests are alike."""
-    count = max(int(mask.sum()), 1)
-    return math.sqrt(1.0 / (1.0 + _ALIKE * (count - 1)))
+    return math.sqrt(independence(max(int(mask.sum()), 1)))
 
 
 def _estimates(parameters: Sequence[Parameter], found: Fit) -> list[Estimate]:

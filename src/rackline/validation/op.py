@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rackline.errors import InputError, RacklineError, nearest_name
+from rackline.errors import InputError, RacklineError, unknown_name
 from rackline.fitting.amounts import Amounts, amounts
 from rackline.fitting.collectives import EXCHANGE, ONE_SHOT, TWO_SHOT, exchange_wire_s, wire_bytes
 from rackline.fitting.fit import seconds as line_seconds
@@ -123,9 +123,7 @@ def _collective(resolver: Resolver, chip: Chip, numbers: Calibration, cases: Seq
     if cases[0].text("op") == "collective":
         name = cases[0].text("collective")
         if name not in COLLECTIVES:
-            raise InputError(
-                what="collective", given=name, allowed=", ".join(COLLECTIVES), nearest=nearest_name(name, COLLECTIVES)
-            )
+            raise unknown_name("collective", name, COLLECTIVES)
         op_class = COLLECTIVES[name]
         found = numbers.collective(op_class)
         staged = numbers.collective(op_class, peer_access=False)

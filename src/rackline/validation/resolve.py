@@ -20,7 +20,7 @@ from rackline.catalog import (
 )
 from rackline.catalog.index import stack_name
 from rackline.catalog.load import record_from_mapping
-from rackline.errors import InputError, LayoutError
+from rackline.errors import InputError, LayoutError, unknown_name
 from rackline.hardware import (
     Chip,
     ChipRecord,
@@ -40,7 +40,6 @@ from rackline.passes import Calibration, calibration
 from rackline.serving.stack import IDEAL, Stack, stack, version_numbers
 from rackline.system import System
 from rackline.validation.cases import Case, launched_of, source_of
-from rackline.validation.forms import unknown_name
 
 Kept = TypeVar("Kept")
 # Parts of a training layout that serving does not have.

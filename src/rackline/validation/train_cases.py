@@ -10,7 +10,7 @@ import numpy as np
 
 from rackline.arch import LayerGroup, Model
 from rackline.catalog import names
-from rackline.errors import InputError, LayoutError, RacklineError
+from rackline.errors import InputError, LayoutError, RacklineError, unknown_name
 from rackline.passes.features import Array
 from rackline.serving.stack import version_numbers
 from rackline.training.memory import cheapest_recompute
@@ -19,7 +19,6 @@ from rackline.training.stack import TrainingStack, lookup, training_stack
 from rackline.training.step import StepParts, Times, step_parts, step_time
 from rackline.training.system import LORA_TARGETS, MicroBatch, TrainingSystem
 from rackline.validation.cases import Case
-from rackline.validation.forms import unknown_name
 from rackline.validation.resolve import Resolver, layout_parts, model_key
 
 _COUNTS = ("tp", "pp", "virtual_pp", "cp", "ep", "expert_tp", "moe_tp", "dp", "fsdp")

@@ -1,7 +1,7 @@
 """Data files of the page: classic scripts that hand themselves over, made by the library.
 
 A server makes them when they are asked for, `export` writes them to disk. Each is `rackline.give(name, value)` or a
-scenario (see `rackline.web.data`).
+scenario (`scenario_script`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, cast
 
-from rackline.api.answer import Answer, answer, find_verb
+from rackline.api.answer import Answer, Watch, answer, answer_of, find_verb
 from rackline.api.answer import answer as ask
 from rackline.api.explain import Explained, ExplainQuestion
 from rackline.api.question import options
 from rackline.api.verbs import entries
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, unknown_name
 from rackline.late import late
 from rackline.passes.features import ONE, FloatLike
 from rackline.passes.javascript import experts_javascript, row_features, rows_javascript, step_javascript
@@ -254,9 +254,7 @@ def data_script(name: str) -> str:
             return _given(name, {**value, "within": WITHIN[rest]}, functions)
         view, _, stop = rest.rpartition("-")
         return _given(name, stored_answer(views()[view], int(stop)))
-    raise InputError(
-        what="data file", given=name, allowed=", ".join(data_names()), nearest=nearest_name(name, data_names())
-    )
+    raise unknown_name("data file", name, data_names())
 
 
 def _given(name: str, value: Mapping[str, Any], functions: Mapping[str, str] | None = None) -> str:
@@ -322,6 +320,20 @@ def asked_script(answer: Answer[ExplainQuestion, Explained]) -> str:
     texts = {name: text for name, text in answer.question.to_params().items() if name not in _SLID}
     title = f"{deployment.model.name} on {deployment.cluster.name}, {deployment.layout.label()}"
     return _script(answer, {**texts, **named}, ASKED, title)
+
+
+def script_body(question: Mapping[str, Any], watch: Watch) -> bytes:
+    """What `explain` is asked, at any batch and context, as the script that the page computes with.
+
+    Args:
+        question: as `Question.to_data` writes it.
+        watch: is told how far it is.
+
+    Raises:
+        RacklineError: as `rackline explain`; a part of it cannot be written as a script.
+    """
+    verb = find_verb(str(question["ask"]))
+    return asked_script(answer_of(verb.question.from_data(question), verb.solve, watch)).encode()
 
 
 def _script(answer: Answer[ExplainQuestion, Explained], params: Mapping[str, str], name: str, title: str) -> str:

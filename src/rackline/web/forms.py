@@ -20,7 +20,6 @@ from rackline.web.asked import EVENTS, KINDS, MEDIA_TYPE, SCRIPT, Limits, offere
 
 with late:
     from rackline.report import exports
-    from rackline.web import data
 
 TEXT_COLUMNS = 80
 
@@ -42,19 +41,6 @@ def question_body(question: Mapping[str, Any], watch: Watch, *, view: bool, figu
         _check_questions(str(question["file"]))
     found = answer_of(verb.question.from_data(question), verb.solve, watch)
     return as_json(view_of(found, figures) if view else found.to_dict())
-
-
-def script_body(question: Mapping[str, Any], watch: Watch) -> bytes:
-    """What `explain` is asked, at any batch and context, as the script that the page computes with.
-
-    Args:
-        question, watch: as above.
-
-    Raises:
-        RacklineError: as `rackline explain`; a part of it cannot be written as a script.
-    """
-    verb = find_verb(str(question["ask"]))
-    return data.asked_script(answer_of(verb.question.from_data(question), verb.solve, watch)).encode()
 
 
 def estimate_body(question: Mapping[str, Any], result: Any, watch: Watch, figures: Sequence[str] | None) -> bytes:

@@ -321,11 +321,13 @@ def _problem(error: Exception) -> ProblemError:
 
 
 def _body(task: Task, watch: WireWatch) -> bytes:
-    from rackline.web.forms import estimate_body, openapi_body, question_body, script_body
+    from rackline.web.forms import estimate_body, openapi_body, question_body
 
     if task.form == "openapi":
         return openapi_body()
     if task.form == "script":
+        from rackline.web.data import script_body
+
         return script_body(task.question, watch)
     is_view = task.form == "view"
     if is_view:

@@ -18,17 +18,12 @@ from typing import IO, Any, Literal, cast
 
 import numpy as np
 
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError
 from rackline.lab.measurement.rates import available_cores
-from rackline.lab.measurement.workers.worker import Clock
 from rackline.lab.transformer import Shape
-from rackline.late import late
 from rackline.passes import Batch
 from rackline.passes.features import Array
 from rackline.simulation import Requests
-
-with late:
-    from rackline.lab.measurement import jax_engine
 
 Dtype = Literal["fp32", "bf16"]
 WorkKind = Literal["decode", "prefill", "mixed"]
@@ -369,23 +364,3 @@ def _check(name: str, how: Installed, python: str) -> None:
             given=f"{name}, which {python} does not have",
             allowed=f"an environment with it ({how.install}), whose Python is named by --engine-python",
         )
-
-
-OWN = "jax"
-
-
-def start_engine(setup: MeasureSetup) -> Engine:
-    """The engine with a random-weight model, ready to run passes.
-
-    Raises:
-        InputError: it is unknown or not installed; the message says how to get it.
-    """
-    if setup.engine == OWN:
-        clock = Clock(cpu=setup.cpu_clock)
-        return jax_engine.jax_engine(setup.dtype or "fp32", setup.seed, quick=setup.quick, clock=clock)
-    known = [OWN, *installable()]
-    if setup.engine not in known:
-        raise InputError(
-            what="engine", given=setup.engine, allowed=", ".join(known), nearest=nearest_name(setup.engine, known)
-        )
-    return process_engine(setup)

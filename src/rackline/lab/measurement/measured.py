@@ -17,11 +17,11 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from rackline.errors import InputError
+from rackline.errors import InputError, unknown_name
 from rackline.files import write_text
 from rackline.hardware import Chip, Cluster, FabricLevel, cluster
 from rackline.lab.experiment import model_of
-from rackline.lab.measurement.engine import OWN, WORK_KINDS, Engine, MeasureSetup, Work, start_engine
+from rackline.lab.measurement.engine import WORK_KINDS, Engine, MeasureSetup, Work, installable, process_engine
 from rackline.lab.measurement.fitted import (
     Compared,
     Fit,
@@ -49,6 +49,7 @@ from rackline.lab.measurement.rates import (
     uncertainty,
 )
 from rackline.lab.measurement.workers.worker import Clock
+from rackline.late import late
 from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import UNIT, calibration_on
 from rackline.report.axes import SERIES, Measure, colour, hovered, linear_axis, log_axis
@@ -57,6 +58,10 @@ from rackline.report.figure import Figure
 from rackline.system import System
 from rackline.units import format_bytes, format_flop_rate, format_seconds
 
+with late:
+    from rackline.lab.measurement import jax_engine
+
+OWN = "jax"
 _REPEATS, _QUICK_REPEATS = 7, 3
 _AGREED_WITHIN_S, _QUICK_AGREED_WITHIN_S = 300.0, 20.0
 _ENOUGH_S = 1.0  # of short passes, that more repeats are taken
@@ -126,6 +131,21 @@ def measure_machine(setup: MeasureSetup) -> Measured:
             return _measured(setup, device_of(setup.device), engine, began)
         finally:
             engine.close()
+
+
+def start_engine(setup: MeasureSetup) -> Engine:
+    """The engine with a random-weight model, ready to run passes.
+
+    Raises:
+        InputError: it is unknown or not installed; the message says how to get it.
+    """
+    if setup.engine == OWN:
+        clock = Clock(cpu=setup.cpu_clock)
+        return jax_engine.jax_engine(setup.dtype or "fp32", setup.seed, quick=setup.quick, clock=clock)
+    known = [OWN, *installable()]
+    if setup.engine not in known:
+        raise unknown_name("engine", setup.engine, known)
+    return process_engine(setup)
 
 
 def _measured(setup: MeasureSetup, device: Device, engine: Engine, began: float) -> Measured:

@@ -1,6 +1,6 @@
 """Pipeline schedules: one published schedule per file, its table as data, and one executor for all of them."""
 
-from rackline.errors import InputError, nearest_name
+from rackline.errors import unknown_name
 from rackline.training.schedules.dualpipe import DUALPIPE
 from rackline.training.schedules.gpipe import GPIPE
 from rackline.training.schedules.inference_ring import ring, token_s
@@ -16,9 +16,7 @@ SCHEDULE_OF = {one.name: one for one in (ONE_F_ONE_B, INTERLEAVED, GPIPE, ZB_H1,
 def schedule(name: str) -> Schedule:
     """A schedule by name. Raises InputError for an unknown one."""
     if name not in SCHEDULE_OF:
-        raise InputError(
-            what="schedule", given=name, allowed=", ".join(SCHEDULE_OF), nearest=nearest_name(name, SCHEDULE_OF)
-        )
+        raise unknown_name("schedule", name, SCHEDULE_OF)
     return SCHEDULE_OF[name]
 
 
