@@ -197,11 +197,17 @@ def scaled_runs(question: SimulateQuestion, watch: Watch) -> ScaledRuns:
         watch.warn(f"the shape of the load is assumed: {ground.load.estimated}")
     names = [*policies, *([] if ORACLE in policies else [ORACLE])]
     ran: list[Ran] = []
+    window = question.window or ground.load.seconds / _WINDOWS
     for name in names:
-        with watch.serving(f"{ground.load.name} with {name}") as progress:
-            run = ground.run(name, marks, question.seed, progress)
-        window = question.window or ground.load.seconds / _WINDOWS
-        ran.append(Ran(outcome=ground.outcome(name, run), run=run, windows=run.windows(window, ground.slo)))
+        try:
+            with watch.serving(f"{ground.load.name} with {name}") as progress:
+                run = ground.run(name, marks, question.seed, progress)
+            ran.append(Ran(outcome=ground.outcome(name, run), run=run, windows=run.windows(window, ground.slo)))
+        except KeyboardInterrupt:  # while a run is summed up
+            if not ran:
+                raise
+            watch.warn(f"interrupted: {name} is left out")
+            break
         if run.interrupted:
             break
     more = {name: [one.outcome] for name, one in zip(names, ran, strict=False)}
@@ -395,15 +401,16 @@ def _answer(ground: _Ground, marks: Sequence[Mark], ran: Sequence[Ran], reason: 
         cut = bool(ran) and ran[0].run.interrupted
         count = ran[0].run.count if cut else ground.load.mean_per_s * ground.load.seconds
         perfect = sum(count / mark.capacity_per_s * mark.chips for mark in marks) / 3600.0
-    oracle = next((one.outcome.chip_hours for one in ran if one.outcome.policy == ORACLE), inf)
+    whole = [one for one in ran if not one.run.interrupted]
+    oracle = next((one.outcome.chip_hours for one in whole if one.outcome.policy == ORACLE), inf)
     judged = [
         replace(
             one,
             outcome=replace(
                 one.outcome,
-                over_oracle=None if one.outcome.policy == ORACLE or oracle == inf
+                over_oracle=None if one.outcome.policy == ORACLE or oracle == inf or one.run.interrupted
                 else one.outcome.chip_hours / oracle - 1.0,
-                over_perfect=one.outcome.chip_hours / perfect - 1.0,
+                over_perfect=None if whole and one.run.interrupted else one.outcome.chip_hours / perfect - 1.0,
             ),
         )
         for one in ran
