@@ -111,7 +111,7 @@ def memory_figure(memory: ChipMemory, title: str, found: Misfit | None = None) -
     Args:
         found: changes that were tried; None where it fits.
     """
-    bars = {f"as asked: {memory.layout}": dict(memory.parts)}
+    bars = {memory.layout if found is None else f"as asked: {memory.layout}": dict(memory.parts)}
     marks = {f"chip: {format_bytes(memory.hbm_bytes)}": memory.hbm_bytes}
     changes = found.changes if found is not None else ()
     for one in changes[:_BARS]:
