@@ -124,7 +124,7 @@ def test_weights_on_the_host_are_read_in_every_step():
     read_s = moved / 50e9
     assert read_s < host.cost.step_s < read_s + LLAMA_405B * 2 / chip("h100-sxm").hbm_bytes_per_s * 2
     assert host.memory.free_bytes == pytest.approx(0.0, abs=1.0)
-    assert host.setting == f"vLLM --cpu-offload-gb {-(-moved // 2**30):.0f}"
+    assert host.setting == f"{-(-moved // 2**30):.0f} GiB of weights a chip on the host"
 
 
 def test_reading_weights_from_the_host_is_as_slow_as_was_measured():
@@ -244,3 +244,19 @@ def test_the_figure_of_memory_has_a_bar_for_each_change(answer: Any):
     shown = [one for one in found.result.misfit.changes if one.memory is not None]
     assert len(shown) > 3
     assert all(one.setting in drawn for one in shown)
+
+
+def test_what_the_host_holds_is_not_counted_where_it_still_does_not_fit():
+    found = misfit_of(rl.train("llama-3.1-70b", on="dgx-h100", chips=1, global_batch="100k", lora=16))
+    host, narrow = change(found, "offload"), next(one for one in found.tried if one.setting == "--frozen nf4")
+    assert host.memory is not None
+    assert host.memory.parts["optimiser states"] == 0.0
+    assert not host.fits
+    assert narrow in found.changes[: found.changes.index(host)]
+    assert narrow.gives_up == "precision of the frozen weights"
+
+
+def test_states_that_the_host_cannot_hold_stay():
+    found = misfit_of(rl.train("llama-3.1-405b", on="dgx-h100", chips=1, global_batch="1M"))
+    assert 12 * LLAMA_405B > 2e12  # of one chip, which has the whole host
+    assert change(found, "offload").reason == "a chip's share of its host's memory is 2.00 TB"

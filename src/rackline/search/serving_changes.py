@@ -21,8 +21,7 @@ from rackline.units import format_bytes, format_seconds
 MOST_MEMORY_FRACTION = 0.95
 """Share of a chip's memory that operators are told to give a server where the default of 0.9 is too little
 (mintlify.com/vllm-project/vllm/configuration/optimization, accessed 2026-11-24); more is left to them."""
-_OFFLOADED = "vLLM --cpu-offload-gb {:.0f}"
-"""In GiB a chip (docs.redhat.com, Red Hat AI Inference Server 3.0, vLLM server arguments, accessed 2026-11-24)."""
+_OFFLOADED = "{:.0f} GiB of weights a chip on the host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,12 +165,15 @@ class TrainChanges:
         found = evaluate_runs(system, runs, beside=beside)
         setting = "optimiser states on the host"
         best = int(np.argmin(found.step_s if np.any(np.isfinite(found.step_s)) else found.total_bytes))
-        memory = _memory_of(system, runs, best)
         held = train_memory(MicroBatch(system=system, runs=runs.take(np.array([best]))))
-        states = float(held.optimizer[0])
+        memory, states = _memory_of(system, runs, best), float(held.optimizer[0])
+        if states > room:
+            reason = f"a chip's share of its host's memory is {format_bytes(room)}"
+            return [change_of("offload", setting, on, "", memory, None, reason)]
+        freed = {"optimiser states": 0.0, "overhead": memory.parts["overhead"] - MARGIN * states}
+        memory = replace(memory, parts={**memory.parts, **freed})
         if not np.isfinite(found.step_s[best]):
-            reason = f"a chip's share of its host's memory is {format_bytes(room)}" if states > room else ""
-            return [change_of("offload", setting, system.cluster, "", memory, None, reason)]
+            return [change_of("offload", setting, on, "", memory, None)]
         parameters = states / system.precision.optimizer_bytes
         # gradients out, weights in, and the optimiser's own traffic on a share of the host's memory
         link_s = (float(held.gradients[0]) + system.precision.weight_bytes * parameters) / host_bytes_per_s(on.chip)
@@ -184,19 +187,8 @@ class TrainChanges:
             self._practice(system),
         )[0]
         slower = (one.step_s + added_s) / one.step_s
-        parts = {
-            **memory.parts,
-            "optimiser states": 0.0,
-            "overhead": memory.parts["overhead"] - MARGIN * states,
-        }
-        change = change_of(
-            "offload",
-            setting,
-            system.cluster,
-            "",
-            replace(memory, parts=parts),
-            _cost(system, one.step_s * slower, memory.layout),
-        )
+        cost = _cost(system, one.step_s * slower, memory.layout)
+        change = change_of("offload", setting, on, "", memory, cost)
         return [
             replace(
                 change,
@@ -224,13 +216,13 @@ class TrainChanges:
         system = self.plan.system
         if system.lora_rank and system.precision.frozen_bytes is not None:
             return []
-        setting, tries = f"--lora {LORA_RANK}", list[tuple[str, TrainingSystem]]()
         lora = replace(system, lora_rank=system.lora_rank or LORA_RANK)
-        if not system.lora_rank:
-            tries.append((setting, lora))
+        setting, tries = f"--lora {LORA_RANK}", [] if system.lora_rank else [(f"--lora {LORA_RANK}", lora)]
         if not system.precision.quantised:
             narrow = replace(lora, precision=with_frozen(system.precision, "nf4"))
-            tries.append(("--frozen nf4" if system.lora_rank else f"{setting} --frozen nf4", narrow))
+            if system.lora_rank:
+                return self._first("precision", [("--frozen nf4", narrow)], "precision of the frozen weights")
+            tries.append((f"{setting} --frozen nf4", narrow))
         return self._first("adapters", tries, "training of all weights")
 
     def _chips(self) -> list[Change]:
