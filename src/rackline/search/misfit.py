@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -213,3 +213,13 @@ def change_of(
         usd_per_hour=None if on.usd_per_chip_hour is None else rent_of_all(on),
         reason=reason or (lacks if cost is None else cost.reason),
     )
+
+
+def until_it_fits(changes: Iterable[Change]) -> list[Change]:
+    """The first change that fits, as far as they are asked for; else the last."""
+    tried: list[Change] = []
+    for one in changes:
+        tried.append(one)
+        if one.fits:
+            break
+    return tried[-1:]

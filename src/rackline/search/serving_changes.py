@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from rackline.passes import Batch
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import price_per_chip_s
 from rackline.search.fits import larger_chips, more_chips
-from rackline.search.misfit import HOST_MEMORY, Change, ChangeKind, ChipMemory, Cost, Misfit, change_of
+from rackline.search.misfit import HOST_MEMORY, Change, ChangeKind, ChipMemory, Cost, Misfit, change_of, until_it_fits
 from rackline.search.space import every_layout
 from rackline.system import System, default_precisions
 from rackline.units import format_bytes, format_seconds
@@ -178,7 +178,7 @@ class ServingChanges:
     def _with(self, kind: ChangeKind, settings: dict[str, System], gives_up: str = "") -> list[Change]:
         """The first of some systems, those that cost least first, with which it fits."""
         tries = (self._tried(kind, text, replace(self.asked, system=one), gives_up) for text, one in settings.items())
-        return _until_it_fits(tries)
+        return until_it_fits(tries)
 
     def _layout(self) -> list[Change]:
         if self.asked.layouts is None:
@@ -270,7 +270,7 @@ class ServingChanges:
             for count in more_chips(system.cluster)
             for more in [system.on(system.cluster.with_num_chips(count))]
         )
-        return _until_it_fits(tries)
+        return until_it_fits(tries)
 
     def _cluster(self) -> list[Change]:
         """As many chips with more memory each, of the same vendor, those of the least rent first."""
@@ -278,16 +278,6 @@ class ServingChanges:
         return self._with(
             "cluster", {f"--on {one.name} --chips {one.num_chips}": asked.system.on(one) for one in others}
         )
-
-
-def _until_it_fits(tries: Iterator[Change]) -> list[Change]:
-    """Tries up to the first that fits, of which that one is told; else the last."""
-    tried: list[Change] = []
-    for one in tries:
-        tried.append(one)
-        if one.fits:
-            break
-    return tried[-1:]
 
 
 def _largest(most: int, holds: Callable[[int], bool]) -> int:

@@ -14,7 +14,7 @@ from rackline.passes import calibration
 from rackline.passes.features import Array
 from rackline.search.candidate import price_per_chip_s
 from rackline.search.fits import larger_chips, more_chips
-from rackline.search.misfit import HOST_MEMORY, Change, ChangeKind, ChipMemory, Cost, Misfit, change_of
+from rackline.search.misfit import HOST_MEMORY, Change, ChangeKind, ChipMemory, Cost, Misfit, change_of, until_it_fits
 from rackline.search.train import TrainPlan, candidates, train_plan
 from rackline.search.train_space import evaluate_runs, train_space, whole_batch
 from rackline.training.memory import CHEAPEST_FIRST, MARGIN, TrainMemory, train_memory
@@ -100,12 +100,7 @@ class TrainChanges:
         self, kind: ChangeKind, settings: Iterable[tuple[str, TrainingSystem]], gives_up: str = ""
     ) -> list[Change]:
         """The first of some systems, those that cost least first, in which it fits; else the last."""
-        found: list[Change] = []
-        for setting, system in settings:
-            found = [self._tried(kind, setting, system, gives_up)]
-            if found[0].fits:
-                break
-        return found
+        return until_it_fits(self._tried(kind, setting, system, gives_up) for setting, system in settings)
 
     def _layout(self) -> list[Change]:
         return [self._tried("layout", "without --layout", self.plan.system, fixed={})] if self.fixed else []
