@@ -118,10 +118,10 @@ def planted(fault: str, table: Sequence[Reported], at: int, rng: np.random.Gener
         keys = ("tpot_s", "ttft_s", "e2e_s", "output_tokens_per_s", "total_tokens_per_s")
         return [row, _with(other, {**other.values, **{key: row.values[key] for key in keys}})]
     if fault == "weights do not fit":
-        big = next(name for name in ("moonshotai/Kimi-K2.5", "deepseek-ai/DeepSeek-R1"))
         assert row.case is not None
-        small = replace(row.case, model=big, num_chips=1, layout={}, precision="bf16")
-        return [replace(row, case=small, values={**row.values, "num_chips": 1.0})]
+        small = replace(row.case, model="deepseek-ai/DeepSeek-R1", num_chips=1, layout={}, precision="bf16")
+        chip = {"num_chips": 1.0, "tokens_per_s_per_chip": row.values["output_tokens_per_s"]}
+        return [replace(row, case=small, values={**row.values, **chip})]
     return [_with(row, change(dict(row.values)))]
 
 

@@ -15,7 +15,7 @@ import importlib.resources
 import math
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Literal
@@ -25,7 +25,7 @@ import numpy as np
 from rackline.errors import RacklineError
 from rackline.parallel import Deployment
 from rackline.passes import Batch
-from rackline.validation.cases import Case
+from rackline.validation.cases import Case, Predicted
 from rackline.validation.predict import Predictor
 from rackline.validation.reported import Reported
 from rackline.validation.resolve import Resolver
@@ -34,8 +34,13 @@ Verdict = Literal["impossible", "explained", "implausible", "plausible"]
 VERDICTS: tuple[Verdict, ...] = ("impossible", "explained", "implausible", "plausible")
 RARE = 0.004  # share of measured servers beyond which a row is implausible
 _CERTAIN = 0.95  # of a roofline, whose experts are chosen uniformly
+_SLOWEST = 0.975  # share of servers, and of machines, that a slow machine is beyond
 _FEWEST = 4  # rows of a machine that are judged together
 _SAME = 2e-5  # relative difference of two figures that are the same
+_COMPARED = ("tpot_s", "ttft_s", "output_tokens_per_s")
+_REQUEST_RATES = (
+    "requests_per_s", "output_tokens_per_s / output_len", "total_tokens_per_s / sum_len", "concurrency / request_s",
+)  # fmt: skip
 _SCALES = {1e3: "milliseconds read as seconds", 1e-3: "seconds read as milliseconds", 60.0: "seconds read as minutes"}
 
 
@@ -63,6 +68,7 @@ class Check:
     explain: str
     limit: float
     source: str
+    unit: str = "1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +90,12 @@ class Spread:
     def beyond(self, ratio: float) -> float:
         """Share of them that are further out on the side of a ratio, at least one in twice their number."""
         at = float(np.interp(math.log(ratio), np.log(self.ratios), self.shares))
+        # none of them was further out: as rare as one in twice their number
         return max(min(at, 1.0 - at), 0.5 / self.count)
+
+    def ratio_at(self, share: float) -> float:
+        """The ratio below which a share of them lies."""
+        return float(np.exp(np.interp(share, self.shares, np.log(self.ratios))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +108,10 @@ class Finding:
         verdict: that follows from it alone.
         text: why, or what would explain it.
         source: of the bound.
+        unit: of number and bound: "s", "B" or "1".
     """
 
-    json_keys: ClassVar = ("check=key", "title", "number", "bound", "verdict", "text", "source")
+    json_keys: ClassVar = ("check=key", "title", "number", "bound", "unit", "verdict", "text", "source")
 
     key: str
     title: str
@@ -108,6 +120,7 @@ class Finding:
     verdict: Verdict
     text: str
     source: str
+    unit: str = "1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +133,7 @@ class Audited:
         passed: checks that it passes [count].
         ratios: measured over predicted by quantity.
         beyond: the least share of measured servers further out, over its quantities; None where nothing is predicted.
+        lacks: why there is no prediction; empty where there is one.
     """
 
     json_keys: ClassVar = (
@@ -136,7 +150,8 @@ class Audited:
     @property
     def verdict(self) -> Verdict:
         """The worst of its findings."""
-        return min((one.verdict for one in self.findings), key=VERDICTS.index, default="plausible")
+        found = {one.verdict for one in self.findings}
+        return next((one for one in VERDICTS if one in found), "plausible")
 
 
 def _toml(name: str) -> dict[str, Any]:
@@ -147,8 +162,8 @@ def _toml(name: str) -> dict[str, Any]:
 @cache
 def identities() -> tuple[Identity, ...]:
     """All identities of `audit_checks.toml`."""
-    entries = _toml("audit_checks.toml")["identity"]
-    return tuple(Identity(**{**one, "products": tuple(one["products"])}) for one in entries)
+    entries: list[dict[str, Any]] = _toml("audit_checks.toml")["identity"]
+    return tuple(Identity(products=tuple(one.pop("products")), **one) for one in entries)
 
 
 @cache
@@ -160,11 +175,9 @@ def checks() -> Mapping[str, Check]:
 @cache
 def spreads() -> Mapping[str, Spread]:
     """What measured servers deviate by, from `audit_spread.toml`."""
-    entries = _toml("audit_spread.toml")["spread"]
-    return {
-        one["metric"]: Spread(**{**one, "shares": tuple(one["shares"]), "ratios": tuple(one["ratios"])})
-        for one in entries
-    }
+    entries: list[dict[str, Any]] = _toml("audit_spread.toml")["spread"]
+    found = (Spread(shares=tuple(one.pop("shares")), ratios=tuple(one.pop("ratios")), **one) for one in entries)
+    return {one.metric: one for one in found}
 
 
 _QUANTILES = (0.0, 0.002, 0.005, 0.01, 0.025, 0.05, 0.25, 0.5, 0.75, 0.95, 0.975, 0.99, 0.995, 0.998, 1.0)
@@ -250,10 +263,10 @@ def _identities(row: Reported) -> Iterator[Finding | None]:
 def _finding(key: str, number: float, bound: float, verdict: Verdict, *explained: float | str) -> Finding:
     check = checks()[key]
     return Finding(key=key, title=check.title, number=number, bound=bound, verdict=verdict,
-                   text=check.explain.format(*explained), source=check.source)  # fmt: skip
+                   text=check.explain.format(*explained), source=check.source, unit=check.unit)  # fmt: skip
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Auditor:
     """Audits rows; deployments and engines are built once.
 
@@ -280,7 +293,7 @@ class Auditor:
             for at, one in enumerate(audited)
         )
 
-    def _row(self, row: Reported, predicted: Any) -> Audited:
+    def _row(self, row: Reported, predicted: Predicted | None) -> Audited:
         done: list[Finding | None] = [*_identities(row), *_simple(row)]
         lacks = row.lacks
         ratios: dict[str, float] = {}
@@ -290,9 +303,8 @@ class Auditor:
             except (RacklineError, ValueError) as error:
                 lacks = str(error)
         if isinstance(predicted, dict):
-            values: dict[str, float] = predicted
-            ratios = {key: row.values[key] / value for key, value in values.items()
-                      if key in row.values and key in ("tpot_s", "ttft_s", "output_tokens_per_s") and value > 0.0}  # fmt: skip
+            both = [key for key in _COMPARED if key in row.values and predicted.get(key, 0.0) > 0.0]
+            ratios = {key: row.values[key] / predicted[key] for key in both}
         elif predicted is not None:
             lacks = lacks or str(predicted)
         metrics = {key: self._metric(row, key) for key in ratios}
@@ -313,14 +325,17 @@ class Auditor:
         chips = row.values.get("num_chips", 1.0)
         scales = {1.0 / by: text for by, text in _SCALES.items()}
         if chips > 1.0 and "per_s" in key:
-            scales |= {chips: "the rate of one chip is given as that of all", 1 / chips: "a rate of all is given per chip"}
+            scales |= {
+                chips: "the rate of one chip is given as that of all",
+                1 / chips: "a rate of all is given per chip",
+            }
         usual = self.spread[key]
         text = next((text for by, text in scales.items() if usual.beyond(ratio * by) > 0.1), "")
         if not text and ratio < 1.0 and key == "ttft_s" and not row.texts.get("prefix"):
             text = f"a cache that holds {1.0 - ratio:.0%} of the prompt's tokens, which nobody mentions"
-        few = f"{share:.1%} of {usual.count} measured servers are further from their prediction"
-        at = float(np.exp(np.interp(self.rare if ratio < 1.0 else 1.0 - self.rare, usual.shares, np.log(usual.ratios))))
-        return Finding(key=f"spread {key}", title=f"{key} measured over predicted", number=ratio, bound=at,
+        few = f"less than {share:.2%} of {usual.count} measured servers are further from their prediction"
+        at = usual.ratio_at(self.rare if ratio < 1.0 else 1.0 - self.rare)
+        return Finding(key="spread", title=f"{key} measured over predicted", number=ratio, bound=at,
                        verdict="explained" if text else "implausible", text="; ".join(filter(None, (text, few))),
                        source="audit_spread.toml")  # fmt: skip
 
@@ -343,22 +358,30 @@ class Auditor:
         said = row.texts.get("speculative", "unknown").lower() in ("none", "off", "no")
         tpot = values.get("tpot_s")
         if tpot is not None:
-            decode = Batch(decode_sequences=sequences, context_len=context, group_tokens=sequences * layout.attention_dp)
+            decode = Batch(
+                decode_sequences=sequences, context_len=context, group_tokens=sequences * layout.attention_dp
+            )
             least = _CERTAIN * engine.table.time(decode).seconds
             needed = least / tpot
             lifted = needed <= checks()["decode"].limit and not said
-            yield None if tpot >= least else _finding(
-                "decode", tpot, least, "explained" if lifted or needed < 1.15 else "impossible", needed
+            yield (
+                None
+                if tpot >= least
+                else _finding("decode", tpot, least, "explained" if lifted or needed < 1.15 else "impossible", needed)
             )
         chunk = values["input_len"]
         together = 16.0  # prompts of one pass, so that weights hardly count
         prompt = Batch(prefill_sequences=1.0, chunk_tokens=chunk, group_tokens=chunk)
-        many = Batch(prefill_sequences=together, chunk_tokens=chunk, group_tokens=together * chunk * layout.attention_dp)
+        many = Batch(
+            prefill_sequences=together, chunk_tokens=chunk, group_tokens=together * chunk * layout.attention_dp
+        )
         alone_s = _CERTAIN * engine.table.time(prompt).seconds * layout.pp
         each_s = engine.table.time(many).seconds / (together * ranks)
         if "ttft_s" in values:
-            yield None if values["ttft_s"] >= alone_s else _finding(
-                "prefill", values["ttft_s"], alone_s, "explained", 1.0 - values["ttft_s"] / alone_s
+            yield (
+                None
+                if values["ttft_s"] >= alone_s
+                else _finding("prefill", values["ttft_s"], alone_s, "explained", 1.0 - values["ttft_s"] / alone_s)
             )
         rate = _request_rate(row)
         if rate is not None:
@@ -375,25 +398,22 @@ class Auditor:
                 known = self.spread.get(f"machine {key}")
                 if len(own) >= _FEWEST and known and np.quantile(own, 0.1) > 1.0:
                     found[key] = float(np.median(own))
-            known = self.spread.get("machine tpot_s")
-            ratio = found.get("tpot_s", 0.0)
-            if known is None or ratio <= 1.0 or known.beyond(ratio) >= 0.025:
+            known = [self.spread[key].ratio_at(_SLOWEST) for key in ("machine tpot_s", "tpot_s") if key in self.spread]
+            ratio, bound = found.get("tpot_s", 0.0), max(known, default=math.inf)
+            if ratio <= bound:
                 continue
             chips = max(one.row.values.get("num_chips", 1.0) for one in group)
             first = found.get("ttft_s", 0.0) > 1.3
             what = "a chip that is throttled: prompts and steps are slow alike" if first else "slow memory"
             if chips > 1 and not first:
                 what = "a limited link between its chips, or slow memory: steps are slow and prompts are not"
-            bound = float(np.exp(np.interp(0.975, known.shares, np.log(known.ratios))))
             for one in group:
                 yield places[id(one)], _finding("machine", ratio, bound, "explained", what)
 
 
 def _request_rate(row: Reported) -> float | None:
     values = _all_values(row)
-    rates = [value for text in ("requests_per_s", "output_tokens_per_s / output_len", "total_tokens_per_s / sum_len",
-                                "concurrency / request_s") if (value := _product(text, values)) is not None]  # fmt: skip
-    return max(rates, default=None)
+    return max((value for text in _REQUEST_RATES if (value := _product(text, values)) is not None), default=None)
 
 
 def _memory(deployment: Deployment, values: Mapping[str, float], context: float) -> Iterator[Finding | None]:
@@ -408,16 +428,14 @@ def _memory(deployment: Deployment, values: Mapping[str, float], context: float)
     cache = float(np.asarray(use.kv_cache))
     fit = requests * layout.dp * (room - weights) / max(cache, 1.0)
     waits = {"ttft_s", "tpot_s"} <= set(values)
-    usual = fit / values["concurrency"]
+    share = fit / values["concurrency"]
     if cache + weights <= room or not waits:
         yield None
         return
     # of those in flight at most `fit` hold a cache: the others wait for their first token
     waiting = values["ttft_s"] / (values["ttft_s"] + (values["output_len"] - 1.0) * values["tpot_s"])
-    yield None if waiting >= 0.7 * (1.0 - usual) else _finding(
-        "cache-room", weights + cache, room, "impossible" if usual < 0.6 and waiting < 0.3 * (1 - usual) else "explained",
-        fit,
-    )  # fmt: skip
+    verdict: Verdict = "impossible" if share < 0.6 and waiting < 0.3 * (1.0 - share) else "explained"
+    yield None if waiting >= 0.7 * (1.0 - share) else _finding("cache-room", weights + cache, room, verdict, fit)
 
 
 def _simple(row: Reported) -> Iterator[Finding | None]:
@@ -441,11 +459,12 @@ def _copied(rows: Sequence[Reported]) -> Iterator[tuple[int, Finding]]:
         exact = [value for _, value in known if float(f"{value:.3g}") != value]
         if len(exact) >= checks()["copied"].limit:
             seen[tuple(round(math.log(value) / _SAME) for _, value in known)].append(at)
-    settings: Callable[[Reported], Any] = lambda row: (
-        tuple(row.values.get(name) for name in ("concurrency", "input_len", "output_len", "num_chips")),
-        *(row.texts.get(name) for name in ("model", "chip", "stack", "precision", "layout")),
-    )  # fmt: skip
+
+    def settings(row: Reported) -> tuple[object, ...]:
+        sizes = (row.values.get(name) for name in ("concurrency", "input_len", "output_len", "num_chips"))
+        return (*sizes, *(row.texts.get(name) for name in ("model", "chip", "stack", "precision", "layout")))
+
     for places in seen.values():
         if len({settings(rows[at]) for at in places}) > 1:
             for at in places:
-                yield at, _finding("copied", float(len(places)), 1.0, "implausible", len(keys))
+                yield at, _finding("copied", float(len(places)), 1.0, "implausible", len(places))

@@ -21,6 +21,7 @@ from rackline.errors import InputError, nearest_name, unknown_name
 from rackline.files import read_text
 from rackline.validation.cases import Case, case_from, read_line
 from rackline.validation.importers import Given, import_results, parse_layout
+from rackline.validation.observed import requests_from
 from rackline.validation.predict import length_share
 from rackline.validation.result_files import result_rows
 
@@ -37,12 +38,12 @@ QUANTITIES = (*TEXTS, *SIZES, *TIMES, *RATES, *COUNTS)
 
 _PATTERNS: Sequence[tuple[str, str]] = (
     ("", r"p\d\d|std|max_tpot|min_|goodput|error|fail|warm|date|note|url|cost|price|usd|power|watt|joule|itls|ttfts"),
-    ("user_tokens_per_s", r"(tok\w*|tps|tput|throughput).*(user|stream|request_stream)|interactivity|intvty"),
-    ("tokens_per_s_per_chip", r"(tok\w*|tps|tput|throughput).*(gpu|chip|accelerator|device)"),
+    ("user_tokens_per_s", r"(tok\w*|tps|(?<!ou)tput|throughput).*(user|stream|request_stream)|interactivity|intvty"),
+    ("tokens_per_s_per_chip", r"(tok\w*|tps|(?<!ou)tput|throughput).*(gpu|chip|accelerator|device)"),
     ("requests_per_s", r"req\w*_?(throughput|per_s|s$|rate_achieved)|throughput_req|rps$|qps$"),
-    ("total_tokens_per_s", r"total.*(throughput|tps|tput|tok\w*_(per_)?s)"),
-    ("input_tokens_per_s", r"(input|prompt|prefill).*(throughput|tps|tput|tok\w*_(per_)?s$)"),
-    ("output_tokens_per_s", r"throughput|tput|tok\w*_(per_)?s(ec\w*)?$|tps$"),
+    ("total_tokens_per_s", r"total.*(throughput|tps|(?<!ou)tput|tok\w*_(per_)?s)"),
+    ("input_tokens_per_s", r"(input|prompt|prefill).*(throughput|tps|(?<!ou)tput|tok\w*_(per_)?s$)"),
+    ("output_tokens_per_s", r"throughput|(?<!ou)tput|tok\w*_(per_)?s(ec\w*)?$|tps$"),
     ("ttft_s", r"ttft|time_to_first|first_token"),
     ("tpot_s", r"tpot|itl|inter_?token|time_per_(output_)?token|ms_token"),
     ("e2e_s", r"e2e|end_to_end|request_latency|mean_latency|^latency"),
@@ -166,6 +167,7 @@ class _Tables(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "table":
             self.tables.append([])
+            self.inside = False
         elif tag == "tr" and self.tables:
             self.tables[-1].append([])
         elif tag in ("td", "th") and self.tables and self.tables[-1]:
@@ -187,14 +189,17 @@ def tables_of(text: str, suffix: str) -> list[list[list[str]]]:
         suffix: of the file: ".csv" and ".tsv", ".html" and ".htm"; others are Markdown.
     """
     if suffix in (".csv", ".tsv"):
-        rows = list(csv.reader(io.StringIO(text), delimiter="\t" if suffix == ".tsv" else ","))
+        try:
+            rows = list(csv.reader(io.StringIO(text), delimiter="\t" if suffix == ".tsv" else ","))
+        except csv.Error as error:
+            raise InputError(what="results", given=f"a broken table ({error})", allowed="rows of cells") from None
         found = [[row for row in rows if any(cell.strip() for cell in row)]]
     elif suffix in (".html", ".htm"):
         page = _Tables()
         page.feed(text)
         found = page.tables
     else:
-        found = [[]]
+        found = [list[list[str]]()]
         for line in text.splitlines():
             if line.strip().startswith("|"):
                 cells = [one.replace("\\|", "|") for one in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
@@ -221,18 +226,22 @@ def _number(text: object) -> float | None:
     return float(match[0].rstrip("kM ").replace(",", "")) * scale
 
 
-def _row(cells: Mapping[str, object], columns: Mapping[str, Mapped], name: str, where: str, given: Given) -> Reported:
+def _row(cells: Mapping[str, object], columns: Mapping[str, Mapped], name: str, where: str) -> Reported:
     values: dict[str, float] = {}
     texts: dict[str, str] = {}
     for heading, cell in cells.items():
         column = columns[heading]
-        if column.quantity in TEXTS and cell not in (None, ""):
-            plain = column.quantity == "layout" and isinstance(_number(cell), float) and "=" not in str(cell)
-            texts[column.quantity] = f"tp={int(_number(cell) or 1)}" if plain else str(cell)
-        elif column.quantity and (number := _number(cell)) is not None and 0.0 < number < 1e15:
-            if column.quantity not in values or column.given or "mean" in heading.lower():
-                values[column.quantity] = number * column.unit
-    return completed(Reported(row_id=texts.get("id", name), where=where, values=values, texts=texts), given)
+        if column.quantity in TEXTS:
+            if cell in (None, ""):
+                continue
+            ways = _number(cell) if column.quantity == "layout" and "=" not in str(cell) else None
+            texts[column.quantity] = f"tp={ways:g}" if ways is not None else str(cell)
+            continue
+        number = _number(cell) if column.quantity else None
+        first = column.quantity not in values or column.given or "mean" in heading.lower()
+        if number is not None and 0.0 < number < 1e15 and first:
+            values[column.quantity] = number * column.unit
+    return Reported(row_id=texts.get("id", name), where=where, values=values, texts=texts)
 
 
 def completed(row: Reported, given: Given) -> Reported:
@@ -275,36 +284,39 @@ def of_case(case: Case) -> Reported:
         if isinstance(held, int | float):
             values[key] = float(held)
     if case.kind in ("serve", "serve-disaggregated", "max-throughput"):
-        share = length_share(case)
+        try:
+            share = length_share(case)
+        except InputError as error:
+            return Reported(row_id=case.case_id, where=case.where, values={}, texts={}, lacks=str(error))
         values |= {key: values[key] * share for key in ("input_len", "output_len")}
     values["num_chips"] = float(case.num_chips)
     if case.kind == "observed":
-        values |= _observed(cast("Sequence[Mapping[str, Any]]", case.values["requests"]))
+        values |= _observed(case)
     names = {"model": case.model, "chip": case.chip, "stack": case.stack, "precision": case.precision}
     texts = {**names, "speculative": case.text("speculative", "unknown")}
     return Reported(row_id=case.case_id, where=case.where, values=values, texts=texts, case=case)
 
 
-def _observed(requests: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Means, rates and the concurrency of a run from its requests."""
-    done = [one for one in requests if one.get("outcome", "finished") == "finished" and one.get("token_s")]
+def _observed(case: Case) -> dict[str, float]:
+    """Means, rates and the largest number in flight of a run, from its requests."""
+    done = [one for one in requests_from(case) if one.outcome == "finished" and one.sent_s is not None and one.token_s]
     if len(done) < 2:
         return {}
-    start, first, last = (
-        np.array([float(value) for value in column])
-        for column in zip(*((one["sent_s"], one["token_s"][0], one["token_s"][-1]) for one in done), strict=True)
-    )
-    made = np.array([float(one.get("output_len") or len(one["token_s"])) for one in done])
-    asked = np.array([float(one.get("input_len") or 0.0) for one in done])
-    events = np.concatenate([np.ones(len(done)), -np.ones(len(done))])[np.argsort(np.concatenate([start, last]))]
-    duration_s = float(last.max() - start.min())
+    start, end = np.array([one.sent_s for one in done]), np.array([one.token_s[-1] for one in done])
+    made, asked = (np.array(column, dtype=float) for column in zip(*((one.tokens, one.prompt_len) for one in done),
+                                                                   strict=True))  # fmt: skip
+    flying = np.concatenate([np.ones(len(done)), -np.ones(len(done))])[np.argsort(np.concatenate([start, end]))]
+    duration_s = float(end.max() - start.min())
     found = {
-        "ttft_s": float((first - start).mean()), "tpot_s": float(((last - first) / np.maximum(made - 1, 1)).mean()),
-        "e2e_s": float((last - start).mean()), "duration_s": duration_s, "requests": float(len(done)),
+        "ttft_s": float(np.mean([one.ttft_s for one in done])),
+        "tpot_s": float(np.mean([one.tpot_s for one in done if one.tokens > 1 and len(one.token_s) > 1] or [0.0])),
+        "e2e_s": float((end - start).mean()), "duration_s": duration_s, "requests": float(len(done)),
         "input_tokens": float(asked.sum()), "output_tokens": float(made.sum()),
         "input_len": float(asked.mean()), "output_len": float(made.mean()),
-        "output_tokens_per_s": float(made.sum()) / duration_s, "peak_concurrency": float(events.cumsum().max()),
+        "output_tokens_per_s": float(made.sum()) / duration_s, "peak_concurrency": float(flying.cumsum().max()),
     }  # fmt: skip
+    users = cast("Mapping[str, Any]", case.values.get("load") or {}).get("users")
+    found |= {"concurrency": float(users)} if isinstance(users, int | float) else {}
     return {key: value for key, value in found.items() if value > 0.0}
 
 
@@ -330,8 +342,8 @@ def read_reported(
             for at, case in enumerate(cases):
                 found = of_case(case)
                 if plain:  # rates and totals that a case does not hold
-                    more = _rows_of([plain[at]], columns, maps, str(path), Given())[0]
-                    found = replace(found, values={**more.values, **found.values})
+                    more = _rows_of([plain[at]], columns, maps, str(path), Given())
+                    found = replace(found, values={**(more[0].values if more else {}), **found.values})
                 rows.append(found)
             continue
         suffix = path.suffix.lower()
@@ -373,4 +385,5 @@ def _rows_of(
             if heading not in columns and not isinstance(cell, list | dict):
                 columns[heading] = maps.get(heading) or guessed(heading)
     flat = [{key: value for key, value in row.items() if key in columns} for row in cells]
-    return [_row(row, columns, f"row {n}", f"{file}, row {n}", given) for n, row in enumerate(flat, 1)]
+    found = [_row(row, columns, f"row {n}", f"{file}, row {n}") for n, row in enumerate(flat, 1)]
+    return [completed(row, given) for row in found if row.values]
