@@ -161,6 +161,12 @@ PICTURES = (
         "--think-time 20s",
     ),
     Picture(
+        name="over-time",
+        shows="`simulate`: replicas that follow the load of a day under four policies",
+        command="simulate llama-3.1-70b --on dgx-h100 --chips 64 --layout tp=4 --load day --rate 20 --autoscale hpa "
+        "--autoscale dynamo-planner --autoscale fixed",
+    ),
+    Picture(
         name="price",
         shows="`price`: what to charge and what it costs, over the length of the prompt",
         command="price deepseek-v3 --on gb200-nvl72",

@@ -25,6 +25,7 @@ EXPERTS = "plan deepseek-v3 --on gb200-nvl72 --chips 32 --input 1k --output 100 
 SERVER = "simulate llama-3.1-8b --on dgx-h100 --chips 1 --requests 60 --input 1k --output 50"
 COMMANDS = (
     PLAN,
+    "simulate llama-3.1-8b --on dgx-h100 --chips 4 --load burst --load-time 5min --rate 9 --autoscale keda",
     "afford llama-3.1-8b --on l40s-8 --budget 5k --input 1k --output 50 --layout tp=1 --peak-over-mean 1.5",
     "rl llama-3.1-8b --on dgx-h100 --chips 8 --prompts 64 --generations 16 --output 1k --longest 4k",
     f"{PLAN} --ttft 1ms",

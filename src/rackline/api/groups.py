@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from rackline.api.fleet_options import Loaded
 from rackline.api.question import (
     MOST_CHIPS,
     MOST_SECONDS,
@@ -329,7 +330,7 @@ class Sessions(Question):
 
 
 @question
-class Traffic(Sessions):
+class Traffic(Sessions, Loaded):
     """A question of requests in time: recorded, or drawn."""
 
     trace: str | None = option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -13,7 +13,7 @@ from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs
 from rackline.api.resolve import named
 from rackline.api.stacks import Found, answered_by, planned_under, stack_inputs
 from rackline.api.starting import KINDS, LAUNCH_AS, Starting, launch_options, manifests_of
-from rackline.api.traffic import Use, use_lines, with_use
+from rackline.api.traffic import Use, is_recorded, rates_of, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import write_text
@@ -22,9 +22,9 @@ from rackline.plain import plain
 from rackline.units import format_seconds, format_usd
 
 with late:
-    from rackline import search
+    from rackline import search, simulation
     from rackline import system as systems
-    from rackline.api import what_if
+    from rackline.api import following, what_if
     from rackline.bands import bands
     from rackline.bands import stacks as bands_stacks
     from rackline.report import (
@@ -126,6 +126,19 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedOverTime(Planned):
+    """A plan whose load changes over time.
+
+    Args:
+        over_time: layouts and policies that follow it; None where nothing serves.
+    """
+
+    json_keys: ClassVar = (*Planned.json_keys, "over_time")
+
+    over_time: following.Following | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """The optimum while one quantity varies.
 
@@ -203,6 +216,9 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
     if best is not None and known and (line := bands.width_line(best.layout, plan.system.cluster.chip.name)):
         yield wording.Prose(line, style="dim")
     yield from _more_text(question, found)
+    if isinstance(found, PlannedOverTime) and found.over_time is not None:
+        yield ""
+        yield from following.following_text(found.over_time)
 
 
 def _prefixes_text(found: Planned, *, full: bool) -> Iterable[Any]:
@@ -404,12 +420,29 @@ def plan(question: PlanQuestion, watch: Watch) -> Planned | WhatIf:
         >>> found.result.plan.best.tpot_s < 0.05
         True
     """
+    if question.load is not None:
+        return _over_time(question, watch)
+    question.refuse("load_time", allowed="only with `load`")
     question, use = with_use(question)
     if question.what_if is not None:
         return _what_if(question, question.what_if, use, watch)
     asked = stack_inputs(question, watch)
     with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
         return _planned(question, asked, use, watch)
+
+
+def _over_time(question: PlanQuestion, watch: Watch) -> PlannedOverTime:
+    """The plan, and the policies that follow its load."""
+    question.refuse("what_if", "turns", "users", "traffic", allowed="only without `load`")
+    if is_recorded(question.load or "") and not question.given("input", "output", "mix", "trace"):
+        question = replace(question, trace=question.load)
+    # refuses before any search
+    rates_of(question.load or "", question.load_time, question.requests, simulation.read_trace, option="requests")
+    question, use = with_use(question)
+    with watch.moving("searching layouts, precisions, modes and batch sizes; simulating the best"):
+        found = _planned(question, stack_inputs(question, watch), use, watch)
+    parts = {one.name: getattr(found, one.name) for one in fields(found)}
+    return PlannedOverTime(**parts, over_time=following.following(question, found.plan, watch))
 
 
 def _planned(question: PlanQuestion, asked: list[PlanInputs], use: Use, watch: Watch) -> Planned:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rackline.api.answer import Watch
+from rackline.api.fleet_options import Loaded
 from rackline.api.groups import FLEET, PUE, Lifetimes, Planned, Sessions
 from rackline.api.model_options import (
     DraftQuestion,
@@ -50,7 +51,7 @@ _POOLS, _REPEATS, _MORE = "Prefill pool", "Prompts that repeat", "Further output
 
 
 @question
-class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion):
+class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion, Loaded):
     """What is the cheapest way to serve a model on a cluster under latency limits?"""
 
     headings = dict.fromkeys([*options(Sessions), *options(Lifetimes)], _REPEATS)

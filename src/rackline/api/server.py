@@ -7,6 +7,7 @@ from math import inf
 from typing import Any, ClassVar
 
 from rackline.api.answer import Served, Watch
+from rackline.api.fleet_options import Autoscaled
 from rackline.api.groups import (
     CACHE,
     CACHE_HIT,
@@ -62,7 +63,7 @@ _SERVER, _POOLS, _LIMITS = "Server", "Prefill pool", "Limits and comparisons"
 
 
 @question
-class SimulateQuestion(Traffic, Lifetimes, DraftQuestion):
+class SimulateQuestion(Traffic, Autoscaled, Lifetimes, DraftQuestion):
     """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
 
     requests: MaybeWhole = whole(

@@ -14,6 +14,8 @@ from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
 from rackline.api.question import Option
 from rackline.api.resolve import check_context, named
+from rackline.api.scaled import ScaledRuns
+from rackline.api.scaling import refuse_scaling, scaled_runs
 from rackline.api.server import Server, SimulateQuestion, other_server, server_of
 from rackline.api.traffic import Use, encoded_over, limits_of, requests_of, use_lines, with_use
 from rackline.api.verbs import Entry
@@ -24,8 +26,9 @@ from rackline.units import format_seconds, parse_per_second
 
 with late:
     from rackline import arch, hardware, simulation
+    from rackline.api import scaling_text
     from rackline.bands import bands
-    from rackline.report import choice_report, exports, simulate_figures, simulate_report
+    from rackline.report import choice_report, exports, figure, scaling_figures, simulate_figures, simulate_report
     from rackline.search import choice, rate_capacity
     from rackline.simulation import metrics, workloads
 
@@ -106,13 +109,17 @@ class Sustained:
     requests: simulation.Requests
 
 
-Answered: TypeAlias = "Answer[SimulateQuestion, Simulated | Sustained]"
+Answered: TypeAlias = "Answer[SimulateQuestion, Simulated | Sustained | ScaledRuns]"
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rich.text import Text
 
     found = answer.result
+    if isinstance(found, ScaledRuns):
+        yield from scaling_text.report(found, elapsed_s=answer.elapsed_s)
+        yield from use_lines(found.use)
+        return
     if isinstance(found, Sustained):
         yield simulate_report.rate_capacity_report(found.capacity)
         return
@@ -141,7 +148,7 @@ def _energy_text(run: Run) -> Iterable[Any]:
 
 def _interval(answer: Answered) -> str:
     """What measured servers of this kind deviate by, of the means."""
-    if isinstance(answer.result, Sustained):
+    if not isinstance(answer.result, Simulated):
         return ""
     server, data = answer.result.run.server, answer.result.run.summary
     means = {"tpot_s": data["tpot_s"]["mean"], "ttft_s": data["ttft_s"]["mean"]}
@@ -174,9 +181,9 @@ class RunsShown:
     use: Use | None
 
 
-def _data(answer: Answered) -> RunsShown | Sustained:
+def _data(answer: Answered) -> RunsShown | Sustained | ScaledRuns:
     found = answer.result
-    if isinstance(found, Sustained):
+    if not isinstance(found, Simulated):
         return found
     others = {name: RunShown(run=run) for name, run in found.runs.items() if name != ASKED}
     return RunsShown(
@@ -186,6 +193,8 @@ def _data(answer: Answered) -> RunsShown | Sustained:
 
 def _summary(answer: Answered) -> str:
     found = answer.result
+    if isinstance(found, ScaledRuns):
+        return scaling_text.summary(found)
     if isinstance(found, Sustained):
         return f"{found.capacity.rate_per_s:.3g} requests/s meet the limits; {found.server.title(found.requests)}"
     data = found.run.summary
@@ -200,12 +209,16 @@ def _summary(answer: Answered) -> str:
 
 def _rows(answer: Answered) -> Any:
     found = answer.result
+    if isinstance(found, ScaledRuns):
+        return scaling_text.window_rows(found)
     return found.capacity.tried if isinstance(found, Sustained) else exports.series_of(found.run.result)
 
 
 def _results(answer: Answered) -> dict[str, simulation.Result]:
     if isinstance(answer.result, Sustained):
         raise InputError(what="plot", given="a highest rate", allowed="only without `capacity`")
+    if isinstance(answer.result, ScaledRuns):
+        raise InputError(what="plot_kind", given="one of a steady stream", allowed="over-time, for a `load`")
     return {name: run.result for name, run in answer.result.runs.items()}
 
 
@@ -232,10 +245,26 @@ _FILES = {
 
 
 def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
-    if question.capacity is not None:
-        for name in ("plot", "trace_passes", "series"):
-            if name in outputs:
-                raise InputError(what=name, given="a file", allowed="only without `capacity`")
+    for option, names in (("capacity", ("plot", "trace_passes", "series")), ("load", ("trace_passes", "series"))):
+        for name in names:
+            if name in outputs and getattr(question, option) is not None:
+                raise InputError(what=name, given="a file", allowed=f"only without `{option}`")
+
+
+def _over_time_figure(answer: Answered) -> figure.Figure:
+    found = answer.result
+    if not isinstance(found, ScaledRuns):
+        raise InputError(what="plot_kind", given="over-time", allowed="only with `load`")
+    return scaling_figures.over_time_figure(
+        [(one.outcome.policy, one.windows) for one in found.ran], found.slo.limits()
+    )
+
+
+def _usual_figure(answer: Answered) -> figure.Figure:
+    found = answer.result
+    return (
+        _over_time_figure(answer) if isinstance(found, ScaledRuns) else simulate_figures.tails_figure(_results(answer))
+    )
 
 
 @asks(
@@ -245,11 +274,12 @@ def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
     rows=_rows,
     data=_data,
     figures={
-        "cdf": lambda answer: simulate_figures.tails_figure(_results(answer)),
+        "cdf": _usual_figure,
         "timeline": lambda answer: simulate_figures.timeline_figure(_results(answer)),
         "occupancy": lambda answer: simulate_figures.occupancy_figure(_results(answer)),
         "served": lambda answer: simulate_figures.served_figure(_results(answer)),
         "percentiles": lambda answer: simulate_figures.percentiles_figure(_results(answer)),
+        "over-time": _over_time_figure,
     },
     files=_FILES,
     interval=_interval,
@@ -314,10 +344,12 @@ def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
       --rate 5 --input 1k --output 200 --capacity ttft=1s,tpot=30ms@p99
     rackline simulate llama-3.1-8b --on dgx-h100 --chips 2 --users 64 \\
       --input 1k --output 200 --compare policy=prefill-first
+    rackline simulate llama-3.1-8b --on dgx-h100 --chips 16 --layout tp=1 \\
+      --load day --rate 100 --autoscale hpa --autoscale keda
 """,
     ),
 )
-def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
+def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained | ScaledRuns:
     """Simulate a deployment serving recorded or synthetic traffic, pass by pass, and print latency percentiles.
 
     Traffic is one of a trace, a rate and a number of users. An interruption gives what was simulated so far.
@@ -330,6 +362,9 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained:
         >>> found.to_dict()["finished"]
         200
     """
+    if question.load is not None:
+        return scaled_runs(question, watch)
+    refuse_scaling(question)
     use: Use | None = None
     if question.use is not None:
         question, use = with_use(question)

@@ -6,8 +6,9 @@ import csv
 import io
 import math
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -23,7 +24,7 @@ with late:
     from rackline.api import groups
     from rackline.report import wording
     from rackline.serving import workload
-    from rackline.simulation import evictions, hits_by_tier, traces, workloads
+    from rackline.simulation import evictions, hits_by_tier, load, traces, workloads
     from rackline.simulation import reuse as simulation_reuse
 
 
@@ -93,7 +94,7 @@ def with_use(question: Q) -> tuple[Q, Use]:
     record = record_of(given["use"])
     place = "" if record.percentile is None else f"@p{record.percentile:g}"
     lengths: dict[str, float | None] = {}
-    if given["mix"] is None and given["trace"] is None:
+    if given["mix"] is None and given["trace"] is None and not is_recorded(given.get("load") or ""):
         lengths = {"input": record.input_len, "output": record.output_len}
     if lengths and given.get("input") is None and given.get("turns") is None:  # conversations find their own
         lengths["cache_hit"] = record.cache_hit or None
@@ -240,7 +241,12 @@ def requests_of(question: groups.Traffic, media_tokens: int = 0, usual: int = _U
     Raises:
         InputError: options that contradict each other or miss each other.
     """
-    found = _recorded(question, question.trace) if question.trace is not None else _made(question, media_tokens, usual)
+    if question.load is not None:
+        found = _over_time(question)
+    elif question.trace is not None:
+        found = _recorded(question, question.trace)
+    else:
+        found = _made(question, media_tokens, usual)
     if question.turns is None and media_tokens:
         found = replace(found, input_len=found.input_len + media_tokens)
     if question.cache_hit:
@@ -282,9 +288,85 @@ def _recorded(question: groups.Traffic, trace: str) -> simulation.Requests:
         "turns",
         allowed="only without `trace` (`rate_scale` scales its rate)",
     )
-    unit = cast("traces.TimeUnit | None", question.time_unit)  # one of its choices
-    found = simulation.read_trace(trace, skip_bad=question.skip_bad, time_unit=unit)
+    found = _trace_of(question, trace)
     return found if question.requests is None else found.first(question.requests)
+
+
+def load_of(question: groups.Traffic) -> load.Load:
+    """The rates over time of a question that has a load.
+
+    Raises:
+        InputError: as `rates_of`.
+    """
+    name = question.load or ""
+    if name not in ("day", "week"):
+        question.refuse("diurnal_amplitude", allowed="without `load`, or with `load` day or week")
+    rate = None if question.rate is None else parse_per_second(str(question.rate), name="rate", maximum=1e9)
+    amplitude = question.diurnal_amplitude or load.PEAK_AMPLITUDE
+    return rates_of(name, question.load_time, rate, partial(_trace_of, question), amplitude=amplitude)
+
+
+def rates_of(
+    name: str,
+    seconds: float | None,
+    rate_per_s: float | None,
+    read: Callable[[str], simulation.Requests],
+    *,
+    option: str = "rate",
+    amplitude: float | None = None,
+) -> load.Load:
+    """The rates of a table, of a recorded trace or of a shape.
+
+    Args:
+        name: file, or one of the shapes.
+        seconds: to which they are stretched; None leaves them as they are [s].
+        rate_per_s: to whose mean they are scaled; None leaves them as they are [requests/s].
+        read: reads a trace.
+        option: that gives the mean.
+        amplitude: of a shape's daily cycle; None for the usual one [1].
+
+    Raises:
+        InputError: neither a file that holds rates nor a shape; a shape without a mean rate.
+    """
+    if name in load.SHAPES:
+        if rate_per_s is None:
+            raise InputError(what=option, given="nothing", allowed=f"the mean of a {name}", nearest="5/s")
+        found = load.shape(name, rate_per_s, load.PEAK_AMPLITUDE if amplitude is None else amplitude)
+    elif not Path(name).is_file():
+        near = nearest_name(name, load.SHAPES)
+        raise InputError(what="load", given=name, allowed=f"a file, or {', '.join(load.SHAPES)}", nearest=near)
+    else:
+        found = load.read_load(name) if load.is_table(name) else load.profile(read(name), Path(name).name)
+    if seconds is not None:
+        found = found.lasting(seconds)
+    return found if rate_per_s is None else found.scaled(rate_per_s)
+
+
+def _trace_of(question: groups.Traffic, path: str) -> simulation.Requests:
+    unit = cast("traces.TimeUnit | None", question.time_unit)  # one of its choices
+    return simulation.read_trace(path, skip_bad=question.skip_bad, time_unit=unit)
+
+
+def _over_time(question: groups.Traffic) -> simulation.Requests:
+    """Requests at the rates of the load, with the lengths of the question, else with those of its trace."""
+    import numpy as np
+
+    question.refuse("trace", "users", "turns", allowed="only without `load`")
+    rng = np.random.default_rng(question.seed)
+    return load_of(question).draw(rng, lengths_of(question), question.arrival_cv)
+
+
+def is_recorded(path: str) -> bool:
+    """Whether a load is that of a recorded trace."""
+    return path not in load.SHAPES and Path(path).is_file() and not load.is_table(path)
+
+
+def lengths_of(question: groups.Traffic) -> workloads.AnyLengths:
+    """What prompts and answers of a load are drawn from: the lengths of the question, else those of its trace."""
+    if not question.given("input", "output", "mix") and is_recorded(question.load or ""):
+        trace = _trace_of(question, question.load or "")
+        return workload.Mixture.of(1.0, trace.input_len, trace.output_len, name=trace.name)
+    return _lengths(question, 0)
 
 
 def _made(question: groups.Traffic, media_tokens: int, usual: int) -> simulation.Requests:

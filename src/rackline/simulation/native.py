@@ -41,6 +41,7 @@ _OPTIONS = ("-O2", "-ffp-contract=off", "-shared", "-fPIC")  # products and sums
 _PASSES, _ROUNDS = 200_000, 20_000  # between two looks at interruptions
 _GAPS, _GAP_ZERO = 24_000, 12_000
 _MORE, _STUCK = 1, 2
+_GOES_ON = 2  # as in replica.c
 _PASSES_AS = {"mixed": 0, "prompts_first": 1, "batch": 2}
 _RESERVES = {"chunk": 0, "prompt": 1, "final": 2}
 _ALIGNMENT = (
@@ -101,7 +102,7 @@ class _Head(ctypes.Structure):
         " max_batched_tokens reserve passes_as chunked aligned "
         + " ".join(_ALIGNMENT)
         + " hands_over tells; float: interval_s now next_start;"
-        "int: load finished num_done used_blocks steps passes num_samples;"
+        "int: load queued held_blocks finished num_done used_blocks steps passes num_samples;"
         "float: busy_s sequence_s used_s prompt_pass_s prompt_rank_s; ints: gaps; floats: samples; ints: done;"
         "floats: done_s"
     )
@@ -149,6 +150,11 @@ def library() -> Any:
     found.advance.argtypes = [c_void_p, c_double, c_int64]
     found.advance.restype = c_int
     found.submit_all.argtypes = [c_void_p, c_int64, POINTER(c_int64), POINTER(c_double)]
+    found.serve.argtypes = [
+        POINTER(c_void_p), c_int64, c_int64, c_int64, POINTER(c_int64), POINTER(c_double), c_int, POINTER(c_int64),
+        POINTER(c_int64), c_double,
+    ]  # fmt: skip
+    found.serve.restype = c_int
     found.begin_run.argtypes = [c_void_p, c_int64, POINTER(c_int64)]
     found.go.argtypes = [c_void_p, c_int64]
     for call in (found.begin, found.release, found.release_run):
@@ -346,6 +352,7 @@ class NativeLog:
             **{name: np.zeros(count, dtype=np.int32) for name in _LINKS},
             **{name: np.zeros(count, dtype=np.uint8) for name in ("fills", "decodes")},
         }
+        self.own = own
         self.arrays = arrays = _Arrays()
         shown = ("input_len", "output_len", "engine_s", "admitted_s", "first_s", "finish_s", "preempted")
         self.structure = _Log(
@@ -355,6 +362,18 @@ class NativeLog:
             num_ready=arrays.ints([ready.sum()]),
         )
         self.address = ctypes.addressof(self.structure)
+
+    def make_ready(self, requests: Array) -> None:
+        """The prompts of these requests have been computed elsewhere."""
+        self.structure.num_ready[0] += int(np.sum(self.own["ready"][requests] == 0))
+        self.own["ready"][requests] = 1
+
+    def forget(self, requests: Array) -> None:
+        """These requests, whose replica has failed, are as new."""
+        self.structure.num_ready[0] -= int(self.own["ready"][requests].sum())
+        for name, column in self.own.items():
+            column[requests] = {"last_s": np.nan, "end_at": -1}.get(name, 0)
+        self.admitted_s[requests] = self.first_s[requests] = np.nan
 
 
 class NativeReplica:
@@ -410,6 +429,32 @@ class NativeReplica:
         while _goes_on(self._library.advance(self.address, until, _PASSES)):
             pass  # interruptions are noticed here
 
+    def goes_on(self) -> None:
+        """Note requests that are done for `take_done`, and run on."""
+        self._head.tells = _GOES_ON
+
+    def take_done(self) -> tuple[Array, Array]:
+        """Requests that are done since the last call, and when [s], (n,) each."""
+        number = self._head.num_done
+        if not number:
+            return np.zeros(0, dtype=np.int64), np.zeros(0)
+        self._head.num_done = 0
+        shape = (number,)
+        return (
+            np.ctypeslib.as_array(self._head.done, shape).copy(),
+            np.ctypeslib.as_array(self._head.done_s, shape).copy(),
+        )
+
+    @property
+    def load(self) -> int:
+        """Waiting and running requests [requests]."""
+        return self._head.load
+
+    @property
+    def queued(self) -> int:
+        """Waiting requests [requests]."""
+        return self._head.queued
+
     @property
     def now(self) -> float:
         """Its time [s]."""
@@ -419,6 +464,16 @@ class NativeReplica:
     def finished(self) -> int:
         """Requests that have all their tokens [requests]."""
         return self._head.finished
+
+    @property
+    def used_blocks(self) -> int:
+        """KV blocks in use on all ranks [count]."""
+        return self._head.held_blocks
+
+    @property
+    def busy_s(self) -> float:
+        """Time in passes [s]."""
+        return self._head.busy_s
 
     @property
     def blocks_left(self) -> int:
@@ -437,6 +492,39 @@ class NativeReplica:
         samples: Any = np.ctypeslib.as_array(head.samples, (max(head.num_samples, 1), 4))[: head.num_samples].copy()
         found.samples = samples
         return found
+
+
+def serve_all(
+    open_ones: Sequence[NativeReplica],
+    others: Sequence[NativeReplica],
+    requests: Array,
+    times_s: Array,
+    turn: int,
+    until: float,
+    *,
+    to_least_loaded: bool,
+) -> tuple[Array, int]:
+    """Requests go to replicas, and all replicas run the passes that start before a time.
+
+    Args:
+        open_ones, others: those that take requests, and those that only go on.
+        requests, times_s: in the order of arrival, all before `until`; none where no replica is open [s], (n,).
+        turn: of the next request, where they go to each replica in turn.
+        until: [s].
+        to_least_loaded: whether requests go to the replica with the fewest; else to each in turn.
+
+    Returns:
+        Place of each request's replica in `open_ones`, (n,), and the next turn.
+    """
+    everyone = [replica.address for replica in (*open_ones, *others)]
+    arrays, placed = _Arrays(), np.zeros(max(len(requests), 1), dtype=np.int64)
+    turns = np.array([turn], dtype=np.int64)
+    state = library().serve(
+        (c_void_p * max(len(everyone), 1))(*everyone), len(open_ones), len(everyone), len(requests),
+        arrays.ints(requests), arrays.floats(times_s), to_least_loaded, arrays.of(turns), arrays.of(placed), until,
+    )  # fmt: skip
+    _goes_on(state)
+    return placed[: len(requests)], int(turns[0])
 
 
 def run_pools(

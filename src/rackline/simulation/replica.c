@@ -15,6 +15,7 @@ enum { AHEAD = 1 << 16, AT_ONCE = 256, GAPS = 24000, GAP_ZERO = 12000, SAMPLES =
 enum { MIXED, PROMPTS_FIRST, BATCH };
 enum { BY_CHUNK, BY_PROMPT, BY_REQUEST };
 enum { DONE, MORE, STUCK };
+enum { SILENT, STOPS, GOES_ON }; /* whether a replica tells of requests that are done, and stops to do so */
 enum {
     TOKENS, LOGIT_ROWS, GROUP_TOKENS, DECODE_SEQUENCES, DECODE_TOKENS, HAS_DECODE, HAS_PREFILL, CHUNK_TOKENS,
     PREFILL_TOKENS, CHUNK_PREFIX_TOKENS, KV_OF_ALL, ONE, EXPERT_TOKENS, EXPERTS_TOUCHED, PLACES
@@ -89,7 +90,7 @@ typedef struct {
         decodes_after, hands_over, tells;
     double interval_s;
     double now, next_start;
-    i64 load, finished, num_done, used_blocks, steps, passes, num_samples;
+    i64 load, queued, held_blocks, finished, num_done, used_blocks, steps, passes, num_samples;
     double busy_s, sequence_s, used_s, prompt_pass_s, prompt_rank_s;
     i64 *gaps;
     double *samples;
@@ -1365,12 +1366,15 @@ static int advance_passes(Replica *p, double until, i64 passes) {
         if (p->now >= p->next_sample) sample(p);
         int state = p->passes_as == MIXED ? mixed_or_decode(p, until) : prompts_or_decode(p, until);
         if (state) return state;
-        if (p->num_done && p->tells) return DONE;
+        if (p->num_done && p->tells == STOPS) return DONE;
     }
 }
 
 static void tell_next(Replica *p) {
     p->load = p->present + p->queue_count + p->num_late;
+    p->queued = p->queue_count + p->num_late;
+    p->held_blocks = p->used_blocks + p->unsettled;
+    for (i64 i = 0; i < p->num_ranks; i++) p->queued += p->ranks[i].queued;
     if (p->present) p->next_start = departure(p, p->now);
     else {
         double begin = next_arrival(p);
@@ -1425,9 +1429,33 @@ void submit_all(Replica *p, i64 count, const i64 *requests, const double *times_
     tell_next(p);
 }
 
-int advance(Replica *p, double until, i64 passes) {
+static int go_on(Replica *p, double until, i64 passes) {
     int state = advance_passes(p, until, passes);
     tell_next(p);
+    return state;
+}
+
+int advance(Replica *p, double until, i64 passes) { return go_on(p, until, passes); } /* libc has an `advance` too */
+
+/* a fleet whose replicas come and go, as in fleet.py: requests that arrive before `until` go to those that are open,
+   which are the first of all, and all run their passes that start before it */
+
+int serve(Replica **all, i64 open, i64 number, i64 count, const i64 *requests, const double *times_s, int to_least_loaded,
+          i64 *turn, i64 *placed, double until) {
+    int state = DONE;
+    for (i64 i = 0; i < count; i++) {
+        i64 at = 0;
+        if (to_least_loaded) {
+            for (i64 j = 0; j < open && !state; j++) state = go_on(all[j], times_s[i], NEVER);
+            if (state) return state;
+            for (i64 j = 1; j < open; j++)
+                if (all[j]->load < all[at]->load) at = j;
+        } else at = (*turn)++ % open;
+        submit(all[at], requests[i], times_s[i]);
+        if (to_least_loaded) tell_next(all[at]);
+        placed[i] = at;
+    }
+    for (i64 j = 0; j < number && !state; j++) state = go_on(all[j], until, NEVER);
     return state;
 }
 

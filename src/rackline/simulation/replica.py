@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from math import ceil, inf
 
+import numpy as np
+
+from rackline.passes.features import Array
 from rackline.simulation.clock import Chunk
 from rackline.simulation.decode_steps import may_be_slowest, may_take_longest, pace, prompts_of_runs, step_s
 from rackline.simulation.decoding import DecodingBatch, Lockstep
@@ -82,9 +85,29 @@ class Replica:
             self.arrivals.add(*one)
 
     @property
+    def busy_s(self) -> float:
+        """Time in passes [s]."""
+        return self.statistics.busy_s
+
+    @property
     def blocks_left(self) -> int:
         """KV blocks in use on all ranks, as they were last counted [count]."""
         return sum(rank.blocks.used for rank in self.ranks)
+
+    def goes_on(self) -> None:
+        """Note requests that are done for `take_done`."""
+        self.tells = True
+
+    def take_done(self) -> tuple[Array, Array]:
+        """Requests that are done since the last call, and when [s], (n,) each."""
+        done = self.done
+        self.done = []
+        return np.array([one for one, _ in done], dtype=np.int64), np.array([end for _, end in done], dtype=np.float64)
+
+    @property
+    def queued(self) -> int:
+        """Waiting requests [requests]."""
+        return sum(len(rank.waiting) for rank in self.ranks) + len(self.arrivals)
 
     @property
     def load(self) -> int:

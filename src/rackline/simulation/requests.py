@@ -188,6 +188,18 @@ class RequestLog:
         self.cached = [0] * count  # prompt tokens found in a cache
         self.tier_tokens = [0] * (1 + num_tiers)
 
+    def make_ready(self, requests: Array) -> None:
+        """The prompts of these requests have been computed elsewhere."""
+        self.ready.update(requests.tolist())
+
+    def forget(self, requests: Array) -> None:
+        """These requests, whose replica has failed, are as new."""
+        for one in requests.tolist():
+            self.admitted_s[one] = self.first_s[one] = None
+            self.last_s.pop(one, None)
+            self.generated.pop(one, None)
+            self.ready.discard(one)
+
     def is_urgent(self, request: int) -> int:
         """Tier of a request; a lower one is more urgent."""
         return 0 if self.priority is None else self.priority[request]

@@ -77,7 +77,7 @@ def simulate(
         InputError: a request is longer than the KV pool and could never run.
     """
     find_router(router)
-    requests, skipped = _that_fit(requests, pool, prefill, skip_bad)
+    requests, skipped = that_fit(requests, pool, prefill, skip_bad)
     pools = [pool] if prefill is None else [pool, prefill.pool]
     native = _native(pools, requests) if compiled and not (stepwise or keep_passes) else None
     go: Callable[[Progress | None], None]
@@ -116,7 +116,7 @@ def simulate(
     return replace(result, interrupted=True) if hold.pressed else result
 
 
-def _that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad: bool) -> tuple[Requests, int]:
+def that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad: bool) -> tuple[Requests, int]:
     """Refuse or drop requests that do not fit on an empty rank."""
     spec = pool.spec
     longest = requests.input_len + requests.output_len - 1 + int(pool.clock.tokens_per_step)

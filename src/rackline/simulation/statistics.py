@@ -98,10 +98,13 @@ def percentile_interval(values: Array, percentile: float) -> Interval:
     shrink = float(special.ndtri(outside) / special.stdtrit(_BATCHES - 1, outside)) ** 2
     effective = floor(max(independent * count * shrink / variance, 1.0))
     below, above = (ceil(float(special.bdtrik(tail, effective, share))) for tail in (outside, 1.0 - outside))
-    ranked = np.sort(values)
-    low = nan if below < 1 else float(ranked[max(floor(below * count / effective), 1) - 1])
-    high = nan if above + 1 > effective else float(ranked[ceil((above + 1) * count / effective) - 1])
-    return {"low": low, "high": high}
+    first = max(floor(below * count / effective), 1) - 1
+    last = ceil(min(above + 1, effective) * count / effective) - 1
+    ranked = np.partition(values, [first, last])
+    return {
+        "low": nan if below < 1 else float(ranked[first]),
+        "high": nan if above + 1 > effective else float(ranked[last]),
+    }
 
 
 GAPS_PER_E = 200.0  # bins of the histogram of inter-token times per factor of e: half a percent wide
