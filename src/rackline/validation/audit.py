@@ -151,7 +151,7 @@ class Audited:
     def verdict(self) -> Verdict:
         """The worst of its findings."""
         found = {one.verdict for one in self.findings}
-        return next((one for one in VERDICTS if one in found), "plausible")
+        return next(one for one in VERDICTS if one in (*found, "plausible"))
 
 
 def _toml(name: str) -> dict[str, Any]:
