@@ -3,6 +3,7 @@ from rackline.api.afford import afford as afford
 from rackline.api.answer import Answer as Answer
 from rackline.api.answer import answer as answer
 from rackline.api.ask import ask as ask
+from rackline.api.audit import audit as audit
 from rackline.api.budget import budget as budget
 from rackline.api.calibrate import calibrate as calibrate
 from rackline.api.catalogue import chips as chips

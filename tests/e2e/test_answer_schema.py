@@ -52,6 +52,7 @@ COMMANDS = (
     "budget --quality-of 70b@15T --traffic 50M --months 2 --rl 10T --moe 32",
     "budget --loss 1.95 --traffic 1M --unique-tokens 20B",
     "budget --runs",
+    "audit result.json --form vllm --chip h100-sxm --num-chips 1",
     "diagnose observed.jsonl",
     "validate CASES",
     "validate some.jsonl --stored stored.json --strict",

@@ -273,7 +273,7 @@ def _stated(given: Given, run: Any, form: str, where: str) -> dict[str, Any]:
     _check_stated(stated, stated, form, where)
     stated |= {"num_chips": given.num_chips or 1, "precision": given.precision or "native"}
     stated |= {"stack": given.stack} if given.stack else {"stack": "vllm"} if form == "vllm" else {}
-    stated |= {"layout": _layout(given.layout, where)} if given.layout else {}
+    stated |= {"layout": parse_layout(given.layout, where)} if given.layout else {}
     lengths = {"input_len": given.input_len, "output_len": given.output_len}
     return stated | {key: value for key, value in lengths.items() if value is not None}
 
@@ -282,7 +282,7 @@ def _case(result: Result, given: Given, case_id: str, where: str, form: str) -> 
     found = _USUAL | {key: value for key, value in result.items() if value not in (None, "")}
     found |= {key: value for key, value in asdict(given).items() if value}
     if given.layout:
-        found["layout"] = _layout(given.layout, where)
+        found["layout"] = parse_layout(given.layout, where)
     if given.input_len:
         found["length_distribution"] = "fixed"
     if found.get("num_chips") == 1:
@@ -304,7 +304,12 @@ def _check_stated(found: Table, required: Iterable[str], form: str, where: str) 
             raise InputError(what=option, given="nothing", allowed=allowed, where=where)
 
 
-def _layout(text: str, where: str) -> dict[str, int]:
+def parse_layout(text: str, where: str) -> dict[str, int]:
+    """Parts of a layout such as "tp=4,ep=4"; none of an empty text.
+
+    Raises:
+        InputError: a part is not NAME=N.
+    """
     parts: dict[str, int] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, _, value = (piece.strip() for piece in part.partition("="))
