@@ -100,6 +100,18 @@ def test_a_good_row_passes_and_what_physics_says_of_others() -> None:
     assert keys_of(row_of(ttft_s=0.12, tpot_s=8.9e-3, concurrency=2000.0))["cache-room"] == "impossible"
 
 
+def test_a_row_without_a_layout_is_held_to_the_fastest_one() -> None:
+    # 70 GB of fp8 weights over 4 x 3.35 TB/s: 5.2 ms a token at least, where one chip of four replicas takes 21 ms
+    big = {"model": "meta-llama/Llama-3.1-70B-Instruct", "precision": "fp8"}
+
+    def row(tpot_s: float) -> Reported:
+        plain = row_of(num_chips=4.0, concurrency=32.0, input_len=1024.0, output_len=1024.0, tpot_s=tpot_s)
+        return completed(replace(plain, texts={**plain.texts, **big}), Given())
+
+    assert "decode" not in keys_of(row(0.02))
+    assert "decode" in keys_of(row(0.004))
+
+
 def test_work_beyond_the_peak_is_explained_by_the_cache_that_lifts_it() -> None:
     row = row_of(requests_per_s=500.0, input_len=8000.0)
     found = next(one for one in Auditor().audit([row])[0].findings if one.key == "work")
