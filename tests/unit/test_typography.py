@@ -38,7 +38,7 @@ def answers() -> Mapping[str, Answer[Any, Any]]:
                 continue
             for line in entry.examples.replace("\\\n", " ").splitlines():
                 words = shlex.split(line.strip().partition(" --json")[0].partition(" --plot")[0])
-                if words[:2] == ["rackline", verb] and not re.search(r"\.(toml|jsonl?|csv|json)\b|Qwen", line):
+                if words[:2] == ["rackline", verb] and not re.search(r"\.(toml|jsonl?|csv|json|html)\b|Qwen", line):
                     name = " ".join(words)
                     patch.setattr(command, "show", lambda one, *, json, name=name: found.update({name: one}))
                     patch.setattr("sys.argv", words)
