@@ -191,11 +191,12 @@ def serve(engine: SlotEngine, requests: Requests, policy: Policy) -> Served:
     came = done = 0
     began = clock.now()
     while done < len(jobs):
-        now = clock.now() - began
-        if policy.interval_s:
-            clock.wait_until(began + np.ceil(now / policy.interval_s) * policy.interval_s)
+        now = boards = clock.now() - began
+        if policy.interval_s:  # a train that leaves late takes those that came by its time, nobody later
+            boards = np.ceil(now / policy.interval_s) * policy.interval_s
+            clock.wait_until(began + boards)
             now = clock.now() - began
-        while came < len(jobs) and arrival[came] <= now:
+        while came < len(jobs) and arrival[came] <= boards:
             passes.waiting.append(jobs[came])
             came += 1
         if passes.is_idle:
