@@ -38,9 +38,16 @@ class Planted:
     slower: float
 
 
-def server(rng: np.random.Generator) -> ServedRun:
-    """A deployment under requests that arrive at 30 to 80 % of what it can serve."""
-    name, rack, layout, label, engine, drafts, shared = SERVERS[rng.integers(len(SERVERS))]
+def server(rng: np.random.Generator, count: int = 160, *, shared_prompts: bool | None = None) -> ServedRun:
+    """A deployment under requests that arrive at 30 to 80 % of what it can serve.
+
+    Args:
+        count: requests.
+        shared_prompts: only deployments whose prompts share beginnings (simulated without the compiled loop, ten
+            times as slowly), or only others; None for both.
+    """
+    among = [one for one in SERVERS if shared_prompts in (None, one[-1])]
+    name, rack, layout, label, engine, drafts, shared = among[rng.integers(len(among))]
     a_model, a_rack = model(name), cluster(rack)
     numbers = calibration(engine, a_rack.chip)
     around = stack(engine).on("", a_rack.chip)
@@ -51,7 +58,6 @@ def server(rng: np.random.Generator) -> ServedRun:
         precision=precision(label, a_model, a_rack.chip),
         calibration=around.calibrated(numbers, a_rack.chip.generation, a_model.num_layers),
     )
-    count = 160
     prompts = np.exp(rng.normal(math.log(rng.choice([300, 1000, 3000])), 0.6, count)).astype(np.int64) + 16
     answers = np.exp(rng.normal(math.log(rng.choice([100, 250])), 0.5, count)).astype(np.int64) + 4
     empty = Requests(arrival_s=np.zeros(count), input_len=prompts, output_len=answers)
@@ -93,10 +99,12 @@ def with_own_numbers(run: ServedRun, rng: np.random.Generator) -> ServedRun:
     return with_numbers(run, values)
 
 
-def planted(rng: np.random.Generator, number: int = 1, least: float = 1.15) -> Planted:
-    """A run that one or several causes make slower, by at least a factor in the mean request."""
+def planted(
+    rng: np.random.Generator, number: int = 1, least: float = 1.15, *, count: int = 160, shared: bool | None = None
+) -> Planted:
+    """A run that one or several causes make slower, by at least a factor in the mean request; see `server`."""
     while True:
-        run = server(rng)
+        run = server(rng, count, shared_prompts=shared)
         own = with_own_numbers(run, rng)
         usual = own.simulated()
         lengths = run.requests.output_len.astype(float)

@@ -127,7 +127,7 @@ def test_it_is_shown_and_launched() -> None:
     assert [one.role for one in answer.result.launch] == ["both", "both", "router"]
     data = answer.to_dict()["best"]
     assert data["leftover"]["num_chips"] == 2
-    assert data["requests_per_s_with_leftover"] > data["requests_per_s"]
+    assert data["whole"]["requests_per_s"] > data["requests_per_s"]
 
 
 def test_fleets_and_comparisons_count_it() -> None:

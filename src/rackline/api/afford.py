@@ -367,7 +367,7 @@ def _offer(question: AffordQuestion, model: str, on: str, wanted: bought.Wanted)
         layout=best.layout.label(),
         tpot_s=best.tpot_s,
         ttft_s=best.ttft_s,
-        usd_per_mtok_output_all_in=best.usd_per_mtok_output_all_in if found.priced else None,
+        usd_per_mtok_output_all_in=best.whole.usd_per_mtok_output_all_in if found.priced else None,
         ways=bought.bought(found, wanted, ways),
     ), use
 

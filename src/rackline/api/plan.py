@@ -274,11 +274,12 @@ def _summary(answer: Answered) -> str:
     plan, best = found.plan, found.plan.best
     if best is None:
         return plan.reason
-    cost = f"{format_usd(best.usd_per_mtok_output_all_in)} per M output tokens, all-in, " if plan.priced else ""
+    whole = best.whole
+    cost = f"{format_usd(whole.usd_per_mtok_output_all_in)} per M output tokens, all-in, " if plan.priced else ""
     return (
         f"{cost}TPOT {format_seconds(best.tpot_s)}, TTFT {format_seconds(best.ttft_s)}, "
-        f"{best.output_tokens_per_s_per_chip:,.0f} output tokens/s per chip;\n  {plan.system.model.name} on "
-        f"{best.num_chips} chips of {plan.system.cluster.name}, {best.serving}, batch {best.batch_size:.4g} with "
+        f"{whole.output_tokens_per_s_per_chip:,.0f} output tokens/s per chip;\n  {plan.system.model.name} on "
+        f"{whole.num_chips} chips of {plan.system.cluster.name}, {best.serving}, batch {best.batch_size:.4g} with "
         f"{best.layout.label()}, {best.precision.short()}{choice_report.fleet_summary(found.fleet)}"
     )
 

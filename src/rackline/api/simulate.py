@@ -344,8 +344,8 @@ def _usual_figure(answer: Answered) -> figure.Figure:
       --rate 5 --input 1k --output 200 --capacity ttft=1s,tpot=30ms@p99
     rackline simulate llama-3.1-8b --on dgx-h100 --chips 2 --users 64 \\
       --input 1k --output 200 --compare policy=prefill-first
-    rackline simulate llama-3.1-8b --on dgx-h100 --chips 16 --layout tp=1 \\
-      --load day --rate 100 --autoscale hpa --autoscale keda
+    rackline simulate llama-3.1-8b --on dgx-h100 --chips 8 --layout tp=1 \\
+      --load day --rate 20 --autoscale hpa --autoscale keda
 """,
     ),
 )

@@ -113,8 +113,9 @@ def replicas_label(of: Choice | Candidate | PoolPair) -> str:
 
 def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None) -> Box:
     """What to run, in the headline, and how surely it keeps its limits."""
-    cost = f"{money(choice.usd_per_mtok_output_all_in, plan.priced)} per M output tokens, all-in"
-    rate = f"{cost} · {written(choice.requests_per_s)} requests/s · {_chips_of(choice.num_chips)}"
+    whole = choice.whole
+    cost = f"{money(whole.usd_per_mtok_output_all_in, plan.priced)} per M output tokens, all-in"
+    rate = f"{cost} · {written(whole.requests_per_s)} requests/s · {_chips_of(whole.num_chips)}"
     first, then = choice.prefill_pool, choice.decode_pool
     if first is not None and then is not None:
         lines = [
@@ -129,6 +130,16 @@ def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None) -> Box:
     else:
         how = f" · {choice.precision.short()}\n{_replicas(choice.layout)} · {choice.mode.label()}, {_slots(choice)}"
         lines = [composed((replica_label(choice), "bold green"), how)]
+    if choice.leftover is not None:
+        one = choice.leftover.choice
+        lines.append(
+            composed(
+                (f"{'beside':<9}", "dim green"),
+                (replica_label(one), "bold green"),
+                f" · {one.precision.short()}\n         on {choice.leftover.num_chips} paid chips that are left over · "
+                f"{one.mode.label()}",
+            )
+        )
     notes = [Text(note, style="yellow") for note in (then or choice).precision.notes]
     risks = () if risk is None else risk_lines(risk, priced=plan.priced)
     body = Text("\n").join([Text(rate, style="bold green"), *lines, *notes, *risks])
@@ -181,21 +192,21 @@ def _scheduler(choice: Choice, pool: Pool) -> str:
 
 def key_numbers(plan: Plan, choice: Choice) -> Sheet[Any]:
     """Rate, latencies and costs."""
-    unit = money_name(plan.priced)
-    each, chip = choice.batch_size, choice.output_tokens_per_s_per_chip
+    unit, whole = money_name(plan.priced), choice.whole
+    each, chip = choice.batch_size, whole.output_tokens_per_s_per_chip
     busy = f"{percent(choice.utilisation)} of {written(choice.saturation_requests_per_s)} requests/s"
     pairs = [
-        ("requests/s", written(choice.requests_per_s)),
-        (f"{unit} per M input tokens", money(choice.usd_per_mtok_input, plan.priced)),
+        ("requests/s", written(whole.requests_per_s)),
+        (f"{unit} per M input tokens", money(whole.usd_per_mtok_input, plan.priced)),
         ("time per output token", against(plan, choice, "tpot_s")),
-        (f"{unit} per M output tokens", money(choice.usd_per_mtok_output, plan.priced)),
+        (f"{unit} per M output tokens", money(whole.usd_per_mtok_output, plan.priced)),
         ("time to first token", against(plan, choice, "ttft_s")),
-        (f"{unit} per M output, all-in", money(choice.usd_per_mtok_output_all_in, plan.priced)),
+        (f"{unit} per M output, all-in", money(whole.usd_per_mtok_output_all_in, plan.priced)),
         ("tokens/s per user", written(choice.tokens_per_s_per_user)),
         ("price of a chip", _price(plan)),
         ("output tokens/s per chip", f"{chip:,.0f}"),
         ("chips", chips_text(plan, choice)),
-        ("output tokens/s, all chips", format_count(chip * choice.num_chips)),
+        ("output tokens/s, all chips", format_count(whole.output_tokens_per_s)),
         ("utilisation", busy),
         ("requests in flight", f"{each * choice.layout.dp:,.0f}"),
         ("in flight on a replica", written(each)),
@@ -229,6 +240,9 @@ def bands_sheet(
         limit, place = known.get(band.metric, (None, None))
         value = choice.latency_s(band.metric, place) if place is not None else band.predicted
         low, high = (end * value / band.predicted for end in (band.low, band.high))
+        if band.metric == "usd_per_mtok_output_all_in":  # the band of the replicas, around what both kinds cost
+            part = choice.whole.usd_per_mtok_output_all_in / choice.usd_per_mtok_output_all_in
+            value, low, high = value * part, low * part, high * part
         rows.append(
             {
                 "quantity": title.format(money_name(priced)) + (f", p{place:g}" if place is not None else ""),
@@ -345,8 +359,8 @@ def other_kind(plan: Plan) -> Prose | None:
     if other is None:
         reason = (plan.disaggregated.reason if plan.disaggregated else "") if apart else plan.reason
         return Prose(f"{what}: {reason}", style="dim") if reason else None
-    usd = other.usd_per_mtok_output_all_in
-    times = f"{written(usd / best.usd_per_mtok_output_all_in)} times as much"
+    usd = other.whole.usd_per_mtok_output_all_in
+    times = f"{written(usd / best.whole.usd_per_mtok_output_all_in)} times as much"
     text = f"{what}: {replica_label(other)}, {money(usd, plan.priced)} per M output tokens, {times}"
     if other.sustained is None:
         text += f" by {BASIS[other.basis]}; not simulated at its own rate: {other.not_simulated}"

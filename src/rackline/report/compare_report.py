@@ -201,20 +201,15 @@ def deployment_side(
     best, usd = plan.best, plan.system.cluster.usd_per_chip_hour
     values: dict[str, float | None] = dict.fromkeys((*_OF_CHOICE, "output_tokens_per_s_per_chip", *_COSTS, *_OUTPUT))
     if best is not None:
-        chips, requests_per_s, whole = best.num_chips, best.requests_per_s, 1.0
-        tokens_per_s = best.output_tokens_per_s_per_chip * chips
-        if best.leftover is not None:  # the rent buys what serves on chips that are left free too
-            chips, requests_per_s = chips + best.leftover.num_chips, best.requests_per_s_with_leftover
-            tokens_per_s = requests_per_s * best.workload.output_len
-            whole = best.usd_with_leftover / best.usd_per_mtok_output_all_in
+        whole = best.whole
         values |= {
             **{key: getattr(best, key) for key in _OF_CHOICE},
-            "num_chips": chips,
-            "requests_per_s": requests_per_s,
-            "output_tokens_per_s": tokens_per_s,
-            "output_tokens_per_s_per_chip": tokens_per_s / chips,
-            **{key: getattr(best, key) * whole if usd else None for key in _COSTS},
-            "output_tokens_per_usd": 1e6 / (best.usd_per_mtok_output_all_in * whole) if usd else None,
+            "num_chips": whole.num_chips,
+            "requests_per_s": whole.requests_per_s,
+            "output_tokens_per_s": whole.output_tokens_per_s,
+            "output_tokens_per_s_per_chip": whole.output_tokens_per_s_per_chip,
+            **{key: getattr(whole, key) if usd else None for key in _COSTS},
+            "output_tokens_per_usd": 1e6 / whole.usd_per_mtok_output_all_in if usd else None,
             "power_w": follow(best, "energy.power_w"),
             "joules_per_output_token": follow(best, "energy.joules_per_output_token"),
         }

@@ -220,7 +220,7 @@ def _best_row(plan: Plan, choice: Choice) -> Row:
     return {
         **_row(plan, choice.estimate),
         _SPEED.field: choice.tokens_per_s_per_user,
-        _cost(plan).field: choice.usd_per_mtok_output_all_in,
+        _cost(plan).field: choice.whole.usd_per_mtok_output_all_in,
         "tpot_s": choice.tpot_s,
         "ttft_s": choice.ttft_s if math.isfinite(choice.ttft_s) else None,
         "batch_size": choice.batch_size,

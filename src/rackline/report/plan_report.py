@@ -262,7 +262,7 @@ def front_plot(plan: Plan, width: int) -> Text:
         [
             Series(
                 x=[one.tokens_per_s_per_user for one in points],
-                y=[one.usd_per_mtok_output_all_in for one in points],
+                y=[(one.whole if isinstance(one, Choice) else one).usd_per_mtok_output_all_in for one in points],
                 name=name,
                 style=style,
                 joined=not mark,
@@ -405,9 +405,9 @@ def _cost_text(choice: Choice | None, best: Choice | None, priced: bool) -> str:
     """Cost of a token; ~ where it is an estimate, > where simulation refuted one below that of the best."""
     if choice is None or best is None:
         return "-"
-    least = best.usd_per_mtok_output_all_in
-    refuted = choice.sustained is None and best.sustained is not None and choice.usd_per_mtok_output_all_in < least
-    text = money(least if refuted else choice.usd_per_mtok_output_all_in, priced).removesuffix(" chip-h")
+    least, usd = best.whole.usd_per_mtok_output_all_in, choice.whole.usd_per_mtok_output_all_in
+    refuted = choice.sustained is None and best.sustained is not None and usd < least
+    text = money(least if refuted else usd, priced).removesuffix(" chip-h")
     return f">{text}" if refuted else text if choice.sustained is not None else f"~{text}"
 
 
@@ -415,7 +415,7 @@ def _worth(points: Sequence[WhatIfPoint]) -> Iterable[str]:
     """What the last value changes against the first, for one engine and for two pools; what ~ means."""
     first, last = points[0], points[-1]
     parts = [
-        f"{name} {written(then.usd_per_mtok_output_all_in / one.usd_per_mtok_output_all_in)} times the cost"
+        f"{name} {written(then.whole.usd_per_mtok_output_all_in / one.whole.usd_per_mtok_output_all_in)} times the cost"
         for name, one, then in (
             ("one engine", first.plan.aggregated, last.plan.aggregated),
             ("two pools", first.plan.pools, last.plan.pools),

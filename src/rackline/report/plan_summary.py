@@ -111,9 +111,10 @@ def decision_card(plan: Plan, best: Choice, risk: Risk | None, bands: Sequence[P
     """
     known = {one.metric: one for one in bands}
     cost = known.get("usd_per_mtok_output_all_in")
-    usd = best.usd_per_mtok_output_all_in
-    output_per_s = best.output_tokens_per_s_per_chip * best.num_chips
-    month = usd / 1e6 * output_per_s * 3600.0 * HOURS_PER_MONTH
+    whole = best.whole
+    usd = whole.usd_per_mtok_output_all_in
+    part = usd / best.usd_per_mtok_output_all_in
+    month = usd / 1e6 * whole.output_tokens_per_s * 3600.0 * HOURS_PER_MONTH
     unit = "per M output tokens, all-in"
     numbers = [
         Large(
@@ -121,9 +122,9 @@ def decision_card(plan: Plan, best: Choice, risk: Risk | None, bands: Sequence[P
             kind="usd" if plan.priced else "number",
             unit=unit if plan.priced else f"chip-hours {unit}",
             value=usd,
-            low=None if cost is None else cost.low,
-            high=None if cost is None else cost.high,
-            note=f"at {written(best.requests_per_s)} requests/s",
+            low=None if cost is None else cost.low * part,
+            high=None if cost is None else cost.high * part,
+            note=f"at {written(whole.requests_per_s)} requests/s",
         ),
         _latency(plan, best, risk, known, "tpot_s"),
         _latency(plan, best, risk, known, "ttft_s"),
@@ -169,9 +170,10 @@ def _latency(plan: Plan, best: Choice, risk: Risk | None, known: Mapping[str, Pr
 
 def _numbers(plan: Plan, best: Choice, bands: Sequence[Predicted]) -> Sheet[Any]:
     """Rates and costs, what is paid and drawn; latencies where no table below has them."""
-    given, made = (money(one, plan.priced) for one in (best.usd_per_mtok_input, best.usd_per_mtok_output))
-    each = best.output_tokens_per_s_per_chip
-    rates = f"{format_count(each * best.num_chips)} output tokens/s, {each:,.0f} a chip"
+    whole = best.whole
+    given, made = (money(one, plan.priced) for one in (whole.usd_per_mtok_input, whole.usd_per_mtok_output))
+    each = whole.output_tokens_per_s_per_chip
+    rates = f"{format_count(whole.output_tokens_per_s)} output tokens/s, {each:,.0f} a chip"
     rows: list[tuple[str, str | Text]] = [
         ("gives", f"{rates}, {written(best.tokens_per_s_per_user)} a user; {given} per M input, {made} output"),
     ]
@@ -214,9 +216,9 @@ def _leftover(plan: Plan, best: Choice) -> str:
     where = f"{replica_label(one)} · {one.precision.short()} · {one.mode.label()}"
     return (
         f"on {best.leftover.num_chips} paid chips that are left over: {where} serves "
-        f"{written(best.leftover.requests_per_s)} more requests/s ({format_seconds(one.tpot_s)} a token, first after "
-        f"{format_seconds(one.ttft_s)}); with it {written(best.requests_per_s_with_leftover)} requests/s at "
-        f"{money(best.usd_with_leftover, plan.priced)} per M output, all-in"
+        f"{written(best.leftover.requests_per_s)} of the requests/s ({format_seconds(one.tpot_s)} a token, first after "
+        f"{format_seconds(one.ttft_s)}); without it {written(best.requests_per_s)} requests/s at "
+        f"{money(best.usd_per_mtok_output_all_in, plan.priced)} per M output, all-in"
     )
 
 

@@ -142,6 +142,31 @@ class Energy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """What the paid chips give: all replicas of a choice, with those of a second kind on chips that they leave free.
+
+    Args:
+        num_chips: in use [count].
+        requests_per_s: arrivals at which the limits hold [requests/s].
+        output_tokens_per_s: of all replicas [tokens/s].
+        usd_per_mtok_input, usd_per_mtok_output, usd_per_mtok_output_all_in: all cost over the tokens of both kinds
+            [USD per million].
+    """
+
+    num_chips: int
+    requests_per_s: float
+    output_tokens_per_s: float
+    usd_per_mtok_input: float
+    usd_per_mtok_output: float
+    usd_per_mtok_output_all_in: float
+
+    @property
+    def output_tokens_per_s_per_chip(self) -> float:
+        """Over the chips in use [tokens/s]."""
+        return self.output_tokens_per_s / self.num_chips
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """The cheapest serving option of one kind: one engine for prefill and decode, or a pool for each.
 
@@ -205,8 +230,7 @@ class Choice:
         "floors=inside.floors",
         "energy",
         "leftover",
-        "requests_per_s_with_leftover",
-        "usd_per_mtok_output_all_in_with_leftover=usd_with_leftover",
+        "whole",
     )
 
     workload: Workload
@@ -218,6 +242,20 @@ class Choice:
     energy: Energy | None = None
 
     @property
+    def whole(self) -> Whole:
+        """Rates and costs with engines on chips that are left over: what the choice was chosen by."""
+        rate = self.requests_per_s_with_leftover
+        part = self.requests_per_s / rate if self.leftover else 1.0
+        return Whole(
+            num_chips=self.num_chips + (self.leftover.num_chips if self.leftover else 0),
+            requests_per_s=rate,
+            output_tokens_per_s=self.output_tokens_per_s_per_chip * self.num_chips / part,
+            usd_per_mtok_input=self.usd_per_mtok_input * part,
+            usd_per_mtok_output=self.usd_per_mtok_output * part,
+            usd_per_mtok_output_all_in=self.usd_per_mtok_output_all_in * part,
+        )
+
+    @property
     def requests_per_s_with_leftover(self) -> float:
         """Arrivals at which the limits hold, of all replicas of both kinds [requests/s]."""
         return self.requests_per_s + (self.leftover.requests_per_s if self.leftover else 0.0)
@@ -225,7 +263,7 @@ class Choice:
     @property
     def usd_with_leftover(self) -> float:
         """All cost over the output tokens of both kinds of replicas [USD per million]."""
-        return self.usd_per_mtok_output_all_in * self.requests_per_s / self.requests_per_s_with_leftover
+        return self.whole.usd_per_mtok_output_all_in
 
     def latency_s(self, name: str, percentile: float | None) -> float:
         """Of a limited latency, tpot_s or ttft_s: the percentile where it was simulated, else the mean [s]."""
