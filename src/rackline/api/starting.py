@@ -13,16 +13,16 @@ from rackline.late import late
 with late:
     from rackline import arch, hardware, search
     from rackline.report import exports
-    from rackline.search import dynamo, kubernetes, launch, launch_plan, speculation
+    from rackline.search import compose, dynamo, kubernetes, launch, launch_plan, speculation
     from rackline.search import kept_prefixes as search_kept_prefixes
     from rackline.search import launch_options as search_launch_options
 
 
-KINDS = ("kubernetes", "dynamo")
+KINDS = ("compose", "kubernetes", "dynamo")
 LAUNCH_AS = Option(
     kind="text",
-    help="write manifests of the answer to a YAML file: kubernetes FILE (Deployment or LeaderWorkerSet, Service) or "
-    "dynamo FILE (DynamoGraphDeployment)",
+    help="write the answer to a YAML file that starts it: compose FILE (containers of one host, with the router), "
+    "kubernetes FILE (Deployment or LeaderWorkerSet, Service) or dynamo FILE (DynamoGraphDeployment)",
     choices=KINDS,
     before_file=True,
 )
@@ -119,8 +119,14 @@ def manifests_of(starting: Starting, kind: str) -> str:
     prefill = options.prefill_on or plan.system.cluster
     places = [prefill if command.role == "prefill" else plan.system.cluster for command in commands]
     name = f"{plan.system.model.name}-{plan.system.cluster.name}"
-    make = dynamo.dynamo_manifests if kind == "dynamo" else kubernetes.kubernetes_manifests
-    documents = make(commands, places, name)
+    documents: list[kubernetes.Document]
+    match kind:
+        case "compose":
+            documents = [compose.compose_file(commands, places, name, kept_prefixes=starting.kept_prefixes)]
+        case "dynamo":
+            documents = dynamo.dynamo_manifests(commands, places, name)
+        case _:
+            documents = kubernetes.kubernetes_manifests(commands, places, name)
     beside = best.leftover
     left = (
         f"{beside.num_chips} paid chips stay free: Dynamo's graph has one kind of worker for both, the manifests of "
@@ -135,7 +141,9 @@ def manifests_of(starting: Starting, kind: str) -> str:
         f"expected: {rate:.3g} requests/s of {plan.demand.workload.input_len:.0f} + "
         f"{plan.demand.workload.output_len:.0f} tokens, time to first token {best.ttft_s:.3g} s, "
         f"{best.tpot_s * 1e3:.3g} ms per output token",
-        "network devices (RDMA) and volumes that keep the weights are the cluster's own: add them to the pods",
+        "requests are taken from this host alone: take the 127.0.0.1 away where others send them"
+        if kind == "compose"
+        else "network devices (RDMA) and volumes that keep the weights are the cluster's own: add them to the pods",
     ]
-    notes = [left, "" if of_dynamo else kubernetes.routing_note(commands)]
+    notes = [left, kubernetes.routing_note(commands) if kind == "kubernetes" else ""]
     return exports.manifest_text(documents, [*about, *filter(None, notes)])

@@ -25,7 +25,7 @@ from rackline.search.launch_plan import router_name
 Document = dict[str, Any]
 
 _SHARED_GIB_PER_CHIP, _LEAST_SHARED_GIB = 2, 8  # 15 GiB for 8 chips in LeaderWorkerSet's example; 8 is Dynamo's default
-_STARTS_WITHIN_S = 7200  # loading weights and compiling; Dynamo's own start-up probe waits as long
+STARTS_WITHIN_S = 7200  # loading weights and compiling; Dynamo's own start-up probe waits as long
 _PROBED_EVERY_S = 10
 _SECRET = "hf-token-secret"
 _LONGEST_NAME = 52  # a service has 63 letters, pods of a group add an index
@@ -157,7 +157,7 @@ def probes(port: int | str) -> Document:
     """Probes of a server that answers /health when it takes requests."""
     asked = {"httpGet": {"path": "/health", "port": port}, "periodSeconds": _PROBED_EVERY_S}
     return {
-        "startupProbe": {**asked, "failureThreshold": _STARTS_WITHIN_S // _PROBED_EVERY_S},
+        "startupProbe": {**asked, "failureThreshold": STARTS_WITHIN_S // _PROBED_EVERY_S},
         "readinessProbe": {**asked, "failureThreshold": 3},
         "livenessProbe": {**asked, "failureThreshold": 6},
     }

@@ -40,12 +40,18 @@ _STARTS_WITHIN_S = 7200  # loading weights and compiling, as the probes of the m
 _REQUEST_WITHIN_S = 3600
 
 
-def router_command(commands: Sequence[LaunchCommand], *, kept_prefixes: bool = False) -> LaunchCommand | None:
+def router_command(
+    commands: Sequence[LaunchCommand],
+    *,
+    kept_prefixes: bool = False,
+    address: Callable[[Start], str] | None = None,
+) -> LaunchCommand | None:
     """The router in front of a deployment, on its first host; None for a single replica.
 
     Args:
         commands: the replicas, with their places.
         kept_prefixes: whether a request should go where its prefix is cached.
+        address: of a replica, as host:port; None for hosts by their numbers.
     """
     if sum(len(command.starts) for command in commands) < 2:
         return None
@@ -55,9 +61,10 @@ def router_command(commands: Sequence[LaunchCommand], *, kept_prefixes: bool = F
     lines: list[str] = []
     name = ""
 
-    def address(start: Start) -> str:
+    def of_host(start: Start) -> str:
         return f"{'localhost' if len(hosts) == 1 else f'$HOST{start.host}'}:{start.port}"
 
+    address = address or of_host
     match first.stack:
         case "trtllm" if pools:
             lines, name = _disaggregated(commands, address), "router.yaml"
