@@ -3,7 +3,7 @@
     llama/bin/python bench/random_llama.py FOLDER [fp32|bf16]
 
 FOLDER holds config.json and tokenizer.json (vLLM with `--load-format dummy`) and model.gguf (llama.cpp). The Python is
-that of an environment with gguf and llama-cpp-python.
+that of an environment with gguf.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def write_tokenizer(folder: Path) -> None:
 def main(folder: Path, dtype: str) -> None:
     """Write the three."""
     sys.path.insert(0, str(WORKERS))
-    from run_llama_cpp import write_model
+    from random_gguf import write_model
     from run_vllm import write_config
 
     folder.mkdir(parents=True, exist_ok=True)

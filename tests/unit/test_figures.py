@@ -107,7 +107,7 @@ def test_front_has_the_numbers_of_the_plan() -> None:
     best = plan.best
     assert best is not None
     marked = next(layer for layer in figure.spec["layer"] if layer["mark"].get("style") == "best")
-    assert marked["data"]["values"][0]["usd_per_mtok_output_all_in"] == best.usd_per_mtok_output_all_in
+    assert marked["data"]["values"][0]["usd_per_mtok_output_all_in"] == best.whole.usd_per_mtok_output_all_in
 
 
 def test_tiers_follow_their_lines_and_never_pass_below_the_hull() -> None:

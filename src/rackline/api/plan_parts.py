@@ -109,8 +109,8 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion, Loaded):
     )
     launch: str | None = option(
         "text",
-        "print launch commands of the answer for auto (the calibration's stack), vllm, sglang or trtllm, each also "
-        "in a version, such as sglang=0.5.6; its launch rules apply",
+        "print launch commands of the answer for auto (the calibration's stack), vllm, sglang, trtllm or llama-cpp, "
+        "each also in a version, such as sglang=0.5.6; its launch rules apply",
         default=None,
         group=_MORE,
     )

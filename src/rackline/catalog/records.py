@@ -363,6 +363,7 @@ class OrchestratorRecord(SourcedRecord):
         products: Value of that label, by chip.
         images: Container image of an engine, by engine, then by chip or vendor; "{version}" is the engine's.
         engines: Version of each engine in the images, where the orchestrator fixes it.
+        programs: Where an image has a program, by name; others are found by their names.
     """
 
     version: Text = Field(pattern=r"^v?\d+(\.\d+)*$")
@@ -371,9 +372,10 @@ class OrchestratorRecord(SourcedRecord):
     products: Mapping[str, Text] = Field(default_factory=dict)
     images: Mapping[str, Mapping[str, Text]]
     engines: Mapping[str, Text] = Field(default_factory=dict)
+    programs: Mapping[str, Text] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _every_name_has_a_source(self) -> Self:
-        tables = ("resources", "labels", "products", "images", "engines")
+        tables = ("resources", "labels", "products", "images", "engines", "programs")
         self.need_sources(f"{table}.{key}" for table in tables for key in getattr(self, table))
         return self

@@ -31,7 +31,6 @@ _OPTIONS = "/etc/engine"
 _HUB = "/root/.cache/huggingface"
 _LOOPBACK = "127.0.0.1"
 _CHECKED_EVERY_S = 10
-_HEALTHY = "import urllib.request as r; r.urlopen('http://localhost:{port}/health', timeout=5)"
 
 
 def compose_file(
@@ -90,7 +89,7 @@ def _replica(one: Workload, start: Start, name: str) -> Document:
     chips = start.chips or tuple(range(one.on.host_chips))
     variables = dict((*command.env, *command.server_env(str(start.side_port), name)))
     return {
-        "image": image_of(orchestrator_record("kubernetes"), one),
+        "image": _image(one),
         **_started(words),
         "environment": {
             "HF_TOKEN": "${HF_TOKEN:-}",  # of the shell that starts the file; models that need none start without
@@ -103,7 +102,7 @@ def _replica(one: Workload, start: Start, name: str) -> Document:
         **({"ipc": "host"} if command.is_pool else {"shm_size": shared_memory(one).replace("Gi", "gb")}),
         "volumes": [f"hub:{_HUB}", *(f"{path}:{path}:ro" for path in _paths(command.words))],
         "healthcheck": {
-            "test": ["CMD", "python3", "-c", _HEALTHY.format(port=start.port)],
+            "test": ["CMD", "curl", "--fail", "--silent", f"http://localhost:{start.port}/health"],
             "interval": f"{_CHECKED_EVERY_S}s",
             "retries": 6,
             "start_period": f"{STARTS_WITHIN_S}s",
@@ -112,9 +111,16 @@ def _replica(one: Workload, start: Start, name: str) -> Document:
     }
 
 
+def _image(one: Workload) -> str:
+    """Image of an engine: that of Kubernetes, where Compose has none of its own."""
+    own = orchestrator_record("compose")
+    return image_of(own if one.command.stack in own.images else orchestrator_record("kubernetes"), one)
+
+
 def _started(words: Sequence[str]) -> Document:
     """The command of a container in place of what its image starts."""
-    return {"entrypoint": [_plain(words[0])], "command": [_plain(word) for word in words[1:]]}
+    program = orchestrator_record("compose").programs.get(words[0], words[0])
+    return {"entrypoint": [_plain(program)], "command": [_plain(word) for word in words[1:]]}
 
 
 def _plain(word: str) -> str:
@@ -126,8 +132,11 @@ def _devices(vendor: str, chips: Sequence[int]) -> Document:
     """What a container sees of the host's chips."""
     if vendor == "AMD":
         return {"devices": ["/dev/kfd:/dev/kfd", "/dev/dri:/dev/dri"], "group_add": ["video"]}
+    driver = orchestrator_record("compose").resources[vendor]
+    if driver == "cpu":
+        return {}
     asked = {
-        "driver": orchestrator_record("compose").resources[vendor],
+        "driver": driver,
         "device_ids": [str(chip) for chip in chips],
         "capabilities": ["gpu"],
     }
@@ -153,7 +162,7 @@ def _mounted(command: LaunchCommand, name: str) -> Mapping[str, str]:
 def _router(router: LaunchCommand, first: Workload, behind: Sequence[str]) -> Document:
     """The container of the router, which starts when all replicas take requests."""
     record, words = orchestrator_record("compose"), list(router.words)
-    image, pip = image_of(orchestrator_record("kubernetes"), first), ""
+    image, pip = _image(first), ""
     name = f"{router.stack}-router"
     if words[0] == "nginx":
         image = record.images["nginx"]["any"]

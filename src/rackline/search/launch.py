@@ -1,8 +1,9 @@
-"""One replica as a command line of vLLM, SGLang or TensorRT-LLM.
+"""One replica as a command line of vLLM, SGLang, TensorRT-LLM or llama.cpp.
 
 Options of vLLM 0.12 to 0.33 and SGLang 0.5.6 to 0.5.23 as their own argument parsers take them (`bench/engine_flags.py`
 gives the commands to the parsers), and of TensorRT-LLM 1.2 as documented (trtllm-serve, LLM arguments), read on
-2026-11-22. What an engine cannot express is stated in a note with the command, never omitted silently.
+2026-11-22; llama-server of llama.cpp as documented, which a test starts with them. What an engine cannot express is
+stated in a note with the command, never omitted silently.
 
 Words name what differs between hosts as variables of a shell: $HOST is the address of a replica's first host, $RANK the
 number of a host within its replica, $HOST_SLOTS the addresses of its hosts with the chips of each for mpirun.
@@ -32,7 +33,7 @@ from rackline.search.launch_places import Start
 from rackline.search.launch_rules import Role, launch_rules
 from rackline.serving.workload import Mode, Workload
 
-STACKS = ("vllm", "sglang", "trtllm")
+STACKS = ("vllm", "sglang", "trtllm", "llama-cpp")
 HOST, RANK = "$HOST", "$RANK"
 # variables that name the chips of a process: CUDA programming guide, environment variables; ROCm, GPU isolation
 _CHIPS_OF = {"NVIDIA": "CUDA_VISIBLE_DEVICES", "AMD": "HIP_VISIBLE_DEVICES"}
@@ -46,7 +47,7 @@ class LaunchCommand:
     """The command of one replica, or of the router in front of several.
 
     Args:
-        stack: "vllm", "sglang" or "trtllm".
+        stack: one of STACKS.
         role: what it does.
         words: the command and its arguments; on the first host where a replica spans several. Without the address of
             its server, see `server_words`.
@@ -136,6 +137,7 @@ class Replica:
         transfer: library that moves KV caches between the pools of SGLang: the same on both sides.
         host_cache_bytes: memory of the host that keeps prefixes, for each chip [bytes].
         vendor: of the chips.
+        cores: of a processor that is the chip, 0 for other chips [count].
     """
 
     model_id: str
@@ -155,6 +157,7 @@ class Replica:
     transfer: str = "nixl"
     host_cache_bytes: float = 0.0
     vendor: str = "NVIDIA"
+    cores: int = 0
 
     @property
     def prefills(self) -> bool:
@@ -225,6 +228,8 @@ def launch_command(stack: str, replica: Replica, version: str = "") -> LaunchCom
             command = _sglang(replica, version)
         case "trtllm":
             command = _trtllm(replica)
+        case "llama-cpp":
+            command = _llama_cpp(replica)
         case _:
             command = _vllm(replica, version)
     if replica.adapter is not None:
@@ -464,3 +469,38 @@ def _trtllm(replica: Replica) -> LaunchCommand:
         options_file=tuple(options),
         lacks=tuple(lacks),
     )
+
+
+_GGUF_TYPES = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "q8_0"}  # of the cache, by data type
+
+
+def _llama_cpp(replica: Replica) -> LaunchCommand:
+    """llama-server: slots with a part of the context each, all of whose prompts and tokens share a batch."""
+    layout, lacks = replica.layout, list[str]()
+    slots, longest = replica.running, replica.longest_request
+    model_id = replica.model_id
+    local = model_id.startswith(("/", "."))
+    words = ["llama-server", "--model" if local else "--hf-repo"]
+    words.append(f"{model_id}/model.gguf" if local and not model_id.endswith(".gguf") else model_id)
+    words += ["--ctx-size", str(slots * longest), "--parallel", str(slots)]
+    words += ["--batch-size", str(replica.pass_tokens), "--ubatch-size", str(replica.pass_tokens)]
+    kind = _GGUF_TYPES.get(replica.precision.kv_cache)
+    if kind is None:
+        lacks.append(f"a cache in {replica.precision.kv_cache}: --cache-type-k takes {', '.join(_GGUF_TYPES)}")
+    else:
+        words += ["--cache-type-k", kind, "--cache-type-v", kind]
+    words += ["--cache-ram", str(round(replica.host_cache_bytes * layout.chips_per_replica / 2**20))]  # in MiB; 0: none
+    if replica.cores:
+        words += ["--threads", str(replica.cores)]
+    if layout.chips_per_replica > layout.pp:
+        lacks.append(f"{layout.label()} cannot be set: layers are split over chips, --split-mode layer")
+    if replica.is_pool:
+        lacks.append("separate pools for prefill and decode")
+    if replica.drafts is not None:
+        lacks.append("drafts: its options were not read")
+    if replica.quantise_to:
+        lacks.append(f"weights converted to {replica.quantise_to} while loading: a GGUF file in that type is needed")
+    note = "the weights are a GGUF file in the plan's data types" + (
+        ", written by convert_hf_to_gguf.py" if local else ""
+    )
+    return LaunchCommand(stack="llama-cpp", role=replica.role, words=tuple(words), notes=(note,), lacks=tuple(lacks))

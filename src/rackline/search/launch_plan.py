@@ -6,6 +6,7 @@ The routers of the engines themselves, whose options `bench/engine_flags.py` rea
   both pools, which is how it leads requests between servers with NixlConnector.
 - SGLang: sglang-router 0.3.2 (PyPI), `python -m sglang_router.launch_router`, `--worker-urls`, or
   `--pd-disaggregation` with the URL and bootstrap port of prefill servers (SGLang documentation, PD disaggregation).
+- llama.cpp: nginx, as below.
 - TensorRT-LLM: `trtllm-serve disaggregated -c FILE` with `context_servers` and `generation_servers`
   (tensorrt_llm/commands/serve.py; examples/disaggregated/README.md). It has no router of replicas that do both: nginx
   with the fewest connections first, as the documentation of vLLM has it (deployment/nginx).
@@ -70,7 +71,7 @@ def router_command(
             lines, name = _disaggregated(commands, address), "router.yaml"
             words = ["trtllm-serve", "disaggregated", "-c", name]
             words += ["-t", str(_STARTS_WITHIN_S), "-r", str(_REQUEST_WITHIN_S)]
-        case "trtllm":
+        case "trtllm" | "llama-cpp":
             lines, name = _nginx(commands, address), "router.conf"
             words = ["nginx", "-p", ".", "-c", name, "-g", "daemon off;"]
         case stack:
@@ -219,7 +220,7 @@ class LaunchOptions:
     """What the engines of a plan are told beside their layout and scheduler.
 
     Args:
-        stack: "vllm", "sglang" or "trtllm".
+        stack: one of `launch.STACKS`.
         version: of the stack; the newest that was read when it is empty.
         prefill_on: cluster of the prefill pool, where that is another one.
         drafts: speculative decoding that pays; None without.
@@ -351,6 +352,7 @@ def commands_of(
             transfer=transfer_library(stages),
             host_cache_bytes=options.host_cache_bytes,
             vendor=kind.on.chip.vendor,
+            cores=(kind.on.chip.cores or 0) if kind.on.chip.generation == "cpu" else 0,
         )
         command = launch_command(options.stack, replica, options.version)
         more = [*notes, loaded.note] if loaded.note else notes
