@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import rackline as rl
 from helpers import planned
@@ -16,6 +18,7 @@ from rackline.hardware import billed_chips, cluster
 from rackline.parallel import Layout
 from rackline.passes import calibration
 from rackline.plain import plain
+from rackline.report.plan_summary import decision_card
 from rackline.search import Plan, SearchSpace
 from rackline.serving.workload import Workload
 from rackline.system import Constraints
@@ -128,6 +131,16 @@ def test_it_is_shown_and_launched() -> None:
     data = answer.to_dict()["best"]
     assert data["leftover"]["num_chips"] == 2
     assert data["whole"]["requests_per_s"] > data["requests_per_s"]
+    # the first line is what the answer was chosen by: all that is paid for
+    screen = StringIO()
+    Console(width=120, file=screen).print(*answer.text(120))
+    first = screen.getvalue().splitlines()[1]
+    assert f"${best.usd_with_leftover:.3g} per M output tokens" in first
+    assert "8 chips" in first
+    card = {one.name: one.value for one in decision_card(answer.result.plan, best, None, ())["numbers"]}
+    assert card["Cost"] == pytest.approx(best.usd_with_leftover)
+    assert NODE.usd_per_chip_hour is not None
+    assert card["A month"] == pytest.approx(8 * NODE.usd_per_chip_hour * 365.25 * 24 / 12, rel=0.01)
 
 
 def test_fleets_and_comparisons_count_it() -> None:
