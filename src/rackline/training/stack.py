@@ -115,7 +115,8 @@ class TrainingStack(CatalogueObject):
         activation_input_bytes, attention_output_bytes: An element of what an activation function starts from, and of
             what attention puts out, as it is kept where products run in 8 bits [bytes].
         numbers_of: Stack whose own fitted numbers it takes, where too few steps of its own are published to fit.
-        as_run: Whether it describes the runs of one team, so that its steps go at the pace of a published run.
+        family: Stacks whose published runs went alike and are measured together (`rackline.training.practice`); none
+            where the record describes the runs of one team, whose steps are as they were run, and on TPUs.
         stated: Names of numbers that its authors state, which no fit changes.
         is_default: Whether it is taken where no stack is named; true for one.
         default_on: Families of chip generations on which it is taken instead.
@@ -161,7 +162,7 @@ class TrainingStack(CatalogueObject):
     activation_input_bytes: Positive = 2.0
     attention_output_bytes: Positive = 2.0
     numbers_of: str = ""
-    as_run: bool = False
+    family: str = ""
     stated: tuple[Text, ...] = ()
     is_default: bool = False
     default_on: tuple[Text, ...] = ()

@@ -136,6 +136,7 @@ _RARE = (
     "activation_input_bytes",
     "attention_output_bytes",
     "numbers_of",
+    "family",
     "stated",
 )
 _DESCRIBES = ("is_default", "default_on", "stands_for", "own")
