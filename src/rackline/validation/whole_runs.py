@@ -143,7 +143,7 @@ def measured_practice(runs: Sequence[WholeRun]) -> dict[str, Any]:
         drawn = (np.median(own) * own.size if own.size else 0.0) + PRIOR_RUNS * everywhere
         numbers[family] = float(np.exp(drawn / (own.size + PRIOR_RUNS))), own.size
     around = [one.slowdown / (numbers[one.family][0] if one.is_named else np.exp(everywhere)) for one in runs]
-    low, high = np.quantile(around, [(1.0 - HELD) / 2.0, (1.0 + HELD) / 2.0])
+    low, high = np.quantile(around, [(1.0 - HELD) / 2.0, (1.0 + HELD) / 2.0], method="weibull")  # of the next run, too
     months = sorted(one.published for one in runs)
     return {
         "num_runs": len(runs),
