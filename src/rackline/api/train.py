@@ -37,6 +37,7 @@ with late:
     from rackline.search import train as search_train
     from rackline.search import train_changes, train_space
     from rackline.training import practice, runs, schedules
+    from rackline.training import stack as training_stack
     from rackline.training import system as training_system
 
 
@@ -138,8 +139,8 @@ class TrainQuestion(OnCluster):
     )
     pace: Pace = option(
         "text",
-        "pace of steps: published, as pre-training runs with public hours went, or tuned, as the benchmarks of "
-        "frameworks go; fine-tuning, TPUs and ideal kernels are tuned",
+        "pace of steps: published, as pre-training runs under this stack and its kin went, or tuned, as the benchmarks "
+        "of frameworks go; fine-tuning, TPUs and ideal kernels are tuned",
         default="published",
         choices=get_args(Pace),
     )
@@ -329,6 +330,9 @@ def train(question: TrainQuestion, watch: Watch) -> search_train.TrainPlan:
         lora_targets=question.lora_targets,
         packed_len=question.packed or 0.0,
     )
+    own = "" if question.stack else training_stack.stack_that_trained(model.name)
+    if own:
+        watch.takes(f"stack {system.stack.name}; its authors trained {model.name} with their own (--stack {own})")
     fixed = runs.parse_train_layout(question.layout) if question.layout else {}
     with watch.moving("searching layouts, micro-batches, schedules and recomputation"):
         plan = search_train.train_plan(

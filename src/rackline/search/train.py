@@ -21,6 +21,7 @@ from rackline.training.practice import Practice
 from rackline.training.reliability import Reliability, reliability
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout
 from rackline.training.schedules import Durations, Timeline, schedule
+from rackline.training.stage_memory import StageMemory, held_at_once, stage_memory
 from rackline.training.step import hop_seconds
 from rackline.training.system import MicroBatch, TrainingSystem
 
@@ -152,6 +153,7 @@ class TrainPlan:
         "candidates_timed",
         "best=best.0",
         "others",
+        "stages",
         "reliability",
         "reason",
         "nearest",
@@ -171,6 +173,11 @@ class TrainPlan:
     schedules: tuple[str, ...] = ()
     practice: Practice | None = None
     misfit: Misfit | None = None
+
+    @property
+    def stages(self) -> tuple[StageMemory, ...]:
+        """Memory of each stage of the fastest run, by part at its fullest moment."""
+        return stages_of(self, self.best[0]) if self.best else ()
 
     @property
     def others(self) -> tuple[TrainCandidate, ...]:
@@ -384,13 +391,23 @@ def crossings(system: TrainingSystem, runs: Runs, index: int) -> tuple[Crossing,
     return tuple(found)
 
 
-def timeline_of(plan: TrainPlan, one: TrainCandidate) -> Timeline:
-    """Run the schedule of a candidate with its own times; at most four micro-batches per stage are placed."""
+def stages_of(plan: TrainPlan, one: TrainCandidate) -> tuple[StageMemory, ...]:
+    """Memory of each stage of a candidate over its schedule, see `rackline.training.stage_memory`."""
+    batch = MicroBatch(system=plan.system, runs=Runs.of([one.layout]))
+    return stage_memory(batch, timeline_of(plan, one, least=held_at_once(batch)))
+
+
+def timeline_of(plan: TrainPlan, one: TrainCandidate, least: int = 0) -> Timeline:
+    """Run the schedule of a candidate with its own times; at most four micro-batches per stage are placed.
+
+    Args:
+        least: micro-batches that are placed anyway [count].
+    """
     layout, system = one.layout, plan.system
     kind = schedule("interleaved" if layout.virtual_pp > 1 else layout.schedule)
     chunks = kind.num_chunks(layout.virtual_pp)
     micro_batches = system.global_batch_sequences // (layout.dp * layout.micro_batch)
-    shown = min(micro_batches, MOST_MICRO_BATCHES * layout.pp)
+    shown = min(micro_batches, max(MOST_MICRO_BATCHES * layout.pp, least))
     if kind.name in ("interleaved", "dualpipe") and shown % layout.pp:
         shown = max(layout.pp, shown // layout.pp * layout.pp)
     parts = layout.pp * chunks // kind.copies

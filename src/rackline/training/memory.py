@@ -250,6 +250,17 @@ def micro_batches_in_flight(runs: Runs, micro_batches: Array) -> Array:
     return np.minimum(by_name(runs.schedule, SCHEDULES, held), m)
 
 
+def last_in_flight(runs: Runs, micro_batches: Array) -> Array:
+    """The same of the last stage: 1F1B 1, interleaved ((v - 1) p + 1)/v; under other schedules as on the fullest.
+
+    The last stage of 1F1B works each micro-batch backward at once; interleaved it has the first v - 1 of its parts of p
+    micro-batches in store by then. Where the gradient of the weights waits, what was stored waits with it.
+    """
+    p, v, m = as_array(runs.pp), as_array(runs.virtual_pp), as_array(micro_batches)
+    plain = by_name(runs.schedule, SCHEDULES, {name: float(name in ("1f1b", "interleaved")) for name in SCHEDULES})
+    return np.where(plain > 0.0, np.minimum(((v - 1.0) * p + 1.0) / v, m), micro_batches_in_flight(runs, micro_batches))
+
+
 def train_memory(
     batch: MicroBatch, *, dropout: bool = False, runtime_bytes: float = RUNTIME_BYTES, margin: float = MARGIN
 ) -> TrainMemory:
@@ -263,17 +274,18 @@ def train_memory(
     runs, system, pp = batch.runs, batch.system, as_array(batch.runs.pp)
     held = shards(system, runs)
     flight = micro_batches_in_flight(runs, batch.per_step)
-    per_micro_batch, again = _activations(batch, dropout)
+    per_micro_batch, again = activations_of(batch, dropout)
     mean = per_micro_batch / pp
-    logits = LOGIT_BYTES * batch.tokens * system.model.vocab_size / as_array(runs.tp) * (1.0 + system.mtp_layers)
+    logits = logits_of(batch)
     dual = runs.schedule == SCHEDULES.index("dualpipe")
     alone = np.where(pp == 1, logits, 0.0)
     # the first stage, and the last; DualPipe holds two stages: two of the middle, or the first and the last
     layers = (np.where(dual, 2.0, 1.0) * held.largest, held.last + np.where(dual, held.largest, 0.0))
     ends = (np.where(dual, 0.0, held.ends), np.where(dual, 2.0, 1.0) * held.ends)
-    kept = (flight * mean * held.largest, np.where(dual, flight * (held.largest + held.last) / 2.0, held.last) * mean)
+    behind = last_in_flight(runs, batch.per_step) * held.last
+    kept = (flight * mean * held.largest, np.where(dual, flight * (held.largest + held.last) / 2.0, behind) * mean)
     devices = [
-        _states(batch, held, layers[index], ends[index]) | {"activations": kept[index] + again, "logits": shown}
+        states_of(batch, held, layers[index], ends[index]) | {"activations": kept[index] + again, "logits": shown}
         for index, shown in enumerate((alone, logits))
     ]
     first, last = (sum(device.values(), np.zeros(len(runs))) for device in devices)
@@ -287,7 +299,7 @@ def train_memory(
     )
 
 
-def _activations(batch: MicroBatch, dropout: bool) -> tuple[Array, Array]:
+def activations_of(batch: MicroBatch, dropout: bool = False) -> tuple[Array, Array]:
     """(activations that one micro-batch stores in the whole stack, activations recomputed in one layer) [bytes]."""
     runs, none = batch.runs, np.zeros(len(batch.runs))
     working, left = none, none  # of the largest layer
@@ -301,8 +313,26 @@ def _activations(batch: MicroBatch, dropout: bool) -> tuple[Array, Array]:
     return kept, by_name(runs.recompute, RECOMPUTE, again)
 
 
-def _states(batch: MicroBatch, held: Shards, layers: Array, ends: Array) -> dict[str, Array]:
-    """Weights, gradients and optimiser states of a device with a multiple of the layers of the mean stage [bytes]."""
+def logits_of(batch: MicroBatch) -> Array:
+    """Logits of a micro-batch on a chip of the last stage, while the loss is worked on [bytes]."""
+    system = batch.system
+    per_token = LOGIT_BYTES * system.model.vocab_size * (1.0 + system.mtp_layers)
+    return batch.tokens * per_token / as_array(batch.runs.tp)
+
+
+def states_of(
+    batch: MicroBatch, held: Shards, layers: Array, ends: Array, *, experts_only: bool = False
+) -> dict[str, Array]:
+    """Weights, gradients and optimiser states of a device with a multiple of the layers of the mean stage [bytes].
+
+    Args:
+        layers: of the device over those of the mean stage [1].
+        ends: parameters of embedding and head [elements].
+        experts_only: leave everything out but routed experts.
+    """
+    if experts_only:
+        none = 0.0 * held.dense
+        held, ends = replace(held, dense=none, layer=none, adapters=none), none
     runs, system, precision = batch.runs, batch.system, batch.system.precision
     dense, experts = held.dense * layers + ends, held.experts * layers
     over, expert_over = as_array(runs.dp) * runs.cp / runs.copies(), runs.expert_dp() / runs.copies()

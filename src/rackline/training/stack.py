@@ -117,6 +117,7 @@ class TrainingStack(CatalogueObject):
         numbers_of: Stack whose own fitted numbers it takes, where too few steps of its own are published to fit.
         family: Stacks whose published runs went alike and are measured together (`rackline.training.practice`); none
             where the record describes the runs of one team, whose steps are as they were run, and on TPUs.
+        trained: Models that its authors trained with it.
         stated: Names of numbers that its authors state, which no fit changes.
         is_default: Whether it is taken where no stack is named; true for one.
         default_on: Families of chip generations on which it is taken instead.
@@ -163,6 +164,7 @@ class TrainingStack(CatalogueObject):
     attention_output_bytes: Positive = 2.0
     numbers_of: str = ""
     family: str = ""
+    trained: tuple[Text, ...] = ()
     stated: tuple[Text, ...] = ()
     is_default: bool = False
     default_on: tuple[Text, ...] = ()
@@ -233,6 +235,11 @@ def default_training_stack(generation: str = "") -> str:
     stacks = [training_stack(name) for name in names("training_stacks")]
     on = [stack for stack in stacks if generation.split("-")[0] in stack.default_on]
     return (on or [stack for stack in stacks if stack.is_default])[0].name
+
+
+def stack_that_trained(model: str) -> str:
+    """Name of the stack that the authors of a model trained it with; empty where none is known."""
+    return next((name for name in names("training_stacks") if model in training_stack(name).trained), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,6 +137,7 @@ _RARE = (
     "attention_output_bytes",
     "numbers_of",
     "family",
+    "trained",
     "stated",
 )
 _DESCRIBES = ("is_default", "default_on", "stands_for", "own")
