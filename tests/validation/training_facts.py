@@ -274,8 +274,8 @@ def megascale() -> Iterator[tuple[str, float, float]]:
         yield f"{row['system']}, {chips:,} chips, batch {batch:,}", float(row["iter_s"]), step_of(job, layout)
 
 
-def torchtitan() -> Iterator[tuple[str, float, float]]:
-    """(run, published tokens/s per chip, predicted) on H100 with 2.4 TB/s; stack llm-foundry, the nearest fitted."""
+def torchtitan_runs() -> Iterator[tuple[str, Row, TrainingSystem, TrainLayout]]:
+    """(run, row, job, layout) of torchtitan on H100 with 2.4 TB/s; stack llm-foundry, the nearest fitted."""
     for row in rows("torchtitan_benchmarks.csv"):
         text = f"{row['caption']} {row['label']}"
         rate = row["tokens_per_s_per_gpu"] or row["vanilla_tp_tokens_per_s"]
@@ -303,7 +303,23 @@ def torchtitan() -> Iterator[tuple[str, float, float]]:
             tp=tp, pp=pp, cp=cp, dp=dp, virtual_pp=v, zero=3 if pp == 1 else 2, micro_batch=micro, recompute=again
         )
         what = f"{row['model']} {chips} chips, {row['label']}" + (f", {seq} tokens" if row["seq_len"] else "")
-        yield what, float(rate), local * dp * seq / step_of(job, layout) / chips
+        yield what, row, job, layout
+
+
+def torchtitan() -> Iterator[tuple[str, float, float]]:
+    """(run, published tokens/s per chip, predicted)."""
+    for what, row, job, layout in torchtitan_runs():
+        rate = row["tokens_per_s_per_gpu"] or row["vanilla_tp_tokens_per_s"]
+        yield what, float(rate), job.global_batch_tokens / step_of(job, layout) / layout.num_chips
+
+
+def torchtitan_memory() -> Iterator[tuple[str, float, float]]:
+    """(run, published peak of the memory that PyTorch reserves, predicted with its fragments) [bytes]."""
+    for what, row, job, layout in torchtitan_runs():
+        if row["memory_gib"]:
+            again = "modules" if layout.recompute == "none" else layout.recompute  # selective checkpointing of operators
+            batch = MicroBatch(system=job, runs=Runs.of([dataclasses.replace(layout, recompute=again)]))
+            yield what, float(row["memory_gib"]) * GIB, float(train_memory(batch, runtime_bytes=0.0).total[0])
 
 
 # -------------------------------------------------------------------------------- memory of real runs

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CHIPS, POWER_CAP, PRICE, PUE, OnCluster
+from rackline.api.operated import Operated, operations_of
 from rackline.api.question import (
     MOST_TOKENS,
     MaybeNumber,
@@ -46,7 +47,7 @@ Pace = Literal["published", "tuned"]
 
 
 @question
-class TrainQuestion(OnCluster):
+class TrainQuestion(OnCluster, Operated):
     """What layout, step time, memory, days and dollars does a training run have?"""
 
     global_batch: Number = option(
@@ -341,6 +342,7 @@ def train(question: TrainQuestion, watch: Watch) -> search_train.TrainPlan:
             pue=question.pue,
             asked_batch_tokens=asked,
             practice=practice.practice_of(system) if question.pace == "published" else None,
+            operations=operations_of(question),
             fixed=fixed,
             schedules=question.schedule,
             recompute=question.recompute,

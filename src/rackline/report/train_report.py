@@ -278,13 +278,18 @@ def _levels(best: TrainCandidate) -> Sheet[Any]:
 
 def _reliability(plan: TrainPlan) -> Prose:
     found = plan.reliability
+    behind = found.upload_s - found.write_s
+    stored = f" and is in the store {format_seconds(behind)} later" if behind > 0.0 else ""
+    waits = f"; a run waits {format_seconds(found.wait_s)} for a host" if found.wait_s > 0.0 else ""
+    slow = f"; the slowest rank takes {written(found.straggling)} times as long" if found.straggling > 1.0 else ""
     return Prose(
         composed(
             "a failure every ",
             (format_seconds(found.between_failures_s), "bold"),
-            f"; a checkpoint of {format_bytes(found.checkpoint_bytes)} stops work for {format_seconds(found.write_s)}, "
-            f"best every {format_seconds(found.interval_s)} (Young and Daly); goodput {percent(found.goodput)}",
-            (" (failure rate of Llama 3 on H100; storage and restart assumed)", "dim"),
+            f"; a checkpoint of {format_bytes(found.checkpoint_bytes)} stops work for {format_seconds(found.write_s)}"
+            f"{stored}, best every {format_seconds(found.interval_s)} (Young and Daly){waits}{slow}; "
+            f"{found.spares_needed} spare hosts suffice for 99 of 100 failures; goodput {percent(found.goodput)}",
+            (" (by default the failure rate of Llama 3 on H100; storage and restart assumed)", "dim"),
         )
     )
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rackline.errors import InputError, nearest_name
+from rackline.hardware import host_bytes_per_s
 from rackline.parallel.exchange import make_group
 from rackline.passes.features import as_array
 from rackline.search.misfit import Misfit
@@ -18,7 +19,7 @@ from rackline.serving.fleet import Power, power_of
 from rackline.training.flop import hardware_share, mfu, model_flop, training_w
 from rackline.training.memory import CHEAPEST_FIRST, train_memory
 from rackline.training.practice import Practice
-from rackline.training.reliability import Reliability, reliability
+from rackline.training.reliability import Operations, Reliability, reliability
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Runs, TrainLayout
 from rackline.training.schedules import Durations, Timeline, schedule
 from rackline.training.stage_memory import StageMemory, held_at_once, stage_memory
@@ -195,6 +196,7 @@ def train_plan(
     recompute: Sequence[str] = (),
     asked_batch_tokens: float | None = None,
     practice: Practice | None = None,
+    operations: Operations | None = None,
     most: int = 5,
 ) -> TrainPlan:
     """Search the fastest runs.
@@ -207,6 +209,7 @@ def train_plan(
         recompute: which to look at; all but reversible by default, which is another model.
         asked_batch_tokens: of a step as asked for, to say where the system's batch differs [tokens].
         practice: what published runs take over tuned steps; None for tuned steps.
+        operations: how the run is operated.
         most: how many of the best to explain [count].
 
     Raises:
@@ -225,7 +228,13 @@ def train_plan(
     schedules = tuple(schedules) or system.stack.schedules
     runs = train_space(system, fixed=fixed, schedules=schedules, recompute=again)
     found = evaluate_runs(system, runs)
-    reliable = reliability(system.model.total_params, system.cluster.num_chips)
+    machines = system.cluster
+    reliable = reliability(
+        system.model.total_params,
+        machines.num_chips,
+        operations=operations,
+        host_bytes_per_s=host_bytes_per_s(machines.chip),
+    )
     order = np.argsort(found.step_s, kind="stable")[: max(most * 40, 200)]
     order = order[np.isfinite(found.step_s[order])]
     best, reason, nearest = (), "", None

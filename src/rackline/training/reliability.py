@@ -1,8 +1,11 @@
-"""Failures and checkpoints of long runs: mean time between failures, checkpoint interval, goodput."""
+"""Long runs: failures, checkpoints, restarts, spare hosts and slow ranks, and the goodput that they leave."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import factorial
+from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 
@@ -58,22 +61,107 @@ def lost_share(interval_s: FloatLike, write_s: FloatLike, between_failures_s: Fl
     return np.minimum(writing + (period / 2.0 + restart_s) / between_failures_s, 1.0)
 
 
+REPAIR_S = 2.2 * 3600.0
+"""From a host's failure until it is back: recovery measured on the A100 and H100 hosts of NCSA's Delta
+(arXiv:2503.11901)."""
+SPARE_CHANCE = 0.99
+"""How often the spare hosts that are advised suffice (a choice)."""
+
+
+def slowest_over_mean(num_ranks: FloatLike, jitter: FloatLike) -> FloatLike:
+    """Step of the slowest rank over the mean: 1 + c z, z = Φ⁻¹((n - 0.375)/(n + 0.25)), where all wait for all [1].
+
+    Args:
+        num_ranks: n, ranks that wait for each other in every step [count], any shape.
+        jitter: c, standard deviation of a rank's step over its mean, normal and independent [1], same shape.
+
+    Returns:
+        Mean of the largest of n [1].
+
+    Sources: Blom 1958, Statistical estimates and transformed beta-variables: means of normal order statistics.
+
+    >>> round(float(slowest_over_mean(1024, 0.01)), 3)
+    1.032
+    """
+    place = (as_array(num_ranks) - 0.375) / (as_array(num_ranks) + 0.25)
+    return 1.0 + as_array(jitter) * np.vectorize(NormalDist().inv_cdf, otypes=[float])(place)
+
+
+def spares_needed(hosts_out: float, chance: float = SPARE_CHANCE) -> int:
+    """Fewest spare hosts that suffice with this chance, where hosts out of service are Poisson distributed.
+
+    Args:
+        hosts_out: mean of the hosts that are out at once: failures a second times the time of a repair [count].
+
+    Sources: M/G/∞ (Palm): hosts in repair are Poisson distributed whatever the distribution of a repair.
+
+    >>> spares_needed(0.5), spares_needed(5.0)
+    (3, 11)
+    """
+    spares, term = 0, np.exp(-hosts_out)
+    held = term
+    while held < chance:
+        spares += 1
+        term *= hosts_out / spares
+        held += term
+    return spares
+
+
+def none_spare(hosts_out: float, spares: int) -> float:
+    """Chance that a failing host finds all spare hosts taken: P(Poisson(hosts out) >= spares) [1]."""
+    return float(1.0 - sum(np.exp(-hosts_out) * hosts_out**k / factorial(k) for k in range(spares)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """How a run is operated.
+
+    Args:
+        chip_hours: between failures that stop the run [h].
+        restart_s: to detect a failure, replace the host and load the last checkpoint [s].
+        checkpoint: "sync" stops work until a checkpoint is in the store; "async" only until it is in the memory of the
+            hosts, and writes from there while work goes on.
+        store_bytes_per_s: bandwidth of the store, all chips together; 0 for 0.25 GB/s a chip [bytes/s].
+        spares: spare hosts; None for enough [count].
+        repair_s: from a host's failure until it is back [s].
+        jitter: standard deviation of a rank's step over its mean [1].
+        slow_node: step of the slowest host over the others; all wait for it [1].
+    """
+
+    chip_hours: float = CHIP_HOURS_BETWEEN_FAILURES
+    restart_s: float = RESTART_S
+    checkpoint: Literal["sync", "async"] = "sync"
+    store_bytes_per_s: float = 0.0
+    spares: int | None = None
+    repair_s: float = REPAIR_S
+    jitter: float = 0.0
+    slow_node: float = 1.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """Cost of failures of a run.
+    """Cost of failures, checkpoints and slow ranks of a run.
 
     Args:
         between_failures_s: mean time between failures [s].
         checkpoint_bytes: one checkpoint [bytes].
         write_s: time that one checkpoint interrupts work [s].
+        upload_s: until it is in the store, which a failure before loses [s].
         interval_s: work between checkpoints [s].
-        goodput: share of the time spent on work that is not lost [1].
+        wait_s: mean wait for a spare host after a failure [s].
+        spares_needed: hosts that suffice in 99 of 100 failures [count].
+        straggling: step of the slowest rank over the mean one, which all wait for [1].
+        goodput: share of the time spent on steps that are not lost, at the pace of the mean rank [1].
     """
 
     between_failures_s: float
     checkpoint_bytes: float
     write_s: float
+    upload_s: float
     interval_s: float
+    wait_s: float
+    spares_needed: int
+    straggling: float
     goodput: float
 
 
@@ -81,28 +169,41 @@ def reliability(
     total_params: float,
     num_chips: int,
     *,
-    chip_hours: float = CHIP_HOURS_BETWEEN_FAILURES,
-    storage_bytes_per_s_per_chip: float = STORAGE_BYTES_PER_S_PER_CHIP,
-    restart_s: float = RESTART_S,
+    operations: Operations | None = None,
+    host_bytes_per_s: float = 25e9,
 ) -> Reliability:
     """Cost of failures of a run of this size, with the best checkpoint interval.
 
     Args:
         total_params: parameters of the model [count].
-        chip_hours: chip-hours between failures [h].
-        storage_bytes_per_s_per_chip: storage bandwidth per chip, when all chips write their share at once [bytes/s].
-        restart_s: time to detect a failure and restart [s].
+        operations: how it is operated.
+        host_bytes_per_s: from a chip to the memory of its host [bytes/s].
 
     Raises:
         InputError: there are no chips.
     """
     if num_chips < 1:
         raise InputError(what="number of chips", given=num_chips, allowed="at least 1", nearest="1")
+    how = operations or Operations()
     size = CHECKPOINT_BYTES_PER_PARAM * total_params
-    write_s = size / (storage_bytes_per_s_per_chip * num_chips)
-    between = float(seconds_between_failures(num_chips, chip_hours))
-    interval = float(checkpoint_interval(write_s, between))
-    lost = float(lost_share(interval, write_s, between, restart_s))
+    store = how.store_bytes_per_s or STORAGE_BYTES_PER_S_PER_CHIP * num_chips
+    upload_s = size / store
+    write_s = upload_s if how.checkpoint == "sync" else size / num_chips / host_bytes_per_s
+    between = float(seconds_between_failures(num_chips, how.chip_hours))
+    interval = max(float(checkpoint_interval(write_s, between)), upload_s - write_s)
+    out = how.repair_s / between
+    wait_s = 0.0 if how.spares is None else how.repair_s * none_spare(out, how.spares)
+    # what a failure loses beyond half of an interval: the time in which the last checkpoint is not in the store yet
+    lost = float(lost_share(interval, write_s, between, how.restart_s + wait_s + upload_s - write_s))
+    straggling = float(slowest_over_mean(num_chips, how.jitter)) * how.slow_node
     return Reliability(
-        between_failures_s=between, checkpoint_bytes=size, write_s=write_s, interval_s=interval, goodput=1.0 - lost
+        between_failures_s=between,
+        checkpoint_bytes=size,
+        write_s=write_s,
+        upload_s=upload_s,
+        interval_s=interval,
+        wait_s=wait_s,
+        spares_needed=spares_needed(out),
+        straggling=straggling,
+        goodput=(1.0 - lost) / straggling,
     )
