@@ -34,7 +34,7 @@ from rackline.units import format_percent, format_seconds, format_usd
 with late:
     from rackline import arch
     from rackline.bands import bands
-    from rackline.report import train_report
+    from rackline.report import train_report, train_stages
     from rackline.search import train as search_train
     from rackline.search import train_changes, train_space
     from rackline.training import practice, runs, schedules
@@ -261,6 +261,7 @@ _TRACE = SideFile(
         "pipeline": lambda answer: train_report.pipeline_of_plan(answer.result),
         "mfu": lambda answer: train_report.mfu_figure(answer.result),
         "memory": lambda answer: train_report.train_memory_figure(answer.result),
+        "memory-time": lambda answer: train_stages.memory_over_time(answer.result),
     },
     files={"trace": _TRACE},
     interval=lambda answer: bands.interval_line(_measured(answer)[:1], "runs"),

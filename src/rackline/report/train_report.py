@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.errors import InputError
 from rackline.report.axes import (
     Layer,
     Measure,
@@ -25,6 +24,7 @@ from rackline.report.column import Column, Predicted, Sheet, band_bar, bars_shee
 from rackline.report.exports import trace, trace_event, trace_name
 from rackline.report.figure import Figure
 from rackline.report.misfit_report import memory_figure, misfit_report
+from rackline.report.train_stages import stages_sheet
 from rackline.report.wording import Box, Prose, composed, percent, share, written
 from rackline.search.train import TrainCandidate, TrainPlan, shares, timeline_of
 from rackline.training.schedules import Timeline
@@ -135,6 +135,7 @@ def train_report(
         parts += [
             _time(plan, best),
             _memory(plan, best),
+            stages_sheet(plan),
             None if timeline is None else gantt_text(timeline, width, bubble_fraction=best.bubble_fraction, note=note),
             _levels(best),
             None if plan.tokens is None else _reliability(plan),
@@ -325,11 +326,19 @@ def _footer(plan: TrainPlan, elapsed_s: float) -> Prose:
 ROW_HEIGHT = 20
 MOST_SLOTS = 3000
 _MOST_PARTS = 7
+_MOST_CHUNKS = 8  # of which a legend says the shades
 _OTHER = "other"
 PRACTICE = "published over tuned"
 
 
-def pipeline_figure(timeline: Timeline, *, title: str, bubble_fraction: float | None = None, note: str = "") -> Figure:
+def pipeline_figure(
+    timeline: Timeline,
+    *,
+    title: str,
+    bubble_fraction: float | None = None,
+    note: str = "",
+    tail: Mapping[str, float] | None = None,
+) -> Figure:
     """What each stage does when: one box a slot, a gap where it waits; darker and lighter chunks of one stage.
 
     Of a long step the first slots are shown.
@@ -340,6 +349,7 @@ def pipeline_figure(timeline: Timeline, *, title: str, bubble_fraction: float | 
         bubble_fraction: share of the step in which a stage waits, where the timeline is only a part of the step; that
             of the timeline by default.
         note: how the timeline differs from the step, empty where it is the step.
+        tail: what every stage does after its passes → how long [s].
     """
     events = sorted(timeline.events, key=lambda event: event.start)[:MOST_SLOTS]
     rows: list[Row] = [
@@ -353,10 +363,15 @@ def pipeline_figure(timeline: Timeline, *, title: str, bubble_fraction: float | 
         }
         for event in events
     ]
+    end_s = max(row["end_s"] for row in rows)
+    for name, seconds in (tail or {}).items():
+        later: Row = {"op": name, "micro_batch": 0, "chunk": 0, "start_s": end_s, "end_s": end_s + seconds}
+        rows += [{"stage": stage, **later} for stage in range(timeline.num_devices)]
+        end_s += seconds
     start = Measure(field="start_s", title="time in the step", kind="seconds")
     end = Measure(field="end_s", title="until", kind="seconds")
     chunks = sorted({row["chunk"] for row in rows})
-    used = [name for name in NAMES.values() if any(row["op"] == name for row in rows)]
+    used = [name for name in (*NAMES.values(), *(tail or {})) if any(row["op"] == name for row in rows)]
     encoding: Layer = {
         "x": linear_axis(start, [row["end_s"] for row in rows], margin=0.0),
         "x2": {"field": "end_s"},
@@ -368,7 +383,7 @@ def pipeline_figure(timeline: Timeline, *, title: str, bubble_fraction: float | 
             "field": "chunk",
             "type": "ordinal",
             "scale": {"domain": chunks, "range": [1.0 - 0.45 * i / (len(chunks) - 1) for i in range(len(chunks))]},
-            "legend": {"title": "chunk"},
+            "legend": {"title": "chunk"} if len(chunks) <= _MOST_CHUNKS else None,
         }
     shown = [
         Measure(field="op", title="what"),
@@ -497,27 +512,20 @@ def train_memory_figure(plan: TrainPlan) -> Figure:
 
 
 def pipeline_of_plan(plan: TrainPlan) -> Figure:
-    """The pipeline of the fastest run over time.
-
-    Raises:
-        InputError: it has no pipeline.
-    """
+    """What the stages of the fastest run do over time, with the exchange of gradients and the update at the end."""
     if not plan.best:
-        return nothing_figure(f"{_name(plan)}: pipeline", plan.reason)
+        return nothing_figure(f"{_name(plan)}: timeline of a step", plan.reason)
     best = plan.best[0]
-    if best.layout.pp == 1:
-        raise InputError(
-            what="--plot-kind",
-            given="pipeline",
-            allowed="only for a best run with a pipeline (pp above 1)",
-            nearest="step",
-        )
     timeline = timeline_of(plan, best)
     return pipeline_figure(
         timeline,
         title=f"{_name(plan)}: {layout_text(best)}",
         bubble_fraction=best.bubble_fraction,
         note=shown_note(plan, best, timeline),
+        tail={
+            "exchange": float(best.step["data_s"]),
+            "update": float(best.step["optimizer_s"]) + float(best.step["fixed_s"]),
+        },
     )
 
 
