@@ -44,6 +44,7 @@ with late:
 
 LoraTargets = Literal["all", "attention", "qkv"]
 Pace = Literal["published", "tuned"]
+ContextName = Literal["ring", "all-gather", "ulysses"]
 
 
 @question
@@ -101,6 +102,12 @@ class TrainQuestion(OnCluster, Operated):
         default=None,
         several=True,
         repeated=True,
+    )
+    context_parallel: ContextName | None = option(
+        "text",
+        "context parallelism, where cp is above 1: ring, all-gather or ulysses; that of the stack by default",
+        default=None,
+        choices=get_args(ContextName),
     )
     expert_load: Number = option(
         "count",
@@ -331,6 +338,7 @@ def train(question: TrainQuestion, watch: Watch) -> search_train.TrainPlan:
         lora_rank=question.lora or 0,
         lora_targets=question.lora_targets,
         packed_len=question.packed or 0.0,
+        context=question.context_parallel or "",
     )
     own = "" if question.stack else training_stack.stack_that_trained(model.name)
     if own:

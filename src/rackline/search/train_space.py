@@ -11,6 +11,7 @@ import numpy as np
 from rackline.arch import Model
 from rackline.errors import InputError, LayoutError
 from rackline.passes.features import Array
+from rackline.training.contexts import context_method
 from rackline.training.memory import TrainMemory, train_memory
 from rackline.training.runs import (
     RECOMPUTE,
@@ -27,7 +28,7 @@ from rackline.training.system import MicroBatch, TrainingSystem
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 MOST_TP = 64
-MOST_CP = 16
+MOST_CP = 64
 SHORTEST_SHARE = 1024
 """Context parallelism is not considered where a chip would hold fewer tokens of a sequence."""
 CHUNK = 8192
@@ -105,7 +106,15 @@ def _shapes(system: TrainingSystem, fixed: Mapping[str, int]) -> list[tuple[int,
     pps = [pp for pp in _given(fixed, "pp", divisors(chips, model.num_layers)) if pp <= model.num_layers]
     most_cp = max(1, min(MOST_CP, seq_len // SHORTEST_SHARE))
     cps = _given(fixed, "cp", [cp for cp in divisors(chips, most_cp) if seq_len % (2 * cp) == 0])
-    return [(tp, pp, cp) for tp in tps for pp in pps for cp in cps if chips % (tp * pp * cp) == 0]
+    how = context_method(system.stack.context)
+    heads = [core.num_q_heads for core in model.cores().values() if core.num_q_heads]
+
+    def cuts(tp: int, cp: int) -> bool:
+        return cp == 1 or not how.cuts_heads or all(number % (tp * cp) == 0 for number in heads)
+
+    return [
+        (tp, pp, cp) for tp in tps for pp in pps for cp in cps if chips % (tp * pp * cp) == 0 and cuts(tp, cp)
+    ]
 
 
 def _shard_groups(system: TrainingSystem, stride: int, dp: int) -> tuple[int, ...]:
@@ -174,6 +183,15 @@ def _refused(system: TrainingSystem, fixed: Mapping[str, int], schedules: Sequen
             given=",".join(f"{key}={value}" for key, value in fixed.items()),
             allowed=f"tp·pp·cp = {per_replica} to divide {chips} chips",
             nearest=f"{max(1, round(chips / per_replica)) * per_replica} chips",
+        )
+    tp, cp = fixed.get("tp", 1), fixed.get("cp", 1)
+    if cp > 1 and context_method(system.stack.context).cuts_heads and not _shapes(system, {"tp": tp, "cp": cp}):
+        heads = max(core.num_q_heads for core in model.cores().values())
+        return LayoutError(
+            what="layout",
+            given=f"tp={tp},cp={cp}",
+            allowed=f"tp·cp to divide the {heads} heads, as {system.stack.context} gives each chip whole heads",
+            nearest=f"cp={max(heads // tp, 1)}",
         )
     layout = replace(TrainLayout(dp=fixed.get("dp", chips // per_replica)), **fixed)
     check_layout(layout, model, system.cluster, sequences, system.seq_len)

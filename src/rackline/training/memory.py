@@ -9,6 +9,7 @@ import numpy as np
 
 from rackline.arch import DenseFfn, MoeFfn
 from rackline.passes.features import Array, FloatLike, as_array
+from rackline.training.contexts import context_method
 from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs, by_name
 from rackline.training.system import MicroBatch, TrainingSystem, attention_products
 from rackline.training.work import from_latent
@@ -310,7 +311,7 @@ def activations_of(batch: MicroBatch, dropout: bool = False) -> tuple[Array, Arr
     kept = by_name(runs.recompute, RECOMPUTE, {name: stack_bytes(batch, name, dropout=dropout) for name in RECOMPUTE})
     # while the gradients of a layer are computed, with what it stored for modules
     again = {"none": none, "selective": none, "modules": working - left, "full": working, "reversible": working}
-    return kept, by_name(runs.recompute, RECOMPUTE, again)
+    return kept, by_name(runs.recompute, RECOMPUTE, again) + gathered_bytes(batch)
 
 
 def logits_of(batch: MicroBatch) -> Array:
@@ -318,6 +319,17 @@ def logits_of(batch: MicroBatch) -> Array:
     system = batch.system
     per_token = LOGIT_BYTES * system.model.vocab_size * (1.0 + system.mtp_layers)
     return batch.tokens * per_token / as_array(batch.runs.tp)
+
+
+def gathered_bytes(batch: MicroBatch) -> Array:
+    """Keys and values of whole sequences, where a method of context parallelism gathers them for a layer [bytes]."""
+    runs, system = batch.runs, batch.system
+    if not context_method(system.stack.context).gathers:
+        return np.zeros(len(runs))
+    cores = system.model.cores().values()
+    each = (as_array(core.kv_elements_per_token(runs.tp)) for core in cores)
+    widest = np.maximum.reduce([np.zeros(len(runs)), *(one * np.ones(len(runs)) for one in each)])
+    return 2.0 * widest * batch.sequences * system.seq_len * (runs.cp > 1)
 
 
 def states_of(

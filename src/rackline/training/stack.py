@@ -13,6 +13,7 @@ from rackline.catalog.base import Fraction, Name, NonNegative, Positive, Record,
 from rackline.catalog.objects import CatalogueObject, read_object, stated, written_as
 from rackline.errors import PrecisionError, UnknownNameError, nearest_name
 from rackline.hardware import Chip
+from rackline.training.contexts import ContextName, context_method
 from rackline.training.runs import SCHEDULES, ScheduleName
 
 Key = tuple[str, str]
@@ -115,6 +116,7 @@ class TrainingStack(CatalogueObject):
         activation_input_bytes, attention_output_bytes: An element of what an activation function starts from, and of
             what attention puts out, as it is kept where products run in 8 bits [bytes].
         numbers_of: Stack whose own fitted numbers it takes, where too few steps of its own are published to fit.
+        context: How chips that share a sequence attend to it: ring, all-gather or ulysses.
         family: Stacks whose published runs went alike and are measured together (`rackline.training.practice`); none
             where the record describes the runs of one team, whose steps are as they were run, and on TPUs.
         trained: Models that its authors trained with it.
@@ -163,6 +165,7 @@ class TrainingStack(CatalogueObject):
     activation_input_bytes: Positive = 2.0
     attention_output_bytes: Positive = 2.0
     numbers_of: str = ""
+    context: ContextName = "ring"
     family: str = ""
     trained: tuple[Text, ...] = ()
     stated: tuple[Text, ...] = ()
@@ -192,6 +195,16 @@ class TrainingStack(CatalogueObject):
     def host(self, chip: Chip) -> float:
         """Host time over that of a plain x86 host [1]."""
         return self.host_grace if chip.grace else 1.0
+
+
+def with_context(stack: TrainingStack, name: str) -> TrainingStack:
+    """The stack with another method of context parallelism, of which all shows if it does not run behind attention.
+
+    Raises:
+        InputError: the method is unknown.
+    """
+    method = context_method(name)
+    return replace(stack, context=method.name, **({} if method.hides else {"context_exposed": 1.0}))
 
 
 BEFORE_HOPPER = ("volta", "ampere", "ada")

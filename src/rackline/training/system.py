@@ -20,6 +20,7 @@ from rackline.training.stack import (
     default_training_stack,
     train_precision,
     training_stack,
+    with_context,
     with_frozen,
 )
 
@@ -79,6 +80,7 @@ class TrainingSystem:
         lora_rank: int = 0,
         lora_targets: LoraTargets = "all",
         packed_len: float = 0.0,
+        context: str = "",
     ) -> TrainingSystem:
         """Put a system together.
 
@@ -88,6 +90,7 @@ class TrainingSystem:
             optimizer: of `OPTIMIZERS`; that of the stack by default.
             frozen: of `FROZEN`; frozen weights are kept as they are multiplied by default.
             mtp_layers: those of the model by default [count].
+            context: method of context parallelism; that of the stack where it is empty.
 
         Raises:
             InputError: a model of which only totals are known, or frozen weights without adapters.
@@ -109,6 +112,7 @@ class TrainingSystem:
         found = (
             stack if isinstance(stack, TrainingStack) else training_stack(stack or default_training_stack(generation))
         )
+        found = with_context(found, context) if context else found
         numbers = calibration(found.kernels, cluster.chip)
         types = train_precision(precision, cluster.chip, optimizer, found) if isinstance(precision, str) else precision
         return cls(

@@ -23,6 +23,7 @@ from rackline.passes import collectives as c
 from rackline.passes import features as f
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.routing import distinct_ranks
+from rackline.training.contexts import context_method
 from rackline.training.system import MicroBatch, TrainingSystem, attention_products
 
 Phase = Literal["forward", "input", "weight"]
@@ -437,18 +438,19 @@ def tensor_rows(batch: MicroBatch, attention_layers: int, dense_layers: int) -> 
 
 
 def context_rows(batch: MicroBatch, cores: dict[Core, int]) -> list[Work]:
-    """Keys and values of all other chips of a context-parallel group pass each chip; backward also their gradients."""
+    """What a context-parallel group exchanges around attention under the stack's method, see `contexts`."""
     cp, found = as_array(batch.runs.cp), list[Work]()
     if not np.any(cp > 1):
         return found
+    how = context_method(batch.system.stack.context)
     group = make_group(batch.system.cluster, cp, as_array(batch.runs.tp))
     for attention, count in cores.items():
-        kv = as_array(attention.kv_elements_per_token(batch.runs.tp))
-        if np.any(kv > 0):
-            name, buffer, calls = f"cp_{attention.kind}", {f.TOKENS: 2.0 * kv * cp}, count * (cp > 1)
+        if np.any(as_array(attention.kv_elements_per_token(batch.runs.tp)) > 0):
+            name, calls = f"cp_{attention.kind}", count * (cp > 1)
+            buffer = {f.TOKENS: 2.0 * as_array(how.elements(attention, as_array(batch.runs.tp), cp))}
             found += _link_work(
-                batch, "context", name, c.all_gather, group, buffer, calls,
-                f"{count} layers × keys and values of the whole sequence", op_class="all_gather", backward=2.0,
+                batch, "context", name, how.collective, group, buffer, calls,
+                f"{count} layers × {how.formula}", op_class=how.op_class, backward=how.backward,
             )  # fmt: skip
     return found
 

@@ -136,6 +136,7 @@ _RARE = (
     "activation_input_bytes",
     "attention_output_bytes",
     "numbers_of",
+    "context",
     "family",
     "trained",
     "stated",
