@@ -43,7 +43,8 @@ What limits this: hours are billed, chips times days, or from a rate, and source
 the number of chips is not published the table assumes one (`chips_stated`); sequences per batch of some runs are \
 general knowledge; `accessed` is empty where the source was not read again. Eight of the eleven later runs were known \
 when the rule was chosen; three came after it (dots.llm1, Trinity Large, SmolLM3 on B200). Left out: Llama 3.2 (its \
-hours include a teacher's logits), Llama 3.1 8B and 70B (theirs include post-training), TPUs, upper bounds and runs on mixed chips.
+hours include a teacher's logits), Llama 3.1 8B and 70B (theirs include post-training), TPUs, upper bounds and runs \
+on mixed chips.
 """
 
 

@@ -317,7 +317,9 @@ def torchtitan_memory() -> Iterator[tuple[str, float, float]]:
     """(run, published peak of the memory that PyTorch reserves, predicted with its fragments) [bytes]."""
     for what, row, job, layout in torchtitan_runs():
         if row["memory_gib"]:
-            again = "modules" if layout.recompute == "none" else layout.recompute  # selective checkpointing of operators
+            again = (
+                "modules" if layout.recompute == "none" else layout.recompute
+            )  # selective checkpointing of operators
             batch = MicroBatch(system=job, runs=Runs.of([dataclasses.replace(layout, recompute=again)]))
             yield what, float(row["memory_gib"]) * GIB, float(train_memory(batch, runtime_bytes=0.0).total[0])
 
@@ -583,6 +585,14 @@ def markdown() -> str:
     )
     lines += compared("MegaScale 175B, seconds of a step", "run", list(megascale()), 2, note="Stack megatron-lm. ")
     lines += compared("torchtitan, tokens/s per chip", "run", list(torchtitan()), 0, note="Stack llm-foundry. ")
+    peaks = [(w, m / 1e9, p / 1e9) for w, m, p in torchtitan_memory()]
+    lines += compared(
+        "torchtitan, peak of reserved memory, GB",
+        "run",
+        peaks,
+        note="Too little where its loss in eager mode keeps several copies of the logits (long sequences, batches of "
+        "16), and where gradients of FSDP stay whole between the micro-batches of a pipeline (405B). ",
+    )
     vendor = list(vendor_layouts())
     near = [v for v in vendor if v[1] <= 1.05]
     lines += [

@@ -112,9 +112,7 @@ def _shapes(system: TrainingSystem, fixed: Mapping[str, int]) -> list[tuple[int,
     def cuts(tp: int, cp: int) -> bool:
         return cp == 1 or not how.cuts_heads or all(number % (tp * cp) == 0 for number in heads)
 
-    return [
-        (tp, pp, cp) for tp in tps for pp in pps for cp in cps if chips % (tp * pp * cp) == 0 and cuts(tp, cp)
-    ]
+    return [(tp, pp, cp) for tp in tps for pp in pps for cp in cps if chips % (tp * pp * cp) == 0 and cuts(tp, cp)]
 
 
 def _shard_groups(system: TrainingSystem, stride: int, dp: int) -> tuple[int, ...]:

@@ -106,8 +106,7 @@ def _predicted(row: dict[str, str]) -> WholeRun:
 
 
 def _model(row: dict[str, str]) -> arch.AnyModel:
-    """A model by name, by a file of `whole_models`, or by layers/width/heads/KV heads/block/vocabulary/activation[/tied].
-    """
+    """A model by name, by a file of `whole_models`, or by layers/width/heads/KV heads/block/vocabulary/activation[/tied]."""
     if row["model"].endswith(".toml"):
         return arch.model(str(MODELS / row["model"]), offline=True)
     if "/" not in row["model"]:
@@ -193,7 +192,9 @@ def paces(practice: Mapping[str, Any]) -> Paces:
 
 def whole_run_score(runs: Sequence[WholeRun], by_family: Paces) -> WholeRunScore:
     """Errors of runs at the pace of their families; tuned where a run has none."""
-    errors = np.array([one.predicted_hours(by_family.get(one.family, (1.0,))[0]) / one.chip_hours - 1.0 for one in runs])
+    errors = np.array(
+        [one.predicted_hours(by_family.get(one.family, (1.0,))[0]) / one.chip_hours - 1.0 for one in runs]
+    )
     banded = [(by_family[one.family], one.slowdown) for one in runs if one.family in by_family]
     size = np.abs(errors)
     return WholeRunScore(
