@@ -106,7 +106,7 @@ def _predicted(row: dict[str, str]) -> WholeRun:
 
 
 def _model(row: dict[str, str]) -> arch.AnyModel:
-    """A model by name, by a file of `whole_models`, or by layers/width/heads/KV heads/block/vocabulary/activation[/tied]."""
+    """A model by name, by file, or by layers/width/heads/KV heads/width of a block/vocabulary/activation[/tied]."""
     if row["model"].endswith(".toml"):
         return arch.model(str(MODELS / row["model"]), offline=True)
     if "/" not in row["model"]:
