@@ -93,7 +93,7 @@ def spares_needed(hosts_out: float, chance: float = SPARE_CHANCE) -> int:
     Args:
         hosts_out: mean of the hosts that are out at once: failures a second times the time of a repair [count].
 
-    Sources: M/G/∞ (Palm): hosts in repair are Poisson distributed whatever the distribution of a repair.
+    Sources: M/G/∞ (Palm): hosts in repair are Poisson distributed independent of the distribution of a repair.
 
     >>> spares_needed(0.5), spares_needed(5.0)
     (3, 11)

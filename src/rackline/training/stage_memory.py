@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import ClassVar
+from typing import ClassVar, assert_never
 
 import numpy as np
 
@@ -167,8 +167,10 @@ def _changes(
         elif event.slot.op == "B":
             freed = 0.0 if parted else unit
             changes += [(event.start, again, loss), (event.end, -again - freed, -loss)]
-        else:
+        elif event.slot.op == "W":
             changes.append((event.end, -unit, 0.0))
+        else:
+            assert_never(event.slot.op)
     return sorted(changes, key=lambda change: (change[0], change[1] + change[2]))
 
 
