@@ -44,6 +44,7 @@ from rackline.report.simulate_figures import (
     timeline_figure,
 )
 from rackline.report.train_report import pipeline_figure, pipeline_of_plan, step_figure, train_memory_figure
+from rackline.report.train_stages import memory_over_time
 from rackline.scaling import Budget, PhaseMfu, Usage, budget, loss_law
 from rackline.search import Plan
 from rackline.search.plan import WhatIfPoint
@@ -227,6 +228,7 @@ MAKERS: dict[str, Callable[[], Figure]] = {
     "quality": lambda: quality_figure(a_budget(), asked="loss 1.95"),
     "pipeline": lambda: pipeline_figure(timeline(), title="the schedule zb-v"),
     "pipeline of a plan": lambda: pipeline_of_plan(a_train_plan()),
+    "memory over a step": lambda: memory_over_time(a_train_plan()),
     "step": lambda: step_figure(a_train_plan()),
     "memory of training": lambda: train_memory_figure(a_train_plan()),
     "roofline": lambda: roofline_figure(explained()),
