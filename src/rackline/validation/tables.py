@@ -235,7 +235,12 @@ MEMORY_FRACTION, ALONE_MEMORY_FRACTION = 0.6, 0.8
 """vllm_cfg.gpu_memory_utilization of the configurations that the recipes build on, and of recipes whose engines have
 chips of their own (github.com/NVIDIA-NeMo/RL, v0.6.0, examples/configs/grpo_math_1B.yaml and recipes/llm/performance,
 read 2026-11-25)."""
-_ENGINES = {(0, 3): "vllm=0.9.0", (0, 4): "vllm=0.10.0", (0, 5): "vllm=0.11.2", (0, 6): "vllm=0.17.1"}
+_ENGINES: dict[tuple[int, ...], str] = {
+    (0, 3): "vllm=0.9.0",
+    (0, 4): "vllm=0.10.0",
+    (0, 5): "vllm=0.11.2",
+    (0, 6): "vllm=0.17.1",
+}
 """vLLM of a release of NeMo RL (its pyproject.toml at the tags v0.3.0 to v0.6.0, read 2026-11-25)."""
 _BATCH_MULTIPLIER = 3
 """DAPO with dynamic sampling generates this many times the prompts that it trains on, at least once
@@ -368,7 +373,7 @@ def _rl_parts_data(row: TableRow, case_id: str, recipe: dict[str, object]) -> di
         "num_chips": whole(row, "num_chips"),
         "stack": row["framework"].lower().split(" v")[0].replace(" ", "-"),
         "precision": "bf16",
-        "engine": "vllm",
+        "engine": _ENGINES.get(_version(row)[:2], "vllm") if row["framework"].startswith("NeMo") else "vllm",
         "algorithm": row["algorithm"].lower().split(" ")[0],
         "mode": "async" if row["sync"] == "async" else "sync",
         "input_len": number(row, "mean_prompt_len", PROMPT_LEN),
