@@ -450,7 +450,7 @@ def speculation_of(text: str | None) -> workloads.Speculation:
     """Drafts of a text such as 3 or 3=2.4; none without one.
 
     Raises:
-        InputError: no numbers, or more tokens a step than drafts allow.
+        InputError: no numbers, or more tokens per step than drafts allow.
     """
     if text is None:
         return workloads.PLAIN
