@@ -150,6 +150,19 @@ def test_stages_are_in_table_figure_and_json() -> None:
     assert "fullest" in memory_over_time(answer.result).subtitle
 
 
+def test_a_model_is_asked_with_the_stack_of_its_authors_by_name() -> None:
+    """DeepSeek-V3: 2.664 million H800 hours (arXiv:2412.19437, table 1), without a pace over its own steps."""
+    run_ = {
+        "on": "h800-8", "chips": 2048, "tokens": "14.8T", "global_batch": "62.9M", "seq": "4Ki",
+        "precision": "fp8-block", "layout": "pp=16,ep=64,cp=1,tp=1,micro_batch=1,zero=1",
+    }  # fmt: skip
+    own = rl.train("deepseek-v3", stack="hai-llm", **run_)
+    assert own.result.practice is None
+    assert own.result.best[0].days * 24.0 * 2048 == pytest.approx(2.664e6, rel=0.10)
+    assert any("--stack hai-llm" in text for text in rl.train("deepseek-v3", **run_).defaults)
+    assert not any("--stack" in text for text in own.defaults)
+
+
 def test_context_methods_exchange_what_their_papers_say() -> None:
     model, tp, cp = arch.model("llama-3.1-8b"), np.array([1.0]), np.array([8.0])
     core = next(iter(model.cores().values()))
