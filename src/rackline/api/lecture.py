@@ -54,30 +54,21 @@ class LectureQuestion(Question):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The claims that were examined.
+    """The claims that were examined, or the steps of the guided lecture.
 
     Args:
         claims: each with what was said, what is computed and the verdict.
         experiments: what stored experiments say of each claim that they test, by its id.
+        steps: of the guided lecture, each with what was guessed, if anybody was asked, and the answer.
     """
 
-    claims: tuple[ledger.Finding, ...]
+    claims: tuple[ledger.Finding, ...] = ()
     experiments: Mapping[str, str] = field(default_factory=dict[str, str])
+    steps: tuple[guessing.Guess, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guesses:
-    """The steps of the guided lecture.
-
-    Args:
-        steps: each with what was guessed, if anybody was asked, and the answer.
-    """
-
-    steps: tuple[guessing.Guess, ...]
-
-
-def _text(answer: Answer[LectureQuestion, Ledger | Guesses], width: int) -> Iterable[Any]:
-    if isinstance(answer.result, Guesses):
+def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
+    if answer.question.guess:
         said = [one for one in answer.result.steps if one.guess is not None]
         if said:
             yield guessing.score_table(said)
@@ -90,8 +81,8 @@ def _text(answer: Answer[LectureQuestion, Ledger | Guesses], width: int) -> Iter
         yield table.ledger_table(found, full=answer.question.segment is not None, measured=measured)
 
 
-def _summary(answer: Answer[LectureQuestion, Ledger | Guesses]) -> str:
-    if isinstance(answer.result, Guesses):
+def _summary(answer: Answer[LectureQuestion, Ledger]) -> str:
+    if answer.question.guess:
         return guessing.summary(answer.result.steps)
     found = answer.result.claims
     if answer.question.claim is not None:
@@ -100,31 +91,29 @@ def _summary(answer: Answer[LectureQuestion, Ledger | Guesses]) -> str:
     return f"{len(found)} claims: " + ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
 
 
-def _claims(answer: Answer[LectureQuestion, Ledger | Guesses]) -> tuple[ledger.Finding, ...]:
-    return () if isinstance(answer.result, Guesses) else answer.result.claims
+def _rows(answer: Answer[LectureQuestion, Ledger]) -> Iterable[Any]:
+    return answer.result.steps if answer.question.guess else answer.result.claims
 
 
-def _rows(answer: Answer[LectureQuestion, Ledger | Guesses]) -> Iterable[Any]:
-    return answer.result.steps if isinstance(answer.result, Guesses) else answer.result.claims
+def _data(answer: Answer[LectureQuestion, Ledger]) -> dict[str, Any]:
+    found = answer.result
+    return (
+        {"steps": found.steps} if answer.question.guess else {"claims": found.claims, "experiments": found.experiments}
+    )
 
 
 def _refuse(question: LectureQuestion, outputs: frozenset[str]) -> None:
-    """What has no meaning beside guesses.
+    """Files of the ledger have no meaning beside guesses.
 
     Raises:
-        InputError: an output or option of the ledger.
+        InputError: there is one.
     """
-    if not question.guess:
-        return
-    for name in sorted(outputs - {"json"}):
+    for name in sorted(outputs - {"json"}) if question.guess else ():
         raise InputError(what=name, given="a file", allowed="without `guess`, which draws on the terminal")
-    for name in ("set", "measured"):
-        if getattr(question, name):
-            raise InputError(what=name, given=getattr(question, name), allowed="without `guess`")
 
 
-def _write_page(answer: Answer[LectureQuestion, Ledger | Guesses], path: Path) -> None:
-    write_text(path, table.page(_claims(answer)), what="page")
+def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
+    write_text(path, table.page(answer.result.claims), what="page")
 
 
 _PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown to FILE.md"), write=_write_page)
@@ -135,7 +124,8 @@ _PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown t
     text=_text,
     summary=_summary,
     rows=_rows,
-    figures={"verdicts": lambda answer: table.verdicts_figure(_claims(answer))},
+    data=_data,
+    figures={"verdicts": lambda answer: table.verdicts_figure(answer.result.claims)},
     files={"page": _PAGE},
     refuse=_refuse,
     entry=Entry(
@@ -153,7 +143,7 @@ _PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown t
 """,
     ),
 )
-def lecture(question: LectureQuestion, watch: Watch) -> Ledger | Guesses:
+def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
     """Is what the lecture says true, and where does it stop being true?
 
     For each claim of "The math behind how LLMs are trained and served": what was said, the formula, what was quoted,
@@ -173,12 +163,15 @@ def lecture(question: LectureQuestion, watch: Watch) -> Ledger | Guesses:
     return Ledger(claims=tuple(found), experiments=experiments.verdicts_by_claim(measured))
 
 
-def _guessed(question: LectureQuestion, watch: Watch) -> Guesses:
+def _guessed(question: LectureQuestion, watch: Watch) -> Ledger:
     """Ask the steps of the guided lecture.
 
     Raises:
-        InputError: no chapter or step shows what is asked for.
+        InputError: no chapter or step shows what is asked for; an option that the guided lecture does not have.
     """
+    for name in ("set", "measured"):
+        if getattr(question, name):
+            raise InputError(what=name, given=getattr(question, name), allowed="nothing together with `guess`")
     with watch.moving("computing the figures"):
         chapters = guide.chapters(question.segment)
     if not chapters:
@@ -191,7 +184,7 @@ def _guessed(question: LectureQuestion, watch: Watch) -> Guesses:
             what="claim", given=question.claim, allowed=allowed, nearest=nearest_name(claim, sorted(shown))
         )
     watch.says(guessing.HELP, "")
-    return Guesses(steps=tuple(guessing.guesses(chapters, claim, watch.says, watch.asks)))
+    return Ledger(steps=tuple(guessing.guesses(chapters, claim, watch.says, watch.asks)))
 
 
 @question

@@ -116,7 +116,7 @@ class Drawing:
         if self.form == "slots":
             stage = Measure(field="stage", title=self.y.title)
             return live_figures.live_bars(self.title, self.x, stage, colour_title="slot", names=SLOTS)
-        scale = {axis: "log" if axis in self.log else "linear" for axis in "xy"}
+        scale: dict[str, live_figures.Scale] = {axis: "log" if axis in self.log else "linear" for axis in "xy"}
         if self.form == "rows":
             return live_figures.live_rows(self.title, self.y, scale=scale["y"])
         return live_figures.live_lines(self.title, self.x, self.y, x_scale=scale["x"], y_scale=scale["y"])

@@ -123,7 +123,8 @@ def batch(world: World) -> Scene:
 
     def parts(sequences: float, context_len: float) -> tuple[float, float, float]:
         found = table.time(decode_batch(deployed, sequences, context_len))
-        return found.seconds, *(sum(row.resource_s.get(one, 0.0) for row in found.rows) for one in ("compute", "hbm"))
+        compute, memory = (sum(row.resource_s.get(one, 0.0) for row in found.rows) for one in ("compute", "hbm"))
+        return found.seconds, compute, memory
 
     def step(context_len: float) -> Drawing:
         whole, compute, memory = np.transpose([parts(float(one), context_len) for one in batches])
@@ -436,11 +437,12 @@ def overtraining(world: World) -> Scene:
     shares = spread(0.1, 1.0, third, count=61)
     per_param = 2.0 * used / exact.q("relative_mfu")
     best = training.exact_tokens(exact, "besiroglu", used)
-    tokens_of = np.asarray(tokens_for_loss(law, smaller := spread(at / 3.0, 4.0 * at, count=241), loss(law, at, best)))
+    smaller = spread(at / 3.0, 4.0 * at, count=241)
+    tokens_of = np.asarray(tokens_for_loss(law, smaller, loss(law, at, best)))
     fits = (tokens_of > 1e13) & (tokens_of < 1e16)  # elsewhere nobody trains
     order = np.argsort(tokens_of[fits])
     trained, params = tokens_of[fits][order], smaller[fits][order]
-    in_all = flop_over_life(params, trained, per_param)
+    in_all: Floats = flop_over_life(params, trained, per_param)
     dearer = float(np.interp(used, trained, in_all) / in_all.min())
     chances = np.linspace(0.05, 1.0, 20)
     derated = np.asarray(optimal_tokens_of_params(law, at, per_param * chances))
