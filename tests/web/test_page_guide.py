@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
+from test_page_decision import FAULTS
 
 from conftest import Watched
 from rackline.ledger.guide import Step, chapters
-from test_page_decision import FAULTS
 
 WITHIN = 1e-3  # crossings lie on straight lines between points
 
-# All steps in one page, by changes of its address: the number that the figure's marks say, the sentence, what covers it.
+# All steps in one page, by changes of its address: the number that the figure's marks say, the sentence, what is cut.
 WALK = """async ([addresses, faults, covered]) => {
     const frame = () => new Promise((done) => requestAnimationFrame(done));
     const found = [];

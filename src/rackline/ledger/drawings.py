@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rackline.late import late
 from rackline.report.axes import Measure
@@ -141,6 +142,49 @@ def _rounded(values: Sequence[float]) -> list[float]:
     return [float(f"{value:.{DIGITS}g}") for value in values]
 
 
-def spread(low: float, high: float, *pinned: float, count: int = 121) -> np.ndarray[Any, np.dtype[np.float64]]:
+def spread(low: float, high: float, *pinned: float, count: int = 121) -> NDArray[np.float64]:
     """Places in equal ratios between two ends, with further ones among them, shape (places,)."""
     return np.unique([*np.geomspace(low, high, count), *pinned])
+
+
+def _values(values: Any) -> tuple[float, ...]:
+    return tuple(float(one) for one in np.atleast_1d(np.asarray(values, dtype=np.float64)))
+
+
+def line_drawing(
+    title: str,
+    of: str,
+    x: tuple[str, Any],
+    y: tuple[str, Any],
+    places: Sequence[float] | NDArray[np.float64],
+    curves: Mapping[str, Any],
+    *,
+    log: str = "xy",
+    least: float | None = None,
+) -> Drawing:
+    """Curves; a single number is a level line."""
+    places = np.asarray(places, dtype=np.float64)
+    return Drawing(
+        title=title,
+        of=of,
+        x=Measure(field="x", title=x[0], kind=x[1]),
+        y=Measure(field="y", title=y[0], kind=y[1]),
+        places=_values(places),
+        curves={name: _values(np.broadcast_to(values, places.shape)) for name, values in curves.items()},
+        log=log,
+        least=least,
+    )
+
+
+def row_drawing(title: str, of: str, y: tuple[str, Any], values: Mapping[str, float], *, log: str = "y") -> Drawing:
+    """A value for each of several things."""
+    return Drawing(
+        title=title,
+        of=of,
+        form="rows",
+        x=Measure(field="series", title=""),
+        y=Measure(field="y", title=y[0], kind=y[1]),
+        places=(0.0,),
+        curves={name: (value,) for name, value in values.items()},
+        log=log,
+    )

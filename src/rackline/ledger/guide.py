@@ -6,19 +6,29 @@ import functools
 import importlib.resources
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
+from rackline.ledger import later_scenes, scenes
 from rackline.ledger.drawings import Drawing, Reading
 from rackline.ledger.ledger import ledger
-from rackline.ledger.scenes import SCENES
 from rackline.ledger.work import World
 from rackline.units import format_bytes, format_count, format_percent, format_seconds
 
 Kind = Literal["seconds", "bytes", "share", "times", "count"]
 CLOSE = 1.1  # a guess within this factor is called close
 _LARGE = 1e6  # from here on a count is written with a prefix
+
+_SCENES: Mapping[str, Callable[[World], scenes.Scene]] = {
+    "batch": scenes.batch,
+    "racks": scenes.experts,
+    "pipeline": scenes.pipeline,
+    "memory": scenes.memory,
+    "training": later_scenes.overtraining,
+    "prices": later_scenes.price,
+    "ciphers": later_scenes.mixing,
+}
 
 
 def plain_number(text: str) -> str:
@@ -158,7 +168,7 @@ def chapters(segment: int | None = None) -> tuple[Chapter, ...]:
 
 
 def _chapter(row: dict[str, Any], world: World) -> Chapter:
-    scene = SCENES[row["id"]](world)
+    scene = _SCENES[row["id"]](world)
     found = {step["claim"] for step in row["step"] if "computed" in step}
     known = {(claim, one.label): one.value for claim in found for one in ledger(world, claim=claim)[0].computed}
 
