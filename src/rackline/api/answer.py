@@ -72,6 +72,13 @@ class Watch:
     def announces(self, what: str) -> None:
         """Say what is about to be done."""
 
+    def says(self, *parts: Any) -> None:
+        """Show a part of a conversation."""
+
+    def asks(self, what: str) -> str | None:
+        """Ask for a line; nobody is asked here, and nobody answers."""
+        return None
+
     def estimated(self, result: Any) -> None:
         """Take the result by estimates, before it is simulated."""
 

@@ -12,6 +12,7 @@ from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.question import MaybeWhole, Option, Question, Settings, Whole, option, question, whole
 from rackline.api.resolve import assignments
 from rackline.api.verbs import Entry
+from rackline.errors import InputError, nearest_name
 from rackline.files import write_text
 from rackline.late import late
 from rackline.plain import plain
@@ -19,7 +20,7 @@ from rackline.plain import plain
 with late:
     from rackline import lab, ledger
     from rackline.lab import experiments
-    from rackline.ledger import table
+    from rackline.ledger import guessing, guide, table
 
 
 @question
@@ -35,6 +36,12 @@ class LectureQuestion(Question):
     claim: str | None = option(
         "text", "one claim in full, such as C99, N01 (a summary) or Q4 (a flash card)", default=None
     )
+    guess: bool = option(
+        "switch",
+        "the guided lecture: asks step by step, reads a guess, draws the figure and says how far off it was; all of "
+        "it, one `segment`, or the steps of one `claim`",
+        default=False,
+    )
     measured: str | None = option(
         "text", "results of `rackline lab all --json`: what experiments say of each claim", default=None
     )
@@ -47,18 +54,26 @@ class LectureQuestion(Question):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The claims that were examined.
+    """The claims that were examined, or the steps of the guided lecture.
 
     Args:
         claims: each with what was said, what is computed and the verdict.
         experiments: what stored experiments say of each claim that they test, by its id.
+        steps: of the guided lecture, each with what was guessed, if anybody was asked, and the answer.
     """
 
-    claims: tuple[ledger.Finding, ...]
+    claims: tuple[ledger.Finding, ...] = ()
     experiments: Mapping[str, str] = field(default_factory=dict[str, str])
+    steps: tuple[guessing.Guess, ...] = ()
 
 
 def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
+    if answer.question.guess:
+        said = [one for one in answer.result.steps if one.guess is not None]
+        if said:
+            yield guessing.score_table(said)
+        yield guessing.summary(answer.result.steps)
+        return
     found, measured = answer.result.claims, answer.result.experiments
     if answer.question.claim is not None:
         yield from (table.claim_panel(one, measured.get(one.claim.id, "")) for one in found)
@@ -67,11 +82,34 @@ def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
 
 
 def _summary(answer: Answer[LectureQuestion, Ledger]) -> str:
+    if answer.question.guess:
+        return guessing.summary(answer.result.steps)
     found = answer.result.claims
     if answer.question.claim is not None:
         return f"{found[0].claim.id}: {found[0].verdict}"
     verdicts = Counter(str(one.verdict) for one in found)
     return f"{len(found)} claims: " + ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
+
+
+def _rows(answer: Answer[LectureQuestion, Ledger]) -> Iterable[Any]:
+    return answer.result.steps if answer.question.guess else answer.result.claims
+
+
+def _data(answer: Answer[LectureQuestion, Ledger]) -> dict[str, Any]:
+    found = answer.result
+    return (
+        {"steps": found.steps} if answer.question.guess else {"claims": found.claims, "experiments": found.experiments}
+    )
+
+
+def _refuse(question: LectureQuestion, outputs: frozenset[str]) -> None:
+    """Files of the ledger have no meaning beside guesses.
+
+    Raises:
+        InputError: there is one.
+    """
+    for name in sorted(outputs - {"json"}) if question.guess else ():
+        raise InputError(what=name, given="a file", allowed="without `guess`, which draws on the terminal")
 
 
 def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
@@ -85,9 +123,11 @@ _PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown t
     LectureQuestion,
     text=_text,
     summary=_summary,
-    rows=lambda answer: answer.result.claims,
+    rows=_rows,
+    data=_data,
     figures={"verdicts": lambda answer: table.verdicts_figure(answer.result.claims)},
     files={"page": _PAGE},
+    refuse=_refuse,
     entry=Entry(
         group="Learn",
         place=0,
@@ -99,6 +139,7 @@ _PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown t
     rackline lecture --claim C99
     rackline lecture --claim Q4
     rackline lecture --claim C28 --set gb200:hbm_bytes_per_s=16TB/s
+    rackline lecture --guess --segment 1
 """,
     ),
 )
@@ -113,11 +154,37 @@ def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
         >>> rl.lecture(claim="C99").result.claims[0].claim.segment
         6
     """
+    if question.guess:
+        return _guessed(question, watch)
     measured = () if question.measured is None else experiments.read_experiments(question.measured)
     with watch.moving("examining the claims"):
         world = ledger.World(ledger.overrides_from_texts(assignments(question.set)))
         found = ledger.ledger(world, segment=question.segment, claim=question.claim)
     return Ledger(claims=tuple(found), experiments=experiments.verdicts_by_claim(measured))
+
+
+def _guessed(question: LectureQuestion, watch: Watch) -> Ledger:
+    """Ask the steps of the guided lecture.
+
+    Raises:
+        InputError: no chapter or step shows what is asked for; an option that the guided lecture does not have.
+    """
+    for name in ("set", "measured"):
+        if getattr(question, name):
+            raise InputError(what=name, given=getattr(question, name), allowed="nothing together with `guess`")
+    with watch.moving("computing the figures"):
+        chapters = guide.chapters(question.segment)
+    if not chapters:
+        raise InputError(what="segment", given=question.segment, allowed="1 to 7 with `guess`")
+    shown = guessing.steps_of(chapters)
+    claim = None if question.claim is None else question.claim.strip().upper()
+    if claim is not None and claim not in shown:
+        allowed = f"a claim that a step shows: {', '.join(sorted(shown))}"
+        raise InputError(
+            what="claim", given=question.claim, allowed=allowed, nearest=nearest_name(claim, sorted(shown))
+        )
+    watch.says(guessing.HELP, "")
+    return Ledger(steps=tuple(guessing.guesses(chapters, claim, watch.says, watch.asks)))
 
 
 @question

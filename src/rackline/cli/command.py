@@ -45,7 +45,16 @@ _LONGEST_NAME = 4096  # characters of a path
 
 
 class ScreenWatch(Bars, Watch):
-    """Draws bars on standard error, if that is a terminal."""
+    """Draws bars on standard error, if that is a terminal, and talks on standard output.
+
+    Args:
+        json: whether standard output is for a program, so that talk goes to standard error, if that is a terminal.
+    """
+
+    def __init__(self, *, json: bool = False) -> None:
+        super().__init__()
+        self._talk = screen(stderr=json)
+        self._silent = json and not sys.stderr.isatty()
 
     def agrees(self, what: str) -> bool:
         """Ask on the terminal; where there is none, nobody agrees."""
@@ -54,6 +63,21 @@ class ScreenWatch(Bars, Watch):
     def announces(self, what: str) -> None:
         """A line on standard error."""
         print(what, file=sys.stderr)
+
+    def says(self, *parts: Any) -> None:
+        """Print parts of a conversation."""
+        for part in () if self._silent else parts:
+            self._talk.print(part)
+
+    def asks(self, what: str) -> str | None:
+        """A line of standard input; None at its end."""
+        if not self._silent:
+            self._talk.print(what, end="", markup=False)
+            self._talk.file.flush()
+        line = sys.stdin.readline()
+        if not self._silent and not (line and sys.stdin.isatty()):
+            self._talk.print()  # nobody typed the end of the line
+        return line.rstrip("\n") if line else None
 
 
 class RefusedOptionError(InputError):
@@ -121,7 +145,7 @@ def answer_command(verb: Verb[Any, Any], values: Mapping[str, Any], wanted: Mapp
         question = verb.question(**values)
         paths = _paths(verb, question, wanted)
         verb.refuse(question, frozenset(paths))
-        found = answer_of(question, verb.solve, ScreenWatch())
+        found = answer_of(question, verb.solve, ScreenWatch(json=bool(wanted.get("json"))))
     except InputError as error:
         raise spoken(error, verb) from error
     outputs = _outputs(verb)

@@ -36,10 +36,16 @@ class Screen(Console):
         raise
 
 
-def screen() -> Screen:
-    """The console of this command; its width is that of the terminal, or COLUMNS."""
-    console = Screen(highlight=False, soft_wrap=False)
-    return console if console.width >= _NARROWEST else Screen(highlight=False, soft_wrap=False, width=_USUAL_WIDTH)
+def screen(*, stderr: bool = False) -> Screen:
+    """The console of this command; its width is that of the terminal, or COLUMNS.
+
+    Args:
+        stderr: whether it is on standard error.
+    """
+    console = Screen(highlight=False, soft_wrap=False, stderr=stderr)
+    if console.width >= _NARROWEST:
+        return console
+    return Screen(highlight=False, soft_wrap=False, width=_USUAL_WIDTH, stderr=stderr)
 
 
 def print_json(data: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from rackline.scaling.chinchilla import FORWARD_FLOP_PER_PARAM_TOKEN, PRETRAIN_F
 from rackline.serving import blackboard as bb
 from rackline.units import format_count, format_percent, format_seconds
 
-_BITS = 16
-_MASK = (1 << _BITS) - 1
+BITS = 16
+_MASK = (1 << BITS) - 1
 
 
 def exclusive_or(one: int, other: int) -> int:
@@ -41,23 +41,32 @@ def rounds_of(count: int) -> list[Callable[[int], int]]:
     return [mixing(key) for key in keys]
 
 
+def flipped_shares(it: Work, rounds: Iterable[int]) -> list[float]:
+    """Shares of the output bits that one input bit flips, of the half that the first round reads, by rounds [1]."""
+    functions, samples = rounds_of(int(it.q("rounds"))), int(it.q("samples"))
+
+    def encrypted(word: int, count: int) -> int:
+        left, right = bb.coupled_rounds(word >> BITS, word & _MASK, functions[:count], exclusive_or)
+        return left << BITS | right
+
+    rng = np.random.default_rng(samples)
+    shares: list[float] = []
+    for count in rounds:
+        cipher = functools.partial(encrypted, count=count)
+        flipped: list[int] = []
+        for word in rng.integers(0, 1 << 2 * BITS, size=samples):
+            place = BITS + int(rng.integers(0, BITS))
+            flipped.append(int(bb.output_difference(cipher, int(word), 1 << place, exclusive_or)).bit_count())
+        shares.append(float(np.mean(flipped)) / (2 * BITS))
+    return shares
+
+
 def c127(it: Work) -> Finding:
-    functions = rounds_of(int(it.q("rounds")))
-
-    def encrypted(word: int, rounds: int) -> int:
-        left, right = bb.coupled_rounds(word >> _BITS, word & _MASK, functions[:rounds], exclusive_or)
-        return left << _BITS | right
-
-    rng = np.random.default_rng(int(it.q("samples")))
     shares: list[str] = []
     rows: list[Computed] = []
-    for rounds in (1, len(functions)):
-        cipher = functools.partial(encrypted, rounds=rounds)
-        flipped: list[int] = []
-        for word in rng.integers(0, 1 << 2 * _BITS, size=int(it.q("samples"))):
-            place = _BITS + int(rng.integers(0, _BITS))  # in the half that the first round reads
-            flipped.append(int(bb.output_difference(cipher, int(word), 1 << place, exclusive_or)).bit_count())
-        share, many = float(np.mean(flipped)) / (2 * _BITS), f"{rounds} {'round' if rounds == 1 else 'rounds'}"
+    rounds = (1, int(it.q("rounds")))
+    for count, share in zip(rounds, flipped_shares(it, rounds), strict=True):
+        many = f"{count} {'round' if count == 1 else 'rounds'}"
         label = f"share of output bits that one input bit flips, {many}"
         rows.append(it.near(label, share, "share", "half", when=f"the cipher has {many}"))
         shares.append(f"{format_percent(share)} after {many}")
@@ -266,14 +275,19 @@ def q26(it: Work) -> Finding:
     )
 
 
-def q27(it: Work) -> Finding:
-    """A linear probe learns a property from plain words and fails on their ciphertexts."""
+def words_to_read(it: Work) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[Any]]:
+    """Words of 32 bits, a property of each (whether three of five bits are set), and their ciphertexts."""
     rng = np.random.default_rng(0)
     words = rng.integers(0, 1 << 32, size=int(it.q("samples")))
     answers = ((words[:, None] >> np.array([0, 7, 13, 22, 31])) & 1).sum(axis=1) >= 3
     functions = rounds_of(int(it.q("rounds")))
     pairs = [bb.coupled_rounds(int(w) >> 16, int(w) & 0xFFFF, functions, exclusive_or) for w in words]
-    hidden = np.array([left << 16 | right for left, right in pairs])
+    return words, answers, np.array([left << 16 | right for left, right in pairs])
+
+
+def q27(it: Work) -> Finding:
+    """A linear probe learns a property from plain words and fails on their ciphertexts."""
+    words, answers, hidden = words_to_read(it)
     before = bb.reading_accuracy(words, answers, num_bits=32, steps=0)
     after = bb.reading_accuracy(words, answers, num_bits=32)
     cipher = bb.reading_accuracy(hidden, answers, num_bits=32)

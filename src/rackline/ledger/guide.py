@@ -1,20 +1,47 @@
-"""The guided lecture: its steps, what is guessed at each, and what the library's closed forms say to it."""
+"""The guided lecture: its steps, what is guessed at each, and what the ledger and its figures say to it."""
 
 from __future__ import annotations
 
 import functools
 import importlib.resources
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
-from rackline.ledger.work import FRONTIER, RACK, World
-from rackline.serving import blackboard as bb
+from rackline.ledger import later_scenes, scenes
+from rackline.ledger.drawings import Drawing, Reading
+from rackline.ledger.ledger import ledger
+from rackline.ledger.work import World
+from rackline.units import format_bytes, format_count, format_percent, format_seconds
 
-CHIPS = 64  # of the rack, over which experts divide (claim C40)
-MICRO_BATCHES = 32
-Kind = Literal["seconds", "times", "count", "tokens", "share", "number"]
+Kind = Literal["seconds", "bytes", "share", "times", "count"]
+CLOSE = 1.1  # a guess within this factor is called close
+_LARGE = 1e6  # from here on a count is written with a prefix
+
+_SCENES: Mapping[str, Callable[[World], scenes.Scene]] = {
+    "batch": scenes.batch,
+    "racks": scenes.experts,
+    "pipeline": scenes.pipeline,
+    "memory": scenes.memory,
+    "training": later_scenes.overtraining,
+    "prices": later_scenes.price,
+    "ciphers": later_scenes.mixing,
+}
+
+
+def plain_number(text: str) -> str:
+    """A written number without zeros at its end, as prose has it.
+
+    >>> plain_number("50.0 %"), plain_number("$0.500"), plain_number("300,000 B"), plain_number("1.80T")
+    ('50 %', '$0.5', '300,000 B', '1.8T')
+    """
+    return re.sub(r"\.0+(?!\d)|(\.\d*?[1-9])0+(?!\d)", r"\1", text)
+
+
+def _digits(value: float, digits: int) -> str:
+    return f"{float(f'{value:.{digits}g}'):,.10g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +53,18 @@ class Step:
         claim: claim of the lecture that it shows.
         title: in a few words.
         ask: the question.
-        figure: name of the figure that is drawn: step, cost, context, slots, bubble, memory.
-        at: what the figure shows, by keys of the page.
-        quantity: what is read from the figure.
-        kind: unit of the number.
-        value: the number by closed form [SI].
+        figure: name of the drawing of its chapter.
+        reads: what is read from the figure.
+        kind: how the number is written.
+        value: the number: as its claim computes it, or by closed form [SI].
         after: text that follows the guess, with {value}.
-        low: lowest guess; NaN where one chooses.
-        high: highest guess; NaN where one chooses.
+        unit: what is counted.
+        marks: points of the figure, see `Drawing.points`.
+        low: lowest guess; None where one chooses.
+        high: highest guess; None where one chooses.
         choices: answers to choose from; empty where a number is guessed.
         right: place of the right one.
+        computed: label of the number among those of the claim; empty if the claim does not compute it.
     """
 
     id: str
@@ -43,15 +72,61 @@ class Step:
     title: str
     ask: str
     figure: str
-    at: Mapping[str, float | str]
-    quantity: str
+    reads: Reading
     kind: Kind
     value: float
     after: str
+    unit: str = ""
+    marks: tuple[Mapping[str, Any], ...] = ()
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
     right: int | None = None
+    computed: str = ""
+
+    def said(self, value: float) -> str:
+        """The number as people say it, to three digits, without what is counted."""
+        match self.kind:
+            case "seconds":
+                return plain_number(format_seconds(value))
+            case "bytes":
+                return plain_number(format_bytes(value))
+            case "share":
+                return plain_number(format_percent(value))
+            case "times" | "count":
+                return plain_number(format_count(value)) if abs(value) >= _LARGE else _digits(value, 3)
+            case _:
+                assert_never(self.kind)
+
+    def factor(self, guess: float) -> float | None:
+        """How many times off a guess is [1]; None of a choice, and of a guess of nothing."""
+        if self.choices or guess <= 0.0:
+            return None
+        return max(guess / self.value, self.value / guess)
+
+    def verdict(self, guess: float) -> str:
+        """How far off a guess is, and what is to be learned from that.
+
+        Args:
+            guess: a number [SI], or the place of a choice.
+        """
+        if self.choices:
+            mine = "Right." if guess == self.right else f"You said {self.choices[int(guess)]}."
+        else:
+            factor = self.factor(guess)
+            if factor is None:
+                how = "too low"
+            elif factor <= CLOSE:
+                how = f"within {100.0 * (CLOSE - 1.0):.0f} %"
+            else:
+                how = f"{_digits(factor, 2)} times too {'high' if guess > self.value else 'low'}"
+            mine = f"You said {self.said(guess)}: {how}."
+        return f"{mine} {self.answer}"
+
+    @property
+    def answer(self) -> str:
+        """The number, and what is to be learned."""
+        return self.after.replace("{value}", self.said(self.value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +139,7 @@ class Chapter:
         segment: its number.
         intro: what is assumed throughout.
         steps: in order.
+        drawings: what they show, by name.
     """
 
     id: str
@@ -71,66 +147,42 @@ class Chapter:
     segment: int
     intro: str
     steps: tuple[Step, ...]
-
-
-def _batch(world: World) -> dict[str, float]:
-    model, chip = world.model(FRONTIER), world.cluster(RACK).chip
-    flop, hbm = CHIPS * chip.flop_per_s("fp8"), CHIPS * chip.hbm_bytes_per_s
-    total, active, kv = model.total_params, model.active_params, model.kv_bytes_per_token()
-    ratio = bb.dimensionless_ridge(flop, hbm, 1.0)
-    crossover = bb.crossover_context(active, kv, flop, hbm)
-
-    def pass_s(batch: float, context: float = 0.0) -> float:
-        return bb.pass_s(batch, total, active, 1.0, context, kv, flop, hbm)
-
-    balance = bb.balance_batch(ratio, total / active)
-    found = {
-        "floor": bb.latency_floor_s(total, 1.0, hbm),
-        "crowd": pass_s(100.0) / pass_s(1.0),
-        "knee": balance,
-        "alone": bb.batch_cost_ratio(1.0, balance),
-        "slow": pass_s(4.0 * balance) / (4.0 * pass_s(balance)),
-        "cache": bb.balance_batch_with_kv(ratio, total, active, 1.0, 0.5 * crossover, kv),
-        "crossover": crossover,
-    }
-    return {name: float(value) for name, value in found.items()}
-
-
-def _pipeline(_: World) -> dict[str, float]:
-    stages = 4
-    flushed = bb.flush_bubble_share(stages, MICRO_BATCHES)
-    # ZB-H1 leaves (P - 1)(F + B - W) idle, a third of (P - 1)(F + B + W) where all three are equal (Qi et al., 2023)
-    filled = (stages - 1) / (3 * MICRO_BATCHES + stages - 1)
-    found = {
-        "ring": bb.ring_step(1.0, stages, 1.0, 1.0).idle_share,
-        "bubble": bb.flush_bubble_share(stages, 4.0),
-        "many": flushed,
-        "held": stages,
-        "zero": filled / flushed,
-    }
-    return {name: float(value) for name, value in found.items()}
-
-
-_VALUES: Mapping[str, Callable[[World], dict[str, float]]] = {"batch": _batch, "pipeline": _pipeline}
+    drawings: Mapping[str, Drawing]
 
 
 @functools.cache
-def chapters() -> tuple[Chapter, ...]:
+def chapters(segment: int | None = None) -> tuple[Chapter, ...]:
     """The chapters of the guided lecture, in order.
 
-    >>> [len(chapter.steps) for chapter in chapters()]
-    [7, 5]
-    >>> chapters()[0].steps[2].value
+    Args:
+        segment: of the lecture, 1 to 7; all by default.
+
+    >>> [len(chapter.steps) for chapter in chapters(1)]
+    [7]
+    >>> chapters(1)[0].steps[2].value
     2500.0
     """
     text = importlib.resources.files("rackline.ledger").joinpath("guide.toml").read_text("utf-8")
-    world = World()
-    return tuple(_chapter(row, _VALUES[row["id"]](world)) for row in tomllib.loads(text)["chapter"])
+    rows = tomllib.loads(text)["chapter"]
+    return tuple(_chapter(row, World()) for row in rows if segment in (None, row["segment"]))
 
 
-def _chapter(row: dict[str, Any], values: Mapping[str, float]) -> Chapter:
+def _chapter(row: dict[str, Any], world: World) -> Chapter:
+    scene = _SCENES[row["id"]](world)
+    found = {step["claim"] for step in row["step"] if "computed" in step}
+    known = {(claim, one.label): one.value for claim in found for one in ledger(world, claim=claim)[0].computed}
+
+    def written(text: str) -> str:
+        return text.format_map({name: plain_number(fact) for name, fact in scene.facts.items()} | {"value": "{value}"})
+
     steps: list[Step] = []
     for step in row.pop("step"):
-        given: dict[str, Any] = {**step, "choices": tuple(step.get("choices", ())), "value": values[step["id"]]}
+        given: dict[str, Any] = {
+            **step,
+            **{name: written(step[name]) for name in ("ask", "after")},
+            "choices": tuple(step.get("choices", ())),
+            "marks": tuple(step.get("marks", ())),
+            "value": known[step["claim"], step["computed"]] if "computed" in step else scene.values[step["id"]],
+        }
         steps.append(Step(**given))
-    return Chapter(**row, steps=tuple(steps))
+    return Chapter(**row, steps=tuple(steps), drawings=scene.drawings)

@@ -217,6 +217,51 @@ def live_bars(title: str, x: Measure, y: Measure, *, colour_title: str = "", nam
     )
 
 
+def live_rows(title: str, measure: Measure, *, scale: Scale = "linear") -> Figure:
+    """A point for each of several things, on a line from the low end of the axis.
+
+    Rows have `series`, the name of the thing, and the measure; marks have the measure for a line across, and `series`
+    where they stand on a row.
+
+    Args:
+        scale: of the measure, which may span orders of magnitude.
+    """
+    across = live_axis("x", measure, scale)
+    up: Layer = {
+        "field": "series",
+        "type": "ordinal",
+        "title": None,
+        "sort": None,
+        "axis": {"labelLimit": 260, "domain": False, "ticks": False},
+    }
+    layers: list[Layer] = [
+        {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": {"x": across, "x2": {"value": 0}, "y": up}},
+        {"mark": {"type": "point", "filled": True, "size": 70}, "encoding": {"x": across, "y": up}},
+        {
+            "data": {"name": MARKS},
+            "transform": [{"filter": "isValid(datum.series)"}],
+            "mark": {"type": "point", "style": "best"},
+            "encoding": {"x": across, "y": up},
+        },
+        {
+            "data": {"name": MARKS},
+            "transform": [{"filter": "!isValid(datum.series)"}],
+            "mark": {"type": "rule", "style": "limit"},
+            "encoding": {"x": across},
+        },
+    ]
+    return Figure(
+        title=title,
+        description=title,
+        spec={
+            "params": live_params("x"),
+            "datasets": empty(ROWS, MARKS),
+            "data": {"name": ROWS},
+            "layer": layers,
+        },
+    )
+
+
 def live_matrix(title: str, measure: Measure, *, x: str, y: str) -> Figure:
     """A square matrix: colour says how much goes from row to column."""
     transforms, tooltip = hover([Measure(field="from", title=y), Measure(field="to", title=x), measure])

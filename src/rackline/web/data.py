@@ -198,12 +198,24 @@ def ledger() -> dict[str, Any]:
 
 
 def guide() -> dict[str, Any]:
-    """The guided lecture: chapters, steps, and the number that the library says at each."""
+    """The guided lecture: chapters, steps, and the figures that they show."""
     from dataclasses import asdict
 
     from rackline.ledger.guide import chapters
 
-    return {"chapters": [asdict(chapter) for chapter in chapters()]}
+    return {
+        "chapters": [
+            {
+                **{name: getattr(chapter, name) for name in ("id", "title", "segment", "intro")},
+                "steps": [asdict(step) for step in chapter.steps],
+                "drawings": {
+                    name: {**one.to_page(), "spec": _bare(one.figure().to_dict())}
+                    for name, one in chapter.drawings.items()
+                },
+            }
+            for chapter in chapters()
+        ]
+    }
 
 
 def names() -> dict[str, Any]:

@@ -68,7 +68,7 @@
     });
     range.addEventListener("change", () => changed(true));
     function entered() {
-      const found = text.parse(exact.value, spec.binary);
+      const found = text.parse(kind === "bytes" ? exact.value.replace(/B\s*$/, "") : exact.value, spec.binary);
       if (!(found >= low && found <= high) || (stops && !stops.includes(found))) {
         exact.classList.add("wrong");
         exact.setAttribute("aria-invalid", "true");

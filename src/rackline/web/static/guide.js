@@ -3,142 +3,140 @@
 "use strict";
 
 (() => {
-  const { el, text, pass, parts, controls } = rackline;
-  const SCENARIO = "frontier-fp8"; // the deployment of the first chapter
-  const MOST = 16384;
+  const { el, text, parts, controls } = rackline;
   const DRAWN_MS = 900; // a curve takes this long to draw itself [ms]
   const CLOSE = 1.1; // a guess within this factor is called close
-  const NAMES = /** @type {Record<string, string>} */ ({ F: "forward", B: "backward", W: "gradient of weights" });
+  const LARGE = 1e6; // from here on a count is written with a prefix
+  const NARROW = 900; // figures stand below the question [pixels]
 
-  /** @typedef {{rows: any[], along: string, marks: any[], x: any, y: any, legend: any[], description: string, number: number}} Drawn
-   * rows in the order in which they appear along a field; number: what is read from the marks */
+  /** A figure of a chapter, as the library computed it.
+   * @typedef {{title: string, of: string, form: "lines" | "rows" | "slots", spec: any, kinds: {x: string, y: string}, titles: {x: string, y: string},
+   *   log: string, least: number | null, places: number[], curves: Record<string, number[]>, slots: [number, string, number, number, number][]}} Drawing
+   * @typedef {{x: number, y: number, series: string}} Mark */
 
-  const scenario = () => rackline.data.get(`scenario-${SCENARIO}`);
-  const breakdown = (/** @type {number} */ batch, /** @type {number} */ context) => pass.breakdown(scenario(), pass.timing(scenario(), "blackboard"), batch, context);
+  const scale = (/** @type {Drawing} */ drawing, /** @type {string} */ axis) => (drawing.log.includes(axis) ? { to: Math.log, from: Math.exp } : { to: Number, from: Number });
 
-  /** What each figure draws for a step. @type {Record<string, (step: any) => Drawn>} */
-  const drawings = {
-    step({ at, quantity }) {
-      const series = ["the step", "compute", "HBM"];
-      const rows = pass.batches(MOST).flatMap((size) => {
-        const found = breakdown(size, at.c);
-        return [found.seconds, found.alone.compute, found.alone.HBM].map((seconds, index) => ({ series: series[index], batch_size: size, seconds, style: index ? 1 : 0, place: index }));
-      });
-      const gap = (/** @type {number} */ size) => breakdown(size, at.c).alone.compute - breakdown(size, at.c).alone.HBM;
-      const size = quantity === "knee" ? pass.crossing(gap, 1, 1e6) : at.b;
-      const marks = [{ batch_size: size, seconds: breakdown(size, at.c).seconds }];
-      const numbers = /** @type {Record<string, number>} */ ({ floor: marks[0].seconds, crowd: marks[0].seconds / rows[0].seconds, knee: marks[0].batch_size });
-      const y = rackline.axis(rows.filter((row) => row.seconds > 1e-5).map((row) => row.seconds), { log: true });
-      return { rows: rows.filter((row) => row.seconds >= y.range[0]), along: "batch_size", marks, x: batches, y, legend: named(series), description: "Time of a decode step against the batch size, on log axes.", number: numbers[quantity] };
-    },
-    cost({ at, quantity }) {
-      const usd = (/** @type {number} */ size) => scenario().cost(size, breakdown(size, at.c).seconds, scenario().facts.usdPerChipHour).usdPerMtok;
-      const rows = pass.batches(MOST).map((size) => ({ series: "cost", batch_size: size, usd_per_mtok: usd(size), style: 0, place: 0 }));
-      const knee = pass.crossing((size) => breakdown(size, at.c).alone.compute - breakdown(size, at.c).alone.HBM, 1, 1e6);
-      const marks = [at.b, quantity === "slow" ? knee : MOST].map((size) => ({ batch_size: size, usd_per_mtok: usd(size) }));
-      const y = rackline.axis(rows.map((row) => row.usd_per_mtok), { log: true });
-      return { rows, along: "batch_size", marks, x: batches, y, legend: [], description: "Cost of a million output tokens against the batch size, on log axes.", number: marks[0].usd_per_mtok / marks[1].usd_per_mtok };
-    },
-    context({ at }) {
-      const series = ["reading the cache", "compute"];
-      const longest = 1e6;
-      const times = (/** @type {number} */ length) => {
-        const found = breakdown(at.b, length);
-        return [found.rows.reduce((sum, row) => sum + (/** @type {any} */ (row).readsCache ? row.hbm : 0), 0), found.alone.compute];
-      };
-      const rows = pass.spread(at.c, longest, 61).flatMap((length) => times(length).map((seconds, index) => ({ series: series[index], context_len: length, seconds, style: index, place: index })));
-      const over = pass.crossing((length) => times(length)[0] - times(length)[1], 1, longest);
-      const y = rackline.axis(rows.map((row) => row.seconds), { log: true });
-      return { rows, along: "context_len", marks: [{ context_len: over, seconds: times(over)[1] }], x: rackline.axis([at.c, longest], { log: true }), y, legend: named(series), description: "Time to read the cache and time of the arithmetic against the context, on log axes.", number: over };
-    },
-    slots({ at }) {
-      const run = ran(at.x, at.pp, at.m);
-      const rows = run.slots.map((/** @type {any} */ [stage, kind, micro, _chunk, start, end]) => ({ stage, kind: NAMES[kind], text: `micro-batch ${micro + 1}`, start, x2: end }));
-      const works = rows.reduce((/** @type {number} */ sum, /** @type {any} */ row) => sum + row.x2 - row.start, 0);
-      const ends = Math.max(...rows.map((/** @type {any} */ row) => row.x2));
-      return { rows, along: "start", marks: [], x: rackline.axis([0, run.step], { zero: true, most: 8 }), y: null, legend: [], description: `${at.x} with ${at.pp} stages and ${at.m} micro-batches: what each stage does when.`, number: 1 - works / (at.pp * ends) };
-    },
-    bubble: (step) => byMicroBatches(step, "bubble", "bubble_share", "Share of the step that stages wait"),
-    memory: (step) => byMicroBatches(step, "inFlight", "in_flight", "Activations that the fullest stage holds"),
-  };
-
-  const ran = (/** @type {string} */ name, /** @type {number} */ pp, /** @type {number} */ m) => rackline.data.get("pipeline").runs[`${name}/${pp}/${m}`];
-  const named = (/** @type {string[]} */ series) => series.map((name, place) => ({ name, place, dashed: place > 0 }));
-  const batches = { range: [1, MOST], ticks: [1, 10, 100, 1000, 10000] };
-
-  /** @param {any} step @param {string} value @param {string} field @param {string} what @returns {Drawn} */
-  function byMicroBatches({ at, quantity }, value, field, what) {
-    const grid = rackline.data.get("pipeline");
-    const series = [...new Set([at.x, "1f1b", "gpipe"])];
-    const rows = grid.microBatches.flatMap((/** @type {number} */ m) =>
-      series.flatMap((name, place) => (ran(name, at.pp, m) ? [{ series: name, micro_batches: m, [field]: ran(name, at.pp, m)[value], style: place ? 1 : 0, place }] : [])),
-    );
-    const of = (/** @type {string} */ name) => ({ micro_batches: at.m, [field]: ran(name, at.pp, at.m)[value] });
-    const marks = quantity === "filled" ? [of(at.x), of("1f1b")] : [of(at.x)];
-    const number = quantity === "filled" ? Number(marks[0][field]) / Number(marks[1][field]) : Number(marks[0][field]);
-    const ticks = grid.microBatches;
-    return { rows, along: "micro_batches", marks, x: { range: [ticks[0], ticks[ticks.length - 1]], ticks }, y: rackline.axis(rows.map((/** @type {any} */ row) => row[field]), { zero: true }), legend: named(series), description: `${what} against micro-batches.`, number };
+  /** The value of a curve at a place, along straight lines on the figure's axes. @param {Drawing} drawing @param {string} name @param {number} x */
+  function at(drawing, name, x) {
+    const [along, up, places] = [scale(drawing, "x"), scale(drawing, "y"), drawing.places];
+    const after = Math.min(Math.max(places.findIndex((one) => one >= x), 1), places.length - 1);
+    const [left, right] = [after - 1, after].map((index) => along.to(places[index]));
+    const [low, high] = [after - 1, after].map((index) => up.to(drawing.curves[name][index]));
+    return up.from(low + ((high - low) * (along.to(x) - left)) / (right - left));
   }
 
-  /** How a number is said. @param {string} kind @param {number} value */
-  const said = (kind, value) => (["count", "tokens", "times"].includes(kind) ? text.round(value) : text.of(kind, value));
-  const UNITS = /** @type {Record<string, string>} */ ({ count: "sequences", tokens: "tokens", times: "times" });
+  /** The first place at which a curve comes to another one. @param {Drawing} drawing @param {string} name @param {string} other */
+  function meeting(drawing, name, other) {
+    const [along, up] = [scale(drawing, "x"), scale(drawing, "y")];
+    const gaps = drawing.places.map((_, index) => up.to(drawing.curves[name][index]) - up.to(drawing.curves[other][index]));
+    const after = gaps.findIndex((gap, index) => index > 0 && gaps[index - 1] !== 0 && Math.sign(gap) !== Math.sign(gaps[index - 1]));
+    const [left, right] = [after - 1, after].map((index) => along.to(drawing.places[index]));
+    return along.from(left + ((right - left) * gaps[after - 1]) / (gaps[after - 1] - gaps[after]));
+  }
 
-  /** How far off a guess is, in a sentence. @param {any} step @param {number} guess @param {number} number */
-  function verdict(step, guess, number) {
-    const factor = Math.max(guess / number, number / guess);
-    const how = factor <= CLOSE ? `within ${text.round(100 * (CLOSE - 1))} %` : Number.isFinite(factor) ? `${text.round(factor, 2)} times too ${guess > number ? "high" : "low"}` : "too low";
-    return `You said ${said(step.kind, guess)}: ${how}.`;
+  /** The place of the least value of a curve: where the slopes beside its lowest point turn. @param {Drawing} drawing @param {string} name */
+  function lowest(drawing, name) {
+    const [along, up] = [scale(drawing, "x"), scale(drawing, "y")];
+    const [x, y] = [drawing.places.map(along.to), drawing.curves[name].map(up.to)];
+    const middle = Math.min(Math.max(y.indexOf(Math.min(...y)), 1), y.length - 2);
+    const [left, right] = [x[middle] - x[middle - 1], x[middle + 1] - x[middle]];
+    const [falls, rises] = [(y[middle] - y[middle - 1]) / left, (y[middle + 1] - y[middle]) / right];
+    return along.from(x[middle] - left / 2 - (((left + right) / 2) * falls) / (rises - falls));
+  }
+
+  /** The points of a step in its figure. @param {any} step @param {Drawing} drawing @returns {Mark[]} */
+  const marks = (step, drawing) =>
+    step.marks.map((/** @type {any} */ mark) => {
+      if (drawing.form === "rows") return { x: 0, y: drawing.curves[mark.on][0], series: mark.on };
+      const x = mark.meets ? meeting(drawing, mark.on, mark.meets) : mark.least ? lowest(drawing, mark.least) : mark.at;
+      return { x, y: at(drawing, mark.on, x), series: mark.on };
+    });
+
+  /** The number of a step, read from the marks of its figure. @param {any} step @param {Drawing} drawing */
+  function number(step, drawing) {
+    if (step.reads === "idle") {
+      const works = drawing.slots.reduce((sum, slot) => sum + slot[4] - slot[3], 0);
+      return 1 - works / (Math.max(...drawing.slots.map((slot) => slot[4])) * new Set(drawing.slots.map((slot) => slot[0])).size);
+    }
+    const [first, second] = marks(step, drawing);
+    return step.reads === "x" ? first.x : step.reads === "y" ? first.y : first.y / second.y;
+  }
+
+  /** What is drawn of a figure: rows in the order in which they appear along a field, axes, names.
+   * @param {any} step @param {Drawing} drawing */
+  function drawn(step, drawing) {
+    const marked = step.marks.map((/** @type {any} */ one) => one.on);
+    if (drawing.form === "slots") {
+      const rows = drawing.slots.map(([stage, kind, micro, start, x2]) => ({ stage, kind, text: `micro-batch ${micro + 1}`, start, x2 }));
+      return { rows, along: "start", x: rackline.axis([0, ...rows.map((row) => row.x2)], { zero: true, most: 8 }), y: null, legend: [] };
+    }
+    const names = Object.keys(drawing.curves);
+    if (drawing.form === "rows") {
+      const rows = names.map((series) => ({ series, y: drawing.curves[series][0] }));
+      return { rows, along: "", x: rackline.axis(rows.map((row) => row.y), { ...(drawing.log ? { log: true } : { zero: true }), kind: drawing.kinds.y }), y: null, legend: [] };
+    }
+    const rows = names.flatMap((series, place) => drawing.curves[series].map((y, index) => ({ series, x: drawing.places[index], y, style: marked.includes(series) ? 0 : 1, place })));
+    const seen = rows.map((row) => row.y).filter((y) => y >= (drawing.least ?? -Infinity));
+    const ends = [drawing.places[0], drawing.places[drawing.places.length - 1]];
+    const ticks = rackline.axis(ends, { log: drawing.log.includes("x"), kind: drawing.kinds.x, most: 6 }).ticks.filter((one) => one >= ends[0] && one <= ends[1]);
+    const y = rackline.axis(seen, { ...(drawing.log.includes("y") ? { log: true } : { zero: true }), kind: drawing.kinds.y });
+    return { rows, along: "x", x: { range: ends, ticks }, y, legend: names.map((name, place) => ({ name, place, dashed: !marked.includes(name) })) };
+  }
+
+  /** How a number is said, without what is counted. @param {any} step @param {number} value */
+  const said = (step, value) => (["times", "count"].includes(step.kind) ? (value < LARGE ? text.round(value) : text.count(value)) : text.of(step.kind, value));
+
+  /** How far off a guess is, in a sentence. @param {any} step @param {number} guess @param {number} right */
+  function verdict(step, guess, right) {
+    if (step.choices.length) return guess === step.right ? "Right." : `You said ${step.choices[guess]}.`;
+    const factor = Math.max(guess / right, right / guess);
+    const how = factor <= CLOSE ? `within ${text.round(100 * (CLOSE - 1))} %` : Number.isFinite(factor) ? `${text.round(factor, 2)} times too ${guess > right ? "high" : "low"}` : "too low";
+    return `You said ${said(step, guess)}: ${how}.`;
   }
 
   rackline.view({
     id: "guide",
     title: "Guide",
     question: "The lecture, step by step: guess first",
-    data: () => ["guide", "pipeline", "ledger", `scenario-${SCENARIO}`],
+    data: () => ["guide", "ledger"],
     mount(place) {
-      const site = rackline.data.get("site");
       /** @type {any[]} */
       const chapters = rackline.data.get("guide").chapters;
       const claims = rackline.data.get("ledger").claims;
-      const measures = /** @type {Record<string, any>} */ ({
-        step: { title: "Time of a decode step", spec: site.figures.batch_step, measures: [["series", "series", ""], ["batch_size", "batch size", "whole"], ["seconds", "time", "seconds"]] },
-        cost: { title: "Cost of a million output tokens", spec: site.figures.batch_cost, measures: [["batch_size", "batch size", "whole"], ["usd_per_mtok", "cost", "usd"]] },
-        context: { title: "Cache and arithmetic of a step", spec: site.figures.context_step, measures: [["series", "series", ""], ["context_len", "context length", "whole"], ["seconds", "time", "seconds"]] },
-        slots: { title: "What each stage does when", spec: site.figures.pipeline_slots, measures: [["stage", "stage", ""], ["kind", "slot", ""], ["text", "micro-batch", ""], ["start", "begins", "number"], ["x2", "ends", "number"]] },
-        bubble: { title: "Share of the step that stages wait", spec: site.figures.pipeline_bubble, measures: [["series", "schedule", ""], ["micro_batches", "micro-batches", "whole"], ["bubble_share", "bubble", "share"]] },
-        memory: { title: "Activations that the fullest stage holds", spec: site.figures.pipeline_memory, measures: [["series", "schedule", ""], ["micro_batches", "micro-batches", "whole"], ["in_flight", "activations", "number"]] },
-      });
-      /** @type {Map<string, any>} */
-      const figures = new Map();
-      const beside = el("div", { class: "figures guided" });
+      /** @type {any} */
+      let shown = null; // the figure of the step
+      const beside = el("div", { class: "figures" });
       const form = el("form", { class: "controls guess", "aria-label": "Guess" });
+      const heard = el("p", { class: "told", role: "status" });
+      const turn = el("p", { class: "turn" });
       const walk = el("ol", { class: "walk steps" });
       const card = el("section", { class: "claims" });
-      place.append(walk, el("div", { class: "bench" }, form, beside), card);
-      const heard = el("p", { class: "told", role: "status" });
+      place.append(walk, el("div", { class: "bench guided" }, form, el("div", { class: "guess after" }, heard), beside, turn), card);
       let frame = 0;
       let state = /** @type {Record<string, string>} */ ({});
       form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
 
-      /** @param {string} name */
-      function figure(name) {
-        if (!figures.has(name)) {
-          const { title, ...rest } = measures[name];
-          const made = new rackline.Figure({ name: `guide-${name}`, title, ...rest });
-          figures.set(name, made);
-          beside.append(made.element);
-        }
-        for (const [one, { element }] of figures) element.hidden = one !== name;
-        return figures.get(name);
+      /** The figure of a drawing, in the place of another. @param {string} name @param {Drawing} drawing */
+      function figure(name, drawing) {
+        if (shown && shown.options.name === name) return shown;
+        if (shown) shown.leave();
+        const columns = { lines: [["series", "series", ""], ["x", drawing.titles.x, drawing.kinds.x], ["y", drawing.titles.y, drawing.kinds.y]], rows: [["series", "", ""], ["y", drawing.titles.y, drawing.kinds.y]], slots: [["stage", "stage", ""], ["kind", "slot", ""], ["text", "micro-batch", ""], ["start", "begins", "number"], ["x2", "ends", "number"]] };
+        shown = new rackline.Figure({ name, title: drawing.title, spec: drawing.spec, height: window.innerWidth <= NARROW ? 250 : 340, measures: columns[drawing.form] });
+        beside.replaceChildren(shown.element);
+        return shown;
       }
 
       /** Show a step; a guess that was made is answered at once. @param {Record<string, string>} next @param {boolean} moves */
       function go(next, moves) {
+        const other = next.k !== state.k || next.n !== state.n;
         rackline.remember(next, true);
         state = next;
         rackline.ignored([]);
         draw(moves);
+        const heading = /** @type {HTMLElement} */ (form.querySelector("h2"));
+        if (other) heading.focus({ preventScroll: true });
+        else /** @type {HTMLElement} */ (form.querySelector("button.main, input:checked")).focus({ preventScroll: true });
+        if (turn.getBoundingClientRect().bottom > window.innerHeight) form.scrollIntoView({ block: "start" });
       }
 
       function draw(/** @type {boolean} */ moves) {
@@ -146,66 +144,97 @@
         const chapter = chapters[Math.max(chapters.findIndex((one) => one.id === state.n), 0)];
         const index = Math.max(chapter.steps.findIndex((/** @type {any} */ one) => one.id === state.k), 0);
         const step = chapter.steps[index];
-        const shown = figure(step.figure);
-        const drawn = drawings[step.figure](step);
+        /** @type {Drawing} */
+        const drawing = chapter.drawings[step.figure];
+        const into = figure(`guide-${chapter.id}-${step.figure}`, drawing);
+        const all = drawn(step, drawing);
+        const points = step.reads === "idle" ? [] : marks(step, drawing);
+        const right = number(step, drawing);
         const chosen = step.choices.length > 0;
         const guess = state.g === undefined ? NaN : Number(state.g);
         const known = Number.isFinite(guess) && (chosen ? guess in step.choices : guess > 0);
-        const first = chosen ? 0 : step.kind === "share" ? 0.5 : Math.sqrt(step.low * step.high);
+        const linear = !chosen && (step.low === 0 || (step.kind === "count" && step.high <= 100 && step.low >= 1));
+        const first = chosen ? 0 : linear ? (step.low + step.high) / 2 : Math.sqrt(step.low * step.high);
+        const unit = step.unit || (step.kind === "times" ? "times" : "");
 
         walk.replaceChildren(
-          ...chapters.map((one) => el("li", {}, el("button", { type: "button", "aria-pressed": String(one === chapter), onclick: () => go({ n: one.id }, false) }, el("b", { text: one.title }), el("small", { text: `${one.steps.length} steps` })))),
+          ...chapters.map((one, place) =>
+            el("li", {}, el("button", { type: "button", "aria-pressed": String(one === chapter), title: one.title, onclick: () => go({ n: one.id }, false) }, el("b", { text: String(place + 1) }), el("span", { text: one.title }))),
+          ),
         );
-        const slider = chosen ? null : controls.slider({ key: "g", label: "Your guess", low: step.low || 0, high: step.high, value: first, kind: step.kind, whole: ["count", "tokens"].includes(step.kind), linear: step.kind === "share" || step.kind === "number", unit: UNITS[step.kind] }, () => !known && put(drawn, shown, 0, slider.get()));
+        const whole = step.kind === "count" && Number.isInteger(step.value);
+        const slider = chosen ? null : controls.slider({ key: "g", label: "Your guess", low: step.low, high: step.high, value: first, kind: step.kind, whole, linear, unit }, () => !known && put(0, slider.get()));
         const radios = chosen
           ? controls.toggle({ key: "g", label: "Your guess", value: known ? String(guess) : "", options: step.choices.map((/** @type {string} */ label, /** @type {number} */ place) => ({ value: String(place), label })) }, () => go({ n: chapter.id, k: step.id, g: radios.get() }, true))
           : null;
         if (slider && known) slider.set(guess);
         if (radios && !known) radios.element.querySelectorAll("input").forEach((/** @type {any} */ box) => (box.checked = false));
-        const back = el("button", { type: "button", text: "← Back", disabled: index === 0, onclick: () => go({ n: chapter.id, k: chapter.steps[index - 1].id }, false) });
         const after = chapter.steps[index + 1] || null;
         const other = chapters[chapters.indexOf(chapter) + 1];
-        const on = el("button", { type: "button", class: "main", text: after ? "Next →" : other ? "Next chapter →" : "See every claim", onclick: () => (after ? go({ n: chapter.id, k: after.id }, false) : other ? go({ n: other.id }, false) : (location.hash = "#/lecture")) });
         const show = chosen ? null : el("button", { type: "button", class: "main", text: known ? "Guess again" : "Show", onclick: () => go(known ? { n: chapter.id, k: step.id } : { n: chapter.id, k: step.id, g: String(Number(slider.get().toPrecision(4))) }, true) });
-        const mine = chosen ? (guess === step.right ? "Right." : `You said ${step.choices[guess]}.`) : verdict(step, guess, drawn.number);
-        const told = known ? `${mine} ${step.after.replace("{value}", said(step.kind, drawn.number))}` : "";
         form.replaceChildren(
           el("p", { class: "quiet", text: `${chapter.title}, step ${index + 1} of ${chapter.steps.length}` }),
-          el("h2", { text: step.title }),
+          el(
+            "ol",
+            { class: "dots", "aria-label": "Steps of this chapter" },
+            chapter.steps.map((/** @type {any} */ one, /** @type {number} */ place) =>
+              el("li", {}, el("button", { type: "button", "aria-label": `Step ${place + 1}: ${one.title}`, title: one.title, "aria-current": one === step ? "step" : null, class: place < index ? "past" : null, onclick: () => go({ n: chapter.id, k: one.id }, false) })),
+            ),
+          ),
+          el("h2", { text: step.title, tabindex: -1 }),
           el("p", { class: "ask", text: step.ask }),
           (slider || /** @type {any} */ (radios)).element,
+          ...(slider && !known && step.reads === "x" ? [el("p", { class: "quiet", text: "Drag the slider, or the line in the figure." })] : []),
           ...(show ? [show] : []),
-          heard,
-          el("p", { class: "turn" }, back, on),
         );
+        const back = el("button", { type: "button", text: "← Back", disabled: index === 0, onclick: () => go({ n: chapter.id, k: chapter.steps[index - 1].id }, false) });
+        const on = el("button", { type: "button", class: known ? "main" : null, text: after ? "Next →" : other ? "Next chapter →" : "See every claim", onclick: () => (after ? go({ n: chapter.id, k: after.id }, false) : other ? go({ n: other.id }, false) : (location.hash = "#/lecture")) });
+        turn.replaceChildren(back, on);
         card.replaceChildren(el("h2", { text: "The claim" }), parts.claimCard(claims[step.claim], true));
+        const told = known ? `${verdict(step, guess, right)} ${step.after.replace("{value}", said(step, right))}` : "";
         heard.hidden = !told;
         heard.textContent = told;
         rackline.answer(chapter.intro);
-        shown.name(drawn.legend);
+        into.name(all.legend);
+        const description = `${drawing.title}: ${drawing.of}.`;
         const still = !moves || !known || window.matchMedia("(prefers-reduced-motion: reduce)").matches;
         const from = performance.now();
         const rise = (/** @type {number} */ now) => {
           const part = still ? 1 : Math.min((now - from) / DRAWN_MS, 1);
-          put(drawn, shown, known ? part : 0, known && !chosen ? guess : slider ? slider.get() : NaN);
+          put(known ? part : 0, known && !chosen ? guess : slider ? slider.get() : NaN);
           if (part < 1 && known) frame = requestAnimationFrame(rise);
           else place.setAttribute("data-ready", "");
         };
         place.removeAttribute("data-ready");
         rise(from);
+        if (slider && !known && step.reads !== "idle") drag(into, drawing, (/** @type {number} */ found) => (slider.set(text.round(found).replace(/,/g, "")), put(0, slider.get())));
+        else into.place.onpointerdown = into.place.onpointermove = null;
 
         /** The figure up to a part of its length; the guess stands in it where it is a place on an axis. */
-        function put(/** @type {Drawn} */ all, /** @type {any} */ into, /** @type {number} */ part, /** @type {number} */ guessed) {
+        function put(/** @type {number} */ part, /** @type {number} */ guessed) {
           const [low, high] = all.x.range;
-          const log = all.along === "batch_size" || all.along === "context_len" || all.along === "micro_batches";
-          const end = log ? low * (high / low) ** part : low + part * (high - low);
-          const rows = part > 0 ? all.rows.filter((row) => row[all.along] <= end) : [];
-          const along = ["knee", "crossover"].includes(step.quantity) ? all.along : "";
-          const up = /** @type {Record<string, string>} */ ({ floor: "seconds", bubble: "bubble_share", held: "in_flight" })[step.quantity];
-          const own = Number.isFinite(guessed) ? (along ? [{ [along]: guessed }] : up && step.figure !== "slots" ? [{ [up]: guessed }] : []) : [];
-          const marks = step.figure === "slots" ? {} : { marks: [...own, ...(part < 1 ? [] : all.marks)], regions: [], measured: [] };
-          into.update({ rows, ...marks }, { x_range: all.x.range, x_ticks: all.x.ticks, ...(all.y ? { y_range: all.y.range, y_ticks: all.y.ticks } : {}) }, all.description);
-          into.note.textContent = own.length ? "The line without a point is your guess." : "";
+          const end = drawing.log.includes("x") ? low * (high / low) ** part : low + part * (high - low);
+          const asked = step.marks[0] && step.marks[0].on;
+          const rows = drawing.form === "rows" ? all.rows.filter((/** @type {any} */ row) => part === 1 || row.series !== asked) : part > 0 ? all.rows.filter((/** @type {any} */ row) => row[all.along] <= end) : [];
+          const height = step.reads === "over" ? guessed * points[1].y : guessed;
+          const [place, range] = step.reads === "x" ? [guessed, all.x.range] : [height, (all.y || all.x).range];
+          const own = step.reads === "idle" || !(place >= range[0] && place <= range[1]) ? [] : [step.reads === "x" ? { x: place } : { y: place }];
+          const found = part < 1 ? [] : drawing.form === "rows" ? points.map(({ series, y }) => ({ series, y })) : points.map(({ x, y }) => ({ x, y }));
+          const sets = /** @type {Record<string, any>} */ ({ slots: {}, rows: { marks: [...own, ...found] }, lines: { marks: [...own, ...found], regions: [], measured: [] } })[drawing.form];
+          into.update({ rows, ...sets }, { x_range: all.x.range, x_ticks: all.x.ticks, ...(all.y ? { y_range: all.y.range, y_ticks: all.y.ticks } : {}) }, description);
+          into.note.textContent = `${drawing.of[0].toUpperCase()}${drawing.of.slice(1)}.${own.length ? " The line without a point is your guess." : ""}`;
+        }
+
+        /** Let the guess be dragged in the figure too. @param {any} one @param {Drawing} shape @param {(value: number) => void} take */
+        function drag(one, shape, take) {
+          const channel = step.reads === "x" || shape.form === "rows" ? "x" : "y";
+          one.place.onpointerdown = one.place.onpointermove = (/** @type {PointerEvent} */ event) => {
+            if (!event.buttons || !one.view || (channel === "y" && event.pointerType === "touch")) return; // touch scrolls up and down
+            const box = one.place.getBoundingClientRect();
+            const [left, top] = one.view.origin();
+            const found = one.view.scale(channel).invert(channel === "x" ? event.clientX - box.left - left : event.clientY - box.top - top);
+            if (found > 0) take(step.reads === "over" ? found / points[1].y : found);
+          };
         }
       }
 
@@ -225,11 +254,11 @@
         full: () => ({ n: state.n || chapters[0].id, k: state.k || "", g: state.g || "" }),
         leave() {
           cancelAnimationFrame(frame);
-          figures.forEach((one) => one.leave());
+          if (shown) shown.leave();
         },
       };
     },
   });
 
-  Object.assign(rackline, { guide: { drawings } });
+  Object.assign(rackline, { guide: { number } });
 })();

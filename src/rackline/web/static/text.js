@@ -72,8 +72,8 @@
     /** What somebody typed: 4k (1024 each where lengths are meant), 2.5M, 1,000, 50 %, 5min.
      * @param {string} given @param {boolean} binary */
     parse(given, binary = false) {
-      const named = /^\s*([\d.,]+)\s*(%|ms|s|min|h|d|y)\s*$/.exec(given);
-      if (named) return Number(named[1].replace(/,/g, "")) * /** @type {Record<string, number>} */ ({ "%": 0.01, ms: 1e-3, s: 1, min: 60, h: 3600, d: 86400, y: 365.25 * 86400 })[named[2]];
+      const named = /^\s*([\d.,]+)\s*(%|ns|µs|us|ms|s|min|h|d|y)\s*$/.exec(given);
+      if (named) return Number(named[1].replace(/,/g, "")) * /** @type {Record<string, number>} */ ({ "%": 0.01, ns: 1e-9, "µs": 1e-6, us: 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600, d: 86400, y: 365.25 * 86400 })[named[2]];
       const found = /^\s*\$?\s*([\d.,]+(?:e[+-]?\d+)?)\s*(ki?|mi?|gi?|b|t)?\s*$/i.exec(given);
       if (!found) return NaN;
       const unit = (found[2] || "").toLowerCase();
