@@ -27,7 +27,7 @@ from rackline.errors import InputError, RacklineError
 from rackline.files import write_text
 from rackline.web.asked import LOOPBACK, SCRIPT, ProblemError, Settings, problem
 from rackline.web.data import data_names, data_script, scenarios, views
-from rackline.web.endpoints import add_endpoints
+from rackline.web.endpoints import PREFIX, add_endpoints
 
 STATIC = Path(__file__).parent / "static"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -46,6 +46,8 @@ SCRIPTS = (
     "guide.js",
     "lecture.js",
     "accuracy.js",
+    "catalogue.js",
+    "lab.js",
     "grids.js",
     "replay.js",
     "card.js",
@@ -188,7 +190,7 @@ class Door:
         if not self._is_ours(host):
             refused = problem("bad-host", "Host names no address of this server", given=host[:240])
             await refused.response()(scope, receive, with_headers)
-        elif scope["method"] not in ("GET", "HEAD") and (
+        elif (scope["method"] not in ("GET", "HEAD") or scope["path"].startswith(PREFIX)) and (
             (origin is not None and urlsplit(origin).netloc != host) or site in ("cross-site", "same-site")
         ):
             refused = problem("other-site", "only pages of this server may ask", given=(origin or site or "")[:240])
