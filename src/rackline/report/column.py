@@ -188,7 +188,16 @@ class Sheet(Generic[R]):
         ranks = sorted({column.priority for column in self.columns}, reverse=True)
         ways = [(rank, broken, _LEAST_WORDS) for rank in ranks for broken in (False, True)]
         drawn = [self._measured(cells, *way) for way in (*ways, (ranks[-1], True, 0))]
-        return self._drawn(cells, next((one for one in drawn if _wide(one) <= width), drawn[-1]))
+        found = next((one for one in drawn if _wide(one) <= width), None)
+        return self._drawn(cells, self._squeezed(drawn[-1], width) if found is None else found)
+
+    def _squeezed(self, shown: Sequence[tuple[int, str, int]], width: int) -> list[tuple[int, str, int]]:
+        """The same where a piece of words, such as an address, is longer than there is room: it breaks, nothing is cut."""
+        over = _wide(shown) - width
+        return [
+            (place, title, max(least - over, 1) if self.columns[place].unit == "words" else least)
+            for place, title, least in shown
+        ]
 
     def _measured(
         self, cells: Sequence[Sequence[Text]], rank: int, broken: bool, squeezed: int

@@ -51,7 +51,7 @@
           const { field, title, kind } = measureOf(panel);
           const rows = panel.data.values.filter((/** @type {any} */ row) => row.start_s <= now);
           const last = new Map(rows.map((/** @type {any} */ row) => [row.series, row[field]]));
-          const said = [...last].map(([name, value]) => `${last.size > 1 ? `${name} ` : ""}${value === null ? "–" : text.of(kind, value)}`);
+          const said = [...last].map(([name, value]) => `${last.size > 1 ? `${name} ` : ""}${value === null ? "–" : kind === "number" ? text.round(value) : text.of(kind, value)}`);
           return `${title} ${said.join(", ")}`;
         })
         .join("; ");
