@@ -32,7 +32,8 @@ from docs_reference import CITED, cited_names, pages
 
 PAGE = "page"  # folder of the site that holds the page of `rackline web --export`
 LIVE = (
-    f'<iframe class="live" src="{PAGE}/index.html#/batch" title="Time and cost of a decode step, with sliders"></iframe>'
+    f'<iframe class="live" src="{PAGE}/index.html#/batch" '
+    'title="Time and cost of a decode step, with sliders"></iframe>'
     f'<p><a href="{PAGE}/index.html">The whole page</a>: plans, prices, traffic, training, the lecture as figures that '
     "move; <code>rackline web</code> opens it on your machine, where it answers every question.</p>"
 )

@@ -94,8 +94,8 @@ def picture(found: Sequence[tuple[str, str]], series: Sequence[tuple[str, str]],
     left = 16.0
     for name, stroke in series:
         names.append(
-            f'<text x="{left:.0f}" y="95" fill="{ink}" font-size="13"><tspan fill="{stroke}" font-weight="700">━ </tspan>'
-            f"{html.escape(name)}</text>"
+            f'<text x="{left:.0f}" y="95" fill="{ink}" font-size="13">'
+            f'<tspan fill="{stroke}" font-weight="700">━ </tspan>{html.escape(name)}</text>'
         )
         left += 36 + LETTER * len(name)
     body = "".join(ET.tostring(one, encoding="unicode") for one in merged(drawings))
@@ -123,15 +123,17 @@ def main() -> None:
         browser = play.chromium.launch(executable_path=CHROMIUM)
         for look, ending in (("light", ""), ("dark", "-dark")):
             page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=look)
-            page.goto(f"{(Path(folder) / 'index.html').as_uri()}#/{VIEW}")
+            root = (Path(folder) / "index.html").as_uri()
+            page.goto(f"{root}#/{VIEW}")
             page.wait_for_selector("[data-figure=step] svg")
             page.evaluate(
-                "([width, height]) => { const one = rackline.drawn.get('step'); one.view.width(width).height(height).run(); }",
+                "([wide, high]) => { rackline.drawn.get('step').view.width(wide).height(high).run(); }",
                 [WIDTH, HEIGHT],
             )
             series = page.eval_on_selector_all("[data-figure=step] .legend .key", NAMES)
             path = IMAGES / f"page-moving{ending}.svg"
-            path.write_text(picture(frames(page, (Path(folder) / "index.html").as_uri()), series, look), encoding="utf-8")
+            drawn = picture(frames(page, root), series, look)
+            path.write_text(drawn, encoding="utf-8")
             print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
         browser.close()
 

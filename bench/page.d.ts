@@ -43,6 +43,7 @@ interface FigureOptions {
   measures?: string[][];
   hover?: string[];
   fixed?: boolean;
+  panels?: boolean;
 }
 
 interface DrawnFigure {
@@ -106,7 +107,7 @@ interface Rackline {
     full: (list: Control[]) => State;
     mark: (list: Control[], key?: string, reason?: string) => boolean;
   };
-  card: () => { element: HTMLElement; update: (found: any, estimated?: boolean) => void };
+  card: () => { element: HTMLElement; caveat: HTMLElement; update: (found: any, estimated?: boolean) => void };
   later: (act: () => void) => void;
   frames: number[];
 
@@ -125,6 +126,8 @@ interface Rackline {
   };
 
   parts: {
+    printed: (parts: any[]) => HTMLElement[];
+    origins: (rows: any[]) => HTMLElement;
     section: (title: string, ...children: any[]) => HTMLElement;
     table: (columns: { name: string; kind?: string }[], label: string) => Table;
     why: () => { element: HTMLElement; update: (found: any) => void };

@@ -44,7 +44,8 @@ FAULTS = r"""() => {
         for (const mark of drawing.querySelectorAll("svg [class*=mark-]:not(.mark-group):not(.mark-text) > *")) {
             const box = mark.getBoundingClientRect();
             if (!box.width && !box.height || mark.closest("[clip-path]")) continue;
-            const over = Math.max(frame.left - box.left, box.right - frame.right, frame.top - box.top, box.bottom - frame.bottom);
+            const sides = [frame.left - box.left, box.right - frame.right, frame.top - box.top];
+            const over = Math.max(...sides, box.bottom - frame.bottom);
             if (over > 2) found.push(`${name}: a mark ${Math.round(over)} pixels outside`);
         }
     }

@@ -101,7 +101,7 @@ def test_prices_do_not_lead_with_an_interval_beyond_belief(watched: Watched) -> 
 def _in_sight(page: Page) -> float:
     """Height of the first figure that is seen [pixels]."""
     return page.evaluate("""() => {
-        const box = document.querySelector(".figure .drawing").getBoundingClientRect();
+        const box = document.querySelector(".figures .figure").getBoundingClientRect();
         return Math.min(box.bottom, innerHeight) - Math.max(box.top, 0);
     }""")
 

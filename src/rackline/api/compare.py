@@ -40,9 +40,10 @@ class CompareQuestion(Planned, ModelQuestion):
     stack: Texts = option(
         "text",
         "serving engines of the deployments, such as vllm,sglang=0.5.6: each deployment under each of them, with "
-        "its kernels and its launch rules",
+        "its kernels and its launch rules; may be repeated",
         default=None,
         several=True,
+        repeated=True,
     )
     now: str | None = option(
         "text",

@@ -192,7 +192,7 @@ class Sheet(Generic[R]):
         return self._drawn(cells, self._squeezed(drawn[-1], width) if found is None else found)
 
     def _squeezed(self, shown: Sequence[tuple[int, str, int]], width: int) -> list[tuple[int, str, int]]:
-        """The same where a piece of words, such as an address, is longer than there is room: it breaks, nothing is cut."""
+        """The same where a piece of words, such as an address, is longer than there is room: it breaks."""
         over = _wide(shown) - width
         return [
             (place, title, max(least - over, 1) if self.columns[place].unit == "words" else least)

@@ -35,7 +35,7 @@
         const record = data.records[name.get()];
         const table = data.list.find((/** @type {any} */ one) => one.kind === "table");
         const wanted = words.get().toLowerCase().split(/\s+/).filter(Boolean);
-        const rows = table.rows.filter((/** @type {string[]} */ row) => wanted.every((word) => row.join(" ").toLowerCase().includes(word)));
+        const rows = table.rows.filter((/** @type {string[]} */ row) => wanted.every((/** @type {string} */ word) => row.join(" ").toLowerCase().includes(word)));
         if (record) {
           shown.replaceChildren(el("p", {}, el("button", { type: "button", text: `← All ${KINDS[/** @type {keyof KINDS} */ (kind.get())].toLowerCase()}`, onclick: () => (name.set(""), go()) })), ...parts.printed(record));
         } else {
