@@ -44,6 +44,7 @@ interface FigureOptions {
   hover?: string[];
   fixed?: boolean;
   panels?: boolean;
+  rows?: boolean;
 }
 
 interface DrawnFigure {
