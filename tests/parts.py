@@ -55,7 +55,7 @@ PARTS = {
     "site": Part(
         files=(
             *("docs/**/*.*", "mkdocs.yml", "bench/docs_*.py", "bench/site_look.py", "README.md", "CONTRIBUTING.md"),
-            *("src/rackline/web/static/*.*", "src/rackline/web/templates/*.*"),  # the front page has a figure of the page
+            *("src/rackline/web/static/*.*", "src/rackline/web/templates/*.*"),  # one figure stands on its front
         ),
         outline=True,
     ),
