@@ -337,6 +337,8 @@
               rackline.answer(`Refused. ${why}`);
               controls.mark(made, problem && (made.some((one) => one.key === problem.what) ? problem.what : NAMED[problem.what]), why);
               const seen = place.querySelector('[aria-invalid="true"]') || document.querySelector("#answer");
+              const fold = seen && seen.closest("details");
+              if (fold) fold.open = true;
               if (seen) seen.scrollIntoView({ block: "nearest" });
               waits.hidden = true;
               place.setAttribute("data-stale", ""); // what is still drawn answers another question
