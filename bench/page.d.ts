@@ -145,5 +145,5 @@ interface Rackline {
   passViews: any;
   grids: { measures: Record<string, any>; moved: Record<string, (grid: any, asked: any) => any> };
   replay: { of: (figure: DrawnFigure, kept: (now: number | null) => void) => any; endOf: (spec: any) => number };
-  asked: { add: (id: string, view: any) => void };
+  asked: { add: (id: string, view: any) => void; valueOf: (option: any, given: string) => any };
 }

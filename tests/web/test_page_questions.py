@@ -50,6 +50,29 @@ def test_what_a_reader_sees_first_can_be_answered() -> None:
         assert view["verb"] in offered_names()
 
 
+VALUES = "([options, texts]) => texts.map(([key, text]) => rackline.asked.valueOf(options[key], text))"
+
+
+@pytest.mark.parametrize("name", ["plan", "simulate", "compare"])
+def test_texts_of_a_form_are_values_as_in_an_address(watched: Watched, name: str) -> None:
+    known, shown = options(find_verb(name).question), all_options(name)["options"]
+    given = {
+        "switch": True,
+        "list": ("a;b", "c\\d", "e"),
+        "text": "a;b",
+    }
+    values = {
+        key: given["switch" if one["kind"] == "switch" else "list" if one["list"] else "text"]
+        for key, one in shown.items()
+        if not known[key].is_quantity
+    }
+    texts = [(key, known[key].write(value)) for key, value in values.items()]
+    watched.open("batch")
+    read = watched.page.evaluate(VALUES, [shown, texts])
+    assert read == [list(value) if isinstance(value, tuple) else value for value in values.values()]
+    assert read == [known[key].parse(text) for key, text in texts]
+
+
 def test_any_option_in_an_address_is_asked(live: Watched) -> None:
     page = live.open("fit?model=llama-3.1-8b&context=8k&concurrency=4&memory_fraction=0.8&any_layout=true")
     asked = {"model": "llama-3.1-8b", "on": "dgx-h100", "context": "8k", "concurrency": "4", "memory_fraction": "0.8"}

@@ -405,5 +405,5 @@
     name.includes("usd") ? "usd" : /_s$|seconds$/.test(name) ? "seconds" : name.endsWith("_bytes") ? "bytes" : /share|fraction|mfu|utilisation/.test(name) ? "share" : "count";
   const cell = (/** @type {any} */ value) => (value === null || value === undefined ? "–" : typeof value === "object" ? JSON.stringify(value) : value);
 
-  Object.assign(rackline, { asked: { add } });
+  Object.assign(rackline, { asked: { add, valueOf } });
 })();
