@@ -148,7 +148,7 @@ _TRACE = SideFile(
             "title": "Explain",
             "question": "Where does each millisecond come from?",
             "claims": ["C02", "C03", "C04"],
-            "figures": ["waterfall", "memory"],
+            "figures": ["waterfall"],
             "fields": {
                 "model": "llama-3.1-70b",
                 "on": "dgx-h100",
