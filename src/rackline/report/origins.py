@@ -25,7 +25,7 @@ def row_origins(explanation: Explanation) -> list[dict[str, Any]]:
     Returns:
         For each row its name, what it is (`formula`), `seconds`, `ideal_s`, share of the pass, what binds, whose
         numbers time it (`timed_by`, with the error on shapes that the fit did not see), and `numbers`: by column
-        (compute, hbm, link, fixed, rest) the seconds and the lines that say how they come about.
+        (compute, hbm, link, fixed, rest) the seconds and the lines that say what they result from.
     """
     table, time = explanation.table, explanation.time
     found: list[dict[str, Any]] = []

@@ -7,10 +7,10 @@ import asyncio
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
-class Connection(H11Protocol):
+class _Connection(H11Protocol):
     """A connection whose next request must have begun, headers and all, within a time."""
 
-    begun_within_s: float = 30.0
+    begun_s: float = 30.0
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -37,7 +37,7 @@ class Connection(H11Protocol):
 
     def _wait(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self.begun_within_s, self._end)
+            self._deadline = self.loop.call_later(self.begun_s, self._end)
 
     def _stop(self) -> None:
         if self._deadline is not None:
@@ -50,10 +50,10 @@ class Connection(H11Protocol):
             self.transport.close()
 
 
-def connection(begun_within_s: float) -> type[Connection]:
+def connection(begun_s: float) -> type[H11Protocol]:
     """Connections with their patience.
 
     Args:
-        begun_within_s: from the connection, or the first byte of a request, to the end of its headers [s].
+        begun_s: from the connection, or the first byte of a request, to the end of its headers [s].
     """
-    return type("Connection", (Connection,), {"begun_within_s": begun_within_s})
+    return type("Connection", (_Connection,), {"begun_s": begun_s})
