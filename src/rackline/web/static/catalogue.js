@@ -37,9 +37,9 @@
         const wanted = words.get().toLowerCase().split(/\s+/).filter(Boolean);
         const rows = table.rows.filter((/** @type {string[]} */ row) => wanted.every((/** @type {string} */ word) => row.join(" ").toLowerCase().includes(word)));
         if (record) {
-          shown.replaceChildren(el("p", {}, el("button", { type: "button", text: `← All ${KINDS[/** @type {keyof KINDS} */ (kind.get())].toLowerCase()}`, onclick: () => (name.set(""), go()) })), ...parts.printed(record));
+          shown.replaceChildren(el("p", {}, el("button", { type: "button", text: `← All ${KINDS[/** @type {keyof KINDS} */ (kind.get())].toLowerCase()}`, onclick: () => (name.set(""), go()) })), el("h2", { text: name.get() }), ...parts.printed(record));
         } else {
-          shown.replaceChildren(...parts.printed(data.list.map((/** @type {any} */ one) => (one === table ? { ...table, rows } : one))));
+          shown.replaceChildren(el("h2", { text: `All ${KINDS[/** @type {keyof KINDS} */ (kind.get())].toLowerCase()}` }), ...parts.printed(data.list.map((/** @type {any} */ one) => (one === table ? { ...table, rows } : one))));
           for (const head of shown.querySelectorAll("tbody th")) {
             const of = head.textContent || "";
             if (of in data.records) head.replaceChildren(el("button", { type: "button", class: "origin", text: of, onclick: () => (name.set(of), go()) }));
