@@ -16,6 +16,7 @@ import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import Page, sync_playwright
 
@@ -121,7 +122,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
         export(folder, names=("site", "ledger", *(f"scenario-{one.name}" for one in scenarios())))
         browser = play.chromium.launch(executable_path=CHROMIUM)
-        for look, ending in (("light", ""), ("dark", "-dark")):
+        looks: tuple[tuple[Literal["light", "dark"], str], ...] = (("light", ""), ("dark", "-dark"))
+        for look, ending in looks:
             page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=look)
             root = (Path(folder) / "index.html").as_uri()
             page.goto(f"{root}#/{VIEW}")

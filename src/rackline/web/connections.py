@@ -33,7 +33,8 @@ class _Connection(H11Protocol):
 
     @property
     def _is_waiting(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+        cycle = getattr(self, "cycle", None)  # none before the first request
+        return cycle is None or cycle.response_complete
 
     def _wait(self) -> None:
         if self._deadline is None:
