@@ -13,7 +13,6 @@ import rackline as rl
 from rackline.api.answer import answer, find_verb
 from rackline.units import format_count, format_rate, format_watts
 
-
 ASKED = {"model": "llama-3.1-8b", "on": "dgx-h100", "batch": "32", "context": "8k", "layout": "tp=1"}
 
 
