@@ -389,11 +389,11 @@
     const groups = new Map();
     for (const one of list) groups.set(options[one.key].group, [...(groups.get(options[one.key].group) || []), one]);
     const element = el("details", { class: "folded" }, el("summary", { text: `${list.length} more options` }));
-    for (const [name, group] of groups) {
-      const place = el("fieldset", {}, el("legend", { text: name || "Further" }), group.map((one) => one.element));
+    for (const [name, group] of [...groups].sort(([a], [b]) => Number(a !== "") - Number(b !== ""))) {
+      const place = el("fieldset", {}, el("legend", { text: name || "Options" }), group.map((one) => one.element));
       for (const one of group) {
         const id = `help-${one.key}`;
-        one.element.append(el("p", { class: "quiet", id, text: options[one.key].help }));
+        one.element.append(el("p", { class: "quiet", id, text: options[one.key].help.replace(/`/g, "") }));
         one.element.querySelectorAll("input, select").forEach((/** @type {any} */ box) => box.setAttribute("aria-describedby", id));
       }
       element.append(place);
