@@ -5,6 +5,7 @@
 - `rackline.x.y` in backticks links to its place in the reference; a name that does not exist stops the build.
 - Numbers that bench/fill_docs.py filled in stay, the expressions behind them go.
 - Pages of the reference are made from the code: one for each command, one for each package.
+- The front page has the Batch figure of the page in the browser, which is exported into the site as `page/`.
 - Notebooks are pages with their stored outputs; a link to one leads to its page.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import html
 import logging
+import os
 import re
 import sys
 from pathlib import Path
@@ -27,6 +29,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from docs_notebooks import pages as notebook_pages  # siblings in this folder
 from docs_notebooks import pictures as notebook_pictures
 from docs_reference import CITED, cited_names, pages
+
+PAGE = "page"  # folder of the site that holds the page of `rackline web --export`
+LIVE = (
+    f'<iframe class="live" src="{PAGE}/index.html#/batch" '
+    'title="Time and cost of a decode step, with sliders"></iframe>'
+    f'<p><a href="{PAGE}/index.html">The whole page</a>: plans, prices, traffic, training, the lecture as figures that '
+    "move; <code>rackline web</code> opens it on your machine, where it answers every question.</p>"
+)
 
 log = logging.getLogger("mkdocs.hooks.rackline")
 
@@ -104,11 +114,22 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
             return found[0]
 
     content = IN_LINE.sub(written, content)
+    if page.file.src_uri == "index.md":
+        content = PICTURE.sub(LIVE, content, count=1)  # where Markdown is shown as it is, the picture stays
     content = PICTURE.sub(
         r'<img alt="\2" src="\3#only-light"><img alt="\2" src="\1#only-dark">', content
     )  # the theme's switch decides, not the system
     content = content.replace("<th></th>", "<td></td>")  # a heading without words is none
     return TABLE.sub(r'<div class="table" tabindex="0"><table class="plain">\1</table></div>', content)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Export the page into the site; `RACKLINE_DOCS_PAGE=batch` exports what the front page draws alone."""
+    from rackline.web.app import export
+    from rackline.web.data import scenarios
+
+    first = ("site", "ledger", *(f"scenario-{one.name}" for one in scenarios()))
+    export(Path(config.site_dir) / PAGE, names=first if os.environ.get("RACKLINE_DOCS_PAGE") == "batch" else None)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

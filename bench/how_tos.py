@@ -97,7 +97,7 @@ def table(found: Sequence[Followed]) -> str:
     lines = ["| page | minutes:seconds | of the processor |", "|---|---:|---:|"]
     for one in found:
         first = one.name == INSTALL
-        what = "clone and install ([start](../index.md))" if first else f"[{title(one.name)}]({one.name}.md)"
+        what = "clone and install ([start](../start.md))" if first else f"[{title(one.name)}]({one.name}.md)"
         minutes, seconds = divmod(round(one.wall_s), 60)
         took = f"{minutes}:{seconds:02} | {one.cpu_s:.0f} s" if one.scripts else "needs a server | -"
         lines.append(f"| {what} | {took} |")

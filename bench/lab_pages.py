@@ -1,4 +1,4 @@
-"""Write the pages of the experiments, docs/lab/NAME.md, from stored results.
+"""Write the pages of the experiments, docs/lab/NAME.md, and the data of the Lab view, from stored results.
 
 `uv run python bench/lab_pages.py [docs/measured/lab.json]`: each page holds the idea (the module's own words), the
 figure, the readings, and what the lecture said of the claims. A test keeps them equal to the stored results.
@@ -7,8 +7,10 @@ figure, the readings, and what the lecture said of the claims. A test keeps them
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from rackline.lab import EXPERIMENTS, Experiment
 from rackline.lab.experiments import MARKS, experiment_figure, measured_text, predicted_text, read_experiments
@@ -17,6 +19,7 @@ from rackline.ledger.said import claims
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, IMAGES = ROOT / "docs" / "lab", ROOT / "docs" / "images"
 STORED = ROOT / "docs" / "measured" / "lab.json"
+VIEW = ROOT / "src" / "rackline" / "web" / "lab.json"
 
 
 def idea(name: str) -> tuple[str, str]:
@@ -77,14 +80,43 @@ def index(found: tuple[Experiment, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def view(found: tuple[Experiment, ...], stored: Path) -> str:
+    """What the Lab view of the page shows."""
+    about = json.loads(stored.read_text(encoding="utf-8"))
+    shown = {one.name: _shown(one) for one in found}
+    data = {"date": about["date"], "machine": about["machine"], "experiments": shown}
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _shown(one: Experiment) -> dict[str, Any]:
+    title, text = idea(one.name)
+    figure = experiment_figure(one).to_dict()
+    return {
+        "title": title,
+        "idea": " ".join(text.partition("\n\n")[0].replace("`", "").split()),
+        "shows": EXPERIMENTS[one.name].shows,
+        "claims": [*one.claims],
+        "verdict": one.verdict,
+        "findings": [*one.findings],
+        "ran": f"{one.seconds:.0f} s on {one.device}, random seed {one.seed}{', quick form' if one.quick else ''}",
+        "figure": {key: value for key, value in figure.items() if key not in ("config", "$schema")},
+        "rows": [
+            [row.quantity, predicted_text(row), measured_text(row), MARKS[row.holds][0] or "-", row.source or "-"]
+            for row in one.rows
+        ],
+    }
+
+
 def main() -> None:
     """Write all pages and figures."""
-    found = read_experiments(sys.argv[1] if len(sys.argv) > 1 else STORED)
+    stored = Path(sys.argv[1]) if len(sys.argv) > 1 else STORED
+    found = read_experiments(stored)
     PAGES.mkdir(exist_ok=True)
     for one in found:
         (PAGES / f"{one.name}.md").write_text(page(one), encoding="utf-8")
         (IMAGES / f"lab-{one.name}.svg").write_text(experiment_figure(one).svg(), encoding="utf-8")
     (ROOT / "docs" / "lab.md").write_text(index(found), encoding="utf-8")
+    VIEW.write_text(view(found, stored), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ interface FigureOptions {
   measures?: string[][];
   hover?: string[];
   fixed?: boolean;
+  panels?: boolean;
+  rows?: boolean;
 }
 
 interface DrawnFigure {
@@ -106,7 +108,7 @@ interface Rackline {
     full: (list: Control[]) => State;
     mark: (list: Control[], key?: string, reason?: string) => boolean;
   };
-  card: () => { element: HTMLElement; update: (found: any, estimated?: boolean) => void };
+  card: () => { element: HTMLElement; caveat: HTMLElement; update: (found: any, estimated?: boolean) => void };
   later: (act: () => void) => void;
   frames: number[];
 
@@ -125,6 +127,8 @@ interface Rackline {
   };
 
   parts: {
+    printed: (parts: any[]) => HTMLElement[];
+    origins: (rows: any[]) => HTMLElement;
     section: (title: string, ...children: any[]) => HTMLElement;
     table: (columns: { name: string; kind?: string }[], label: string) => Table;
     why: () => { element: HTMLElement; update: (found: any) => void };
@@ -141,5 +145,5 @@ interface Rackline {
   passViews: any;
   grids: { measures: Record<string, any>; moved: Record<string, (grid: any, asked: any) => any> };
   replay: { of: (figure: DrawnFigure, kept: (now: number | null) => void) => any; endOf: (spec: any) => number };
-  asked: { add: (id: string, view: any) => void };
+  asked: { add: (id: string, view: any) => void; valueOf: (option: any, given: string) => any };
 }

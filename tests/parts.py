@@ -53,7 +53,10 @@ PARTS = {
         files=("docs/notebooks/*", "bench/notebooks.py", "bench/stored_outputs.py", "src/rackline/**/*.*")
     ),
     "site": Part(
-        files=("docs/**/*.*", "mkdocs.yml", "bench/docs_*.py", "bench/site_look.py", "README.md", "CONTRIBUTING.md"),
+        files=(
+            *("docs/**/*.*", "mkdocs.yml", "bench/docs_*.py", "bench/site_look.py", "README.md", "CONTRIBUTING.md"),
+            *("src/rackline/web/static/*.*", "src/rackline/web/templates/*.*"),  # one figure stands on its front
+        ),
         outline=True,
     ),
 }

@@ -13,6 +13,7 @@ def test_pages_follow_from_the_stored_results() -> None:
     script = load_script("lab_pages")
     found = script.read_experiments(script.STORED)
     assert (ROOT / "docs" / "lab.md").read_text(encoding="utf-8") == script.index(found)
+    assert script.VIEW.read_text(encoding="utf-8") == script.view(found, script.STORED)
     for one in found:
         assert (script.PAGES / f"{one.name}.md").read_text(encoding="utf-8") == script.page(one)
         assert (script.IMAGES / f"lab-{one.name}.svg").is_file()

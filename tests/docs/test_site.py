@@ -31,7 +31,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.part("site")]
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs") / "site"
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]  # --quiet hides warnings
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "default"}
+    part = {"RACKLINE_DOCS_PAGE": "batch"}  # the rest of the page has its own tests
+    environment = {**os.environ, **part, "NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "default"}
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -55,7 +56,34 @@ def test_no_page_fetches_anything_from_elsewhere(built: Path) -> None:
 def test_numbers_stand_without_their_expressions(built: Path) -> None:
     text = (built / "index.html").read_text(encoding="utf-8")
     assert "<!--=" not in text
-    assert re.search(r"median error of the time per output token is \d\.\d", text)
+    assert re.search(r"median error of the time per output token is \d+ to \d+", text)
+
+
+def test_the_front_page_has_a_figure_that_moves(address: str, browser: Browser) -> None:
+    page = browser.new_page()
+    page.set_default_timeout(120_000)
+    page.goto(address + "index.html")
+    live = page.frame_locator("iframe.live")
+    live.locator("[data-figure=step] svg").first.wait_for()
+    before = live.locator("#answer").inner_text()
+    live.get_by_label("Batch size", exact=True).press("ArrowRight")
+    page.wait_for_function(
+        "said => document.querySelector('iframe.live').contentDocument.querySelector('#answer').textContent !== said",
+        arg=before,
+    )
+    assert live.locator(".top").is_hidden()
+    assert page.locator("article a[href^='tutorials/']").count() == 6
+    page.close()
+
+
+def test_commands_are_never_cut(address: str, browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    for name in ("index.html", "start.html"):
+        page.goto(address + name)
+        wide = "all => all.filter(one => one.scrollWidth > one.clientWidth + 1).length"
+        assert page.locator(".language-bash code").count() >= 3
+        assert page.eval_on_selector_all(".language-bash code, .language-bash pre", wide) == 0
+    page.close()
 
 
 def test_formulas_are_drawn_without_scripts(built: Path) -> None:

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rackline.api.answer import find_verb
-from rackline.api.question import Option, Question, options, written_defaults
+from rackline.api.question import Option, Question, command_of, options, written_defaults
 from rackline.api.verbs import entries
+from rackline.cli import command as command_line
+from rackline.cli.main import run
 from rackline.errors import InputError
 
 KINDS: dict[str, type[Question]] = {name: find_verb(name).question for name in entries()}
 TEXTS = st.text(min_size=1, max_size=12).filter(lambda text: text.strip() != "")
 
 
-def one_value(option: Option) -> st.SearchStrategy[Any]:
+WORD = "abcdefghijklmnopqrstuvwxyz0123456789"  # of texts that a shell and a file system take for nothing else
+
+
+def one_value(option: Option, texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
     """Values of one option, as a caller may give them."""
     if option.kind == "switch":
         return st.booleans()
     if option.kind == "settings":
-        return st.lists(TEXTS, min_size=1, max_size=3)
+        return st.lists(texts, min_size=1, max_size=3)
     if option.choices:
         return st.sampled_from(option.choices)
     if option.kind == "limit":
         times = st.floats(1e-6, 86400.0)
         return times | st.builds("{}s@p{}".format, times, st.integers(1, 99))
     if not option.is_quantity:
-        return TEXTS
+        return texts
     low = option.minimum if option.minimum is not None else (0.0 if option.zero else 1e-9)
     high = option.maximum if option.maximum is not None else 1e12
     if option.kind == "fraction":
@@ -41,13 +47,13 @@ def one_value(option: Option) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def questions(draw: st.DrawFn, kind: type[Question]) -> Question:
+def questions(draw: st.DrawFn, kind: type[Question], texts: st.SearchStrategy[str] = TEXTS) -> Question:
     """A question with some of its options given."""
     values: dict[str, Any] = {}
     for name, option in options(kind).items():
         if name in written_defaults(kind) and not draw(st.booleans()):
             continue
-        one = one_value(option)
+        one = one_value(option, texts)
         values[name] = draw(st.lists(one, min_size=1, max_size=3) if option.several else one)
     return kind(**values)
 
@@ -82,3 +88,27 @@ def test_unknown_and_missing_names_are_refused() -> None:
         KINDS["fit"].from_data({"model": "m"})
     with pytest.raises(InputError, match="context: got 'eight'"):
         KINDS["fit"].from_params({"model": "m", "on": "c", "context": "eight"})
+
+
+class AskedError(BaseException):
+    """What a command was about to ask."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(question)
+        self.question = question
+
+
+def _note(question: Question, solve: object, watch: object) -> None:
+    raise AskedError(question)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_the_command_of_a_question_asks_it(name: str, data: st.DataObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the test above: address, question and command say the same, whatever options are given."""
+    question = data.draw(questions(KINDS[name], st.text(alphabet=WORD, min_size=1, max_size=8)))
+    monkeypatch.setattr(command_line, "answer_of", _note)
+    with pytest.raises(AskedError) as asked:
+        run(shlex.split(command_of(question))[1:])
+    assert asked.value.question == question

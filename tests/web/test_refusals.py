@@ -197,6 +197,8 @@ def test_own_names_and_addresses_in_numbers_are_served(client: httpx.Client, hos
 )
 def test_other_sites_are_refused(client: httpx.Client, headers: dict[str, str]) -> None:
     assert client.post("/api/v1/explain", json=EXPLAIN, headers=headers).status_code == 403
+    assert client.get("/api/v1/chips", params={"name": "h100-sxm"}, headers=headers).status_code == 403  # nor compute
+    assert client.get("/", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 200  # a link leads to the page
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/api/v1/openapi.json", "/nothing", "/api/v1/chips?name=h100-sxm"])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -154,6 +156,20 @@ def test_an_answer_that_takes_too_long_is_stopped() -> None:
         assert found.status_code == 503
         assert found.json()["type"] == "/problems/too-long"
         wait_for(lambda: server.client.post("/api/v1/chips", json={"name": "h200"}).status_code == 200)
+
+
+def test_connections_that_begin_no_request_are_ended() -> None:
+    started = (b"", b"GET / HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
+    with running("--workers", "1", limits="begun_s=2.0, quick_wait_s=240.0") as server, ExitStack() as stack:
+        place = urlsplit(server.address)
+        opened = [
+            stack.enter_context(socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S))
+            for _ in started
+        ]
+        for one, sent in zip(opened, started, strict=True):
+            one.sendall(sent)
+        assert [one.recv(1) for one in opened] == [b""] * 3  # the server has closed them
+        wait_for(lambda: server.client.get("/health").status_code == 200)
 
 
 def test_an_answer_that_takes_too_much_memory_is_stopped(single: Server) -> None:

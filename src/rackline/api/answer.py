@@ -277,6 +277,7 @@ class Verb(Generic[Q, R]):
         documents: texts to be copied from a page, by title.
         interval: a sentence that says how far off the numbers may be; empty where nothing is known.
         card: the numbers of a decision in large type, as a page shows them; empty where there is none.
+        origins: rows whose numbers a page opens to what they are made of, such as those of `report.origins`.
         notes: lines for standard error.
         status: exit status of the command that has printed its answer.
         refuse: refuses outputs (by name) that the question does not have, before any work is done.
@@ -294,6 +295,7 @@ class Verb(Generic[Q, R]):
     documents: Callable[[Answer[Q, R]], Mapping[str, str]]
     interval: Callable[[Answer[Q, R]], str]
     card: Callable[[Answer[Q, R]], Mapping[str, Any]]
+    origins: Callable[[Answer[Q, R]], Sequence[Mapping[str, Any]]]
     notes: Callable[[Answer[Q, R]], Iterable[str]]
     status: Callable[[Answer[Q, R]], int]
     refuse: Callable[[Q, frozenset[str]], None]
@@ -320,6 +322,7 @@ def asks(  # noqa: PLR0913
     documents: Callable[[Answer[Q, R]], Mapping[str, str]] = lambda answer: {},
     interval: Callable[[Answer[Q, R]], str] = lambda answer: "",
     card: Callable[[Answer[Q, R]], Mapping[str, Any]] = lambda answer: {},
+    origins: Callable[[Answer[Q, R]], Sequence[Mapping[str, Any]]] = lambda answer: (),
     notes: Callable[[Answer[Q, R]], Iterable[str]] = lambda answer: (),
     status: Callable[[Answer[Q, R]], int] = lambda answer: 0,
     refuse: Callable[[Q, frozenset[str]], None] = lambda question, outputs: None,
@@ -330,7 +333,7 @@ def asks(  # noqa: PLR0913
     Args:
         question: the class of the question.
         text, summary, rows, data, figures, files, documents: as in `Verb`.
-        interval, card, notes, status, refuse, entry: as in `Verb`.
+        interval, card, origins, notes, status, refuse, entry: as in `Verb`.
 
     Returns:
         A decorator for a function of the question and a watch.
@@ -358,6 +361,7 @@ def asks(  # noqa: PLR0913
             documents=documents,
             interval=interval,
             card=card,
+            origins=origins,
             notes=notes,
             status=status,
             refuse=refuse,

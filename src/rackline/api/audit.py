@@ -62,8 +62,10 @@ class AuditQuestion(Question):
     map: Texts | None = option(
         "text",
         'what a column holds: "HEADING=QUANTITY" or, of a time or with a factor, "HEADING=QUANTITY:UNIT", such as '
-        '"Latency (ms)=ttft_s:ms"; guessed by its heading otherwise; "HEADING=" leaves it out',
+        '"Latency (ms)=ttft_s:ms"; guessed by its heading otherwise; "HEADING=" leaves it out; '
+        "may be repeated",
         several=True,
+        repeated=True,
         default=None,
     )
     model: str | None = _stated("model of the results")

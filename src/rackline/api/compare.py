@@ -40,9 +40,10 @@ class CompareQuestion(Planned, ModelQuestion):
     stack: Texts = option(
         "text",
         "serving engines of the deployments, such as vllm,sglang=0.5.6: each deployment under each of them, with "
-        "its kernels and its launch rules",
+        "its kernels and its launch rules; may be repeated",
         default=None,
         several=True,
+        repeated=True,
     )
     now: str | None = option(
         "text",
@@ -118,6 +119,29 @@ def _summary(answer: Answer[CompareQuestion, Compared]) -> str:
         usual=("stack", "now", "for", "input", "output", "tpot", "ttft", "precision", "layout", "set"),
         request={"names": ["h100-sxm", "b200-sxm"]},
         is_long=True,
+        view={
+            "id": "compare",
+            "place": 6.2,
+            "title": "Compare",
+            "question": "Which is better, and by how much?",
+            "claims": [],
+            "figures": ["ratios"],
+            "fields": {"names": "h100-sxm;b200-sxm;mi355x;tpu-v7"},
+            "presets": [
+                {"name": "Chips"},
+                {"name": "Clusters", "fields": {"names": "dgx-h100;dgx-b200;gb200-nvl72"}},
+                {"name": "Models", "fields": {"names": "llama-3.1-70b;qwen3-32b;deepseek-v3;kimi-k2"}},
+                {
+                    "name": "Deployments",
+                    "live": True,
+                    "fields": {
+                        "names": "llama-3.1-70b@dgx-h100;llama-3.1-70b@dgx-b200",
+                        "input": "4k",
+                        "output": "1k",
+                    },
+                },
+            ],
+        },
         examples="""
     rackline compare h100 b200 mi355x tpu-v7
     rackline compare dgx-h100 gb200-nvl72

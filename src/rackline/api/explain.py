@@ -37,7 +37,7 @@ with late:
     from rackline import arch, parallel, passes
     from rackline import system as systems
     from rackline.bands import bands
-    from rackline.report import explain_figures, explain_report, exports, wording
+    from rackline.report import explain_figures, explain_report, exports, origins, wording
 
 
 POLICIES: tuple[passes.StepPolicy, ...] = ("blackboard", "serial", "overlap")
@@ -134,6 +134,7 @@ _TRACE = SideFile(
         "batch": lambda answer: explain_figures.curves_figure(answer.result.explanation, answer.result.server),
     },
     files={"trace": _TRACE},
+    origins=lambda answer: origins.row_origins(answer.result.explanation),
     entry=Entry(
         group="Understand",
         place=0,
@@ -141,6 +142,45 @@ _TRACE = SideFile(
         usual=("layout", "prefill", "precision", "calibration", "set"),
         request={"model": "llama-3.1-70b", "on": "dgx-h100", "batch": 64, "context": "8k", "layout": "tp=8"},
         sweep_s=0.05,
+        view={
+            "id": "explain",
+            "place": 4.5,
+            "title": "Explain",
+            "question": "Where does each millisecond come from?",
+            "claims": ["C02", "C03", "C04"],
+            "figures": ["waterfall"],
+            "fields": {
+                "model": "llama-3.1-70b",
+                "on": "dgx-h100",
+                "batch": "64",
+                "context": "8k",
+                "layout": "tp=8",
+            },
+            "presets": [
+                {"name": "A decode step of Llama 70B"},
+                {
+                    "name": "A decode step of DeepSeek-V3",
+                    "fields": {
+                        "model": "deepseek-v3",
+                        "on": "gb200-nvl72",
+                        "batch": "512",
+                        "context": "4k",
+                        "layout": "attention_dp=8,ep=8",
+                    },
+                },
+                {
+                    "name": "A prompt of 4k tokens",
+                    "fields": {
+                        "model": "qwen3-32b",
+                        "on": "dgx-h100",
+                        "batch": "0",
+                        "context": "1",
+                        "prefill": "4k",
+                        "layout": "tp=8",
+                    },
+                },
+            ],
+        },
         examples="""
     rackline explain llama-3.1-70b --on dgx-h100 --batch 64 --context 8k
     rackline explain deepseek-v3 --on gb200-nvl72 \\

@@ -110,6 +110,26 @@ def _summary(answer: Answer[FitQuestion, Fitting]) -> str:
         request={"model": "llama-3.1-70b", "on": "dgx-h100", "context": "32k"},
         sweep_s=0.05,
         sweep_results="rows.0.",
+        view={
+            "id": "fit",
+            "place": 6.4,
+            "title": "Fit",
+            "question": "Does it fit, and how many requests at once?",
+            "claims": ["C101", "C102"],
+            "figures": ["memory"],
+            "fields": {"model": "llama-3.1-70b", "on": "dgx-h100", "context": "32k"},
+            "presets": [
+                {"name": "Llama 70B on one H100 box"},
+                {
+                    "name": "DeepSeek-V3 on one H200 box",
+                    "fields": {"model": "deepseek-v3", "on": "dgx-h200", "context": "32k"},
+                },
+                {
+                    "name": "What does not fit, and what would",
+                    "fields": {"model": "deepseek-v3", "on": "dgx-h100", "context": "32k"},
+                },
+            ],
+        },
         examples="""
     rackline fit llama-3.1-70b --on dgx-h100 --context 32k
     rackline fit deepseek-v3 --on dgx-h200 \\

@@ -44,7 +44,8 @@ class Entry:
         sweep_results: where the numbers lie in its answer that are columns of a sweep by default.
         view: of the page: its `id`, its `place` among the views, `title`, `question` and `claims` as all views have
             them; `figures` are drawn, `fields` are options with what they are at first, `stops` the values of the
-            field `stop` whose answers a page without a server holds. `sliders` are fields that move between two ends;
+            field `stop` whose answers a page without a server holds; `presets` are examples by name, of which it holds
+            the answers instead, but for those that are `live`. `sliders` are fields that move between two ends;
             without a server the page interpolates between `points` of them (`web/grids.py`). `drawn` are the titles of
             its figures there, `suggested` kinds of names that a field proposes, `optional` fields are left out until
             they are switched on.

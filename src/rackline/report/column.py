@@ -157,6 +157,22 @@ class Sheet(Generic[R]):
             if column.key
         }
 
+    def as_text(self) -> dict[str, Any]:
+        """Titles and cells as texts, for who draws the table elsewhere; columns of bars alone stay out."""
+        shown = [
+            (one, cells)
+            for one, cells in zip(self.columns, self._cells(), strict=True)
+            if one.title or one.key or len(self.columns) == 1
+        ]
+        lines = iter(zip(*(cells for _, cells in shown), strict=True))
+        return {
+            "name": self.name,
+            "title": self.title,
+            "caption": self.caption,
+            "columns": [{"title": one.title, "number": one.is_number, "note": one.note} for one, _ in shown],
+            "rows": [[] if row is SECTION else [_bare(cell.plain) for cell in next(lines)] for row in self.rows],
+        }
+
     def _values(self) -> list[list[Any]]:
         """What each column shows of each row."""
         rows = [row for row in self.rows if row is not SECTION]
@@ -172,7 +188,16 @@ class Sheet(Generic[R]):
         ranks = sorted({column.priority for column in self.columns}, reverse=True)
         ways = [(rank, broken, _LEAST_WORDS) for rank in ranks for broken in (False, True)]
         drawn = [self._measured(cells, *way) for way in (*ways, (ranks[-1], True, 0))]
-        return self._drawn(cells, next((one for one in drawn if _wide(one) <= width), drawn[-1]))
+        found = next((one for one in drawn if _wide(one) <= width), None)
+        return self._drawn(cells, self._squeezed(drawn[-1], width) if found is None else found)
+
+    def _squeezed(self, shown: Sequence[tuple[int, str, int]], width: int) -> list[tuple[int, str, int]]:
+        """The same where a piece of words, such as an address, is longer than there is room: it breaks."""
+        over = _wide(shown) - width
+        return [
+            (place, title, max(least - over, 1) if self.columns[place].unit == "words" else least)
+            for place, title, least in shown
+        ]
 
     def _measured(
         self, cells: Sequence[Sequence[Text]], rank: int, broken: bool, squeezed: int
@@ -239,6 +264,11 @@ class Sheet(Generic[R]):
             yield self.table(options.max_width)
         if self.caption:
             yield Prose(self.caption, style="dim")
+
+
+def _bare(text: str) -> str:
+    """A bar keeps its place."""
+    return text if "━" in text else text.strip()
 
 
 def facts(name: str, pairs: Iterable[tuple[str, Any]], *, title: str = "", caption: str = "") -> Sheet[tuple[Any, ...]]:

@@ -352,7 +352,7 @@ def _formulas(explanation: Explanation) -> Group:
             continue
         head = composed((row.name, "bold"), (f"  {row.formula}", "dim"))
         below = [
-            _sum(row, resource, amount, explanation.time.features)
+            amount_text(row, resource, amount, explanation.time.features)
             for resource, amount in time.amounts.items()
             if amount
         ]
@@ -367,7 +367,8 @@ def _formulas(explanation: Explanation) -> Group:
     return Group(*lines)
 
 
-def _sum(row: Row, resource: str, amount: float, features: dict[str, float]) -> Text:
+def amount_text(row: Row, resource: str, amount: float, features: dict[str, float]) -> Text:
+    """An amount as the sum that it is: coefficients times numbers put in."""
     write = flop if resource == "compute" else size
     terms = [
         write(value) if name == "1" else f"{write(value)} × {name} {_number(features.get(name, 0.0))}"

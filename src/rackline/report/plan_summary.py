@@ -131,13 +131,15 @@ def decision_card(plan: Plan, best: Choice, risk: Risk | None, bands: Sequence[P
         Large(name="Chips", kind="count", unit="", value=best.billed_chips, note=chips_text(plan, best)),
     ]
     other = other_kind(plan)
+    alternative, _, caveat = ("" if other is None else other.plain).partition("; ")
     if plan.priced:
         numbers.append(Large(name="A month", kind="usd", unit="", value=month, note="paid at any load"))
     return {
         "deployment": f"{best.layout.label()}, {best.precision.short()}, {best.serving}",
         "numbers": numbers,
         "basis": "simulated" if best.sustained else "estimated",
-        "alternative": "" if other is None else other.plain,
+        "alternative": alternative,
+        "caveat": caveat,
     }
 
 

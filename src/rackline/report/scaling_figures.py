@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rackline.report.axes import SERIES, Layer, Measure, Row, colour, dashes, hovered, linear_axis, log_axis
 from rackline.report.figure import Figure
+from rackline.report.simulate_figures import NOW
 from rackline.report.wording import written
 from rackline.simulation.fleet_run import WindowRow
 
@@ -21,6 +22,8 @@ _WIDTH = 640
 
 def over_time_figure(runs: Sequence[tuple[str, Sequence[WindowRow]]], limits: Mapping[str, float]) -> Figure:
     """The run of each policy by windows.
+
+    The parameter `now` is the time up to which the lines are drawn, so that a page can play what happened.
 
     Args:
         runs: policy and its windows.
@@ -58,17 +61,19 @@ def over_time_figure(runs: Sequence[tuple[str, Sequence[WindowRow]]], limits: Ma
                     "encoding": {"y": {"field": measure.field, "type": "quantitative"}},
                 }
             )
-        panels.append({"width": _WIDTH, "height": height, "data": {"values": rows}, "layer": layers})
+        played = {"transform": [{"filter": f"datum.{_TIME.field} <= {NOW}"}], "layer": layers[:1]}
+        panels.append({"width": _WIDTH, "height": height, "data": {"values": rows}, "layer": [played, *layers[1:]]})
     said = [
         f"{name}: {written(sum(row.replicas for row in windows) / max(len(windows), 1))} replicas on average."
         for name, windows in runs
     ]
+    end_s = max((window.end_s for _, windows in runs for window in windows), default=0.0)
     peak = max((row.rate_per_s for row in runs[0][1]), default=0.0)
     return Figure(
         title="Load, replicas, queue and latency over time",
         subtitle="by windows of the arrivals; the dashed line is the limit of the time to the first token",
         description=f"Requests up to {written(peak)}/s, and the replicas that follow them. " + " ".join(said),
-        spec={"vconcat": panels, "spacing": 8},
+        spec={"params": [{"name": NOW, "value": end_s}], "vconcat": panels, "spacing": 8},
         height=sum(height + 8 for _, height in _PANELS),
         width=_WIDTH,
     )

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -26,8 +26,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rackline.errors import InputError, RacklineError
 from rackline.files import write_text
 from rackline.web.asked import LOOPBACK, SCRIPT, ProblemError, Settings, problem
+from rackline.web.connections import connection
 from rackline.web.data import data_names, data_script, scenarios, views
-from rackline.web.endpoints import add_endpoints
+from rackline.web.endpoints import PREFIX, add_endpoints
 
 STATIC = Path(__file__).parent / "static"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -46,6 +47,8 @@ SCRIPTS = (
     "guide.js",
     "lecture.js",
     "accuracy.js",
+    "catalogue.js",
+    "lab.js",
     "grids.js",
     "replay.js",
     "card.js",
@@ -96,12 +99,17 @@ _LOOKS = ("page.css", "theme.js", "icon.svg")
 _LICENCES = "vendor/LICENSES.txt"
 
 
-def export(folder: str | Path, progress: Callable[[str, int, int], None] | None = None) -> tuple[Path, ...]:
+def export(
+    folder: str | Path,
+    progress: Callable[[str, int, int], None] | None = None,
+    names: Sequence[str] | None = None,
+) -> tuple[Path, ...]:
     """Write the static page.
 
     Args:
         folder: that holds it; made if it is not there. Files of the page in it are replaced, others stay.
         progress: is told what is written, how many files are and how many will be.
+        names: of the data files; all by default.
 
     Returns:
         The files that were written.
@@ -112,7 +120,7 @@ def export(folder: str | Path, progress: Callable[[str, int, int], None] | None 
     root = Path(folder)
     if root.exists() and not root.is_dir():
         raise InputError(what="--export", given=str(folder), allowed="a folder")
-    names = data_names()
+    names = data_names() if names is None else names
     copied = (*VENDORED, *SCRIPTS, *_LOOKS, _LICENCES)
     written: list[Path] = []
     try:
@@ -188,7 +196,7 @@ class Door:
         if not self._is_ours(host):
             refused = problem("bad-host", "Host names no address of this server", given=host[:240])
             await refused.response()(scope, receive, with_headers)
-        elif scope["method"] not in ("GET", "HEAD") and (
+        elif (scope["method"] not in ("GET", "HEAD") or scope["path"].startswith(PREFIX)) and (
             (origin is not None and urlsplit(origin).netloc != host) or site in ("cross-site", "same-site")
         ):
             refused = problem("other-site", "only pages of this server may ask", given=(origin or site or "")[:240])
@@ -258,6 +266,7 @@ def serve(settings: Settings, *, browser: bool) -> None:
     listening = _listen(settings)
     config = uvicorn.Config(
         create_app(settings),
+        http=connection(settings.limits.begun_s),
         log_level="warning",
         lifespan="on",
         server_header=False,

@@ -34,6 +34,7 @@ class Limits:
         answer_s: longest time of an answer, without the wait for a worker [s].
         grace_s: from a cancellation to the end of a worker that does not obey [s].
         memory_bytes: most memory that a worker may take [bytes].
+        begun_s: longest time from a connection to the end of the headers of its request [s].
         kept_bytes: answers that are kept for who asks the same again [bytes].
         quick_wait_s: longest wait for a worker, of a question that takes less than a second [s].
         long_wait_s: the same of one that takes longer [s].
@@ -46,6 +47,7 @@ class Limits:
     bodies_bytes: int = 64 * 2**20
     answer_s: float = 300.0
     grace_s: float = 2.0
+    begun_s: float = 30.0
     memory_bytes: int = 3 * 2**30
     kept_bytes: int = 64 * 2**20
     quick_wait_s: float = 0.6

@@ -18,7 +18,7 @@ from typing import Any, cast
 from rackline.api.answer import Answer, Watch, answer, answer_of, find_verb
 from rackline.api.answer import answer as ask
 from rackline.api.explain import Explained, ExplainQuestion
-from rackline.api.question import options
+from rackline.api.question import Option, options
 from rackline.api.verbs import entries
 from rackline.errors import InputError, unknown_name
 from rackline.late import late
@@ -26,7 +26,9 @@ from rackline.passes.features import ONE, FloatLike
 from rackline.passes.javascript import experts_javascript, row_features, rows_javascript, step_javascript
 from rackline.passes.routing import ExpertLoad
 from rackline.passes.trace import function
+from rackline.web.asked import offered_names, taken
 from rackline.web.grids import GRIDS, WITHIN, accuracy, asked_prices, decode_points, parity, pipelines, racks
+from rackline.web.printed import printed_parts
 
 with late:
     from rackline import catalog, parallel, passes, simulation
@@ -49,7 +51,8 @@ def _described() -> dict[str, Any]:
 def views() -> dict[str, dict[str, Any]]:
     """The views by their id, in their order: title, question, claims, and what a view asks."""
     asking = {one.view["id"]: {"verb": name, **one.view} for name, one in entries().items() if one.view}
-    return dict(sorted({**_described()["view"], **asking}.items(), key=lambda each: each[1]["place"]))
+    described = {name: {"id": name, **view} for name, view in _described()["view"].items()}
+    return dict(sorted({**described, **asking}.items(), key=lambda each: each[1]["place"]))
 
 
 def site() -> dict[str, Any]:
@@ -64,27 +67,44 @@ def site() -> dict[str, Any]:
     }
 
 
+_LABELS = {
+    "on": "Cluster",
+    "tpot": "Time per output token",
+    "ttft": "Time to first token",
+    "quality_of": "As good as",
+}
+
+
 def _options(view: Mapping[str, Any]) -> dict[str, Any]:
     """Help and choices of the fields of a view that asks."""
     if "verb" not in view:
         return {}
-
     known = options(find_verb(view["verb"]).question)
-    labels = {
-        "on": "Cluster",
-        "tpot": "Time per output token",
-        "ttft": "Time to first token",
-        "quality_of": "As good as",
+    return {"options": {name: _described_option(name, known[name]) for name in view["fields"]}}
+
+
+def _described_option(name: str, one: Option) -> dict[str, Any]:
+    choices = ("true", "false") if one.kind == "switch" else one.choices
+    return {
+        "label": _LABELS.get(name, name.replace("_", " ").capitalize()),
+        "help": one.help,
+        "positional": one.positional,
+        "choices": ["", *choices] if choices else [],
     }
+
+
+def all_options(verb: str) -> dict[str, Any]:
+    """Every option of a question that a form may have, with its heading and how its text is read."""
     return {
         "options": {
             name: {
-                "label": labels.get(name, name.replace("_", " ").capitalize()),
-                "help": known[name].help,
-                "positional": known[name].positional,
-                "choices": [] if not known[name].choices else ["", *known[name].choices],
+                **_described_option(name, one),
+                "group": one.group,
+                "kind": one.kind,
+                "list": one.is_tuple and not one.is_quantity,
             }
-            for name in view["fields"]
+            for name, one in taken(verb).items()
+            if not one.hidden
         }
     }
 
@@ -95,10 +115,16 @@ def stored_answer(view: Mapping[str, Any], stop: int) -> dict[str, Any]:
     Args:
         stop: place of the value of the field that varies.
     """
+    found = _answered(view["id"], stop)
+    return {name: value for name, value in found.items() if name not in ("answer", "text")}  # the page shows the rest
+
+
+@functools.cache
+def _answered(name: str, stop: int) -> dict[str, Any]:
+    view = views()[name]
     question = find_verb(view["verb"]).question.from_params(first_fields(view) | _stopped(view, stop))
     drawn = "sliders" not in view  # the page draws from its grid what sliders move
-    found = forms.view_of(answer(question), view["figures"] if drawn else [])
-    return {name: value for name, value in found.items() if name != "answer"}  # the page shows the rest
+    return forms.view_of(answer(question), view["figures"] if drawn else [])
 
 
 def first_fields(view: Mapping[str, Any]) -> dict[str, str]:
@@ -107,7 +133,16 @@ def first_fields(view: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in view["fields"].items() if value and name not in off}
 
 
+def _stored(view: Mapping[str, Any]) -> int:
+    """How many answers of a view are stored: one for each of its examples that takes little time, or of its stops."""
+    if "presets" in view:
+        return sum(not one.get("live") for one in view["presets"])  # those that need a server stand last
+    return len(view.get("stops", "0"))
+
+
 def _stopped(view: Mapping[str, Any], stop: int) -> dict[str, str]:
+    if "presets" in view:
+        return view["presets"][stop].get("fields", {})
     return {view["stop"]: view["stops"][stop]} if "stops" in view else {}
 
 
@@ -226,6 +261,26 @@ def names() -> dict[str, Any]:
     return {**found, "sheets": [*catalog.names("prices")], "policies": [*policies], "others": others}
 
 
+CATALOGUE = ("models", "chips", "clusters", "memory")
+"""Questions about the catalogue: without a name they list what there is."""
+_WIDE = 200  # columns that no table of the catalogue needs
+
+
+def catalogue(kind: str) -> dict[str, Any]:
+    """All objects of a kind as one table, and each with the sources of its numbers."""
+    verb = find_verb(kind)
+
+    def shown(params: dict[str, str]) -> list[dict[str, Any]]:
+        return printed_parts(answer(verb.question.from_params(params)).text(_WIDE))
+
+    return {"list": shown({}), "records": {name: shown({"name": name}) for name in catalog.names(kind)}}
+
+
+def experiments() -> dict[str, Any]:
+    """Results of the lab as they are stored, each with its figure."""
+    return json.loads(importlib.resources.files("rackline.web").joinpath("lab.json").read_text("utf-8"))
+
+
 _MADE: dict[str, Callable[[], dict[str, Any]]] = {
     "site": site,
     "ledger": ledger,
@@ -236,13 +291,16 @@ _MADE: dict[str, Callable[[], dict[str, Any]]] = {
     "parity": parity,
     "asked-prices": asked_prices,
     "names": names,
+    "lab": experiments,
+    **{f"catalogue-{kind}": functools.partial(catalogue, kind) for kind in CATALOGUE},
 }
 
 
 def data_names() -> tuple[str, ...]:
     """Names of all data files."""
-    asking = ((name, view) for name, view in views().items() if "verb" in view)
-    answers = (f"answer-{name}-{stop}" for name, view in asking for stop in range(len(view.get("stops", "0"))))
+    asking = [(name, view) for name, view in views().items() if "verb" in view]
+    places = [(name, stop) for name, view in asking for stop in range(_stored(view))]
+    answers = (f"{kind}-{name}-{stop}" for name, stop in places for kind in ("answer", "json"))
     grids = (f"grid-{name}" for name in GRIDS)
     return (*_MADE, *(f"scenario-{one.name}" for one in scenarios()), *grids, *answers)
 
@@ -265,7 +323,11 @@ def data_script(name: str) -> str:
             value, functions = GRIDS[rest](views()[rest])
             return _given(name, {**value, "within": WITHIN[rest]}, functions)
         view, _, stop = rest.rpartition("-")
+        if kind == "json":
+            return _given(name, {"answer": _answered(view, int(stop))["answer"]})
         return _given(name, stored_answer(views()[view], int(stop)))
+    if name.startswith("options-") and name.removeprefix("options-") in offered_names():
+        return _given(name, all_options(name.removeprefix("options-")))
     raise unknown_name("data file", name, data_names())
 
 

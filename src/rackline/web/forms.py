@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from io import StringIO
 from typing import Any, cast
 
-from rackline.api.answer import Answer, Verbatim, Watch, answer_of, find_verb, noted
+from rackline.api.answer import Answer, Watch, answer_of, find_verb, noted
 from rackline.api.ask import read_questions
 from rackline.api.question import command_of, options, python_of, written_defaults
 from rackline.api.schema import answer_schemas, question_schema
@@ -17,11 +16,10 @@ from rackline.errors import shown
 from rackline.late import late
 from rackline.plain import plain
 from rackline.web.asked import EVENTS, KINDS, MEDIA_TYPE, SCRIPT, Limits, offered, offered_names, problem, taken
+from rackline.web.printed import COLUMNS, plain_text, printed_parts
 
 with late:
     from rackline.report import exports
-
-TEXT_COLUMNS = 80
 
 
 def question_body(question: Mapping[str, Any], watch: Watch, *, view: bool, figures: Sequence[str] | None) -> bytes:
@@ -95,7 +93,9 @@ def view_of(found: Answer[Any, Any], figures: Sequence[str] | None) -> dict[str,
         "summary": found.verb.summary(found),
         "interval": found.verb.interval(found),
         "card": plain(found.verb.card(found)),
-        "text": _text(found),
+        "origins": plain(found.verb.origins(found)),
+        "text": plain_text(found.text(COLUMNS)),
+        "printed": printed_parts(found.text(COLUMNS)),
         "columns": columns,
         "csv": exports.csv_text(columns),
         "figures": {kind: _figure(found, kind) for kind in kinds},
@@ -110,19 +110,6 @@ def _figure(found: Answer[Any, Any], kind: str) -> dict[str, Any]:
     spec = found.plot(kind).to_dict()
     del spec["config"]
     return spec
-
-
-def _text(found: Answer[Any, Any]) -> str:
-    from rich.console import Console
-
-    console = Console(width=TEXT_COLUMNS, file=StringIO(), highlight=False, color_system=None)
-    with console.capture() as written:
-        for part in found.text(TEXT_COLUMNS):
-            if isinstance(part, Verbatim):
-                console.out(part.text, end="")
-            else:
-                console.print(part)
-    return written.get()
 
 
 Schema = dict[str, Any]
@@ -264,7 +251,17 @@ def _view(answer: Schema) -> Schema:
             "type": "object",
             "description": "numbers of a decision, with bands and limits; empty where none is made",
         },
+        "origins": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "rows whose numbers open to what they are made of; only of explain",
+        },
         "text": {**text, "description": "what the command prints, 80 columns wide"},
+        "printed": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "the same in parts: boxes, sentences, and tables of the declared columns",
+        },
         "columns": {"type": "object", "additionalProperties": {"type": "array"}},
         "csv": text,
         "figures": {

@@ -10,14 +10,23 @@
   const NAMED = /** @type {Record<string, string>} */ ({ cluster: "on" }); // fields that an error calls by another name
   const WAITS = "Estimated. The best is being simulated with requests that arrive at random; its numbers will replace these.";
   const FRONT = 365; // beside a decision [pixels]
+  const PHONE = 500; // width up to which the front stands below the decision, on the same screen [pixels]
+  const PHONE_FRONT = 250; // [pixels]
   const SLOW_MS = 250; // an answer that takes longer shows how far it is
 
   const answerOf = () => /** @type {HTMLElement} */ (document.querySelector("#answer"));
   const alone = () => document.body.dataset.mode === "static";
   const stopOf = (/** @type {any} */ view, /** @type {any} */ state) => {
+    if (view.presets) return Math.max(view.presets.findIndex((/** @type {any} */ one) => one.name === state.preset), 0);
     const at = view.stops ? view.stops.indexOf(state[view.stop] ?? view.fields[view.stop]) : 0;
     return Math.max(at, 0);
   };
+
+  /** A text of a form as the API takes it. @param {any} option @param {string} given */
+  function valueOf(option, given) {
+    if (option && option.kind === "switch") return { true: true, false: false }[given] ?? given;
+    return option && option.list ? [...given.matchAll(/(?:^|;)((?:[^;\\]|\\.)*)/gs)].map((one) => one[1].replace(/\\(.)/gs, "$1")) : given;
+  }
 
   /** Ask the server; tells how far it is. @param {string} verb @param {any} question @param {string[]} figures
    * @param {AbortSignal} signal @param {(what: string, done: number | null, total: number | null) => void} tell
@@ -79,18 +88,20 @@
       id,
       title: view.title,
       question: view.question,
-      data: (state) => (alone() ? [`answer-${id}-${stopOf(view, state)}`, ...(view.sliders ? [`grid-${id}`] : [])] : []),
+      data: (state) => (alone() ? [`answer-${id}-${stopOf(view, state)}`, ...(view.sliders ? [`grid-${id}`] : [])] : [`options-${view.verb}`]),
       mount(place, page) {
         const sliders = view.sliders || {};
         const optional = view.optional ? view.optional.fields : [];
+        const presets = (view.presets || []).filter((/** @type {any} */ one) => !alone() || !one.live);
+        const further = alone() ? {} : rackline.data.get(`options-${view.verb}`).options;
+        const optionOf = (/** @type {string} */ key) => further[key] || view.options[key];
         const changed = () => {
           if (!alone()) return;
           rackline.remember(stateNow(), true);
           rackline.show();
         };
         const moves = controls.frames(() => made, () => (alone() ? moved() : follow()));
-        const made = Object.entries(view.fields).map(([key, value]) => {
-          const option = view.options[key];
+        const of = (/** @type {string} */ key, /** @type {any} */ value, /** @type {any} */ option) => {
           const label = option.label;
           if (sliders[key]) return controls.slider({ key, label, ...sliders[key], value: text.parse(value) }, moves);
           if (alone() && key === view.stop)
@@ -99,23 +110,38 @@
             return controls.select({ key, label, value: String(value), options: option.choices.map((/** @type {string} */ one) => ({ value: one, label: one })) }, changed);
           const kind = alone() ? undefined : { model: "models", on: "clusters", ...view.suggested }[key];
           return controls.entry({ key, label, value: String(value), hint: option.help, names: kind && (async () => (await rackline.load("names"))[kind]) }, changed);
-        });
+        };
+        const made = Object.entries(view.fields).map(([key, value]) => of(key, value, view.options[key]));
+        const essential = made.length;
+        const folds = Object.entries(further).filter(([key]) => !(key in view.fields));
+        for (const [key, option] of folds) made.push(of(key, "", option));
+        const preset = view.presets && controls.select({ key: "preset", label: "For example", value: alone() ? presets[0].name : "", options: [...(alone() ? [] : [{ value: "", label: "choose one" }]), ...presets.map((/** @type {any} */ one) => ({ value: one.name, label: one.name }))] }, () => chosen());
+        /** What an example asks goes into the fields. */
+        function chosen() {
+          if (alone()) return changed();
+          const fields = view.presets.find((/** @type {any} */ one) => one.name === preset.get())?.fields || {};
+          for (const one of made) one.set(fields[one.key] ?? (one.key in view.fields ? undefined : ""));
+          preset.set("");
+          return go(true);
+        }
         const known = view.optional && controls.toggle({ key: "known", label: view.optional.label, value: "no", options: [{ value: "no", label: "Not known" }, { value: "yes", label: "As set" }] }, moves);
         if (known) made.splice(made.findIndex((one) => one.key === optional[0]), 0, known);
         const model = made.find((one) => one.key === "model");
         const omitted = (/** @type {string} */ key) => key === "known" || (known && known.get() === "no" && optional.includes(key));
         const written = (/** @type {any} */ one) => (sliders[one.key] ? `${Number(one.get().toPrecision(9))}${sliders[one.key].kind === "seconds" ? "s" : ""}` : one.get());
         /** What is asked, as texts. */
-        const questionNow = () => Object.fromEntries(made.filter((one) => !omitted(one.key)).map((one) => [one.key, written(one)]).filter(([, value]) => value !== ""));
+        const questionNow = () => Object.fromEntries(made.filter((one) => !omitted(one.key)).map((one) => [one.key, written(one)]).filter(([, value]) => value !== "").map(([key, value]) => [key, valueOf(optionOf(key), value)]));
         const settle = () => made.forEach((one) => sliders[one.key] && one.element.querySelectorAll("input").forEach((box) => (box.disabled = Boolean(omitted(one.key)))));
-        const stateNow = () => Object.fromEntries(made.map((one) => [one.key, one.write()]));
+        const listed = preset && alone() ? [preset] : made;
+        const stateNow = () => Object.fromEntries(listed.map((one) => [one.key, one.write()]));
         const button = el("button", { type: "submit", class: "main", text: "Ask" });
         const stop = el("button", { type: "button", text: "Stop", hidden: true });
         const bar = el("progress", { "aria-label": "How far the answer is", hidden: true });
         const told = el("p", { class: "note", role: "status" });
-        const form = controls.form(made, { text: `Question of ${view.title}` });
+        const form = controls.form(preset ? [preset, ...made.slice(0, essential)] : made.slice(0, essential), { text: `Question of ${view.title}` });
+        if (folds.length) form.append(folded(made.slice(essential), further));
         if (alone()) {
-          for (const one of made) if (one.key !== view.stop && one.key !== "known" && !sliders[one.key]) one.element.querySelectorAll("input, select").forEach((box) => (/** @type {any} */ (box).disabled = true));
+          for (const one of made) if ((one.key !== view.stop || preset) && one.key !== "known" && !sliders[one.key]) one.element.querySelectorAll("input, select").forEach((box) => (/** @type {any} */ (box).disabled = true));
           form.append(el("p", { class: "quiet", text: `This copy of the page stands alone and holds stored answers${view.sliders ? " and what lies between them" : ""}. \`rackline web\` answers every question.` }));
         } else form.append(el("div", { class: "asking" }, button, stop), bar, told);
         const figures = el("div", { class: "figures" });
@@ -124,15 +150,18 @@
         const data = el("div");
         const waits = el("p", { class: "note estimate", role: "status", hidden: true });
         const texts = el("div");
-        const printed = el("pre", { tabindex: 0, role: "region", "aria-label": "Answer as text" });
+        const printed = el("div", { class: "printed" });
+        const opened = el("div");
         const commands = parts.commands();
         const measured = parts.measured(view.verb);
         const rows = el("div");
-        const prints = el("section", { class: "text" }, el("h2", { text: "Why: as the command prints it" }), printed, el("details", { class: "rows" }, el("summary", { text: "All rows" }), data));
+        const saves = el("p", { class: "saves", role: "group", "aria-label": "Save the answer as" });
+        const prints = el("section", { class: "text" }, el("div", { class: "titled" }, el("h2", { text: "The answer in full" }), saves), printed, el("details", { class: "rows" }, el("summary", { text: "All rows" }), data));
         bench.append(form, el("div", {}, waits, figures));
         place.append(
           bench,
           ...(alone() && view.sliders ? [parts.section("Why: row by row", rows)] : []),
+          opened,
           prints,
           texts,
           measured.element,
@@ -161,9 +190,11 @@
             drawn.forEach((one) => one.leave());
             drawn = kinds.map(([kind, spec], index) => {
               const several = ["hconcat", "vconcat", "concat", "facet", "repeat"].some((key) => key in spec);
-              return new rackline.Figure({ name: `${id}-${kind}`, title: spec.title.text, spec, height: index || card.element.hidden ? Math.min((spec.height || 320) + 90, 620) : FRONT, fixed: several, rows: (spec.layer || [spec]).some((/** @type {any} */ part) => part.encoding?.y?.type === "nominal") });
+              const panels = "vconcat" in spec && !JSON.stringify(spec.vconcat.map((/** @type {any} */ one) => Object.keys(one))).includes("concat");
+              return new rackline.Figure({ panels, name: `${id}-${kind}`, title: spec.title.text, spec, height: index || card.element.hidden ? Math.min((spec.height || 320) + 90, 620) : window.innerWidth <= PHONE ? PHONE_FRONT : FRONT, fixed: several && !panels, rows: (spec.layer || [spec]).some((/** @type {any} */ part) => part.encoding?.y?.type === "nominal") });
             });
-            figures.replaceChildren(card.element, ...drawn.map((one) => one.element));
+            figures.replaceChildren(card.element, ...drawn.slice(0, 1).map((one) => one.element), card.caveat, ...drawn.slice(1).map((one) => one.element));
+            drawn.slice(0, 1).forEach((one) => one.element.classList.toggle("beside", !card.element.hidden));
             replays.forEach((one) => one.leave());
             replays = drawn.filter((one) => Number.isFinite(rackline.replay.endOf(one.options.spec))).map((one) => {
               const made = rackline.replay.of(one, left);
@@ -252,8 +283,13 @@
           const count = names.length ? found.columns[names[0]].length : 0;
           const made = parts.table(names.map((name) => ({ name: name.replace(/_/g, " "), kind: typeof found.columns[name].find((/** @type {any} */ one) => one !== null) === "number" ? unit(name) : undefined })), "Rows of the answer");
           made.fill(Array.from({ length: Math.min(count, 60) }, (_, row) => names.map((name) => cell(found.columns[name][row]))));
-          data.replaceChildren(made.element, count > 60 ? el("p", { class: "quiet", text: `60 of ${count} rows; CSV holds all.` }) : "", el("button", { type: "button", text: "CSV", onclick: () => rackline.save(`${id}.csv`, found.csv, "text/csv") }));
-          printed.textContent = found.text;
+          data.replaceChildren(made.element, count > 60 ? el("p", { class: "quiet", text: `60 of ${count} rows; CSV holds all.` }) : "", );
+          saves.replaceChildren(
+            el("button", { type: "button", text: "JSON", onclick: async () => rackline.save(`${id}.json`, JSON.stringify(found.answer || (await rackline.load(`json-${id}-${stopOf(view, rackline.address().state)}`)).answer, null, 1), "application/json") }),
+            el("button", { type: "button", text: "CSV", onclick: () => rackline.save(`${id}.csv`, found.csv, "text/csv") }),
+          );
+          printed.replaceChildren(...parts.printed(found.printed));
+          opened.replaceChildren(...(found.origins.length ? [parts.origins(found.origins)] : []));
           commands.update(found.command, `import rackline as rl\n\n${found.python}`.replace(/(import rackline as rl\s+)+/, "import rackline as rl\n\n"));
           texts.replaceChildren(...(Object.keys(found.documents).length ? [parts.section("To launch it", ...Object.entries(found.documents).map(([name, document]) => parts.document(name, document)))] : []));
           const said = [estimated ? `Estimated: ${found.summary}` : found.summary, ...found.interval.split("\n")].filter(Boolean);
@@ -301,6 +337,8 @@
               rackline.answer(`Refused. ${why}`);
               controls.mark(made, problem && (made.some((one) => one.key === problem.what) ? problem.what : NAMED[problem.what]), why);
               const seen = place.querySelector('[aria-invalid="true"]') || document.querySelector("#answer");
+              const fold = seen && seen.closest("details");
+              if (fold) fold.open = true;
               if (seen) seen.scrollIntoView({ block: "nearest" });
               waits.hidden = true;
               place.setAttribute("data-stale", ""); // what is still drawn answers another question
@@ -317,18 +355,23 @@
         }
         stop.addEventListener("click", () => running && running.abort());
         form.addEventListener("submit", () => go(true));
+        const moved_ = (/** @type {any} */ one) => one.key === view.stop || one.key === "known" || sliders[one.key];
 
         return {
           update(state) {
             made.forEach((one) => one.set(state[one.key]));
             settle();
             replays.forEach((one) => one.set(state.t));
-            controls.heed(alone() ? made.filter((one) => one.key === view.stop || one.key === "known" || sliders[one.key]) : made, state, ["t"]);
+            if (preset && alone()) preset.set(state.preset);
+            controls.heed(preset && alone() ? [preset] : alone() ? made.filter(moved_) : made, state, ["t"]);
+            const fold = form.querySelector("details");
+            if (fold && folds.some(([key]) => state[key])) fold.open = true;
+            if (preset && alone()) for (const one of made) one.set((view.presets[stopOf(view, state)].fields || {})[one.key]);
             if (!alone()) go(false);
             else if (view.sliders) moved();
             else shown(rackline.data.get(`answer-${id}-${stopOf(view, state)}`));
           },
-          full: () => controls.full(made),
+          full: () => Object.fromEntries(Object.entries(controls.full(listed)).filter(([key, value]) => value !== "" || key in view.fields)),
           leave() {
             clearTimeout(timer);
             if (running) running.abort();
@@ -340,9 +383,27 @@
     });
   }
 
+  /** Options beside the essential ones, by their headings. @param {any[]} list @param {Record<string, any>} options */
+  function folded(list, options) {
+    /** @type {Map<string, any[]>} */
+    const groups = new Map();
+    for (const one of list) groups.set(options[one.key].group, [...(groups.get(options[one.key].group) || []), one]);
+    const element = el("details", { class: "folded" }, el("summary", { text: `${list.length} more options` }));
+    for (const [name, group] of [...groups].sort(([a], [b]) => Number(a !== "") - Number(b !== ""))) {
+      const place = el("fieldset", {}, el("legend", { text: name || "Options" }), group.map((one) => one.element));
+      for (const one of group) {
+        const id = `help-${one.key}`;
+        one.element.append(el("p", { class: "quiet", id, text: options[one.key].help.replace(/`/g, "") }));
+        one.element.querySelectorAll("input, select").forEach((/** @type {any} */ box) => box.setAttribute("aria-describedby", id));
+      }
+      element.append(place);
+    }
+    return element;
+  }
+
   const unit = (/** @type {string} */ name) =>
     name.includes("usd") ? "usd" : /_s$|seconds$/.test(name) ? "seconds" : name.endsWith("_bytes") ? "bytes" : /share|fraction|mfu|utilisation/.test(name) ? "share" : "count";
   const cell = (/** @type {any} */ value) => (value === null || value === undefined ? "–" : typeof value === "object" ? JSON.stringify(value) : value);
 
-  Object.assign(rackline, { asked: { add } });
+  Object.assign(rackline, { asked: { add, valueOf } });
 })();

@@ -53,17 +53,23 @@
   /** A card that is filled with every answer. */
   function card() {
     const element = el("section", { class: "card", "aria-label": "The decision", hidden: true });
+    const caveat = el("div", { class: "caveat wide" });
     return {
       element,
+      caveat,
       /** @param {any} found  as the library makes it; empty where there is no decision @param {boolean=} estimated  numbers follow that replace these */
       update(found, estimated) {
         element.hidden = !found || !found.numbers;
+        caveat.hidden = element.hidden;
         if (element.hidden) return;
         element.replaceChildren(
           el("p", { class: "deployed", text: found.deployment }),
           el("dl", {}, found.numbers.map(large)),
           el("p", { class: "alternative", text: found.alternative ? `Else ${found.alternative}.` : "" }),
-          el("p", { class: "quiet", text: `${estimated ? "estimated" : found.basis}; bands hold 90 % of measured servers of this kind` }),
+        );
+        caveat.replaceChildren(
+          el("p", { text: `${estimated ? "Estimated" : found.basis[0].toUpperCase() + found.basis.slice(1)}; bands hold 90 % of measured servers of this kind.` }),
+          found.caveat ? el("p", { text: `The alternative is ${found.caveat}` }) : "",
         );
       },
     };

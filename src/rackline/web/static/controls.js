@@ -226,7 +226,7 @@
         if (wrong) {
           box.setAttribute("aria-invalid", "true");
           box.setAttribute("aria-describedby", `wrong-${one.key}`);
-        } else box.removeAttribute("aria-describedby");
+        } else if (/^wrong-/.test(box.getAttribute("aria-describedby") || "")) box.removeAttribute("aria-describedby");
       }
     }
     return list.some((one) => one.key === key);

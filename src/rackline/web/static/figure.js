@@ -11,6 +11,7 @@
   const BESIDE = 260; // labels of rows take up to this much of the width of a legend [pixels]
   const LEGEND = 90; // of the width that the labels of a legend leave free [pixels]
   const ENTRY = 250; // pixels
+  const PANEL_AXIS = 105; // beside panels that stand above each other [pixels]
   const LABEL = 0.4; // of a narrow figure's width that labels of an axis take at most
 
   /** The same with so many entries of a legend beside each other at most. @param {any} node @param {number} most @returns {any} */
@@ -52,6 +53,8 @@
   /** Bring a figure's specification to what the page draws: its title stands in HTML, its width follows the page. */
   function dressed(/** @type {any} */ spec, /** @type {string} */ look, /** @type {number} */ width, /** @type {number} */ height, /** @type {boolean=} */ rows) {
     const { title, description, config, $schema, ...rest } = spec;
+    const panels = rest.vconcat && !rest.hconcat;
+    if (panels) rest.vconcat = rest.vconcat.map((/** @type {any} */ one) => ({ ...one, width: Math.max(width - PANEL_AXIS, 160) }));
     const single = !["hconcat", "vconcat", "concat", "facet", "repeat"].some((key) => key in rest);
     const narrow = width < NARROW;
     const theme = rackline.data.get("site").themes[look];
@@ -69,7 +72,7 @@
 
   class Figure {
     /** @param {{title: string, name: string, spec: any, height?: number, measures?: [string, string, string][],
-     *   hover?: [string, string, string, string], fixed?: boolean, rows?: boolean}} options  measures: field, title and kind of the columns of its table */
+     *   hover?: [string, string, string, string], fixed?: boolean, panels?: boolean, rows?: boolean}} options  measures: field, title and kind of the columns of its table */
     constructor(options) {
       this.options = options;
       /** @type {Row} */
@@ -156,7 +159,8 @@
     embed() {
       if (!this.place.isConnected) return requestAnimationFrame(() => this.place.isConnected && this.embed());
       const [width, height] = this.size();
-      if (!this.options.fixed) this.place.style.height = width < NARROW || this.options.rows ? "auto" : `${height}px`;
+      if (this.options.panels) this.place.style.height = "auto";
+      else if (!this.options.fixed) this.place.style.height = width < NARROW || this.options.rows ? "auto" : `${height}px`;
       const spec = dressed(this.options.spec, rackline.look(), width, height, this.options.rows);
       const compiled = vegaLite.compile(spec, { logger: quiet }).spec;
       if (this.view) this.view.finalize();
@@ -203,8 +207,8 @@
       const [width] = this.size();
       if (width === this.width) return;
       this.width = width;
-      if (this.options.fixed) return;
-      this.view.width(width).run();
+      if (this.options.panels) this.embed();
+      else if (!this.options.fixed) this.view.width(width).run();
     }
 
     /** Names of the series beside their colours. @param {{name: string, place: number, dashed?: boolean}[]} series */

@@ -225,6 +225,7 @@ var rackline = /** @type {Rackline} */ (/** @type {unknown} */ ((() => {
   }
 
   function start() {
+    if (window.self !== window.top) document.documentElement.dataset.framed = ""; // a figure within another page
     for (const [id, view] of Object.entries((data.get("site") || { views: {} }).views)) if (view.verb) rackline.asked.add(id, view);
     const list = /** @type {HTMLElement} */ (document.querySelector("nav ul"));
     if (!list.children.length)

@@ -204,5 +204,89 @@
   /** Controls beside figures. @param {any} form @param {any[]} figures */
   const bench = (form, figures) => el("div", { class: "bench" }, form, el("div", { class: "figures" }, figures));
 
-  Object.assign(rackline, { parts: { section, table, why, claims, claimCard, badge, commands, measured, document: document_, refusal, spelled, bench } });
+  /** A table of texts. @param {any} one  title, columns, rows and caption, as the library writes them */
+  function sheet(one) {
+    const kind = (/** @type {number} */ index) => (one.columns[index] && one.columns[index].number ? "number" : one.rows.some((/** @type {string[]} */ row) => (row[index] || "").length > 60) ? "long" : null);
+    return el(
+      "div",
+      { class: "sheet" },
+      one.title ? el("h3", { text: one.title }) : null,
+      el(
+        "div",
+        { class: "scroll", tabindex: 0, role: "region", "aria-label": one.title || one.name },
+        el(
+          "table",
+          {},
+          one.columns.some((/** @type {any} */ column) => column.title) ? el("thead", {}, el("tr", {}, one.columns.map((/** @type {any} */ column, /** @type {number} */ index) => el(column.title ? "th" : "td", { scope: column.title ? "col" : null, class: kind(index), title: column.note || null, text: column.title })))) : null,
+          el("tbody", {}, one.rows.filter((/** @type {string[]} */ row) => row.length).map((/** @type {string[]} */ row) => el("tr", {}, row.map((text, index) => el(index ? "td" : "th", { scope: index ? null : "row", class: [kind(index), /[━●┃]/.test(text) ? "drawn" : ""].filter(Boolean).join(" ") || null }, ...linked(text)))))),
+        ),
+      ),
+      one.caption ? el("p", { class: "quiet", text: one.caption }) : null,
+    );
+  }
+
+  /** A text whose addresses are links. @param {string} text */
+  const linked = (text) => text.split(/(https?:\/\/[^\s,;)]+)/).map((part, index) => (index % 2 ? el("a", { href: part, rel: "noreferrer", text: part }) : part)).filter(Boolean);
+
+  /** What the command prints, in its parts. @param {any[]} list */
+  const printed = (list) =>
+    list.map((one) => {
+      if (one.kind === "table") return sheet(one);
+      if (one.kind === "box") return el("div", { class: "boxed" }, one.title ? el("h3", { text: one.title }) : null, one.lines.map((/** @type {string} */ line) => el("p", { text: line })));
+      if (one.kind === "lines") return el("pre", { tabindex: 0, role: "region", "aria-label": "Part of the answer" }, one.text);
+      return el("p", { class: "said" }, ...linked(one.text));
+    });
+
+  const NUMBERS = [["compute", "compute"], ["hbm", "HBM"], ["link", "links"], ["fixed", "fixed"], ["rest", "rest"]];
+  let opened = 0;
+
+  /** Rows that open to formula, inputs, source and error; a number opens to its origin. @param {any[]} rows */
+  function origins(rows) {
+    const body = el("tbody");
+    for (const row of rows) {
+      const id = `origin-${++opened}`;
+      const more = el("div", { class: "more" });
+      const line = el("tr", { id, hidden: true }, el("td", { colspan: NUMBERS.length + 4 }, more));
+      let open = "";
+      /** @type {any[]} */
+      const buttons = [];
+      const show = (/** @type {string} */ what) => {
+        open = open === what ? "" : what;
+        line.hidden = !open;
+        for (const one of buttons) one.setAttribute("aria-expanded", String(one.dataset.of === open));
+        const chosen = open === "all" ? NUMBERS.filter(([key]) => row.numbers[key]) : NUMBERS.filter(([key]) => key === open);
+        more.replaceChildren(
+          el("p", {}, el("code", { text: row.formula })),
+          ...chosen.map(([key, name]) => el("div", {}, el("h3", { text: `${name}: ${text.of("seconds", row.numbers[key].seconds)}` }), row.numbers[key].lines.map((/** @type {string} */ one) => el("p", {}, ...linked(one.replace(/(\d) us\b/g, "$1 µs")))))),
+          el("p", { class: "quiet", text: `Timed by ${row.timed_by}.` }),
+        );
+      };
+      const button = (/** @type {string} */ what, /** @type {string} */ shown, /** @type {string} */ label) => {
+        const made = el("button", { type: "button", class: "origin", "aria-expanded": "false", "aria-controls": id, "aria-label": label, "data-of": what, text: shown, onclick: () => show(what) });
+        buttons.push(made);
+        return made;
+      };
+      const name = row.name.replace(/_/g, " ");
+      body.append(
+        el(
+          "tr",
+          {},
+          el("th", { scope: "row" }, button("all", name, `${name}: formula, inputs, sources`)),
+          NUMBERS.map(([key, title]) => el("td", { class: "number" }, row.numbers[key] ? button(key, text.of("seconds", row.numbers[key].seconds), `${name}, ${title} ${text.of("seconds", row.numbers[key].seconds)}: where it comes from`) : "–")),
+          el("td", { class: "number", text: text.of("seconds", row.seconds) }),
+          el("td", { class: "number", text: `${text.round(100 * row.share, 2)} %` }),
+          el("td", { class: "number", text: row.ideal_s === null ? "–" : text.of("seconds", row.ideal_s) }),
+        ),
+        line,
+      );
+    }
+    const heads = ["operation", ...NUMBERS.map(([, name]) => name), "total", "share", "ideal"];
+    return section(
+      "Why: row by row",
+      el("p", { class: "quiet", text: "A row opens to its formula, its inputs, whose numbers time it and how far these were off; a number opens to where it comes from." }),
+      el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The pass row by row" }, el("table", { class: "origins" }, el("thead", {}, el("tr", {}, heads.map((one, index) => el("th", { scope: "col", class: index ? "number" : null, text: one })))), body)),
+    );
+  }
+
+  Object.assign(rackline, { parts: { printed, origins, section, table, why, claims, claimCard, badge, commands, measured, document: document_, refusal, spelled, bench } });
 })();

@@ -11,6 +11,13 @@
   /** The time at which a figure ends, if it can be played. @param {any} spec @returns {number} */
   const endOf = (spec) => ((spec.params || []).find((/** @type {any} */ one) => one.name === "now") || { value: NaN }).value;
 
+  /** What a panel shows over time. @param {any} panel */
+  function measureOf(panel) {
+    const field = Object.keys(panel.data.values[0]).find((name) => !["series", "start_s"].includes(name)) || "";
+    const { y } = panel.layer[0].encoding || panel.layer[0].layer[0].encoding;
+    return { field, title: y.axis && y.axis.title ? y.axis.title : y.title || field, kind: field.endsWith("_s") && !field.includes("per_s") ? "seconds" : "number" };
+  }
+
   /** Buttons and a slider that move the time of a figure. @param {DrawnFigure} figure @param {(now: number | null) => void} kept  is told where it was left; null at the end */
   function replay(figure, kept) {
     const still = window.matchMedia("(prefers-reduced-motion: reduce)");
@@ -24,6 +31,9 @@
 
     /** How many requests are in each phase, by run. */
     function counted() {
+      const panels = figure.options.spec.vconcat;
+      if (panels) return moving(panels);
+
       /** @type {Map<string, Record<string, number>>} */
       const runs = new Map();
       for (const row of figure.all()) {
@@ -32,6 +42,19 @@
         if (row.start_s <= now && now < row.end_s) of[row.phase]++;
       }
       return [...runs].map(([run, of]) => `${run}: ${of.waiting} waiting, ${of.prefill} in prefill, ${of.decode} in decode`).join("; ");
+    }
+
+    /** What each panel shows at this time. @param {any[]} panels */
+    function moving(panels) {
+      return panels
+        .map((panel) => {
+          const { field, title, kind } = measureOf(panel);
+          const rows = panel.data.values.filter((/** @type {any} */ row) => row.start_s <= now);
+          const last = new Map(rows.map((/** @type {any} */ row) => [row.series, row[field]]));
+          const said = [...last].map(([name, value]) => `${last.size > 1 ? `${name} ` : ""}${value === null ? "–" : kind === "number" ? text.round(value) : text.of(kind, value)}`);
+          return `${title} ${said.join(", ")}`;
+        })
+        .join("; ");
     }
 
     function shown() {
