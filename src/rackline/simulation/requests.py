@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
+
+
+class Joins(NamedTuple):
+    """Further requests that must finish before some others start, besides `after`; columns, (k,) each.
+
+    Args:
+        request: that waits.
+        before: that it waits for.
+        pause_s: from its end [s].
+    """
+
+    request: Array
+    before: Array
+    pause_s: Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,6 +36,9 @@ class Requests:
         input_len, output_len: prompt and output lengths, at least 1 [tokens], (n,).
         priority: priority tier, a lower number being more urgent, (n,); None when all are equal.
         after: index of the request that must finish first, -1 for none, (n,); None when none follows another.
+        joins: what requests wait for besides `after`; None where nothing waits for more than one.
+        task: number of the task that a request belongs to, ascending from 0, (n,); None where there are no tasks.
+        lanes: number of tasks that are kept going: the next begins when one ends. None where they begin at their times.
         hashes: for each request, hashes of the full blocks of its prompt from the start; None when nothing is shared.
         answer_hashes: for each request, hashes of the further full blocks of prompt and answer, which its answer fills;
             None when no request begins with an answer.
@@ -45,6 +62,9 @@ class Requests:
     output_len: Array
     priority: Array | None = None
     after: Array | None = None
+    joins: Joins | None = None
+    task: Array | None = None
+    lanes: int | None = None
     hashes: Sequence[Sequence[int]] | None = None
     answer_hashes: Sequence[Sequence[int]] | None = None
     adapters: Array | None = None
@@ -77,6 +97,8 @@ class Requests:
             self._refuse("computed", (self.computed < 0) | (self.computed > self.input_len), "0 up to the prompt")
         if self.after is not None:
             self._refuse("after", self.after >= np.arange(count), "an earlier request")
+        if self.joins is not None and np.any(self.joins.before >= self.joins.request):
+            raise InputError(what="joins", given="a later request", allowed="earlier requests")
 
     def _refuse(self, name: str, bad: Array, allowed: str) -> None:
         """Raise an error about the first value of a column that is bad."""
@@ -122,19 +144,30 @@ class Requests:
         for name in _HASHES:
             rows: Sequence[Sequence[int]] | None = getattr(self, name)
             found[name] = None if rows is None else list(compress(rows, keep))
-            if isinstance(rows, BlockHashes):
+            if isinstance(rows, BlockHashes | BlockRuns):
                 found[name] = rows.pick(keep)
+        place = np.cumsum(keep) - 1
         if self.after is not None:
-            found["after"] = np.where(found["after"] < 0, -1, (np.cumsum(keep) - 1)[found["after"]])
+            found["after"] = np.where(found["after"] < 0, -1, place[found["after"]])
+        if self.joins is not None:
+            mine = keep[self.joins.request]
+            request, before, pause_s = (column[mine] for column in self.joins)
+            found["joins"] = Joins(place[request], place[before], pause_s)
+        if self.task is not None:
+            found["task"] = np.unique(self.task[keep], return_inverse=True)[1]
         return replace(self, **found)
 
     def first(self, count: int) -> Requests:
-        """The first `count` requests."""
-        return self if count >= len(self) else self.pick(np.arange(len(self)) < count)
+        """The first `count` requests; of tasks, the first whole ones, at least one."""
+        if count >= len(self):
+            return self
+        if self.task is not None:
+            count = max(int(np.searchsorted(self.task, self.task[count])), int(np.sum(self.task == 0)))
+        return self.pick(np.arange(len(self)) < count)
 
 
 _ARRAYS = ("arrival_s", "input_len", "output_len")
-_OPTIONAL = ("priority", "after", "adapters", "computed", "lines")
+_OPTIONAL = ("priority", "after", "task", "adapters", "computed", "lines")
 _HASHES = ("hashes", "answer_hashes")
 
 
@@ -157,6 +190,7 @@ class RequestLog:
         "input_len",
         "last_s",
         "output_len",
+        "pause_s",
         "preempted",
         "priority",
         "ready",
@@ -170,6 +204,7 @@ class RequestLog:
         self.priority: list[int] | None = None if requests.priority is None else requests.priority.tolist()
         self.hashes: Sequence[Sequence[int]] | None = requests.hashes
         self.answer_hashes: Sequence[Sequence[int]] | None = requests.answer_hashes
+        self.pause_s: list[float] | None = None if requests.task is None else next_pauses(requests).tolist()
         self.adapters: list[int] | None = None if requests.adapters is None else requests.adapters.tolist()
         self.adapter_loads = 0  # transfers of adapters from the host
         self.arrival_s: list[float | None] = [None] * count
@@ -272,3 +307,80 @@ class BlockHashes(Sequence[Sequence[int]]):
         """
         lengths = np.diff(self._ends, prepend=0)
         return BlockHashes(self._flat[np.repeat(keep, lengths)], np.cumsum(lengths[keep]))
+
+
+class BlockRuns(Sequence[Array]):
+    """The same for blocks whose hashes are consecutive numbers: runs of them, 24 bytes a run; a row is an array.
+
+    Args:
+        first, count: first number and length of each run of all requests, concatenated, (runs,).
+        ends: end of each request's runs, (requests,).
+
+    Example:
+        >>> runs = BlockRuns(np.array([0, 7]), np.array([2, 3]), np.array([2]))
+        >>> runs[0].tolist()
+        [0, 1, 7, 8, 9]
+    """
+
+    __slots__ = ("count", "ends", "first")
+
+    def __init__(self, first: Array, count: Array, ends: Array) -> None:
+        self.first, self.count, self.ends = first, count, ends
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> BlockRuns:
+        """Runs of any rows."""
+        flat = np.array(list(chain.from_iterable(rows)), dtype=np.int64)
+        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        starts = np.zeros(len(flat), dtype=bool)
+        starts[:1] = True
+        starts[1:] = np.diff(flat) != 1
+        row_starts = np.cumsum(lengths) - lengths
+        starts[row_starts[lengths > 0]] = True
+        places = np.flatnonzero(starts)
+        count = np.diff(np.append(places, len(flat)))
+        return cls(flat[places], count, np.searchsorted(places, np.cumsum(lengths)))
+
+    def __len__(self) -> int:
+        """Number of requests."""
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, index: int) -> Array: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Array]: ...
+    def __getitem__(self, index: int | slice) -> Array | list[Array]:
+        """Blocks of one request or of several."""
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(index)
+        start, end = int(self.ends[place - 1]) if place else 0, int(self.ends[place])
+        if end - start == 1:
+            return np.arange(self.first[start], self.first[start] + self.count[start])
+        pairs = zip(self.first[start:end].tolist(), self.count[start:end].tolist(), strict=True)
+        parts = [np.arange(first, first + count) for first, count in pairs]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+    @property
+    def size(self) -> int:
+        """One more than the highest number [count]."""
+        return int((self.first + self.count).max(initial=0))
+
+    def pick(self, keep: Array) -> BlockRuns:
+        """The blocks of selected requests."""
+        lengths = np.diff(self.ends, prepend=0)
+        mine = np.repeat(keep, lengths)
+        return BlockRuns(self.first[mine], self.count[mine], np.cumsum(lengths[keep]))
+
+
+def next_pauses(requests: Requests) -> Array:
+    """Shortest pause between the end of each request and the next that waits for it; infinite for the last [s], (n,)."""
+    found = np.full(len(requests), np.inf)
+    if requests.after is not None:
+        waits = requests.after >= 0
+        np.minimum.at(found, requests.after[waits], requests.arrival_s[waits])
+    if requests.joins is not None:
+        np.minimum.at(found, requests.joins.before, requests.joins.pause_s)
+    return found
