@@ -14,8 +14,8 @@ class Flow:
     """The arrivals of a run, as its requests end.
 
     A request waits for the one that it follows and for all that it joins, each with its pause. Users of a closed loop
-    take the next request of all. Where a number of tasks is kept going (`lanes`), a task begins when another one has
-    ended; once no further task is left, nothing more arrives, so that the number in progress never falls.
+    take the next request of all. Where tasks take turns, one begins when another has ended, so that their number stays;
+    once enough requests have ended, or no further task is left, nothing more arrives.
 
     Args:
         requests: of the run.
@@ -36,29 +36,30 @@ class Flow:
                 self._missing[index] = self._missing.get(index, 1) + 1
         # a user who is free sends the next request of all, so that no user runs out of them before the others
         rest = sorted(index for index, one in enumerate(before) if one >= 0) if requests.process == "closed" else []
-        self._turns: Iterator[int] | None = iter(rest) if requests.process == "closed" else None
+        self._rest: Iterator[int] | None = iter(rest) if requests.process == "closed" else None
         self._free = [index for index, one in enumerate(before) if one < 0]
         self._task: list[int] = []
         self._roots: list[list[int]] = []
-        self._begin = 0
-        if requests.task is not None and requests.lanes is not None:
+        self._begun = self._ended = 0
+        self._turns = requests.turns if requests.task is not None else None
+        if self._turns is not None and requests.task is not None:
             self._task = requests.task.tolist()
             self._left = np.bincount(requests.task).tolist()
             self._roots = [[] for _ in self._left]
             for index in self._free:
                 self._roots[self._task[index]].append(index)
-            self._begin = min(requests.lanes, len(self._roots))
+            self._begun = min(self._turns.lanes, len(self._roots))
 
     @property
     def goes_on(self) -> bool:
         """Whether any request waits for others."""
-        return bool(self._followers) or bool(self._roots)
+        return bool(self._followers) or self._turns is not None
 
     def first(self) -> Sequence[tuple[int, float]]:
         """(request, time [s]) of those that wait for no other."""
-        if not self._roots:
+        if self._turns is None:
             return [(index, self.times[index]) for index in self._free]
-        return [one for task in range(self._begin) for one in self._task_from(task, 0.0)]
+        return [one for task in range(self._begun) for one in self._task_from(task, 0.0)]
 
     def _task_from(self, task: int, time_s: float) -> list[tuple[int, float]]:
         start = min(self.times[index] for index in self._roots[task])
@@ -66,8 +67,8 @@ class Flow:
 
     def after(self, request: int, end_s: float) -> Sequence[tuple[int, float]]:
         """(request, time [s]) of those that come because one has ended."""
-        if self._turns is not None:
-            return [(index, end_s + self.times[index]) for index in islice(self._turns, 1)]
+        if self._rest is not None:
+            return [(index, end_s + self.times[index]) for index in islice(self._rest, 1)]
         found: list[tuple[int, float]] = []
         for index, pause_s in self._followers.get(request, ()):
             time_s = end_s + pause_s
@@ -77,12 +78,13 @@ class Flow:
                 if self._missing[index]:
                     continue
             found.append((index, time_s))
-        if not self._roots:
+        if self._turns is None:
             return found
+        self._ended += 1
         task = self._task[request]
         self._left[task] -= 1
         if not self._left[task]:
-            self._begin += 1
-            if self._begin <= len(self._roots):
-                found += self._task_from(self._begin - 1, end_s)
-        return [] if self._begin > len(self._roots) else found
+            self._begun += 1
+            if self._begun <= len(self._roots):
+                found += self._task_from(self._begun - 1, end_s)
+        return [] if self._ended >= self._turns.calls or self._begun > len(self._roots) else found

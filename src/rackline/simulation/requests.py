@@ -27,6 +27,18 @@ class Joins(NamedTuple):
     pause_s: Array
 
 
+class Turns(NamedTuple):
+    """Tasks that are kept going: the next one begins when another has ended.
+
+    Args:
+        lanes: tasks at a time [count].
+        calls: requests that end before nothing more arrives [requests].
+    """
+
+    lanes: int
+    calls: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Requests:
     """Requests in the order of arrival, as columns.
@@ -38,7 +50,7 @@ class Requests:
         after: index of the request that must finish first, -1 for none, (n,); None when none follows another.
         joins: what requests wait for besides `after`; None where nothing waits for more than one.
         task: number of the task that a request belongs to, ascending from 0, (n,); None where there are no tasks.
-        lanes: number of tasks that are kept going: the next begins when one ends. None where they begin at their times.
+        turns: how tasks take turns; None where they begin at their times.
         hashes: for each request, hashes of the full blocks of its prompt from the start; None when nothing is shared.
         answer_hashes: for each request, hashes of the further full blocks of prompt and answer, which its answer fills;
             None when no request begins with an answer.
@@ -64,7 +76,7 @@ class Requests:
     after: Array | None = None
     joins: Joins | None = None
     task: Array | None = None
-    lanes: int | None = None
+    turns: Turns | None = None
     hashes: Sequence[Sequence[int]] | None = None
     answer_hashes: Sequence[Sequence[int]] | None = None
     adapters: Array | None = None
@@ -156,6 +168,24 @@ class Requests:
         if self.task is not None:
             found["task"] = np.unique(self.task[keep], return_inverse=True)[1]
         return replace(self, **found)
+
+    def without(self, gone: Array) -> Requests:
+        """The others, of which those that waited for one that is left out wait for it no more.
+
+        Args:
+            gone: mask of the requests to leave out, (n,).
+        """
+        after, times, joins = self.after, self.arrival_s, self.joins
+        if joins is not None:
+            mine = ~gone[joins.before]
+            joins = Joins(*(column[mine] for column in joins))
+        if after is not None:
+            lost = (after >= 0) & gone[after]
+            after, times = np.where(lost, -1, after), np.where(lost, 0.0, times)
+            if joins is not None:  # one that it joins takes the place, and is waited for twice
+                held = lost[joins.request]
+                after[joins.request[held]], times[joins.request[held]] = joins.before[held], joins.pause_s[held]
+        return replace(self, after=after, arrival_s=times, joins=joins).pick(~gone)
 
     def first(self, count: int) -> Requests:
         """The first `count` requests; of tasks, the first whole ones, at least one."""

@@ -31,7 +31,7 @@ _ROUNDS_A_REPORT = 2000
 
 def _native(pools: Sequence[Pool], requests: Requests) -> tuple[NativeLog, list[list[NativeReplica]]] | None:
     """Replicas of a decode pool and of the prefill pool before it, if any, in C; None where it does not know them."""
-    plain = requests.hashes is None and requests.adapters is None and requests.joins is None and requests.lanes is None
+    plain = requests.hashes is None and requests.adapters is None and requests.joins is None and requests.turns is None
     if not plain or not all(knows(pool) for pool in pools):
         return None
     clocks = [clock for pool in pools if (clock := compiled_clock(pool.clock, pool.spec.max_num_seqs)) is not None]
@@ -100,7 +100,7 @@ def simulate(
             for side in (0, 1)
         )
         go = partial(_run_together, requests, log, front, replicas, router, beyond_s, prefill)
-    alone = requests.lanes is None and (requests.after is None or not np.any(requests.after >= 0))
+    alone = requests.turns is None and (requests.after is None or not np.any(requests.after >= 0))
     if alone and prefill is None and (len(replicas) == 1 or router == "round-robin"):
         go = partial(_run_each, requests, log, replicas, beyond_s)
     interrupted = False
