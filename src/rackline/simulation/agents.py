@@ -152,16 +152,15 @@ def _steps(profile: AgentProfile, rng: np.random.Generator) -> Iterator[_Step]:
             yield _Step(*row)
 
 
-# TraceLab: 357,161 steps of 4,265 sessions of Claude Code and Codex (arXiv:2606.30560; tables of uw-syfi/TraceLab
-# artifacts/*/README.md, read 2026-11-25). Median and mean of steps: 15 + 1 and 73.6 + 8.9, of which 8.9 follow the user;
-# added: 1,750 tokens a growing step, less the answer, median of the adjusted append; tool: median 0.3 s, mean 16.8 s;
-# human: p50 1.4 min, p90 20.6 min. System prompt and tools of Claude Code, main agent and subagents alike: 19,000
-# tokens (hpfreilabs.com/blog/anatomy-of-claude-code-session). The longest context is derived: with it the mean prompt is
-# that of TraceLab, 154,000 tokens (54.9e9 over 357,161).
-# Subagents: 393 traces of AgentX 062126 have 99,000 calls, 57,000 of them of main agents (aiperf
-# semianalysis-agentx-faq.md); 615 subagents of corpus 060826 hide 3,100 contexts (aiperf weka-trace.md), about 5 side by
-# side, in about 183 traces: 3.4 in the 145 steps of a main agent, and 6.2 steps a context.
-# The spread of answers is that of public traces (`workloads.LOGNORMAL_SIGMA`).
+# TraceLab: 357,161 steps of 4,265 sessions of Claude Code and Codex (arXiv:2606.30560; uw-syfi/TraceLab@0b8a262b
+# artifacts/*/README.md, read 2026-11-25). Steps of a session: median 15 + 1, mean 73.6 + 8.9, of which 8.9 follow the
+# user. A growing step adds 1,750 tokens, less its answer; the median of that is 251. Tools: median 0.3 s, mean 16.8 s.
+# People: p50 1.4 min, p90 20.6 min. An answer: mean 523 tokens, with the spread of public traces (`LOGNORMAL_SIGMA`).
+# System prompt and tools of main agents and subagents alike: hpfreilabs.com/blog/anatomy-of-claude-code-session.
+# The longest context is derived: with it the mean prompt of a main agent is TraceLab's, 154,000 tokens.
+# Subagents: of the 99,000 calls of 393 traces of AgentX 062126, main agents have 57,000 (aiperf
+# semianalysis-agentx-faq.md), 145 a trace; 615 subagents of corpus 060826 hide 3,100 contexts (aiperf weka-trace.md),
+# about 5 each, and a corpus of that month has 183 traces: 3.4 times 5 contexts of 6.2 steps a trace.
 CODING = AgentProfile(
     name="coding",
     steps=Skewed(median=16.0, mean=82.5),
@@ -176,7 +175,6 @@ CODING = AgentProfile(
     fan_out=5,
     child_steps=6.2,
 )
-AGENTX = replace(
-    CODING, name="agentx", steps=Skewed(median=145.0 * 16.0 / 82.5, mean=145.0), max_tokens=1_048_576
-)
+# AgentX's traces: 145 steps of a main agent, contexts up to the million tokens of their models.
+AGENTX = replace(CODING, name="agentx", steps=Skewed(median=145.0 * 16.0 / 82.5, mean=145.0), max_tokens=1_048_576)
 PROFILES = {one.name: one for one in (CODING, AGENTX)}

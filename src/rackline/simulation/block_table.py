@@ -1,6 +1,6 @@
 """Prefix cache over arrays: blocks are numbered, so that a prompt of thousands of them is looked up at once.
 
-The same cache as `prefix_cache` where blocks do not expire, with the policies of `keeping`; tests hold one to the other.
+The cache of `prefix_cache` where blocks do not expire, with the policies of `keeping`; tests hold one to the other.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -129,8 +128,8 @@ class Calls:
         rows: list[list[int]] = []
         for given in self.blocks:
             row = [numbers.setdefault(block, len(numbers)) for block in given or ()]
-            seen: set[int] = set()
-            rows.append(list(takewhile(lambda block: not (block in seen or seen.add(block)), row)))
+            whole = len(row) == len(set(row))  # a chain of hashes does not repeat one
+            rows.append(row if whole else row[: next(i for i in range(len(row)) if row[i] in row[:i])])
         answers: list[list[int]] = [[] for _ in rows]
         for index, some in enumerate(self.before):
             for call, _ in some:
@@ -140,12 +139,29 @@ class Calls:
         return BlockRuns.of(rows), BlockRuns.of(answers)
 
 
+def as_tasks(requests: Requests, cap_s: float = np.inf) -> Requests:
+    """Sessions, each of whose requests follows the one before, as tasks.
+
+    Args:
+        cap_s: longest pause [s].
+    """
+    after = np.full(len(requests), -1) if requests.after is None else requests.after
+    rows = {name: getattr(requests, name) for name in ("hashes", "answer_hashes")}
+    return replace(
+        requests,
+        arrival_s=np.where(after < 0, requests.arrival_s, np.minimum(requests.arrival_s, cap_s)),
+        task=np.cumsum(after < 0) - 1,
+        process=None,
+        **{name: None if found is None else BlockRuns.of(found) for name, found in rows.items()},
+    )
+
+
 def in_turns(requests: Requests, lanes: int, calls: int, rng: np.random.Generator) -> Requests:
     """The same tasks, a number of them kept going, from a moment at which it has been going for long.
 
-    The tasks in progress at a moment are not like all tasks: one is met there in proportion to its calls, and anywhere
-    within. So each of the first is that of a call drawn from all, and begins with it. Tasks are repeated, with blocks of
-    their own, where they do not suffice.
+    Tasks in progress at a moment are not like all tasks: one is met in proportion to its calls, and anywhere within.
+    So each of the first is that of a call drawn from all, and begins with it. Tasks are repeated, with blocks of their
+    own, where they do not suffice.
 
     Args:
         requests: that belong to tasks.
@@ -153,8 +169,8 @@ def in_turns(requests: Requests, lanes: int, calls: int, rng: np.random.Generato
         calls: after which nothing more arrives [requests].
         rng: of the first tasks.
 
-    Sources: the inspection paradox, such as Ross, Introduction to Probability Models, 7.7. AgentX begins 25 to 75 % into
-    each of its traces for the same reason (aiperf semianalysis-agentx-faq.md).
+    Sources: the inspection paradox, such as Ross, Introduction to Probability Models, 7.7. AgentX begins 25 to 75 %
+    into each of its traces for the same reason (aiperf semianalysis-agentx-faq.md).
     """
     sizes = np.bincount(requests.task if requests.task is not None else [])
     starts = np.cumsum(sizes) - sizes

@@ -406,7 +406,7 @@ class BlockRuns(Sequence[Array]):
 
 
 def next_pauses(requests: Requests) -> Array:
-    """Shortest pause between the end of each request and the next that waits for it; infinite for the last [s], (n,)."""
+    """Shortest pause between each request and the next that waits for it; infinite for the last [s], (n,)."""
     found = np.full(len(requests), np.inf)
     if requests.after is not None:
         waits = requests.after >= 0

@@ -140,9 +140,13 @@ def that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad:
             "(or skip such requests)",
             where=requests.where(first),
         )
-    if requests.after is not None:  # requests that follow one that is left out are left out as well
-        for index, before in enumerate(requests.after.tolist()):
-            bad[index] |= before >= 0 and bad[before]
+    if requests.after is not None:  # requests that wait for one that is left out are left out as well
+        waits = [[one] for one in requests.after.tolist()]
+        if requests.joins is not None:
+            for index, one in zip(requests.joins.request.tolist(), requests.joins.before.tolist(), strict=True):
+                waits[index].append(one)
+        for index, some in enumerate(waits):
+            bad[index] |= any(one >= 0 and bad[one] for one in some)
     if np.all(bad):
         raise InputError(what="requests", given="none that fits", allowed=f"at most {most * spec.block_size} tokens")
     return requests.pick(~bad), int(bad.sum())

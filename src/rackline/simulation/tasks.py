@@ -137,7 +137,9 @@ def _window(result: Result, task: Array) -> tuple[float, float]:
     return (filled_s if filled_s < 0.5 * (begin_s + over_s) else begin_s), over_s
 
 
-def survival_percentiles(seconds: Array, ended: Array, percentiles: tuple[float, ...] = (50.0, 90.0, 99.0)) -> list[float]:
+def survival_percentiles(
+    seconds: Array, ended: Array, percentiles: tuple[float, ...] = (50.0, 90.0, 99.0)
+) -> list[float]:
     """Percentiles of times of which some are only known to be longer.
 
     S(t) = prod over times t_i ≤ t of (1 − ended_i / at risk_i); a percentile is the first time with S ≤ 1 − p / 100.
