@@ -26,7 +26,7 @@ def concurrency_figure(rows: Sequence[Row]) -> Figure:
             finite are left out.
     """
     names = list(dict.fromkeys(row[SERIES.field] for row in rows))
-    ideal = [
+    ideal: list[Row] = [
         {**row, SERIES.field: _IDEAL, "hit_share": row["unlimited_hit_share"]}
         for row in rows
         if row[SERIES.field] == names[0]

@@ -1,7 +1,7 @@
 """Recorded tasks of agents: a reader for each public format, recognised by the keys of its first object.
 
-Where a format says when calls began and ended, but not what they waited for, a call waits for the last of its agent that
-had ended, a subagent for the call before it, and the next call of the parent for the subagents that had ended by then.
+Where a format says when calls began and ended, but not what they waited for, a call waits for the last of its agent
+that had ended, a subagent for the call before it, and the next call of the parent for subagents that had ended.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class BlockTable:
         """Longest cached prefix: (blocks in HBM, how many of them are unused, further blocks by tier)."""
         blocks = hashes[:most]
         idle = self.idle.held[blocks]
-        found = _leading(idle | (self.refs[blocks] > 0))
+        found = _leading(np.logical_or(idle, self.refs[blocks] > 0))
         behind: list[int] = []
         rest = blocks[found:]
         if self.tiers and len(rest):

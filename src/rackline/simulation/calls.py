@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -146,14 +146,21 @@ def as_tasks(requests: Requests, cap_s: float = np.inf) -> Requests:
         cap_s: longest pause [s].
     """
     after = np.full(len(requests), -1) if requests.after is None else requests.after
-    rows = {name: getattr(requests, name) for name in ("hashes", "answer_hashes")}
     return replace(
         requests,
         arrival_s=np.where(after < 0, requests.arrival_s, np.minimum(requests.arrival_s, cap_s)),
         task=np.cumsum(after < 0) - 1,
         process=None,
-        **{name: None if found is None else BlockRuns.of(found) for name, found in rows.items()},
+        **_runs(requests),
     )
+
+
+def _runs(requests: Requests) -> dict[str, Any]:
+    """Blocks of prompts and of answers, as runs."""
+    rows = {name: getattr(requests, name) for name in ("hashes", "answer_hashes")}
+    return {
+        name: some if some is None or isinstance(some, BlockRuns) else BlockRuns.of(some) for name, some in rows.items()
+    }
 
 
 def in_turns(requests: Requests, lanes: int, calls: int, rng: np.random.Generator) -> Requests:
@@ -215,7 +222,7 @@ def _repeated(requests: Requests, order: Array, starts: Array, sizes: Array, cut
     joins = None
     if requests.joins is not None:
         at = np.argsort(requests.joins.request, kind="stable")
-        request, before, pause_s = (column[at] for column in requests.joins)
+        request, before, pause_s = requests.joins.request[at], requests.joins.before[at], requests.joins.pause_s[at]
         left, right = np.searchsorted(request, index), np.searchsorted(request, index, side="right")
         rows = np.repeat(np.arange(len(index)), right - left)
         which = np.arange(len(rows)) - np.repeat(np.cumsum(right - left) - (right - left), right - left) + left[rows]
@@ -230,22 +237,8 @@ def _repeated(requests: Requests, order: Array, starts: Array, sizes: Array, cut
         joins=joins,
         task=owner,
         turns=turns,
-        hashes=_taken(requests.hashes, index, copy[owner]),
-        answer_hashes=_taken(requests.answer_hashes, index, copy[owner]),
+        **{name: None if rows is None else rows.take(index, copy[owner]) for name, rows in _runs(requests).items()},
         lines=None if requests.lines is None else requests.lines[index],
         priority=None,
     )
     return found.without((owner < len(cuts)) & (place < np.append(cuts, 0)[np.minimum(owner, len(cuts))]))
-
-
-def _taken(rows: Sequence[Sequence[int]] | None, index: Array, copy: Array) -> BlockRuns | None:
-    """Rows in another order; each copy has numbers of its own."""
-    if rows is None:
-        return None
-    runs = rows if isinstance(rows, BlockRuns) else BlockRuns.of(rows)
-    lengths = np.diff(runs.ends, prepend=0)
-    begin = (runs.ends - lengths)[index]
-    count = lengths[index]
-    which = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count) + np.repeat(begin, count)
-    far = runs.size
-    return BlockRuns(runs.first[which] + np.repeat(copy * far, count), runs.count[which], np.cumsum(count))

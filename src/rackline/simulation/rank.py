@@ -176,7 +176,7 @@ class Rank:
 
     def known_prefix(self, request: int, now: float) -> int:
         """Blocks of a prompt's prefix in the memories of this rank [count]."""
-        hashes = self.log.hashes
+        hashes: Any = self.log.hashes
         if self.cache is None or hashes is None:
             return 0
         found, _, behind = self.cache.match(hashes[request], len(hashes[request]), now)
@@ -283,7 +283,7 @@ class Rank:
         elif self.spec.swap_tokens_per_s and request in log.last_s:
             done = target - 1  # its cache is on the host, but for the last token
         elif cache is not None and log.hashes is not None:
-            hashes = log.hashes[request]
+            hashes: Any = log.hashes[request]
             # at least one token must be computed, to predict the next from
             most = min(len(hashes), (target - 1) // cache.unit_tokens)
             found, resting, tiers = cache.match(hashes, most, now)
@@ -342,7 +342,7 @@ class Rank:
         again = self.blocks.take_again(request, entry.done // self.spec.block_size)
         self.blocks.take(entry.need - again)
         if self.cache is not None and log.hashes is not None:
-            hashes = log.hashes[request]
+            hashes: Any = log.hashes[request]
             self.cache.acquire(hashes[: entry.found])
             self.shared[request] = hashes[: entry.found]
             first = log.admitted_s[request] is None  # blocks that a preempted request finds again are not cache hits
@@ -389,7 +389,8 @@ class Rank:
         self.blocks.used -= double * cache.unit_blocks
         if request in self.held:
             self.held[request] -= len(blocks) * cache.unit_blocks
-        self.shared[request] = np.concatenate([mine, blocks]) if isinstance(blocks, np.ndarray) else [*mine, *blocks]
+        is_table = isinstance(cache, BlockTable)
+        self.shared[request] = np.concatenate([mine, blocks]) if is_table else [*mine, *blocks]
 
     # the end of a pass
 

@@ -156,15 +156,17 @@ class Requests:
         for name in _HASHES:
             rows: Sequence[Sequence[int]] | None = getattr(self, name)
             found[name] = None if rows is None else list(compress(rows, keep))
-            if isinstance(rows, BlockHashes | BlockRuns):
+            if isinstance(rows, BlockHashes):
                 found[name] = rows.pick(keep)
+            elif isinstance(rows, BlockRuns):
+                found[name] = rows.take(np.flatnonzero(keep))
         place = np.cumsum(keep) - 1
         if self.after is not None:
             found["after"] = np.where(found["after"] < 0, -1, place[found["after"]])
         if self.joins is not None:
             mine = keep[self.joins.request]
-            request, before, pause_s = (column[mine] for column in self.joins)
-            found["joins"] = Joins(place[request], place[before], pause_s)
+            request, before = place[self.joins.request[mine]], place[self.joins.before[mine]]
+            found["joins"] = Joins(request, before, self.joins.pause_s[mine])
         if self.task is not None:
             found["task"] = np.unique(self.task[keep], return_inverse=True)[1]
         return replace(self, **found)
@@ -178,7 +180,7 @@ class Requests:
         after, times, joins = self.after, self.arrival_s, self.joins
         if joins is not None:
             mine = ~gone[joins.before]
-            joins = Joins(*(column[mine] for column in joins))
+            joins = Joins(joins.request[mine], joins.before[mine], joins.pause_s[mine])
         if after is not None:
             lost = (after >= 0) & gone[after]
             after, times = np.where(lost, -1, after), np.where(lost, 0.0, times)
@@ -339,70 +341,64 @@ class BlockHashes(Sequence[Sequence[int]]):
         return BlockHashes(self._flat[np.repeat(keep, lengths)], np.cumsum(lengths[keep]))
 
 
-class BlockRuns(Sequence[Array]):
-    """The same for blocks whose hashes are consecutive numbers: runs of them, 24 bytes a run; a row is an array.
+class BlockRuns(Sequence[Any]):
+    """The same for blocks whose hashes are consecutive numbers, as runs of them; a row is an array.
 
     Args:
-        first, count: first number and length of each run of all requests, concatenated, (runs,).
+        first, length: first number and length of each run of all requests, concatenated, (runs,).
         ends: end of each request's runs, (requests,).
 
     Example:
         >>> runs = BlockRuns(np.array([0, 7]), np.array([2, 3]), np.array([2]))
-        >>> runs[0].tolist()
-        [0, 1, 7, 8, 9]
+        >>> runs[0].tolist(), runs.size
+        ([0, 1, 7, 8, 9], 10)
     """
 
-    __slots__ = ("count", "ends", "first")
+    __slots__ = ("ends", "first", "length")
 
-    def __init__(self, first: Array, count: Array, ends: Array) -> None:
-        self.first, self.count, self.ends = first, count, ends
+    def __init__(self, first: Array, length: Array, ends: Array) -> None:
+        self.first, self.length, self.ends = first, length, ends
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> BlockRuns:
         """Runs of any rows."""
         flat = np.array(list(chain.from_iterable(rows)), dtype=np.int64)
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
-        starts = np.zeros(len(flat), dtype=bool)
-        starts[:1] = True
-        starts[1:] = np.diff(flat) != 1
-        row_starts = np.cumsum(lengths) - lengths
-        starts[row_starts[lengths > 0]] = True
-        places = np.flatnonzero(starts)
-        count = np.diff(np.append(places, len(flat)))
-        return cls(flat[places], count, np.searchsorted(places, np.cumsum(lengths)))
+        begins = np.diff(flat, prepend=-1) != 1
+        begins[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+        places = np.flatnonzero(begins)
+        return cls(flat[places], np.diff(places, append=len(flat)), np.searchsorted(places, np.cumsum(lengths)))
 
     def __len__(self) -> int:
         """Number of requests."""
         return len(self.ends)
 
-    @overload
-    def __getitem__(self, index: int) -> Array: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Array]: ...
-    def __getitem__(self, index: int | slice) -> Array | list[Array]:
-        """Blocks of one request or of several."""
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
-            raise IndexError(index)
-        start, end = int(self.ends[place - 1]) if place else 0, int(self.ends[place])
-        if end - start == 1:
-            return np.arange(self.first[start], self.first[start] + self.count[start])
-        pairs = zip(self.first[start:end].tolist(), self.count[start:end].tolist(), strict=True)
-        parts = [np.arange(first, first + count) for first, count in pairs]
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    def __getitem__(self, index: Any) -> Any:
+        """Blocks of one request."""
+        start = self.ends[index - 1] if index else 0
+        runs = slice(start, self.ends[index])
+        pairs: Any = zip(self.first[runs].tolist(), self.length[runs].tolist(), strict=True)
+        parts: list[Array] = [np.arange(one, one + more) for one, more in pairs]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
     @property
     def size(self) -> int:
         """One more than the highest number [count]."""
-        return int((self.first + self.count).max(initial=0))
+        return int((self.first + self.length).max(initial=0))
 
-    def pick(self, keep: Array) -> BlockRuns:
-        """The blocks of selected requests."""
+    def take(self, index: Array, apart: Array | None = None) -> BlockRuns:
+        """The blocks of selected requests.
+
+        Args:
+            index: requests, (k,).
+            apart: by how many times all numbers those of each are shifted; None for none, (k,).
+        """
         lengths = np.diff(self.ends, prepend=0)
-        mine = np.repeat(keep, lengths)
-        return BlockRuns(self.first[mine], self.count[mine], np.cumsum(lengths[keep]))
+        count = lengths[index]
+        ends = np.cumsum(count)
+        which = np.arange(int(count.sum())) + np.repeat((self.ends - lengths)[index] - ends + count, count)
+        shift = 0 if apart is None else np.repeat(apart * self.size, count)
+        return BlockRuns(self.first[which] + shift, self.length[which], ends)
 
 
 def next_pauses(requests: Requests) -> Array:

@@ -177,7 +177,7 @@ def critical_paths(requests: Requests, call_s: Array) -> Array:
         call_s: time of each call alone [s], (n,).
     """
     end: list[float] = []
-    before = np.full(len(requests), -1) if requests.after is None else requests.after
+    before: Array = np.full(len(requests), -1) if requests.after is None else requests.after
     further: dict[int, list[tuple[int, float]]] = {}
     if requests.joins is not None:
         for request, one, pause_s in zip(*(column.tolist() for column in requests.joins), strict=True):
@@ -185,8 +185,8 @@ def critical_paths(requests: Requests, call_s: Array) -> Array:
     for index, (one, pause_s, mine) in enumerate(
         zip(before.tolist(), requests.arrival_s.tolist(), call_s.tolist(), strict=True)
     ):
-        ready = pause_s + (end[one] if one >= 0 else 0.0)
-        end.append(max([ready, *(end[other] + more for other, more in further.get(index, ()))]) + mine)
+        waits: list[tuple[int, float]] = [(one, pause_s), *further.get(index, ())]
+        end.append(max(more + (end[other] if other >= 0 else 0.0) for other, more in waits) + mine)
     task = np.zeros(len(requests), dtype=np.int64) if requests.task is None else requests.task
     last, start = np.full(int(task.max()) + 1, -inf), np.full(int(task.max()) + 1, inf)
     np.maximum.at(last, task, np.array(end))
