@@ -29,7 +29,7 @@ class Tasked(Question):
     between_calls: Texts = option(
         "text",
         "KV cache of a task between its calls: keep (in HBM until memory is needed), offload (to the first `tier` at "
-        "once), drop, or soonest (evict first what is needed last); may be repeated; keep by default",
+        "once) or drop; may be repeated; keep by default",
         default=None,
         several=True,
         repeated=True,

@@ -175,7 +175,7 @@ def _weka(calls: Calls, lines: Sequence[Line], reading: Reading) -> None:
     def read(line: Line) -> None:
         data = line.data
         name = data.get("id", line.where)
-        scope = name if data.get("hash_id_scope", "local") == "local" else ""
+        scope = (line.where, name) if data.get("hash_id_scope", "local") == "local" else ""
         _add_agent(
             calls, reading, reading.task((line.where, name)), items(data["requests"], scope, 0.0), None, line.number
         )

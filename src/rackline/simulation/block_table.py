@@ -5,7 +5,7 @@ The cache of `prefix_cache` where blocks do not expire, with the policies of `ke
 
 from __future__ import annotations
 
-import heapq
+from collections import deque
 from collections.abc import Sequence
 from math import inf
 
@@ -17,28 +17,28 @@ from rackline.simulation.prefix_cache import CacheRules, TierSpec
 
 
 class ArrayStore:
-    """Blocks with a key each: the lowest goes first, among equal ones the one that was added first.
+    """Blocks in the order of their last use.
 
     Args:
         size: highest number of a block, plus 1 [count].
     """
 
-    __slots__ = ("_heap", "_serial", "_stamps", "count", "held")
+    __slots__ = ("_added", "_serial", "_stamps", "count", "held")
 
     def __init__(self, size: int) -> None:
         self.held = np.zeros(size, dtype=bool)
         self._stamps = np.zeros(size, dtype=np.int64)
-        self._heap: list[tuple[float, int, Array]] = []  # (key, stamp of the first, blocks); stamps are consecutive
+        self._added: deque[tuple[int, Array]] = deque()  # (stamp of the first, blocks); stamps are consecutive
         self._serial = self.count = 0
 
-    def add(self, blocks: Array, key: float = 0.0) -> None:
-        """Add blocks, none of them twice; those that are here get the new key."""
+    def add(self, blocks: Array) -> None:
+        """Add blocks as most recently used, none of them twice."""
         if not len(blocks):
             return
         self.count += len(blocks) - int(np.count_nonzero(self.held[blocks]))
         self.held[blocks] = True
         self._stamps[blocks] = np.arange(self._serial, self._serial + len(blocks))
-        heapq.heappush(self._heap, (key, self._serial, blocks))
+        self._added.append((self._serial, blocks))
         self._serial += len(blocks)
 
     def discard(self, blocks: Array) -> None:
@@ -47,14 +47,14 @@ class ArrayStore:
         self.held[blocks] = False
 
     def pop(self, number: int) -> Array:
-        """Remove the blocks that go first, at most all of them."""
+        """Remove the least recently used blocks, at most all of them."""
         gone: list[Array] = []
-        while number > 0 and self._heap:
-            key, first, blocks = heapq.heappop(self._heap)
+        while number > 0 and self._added:
+            first, blocks = self._added.popleft()
             here = np.flatnonzero(self.held[blocks] & (self._stamps[blocks] == np.arange(first, first + len(blocks))))
             if len(here) > number:
                 place = int(here[number])
-                heapq.heappush(self._heap, (key, first + place, blocks[place:]))
+                self._added.appendleft((first + place, blocks[place:]))
                 here = here[:number]
             taken = blocks[here]
             self.held[taken] = False
@@ -101,7 +101,8 @@ class BlockTable:
         """Longest cached prefix: (blocks in HBM, how many of them are unused, further blocks by tier)."""
         blocks = hashes[:most]
         idle = self.idle.held[blocks]
-        found = _leading(np.logical_or(idle, self.refs[blocks] > 0))
+        here: Array = idle | (self.refs[blocks] > 0)
+        found = _leading(here)
         behind: list[int] = []
         rest = blocks[found:]
         if self.tiers and len(rest):
@@ -129,18 +130,13 @@ class BlockTable:
         return double
 
     def release(self, hashes: Array, now: float = 0.0) -> int:
-        """A request releases these blocks; returns how many become unused.
-
-        Args:
-            hashes: its blocks.
-            now: when its session is expected back; infinite after its last call [s].
-        """
+        """A request releases these blocks; returns how many become unused."""
         self.refs[hashes] -= 1
         freed = hashes[self.refs[hashes] == 0]
         freed = freed[::-1] if self.rules.ends_first else freed
         match self._keeping.place:
             case "hbm":
-                self.idle.add(freed, 0.0 if self._keeping.key is None else self._keeping.key(now))
+                self.idle.add(freed)
             case "tier":
                 self._move_down(freed)
             case "nowhere":

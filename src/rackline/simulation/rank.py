@@ -170,9 +170,7 @@ class Rank:
         if self.adapters is not None and self.log.adapters is not None:
             self.adapters.release(self.log.adapters[request])
         if self.cache is not None and (shared := self.shared.pop(request, None)) is not None:
-            pauses = self.log.pause_s if isinstance(self.cache, BlockTable) and owner < 0 else None
-            back_s = now if pauses is None else now + pauses[request]
-            self.blocks.used -= self.cache.release(shared, back_s) * self.cache.unit_blocks
+            self.blocks.used -= self.cache.release(shared, now) * self.cache.unit_blocks
 
     def known_prefix(self, request: int, now: float) -> int:
         """Blocks of a prompt's prefix in the memories of this rank [count]."""

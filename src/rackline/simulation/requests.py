@@ -194,7 +194,8 @@ class Requests:
         if count >= len(self):
             return self
         if self.task is not None:
-            count = max(int(np.searchsorted(self.task, self.task[count])), int(np.sum(self.task == 0)))
+            ends: Array = np.searchsorted(self.task, self.task, side="left")  # first call of each one's task
+            count = max(int(ends[count]), int(np.sum(self.task == 0)))
         return self.pick(np.arange(len(self)) < count)
 
 
@@ -222,7 +223,6 @@ class RequestLog:
         "input_len",
         "last_s",
         "output_len",
-        "pause_s",
         "preempted",
         "priority",
         "ready",
@@ -236,7 +236,6 @@ class RequestLog:
         self.priority: list[int] | None = None if requests.priority is None else requests.priority.tolist()
         self.hashes: Sequence[Sequence[int]] | None = requests.hashes
         self.answer_hashes: Sequence[Sequence[int]] | None = requests.answer_hashes
-        self.pause_s: list[float] | None = None if requests.task is None else next_pauses(requests).tolist()
         self.adapters: list[int] | None = None if requests.adapters is None else requests.adapters.tolist()
         self.adapter_loads = 0  # transfers of adapters from the host
         self.arrival_s: list[float | None] = [None] * count
@@ -399,14 +398,3 @@ class BlockRuns(Sequence[Any]):
         which = np.arange(int(count.sum())) + np.repeat((self.ends - lengths)[index] - ends + count, count)
         shift = 0 if apart is None else np.repeat(apart * self.size, count)
         return BlockRuns(self.first[which] + shift, self.length[which], ends)
-
-
-def next_pauses(requests: Requests) -> Array:
-    """Shortest pause between each request and the next that waits for it; infinite for the last [s], (n,)."""
-    found = np.full(len(requests), np.inf)
-    if requests.after is not None:
-        waits = requests.after >= 0
-        np.minimum.at(found, requests.after[waits], requests.arrival_s[waits])
-    if requests.joins is not None:
-        np.minimum.at(found, requests.joins.before, requests.joins.pause_s)
-    return found

@@ -3,7 +3,6 @@ itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,14 +17,11 @@ class Keeping:
         name: short name.
         place: where the blocks of a call that has ended go: they stay in HBM until memory is needed, move to the first
             tier behind it at once, or are freed.
-        key: what a block in HBM is worth by the time at which its session is expected back (infinite after its last
-            call) [s]: the lowest is evicted first. None evicts least recently used first.
         source: publication or engine.
     """
 
     name: str
     place: Literal["hbm", "tier", "nowhere"]
-    key: Callable[[float], float] | None = None
     source: str = ""
 
 
