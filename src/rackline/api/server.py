@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, ClassVar
 
+from rackline.api.agent_options import Tasked
 from rackline.api.answer import Served, Watch
 from rackline.api.fleet_options import Autoscaled
 from rackline.api.groups import (
@@ -63,7 +64,7 @@ _SERVER, _POOLS, _LIMITS = "Server", "Prefill pool", "Limits and comparisons"
 
 
 @question
-class SimulateQuestion(Traffic, Autoscaled, Lifetimes, DraftQuestion):
+class SimulateQuestion(Traffic, Autoscaled, Tasked, Lifetimes, DraftQuestion):
     """Which latency percentiles does a deployment reach under recorded or synthetic traffic?"""
 
     requests: MaybeWhole = whole(

@@ -10,6 +10,7 @@ from math import ceil, isinf, log2
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from rackline.api.agent_runs import AgentRuns, agent_runs, refuse_agents
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
 from rackline.api.question import Option
@@ -26,9 +27,17 @@ from rackline.units import format_seconds, parse_per_second
 
 with late:
     from rackline import arch, hardware, simulation
-    from rackline.api import scaling_text
+    from rackline.api import agent_text, scaling_text
     from rackline.bands import bands
-    from rackline.report import choice_report, exports, figure, scaling_figures, simulate_figures, simulate_report
+    from rackline.report import (
+        agent_figures,
+        choice_report,
+        exports,
+        figure,
+        scaling_figures,
+        simulate_figures,
+        simulate_report,
+    )
     from rackline.search import choice, rate_capacity
     from rackline.simulation import metrics, workloads
 
@@ -109,13 +118,16 @@ class Sustained:
     requests: simulation.Requests
 
 
-Answered: TypeAlias = "Answer[SimulateQuestion, Simulated | Sustained | ScaledRuns]"
+Answered: TypeAlias = "Answer[SimulateQuestion, Simulated | Sustained | ScaledRuns | AgentRuns]"
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
     from rich.text import Text
 
     found = answer.result
+    if isinstance(found, AgentRuns):
+        yield from agent_text.report(found, elapsed_s=answer.elapsed_s)
+        return
     if isinstance(found, ScaledRuns):
         yield from scaling_text.report(found, elapsed_s=answer.elapsed_s)
         yield from use_lines(found.use)
@@ -181,7 +193,7 @@ class RunsShown:
     use: Use | None
 
 
-def _data(answer: Answered) -> RunsShown | Sustained | ScaledRuns:
+def _data(answer: Answered) -> RunsShown | Sustained | ScaledRuns | AgentRuns:
     found = answer.result
     if not isinstance(found, Simulated):
         return found
@@ -193,6 +205,8 @@ def _data(answer: Answered) -> RunsShown | Sustained | ScaledRuns:
 
 def _summary(answer: Answered) -> str:
     found = answer.result
+    if isinstance(found, AgentRuns):
+        return agent_text.summary(found)
     if isinstance(found, ScaledRuns):
         return scaling_text.summary(found)
     if isinstance(found, Sustained):
@@ -209,6 +223,8 @@ def _summary(answer: Answered) -> str:
 
 def _rows(answer: Answered) -> Any:
     found = answer.result
+    if isinstance(found, AgentRuns):
+        return agent_text.rows(found)
     if isinstance(found, ScaledRuns):
         return scaling_text.window_rows(found)
     return found.capacity.tried if isinstance(found, Sustained) else exports.series_of(found.run.result)
@@ -217,6 +233,8 @@ def _rows(answer: Answered) -> Any:
 def _results(answer: Answered) -> dict[str, simulation.Result]:
     if isinstance(answer.result, Sustained):
         raise InputError(what="plot", given="a highest rate", allowed="only without `capacity`")
+    if isinstance(answer.result, AgentRuns):
+        raise InputError(what="plot_kind", given="one of a steady stream", allowed="concurrency, for `agents`")
     if isinstance(answer.result, ScaledRuns):
         raise InputError(what="plot_kind", given="one of a steady stream", allowed="over-time, for a `load`")
     return {name: run.result for name, run in answer.result.runs.items()}
@@ -245,7 +263,8 @@ _FILES = {
 
 
 def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
-    for option, names in (("capacity", ("plot", "trace_passes", "series")), ("load", ("trace_passes", "series"))):
+    no_files = ("trace_passes", "series")
+    for option, names in (("capacity", ("plot", *no_files)), ("load", no_files), ("agents", no_files)):
         for name in names:
             if name in outputs and getattr(question, option) is not None:
                 raise InputError(what=name, given="a file", allowed=f"only without `{option}`")
@@ -260,8 +279,17 @@ def _over_time_figure(answer: Answered) -> figure.Figure:
     )
 
 
+def _concurrency_figure(answer: Answered) -> figure.Figure:
+    found = answer.result
+    if not isinstance(found, AgentRuns):
+        raise InputError(what="plot_kind", given="concurrency", allowed="only with `agents`")
+    return agent_figures.concurrency_figure(agent_text.points(found))
+
+
 def _usual_figure(answer: Answered) -> figure.Figure:
     found = answer.result
+    if isinstance(found, AgentRuns):
+        return _concurrency_figure(answer)
     return (
         _over_time_figure(answer) if isinstance(found, ScaledRuns) else simulate_figures.tails_figure(_results(answer))
     )
@@ -280,6 +308,7 @@ def _usual_figure(answer: Answered) -> figure.Figure:
         "served": lambda answer: simulate_figures.served_figure(_results(answer)),
         "percentiles": lambda answer: simulate_figures.percentiles_figure(_results(answer)),
         "over-time": _over_time_figure,
+        "concurrency": _concurrency_figure,
     },
     files=_FILES,
     interval=_interval,
@@ -346,10 +375,12 @@ def _usual_figure(answer: Answered) -> figure.Figure:
       --input 1k --output 200 --compare policy=prefill-first
     rackline simulate llama-3.1-8b --on dgx-h100 --chips 8 --layout tp=1 \\
       --load day --rate 20 --autoscale hpa --autoscale keda
+    rackline simulate glm-5.2 --on dgx-b300 --layout tp=8 --precision fp4,kv=fp8 \\
+      --agents agentx --longest-pause 5min --concurrency 4,8,16,32
 """,
     ),
 )
-def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained | ScaledRuns:
+def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained | ScaledRuns | AgentRuns:
     """Simulate a deployment serving recorded or synthetic traffic, pass by pass, and print latency percentiles.
 
     Traffic is one of a trace, a rate and a number of users. An interruption gives what was simulated so far.
@@ -362,6 +393,10 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained 
         >>> found.to_dict()["finished"]
         200
     """
+    if question.agents is not None:
+        refuse_scaling(question)
+        return agent_runs(question, watch)
+    refuse_agents(question)
     if question.load is not None:
         return scaled_runs(question, watch)
     refuse_scaling(question)

@@ -56,6 +56,7 @@ class CacheRules:
             [s].
         ends_first: whether blocks of one request are marked as used from its end to its start, so that the end is
             evicted first.
+        kept: what becomes of the blocks of a task between its calls; see `keeping`.
     """
 
     eviction: Eviction = field(default_factory=lambda: eviction("lru"))
@@ -63,6 +64,7 @@ class CacheRules:
     ttl_from_use: bool = True
     recompute_s: tuple[float, float] = (1.0, 0.0)
     ends_first: bool = True
+    kept: str = "keep"
 
     def __post_init__(self) -> None:
         if not self.ttl_s > 0:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
-from typing import NamedTuple
+from math import inf, isinf
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from rackline.serving.alignment import Alignment
+from rackline.simulation.block_table import BlockTable
 from rackline.simulation.decoding import DecodingBatch, Lockstep, Slots
 from rackline.simulation.policies import Policy, Reserve, reserved_tokens
 from rackline.simulation.prefix_cache import PrefixCache
 from rackline.simulation.rank_spec import ArrivalOrder, KeyOrder, KvBlocks, RankSpec, ResidentAdapters
-from rackline.simulation.requests import RequestLog
+from rackline.simulation.requests import BlockRuns, RequestLog
 
 
 class _Entry(NamedTuple):
@@ -79,7 +82,7 @@ class Rank:
         self.decoding = DecodingBatch(together, index, slots)
         self.running: dict[int, None] = {}  # requests in prefill or decode, in the order of admission
         self.held: dict[int, int] = {}  # blocks of prompts, and of whole requests where they are reserved
-        self.shared: dict[int, Sequence[int]] = {}  # request → hashed blocks that it uses
+        self.shared: dict[int, Any] = {}  # request → hashed blocks that it uses
         self.preemptions = 0
         self.is_open = True
         self.stuck = False  # no waiting request can start before something happens to this rank
@@ -88,11 +91,7 @@ class Rank:
         self.waited_s = 0.0  # since the last decode step
         self.joined: list[tuple[float, int]] = []  # when sequences came to those that wait, and how many
         self.adapters = ResidentAdapters(spec.adapters) if spec.adapters and log.adapters is not None else None
-        self.cache = (
-            PrefixCache(spec.hash_tokens, spec.hash_tokens // spec.block_size, spec.tiers, spec.cache_rules)
-            if spec.prefix_caching and log.hashes is not None
-            else None
-        )
+        self.cache = _cache_of(spec, log) if spec.prefix_caching and log.hashes is not None else None
         keeps_content = spec.prefix_caching and self.cache is None and not self.final
         self.blocks = KvBlocks(spec.num_blocks, keeps_content=keeps_content)
 
@@ -175,7 +174,7 @@ class Rank:
 
     def known_prefix(self, request: int, now: float) -> int:
         """Blocks of a prompt's prefix in the memories of this rank [count]."""
-        hashes = self.log.hashes
+        hashes: Any = self.log.hashes
         if self.cache is None or hashes is None:
             return 0
         found, _, behind = self.cache.match(hashes[request], len(hashes[request]), now)
@@ -282,7 +281,7 @@ class Rank:
         elif self.spec.swap_tokens_per_s and request in log.last_s:
             done = target - 1  # its cache is on the host, but for the last token
         elif cache is not None and log.hashes is not None:
-            hashes = log.hashes[request]
+            hashes: Any = log.hashes[request]
             # at least one token must be computed, to predict the next from
             most = min(len(hashes), (target - 1) // cache.unit_tokens)
             found, resting, tiers = cache.match(hashes, most, now)
@@ -341,7 +340,7 @@ class Rank:
         again = self.blocks.take_again(request, entry.done // self.spec.block_size)
         self.blocks.take(entry.need - again)
         if self.cache is not None and log.hashes is not None:
-            hashes = log.hashes[request]
+            hashes: Any = log.hashes[request]
             self.cache.acquire(hashes[: entry.found])
             self.shared[request] = hashes[: entry.found]
             first = log.admitted_s[request] is None  # blocks that a preempted request finds again are not cache hits
@@ -357,7 +356,7 @@ class Rank:
         if self.spec.swap_tokens_per_s and request in log.last_s:
             self.swap_s += entry.done / self.spec.swap_tokens_per_s
 
-    def _fetch(self, hashes: Sequence[int], tiers: list[int], *, count: bool) -> None:
+    def _fetch(self, hashes: Any, tiers: list[int], *, count: bool) -> None:
         """Load blocks back from lower tiers; the pass does not end before they have arrived."""
         if self.cache is None:
             return
@@ -379,16 +378,17 @@ class Rank:
             full = min((done + take) // cache.unit_tokens, len(hashes))
             self._share(request, hashes[len(self.shared[request]) : full], now)
 
-    def _share(self, request: int, blocks: Sequence[int], now: float) -> None:
+    def _share(self, request: int, blocks: Any, now: float) -> None:
         """Make further blocks of a request available by hash."""
         cache, mine = self.cache, self.shared[request]
-        if cache is None or not blocks:
+        if cache is None or not len(blocks):
             return
-        double = cache.insert(blocks, len(mine), mine[-1] if mine else None, now)
+        double = cache.insert(blocks, len(mine), mine[-1] if len(mine) else None, now)
         self.blocks.used -= double * cache.unit_blocks
         if request in self.held:
             self.held[request] -= len(blocks) * cache.unit_blocks
-        self.shared[request] = [*mine, *blocks]
+        is_table = isinstance(cache, BlockTable)
+        self.shared[request] = np.concatenate([mine, blocks]) if is_table else [*mine, *blocks]
 
     # the end of a pass
 
@@ -417,6 +417,15 @@ class Rank:
         if not self.final:
             del self.held[request]
         return False
+
+
+def _cache_of(spec: RankSpec, log: RequestLog) -> PrefixCache | BlockTable:
+    """The cache over arrays for numbered blocks, where it knows the rules."""
+    unit_blocks, rules, rows = spec.hash_tokens // spec.block_size, spec.cache_rules, log.hashes
+    if isinstance(rows, BlockRuns) and rules.eviction.key is None and isinf(rules.ttl_s):
+        answers = log.answer_hashes.size if isinstance(log.answer_hashes, BlockRuns) else 0
+        return BlockTable(max(rows.size, answers), spec.hash_tokens, unit_blocks, spec.tiers, rules)
+    return PrefixCache(spec.hash_tokens, unit_blocks, spec.tiers, rules)
 
 
 class AlignedPrompts:

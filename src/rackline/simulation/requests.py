@@ -5,12 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
+
+
+class Joins(NamedTuple):
+    """Further requests that must finish before some others start, besides `after`; columns, (k,) each.
+
+    Args:
+        request: that waits.
+        before: that it waits for.
+        pause_s: from its end [s].
+    """
+
+    request: Array
+    before: Array
+    pause_s: Array
+
+
+class Turns(NamedTuple):
+    """Tasks that are kept going: the next one begins when another has ended.
+
+    Args:
+        lanes: tasks at a time [count].
+        calls: requests that end before nothing more arrives [requests].
+    """
+
+    lanes: int
+    calls: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,6 +48,9 @@ class Requests:
         input_len, output_len: prompt and output lengths, at least 1 [tokens], (n,).
         priority: priority tier, a lower number being more urgent, (n,); None when all are equal.
         after: index of the request that must finish first, -1 for none, (n,); None when none follows another.
+        joins: what requests wait for besides `after`; None where nothing waits for more than one.
+        task: number of the task that a request belongs to, ascending from 0, (n,); None where there are no tasks.
+        turns: how tasks take turns; None where they begin at their times.
         hashes: for each request, hashes of the full blocks of its prompt from the start; None when nothing is shared.
         answer_hashes: for each request, hashes of the further full blocks of prompt and answer, which its answer fills;
             None when no request begins with an answer.
@@ -45,6 +74,9 @@ class Requests:
     output_len: Array
     priority: Array | None = None
     after: Array | None = None
+    joins: Joins | None = None
+    task: Array | None = None
+    turns: Turns | None = None
     hashes: Sequence[Sequence[int]] | None = None
     answer_hashes: Sequence[Sequence[int]] | None = None
     adapters: Array | None = None
@@ -77,6 +109,8 @@ class Requests:
             self._refuse("computed", (self.computed < 0) | (self.computed > self.input_len), "0 up to the prompt")
         if self.after is not None:
             self._refuse("after", self.after >= np.arange(count), "an earlier request")
+        if self.joins is not None and np.any(self.joins.before >= self.joins.request):
+            raise InputError(what="joins", given="a later request", allowed="earlier requests")
 
     def _refuse(self, name: str, bad: Array, allowed: str) -> None:
         """Raise an error about the first value of a column that is bad."""
@@ -124,17 +158,49 @@ class Requests:
             found[name] = None if rows is None else list(compress(rows, keep))
             if isinstance(rows, BlockHashes):
                 found[name] = rows.pick(keep)
+            elif isinstance(rows, BlockRuns):
+                found[name] = rows.take(np.flatnonzero(keep))
+        place = np.cumsum(keep) - 1
         if self.after is not None:
-            found["after"] = np.where(found["after"] < 0, -1, (np.cumsum(keep) - 1)[found["after"]])
+            found["after"] = np.where(found["after"] < 0, -1, place[found["after"]])
+        if self.joins is not None:
+            mine = keep[self.joins.request]
+            request, before = place[self.joins.request[mine]], place[self.joins.before[mine]]
+            found["joins"] = Joins(request, before, self.joins.pause_s[mine])
+        if self.task is not None:
+            found["task"] = np.unique(self.task[keep], return_inverse=True)[1]
         return replace(self, **found)
 
+    def without(self, gone: Array) -> Requests:
+        """The others, of which those that waited for one that is left out wait for it no more.
+
+        Args:
+            gone: mask of the requests to leave out, (n,).
+        """
+        after, times, joins = self.after, self.arrival_s, self.joins
+        if joins is not None:
+            mine = ~gone[joins.before]
+            joins = Joins(joins.request[mine], joins.before[mine], joins.pause_s[mine])
+        if after is not None:
+            lost = (after >= 0) & gone[after]
+            after, times = np.where(lost, -1, after), np.where(lost, 0.0, times)
+            if joins is not None:  # one that it joins takes the place, and is waited for twice
+                held = lost[joins.request]
+                after[joins.request[held]], times[joins.request[held]] = joins.before[held], joins.pause_s[held]
+        return replace(self, after=after, arrival_s=times, joins=joins).pick(~gone)
+
     def first(self, count: int) -> Requests:
-        """The first `count` requests."""
-        return self if count >= len(self) else self.pick(np.arange(len(self)) < count)
+        """The first `count` requests; of tasks, the first whole ones, at least one."""
+        if count >= len(self):
+            return self
+        if self.task is not None:
+            ends: Array = np.searchsorted(self.task, self.task, side="left")  # first call of each one's task
+            count = max(int(ends[count]), int(np.sum(self.task == 0)))
+        return self.pick(np.arange(len(self)) < count)
 
 
 _ARRAYS = ("arrival_s", "input_len", "output_len")
-_OPTIONAL = ("priority", "after", "adapters", "computed", "lines")
+_OPTIONAL = ("priority", "after", "task", "adapters", "computed", "lines")
 _HASHES = ("hashes", "answer_hashes")
 
 
@@ -272,3 +338,63 @@ class BlockHashes(Sequence[Sequence[int]]):
         """
         lengths = np.diff(self._ends, prepend=0)
         return BlockHashes(self._flat[np.repeat(keep, lengths)], np.cumsum(lengths[keep]))
+
+
+class BlockRuns(Sequence[Any]):
+    """The same for blocks whose hashes are consecutive numbers, as runs of them; a row is an array.
+
+    Args:
+        first, length: first number and length of each run of all requests, concatenated, (runs,).
+        ends: end of each request's runs, (requests,).
+
+    Example:
+        >>> runs = BlockRuns(np.array([0, 7]), np.array([2, 3]), np.array([2]))
+        >>> runs[0].tolist(), runs.size
+        ([0, 1, 7, 8, 9], 10)
+    """
+
+    __slots__ = ("ends", "first", "length")
+
+    def __init__(self, first: Array, length: Array, ends: Array) -> None:
+        self.first, self.length, self.ends = first, length, ends
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> BlockRuns:
+        """Runs of any rows."""
+        flat = np.array(list(chain.from_iterable(rows)), dtype=np.int64)
+        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        begins = np.diff(flat, prepend=-1) != 1
+        begins[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+        places = np.flatnonzero(begins)
+        return cls(flat[places], np.diff(places, append=len(flat)), np.searchsorted(places, np.cumsum(lengths)))
+
+    def __len__(self) -> int:
+        """Number of requests."""
+        return len(self.ends)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Blocks of one request."""
+        start = self.ends[index - 1] if index else 0
+        runs = slice(start, self.ends[index])
+        pairs: Any = zip(self.first[runs].tolist(), self.length[runs].tolist(), strict=True)
+        parts: list[Array] = [np.arange(one, one + more) for one, more in pairs]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+    @property
+    def size(self) -> int:
+        """One more than the highest number [count]."""
+        return int((self.first + self.length).max(initial=0))
+
+    def take(self, index: Array, apart: Array | None = None) -> BlockRuns:
+        """The blocks of selected requests.
+
+        Args:
+            index: requests, (k,).
+            apart: by how many times all numbers those of each are shifted; None for none, (k,).
+        """
+        lengths = np.diff(self.ends, prepend=0)
+        count = lengths[index]
+        ends = np.cumsum(count)
+        which = np.arange(int(count.sum())) + np.repeat((self.ends - lengths)[index] - ends + count, count)
+        shift = 0 if apart is None else np.repeat(apart * self.size, count)
+        return BlockRuns(self.first[which] + shift, self.length[which], ends)

@@ -14,7 +14,7 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.simulation.prefix_cache import CacheRules, PrefixCache, TierSpec
-from rackline.simulation.requests import Requests
+from rackline.simulation.requests import BlockRuns, Requests
 from rackline.simulation.workloads import Sessions
 
 _BUCKET = 512  # uses that are counted together
@@ -93,9 +93,15 @@ def arrivals(requests: Requests) -> tuple[list[int], Array]:
     """(requests in the order of arrival, their times [s]), (n,) each, where answers take no time."""
     times = requests.arrival_s.astype(float)
     if requests.after is not None:
+        further: dict[int, list[tuple[int, float]]] = {}
+        if requests.joins is not None:
+            for request, one, pause_s in zip(*(column.tolist() for column in requests.joins), strict=True):
+                further.setdefault(request, []).append((one, pause_s))
         for index, before in enumerate(requests.after.tolist()):
             if before >= 0:
                 times[index] += times[before]
+                for one, pause_s in further.get(index, ()):
+                    times[index] = max(times[index], times[one] + pause_s)
     order = np.argsort(times, kind="stable")
     return order.tolist(), times[order]
 
@@ -170,9 +176,21 @@ def unlimited_hit_share(requests: Requests) -> float | None:
         return None
     order, _ = arrivals(requests)
     unit, more = requests.hash_tokens, requests.answer_hashes
-    seen: set[int] = set()
-    found = 0
     lengths: list[int] = requests.input_len.tolist()
+    found = 0
+    if isinstance(requests.hashes, BlockRuns):
+        answers = more if isinstance(more, BlockRuns) else None
+        there = np.zeros(max(requests.hashes.size, answers.size if answers else 0), dtype=bool)
+        for index in order:
+            blocks = requests.hashes[index]
+            known = there[blocks]
+            hit = len(known) if known.all() else int(np.argmin(known))
+            found += min(hit * unit, lengths[index])
+            there[blocks] = True
+            if answers is not None:
+                there[answers[index]] = True
+        return found / int(requests.input_len.sum())
+    seen: set[int] = set()
     for index in order:
         row = requests.hashes[index]
         hit = next((place for place, block in enumerate(row) if block not in seen), len(row))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count, islice
+from itertools import count
 from math import inf, nextafter
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.interrupts import held
 from rackline.passes.features import Array
+from rackline.simulation.flow import Flow
 from rackline.simulation.metrics import Result
 from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows, run_pools
 from rackline.simulation.rank_spec import Handover, Pool, RankSpec
@@ -30,7 +31,8 @@ _ROUNDS_A_REPORT = 2000
 
 def _native(pools: Sequence[Pool], requests: Requests) -> tuple[NativeLog, list[list[NativeReplica]]] | None:
     """Replicas of a decode pool and of the prefill pool before it, if any, in C; None where it does not know them."""
-    if requests.hashes is not None or requests.adapters is not None or not all(knows(pool) for pool in pools):
+    plain = requests.hashes is None and requests.adapters is None and requests.joins is None and requests.turns is None
+    if not plain or not all(knows(pool) for pool in pools):
         return None
     clocks = [clock for pool in pools if (clock := compiled_clock(pool.clock, pool.spec.max_num_seqs)) is not None]
     if len(clocks) < len(pools):
@@ -98,7 +100,7 @@ def simulate(
             for side in (0, 1)
         )
         go = partial(_run_together, requests, log, front, replicas, router, beyond_s, prefill)
-    alone = requests.after is None or not np.any(requests.after >= 0)
+    alone = requests.turns is None and (requests.after is None or not np.any(requests.after >= 0))
     if alone and prefill is None and (len(replicas) == 1 or router == "round-robin"):
         go = partial(_run_each, requests, log, replicas, beyond_s)
     interrupted = False
@@ -138,9 +140,13 @@ def that_fit(requests: Requests, pool: Pool, prefill: Handover | None, skip_bad:
             "(or skip such requests)",
             where=requests.where(first),
         )
-    if requests.after is not None:  # requests that follow one that is left out are left out as well
-        for index, before in enumerate(requests.after.tolist()):
-            bad[index] |= before >= 0 and bad[before]
+    if requests.after is not None:  # requests that wait for one that is left out are left out as well
+        waits = [[one] for one in requests.after.tolist()]
+        if requests.joins is not None:
+            for index, one in zip(requests.joins.request.tolist(), requests.joins.before.tolist(), strict=True):
+                waits[index].append(one)
+        for index, some in enumerate(waits):
+            bad[index] |= any(one >= 0 and bad[one] for one in some)
     if np.all(bad):
         raise InputError(what="requests", given="none that fits", allowed=f"at most {most * spec.block_size} tokens")
     return requests.pick(~bad), int(bad.sum())
@@ -181,31 +187,24 @@ def _run_together(
     progress: Progress | None,
 ) -> None:
     """Run arrivals, handovers and replicas in time order until no work is left."""
-    times: list[float] = requests.arrival_s.tolist()
+    flow = Flow(requests)
     choose, choose_decode = find_router(router), find_router(router)
-    before: list[int] = [-1] * len(times) if requests.after is None else requests.after.tolist()
-    followers: dict[int, list[int]] = {}
-    for index, one in enumerate(before):
-        if one >= 0:
-            followers.setdefault(one, []).append(index)
-    # a user who is free sends the next request of all, so that no user runs out of them before the others
-    rest = iter(sorted(one for some in followers.values() for one in some))
     # (time, kind, serial, request): among equal times, arrivals at the decode pool come first; requests whose prompts
     # are computed go straight to it
-    free = [index for index, one in enumerate(before) if one < 0]
-    events = [(times[i] + beyond_s, 0 if i in log.ready else 1, i, i) for i in free]
-    for i in free:
-        log.arrival_s[i] = times[i]
+    events: list[tuple[float, int, int, int]] = []
+    for i, time_s in flow.first():
+        log.arrival_s[i] = time_s
+        events.append((time_s + beyond_s, 0 if i in log.ready else 1, i, i))
     heapq.heapify(events)
     everyone = [*front, *replicas]
     for replica in everyone:
-        replica.tells = bool(followers) or replica.hands_over
+        replica.tells = flow.goes_on or replica.hands_over
     starts = [replica.next_start for replica in everyone]  # only an arrival or a pass of its own moves one
     place = {replica: index for index, replica in enumerate(everyone)}
-    serial = len(times)
+    serial = total = len(requests)
     for rounds in count(1):
         if progress is not None and rounds % _ROUNDS_A_REPORT == 0:
-            progress(sum(one.finished for one in replicas), len(times), events[0][0] if events else 0.0)
+            progress(sum(one.finished for one in replicas), total, events[0][0] if events else 0.0)
         start, arrival = min(starts), events[0][0] if events else inf
         if arrival == start == inf:
             return
@@ -234,10 +233,10 @@ def _run_together(
                     continue
                 log.finish_s[request] = end
                 replicas[0].finished += 1
-            for follower in islice(rest, 1) if requests.process == "closed" else followers.get(request, ()):
+            for follower, time_s in flow.after(request, end):
                 serial += 1
-                log.arrival_s[follower] = end + times[follower]
-                heapq.heappush(events, (end + times[follower] + beyond_s, 1, serial, follower))
+                log.arrival_s[follower] = time_s
+                heapq.heappush(events, (time_s + beyond_s, 1, serial, follower))
         mine.done.clear()
 
 

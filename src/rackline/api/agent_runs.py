@@ -1,0 +1,226 @@
+"""`simulate` with tasks of several calls: time and cost of a task at each number of tasks in progress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import ClassVar
+
+from rackline.api.answer import Watch
+from rackline.api.resolve import check_context, named
+from rackline.api.server import Server, SimulateQuestion, server_of
+from rackline.api.traffic import lengths_of, sessions_of
+from rackline.errors import InputError, nearest_name
+from rackline.late import late
+from rackline.units import parse_whole
+
+with late:
+    import numpy as np
+
+    from rackline import arch, simulation
+    from rackline.simulation import agent_traces, agents, calls, keeping, tasks
+
+USUAL_CALLS = 6000
+_HALF = 0.5
+_LEAST_DRAWN = 60_000  # calls, several hundred sessions
+_RECORDED, _TURNS = "recorded", "turns"
+_REFUSED = ("load", "trace", "rate", "users", "mix", "use", "cache_hit", "compare", "capacity", "slo", "rate_scale",
+            "diurnal_amplitude", "high_priority_share", "keep_passes")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRun:
+    """Tasks at one number in progress, under one policy.
+
+    Args:
+        between_calls: the policy.
+        concurrency: tasks in progress; None at the recorded times [tasks].
+        statistics: of the tasks.
+        usd_per_task: rent of all chips over the tasks; None without a price [USD].
+        chip_s_per_task: time of all chips over the tasks [chip s].
+        preemptions: of calls that had begun [count].
+        interrupted: whether it was cut short.
+    """
+
+    json_keys: ClassVar = ("between_calls", "concurrency", "*statistics", "usd_per_task", "chip_s_per_task",
+                           "preemptions", "interrupted")  # fmt: skip
+
+    between_calls: str
+    concurrency: int | None
+    statistics: tasks.TaskStatistics
+    usd_per_task: float | None
+    chip_s_per_task: float
+    preemptions: int
+    interrupted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRuns:
+    """Tasks of several calls, at each number in progress and under each policy.
+
+    Args:
+        server: that served.
+        name: of the tasks.
+        calls_per_task: mean number [requests].
+        kv_tokens: KV cache of all ranks [tokens].
+        ran: by policy, then by number in progress.
+    """
+
+    json_keys: ClassVar = (
+        "deployment=server",
+        "name",
+        "calls_per_task",
+        "kv_tokens",
+        "most_before_the_cliff",
+        "runs=ran",
+    )
+
+    server: Server
+    name: str
+    calls_per_task: float
+    kv_tokens: int
+    ran: tuple[AgentRun, ...]
+
+    @property
+    def first(self) -> Sequence[AgentRun]:
+        """The runs of the first policy."""
+        return [one for one in self.ran if one.between_calls == self.ran[0].between_calls]
+
+    @property
+    def most_before_the_cliff(self) -> int | None:
+        """Most tasks in progress before the first at which the first policy finds less than half of what an unlimited
+        cache holds; None where there is none [tasks]."""
+        before = None
+        for one in self.first:
+            if one.statistics.hit_share < _HALF * one.statistics.unlimited_hit_share:
+                return before
+            before = one.concurrency
+        return None
+
+
+def refuse_agents(question: SimulateQuestion) -> None:
+    """Refuse options of tasks without any.
+
+    Raises:
+        InputError: one of them is given.
+    """
+    for name, value in question.given("concurrency", "between_calls", "longest_pause").items():
+        given = ", ".join(question.between_calls) if name == "between_calls" else value
+        raise InputError(what=name, given=given, allowed="only with `agents`", nearest="--agents coding")
+
+
+def agent_runs(question: SimulateQuestion, watch: Watch) -> AgentRuns:
+    """Serve tasks at each number in progress, under each policy.
+
+    Raises:
+        InputError: options that contradict each other.
+    """
+    question.refuse(*_REFUSED, allowed="only without `agents`")
+    numbers = _numbers(question.concurrency)
+    policies = tuple(dict.fromkeys(question.between_calls or ("keep",)))
+    for name in policies:
+        _check(question, name)
+    model, cluster = named(question, watch)
+    requests = tasks_of(question, model, watch)
+    longest = int((requests.input_len + requests.output_len).max())
+    check_context(model, float(longest), watch)
+    asked = replace(question, prefix_caching=True)
+    server = server_of(asked, model, cluster, requests.hash_tokens, longest, watch)
+    ran: list[AgentRun] = []
+    for name in policies:
+        for number in numbers:
+            one = _run(question, server, requests, name, number, watch)
+            ran.append(one)
+            if one.interrupted:
+                watch.warn("interrupted: the last row is of what was simulated so far, further ones are left out")
+                return _answer(server, requests, ran)
+    return _answer(server, requests, ran)
+
+
+def _answer(server: Server, requests: simulation.Requests, ran: Sequence[AgentRun]) -> AgentRuns:
+    spec, ranks = server.pool.spec, server.pool.num_ranks * server.pool.replicas
+    number = 1 if requests.task is None else int(requests.task[-1]) + 1
+    return AgentRuns(
+        server=server, name=requests.name, calls_per_task=len(requests) / number, kv_tokens=spec.pool_tokens * ranks,
+        ran=tuple(ran),
+    )  # fmt: skip
+
+
+def _numbers(text: str) -> list[int | None]:
+    """Read "1,2,4,8"; None stands for the recorded times."""
+    if text == _RECORDED:
+        return [None]
+    try:
+        return [parse_whole(one, name="concurrency", minimum=1, maximum=1e5) for one in text.split(",")]
+    except InputError:
+        near = nearest_name(text, (_RECORDED,))
+        allowed = "whole numbers of at least 1 with commas between them, such as 1,2,4,8, or recorded"
+        raise InputError(what="concurrency", given=text, allowed=allowed, nearest=near or "1,2,4,8") from None
+
+
+def _check(question: SimulateQuestion, name: str) -> None:
+    """Refuse a policy that the cache cannot follow."""
+    found = keeping.keeping(name)
+    if found.place == "tier" and not question.tier:
+        raise InputError(
+            what="between_calls", given=name, allowed="with a `tier` to move to", nearest="--tier host=1TB@50GB/s"
+        )
+    if name != "keep":
+        question.refuse("eviction", "cache_ttl", allowed="only with `between_calls` keep")
+
+
+def tasks_of(question: SimulateQuestion, model: arch.AnyModel, watch: Watch) -> simulation.Requests:
+    """The tasks of a question: drawn from a profile or from its own numbers, or recorded.
+
+    Raises:
+        InputError: neither a profile, nor turns, nor a file of tasks.
+    """
+    name, number = question.agents or "", question.requests or USUAL_CALLS
+    cap_s = inf if question.longest_pause is None else question.longest_pause
+    rng = np.random.default_rng(question.seed)
+    known = (*agents.PROFILES, _TURNS)
+    if name in agents.PROFILES:
+        profile = agents.PROFILES[name]
+        longest = min(profile.max_tokens, getattr(model, "max_context_len", None) or profile.max_tokens)
+        return replace(profile, max_tokens=longest).draw(rng, max(5 * number, _LEAST_DRAWN), cap_s=cap_s)
+    if name == _TURNS:
+        drawn = sessions_of(question).draw(rng, 3 * number, 1.0, lengths_of(question))
+        return calls.as_tasks(drawn, cap_s)
+    answer = None if question.output is None else int(question.output)
+    found, kind = agent_traces.read_tasks(name, known, cap_s=cap_s, skip_bad=question.skip_bad, answer_tokens=answer)
+    if kind.is_estimate:
+        per = agent_traces.CHARACTERS_A_TOKEN
+        watch.warn(f"{found.name} has texts and no tokens: lengths are estimated at {per:g} characters a token")
+    return found
+
+
+def _run(
+    question: SimulateQuestion,
+    server: Server,
+    requests: simulation.Requests,
+    policy: str,
+    number: int | None,
+    watch: Watch,
+) -> AgentRun:
+    """One number in progress under one policy."""
+    served = requests
+    if number is not None:
+        rng = np.random.default_rng([question.seed, number])
+        served = calls.in_turns(requests, number, question.requests or USUAL_CALLS, rng)
+    spec = server.pool.spec
+    rules = replace(spec.cache_rules, kept=policy)
+    mine = replace(server, pool=replace(server.pool, spec=replace(spec, cache_rules=rules)))
+    what = "tasks at their times" if number is None else f"{number} tasks at a time"
+    with watch.serving(f"{what} ({policy})") as progress:
+        result = mine.serve(served, question.skip_bad, progress)
+    found = tasks.task_statistics(result)
+    return AgentRun(
+        between_calls=policy,
+        concurrency=number,
+        statistics=found,
+        usd_per_task=None if server.usd_per_s is None else found.usd_per_task(server.usd_per_s),
+        chip_s_per_task=found.usd_per_task(float(server.chips)),
+        preemptions=int(result.preempted.sum()),
+        interrupted=result.interrupted,
+    )

@@ -1,0 +1,203 @@
+"""Time, tokens and cost of tasks of several calls, measured over a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, nan
+from typing import TypedDict
+
+import numpy as np
+
+from rackline.passes.features import Array
+from rackline.simulation.metrics import Result
+from rackline.simulation.requests import Requests
+from rackline.simulation.reuse import unlimited_hit_share
+
+
+class TaskTimes(TypedDict):
+    """Mean and percentiles of the time of a task [s]; infinite where too few tasks ended."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class TokensPerTask(TypedDict):
+    """Mean tokens of a task [tokens]: computed prompts, prompts found in a cache, answers."""
+
+    fresh: float
+    cached: float
+    generated: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatistics:
+    """Tasks of a run, in the time in which all lanes were busy, or over the whole of it without lanes.
+
+    Args:
+        seconds: that time [s].
+        calls: that ended in it [requests].
+        tasks: that they are worth: each call counts as its share of the calls of its task [tasks].
+        task_s: time from the first call of a task to the end of the last; those that were cut short count as lasting
+            at least as long as they were seen.
+        tokens: per task.
+        hit_share, unlimited_hit_share: share of prompt tokens found in a cache, and in an unlimited one [1].
+        ttft_s, call_s: median time to the first token, median time of a call [s].
+        context_tokens: mean prompt [tokens].
+        output_tokens_per_s: of all calls [tokens/s].
+        tokens_per_s: of prompts and answers [tokens/s].
+    """
+
+    seconds: float
+    calls: int
+    tasks: float
+    task_s: TaskTimes
+    tokens: TokensPerTask
+    hit_share: float
+    unlimited_hit_share: float
+    ttft_s: float
+    call_s: float
+    context_tokens: float
+    output_tokens_per_s: float
+    tokens_per_s: float
+
+    def usd_per_task(self, usd_per_s: float) -> float:
+        """Rent of all chips over the tasks that they did, rent · seconds / tasks [USD].
+
+        Args:
+            usd_per_s: rent [USD/s].
+        """
+        return usd_per_s * self.seconds / self.tasks if self.tasks else inf
+
+
+def task_statistics(result: Result) -> TaskStatistics:
+    """Statistics of a run of tasks.
+
+    Args:
+        result: of requests that belong to tasks.
+    """
+    requests = result.requests
+    task = np.zeros(len(requests), dtype=np.int64) if requests.task is None else requests.task
+    sizes = np.bincount(task)
+    start, end, whole = _spans(result, task, len(sizes))
+    begin_s, end_s = _window(result, task)
+    mine = (result.finish_s >= begin_s) & (result.finish_s <= end_s)
+    share = float((mine / sizes[task]).sum())
+    given, cached = requests.input_len[mine], result.cached_tokens[mine]
+    made = float(requests.output_len[mine].sum())
+    seconds = end_s - begin_s
+    turns = requests.turns
+    first = 0 if turns is None else turns.lanes  # tasks that had begun before the run
+    known = np.flatnonzero(np.isfinite(start) & (np.arange(len(sizes)) >= first))
+    seen_s = np.where(whole[known], end[known], end_s) - start[known]
+    times = survival_percentiles(np.maximum(seen_s, 0.0), whole[known] & (end[known] <= end_s))
+    mean_s = float(seen_s.mean()) if len(known) and whole[known].all() else nan
+    if turns is not None:  # Little's law
+        mean_s = turns.lanes * seconds / share if share else inf
+    total = float(given.sum())
+    return TaskStatistics(
+        seconds=seconds,
+        calls=int(mine.sum()),
+        tasks=share,
+        task_s={"mean": mean_s, "p50": times[0], "p90": times[1], "p99": times[2]},
+        tokens={
+            "fresh": _per(total - float(cached.sum()), share), "cached": _per(float(cached.sum()), share),
+            "generated": _per(made, share),
+        },
+        hit_share=_per(float(cached.sum()), total),
+        unlimited_hit_share=unlimited_hit_share(requests) or 0.0,
+        ttft_s=_median(result.ttft_s[mine]),
+        call_s=_median(result.e2e_s[mine]),
+        context_tokens=float(given.mean()) if len(given) else nan,
+        output_tokens_per_s=_per(made, seconds),
+        tokens_per_s=_per(total + made, seconds),
+    )  # fmt: skip
+
+
+def _spans(result: Result, task: Array, count: int) -> tuple[Array, Array, Array]:
+    """(start [s], end of the last call [s], whether all calls ended) by task; not finite where none came."""
+    start, end = np.full(count, inf), np.full(count, -inf)
+    came = np.isfinite(result.arrival_s)
+    np.minimum.at(start, task[came], result.arrival_s[came])
+    done = result.finished
+    np.maximum.at(end, task[done], result.finish_s[done])
+    return start, end, np.bincount(task[done], minlength=count) == np.bincount(task, minlength=count)
+
+
+def _window(result: Result, task: Array) -> tuple[float, float]:
+    """The time in which all lanes were busy with caches that had been filled [s]."""
+    turns, done = result.requests.turns, np.sort(result.finish_s[result.finished])
+    begin_s = float(np.nanmin(result.arrival_s))
+    if turns is None or not len(done):
+        return begin_s, float(done[-1]) if len(done) else begin_s
+    over_s = float(done[min(turns.calls, len(done)) - 1])
+    firsts = [np.nanmin(result.finish_s[task == one], initial=inf) for one in range(turns.lanes)]
+    filled_s = max((float(one) for one in firsts if one < inf), default=begin_s)
+    return (filled_s if filled_s < 0.5 * (begin_s + over_s) else begin_s), over_s
+
+
+def survival_percentiles(
+    seconds: Array, ended: Array, percentiles: tuple[float, ...] = (50.0, 90.0, 99.0)
+) -> list[float]:
+    """Percentiles of times of which some are only known to be longer.
+
+    S(t) = prod over times t_i ≤ t of (1 − ended_i / at risk_i); a percentile is the first time with S ≤ 1 − p / 100.
+
+    Args:
+        seconds: times, or for how long they were seen [s], (n,).
+        ended: whether they ended then, (n,).
+        percentiles: to find.
+
+    Returns:
+        The times; infinite beyond the longest that ended [s].
+
+    Sources: Kaplan and Meier 1958 (J. Amer. Statist. Assoc. 53, 457).
+
+    >>> survival_percentiles(np.array([1.0, 2.0, 3.0, 4.0]), np.array([True, True, False, True]), (50.0, 90.0))
+    [2.0, 4.0]
+    """
+    order = np.lexsort((~ended, seconds))
+    times, events = seconds[order], ended[order]
+    survives = np.cumprod(1.0 - events / np.arange(len(times), 0, -1))
+    found: list[float] = []
+    for percentile in percentiles:
+        reached = np.flatnonzero((survives <= 1.0 - percentile / 100.0 + 1e-12) & events)
+        found.append(float(times[reached[0]]) if len(reached) else inf)
+    return found
+
+
+def critical_paths(requests: Requests, call_s: Array) -> Array:
+    """Longest chain of calls and pauses of each task: no server is faster than this [s], (tasks,).
+
+    end_i = max over j before i of (end_j + pause_ij) + call_i, for the first calls with their own start.
+
+    Args:
+        requests: that belong to tasks.
+        call_s: time of each call alone [s], (n,).
+    """
+    end: list[float] = []
+    before: Array = np.full(len(requests), -1) if requests.after is None else requests.after
+    further: dict[int, list[tuple[int, float]]] = {}
+    if requests.joins is not None:
+        for request, one, pause_s in zip(*(column.tolist() for column in requests.joins), strict=True):
+            further.setdefault(request, []).append((one, pause_s))
+    for index, (one, pause_s, mine) in enumerate(
+        zip(before.tolist(), requests.arrival_s.tolist(), call_s.tolist(), strict=True)
+    ):
+        waits: list[tuple[int, float]] = [(one, pause_s), *further.get(index, ())]
+        end.append(max(more + (end[other] if other >= 0 else 0.0) for other, more in waits) + mine)
+    task = np.zeros(len(requests), dtype=np.int64) if requests.task is None else requests.task
+    last, start = np.full(int(task.max()) + 1, -inf), np.full(int(task.max()) + 1, inf)
+    np.maximum.at(last, task, np.array(end))
+    np.minimum.at(start, task, np.where(before < 0, requests.arrival_s, inf))
+    return last - start
+
+
+def _per(amount: float, base: float) -> float:
+    return amount / base if base else nan
+
+
+def _median(values: Array) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else nan
