@@ -194,7 +194,7 @@ def key_numbers(plan: Plan, choice: Choice) -> Sheet[Any]:
     """Rate, latencies and costs."""
     unit, whole = money_name(plan.priced), choice.whole
     each, chip = choice.batch_size, whole.output_tokens_per_s_per_chip
-    busy = f"{percent(choice.utilisation)} of {written(choice.saturation_requests_per_s)} requests/s"
+    busy = f"{percent(whole.utilisation)} of {written(whole.saturation_requests_per_s)} requests/s"
     pairs = [
         ("requests/s", written(whole.requests_per_s)),
         (f"{unit} per M input tokens", money(whole.usd_per_mtok_input, plan.priced)),
@@ -240,9 +240,6 @@ def bands_sheet(
         limit, place = known.get(band.metric, (None, None))
         value = choice.latency_s(band.metric, place) if place is not None else band.predicted
         low, high = (end * value / band.predicted for end in (band.low, band.high))
-        if band.metric == "usd_per_mtok_output_all_in":  # the band of the replicas, around what both kinds cost
-            part = choice.whole.usd_per_mtok_output_all_in / choice.usd_per_mtok_output_all_in
-            value, low, high = value * part, low * part, high * part
         rows.append(
             {
                 "quantity": title.format(money_name(priced)) + (f", p{place:g}" if place is not None else ""),

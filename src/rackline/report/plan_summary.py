@@ -64,7 +64,8 @@ def plan_summary(
             parts += [bands_sheet(bands, best, plan.demand.limits, priced=plan.priced, risk=risk)]
         parts.append(served_table(best, full=False))
         said += [("also", _leftover(plan, best)), ("limits", "\n".join(_limits(plan, best)))]
-        said.append(("second", _second(plan, best)))
+        if second := _second(plan, best):
+            said.append(("second", second))
     said += [
         ("refused", f"{one.what} would be cheaper: {one.reason.removeprefix('launch: ')} (--any-layout)")
         for one in plan.rejected
@@ -113,7 +114,6 @@ def decision_card(plan: Plan, best: Choice, risk: Risk | None, bands: Sequence[P
     cost = known.get("usd_per_mtok_output_all_in")
     whole = best.whole
     usd = whole.usd_per_mtok_output_all_in
-    part = usd / best.usd_per_mtok_output_all_in
     month = usd / 1e6 * whole.output_tokens_per_s * 3600.0 * HOURS_PER_MONTH
     unit = "per M output tokens, all-in"
     numbers = [
@@ -122,8 +122,8 @@ def decision_card(plan: Plan, best: Choice, risk: Risk | None, bands: Sequence[P
             kind="usd" if plan.priced else "number",
             unit=unit if plan.priced else f"chip-hours {unit}",
             value=usd,
-            low=None if cost is None else cost.low * part,
-            high=None if cost is None else cost.high * part,
+            low=None if cost is None else cost.low,
+            high=None if cost is None else cost.high,
             note=f"at {written(whole.requests_per_s)} requests/s",
         ),
         _latency(plan, best, risk, known, "tpot_s"),
