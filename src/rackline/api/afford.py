@@ -22,7 +22,7 @@ from rackline.units import format_count, format_seconds, format_usd
 
 with late:
     from rackline.pricing import bought, terms
-    from rackline.report import column, figure, pricing_figures, wording
+    from rackline.report import choice_report, column, figure, pricing_figures, wording
 
 _MOST_PLANS = 24
 
@@ -373,7 +373,7 @@ def _offer(question: AffordQuestion, model: str, on: str, wanted: bought.Wanted)
         raise InputError(what=f"price of {offer.cluster}", given=None, allowed=allowed, nearest="--price 2.50")
     return replace(
         offer,
-        layout=best.layout.label(),
+        layout=choice_report.replicas_label(best),
         tpot_s=best.tpot_s,
         ttft_s=best.ttft_s,
         usd_per_mtok_output_all_in=best.whole.usd_per_mtok_output_all_in if found.priced else None,

@@ -215,7 +215,9 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
             yield ""
             yield bands_stacks.stacks_table(found.stacks, bands_stacks.unit_of(plan))
     else:
-        yield plan_summary.plan_summary(plan, found.risk, bands=known, elapsed_s=took_s, misfit=found.misfit)
+        yield plan_summary.plan_summary(
+            plan, found.risk, bands=known, elapsed_s=took_s, misfit=found.misfit, fleet=found.fleet
+        )
     yield from plan_report.lengths_lines(plan.demand.workload.mixture)
     yield from _prefixes_text(found, full=question.full)
     yield from use_lines(found.use, full=question.full)

@@ -105,7 +105,7 @@ class _Service:
         if self.wanted.availability is not None:
             needed = math.ceil(copies * max(chips / cluster.host_chips, 1.0 / on_a_host))
             hosts = max(hosts, spare_hosts(needed, self.wanted.availability))
-        return hosts * on_a_host
+        return hosts * min(on_a_host, copies)  # a host fails with those of them that it holds
 
     @property
     def unit_chips(self) -> int:

@@ -111,8 +111,8 @@ def replicas_label(of: Choice | Candidate | PoolPair) -> str:
     return replica_label(pair)
 
 
-def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None) -> Box:
-    """What to run, in the headline, and how surely it keeps its limits."""
+def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None, fleet: Fleet | None = None) -> Box:
+    """What to run, in the headline, and how surely it keeps its limits; the fleet that some traffic needs."""
     whole = choice.whole
     cost = f"{money(whole.usd_per_mtok_output_all_in, plan.priced)} per M output tokens, all-in"
     rate = f"{cost} · {written(whole.requests_per_s)} requests/s · {_chips_of(whole.num_chips)}"
@@ -142,7 +142,8 @@ def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None) -> Box:
         )
     notes = [Text(note, style="yellow") for note in (then or choice).precision.notes]
     risks = () if risk is None else risk_lines(risk, priced=plan.priced)
-    body = Text("\n").join([Text(rate, style="bold green"), *lines, *notes, *risks])
+    needed = [] if fleet is None else [Text(_fleet_line(fleet), style="bold green")]
+    body = Text("\n").join([*needed, Text(rate, style="" if needed else "bold green"), *lines, *notes, *risks])
     return Box(body, title(plan), request_text(plan))
 
 
@@ -463,6 +464,16 @@ def _power(fleet: Fleet) -> str:
         return "not known"
     basis = {"kernels": "", "nameplate": ", by the nameplate"}.get(fleet.power_basis, f", {fleet.power_basis}")
     return f"{format_watts(fleet.power_w)}{basis}"
+
+
+def _fleet_line(fleet: Fleet) -> str:
+    """Copies, chips and dollars of the traffic that was asked for."""
+    copies = f"{fleet.copies:,} cop{'y' if fleet.copies == 1 else 'ies'} of what follows"
+    text = f"{asked_of_fleet(fleet)}: {copies}, {_chips_of(fleet.billed_chips)} paid"
+    if fleet.usd_per_month is None or fleet.usd_per_mtok_output_all_in is None:
+        return text
+    usd = f"{format_usd(fleet.usd_per_month)} a month"
+    return f"{text}, {usd}; {format_usd(fleet.usd_per_mtok_output_all_in)} per M output tokens, idle hours paid"
 
 
 def fleet_summary(fleet: Fleet | None) -> str:
