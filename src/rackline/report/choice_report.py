@@ -16,6 +16,7 @@ from rackline.report.misfit_report import misfit_report
 from rackline.report.wording import Box, Prose, composed, money, money_name, percent, share, short_count, trust, written
 from rackline.search import Basis, Candidate, Choice, Plan, Pool, PoolPair
 from rackline.search.choice import Energy
+from rackline.search.few_requests import FewRequests
 from rackline.search.misfit import Misfit
 from rackline.serving.fleet import Fleet, Interactive
 from rackline.simulation.statistics import Interval
@@ -464,6 +465,26 @@ def _power(fleet: Fleet) -> str:
         return "not known"
     basis = {"kernels": "", "nameplate": ", by the nameplate"}.get(fleet.power_basis, f", {fleet.power_basis}")
     return f"{format_watts(fleet.power_w)}{basis}"
+
+
+def sample_report(sample: FewRequests) -> Sheet[Any]:
+    """What nine of ten runs of few requests show."""
+    rows: dict[str, dict[str, Any]] = {}
+    for one in sample.shown:
+        name = {"ttft_s": "to first token", "tpot_s": "per output token"}[one.metric]
+        text = f"{format_seconds(one.low_s)} to {format_seconds(one.high_s)}"
+        rows.setdefault(name, {"what": name})[one.statistic] = text
+    statistics = dict.fromkeys(one.statistic for one in sample.shown)
+    rates = f"{written(sample.low_requests_per_s)} to {written(sample.high_requests_per_s)} requests/s arrive"
+    errors = ", ".join(f"{name.removesuffix('_s')} {percent(error)}" for name, error in sample.error.items())
+    stated = f"errors that the calibration states are in it ({errors})" if errors else "the calibration states no error"
+    return Sheet(
+        "sample",
+        [Column("what", ""), *(Column(name, name, "words", priority=int(name == "p99")) for name in statistics)],
+        [*rows.values()],
+        title=f"{sample.requests:,} observed requests: between these in nine of ten runs",
+        caption=f"{rates}; {sample.runs} runs with arrivals of their own; {stated}",
+    )
 
 
 def _fleet_line(fleet: Fleet) -> str:
