@@ -66,11 +66,7 @@ class FewRequests:
 
 
 def few_requests(plan: Plan, best: Choice, requests: int, error: Mapping[str, float]) -> FewRequests | None:
-    """Simulate runs that begin on an idle server; None where the answer was not simulated.
-
-    Equation:
-        ln(high / median) = sqrt(ln(q95 / median)² + ln(1 + error)²): arrivals and the calibration's error are
-        independent; the low end likewise.
+    """What runs show of a plan's answer; None where it was not simulated.
 
     Args:
         best: of the plan.
@@ -80,8 +76,23 @@ def few_requests(plan: Plan, best: Choice, requests: int, error: Mapping[str, fl
     if best.sustained is None:
         return None
     service = Service(system=plan.system, prefill_system=plan.system, demand=plan.demand)
-    group = group_of(best.estimate, service, best.max_num_seqs)
-    runs = [_run(group, best.requests_per_s, requests, seed) for seed in range(1, RUNS + 1)]
+    return of_group(group_of(best.estimate, service, best.max_num_seqs), best.requests_per_s, requests, error)
+
+
+def of_group(group: Group, requests_per_s: float, requests: int, error: Mapping[str, float]) -> FewRequests:
+    """Simulate runs that begin on an idle server.
+
+    Equation:
+        ln(high / median) = sqrt(ln(q95 / median)² + ln(1 + error)²): arrivals and the calibration's error are
+        independent; the low end likewise.
+
+    Args:
+        group: of replicas.
+        requests_per_s: mean arrival rate at the whole deployment [requests/s].
+        requests: of each run [count].
+        error: the calibration's own, of single requests, by metric [1].
+    """
+    runs = [_run(group, requests_per_s, requests, seed) for seed in range(1, RUNS + 1)]
     shown: list[Shown] = []
     for metric in ("ttft_s", "tpot_s"):
         for statistic, place in STATISTICS.items():
