@@ -129,7 +129,7 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion, Loaded):
         group=_MORE,
     )
     sample: MaybeWhole = whole(
-        "requests that will be observed, such as 40: what nine of ten runs of so many would show of the answer",
+        "requests that will be observed, such as 40: what nine of ten runs of this many show of the answer",
         minimum=5,
         maximum=10_000,
         default=None,

@@ -284,7 +284,7 @@ def _interval(answer: Answer[PriceQuestion, Priced]) -> str:
 
 
 def _spread(tier: pricing.SoldTier) -> tuple[float, float] | None:
-    """Costs of nine of ten measured servers of the kind of a tier, over the predicted one; None where unknown."""
+    """Costs of 90 % of measured servers of the kind of a tier, over the predicted one; None where unknown."""
     if tier.deployment is None:
         return None
     pools = tier.way is not None and tier.way.prefill is not None

@@ -116,8 +116,8 @@ class _Service:
     def mixed(self, base: Terms, by_the_hour: Terms, load: float) -> Blend:
         """Units that are held and units by the hour, for a load in copies at the peak."""
         copies = max(self.unit_chips // self.chips_per_copy, 1)  # of one unit
-        usd = (one.usd_per_chip_hour for one in (base, by_the_hour))
-        return blend(*usd, self.wanted.peak_over_mean, load / copies)
+        peak = self.wanted.peak_over_mean
+        return blend(base.usd_per_chip_hour, by_the_hour.usd_per_chip_hour, peak, load / copies)
 
     def fleet(self, copies: int) -> Fleet:
         """The fleet of a number of copies that serve, with those that stand by."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from rackline.errors import InputError, nearest_names
 from rackline.pricing.offered import LEFT_OVER, Offered, SoldTier
@@ -27,7 +27,7 @@ class Margin:
         cost_input_usd, cost_cached_usd, cost_output_usd: of the deployment at the utilisation, a token [USD].
         margin_input, margin_cached, margin_output: price over cost, less 1 [ratio].
         margin: of the mean request without hits [ratio].
-        margin_low, margin_high: of it, where nine of ten measured servers of the kind lay; None where nobody measured.
+        margin_low, margin_high: of it, where 90 % of measured servers of the kind lay; None where nobody measured.
         pays_from: utilisation from which the mean request pays; above 1 where none does [ratio].
         verdict: of the mean request.
         reason: why there is no margin; empty with one.
@@ -183,7 +183,7 @@ def margins(sheet: PriceSheet, offered: Offered, spread: Callable[[SoldTier], tu
 
     Args:
         offered: at margin 0, so that its prices are costs at the utilisation.
-        spread: costs of nine of ten measured servers of a tier's kind over the predicted cost; None where unknown.
+        spread: costs of 90 % of measured servers of a tier's kind over the predicted cost; None where unknown.
     """
     modes = dict.fromkeys(tier.mode for tier in sheet.tiers)
     tiers = [
@@ -226,14 +226,19 @@ def _of_tier(
     spread: Callable[[SoldTier], tuple[float, float] | None],
 ) -> Margin:
     priced, way = _paid(sheet, mode, tier), tier.way
-    where = {"mode": mode, "served_as": _name(tier), "from_len": tier.from_len, "until_len": tier.until_len}
+    where: dict[str, Any] = {
+        "mode": mode,
+        "served_as": _name(tier),
+        "from_len": tier.from_len,
+        "until_len": tier.until_len,
+    }
     if way is None:
         return Margin(**where, verdict="not served", reason=tier.reason)
     used = offered.terms.used(tier.mode)
     usd_s = offered.rent.usd_per_chip_hour / 3600.0 / used
     cost_in, cost_out = way.input_chip_s * usd_s, way.output_chip_s * usd_s
     cached = tier.cached_input_usd if math.isfinite(tier.cached_input_usd) else None
-    costs = {"cost_input_usd": cost_in, "cost_cached_usd": cached, "cost_output_usd": cost_out}
+    costs: dict[str, Any] = {"cost_input_usd": cost_in, "cost_cached_usd": cached, "cost_output_usd": cost_out}
     if priced is None or priced.input_usd is None or priced.output_usd is None:
         return Margin(**where, **costs, verdict="no price", reason="the sheet has no price of input and output")
     paid = way.lengths.mean * priced.input_usd + way.output_len * priced.output_usd

@@ -65,7 +65,7 @@ def sold_report(sold: Sold, offered: Offered) -> Group:
         body.append(f"; {times} times as much on demand ({format_usd(demand)})")
     notes = [f"{_label(row)}: {row.reason}" for row in sold.tiers if row.reason]
     measured = any(row.margin_low is not None for row in sold.tiers)
-    sure = "of the costs of nine of ten measured servers; earns and loses are sure where all of them do"
+    sure = "of the costs of 90 % of measured servers; earns and loses are sure where all of them do"
     unknown = "nobody measured servers of this kind, so that no verdict is sure"
     return spaced(
         [
@@ -178,7 +178,7 @@ def margins_figure(sold: Sold | None) -> Figure:
     words = "; ".join(f"{row['label']} {row['series']} {row['ratio']:.2f}" for row in rows)
     return Figure(
         title=f"{sold.sheet}: price over cost",
-        subtitle=f"{percent(sold.utilisation)} of the hours used; line: costs of nine of ten measured servers",
+        subtitle=f"{percent(sold.utilisation)} of the hours used; line: costs of 90 % of measured servers",
         description=f"Price over cost by mode and context: {words}.",
         spec=layered(rows, *layers),
         width=520,

@@ -1,7 +1,7 @@
 """What a run of few requests shows of a planned server: intervals of its mean and percentiles.
 
 A plan's numbers are those of thousands of requests, in which rare crowds count; a short run sees few of them, and
-arrivals at random are seldom at the mean rate. The interval holds what nine of ten such runs would show, and the error
+random arrivals are seldom at the mean rate. The interval holds what nine of ten such runs would show, and the error
 that a calibration of the user's own states.
 """
 
