@@ -347,7 +347,7 @@ def _summary(answer: Answer[PriceQuestion, Priced]) -> str:
     rackline price llama-3.1-70b --on dgx-h100 --precision fp8 --layout tp=8
     rackline price deepseek-v3 --on dgx-h200 --contexts 32k,128k \\
       --margin 50% --utilisation 40% --purchase 40000 --pue 1.2 --json
-    rackline price gpt-oss-20b --on dgx-h100 --against bedrock --utilisation 40%
+    rackline price llama-3.1-8b --on l40s-8 --layout tp=1,pp=1 --contexts 8k --against bedrock
 """,
     ),
 )
