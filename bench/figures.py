@@ -179,7 +179,8 @@ PICTURES = (
     Picture(
         name="margins",
         shows="`price --against`: a provider's prices over the cost of each mode and context tier",
-        command="price gpt-oss-20b --on dgx-h100 --layout tp=1,pp=1 --calibration vllm --against bedrock --plot-kind margins",
+        command="price gpt-oss-20b --on dgx-h100 --layout tp=1,pp=1 --calibration vllm --against bedrock "
+        "--plot-kind margins",
     ),
     Picture(
         name="price-modes",
