@@ -183,6 +183,12 @@ PICTURES = (
         command="price deepseek-v3 --on gb200-nvl72",
     ),
     Picture(
+        name="margins",
+        shows="`price --against`: a provider's prices over the cost of each mode and context tier",
+        command="price gpt-oss-20b --on dgx-h100 --layout tp=1,pp=1 --calibration vllm --against bedrock "
+        "--plot-kind margins",
+    ),
+    Picture(
         name="price-modes",
         shows="`price`: what to charge by mode and context tier, each in its own cheapest layout",
         command="price deepseek-v3 --on gb200-nvl72 --plot-kind modes",

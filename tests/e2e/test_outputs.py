@@ -164,7 +164,7 @@ def test_manifests_are_written_beside_the_answer(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--launch-as", "docker", "x.yaml"], "--launch-as: got 'docker', allowed: compose, kubernetes, dynamo"),
+        (["--launch-as", "docker", "x.yaml"], "--launch-as: got 'docker', allowed: compose, kubernetes, dynamo, llm-d"),
         (["--launch-as", "dynamo", "none/x.yaml"], "--launch-as: got 'none/x.yaml', allowed: a folder that exists"),
         (["--launch-as", "dynamo", "x.yaml", "--what-if", "scale_up_size=4,8"], "without --what-if"),
         (["--launch-as", "dynamo"], "--launch-as"),

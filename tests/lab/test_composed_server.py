@@ -79,6 +79,13 @@ def started(service: dict[str, Any], port: int) -> Iterator[str]:
     words = list(service["command"])
     words[words.index("--port") + 1] = str(port)
     words[words.index("--host") + 1] = "127.0.0.1"
+    with running(words, port) as url:
+        yield url
+
+
+@contextmanager
+def running(words: list[str], port: int) -> Iterator[str]:
+    """llama.cpp's server with these words as a process; its address, once it is healthy."""
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(
         [sys.executable, str(WORKERS / "llama_server.py"), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

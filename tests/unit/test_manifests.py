@@ -21,6 +21,7 @@ from rackline.search.kubernetes import kubernetes_manifests, kubernetes_name, ro
 from rackline.search.launch import LaunchCommand, Replica, launch_command
 from rackline.search.launch_places import PORT
 from rackline.search.launch_rules import Role
+from rackline.search.llm_d import llm_d_manifests, router_lines
 from rackline.serving.workload import Mode, Workload
 
 SCHEMAS = Path(__file__).parent.parent / "data" / "manifest_schemas"
@@ -215,11 +216,60 @@ def test_dynamo_pools_have_their_types() -> None:
         assert "NixlConnector" in args[args.index("--kv-transfer-config") + 1]
 
 
+@pytest.mark.parametrize(("engine", "place", "layout"), [case for case in CASES if case[0] != "trtllm"])
+def test_llm_d_finds_the_servers_by_their_labels(engine: str, place: str, layout: Layout) -> None:
+    """The servers of `kubernetes`, with the labels by which the router's chart is told to find them, and no service."""
+    on = cluster(place)
+    started = command(engine, layout, on)
+    found = parsed(llm_d_manifests([started], [on], f"x on {place}"))
+    assert chips_in(found) == started.replicas * started.chips_per_replica
+    assert "Service" not in {one["kind"] for one in found}
+    (server,) = [one for one in found if one["kind"] in ("Deployment", "LeaderWorkerSet")]
+    plain = kubernetes_manifests([started], [on], f"x on {place}")
+    assert pods_of(server) == next(pods_of(one) for one in plain if one["kind"] == server["kind"])
+    said = " ".join(router_lines([started], f"x on {place}"))
+    for template in _that_serve(server):
+        assert f"guide={template['metadata']['labels']['llm-d.ai/guide']}'" in said
+        assert template["metadata"]["labels"]["llm-d.ai/role"] == "decode"
+    assert "optimized-baseline" in said
+    if server["kind"] == "LeaderWorkerSet":  # only the first host takes requests
+        workers = server["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+        assert not any(label.startswith("llm-d.ai/") for label in workers["metadata"]["labels"])
+
+
+def _that_serve(document: dict[str, Any]) -> list[dict[str, Any]]:
+    spec = document["spec"]
+    return [spec["template"]] if "template" in spec else [spec["leaderWorkerTemplate"]["leaderTemplate"]]
+
+
+@pytest.mark.parametrize(("engine", "connector"), [("vllm", "nixlv2"), ("sglang", "sglang")])
+def test_pools_of_llm_d_decode_behind_a_side_car(engine: str, connector: str) -> None:
+    on = cluster("dgx-h100")
+    both = [command(engine, Layout(tp=2, dp=2), on, "prefill"), command(engine, Layout(tp=4), on, "decode")]
+    first, second = parsed(llm_d_manifests(both, [on, on], "x"))
+    assert chips_in([first, second]) == 8
+    roles = [_that_serve(one)[0]["metadata"]["labels"]["llm-d.ai/role"] for one in (first, second)]
+    assert roles == ["prefill", "decode"]
+    assert "initContainers" not in first["spec"]["template"]["spec"]
+    pod = second["spec"]["template"]["spec"]
+    (car,), (server,) = pod["initContainers"], pod["containers"]
+    assert car["restartPolicy"] == "Always"
+    assert f"--kv-connector={connector}" in car["args"]
+    behind = next(word for word in car["args"] if word.startswith("--model-server-port=")).partition("=")[2]
+    words = server["command"]
+    assert words[words.index("--port") + 1] == behind
+    assert [port["containerPort"] for port in (*car["ports"], *server["ports"])] == [PORT, int(behind)]
+    assert server["readinessProbe"]["httpGet"]["port"] == server["ports"][0]["name"]
+    assert "pd-disaggregation" in " ".join(router_lines(both, "x"))
+
+
 def test_what_cannot_be_expressed_is_refused() -> None:
     h100, tpu, mi300x = cluster("h100-96"), cluster("tpu-v5e-16"), cluster("mi300x-8")
     for make, started, on, match in (
         (kubernetes_manifests, command("vllm", Layout(tp=8), tpu), tpu, "chips of NVIDIA and AMD"),
         (kubernetes_manifests, command("trtllm", Layout(tp=16), h100), h100, "mpirun"),
+        (llm_d_manifests, command("trtllm", Layout(tp=8), h100), h100, "none is known of trtllm"),
+        (llm_d_manifests, command("vllm", Layout(tp=16), h100, "decode"), h100, "one host each"),
         (dynamo_manifests, command("vllm", Layout(tp=8), mi300x), mi300x, "chips of NVIDIA|an image"),
         (dynamo_manifests, command("vllm", Layout(tp=8), h100, version="0.12.0"), h100, "0.28.0"),
         (kubernetes_manifests, command("vllm", Layout(tp=8, ep=4, moe_tp=2), h100), h100, "moe_tp=2 cannot"),

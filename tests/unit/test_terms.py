@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,28 +27,28 @@ from rackline.pricing.terms import (
 
 @settings(max_examples=40, deadline=None)
 @given(
-    base=st.floats(0.2, 5.0), over=st.floats(1.0, 6.0), peak=st.floats(1.0, 2.0)
+    base=st.floats(0.2, 5.0), over=st.floats(1.0, 6.0), peak=st.floats(1.0, 2.0), units=st.floats(0.3, 40.0)
 )  # the price on demand is `over` times that of the base
-def test_no_other_base_is_cheaper(base: float, over: float, peak: float) -> None:
-    """The closed form against a day of 20,000 moments and 400 bases."""
+def test_no_other_base_is_cheaper(base: float, over: float, peak: float, units: float) -> None:
+    """The closed form against a day of 4,000 moments in whole units, and every number of units that may be held."""
     on_demand = base * over
-    load = 1.0 + (peak - 1.0) * np.cos(np.linspace(0.0, 2.0 * np.pi, 20_000, endpoint=False))
-    held = np.linspace(0.0, 2.0, 401)[:, None]
-    usd = (held[:, 0] * base + on_demand * np.maximum(load - held, 0.0).mean(axis=1)) / on_demand
-    found = blend(base, on_demand, peak)
-    assert found.usd_over_on_demand <= usd.min() + 1e-6
-    at = found.base_over_mean
-    by_hand = (at * base + on_demand * np.maximum(load - at, 0.0).mean()) / on_demand
-    assert found.usd_over_on_demand == pytest.approx(by_hand, rel=1e-3)
+    load = units / peak * (1.0 + (peak - 1.0) * np.cos((np.arange(4000) + 0.5) * np.pi / 4000))
+    needed = np.maximum(np.ceil(load - 1e-9), 1.0)
+    held = np.arange(math.ceil(units) + 1)[:, None]
+    usd = held[:, 0] * base + on_demand * np.maximum(needed - held, 0.0).mean(axis=1)
+    found = blend(base, on_demand, peak, units)
+    assert found.units == math.ceil(units)
+    assert found.usd_per_hour * found.units == pytest.approx(usd.min(), rel=2e-3)
+    assert usd[found.held] == pytest.approx(usd.min(), rel=2e-3)
 
 
 def test_a_load_that_does_not_swing_is_held() -> None:
-    assert blend(1.3, 2.95, 1.0).usd_over_on_demand == pytest.approx(1.3 / 2.95)
+    assert blend(1.3, 2.95, 1.0, 12.0).usd_per_hour == pytest.approx(1.3)
 
 
 def test_a_peak_of_more_than_twice_the_mean_is_refused() -> None:
     with pytest.raises(InputError, match="1 to 2"):
-        blend(1.3, 2.95, 2.5)
+        blend(1.3, 2.95, 2.5, 12.0)
 
 
 def test_instances_that_are_taken_back() -> None:
@@ -84,7 +85,11 @@ def test_when_buying_has_paid() -> None:
     own = found.capital_usd + months * 730.0 * found.running_usd_per_hour
     assert own == pytest.approx(months * 730.0 * 5.5)
     assert found.break_even_months(0.1) is None
-    assert owning(cluster("l40s-8")) is None  # nobody says what its machine draws
+    pcie = cluster("l40s-8")  # nobody says what its machine draws: its chips at their limit, by the usual machine
+    draws = owning(pcie)
+    assert draws is not None
+    assert draws.running_usd_per_hour == pytest.approx(0.08 * 0.585, rel=0.01)
+    assert owning(replace(pcie, chip=replace(pcie.chip, power=None))) is None
 
 
 def test_capital_that_no_quote_states_makes_the_price_of_owning() -> None:

@@ -22,7 +22,7 @@ from rackline.units import format_count, format_seconds, format_usd
 
 with late:
     from rackline.pricing import bought, terms
-    from rackline.report import column, figure, pricing_figures, wording
+    from rackline.report import choice_report, column, figure, pricing_figures, wording
 
 _MOST_PLANS = 24
 
@@ -153,7 +153,8 @@ def _head(found: Afforded) -> tuple[str, list[str]]:
     best, wanted = offer.best, found.wanted
     if best is None:
         return _none(found), []
-    users = "" if best.users is None else f"{best.users:,.0f} users, "
+    pause = f"who pause {format_seconds(wanted.think_s)}" if wanted.think_s else "who ask again at once"
+    users = "" if best.users is None else f"{best.users:,.0f} users {pause}, "
     money = f"{format_usd(best.usd_per_month)} a month"
     answer = f"{users}{money}, {best.terms}"
     lines = [
@@ -162,6 +163,9 @@ def _head(found: Afforded) -> tuple[str, list[str]]:
     ]
     if best.spare_copies:
         lines.append(f"{best.copies:,} copies serve, {best.spare_copies:,} stand by for hosts that fail")
+    if best.bound_months:
+        of = "bought for about" if best.terms.startswith("owned") else "bound to"
+        lines.append(f"{of} {format_usd(best.bound_usd)} over {best.bound_months} months")
     each = [f"{format_count(best.requests_per_month)} requests a month"]
     if best.usd_per_user is not None:
         each.append(f"{format_usd(best.usd_per_user)} a user")
@@ -225,17 +229,22 @@ def _sheets(found: Afforded) -> list[column.Sheet[Any]]:
         Column("usd_per_chip_hour", "$ a chip-hour", "USD"),
         Column("num_chips", "chips", "whole"),
         Column("users", "users", "whole"),
-        Column("usd_per_month", "$ a month", "USD"),
+        Column("usd_per_month", "$ a month", "USD", lambda way: way.usd_per_month if way.copies else None),
+        Column("least_usd", "smallest fleet", "USD", priority=2),
         Column("usd_per_user", "a user", "USD"),
         Column("usd_per_request", "a request", "USD", priority=1),
-        Column("break_even_months", "months until buying has paid", "1"),
+        Column("bound_usd", "bound to", "USD", lambda way: way.bound_usd or None, priority=1),
+        Column("break_even_months", "buying pays after, months", "1"),
         Column("within_budget", "within", "text", _within),
     ]
     first = found.offers[0]
     title = "models and clusters, the best way to pay for each"
     offers = column.Sheet("offers", of_offers, found.offers, title, _sources(found))
     estimated = ", ".join(one.terms for one in first.ways if one.estimated)
-    caption = f"estimated prices: {estimated}" if estimated else ""
+    captions = [f"estimated prices: {estimated}"] if estimated else []
+    if all(way.break_even_months is None for way in first.ways):
+        captions.append("when buying pays is not known: the power of a machine with these chips is in no file")
+    caption = "; ".join(captions)
     ways = column.Sheet("ways", of_ways, first.ways, f"ways to pay for {first.name}", caption)
     return [offers, ways] if first.ways else [offers]
 
@@ -364,7 +373,7 @@ def _offer(question: AffordQuestion, model: str, on: str, wanted: bought.Wanted)
         raise InputError(what=f"price of {offer.cluster}", given=None, allowed=allowed, nearest="--price 2.50")
     return replace(
         offer,
-        layout=best.layout.label(),
+        layout=choice_report.replicas_label(best),
         tpot_s=best.tpot_s,
         ttft_s=best.ttft_s,
         usd_per_mtok_output_all_in=best.whole.usd_per_mtok_output_all_in if found.priced else None,

@@ -22,7 +22,7 @@ from rackline.plain import plain
 from rackline.units import format_seconds, format_usd
 
 with late:
-    from rackline import search, simulation
+    from rackline import catalog, search, simulation
     from rackline import system as systems
     from rackline.api import following, what_if
     from rackline.bands import bands
@@ -40,6 +40,7 @@ with late:
         wording,
     )
     from rackline.search import attention_ffn as search_split
+    from rackline.search import few_requests as search_few
     from rackline.search import fleet as search_fleet
     from rackline.search import kept_prefixes, least_energy
     from rackline.search import launch as search_launch
@@ -80,6 +81,7 @@ class Planned:
         stacks: all that were asked, where none was named; None where there is no choice.
         risk: how surely the best keeps its limits; None where nothing serves or no measured server is like it.
         misfit: why nothing fits and what would; None where something does.
+        sample: what runs of few requests show of the best; None where it was not asked for or nothing serves.
     """
 
     json_keys: ClassVar = (
@@ -97,6 +99,7 @@ class Planned:
         "stacks",
         "risk",
         "misfit",
+        "sample",
     )
 
     plan: search.Plan
@@ -111,6 +114,7 @@ class Planned:
     stacks: bands_stacks.Stacks | None = None
     risk: systems.Risk | None = None
     misfit: search_misfit.Misfit | None = None
+    sample: search_few.FewRequests | None = None
 
     @property
     def best(self) -> Banded | None:
@@ -215,7 +219,9 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
             yield ""
             yield bands_stacks.stacks_table(found.stacks, bands_stacks.unit_of(plan))
     else:
-        yield plan_summary.plan_summary(plan, found.risk, bands=known, elapsed_s=took_s, misfit=found.misfit)
+        yield plan_summary.plan_summary(
+            plan, found.risk, bands=known, elapsed_s=took_s, misfit=found.misfit, fleet=found.fleet
+        )
     yield from plan_report.lengths_lines(plan.demand.workload.mixture)
     yield from _prefixes_text(found, full=question.full)
     yield from use_lines(found.use, full=question.full)
@@ -241,6 +247,7 @@ def _more_text(question: PlanQuestion, found: Planned) -> Iterable[Any]:
         found.speculation and plan_report.speculation_report(found.speculation, plan.demand.limits.tpot_s),
         question.attention_ffn and plan_report.attention_ffn_report(plan, found.attention_ffn),
         found.fleet and choice_report.fleet_report(found.fleet),
+        found.sample and choice_report.sample_report(found.sample),
         found.launch and Verbatim(exports.commands_text(found.launch) + "\n"),
     )
     for part in filter(None, parts):
@@ -500,7 +507,17 @@ def _completed(question: PlanQuestion, found: Found, use: Use) -> Planned:
         stacks=found.stacks,
         risk=plan.best and bands.risk_of(plan.best, plan.system, plan.demand.limits, without),
         misfit=None if plan.need is None else asked.misfit(),
+        sample=_sample(question, plan),
     )
+
+
+def _sample(question: PlanQuestion, plan: search.Plan) -> search_few.FewRequests | None:
+    """What few requests show of the best, with the errors that a calibration of the user's own states."""
+    if question.sample is None or plan.best is None:
+        return None
+    fitted = question.calibration if str(question.calibration).endswith(".toml") else question.on
+    errors = catalog.stated_errors(fitted) if isinstance(fitted, str) else {}
+    return search_few.few_requests(plan, plan.best, question.sample, errors)
 
 
 def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatIf:

@@ -29,6 +29,7 @@ from rackline.api.question import (
     options,
     question,
     shared,
+    whole,
 )
 from rackline.api.resolve import check_context, cluster_of, lookup_of, named, on_terms, resolve_on
 from rackline.api.traffic import cache_rules_of, mixture_of, repeating_of, tiers_of
@@ -125,6 +126,13 @@ class PlanQuestion(Planned, Sessions, Lifetimes, DraftQuestion, Loaded):
         "switch",
         "attention/FFN disaggregation: decode with attention and experts on separate chips",
         default=False,
+        group=_MORE,
+    )
+    sample: MaybeWhole = whole(
+        "requests that will be observed, such as 40: what nine of ten runs of this many show of the answer",
+        minimum=5,
+        maximum=10_000,
+        default=None,
         group=_MORE,
     )
     what_if: str | None = option(

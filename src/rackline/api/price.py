@@ -19,6 +19,7 @@ from rackline.api.question import (
     CalibrationLike,
     MaybeLayout,
     MaybeNumber,
+    MaybeText,
     Number,
     Numbers,
     defaults,
@@ -32,17 +33,17 @@ from rackline.api.selling import SearchedWays, offer_of, rent_of
 from rackline.api.stacks import estimated_by, stacks_of
 from rackline.api.traffic import Use, mixture_of, record_of, use_lines, with_use
 from rackline.api.verbs import Entry
-from rackline.errors import InputError
+from rackline.errors import InputError, UnknownNameError
 from rackline.late import late
 from rackline.units import format_usd
 
 with late:
-    from rackline import parallel, pricing
+    from rackline import catalog, parallel, pricing
     from rackline import system as systems_of
     from rackline.bands import bands
     from rackline.bands import stacks as bands_stacks
-    from rackline.pricing import costs, offered
-    from rackline.report import pricing_figures, pricing_report
+    from rackline.pricing import costs, margins, offered
+    from rackline.report import margin_report, pricing_figures, pricing_report
     from rackline.search import fleet as search_fleet
     from rackline.serving import workload
 
@@ -122,6 +123,12 @@ class PriceQuestion(Served, MediaQuestion):
         zero=True,
     )
     pue: Number = shared(PUE, default="1")
+    against: MaybeText = option(
+        "text",
+        "a provider's prices to hold against the costs, for each mode and context tier: a price sheet, a TOML file, or "
+        "a provider that sells the model",
+        default=None,
+    )
     confidence: MaybeNumber = shared(CONFIDENCE, default=None)
 
 
@@ -241,20 +248,22 @@ class Priced:
         offered: the sheet.
         use: the lengths and limits that a use gave; None where none was named.
         stacks: all that were asked, where none was named; None where there is no choice.
+        against: margins of a provider's prices over the sheet, which then holds costs; None where none was named.
     """
 
-    json_keys: ClassVar = ("*offered", "use", "stacks")
+    json_keys: ClassVar = ("*offered", "use", "stacks", "against")
 
     offered: pricing.Offered
     use: Use | None = None
     stacks: bands_stacks.Stacks | None = None
+    against: margins.Sold | None = None
 
 
 def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
     from rich.text import Text
 
-    found = answer.result.offered
-    yield pricing_report.offered_report(found)
+    found, against = answer.result.offered, answer.result.against
+    yield pricing_report.offered_report(found) if against is None else margin_report.sold_report(against, found)
     if found.demand is not None:
         yield ""
         yield pricing_report.demand_report(found.demand, found.terms)
@@ -274,8 +283,19 @@ def _interval(answer: Answer[PriceQuestion, Priced]) -> str:
     return f"{sold.name}: {line}" if line else ""
 
 
+def _spread(tier: pricing.SoldTier) -> tuple[float, float] | None:
+    """Costs of 90 % of measured servers of the kind of a tier, over the predicted one; None where unknown."""
+    if tier.deployment is None:
+        return None
+    pools = tier.way is not None and tier.way.prefill is not None
+    known = bands.of_deployment(tier.deployment, {"usd_per_mtok_output_all_in": 1.0}, pools=pools)
+    return (known[0].low, known[0].high) if known else None
+
+
 def _summary(answer: Answer[PriceQuestion, Priced]) -> str:
     found = answer.result.offered
+    if answer.result.against is not None:
+        return margin_report.verdicts_text(answer.result.against)
     standard = next((tier for tier in found.tiers if tier.mode == "standard"), found.tiers[0])
     deployment = standard.deployment
     if deployment is None or standard.reason:
@@ -294,13 +314,14 @@ def _summary(answer: Answer[PriceQuestion, Priced]) -> str:
     figures={
         "price": lambda answer: pricing_figures.offered_figure(answer.result.offered),
         "modes": lambda answer: pricing_figures.modes_figure(answer.result.offered),
+        "margins": lambda answer: margin_report.margins_figure(answer.result.against),
     },
     interval=_interval,
     entry=Entry(
         group="Decide",
         place=2,
         line="What to charge: input, output, cache, batch, fast modes.",
-        usual=("layout", "precision", "contexts", "output", "margin", "utilisation", "tpot", "rent"),
+        usual=("layout", "precision", "contexts", "output", "margin", "utilisation", "tpot", "rent", "against"),
         request={"model": "llama-3.1-8b", "on": "dgx-h100", "layout": "tp=1"},
         is_long=True,
         sweep_s=1.0,
@@ -326,6 +347,7 @@ def _summary(answer: Answer[PriceQuestion, Priced]) -> str:
     rackline price llama-3.1-70b --on dgx-h100 --precision fp8 --layout tp=8
     rackline price deepseek-v3 --on dgx-h200 --contexts 32k,128k \\
       --margin 50% --utilisation 40% --purchase 40000 --pue 1.2 --json
+    rackline price llama-3.1-8b --on l40s-8 --layout tp=1,pp=1 --contexts 8k --against bedrock
 """,
     ),
 )
@@ -342,6 +364,9 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
     """
     if question.purchase is not None and (question.rent is not None or question.price is not None):
         raise InputError(what="purchase", given=question.purchase, allowed="instead of `rent` or `price`")
+    sheet = None if question.against is None else _sheet(question, question.against)
+    if sheet is not None:
+        question = _at_cost(question, sheet)
     asked, use, mixture = requests_of(question)
     of_traffic = fleet_question(asked)
     media = media_of(asked, watch)
@@ -395,4 +420,30 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
         one = replace(of_traffic, price=rent.usd_per_chip_hour, rent=None)
         one = one if stacks is None else replace(one, calibration=stacks.taken)
         found = sold_to(one, found, ways, list(steps), watch)
-    return Priced(offered=found, use=use, stacks=stacks)
+    against = None if sheet is None else margins.margins(sheet, found, _spread)
+    return Priced(offered=found, use=use, stacks=stacks, against=against)
+
+
+def _sheet(question: PriceQuestion, name: str) -> pricing.PriceSheet:
+    """The prices that costs are held against."""
+    try:
+        model = catalog.model_record(str(question.model)).name
+    except UnknownNameError:  # a file or a repository, which no provider of the catalogue sells by this name
+        model = str(question.model)
+    return margins.sheet_of(name, model)
+
+
+def _at_cost(question: PriceQuestion, sheet: pricing.PriceSheet) -> PriceQuestion:
+    """The question at cost, with the context tiers, fast modes and lifetimes of a sheet."""
+    usual = defaults(type(question))
+    if question.margin != usual["margin"]:
+        raise InputError(what="margin", given=question.margin, allowed="either `against`, which finds it, or `margin`")
+    lifetimes = {write.lifetime_s for tier in sheet.tiers for write in tier.cache_writes if write.lifetime_s}
+    ratios = {tier.speed_ratio for tier in sheet.tiers if tier.speed_ratio}
+    return replace(
+        question,
+        margin=0.0,
+        contexts=margins.steps_of(sheet, question.contexts),
+        lifetimes=tuple(sorted({*question.lifetimes, *lifetimes})),
+        fast=tuple(sorted({*question.fast, *ratios})),
+    )

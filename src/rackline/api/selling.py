@@ -38,9 +38,7 @@ def rent_of(
     Raises:
         InputError: the cluster has no price, or no power where something was bought.
     """
-    power = cluster.power_w_per_chip
-    if power is None and cluster.chip.power is not None:
-        power = hardware.wall_w(cluster, cluster.chip.power.limit_w)
+    power = hardware.most_w(cluster)
     if purchase_usd is None:
         if cluster.usd_per_chip_hour is None:
             raise InputError(

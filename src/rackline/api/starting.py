@@ -13,16 +13,17 @@ from rackline.late import late
 with late:
     from rackline import arch, hardware, search
     from rackline.report import exports
-    from rackline.search import compose, dynamo, kubernetes, launch, launch_plan, speculation
+    from rackline.search import compose, dynamo, kubernetes, launch, launch_plan, llm_d, speculation
     from rackline.search import kept_prefixes as search_kept_prefixes
     from rackline.search import launch_options as search_launch_options
 
 
-KINDS = ("compose", "kubernetes", "dynamo")
+KINDS = ("compose", "kubernetes", "dynamo", "llm-d")
 LAUNCH_AS = Option(
     kind="text",
     help="write the answer to a YAML file that starts it: compose FILE (containers of one host, with the router), "
-    "kubernetes FILE (Deployment or LeaderWorkerSet, Service) or dynamo FILE (DynamoGraphDeployment)",
+    "kubernetes FILE (Deployment or LeaderWorkerSet, Service), dynamo FILE (DynamoGraphDeployment) or llm-d FILE "
+    "(model servers with the labels of llm-d's router)",
     choices=KINDS,
     before_file=True,
 )
@@ -123,6 +124,8 @@ def manifests_of(starting: Starting, kind: str) -> str:
     match kind:
         case "compose":
             documents = [compose.compose_file(commands, places, name, kept_prefixes=starting.kept_prefixes)]
+        case "llm-d":
+            documents = llm_d.llm_d_manifests(commands, places, name)
         case "dynamo":
             documents = dynamo.dynamo_manifests(commands, places, name)
         case _:
@@ -146,4 +149,6 @@ def manifests_of(starting: Starting, kind: str) -> str:
         else "network devices (RDMA) and volumes that keep the weights are the cluster's own: add them to the pods",
     ]
     notes = [left, kubernetes.routing_note(commands) if kind == "kubernetes" else ""]
+    if kind == "llm-d":
+        notes += llm_d.router_lines(commands, name)
     return exports.manifest_text(documents, [*about, *filter(None, notes)])

@@ -292,8 +292,9 @@ def of_candidate(candidate: Candidate | Choice, system: System) -> list[Interval
     """Intervals of all predicted numbers of a way to serve; none for the ideal roofline."""
     if system.calibration.name == "unit":
         return []
+    whole = candidate.whole if isinstance(candidate, Choice) else candidate
     metrics = ("tpot_s", "ttft_s", *(name for name in FOLLOWS if hasattr(candidate, name)))
-    predicted = {metric: float(getattr(candidate, metric)) for metric in metrics}
+    predicted = {metric: float(getattr(whole if hasattr(whole, metric) else candidate, metric)) for metric in metrics}
     energy = candidate.energy if isinstance(candidate, Choice) else None
     if energy is not None and energy.power.basis == "kernels":
         predicted[JOULES] = energy.joules_per_output_token

@@ -21,6 +21,7 @@ from rackline.catalog.load import (
     price_sheet_record,
     resolve_beside,
     run_record,
+    stated_errors,
     use_record,
 )
 from rackline.catalog.models import (
@@ -101,6 +102,7 @@ __all__ = [
     "resolve_beside",
     "run_record",
     "settable_keys",
+    "stated_errors",
     "use_record",
     "version_key",
 ]

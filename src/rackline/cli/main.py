@@ -323,8 +323,11 @@ def _words(error: CycloptsError, given: list[str]) -> str:
         return _unknown("command", word, list(commands()))
     if isinstance(error, UnknownOptionError):
         names = {name for argument in error.argument_collection for name in argument.names if name.startswith("--")}
-        where = f"rackline {command}: " if command else ""
-        return f"{where}{_unknown('option', error.token.keyword or error.token.value, sorted(names))}"
+        where, word = f"rackline {command}: " if command else "", error.token.keyword or error.token.value
+        elsewhere = [one.name for one in entries().values() if word.removeprefix("--") in one.usual]
+        if elsewhere and word.startswith("--"):
+            return f"{where}option: got {word!r}, which `rackline {elsewhere[0]}` has; see rackline {command} --help"
+        return f"{where}{_unknown('option', word, sorted(names))}"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name = error.argument.name.lower()
         what = error.argument.parameter.help or "a value"

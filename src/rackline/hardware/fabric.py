@@ -439,3 +439,10 @@ def wall_w(cluster: Cluster, chip_w: float) -> float:
     host = HOST_W_PER_CHIP if cluster.host_w_per_chip is None else cluster.host_w_per_chip
     supply = SUPPLY_EFFICIENCY if cluster.supply_efficiency is None else cluster.supply_efficiency
     return (chip_w + host) / supply
+
+
+def most_w(cluster: Cluster) -> float | None:
+    """Power of a chip with its share of the machine at its limit: the record's, else by `wall_w`; None unknown [W]."""
+    if cluster.power_w_per_chip is not None or cluster.chip.power is None:
+        return cluster.power_w_per_chip
+    return wall_w(cluster, cluster.chip.power.limit_w)

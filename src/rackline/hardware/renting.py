@@ -124,6 +124,18 @@ class Rent:
     estimated: bool = False
 
 
+def on_demand_usd(of: Chip, usd_per_chip_hour: float | None) -> float | None:
+    """Price on demand of a chip that is paid at its default, which is another; None otherwise [USD/h].
+
+    Args:
+        usd_per_chip_hour: that is paid [USD/h].
+    """
+    if usd_per_chip_hour is None or of.usd_per_chip_hour != usd_per_chip_hour or of.name not in names("chips"):
+        return None
+    demand = rent_of(of.name, "on_demand")
+    return None if demand is None or demand.usd_per_chip_hour == usd_per_chip_hour else demand.usd_per_chip_hour
+
+
 def rent_of(name: str, kind: RentKind) -> Rent | None:
     """The price of a chip of the catalogue of one kind; None where it has none of any kind.
 

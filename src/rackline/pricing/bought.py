@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from rackline.pricing.terms import Owning, Terms, blend, owning, spare_hosts
+from rackline.pricing.terms import Blend, Owning, Terms, blend, owning, spare_hosts
 from rackline.search.fleet import plan_fleet
 from rackline.search.plan import Plan
 from rackline.serving.fleet import HOURS_PER_MONTH, Fleet, Traffic
 from rackline.serving.open_loop import Population
 
 _S_PER_MONTH = HOURS_PER_MONTH * 3600.0
+_AS_MANY = 1e-3  # users that nobody would tell apart
 _JUST_BELOW = 1.0 - 1e-9  # so that as many copies as were meant serve the users
 
 
@@ -58,6 +59,8 @@ class Bought:
         least_usd: a month of the smallest fleet [USD].
         break_even_months: after which buying the chips would have cost less than these terms; None where it never
             does, or is not known [months].
+        bound_months: for which one is bound; 0 where chips come and go [months].
+        bound_usd: dollars to which one is bound: the capital of what is bought, else the rent of these months [USD].
     """
 
     terms: str
@@ -74,6 +77,8 @@ class Bought:
     within_budget: bool | None
     least_usd: float
     break_even_months: float | None
+    bound_months: int = 0
+    bound_usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +105,19 @@ class _Service:
         if self.wanted.availability is not None:
             needed = math.ceil(copies * max(chips / cluster.host_chips, 1.0 / on_a_host))
             hosts = max(hosts, spare_hosts(needed, self.wanted.availability))
-        return hosts * on_a_host
+        return hosts * min(on_a_host, copies)  # a host fails with those of them that it holds
+
+    @property
+    def unit_chips(self) -> int:
+        """Chips of the least that comes and goes: a rented unit, or as many as a copy needs [count]."""
+        unit = self.plan.system.cluster.rented_chips
+        return unit * math.ceil(self.chips_per_copy / unit)
+
+    def mixed(self, base: Terms, by_the_hour: Terms, load: float) -> Blend:
+        """Units that are held and units by the hour, for a load in copies at the peak."""
+        copies = max(self.unit_chips // self.chips_per_copy, 1)  # of one unit
+        peak = self.wanted.peak_over_mean
+        return blend(base.usd_per_chip_hour, by_the_hour.usd_per_chip_hour, peak, load / copies)
 
     def fleet(self, copies: int) -> Fleet:
         """The fleet of a number of copies that serve, with those that stand by."""
@@ -139,10 +156,15 @@ def bought(plan: Plan, wanted: Wanted, terms: Sequence[Terms]) -> tuple[Bought, 
     )
     owned = owning(plan.system.cluster)
     found = [_under(service, one_term, owned) for one_term in terms]
-    return (*found, *_blended(found, service, terms))
+    return (*found, *_blended(service, terms))
 
 
-def _under(service: _Service, terms: Terms, owned: Owning | None) -> Bought:
+def _under(service: _Service, terms: Terms, owned: Owning | None, peak_terms: Terms | None = None) -> Bought:
+    """The fleet under one way to pay.
+
+    Args:
+        peak_terms: by the hour, for chips that only the peak needs; None where all are held.
+    """
     wanted = service.wanted
     peak = wanted.peak_over_mean
     load = (  # in copies, at the peak
@@ -152,14 +174,21 @@ def _under(service: _Service, terms: Terms, owned: Owning | None) -> Bought:
         if wanted.requests_per_s is None
         else wanted.requests_per_s * peak / service.requests_per_copy
     )
-    month = terms.usd_per_chip_hour * HOURS_PER_MONTH
-    least = service.fleet(1).billed_chips * month
+
+    def usd_a_month(copies: int) -> float:
+        chips, usd = service.fleet(copies).billed_chips, terms.usd_per_chip_hour
+        if peak_terms is None:
+            return chips * usd * HOURS_PER_MONTH
+        mixed = service.mixed(terms, peak_terms, copies if load is None else load)
+        serve = min(mixed.units * service.unit_chips, chips)  # the rest stands by for hosts that fail
+        return (serve * mixed.usd_per_hour + (chips - serve) * usd) * HOURS_PER_MONTH
+
     if load is not None:
         copies = max(1, math.ceil(load / terms.capacity - 1e-9))
     else:
-        copies = _most_copies(service, (wanted.budget_usd or 0.0) / month)
-    fleet = service.fleet(max(copies, 1))
-    usd = fleet.billed_chips * month if copies else 0.0
+        copies = _most_copies(usd_a_month, wanted.budget_usd or 0.0)
+    chips = service.fleet(copies).billed_chips if copies else 0
+    usd = usd_a_month(copies) if copies else 0.0
     users = None if wanted.requests_per_s is not None else wanted.users
     rate = wanted.requests_per_s
     if users is None and rate is None:
@@ -170,56 +199,67 @@ def _under(service: _Service, terms: Terms, owned: Owning | None) -> Bought:
     even = None
     if owned is not None and terms.is_rented:
         even = owned.break_even_months(terms.usd_per_chip_hour)
+    title, held = terms.title, chips
+    if peak_terms is not None and copies:
+        mixed = service.mixed(terms, peak_terms, copies if load is None else load)
+        held = chips - (mixed.units - mixed.held) * service.unit_chips
+        title = f"{title} for {held:,} of {chips:,} chips, {peak_terms.title} at the peak"
+    if owned is not None and not terms.is_rented:
+        bound = held * owned.capital_usd
+    else:
+        bound = held * terms.usd_per_chip_hour * HOURS_PER_MONTH * terms.months
     return Bought(
-        terms=terms.title,
-        usd_per_chip_hour=terms.usd_per_chip_hour,
-        estimated=terms.estimated,
+        terms=title,
+        usd_per_chip_hour=usd / HOURS_PER_MONTH / chips if chips else terms.usd_per_chip_hour,
+        estimated=terms.estimated or (peak_terms is not None and peak_terms.estimated),
         copies=copies,
         spare_copies=service.spare_copies(copies) if copies else 0,
-        num_chips=fleet.billed_chips if copies else 0,
+        num_chips=chips,
         users=users,
         requests_per_month=requests,
         usd_per_month=usd,
         usd_per_user=usd / users if users else None,
         usd_per_request=usd / requests if requests else None,
         within_budget=None if wanted.budget_usd is None else copies > 0 and usd <= wanted.budget_usd,
-        least_usd=least,
-        break_even_months=even,
+        least_usd=usd_a_month(1),
+        break_even_months=even if peak_terms is None else None,
+        bound_months=terms.months,
+        bound_usd=bound,
     )
 
 
-def _most_copies(service: _Service, chips: float) -> int:
-    """The most copies whose chips that are paid for are not more than a number; whole units make it a staircase."""
-    if service.fleet(1).billed_chips > chips:
+def _most_copies(usd_a_month: Callable[[int], float], budget_usd: float) -> int:
+    """The most copies whose chips that are paid for keep a budget; whole units make it a staircase."""
+    if usd_a_month(1) > budget_usd:
         return 0
     low, high = 1, 2
-    while service.fleet(high).billed_chips <= chips:
+    while usd_a_month(high) <= budget_usd:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if service.fleet(middle).billed_chips <= chips else (low, middle)
+        low, high = (middle, high) if usd_a_month(middle) <= budget_usd else (low, middle)
     return low
 
 
-def _blended(found: Sequence[Bought], service: _Service, terms: Sequence[Terms]) -> tuple[Bought, ...]:
-    """The cheapest way that binds for the base, on demand for the peak; none for a load that does not swing."""
+def _blended(service: _Service, terms: Sequence[Terms]) -> tuple[Bought, ...]:
+    """The cheapest way that binds for the base, on demand for the peak; none where a load does not swing by a unit."""
     wanted = service.wanted
     peak_terms = next((one for one in terms if one.is_elastic), None)
-    bases = [one for one in terms if one.months]
-    if peak_terms is None or not bases or not 1.0 < wanted.peak_over_mean <= 2.0:
+    base = min((one for one in terms if one.months), key=lambda one: one.usd_per_chip_hour, default=None)
+    if peak_terms is None or base is None or not 1.0 < wanted.peak_over_mean <= 2.0:
         return ()
-    base = min(bases, key=lambda one: one.usd_per_chip_hour)
     if base.usd_per_chip_hour >= peak_terms.usd_per_chip_hour:
         return ()
-    mixed = blend(base.usd_per_chip_hour, peak_terms.usd_per_chip_hour, wanted.peak_over_mean)
-    usd = mixed.usd_over_on_demand / wanted.peak_over_mean * peak_terms.usd_per_chip_hour
-    share = mixed.base_over_mean / wanted.peak_over_mean
-    words = f"{base.title} for {share:.0%} of the chips, on demand at the peak"
-    both = Terms(kind="contract", usd_per_chip_hour=usd, how=words, estimated=base.estimated or peak_terms.estimated)
-    return (replace(_under(service, both, None), terms=words),)
+    found = _under(service, base, owning(service.plan.system.cluster), peak_terms)
+    return (found,) if found.terms != base.title and f"{found.num_chips:,} of" not in found.terms else ()
 
 
 def cheapest(found: Sequence[Bought]) -> Bought | None:
-    """The best of several: that which serves most users within the budget, else the one that costs least a month."""
+    """The best of several: that which serves most users within the budget, else the one that costs least a month.
+
+    Ways that serve as many users but for a thousandth, as spot does, count as equal.
+    """
     there = [one for one in found if one.copies and one.within_budget is not False]
-    return min(there, key=lambda one: (-(one.users or 0.0), one.usd_per_month), default=None)
+    most = max((one.users or 0.0 for one in there), default=0.0)
+    there = [one for one in there if (one.users or 0.0) >= most * (1.0 - _AS_MANY)]
+    return min(there, key=lambda one: one.usd_per_month, default=None)

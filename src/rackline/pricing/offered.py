@@ -21,7 +21,7 @@ from rackline.units import format_seconds
 LIFETIMES_S = (300.0, 3600.0, 86400.0)
 
 Mode = Literal["standard", "batch", "flex", "priority", "fast"]
-_LEFT_OVER: tuple[Mode, ...] = ("batch", "flex")
+LEFT_OVER: tuple[Mode, ...] = ("batch", "flex")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class Terms:
 
     def used(self, mode: Mode) -> float:
         """Share of its chip-hours that a mode fills: left-over hours have been paid [fraction]."""
-        return 1.0 if mode in _LEFT_OVER else self.utilisation
+        return 1.0 if mode in LEFT_OVER else self.utilisation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

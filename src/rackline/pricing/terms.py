@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from rackline.errors import InputError, unknown_name
-from rackline.hardware import RENT_KINDS, Cluster, RentKind, rent_of
+from rackline.hardware import RENT_KINDS, Cluster, RentKind, most_w, rent_of
 from rackline.serving.fleet import HOURS_PER_MONTH
 
 TermKind = Literal["on_demand", "reserved_1y", "reserved_3y", "contract", "spot", "owned"]
@@ -166,47 +168,49 @@ def spare_hosts(hosts: int, availability: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blend:
-    """Chips that are held all day, and more by the hour at the peak.
+    """Units of chips that are held all day, and more by the hour at the peak.
 
     Args:
-        base_over_mean: chips that are held, over those that the mean load needs [ratio].
-        usd_over_on_demand: cost of both over that of chips on demand for every hour that needs them [ratio].
+        held, units: that are held, and that the peak needs [count].
+        usd_per_hour: mean price of a unit that the peak needs, those by the hour at the hours that need them [USD/h].
     """
 
-    base_over_mean: float
-    usd_over_on_demand: float
+    held: int
+    units: int
+    usd_per_hour: float
 
 
-def blend(base_usd_per_hour: float, peak_usd_per_hour: float, peak_over_mean: float) -> Blend:
-    """The cheapest mixture of chips that are held and chips by the hour, for a load that swings once a day.
+def blend(base_usd_per_hour: float, peak_usd_per_hour: float, peak_over_mean: float, units: float) -> Blend:
+    """The cheapest mixture of units that are held and units by the hour, for a load that swings once a day.
 
     Equation:
-        load = 1 + a cos θ, a = peak over mean - 1. A further chip held pays where it is used for a share
-        q = base / peak price of the day: base = 1 + a cos(π q), and what is above it is
-        a / π · (sin(π q) - π q cos(π q)) chips on average.
+        load = mean (1 + a cos θ), a = peak over mean - 1. The j-th unit serves while the load exceeds j - 1 units,
+        for a share q = acos(((j - 1) / mean - 1) / a) / π of the day, and costs min(base, q peak price).
 
     Args:
-        base_usd_per_hour: of a chip that is held [USD/h].
+        base_usd_per_hour: of a unit that is held [USD/h].
         peak_usd_per_hour: of one by the hour [USD/h].
         peak_over_mean: 1 to 2: the load of the night is not below zero [ratio].
+        units: that the load at the peak fills; the last may be filled in part [count].
 
-    Assumes: chips by the hour come and go at once.
+    Assumes: units by the hour come and go at once.
 
     Raises:
         InputError: a peak of more than twice the mean.
 
-    >>> blend(1.3, 2.6, 1.5)
-    Blend(base_over_mean=1.0, usd_over_on_demand=0.659...)
+    >>> blend(1.3, 2.5, 1.5, 12)
+    Blend(held=8, units=12, usd_per_hour=1.1756...)
     """
     if not 1.0 <= peak_over_mean <= 2.0:
         raise InputError(what="peak_over_mean", given=peak_over_mean, allowed="1 to 2", nearest="2")
-    swing, share = peak_over_mean - 1.0, min(base_usd_per_hour / peak_usd_per_hour, 1.0)
-    angle = math.pi * share
-    base = max(1.0 + swing * math.cos(angle), 0.0)
-    above = swing / math.pi * (math.sin(angle) - angle * math.cos(angle))
+    most = max(math.ceil(units - 1e-9), 1)
+    below = np.arange(most) * peak_over_mean / units - 1.0  # load below each unit, over the mean and less it
+    share = np.arccos(np.clip(below / max(peak_over_mean - 1.0, 1e-12), -1.0, 1.0)) / np.pi
+    hourly = share * peak_usd_per_hour
     return Blend(
-        base_over_mean=base,
-        usd_over_on_demand=(base * base_usd_per_hour + above * peak_usd_per_hour) / peak_usd_per_hour,
+        held=int(np.sum(hourly >= base_usd_per_hour)),
+        units=most,
+        usd_per_hour=float(np.mean(np.minimum(hourly, base_usd_per_hour))),
     )
 
 
@@ -239,10 +243,11 @@ def owning(cluster: Cluster, usd_per_kwh: float | None = None) -> Owning | None:
         usd_per_kwh: price of power; that of `terms.toml` by default [USD/kWh].
     """
     terms = next((one for one in terms_of(cluster.chip.name) if not one.is_rented), None)
-    if terms is None or cluster.power_w_per_chip is None:
+    power_w = most_w(cluster)
+    if terms is None or power_w is None:
         return None
     kwh = stored()["power"]["usd_per_kwh"] if usd_per_kwh is None else usd_per_kwh
-    running = cluster.power_w_per_chip / 1e3 * kwh
+    running = power_w / 1e3 * kwh
     quoted: float | None = stored()["capital"].get(cluster.chip.name)
     left = max(terms.usd_per_chip_hour - running, 0.0) * HOURS_PER_MONTH * terms.months
     return Owning(

@@ -16,6 +16,7 @@ from rackline.report.misfit_report import misfit_report
 from rackline.report.wording import Box, Prose, composed, money, money_name, percent, share, short_count, trust, written
 from rackline.search import Basis, Candidate, Choice, Plan, Pool, PoolPair
 from rackline.search.choice import Energy
+from rackline.search.few_requests import FewRequests
 from rackline.search.misfit import Misfit
 from rackline.serving.fleet import Fleet, Interactive
 from rackline.simulation.statistics import Interval
@@ -111,8 +112,8 @@ def replicas_label(of: Choice | Candidate | PoolPair) -> str:
     return replica_label(pair)
 
 
-def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None) -> Box:
-    """What to run, in the headline, and how surely it keeps its limits."""
+def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None, fleet: Fleet | None = None) -> Box:
+    """What to run, in the headline, and how surely it keeps its limits; the fleet that some traffic needs."""
     whole = choice.whole
     cost = f"{money(whole.usd_per_mtok_output_all_in, plan.priced)} per M output tokens, all-in"
     rate = f"{cost} · {written(whole.requests_per_s)} requests/s · {_chips_of(whole.num_chips)}"
@@ -142,7 +143,8 @@ def choice_panel(plan: Plan, choice: Choice, risk: Risk | None = None) -> Box:
         )
     notes = [Text(note, style="yellow") for note in (then or choice).precision.notes]
     risks = () if risk is None else risk_lines(risk, priced=plan.priced)
-    body = Text("\n").join([Text(rate, style="bold green"), *lines, *notes, *risks])
+    needed = [] if fleet is None else [Text(_fleet_line(fleet), style="bold green")]
+    body = Text("\n").join([*needed, Text(rate, style="" if needed else "bold green"), *lines, *notes, *risks])
     return Box(body, title(plan), request_text(plan))
 
 
@@ -194,7 +196,7 @@ def key_numbers(plan: Plan, choice: Choice) -> Sheet[Any]:
     """Rate, latencies and costs."""
     unit, whole = money_name(plan.priced), choice.whole
     each, chip = choice.batch_size, whole.output_tokens_per_s_per_chip
-    busy = f"{percent(choice.utilisation)} of {written(choice.saturation_requests_per_s)} requests/s"
+    busy = f"{percent(whole.utilisation)} of {written(whole.saturation_requests_per_s)} requests/s"
     pairs = [
         ("requests/s", written(whole.requests_per_s)),
         (f"{unit} per M input tokens", money(whole.usd_per_mtok_input, plan.priced)),
@@ -240,9 +242,6 @@ def bands_sheet(
         limit, place = known.get(band.metric, (None, None))
         value = choice.latency_s(band.metric, place) if place is not None else band.predicted
         low, high = (end * value / band.predicted for end in (band.low, band.high))
-        if band.metric == "usd_per_mtok_output_all_in":  # the band of the replicas, around what both kinds cost
-            part = choice.whole.usd_per_mtok_output_all_in / choice.usd_per_mtok_output_all_in
-            value, low, high = value * part, low * part, high * part
         rows.append(
             {
                 "quantity": title.format(money_name(priced)) + (f", p{place:g}" if place is not None else ""),
@@ -466,6 +465,36 @@ def _power(fleet: Fleet) -> str:
         return "not known"
     basis = {"kernels": "", "nameplate": ", by the nameplate"}.get(fleet.power_basis, f", {fleet.power_basis}")
     return f"{format_watts(fleet.power_w)}{basis}"
+
+
+def sample_report(sample: FewRequests) -> Sheet[Any]:
+    """What nine of ten runs of few requests show."""
+    rows: dict[str, dict[str, Any]] = {}
+    for one in sample.shown:
+        name = {"ttft_s": "to first token", "tpot_s": "per output token"}[one.metric]
+        text = f"{format_seconds(one.low_s)} to {format_seconds(one.high_s)}"
+        rows.setdefault(name, {"what": name})[one.statistic] = text
+    statistics = dict.fromkeys(one.statistic for one in sample.shown)
+    rates = f"{written(sample.low_requests_per_s)} to {written(sample.high_requests_per_s)} requests/s arrive"
+    errors = ", ".join(f"{name.removesuffix('_s')} {percent(error)}" for name, error in sample.error.items())
+    stated = f"errors that the calibration states are in it ({errors})" if errors else "the calibration states no error"
+    return Sheet(
+        "sample",
+        [Column("what", ""), *(Column(name, name, "words", priority=int(name == "p99")) for name in statistics)],
+        [*rows.values()],
+        title=f"{sample.requests:,} observed requests: between these in nine of ten runs",
+        caption=f"{rates}; {sample.runs} runs with arrivals of their own; {stated}",
+    )
+
+
+def _fleet_line(fleet: Fleet) -> str:
+    """Copies, chips and dollars of the traffic that was asked for."""
+    copies = f"{fleet.copies:,} cop{'y' if fleet.copies == 1 else 'ies'} of what follows"
+    text = f"{asked_of_fleet(fleet)}: {copies}, {_chips_of(fleet.billed_chips)} paid"
+    if fleet.usd_per_month is None or fleet.usd_per_mtok_output_all_in is None:
+        return text
+    usd = f"{format_usd(fleet.usd_per_month)} a month"
+    return f"{text}, {usd}; {format_usd(fleet.usd_per_mtok_output_all_in)} per M output tokens, idle hours paid"
 
 
 def fleet_summary(fleet: Fleet | None) -> str:

@@ -70,7 +70,15 @@ def changes_sheet(found: Misfit) -> Sheet[Change]:
         Column("gives_up", "gives up", "words"),
     ]
     title = "what makes it fit, cheapest first; what leaves out work last"
-    return Sheet("changes", columns, fitting, title=title if fitting else "no single change makes it fit")
+    of_steps = not training and all(one.cost is None or one.cost.ttft_s is None for one in fitting)
+    caption = "of decode steps of the requests asked, one without --concurrency: a fuller batch costs less a token"
+    return Sheet(
+        "changes",
+        columns,
+        fitting,
+        title=title if fitting else "no single change makes it fit",
+        caption=caption if fitting and of_steps else "",
+    )
 
 
 def refused_lines(found: Misfit) -> Iterable[RenderableType]:

@@ -11,8 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rackline.arch import media_of
-from rackline.catalog import names
-from rackline.hardware import rent_of
+from rackline.hardware import on_demand_usd
 from rackline.passes import PassTime
 from rackline.passes.features import PREFILL_TOKENS
 from rackline.report.choice_report import (
@@ -31,7 +30,7 @@ from rackline.report.column import Predicted, Sheet, facts
 from rackline.report.wording import composed, money, percent, share, written
 from rackline.search import Choice, Plan
 from rackline.search.misfit import Misfit
-from rackline.serving.fleet import HOURS_PER_MONTH
+from rackline.serving.fleet import HOURS_PER_MONTH, Fleet
 from rackline.system import Risk
 from rackline.units import format_bytes, format_count, format_seconds
 
@@ -46,6 +45,7 @@ def plan_summary(
     bands: Sequence[Predicted] = (),
     elapsed_s: float,
     misfit: Misfit | None = None,
+    fleet: Fleet | None = None,
 ) -> Group:
     """What `rackline plan` prints; `plan_report` has the rest.
 
@@ -54,17 +54,19 @@ def plan_summary(
         bands: of the best.
         elapsed_s: wall time of the search [s].
         misfit: what would make it fit, where nothing does.
+        fleet: that serves the traffic; None where none was asked for.
     """
     best = plan.best
     said: list[tuple[str, str | Text]] = []
     parts: list[RenderableType] = [nothing_panel(plan, misfit)]
     if best is not None:
-        parts = [choice_panel(plan, best, risk), _numbers(plan, best, bands)]
+        parts = [choice_panel(plan, best, risk, fleet), _numbers(plan, best, bands)]
         if bands:
             parts += [bands_sheet(bands, best, plan.demand.limits, priced=plan.priced, risk=risk)]
         parts.append(served_table(best, full=False))
         said += [("also", _leftover(plan, best)), ("limits", "\n".join(_limits(plan, best)))]
-        said.append(("second", _second(plan, best)))
+        if second := _second(plan, best):
+            said.append(("second", second))
     said += [
         ("refused", f"{one.what} would be cheaper: {one.reason.removeprefix('launch: ')} (--any-layout)")
         for one in plan.rejected
@@ -113,7 +115,6 @@ def decision_card(plan: Plan, best: Choice, risk: Risk | None, bands: Sequence[P
     cost = known.get("usd_per_mtok_output_all_in")
     whole = best.whole
     usd = whole.usd_per_mtok_output_all_in
-    part = usd / best.usd_per_mtok_output_all_in
     month = usd / 1e6 * whole.output_tokens_per_s * 3600.0 * HOURS_PER_MONTH
     unit = "per M output tokens, all-in"
     numbers = [
@@ -122,8 +123,8 @@ def decision_card(plan: Plan, best: Choice, risk: Risk | None, bands: Sequence[P
             kind="usd" if plan.priced else "number",
             unit=unit if plan.priced else f"chip-hours {unit}",
             value=usd,
-            low=None if cost is None else cost.low * part,
-            high=None if cost is None else cost.high * part,
+            low=None if cost is None else cost.low,
+            high=None if cost is None else cost.high,
             note=f"at {written(whole.requests_per_s)} requests/s",
         ),
         _latency(plan, best, risk, known, "tpot_s"),
@@ -203,11 +204,8 @@ def _paid(plan: Plan, best: Choice) -> str:
         return f"{text}; {money(price)} a decode chip-hour{kind}"
     hour = price * best.billed_chips
     text = f"{text}; {money(price)} a chip-hour{kind}, {money(hour)} an hour, {money(hour * HOURS_PER_MONTH)} a month"
-    chip = plan.system.cluster.chip
-    demand = rent_of(chip.name, "on_demand") if chip.name in names("chips") else None
-    if demand is None or chip.usd_per_chip_hour != price or demand.usd_per_chip_hour == price:
-        return text
-    return f"{text}; {money(hour * HOURS_PER_MONTH * demand.usd_per_chip_hour / price)} on demand"
+    demand = on_demand_usd(cluster.chip, price)
+    return text if demand is None else f"{text}; {money(hour * HOURS_PER_MONTH * demand / price)} on demand"
 
 
 def _leftover(plan: Plan, best: Choice) -> str:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from rich.console import Group
 from rich.text import Text
 
+from rackline.hardware import on_demand_usd
 from rackline.pricing import (
     CheapestSpan,
     Compared,
@@ -45,11 +46,14 @@ def offered_report(offered: Offered) -> Group:
     """Everything that `rackline price` prints."""
     d, terms, rent = offered.deployment, offered.terms, offered.rent
     kind = f" ({rent.kind})" if rent.kind else ""
+    usd = on_demand_usd(d.cluster.chip, rent.usd_per_chip_hour) if d else None
+    a_chip = f"{format_usd(rent.usd_per_chip_hour)} a chip-hour{kind}"
+    a_chip += "" if usd is None else f", {format_usd(usd)} on demand"
     head = composed(
         (f"{d.model.name} on {d.cluster.name}" if d else "nothing can be sold", "bold green"),
         (
-            f"\n{rent.how} {format_usd(rent.usd_per_chip_hour)} a chip-hour{kind} · margin {percent(terms.margin)} · "
-            f"utilisation {percent(terms.utilisation)}: prices are {written(terms.price_over_cost)} times the cost at "
+            f"\n{rent.how} {a_chip} · margin {percent(terms.margin)} · utilisation "
+            f"{percent(terms.utilisation)}: prices are {written(terms.price_over_cost)} times the cost at "
             f"full use, batch and flex fill hours that are left over\n{_energy(offered)}",
             "green",
         ),

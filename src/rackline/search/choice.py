@@ -148,6 +148,7 @@ class Whole:
     Args:
         num_chips: in use [count].
         requests_per_s: arrivals at which the limits hold [requests/s].
+        saturation_requests_per_s: with all slots taken [requests/s].
         output_tokens_per_s: of all replicas [tokens/s].
         usd_per_mtok_input, usd_per_mtok_output, usd_per_mtok_output_all_in: all cost over the tokens of both kinds
             [USD per million].
@@ -155,6 +156,7 @@ class Whole:
 
     num_chips: int
     requests_per_s: float
+    saturation_requests_per_s: float
     output_tokens_per_s: float
     usd_per_mtok_input: float
     usd_per_mtok_output: float
@@ -164,6 +166,11 @@ class Whole:
     def output_tokens_per_s_per_chip(self) -> float:
         """Over the chips in use [tokens/s]."""
         return self.output_tokens_per_s / self.num_chips
+
+    @property
+    def utilisation(self) -> float:
+        """Rate at which the limits hold over that with all slots taken [1]."""
+        return self.requests_per_s / self.saturation_requests_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +186,8 @@ class Choice:
         inside: passes, memory and floors at the batch of the estimate.
         sustained: the rate at which the limits hold in simulation; None if it was not simulated.
         not_simulated: why no rate was simulated at which its limits hold; the numbers are then those of the estimate.
-        leftover: engines on paid chips that these replicas leave free; rate and costs here do not include them.
+        leftover: engines on paid chips that these replicas leave free. Rates and costs of this object are without
+            them; `whole` and JSON have them with these engines, and JSON keeps those of these replicas in `main`.
         energy: power and energy at its rate; None before it is known, or where nothing is known of the chips' power.
     """
 
@@ -192,18 +200,18 @@ class Choice:
         "mode",
         "batch_size",
         "max_num_seqs",
-        "num_chips",
+        "num_chips=whole.num_chips",
         "billed_chips",
         "tpot_s",
         "ttft_s",
         "tokens_per_s_per_user",
-        "requests_per_s",
-        "saturation_requests_per_s",
-        "utilisation",
-        "output_tokens_per_s_per_chip",
-        "usd_per_mtok_input",
-        "usd_per_mtok_output",
-        "usd_per_mtok_output_all_in",
+        "requests_per_s=whole.requests_per_s",
+        "saturation_requests_per_s=whole.saturation_requests_per_s",
+        "utilisation=whole.utilisation",
+        "output_tokens_per_s_per_chip=whole.output_tokens_per_s_per_chip",
+        "usd_per_mtok_input=whole.usd_per_mtok_input",
+        "usd_per_mtok_output=whole.usd_per_mtok_output",
+        "usd_per_mtok_output_all_in=whole.usd_per_mtok_output_all_in",
         "simulated=sustained.simulated",
         "not_simulated",
         "estimate.basis=estimate.basis",
@@ -230,7 +238,14 @@ class Choice:
         "floors=inside.floors",
         "energy",
         "leftover",
-        "whole",
+        "main.num_chips=num_chips",
+        "main.requests_per_s=requests_per_s",
+        "main.saturation_requests_per_s=saturation_requests_per_s",
+        "main.utilisation=utilisation",
+        "main.output_tokens_per_s_per_chip=output_tokens_per_s_per_chip",
+        "main.usd_per_mtok_input=usd_per_mtok_input",
+        "main.usd_per_mtok_output=usd_per_mtok_output",
+        "main.usd_per_mtok_output_all_in=usd_per_mtok_output_all_in",
     )
 
     workload: Workload
@@ -249,6 +264,8 @@ class Choice:
         return Whole(
             num_chips=self.num_chips + (self.leftover.num_chips if self.leftover else 0),
             requests_per_s=rate,
+            saturation_requests_per_s=self.saturation_requests_per_s
+            + (self.leftover.places * self.leftover.choice.saturation_requests_per_s if self.leftover else 0.0),
             output_tokens_per_s=self.output_tokens_per_s_per_chip * self.num_chips / part,
             usd_per_mtok_input=self.usd_per_mtok_input * part,
             usd_per_mtok_output=self.usd_per_mtok_output * part,

@@ -27,7 +27,7 @@ Document = dict[str, Any]
 _SHARED_GIB_PER_CHIP, _LEAST_SHARED_GIB = 2, 8  # 15 GiB for 8 chips in LeaderWorkerSet's example; 8 is Dynamo's default
 STARTS_WITHIN_S = 7200  # loading weights and compiling; Dynamo's own start-up probe waits as long
 _PROBED_EVERY_S = 10
-_SECRET = "hf-token-secret"
+SECRET = "hf-token-secret"
 _LONGEST_NAME = 52  # a service has 63 letters, pods of a group add an index
 ROLE_NAMES: dict[str, str] = {"both": "", "prefill": "prefill", "decode": "decode"}
 
@@ -167,7 +167,7 @@ def hub_token() -> Document:
     """The token of the Hugging Face Hub from a secret, for models that need one."""
     return {
         "name": "HF_TOKEN",
-        "valueFrom": {"secretKeyRef": {"name": _SECRET, "key": "HF_TOKEN", "optional": True}},
+        "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "HF_TOKEN", "optional": True}},
     }
 
 

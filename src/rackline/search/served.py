@@ -221,15 +221,8 @@ def group_of(estimate: Candidate | PoolPair, service: Service, max_num_seqs: int
     adapter = system.model.adapter if isinstance(system.model, Model) else None
     base = replace(system.stack, max_num_seqs=max_num_seqs)
     if isinstance(estimate, Candidate):
-        return Group(
-            pool=_pool(system.deployment(estimate.layout, estimate.precision), base, estimate.mode, 1),
-            prefill=None,
-            copies=estimate.layout.dp,
-            prefill_chips_share=0.0,
-            beyond_s=base.beyond_passes_s(work),
-            workload=work,
-            adapter=adapter,
-        )
+        one = group_of_one(system.deployment(estimate.layout, estimate.precision), base, estimate.mode, work)
+        return replace(one, copies=estimate.layout.dp, adapter=adapter)
     first, then = estimate.prefill, estimate.decode
     copies = gcd(first.layout.dp, then.layout.dp)
     front = ahead.stack.prefill_pool()
@@ -254,6 +247,22 @@ def group_of(estimate: Candidate | PoolPair, service: Service, max_num_seqs: int
         beyond_s=front.beyond_passes_s(work),
         workload=work,
         adapter=adapter,
+    )
+
+
+def group_of_one(deployment: Deployment, stack: Stack, mode: Mode, work: Workload) -> Group:
+    """A single engine for prefill and decode.
+
+    Args:
+        stack: that runs it, with the sequences that a rank and micro-batch may run.
+    """
+    return Group(
+        pool=_pool(deployment, stack, mode, 1),
+        prefill=None,
+        copies=1,
+        prefill_chips_share=0.0,
+        beyond_s=stack.beyond_passes_s(work),
+        workload=work,
     )
 
 

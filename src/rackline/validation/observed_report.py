@@ -271,7 +271,12 @@ def calibration_text(fit: ObservedFit, name: str) -> str:
         "sources": [source],
     }  # fmt: skip
     comments = ["Written by rackline calibrate --from; works wherever a calibration is asked for."]
-    return toml_text(rounded({"calibration": calibration, "stack": _stack(stack, name, source)}, _DIGITS), comments)
+    errors_of = {
+        metric: {"n": one.n, "median_abs_error": one.held_out_median, "p90_abs_error": one.held_out_p90}
+        for metric, one in held.items()
+    }
+    parts = {"calibration": calibration, "stack": _stack(stack, name, source), "measured": {"held_out": errors_of}}
+    return toml_text(rounded(parts, _DIGITS), comments)
 
 
 def _stack(stack: Stack, name: str, source: dict[str, Any]) -> dict[str, Any]:
