@@ -2,7 +2,7 @@
 
 `replica.c` is compiled when a simulation runs for the first time on a machine (about half a second), kept in the user's
 cache folder, and loaded in a millisecond. It knows what most servers do: any number of ranks, micro-batches, pools of
-prompts and of outputs, drafts, windows of attention, all policies in the order of arrival. What it does not know, and
+prompts and of outputs, drafts, windows of attention, all policies in the order of arrival or of priority. What it does not know, and
 machines without a compiler, take `replica`.
 """
 
@@ -32,6 +32,7 @@ from rackline.passes.javascript import merged
 from rackline.passes.routing import ExpertLoad
 from rackline.simulation.clock import TableClock
 from rackline.simulation.pass_call import FAR, Law, Table, is_extensive, law_of
+from rackline.simulation.policies.priority import tier
 from rackline.simulation.rank_spec import Handover, Pool
 from rackline.simulation.requests import Requests
 from rackline.simulation.statistics import ReplicaStatistics
@@ -68,7 +69,7 @@ def _fields(text: str) -> list[tuple[str, Any]]:
 
 class _Log(ctypes.Structure):
     _fields_ = _fields(
-        "ints: input_len output_len computed; floats: engine_s admitted_s first_s finish_s last_s;"
+        "ints: input_len output_len computed priority; floats: engine_s admitted_s first_s finish_s last_s;"
         "ints: generated preempted; flags: ready; ints: num_ready base end_at held done;"
         "shorts: place run_before run_after fill_before fill_after; flags: fills decodes"
     )
@@ -101,7 +102,7 @@ class _Head(ctypes.Structure):
         "at: clock log; int: num_ranks group_size block_size num_blocks fixed_blocks grows max_num_seqs"
         " max_batched_tokens reserve passes_as chunked aligned "
         + " ".join(_ALIGNMENT)
-        + " hands_over tells; float: interval_s now next_start;"
+        + " hands_over tells by_priority for_urgent; float: interval_s now next_start;"
         "int: load queued held_blocks finished num_done used_blocks steps passes num_samples;"
         "float: busy_s sequence_s used_s prompt_pass_s prompt_rank_s; ints: gaps; floats: samples; ints: done;"
         "floats: done_s"
@@ -192,8 +193,10 @@ class _Arrays:
 def knows(pool: Pool) -> bool:
     """Whether the loop knows the policy of a pool and all that its ranks do."""
     policy, spec = pool.policy, pool.spec
-    further = (policy.preempts_last_of_order, spec.prefix_caching, spec.swap_tokens_per_s, spec.tiers, spec.adapters)
-    return policy.order is None and not any((*further, spec.neighbour_passes))
+    further = (spec.prefix_caching, spec.swap_tokens_per_s, spec.tiers, spec.adapters, spec.neighbour_passes)
+    by_tier = policy.order is tier
+    ordered = policy.preempts_last_of_order if by_tier else policy.order is None and not policy.preempts_last_of_order
+    return ordered and not any(further)
 
 
 def compiled_clock(clock: object, most_sequences: int) -> NativeClock | None:
@@ -359,6 +362,7 @@ class NativeLog:
             **{name: arrays.of(getattr(self, name)) for name in shown},
             **{name: arrays.of(column) for name, column in own.items()},
             computed=None if requests.computed is None else arrays.ints(requests.computed),
+            priority=arrays.ints(np.zeros(count) if requests.priority is None else requests.priority),
             num_ready=arrays.ints([ready.sum()]),
         )
         self.address = ctypes.addressof(self.structure)
@@ -407,6 +411,8 @@ class NativeReplica:
             "interval_s": policy.interval_s,
             "hands_over": hands_over,
             "aligned": policy.alignment is not None,
+            "by_priority": policy.order is not None,
+            "for_urgent": policy.preempts_for_urgent,
         }
         given |= {name: getattr(spec, name) for name in _LIMITS}
         given |= {name: getattr(policy.alignment, name) for name in _ALIGNMENT if policy.alignment is not None}
