@@ -54,8 +54,7 @@ with late:
     from rackline.search import choice, served
     from rackline.search import energy as search_energy
     from rackline.serving import workload as workloads
-    from rackline.simulation import metrics
-    from rackline.simulation import server as simulation_server
+    from rackline.simulation import metrics, routers
 
 
 RESERVES = ("chunk", "prompt", "final")
@@ -358,7 +357,7 @@ def server_of(
     Raises:
         InputError: options that contradict each other, or more chips than the cluster has.
     """
-    simulation_server.router(question.router)
+    routers.router(question.router)
     system = resolve_on(question, model, cluster, watch)
     stack = replace(system.stack, **question.given("max_batched_tokens", "max_num_seqs"))
     system = replace(system, stack=stack)

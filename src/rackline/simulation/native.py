@@ -2,8 +2,8 @@
 
 `replica.c` is compiled when a simulation runs for the first time on a machine (about half a second), kept in the user's
 cache folder, and loaded in a millisecond. It knows what most servers do: any number of ranks, micro-batches, pools of
-prompts and of outputs, drafts, windows of attention, all policies in the order of arrival or of priority. What it does not know, and
-machines without a compiler, take `replica`.
+prompts and of outputs, drafts, windows of attention, all policies in the order of arrival or of priority. What it does
+not know, and machines without a compiler, take `replica`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from rackline.simulation.pass_call import FAR, Law, Table, is_extensive, law_of
 from rackline.simulation.policies.priority import tier
 from rackline.simulation.rank_spec import Handover, Pool
 from rackline.simulation.requests import Requests
+from rackline.simulation.routers import Standing
 from rackline.simulation.statistics import ReplicaStatistics
 
 _SOURCE = Path(__file__).with_name("replica.c")
@@ -113,8 +114,8 @@ class _Run(ctypes.Structure):
     """The fields of a run that Python writes."""
 
     _fields_ = _fields(
-        "at: log replicas; int: num_front num_replicas least_loaded num_requests closed; floats: times_s arrival_s;"
-        "ints: first_follower followers; float: beyond_s latency_s tokens_per_s"
+        "at: log replicas; int: num_front num_replicas least_loaded num_requests closed;"
+        "floats: times_s at_s arrival_s; ints: first_follower followers; float: latency_s tokens_per_s"
     )
 
 
@@ -156,6 +157,10 @@ def library() -> Any:
         POINTER(c_int64), c_double,
     ]  # fmt: skip
     found.serve.restype = c_int
+    found.look.argtypes = [POINTER(c_void_p), c_int64, c_double, POINTER(c_int64)]
+    found.look.restype = c_int
+    found.put.argtypes = [c_void_p, c_int64, c_double]
+    found.put.restype = None
     found.begin_run.argtypes = [c_void_p, c_int64, POINTER(c_int64)]
     found.go.argtypes = [c_void_p, c_int64]
     for call in (found.begin, found.release, found.release_run):
@@ -500,6 +505,33 @@ class NativeReplica:
         return found
 
 
+class NativeStanding(Standing):
+    """Replicas in C."""
+
+    def __init__(self, replicas: Sequence[NativeReplica], log: NativeLog) -> None:
+        super().__init__(replicas, log)
+        self.number = len(replicas)
+        self.addresses = [one.address for one in replicas]
+        self.all = (c_void_p * self.number)(*self.addresses)
+        self.read = np.zeros((3, self.number), dtype=np.int64)
+        self.at = ctypes.cast(self.read.ctypes.data, POINTER(c_int64))
+        self._library = library()
+
+    def look(self, time_s: float) -> None:
+        """Run all passes that begin before a time, and read loads, queues and blocks."""
+        _goes_on(self._library.look(self.all, self.number, time_s, self.at))
+        self.loads, self.queued, self.blocks = self.read.tolist()
+
+    def put(self, place: int, request: int, time_s: float) -> None:
+        """Give a request to a replica."""
+        self._library.put(self.addresses[place], request, time_s)
+
+    def run(self, until: float) -> None:
+        """Run all passes that begin before a time."""
+        for replica in self.replicas:
+            replica.advance(until)
+
+
 def serve_all(
     open_ones: Sequence[NativeReplica],
     others: Sequence[NativeReplica],
@@ -539,7 +571,7 @@ def run_pools(
     front: Sequence[NativeReplica],
     replicas: Sequence[NativeReplica],
     least_loaded: bool,
-    beyond_s: float,
+    at_s: Array,
     prefill: Handover | None,
     progress: Callable[[int, int, float], None] | None,
 ) -> None:
@@ -548,7 +580,7 @@ def run_pools(
     Args:
         front, replicas: those of a prefill pool, if any, and those that decode.
         least_loaded: whether requests go to the replica with the fewest; else to each in turn.
-        beyond_s: time from arrival to the scheduler [s].
+        at_s: when each request reaches the scheduler, or for one that follows another the pause before that [s], (n,).
         prefill: transfer from the prefill pool.
         progress: called from time to time.
     """
@@ -563,8 +595,8 @@ def run_pools(
         "log": log.address, "num_front": len(front), "num_replicas": len(replicas), "num_requests": count,
         "replicas": arrays.at((c_void_p * len(everyone))(*everyone)), "least_loaded": least_loaded, "closed": closed,
         "times_s": arrays.floats(requests.arrival_s),
+        "at_s": arrays.floats(at_s),
         "arrival_s": arrays.of(log.arrival_s),
-        "beyond_s": beyond_s,
         "latency_s": 0.0 if prefill is None else prefill.latency_s,
         "tokens_per_s": inf if prefill is None else prefill.tokens_per_s,
     }  # fmt: skip

@@ -310,12 +310,9 @@ class Rank:
     def _admit(self, chunks: list[tuple[int, int, int]], budget: int, now: float) -> None:
         most = self.spec.max_batched_tokens
         passed: list[int] = []  # requests whose adapter has no room: others overtake them
-        while self.waiting and budget > 0:
+        urgent = self.policy.preempts_for_urgent
+        while self.waiting and budget > 0 and (urgent or len(self.running) < self.spec.max_num_seqs):
             request = self.waiting.first()
-            if self.policy.preempts_for_urgent:
-                self._make_way(request, chunks, budget, now)
-            if len(self.running) >= self.spec.max_num_seqs:
-                break
             if not self._has_adapter(request):
                 self.waiting.remove_first()
                 passed.append(request)
@@ -324,7 +321,9 @@ class Rank:
             # a whole prompt that is longer than the token budget gets a pass of its own
             if entry.take > budget and (chunks or self.target(request) <= most):
                 break
-            if entry.need > self.blocks.free:
+            if urgent:
+                self._make_way(request, entry.need, chunks, now)
+            if entry.need > self.blocks.free or len(self.running) >= self.spec.max_num_seqs:
                 break
             self._start(request, entry, now)
             chunks.append((request, entry.take, entry.done))
@@ -332,9 +331,9 @@ class Rank:
         for request in reversed(passed):
             self.waiting.put_back(request, self.log.engine_s[request] or 0.0)
 
-    def _make_way(self, request: int, chunks: list[tuple[int, int, int]], budget: int, now: float) -> None:
+    def _make_way(self, request: int, need: int, chunks: list[tuple[int, int, int]], now: float) -> None:
         """Less urgent running requests leave for one that waits, where that makes room for it."""
-        need, most = self._entry(request, budget, now).need, self.spec.max_num_seqs
+        most = self.spec.max_num_seqs
         if len(self.running) < most and need <= self.blocks.free:
             return
         key, base, clock = self._key(request), self.decoding.base, self.together.clock

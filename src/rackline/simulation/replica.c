@@ -754,14 +754,13 @@ static void take_prompts(Replica *p, Rank *r, i64 budget, int admit) {
     }
     if (p->by_priority) drop_chunks(p, before);
     if (!admit || !r->queued) return;
-    while (r->queued && budget > 0) {
+    while (r->queued && budget > 0 && (p->for_urgent || r->running < p->max_num_seqs)) {
         i64 request = r->waiting[r->first];
         Entry entry = entry_of(p, request, budget);
-        if (p->for_urgent) make_way(p, r, request, entry.need, before);
-        if (r->running >= p->max_num_seqs) break;
         int first = p->num_chunks == before;
         if (entry.take > budget && (!first || target_of(log, request) <= p->max_batched_tokens)) break;
-        if (entry.need > free_blocks(p, r)) break;
+        if (p->for_urgent) make_way(p, r, request, entry.need, before);
+        if (entry.need > free_blocks(p, r) || r->running >= p->max_num_seqs) break;
         start(p, r, request, entry);
         add_chunk(p, r->index, request, entry.take, entry.done);
         budget -= entry.take;
@@ -1524,6 +1523,23 @@ int serve(Replica **all, i64 open, i64 number, i64 count, const i64 *requests, c
     return state;
 }
 
+/* Run open replicas up to a time, and read how they stand: loads, queues, blocks, each of all of them. */
+int look(Replica **all, i64 open, double time_s, i64 *found) {
+    int state = DONE;
+    for (i64 j = 0; j < open && !state; j++) {
+        state = go_on(all[j], time_s, NEVER);
+        found[j] = all[j]->load;
+        found[open + j] = all[j]->queued;
+        found[2 * open + j] = all[j]->held_blocks;
+    }
+    return state;
+}
+
+void put(Replica *p, i64 request, double time_s) {
+    submit(p, request, time_s);
+    tell_next(p);
+}
+
 /* pools: arrivals, handovers and passes in the order of time, as in run.py */
 
 typedef struct { double time_s; i64 kind, serial, request; } Event; /* of equal times, arrivals at the decode pool first */
@@ -1533,10 +1549,10 @@ typedef struct {
     const Log *log;
     Replica **replicas;
     i64 num_front, num_replicas, least_loaded, num_requests, closed;
-    const double *times_s;
+    const double *times_s, *at_s; /* of the arrival, and of the scheduler: pauses for those that follow another */
     double *arrival_s;
     const i64 *first_follower, *followers; /* of each request; the rest of all in a closed loop */
-    double beyond_s, latency_s, tokens_per_s;
+    double latency_s, tokens_per_s;
     i64 turns[2], next_of_rest, serial;
     double *starts;
     Event *events;
@@ -1581,7 +1597,7 @@ static i64 route(Run *run, i64 first, i64 count, int chooser) {
 
 static void follow(Run *run, i64 request, double end) {
     run->arrival_s[request] = end + run->times_s[request];
-    push_event(run, (Event){run->arrival_s[request] + run->beyond_s, 1, ++run->serial, request});
+    push_event(run, (Event){end + run->at_s[request], 1, ++run->serial, request});
 }
 
 static void tell_done(Run *run, Replica *p) {
@@ -1621,7 +1637,7 @@ void begin_run(Run *run, i64 count, const i64 *requests) {
     for (i64 i = 0; i < count; i++) {
         i64 one = requests[i];
         run->arrival_s[one] = run->times_s[one];
-        push_event(run, (Event){run->times_s[one] + run->beyond_s, run->log->ready[one] ? 0 : 1, one, one});
+        push_event(run, (Event){run->at_s[one], run->log->ready[one] ? 0 : 1, one, one});
     }
 }
 

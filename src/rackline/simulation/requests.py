@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
+
+if TYPE_CHECKING:
+    from rackline.simulation.classes import RequestClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -25,6 +28,8 @@ class Requests:
         hashes: for each request, hashes of the full blocks of its prompt from the start; None when nothing is shared.
         answer_hashes: for each request, hashes of the further full blocks of prompt and answer, which its answer fills;
             None when no request begins with an answer.
+        classes: class of each request, its place in `kinds`, (n,); None where there are none.
+        kinds: the classes.
         adapters: low-rank adapter that each request uses, counted from 0, (n,); None for one or none.
         hash_tokens: tokens per hashed block [tokens].
         computed: prompt tokens that are cached when the request arrives; all of them to start with decoding [tokens],
@@ -47,6 +52,8 @@ class Requests:
     after: Array | None = None
     hashes: Sequence[Sequence[int]] | None = None
     answer_hashes: Sequence[Sequence[int]] | None = None
+    classes: Array | None = None
+    kinds: tuple[RequestClass, ...] = ()
     adapters: Array | None = None
     hash_tokens: int = 512
     computed: Array | None = None
@@ -134,7 +141,7 @@ class Requests:
 
 
 _ARRAYS = ("arrival_s", "input_len", "output_len")
-_OPTIONAL = ("priority", "after", "adapters", "computed", "lines")
+_OPTIONAL = ("priority", "after", "classes", "adapters", "computed", "lines")
 _HASHES = ("hashes", "answer_hashes")
 
 
