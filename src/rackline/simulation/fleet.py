@@ -93,7 +93,6 @@ class _Group:
         self.scaled, self.log, self.make, self.gate = scaled, log, make, gate
         self.hands_over, self.places = hands_over, places
         self.policy = scaled.scaler(scaled.setting)
-        self.idle_work: Array = _NONE  # requests of the backlog that it has
         self.owner: Array = np.full(len(log.input_len), -1, dtype=np.int32)
         self.open: list[_Member] = []
         self.starting: list[_Member] = []
@@ -169,10 +168,8 @@ class _Group:
             return
         standing = standing_of(ones, self.log)
         standing.look(now)
-        given = backlog.feed(standing, now)
-        for request, place in given:
+        for request, place in backlog.feed(standing, now):
             self.owner[request] = self.open[place].number
-        self.idle_work = np.concatenate([self.idle_work, np.array([one for one, _ in given], dtype=np.int64)])
 
     def handed(self) -> _Handed:
         """Requests whose prompts were computed since the last call."""
@@ -210,18 +207,15 @@ class _Group:
         running = waiting = 0
         kv = 0.0
         blocks = self.scaled.pool.spec.num_blocks * self.scaled.pool.num_ranks
-        for member in self.open:
-            if (replica := member.replica) is not None:
-                queued = replica.queued
-                waiting += queued
-                running += replica.load - queued
-                kv += replica.used_blocks / blocks
-        if len(self.idle_work):  # what fills idle room is no load
-            ends, begins = (np.asarray(column, dtype=float) for column in (self.log.finish_s, self.log.admitted_s))
-            self.idle_work = self.idle_work[np.isnan(ends[self.idle_work]) & (self.owner[self.idle_work] >= 0)]
-            mine = self.idle_work[np.isin(self.owner[self.idle_work], [one.number for one in self.open])]
-            begun = int(np.isfinite(begins[mine]).sum())
-            running, waiting = max(running - begun, 0), max(waiting - (len(mine) - begun), 0)
+        ones = [member.replica for member in self.open if member.replica is not None]
+        for replica in ones:
+            queued = replica.queued
+            waiting += queued
+            running += replica.load - queued
+            kv += replica.used_blocks / blocks
+        if ones and self.gate.backlog is not None:  # what fills idle room is no load
+            loads, queued = self.gate.backlog.beside(ones, self.log)
+            running, waiting = running - sum(loads) + sum(queued), waiting - sum(queued)
         waiting += self.waiting_before
         self.samples.append(
             (now, len(self.open), len(self.starting), len(self.draining), running, waiting, kv / max(len(self.open), 1))
@@ -321,7 +315,8 @@ class _Fleet:
         places: Places,
         compiled: bool,
     ) -> None:
-        gates = [Gate(requests, entrance.router, entrance.admission)]
+        self.backlog = Backlog(requests)
+        gates = [Gate(requests, entrance.router, entrance.admission, self.backlog)]
         gates += [] if front is None else [Gate(requests, entrance.router)]
         self.requests, self.handover, self.places = requests, handover, places
         self.outages = list(outages)
@@ -346,10 +341,10 @@ class _Fleet:
             for place, (scaled, ahead) in enumerate(sides)
         ]
         self.first, self.main = self.groups[0], self.groups[-1]
-        self.frontend, self.gate, self.backlog = Frontend(entrance.frontend, requests), gates[0], Backlog(requests)
+        self.frontend, self.gate = Frontend(entrance.frontend, requests), gates[0]
         if len(self.backlog) and front is not None:
             raise InputError(what="offline class", given="requests", allowed="one pool")
-        at_s = self.frontend.pass_all(requests.arrival_s) + entrance.beyond_s
+        at_s = self.frontend.pass_all(requests.arrival_s, self.backlog.mine) + entrance.beyond_s
         order = np.argsort(at_s, kind="stable")
         self.order = order[~self.backlog.mine[order]]
         self.times = at_s[self.order]

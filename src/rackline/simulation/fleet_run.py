@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, nan
 from typing import TYPE_CHECKING, ClassVar
 
@@ -248,6 +248,15 @@ class FleetRun:
             if len(known) and float(np.percentile(known, slo.percentile, method="higher")) > limit:
                 return False
         return True
+
+    def of(self, mine: Array) -> FleetRun:
+        """The same run of some requests alone; what replicas did is that of all.
+
+        Args:
+            mine: mask, (n,).
+        """
+        columns = ("arrival_s", "admitted_s", "first_s", "finish_s", "preempted", "refused", "retries")
+        return replace(self, requests=self.requests.pick(mine), **{name: getattr(self, name)[mine] for name in columns})
 
     def windows(self, seconds: float, slo: Slo | None) -> tuple[WindowRow, ...]:
         """The run by windows of time.

@@ -147,11 +147,15 @@ class Frontend:
         self.came_s[stage, request], self.wait_s[stage, request] = time_s, begin - time_s
         return end
 
-    def pass_all(self, times_s: Array) -> Array:
-        """When requests that come at these times have passed all stages [s], (n,)."""
+    def pass_all(self, times_s: Array, skips: Array) -> Array:
+        """When requests that come at these times have passed all stages [s], (n,).
+
+        Args:
+            skips: mask of those that pass none, (n,).
+        """
         for stage in range(len(self.stages)):
-            left = np.empty_like(times_s)
-            for request in np.argsort(times_s, kind="stable").tolist():
+            left, order = times_s.copy(), np.argsort(times_s, kind="stable")
+            for request in order[~skips[order]].tolist():
                 left[request] = self.leave(stage, request, float(times_s[request]))
             times_s = left
         return times_s

@@ -100,12 +100,16 @@ class Gate:
         requests: of the run.
         router: its name.
         admission: that refuses requests; None for none.
+        backlog: requests that are no load for router and rule; None for none.
 
     Raises:
         UnknownNameError: an unknown router.
     """
 
-    def __init__(self, requests: Requests, router: str, admission: AdmissionRule | None = None) -> None:
+    def __init__(
+        self, requests: Requests, router: str, admission: AdmissionRule | None = None, backlog: Backlog | None = None
+    ) -> None:
+        self.backlog = backlog if backlog is not None and len(backlog) else None
         self.router, self.admission = find_router(router)(requests), admission and admission.begin()
         self.is_plain = admission is None and router in IN_C
         self.looks = admission is not None or not isinstance(self.router, RoundRobin)
@@ -113,6 +117,14 @@ class Gate:
         self.urgent = np.ones(len(requests), dtype=bool) if tiers is None else tiers == tiers.min()
         self.passed = np.zeros(len(requests), dtype=bool)
         self.refused = np.zeros(len(requests), dtype=bool)
+
+    def look(self, standing: Standing, time_s: float) -> None:
+        """Read how the replicas stand at a time, without the requests of the backlog [s]."""
+        standing.look(time_s)
+        if self.backlog is not None and len(self.backlog.given):
+            loads, queued = self.backlog.beside(standing.replicas, standing.log)
+            standing.loads = [have - less for have, less in zip(standing.loads, loads, strict=True)]
+            standing.queued = [have - less for have, less in zip(standing.queued, queued, strict=True)]
 
     def place(self, request: int, standing: Standing) -> int:
         """Place of the replica that gets a request; -1 where it is refused."""
@@ -135,7 +147,7 @@ class Gate:
         placed = np.full(len(requests), -1, dtype=np.int64)
         for index, (request, time_s) in enumerate(zip(requests.tolist(), times_s.tolist(), strict=True)):
             if self.looks:
-                standing.look(time_s)
+                self.look(standing, time_s)
             placed[index] = found = self.place(request, standing)
             if found >= 0:
                 standing.put(found, request, time_s)
@@ -160,6 +172,8 @@ class Backlog:
             self.fills = [one.fill for one in kinds]
         self.requests = requests
         self.left = deque(np.flatnonzero(self.mine).tolist())
+        self.given: Array = np.zeros(0, dtype=np.int64)
+        self.holders: Array = np.zeros(0, dtype=np.int64)  # identity of the replica of each
 
     def __len__(self) -> int:
         """Requests that wait for room."""
@@ -168,6 +182,28 @@ class Backlog:
     def put_back(self, requests: Sequence[int]) -> None:
         """Requests whose replica is lost wait again."""
         self.left.extendleft(reversed(requests))
+
+    def beside(
+        self, replicas: Sequence[Replica | NativeReplica], log: RequestLog | NativeLog
+    ) -> tuple[list[int], list[int]]:
+        """Requests of the backlog that each replica has, and of these those that have not begun [requests]."""
+        there, waits = self._open(log)
+        order = np.argsort(names := np.array([id(one) for one in replicas]))
+        places = np.minimum(np.searchsorted(names[order], self.holders), len(names) - 1)
+        known = there & (names[order][places] == self.holders)
+        loads, queued = np.zeros((2, len(names)), dtype=np.int64)
+        loads[order] = np.bincount(places[known], minlength=len(names))
+        queued[order] = np.bincount(places[known & waits], minlength=len(names))
+        return loads.tolist(), queued.tolist()
+
+    def _open(self, log: RequestLog | NativeLog) -> tuple[Array, Array]:
+        """Masks of what was given and has no answer, and has not begun."""
+        if isinstance(log, NativeLog):
+            return np.isnan(log.finish_s[self.given]), np.isnan(log.admitted_s[self.given])
+        ends, begins = (
+            [column[one] is None for one in self.given.tolist()] for column in (log.finish_s, log.admitted_s)
+        )
+        return np.array(ends, dtype=bool), np.array(begins, dtype=bool)
 
     def feed(self, standing: Standing, now: float) -> list[tuple[int, int]]:
         """Fill the idle room: (request, place) of what was given to replicas.
@@ -179,6 +215,8 @@ class Backlog:
         given: list[tuple[int, int]] = []
         if not self.left or self.requests.classes is None:
             return given
+        keep = self._open(standing.log)[0]
+        self.given, self.holders = self.given[keep], self.holders[keep]
         spec = standing.replicas[0].pool.spec
         columns = (self.requests.arrival_s, self.requests.input_len, self.requests.output_len, self.requests.classes)
         for place, (load, queued, used) in enumerate(
@@ -194,4 +232,7 @@ class Backlog:
                 standing.put(place, request, now)
                 given.append((request, place))
                 load += 1
+        self.given = np.append(self.given, np.array([one for one, _ in given], dtype=np.int64))
+        holders = [id(standing.replicas[place]) for _, place in given]
+        self.holders = np.append(self.holders, np.array(holders, dtype=np.int64))
         return given

@@ -83,7 +83,8 @@ def simulate(
         InputError: a request is longer than the KV pool and could never run; a backlog beside what it does not know.
     """
     requests, skipped = that_fit(requests, pool, prefill, skip_bad)
-    gate, backlog, front_end = Gate(requests, router, admission), Backlog(requests), Frontend(frontend, requests)
+    backlog, front_end = Backlog(requests), Frontend(frontend, requests)
+    gate = Gate(requests, router, admission, backlog)
     pools = [pool] if prefill is None else [pool, prefill.pool]
     alone = requests.after is None or not np.any(requests.after >= 0)
     if len(backlog) and not (alone and prefill is None):
@@ -91,7 +92,7 @@ def simulate(
     in_order = alone and prefill is None  # each request comes at a time that is known before
     in_c = (gate.is_plain or in_order) and (alone or not frontend)
     native = _native(pools, requests) if compiled and in_c and not (stepwise or keep_passes) else None
-    at_s = (front_end.pass_all(requests.arrival_s) if alone else requests.arrival_s) + beyond_s
+    at_s = (front_end.pass_all(requests.arrival_s, backlog.mine) if alone else requests.arrival_s) + beyond_s
     go: Callable[[Progress | None], None]
     log: RequestLog | NativeLog
     replicas: Sequence[AnyReplica]
@@ -327,7 +328,7 @@ class _Together:
         if kind == 0:
             self.log.ready.add(request)
         if gate.looks:
-            standing.look(time_s)
+            gate.look(standing, time_s)
         found = gate.place(request, standing)
         if found < 0:
             self._follow(request, time_s)

@@ -26,6 +26,8 @@ class Admission:
     """The limit where none is given; None where there must be one."""
     has_limit = True
     """Whether it takes a number."""
+    for_less_urgent = False
+    """Whether it refuses less urgent requests only."""
 
     def __init__(self, limit: float | None, rng: np.random.Generator) -> None:
         self.limit, self.rng = self.usual if limit is None else limit, rng

@@ -14,6 +14,7 @@ class Probabilistic(Admission):
     """A probability of refusal that rises with the saturation."""
 
     has_limit = False
+    for_less_urgent = True
 
     def admits(self, standing: Standing, *, urgent: bool) -> bool:
         """Whether it is urgent, or the draw is above the probability."""

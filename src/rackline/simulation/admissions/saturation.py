@@ -12,6 +12,7 @@ class Saturation(Admission):
     """A ceiling on saturation."""
 
     usual = 1.0
+    for_less_urgent = True
 
     def admits(self, standing: Standing, *, urgent: bool) -> bool:
         """Whether it is urgent, or the pool below the ceiling."""
