@@ -139,8 +139,9 @@ class _Ground:
     def outcome(self, policy: str, run: fleet_run.FleetRun) -> Outcome:
         """The numbers of one run."""
         price = self.server.deployment.cluster.usd_per_chip_hour
+        online = run.online
         judged = [one for one in run.by_class() if "attained" in one]
-        attained, holds = run.attained(self.slo), run.holds(self.slo)
+        attained, holds = online.attained(self.slo), online.holds(self.slo)
         if judged:  # each class by its own limits
             count = sum(one["requests"] for one in judged)
             attained = sum(one.get("attained", 0.0) * one["requests"] for one in judged) / count
@@ -151,13 +152,13 @@ class _Ground:
             usd=None if price is None else price * run.chip_hours,
             attained=attained,
             holds=holds,
-            ttft_p99_s=run.ttft_s["p99"],
-            tpot_p99_s=run.tpot_s["p99"],
+            ttft_p99_s=online.ttft_s["p99"],
+            tpot_p99_s=online.tpot_s["p99"],
             mean_replicas=run.mean_replicas,
             most_replicas=run.most_replicas,
-            requests=run.count,
-            refused=run.refused_requests,
-            unanswered=run.unanswered,
+            requests=online.count,
+            refused=online.refused_requests,
+            unanswered=online.unanswered,
             lost_requests=run.lost_requests,
             failed_replicas=run.failed_replicas,
         )
@@ -212,7 +213,7 @@ def scaled_runs(question: SimulateQuestion, watch: Watch) -> ScaledRuns:
         try:
             with watch.serving(f"{ground.load.name} with {name}") as progress:
                 run = ground.run(name, marks, question.seed, progress)
-            ran.append(Ran(outcome=ground.outcome(name, run), run=run, windows=run.windows(window, ground.slo)))
+            ran.append(Ran(outcome=ground.outcome(name, run), run=run, windows=run.online.windows(window, ground.slo)))
         except KeyboardInterrupt:  # while a run is summed up
             if not ran:
                 raise

@@ -183,16 +183,16 @@ def class_sheets(rows: Sequence[Mapping[str, Any]], title: str) -> list[Sheet[An
         of("tpot_s", "p50", "TPOT", 3),
         of("tpot_s", "p99", "TPOT", 1),
         Column("output_tokens_per_s", "output tokens/s", "count", priority=2),
-        Column("limits", "limits", "figures", lambda row: ", ".join(map(_limit, row["limits"])) or "-"),
         Column("attained", "within limits", "share", lambda row: row.get("attained")),
+        Column("holds", "breaks", "figures", lambda row: ", ".join(_broken(row)) or "-"),
     ]
-    note = "a limit at its percentile is kept (✓) or broken (✗); refused and unanswered requests keep none"
+    note = "latencies of answers; a refused or unanswered request keeps no limit"
     return [Sheet("by_class", columns, rows, title, note if any(row["limits"] for row in rows) else "")]
 
 
-def _limit(limit: Mapping[str, Any]) -> str:
-    name = limit["latency"].removesuffix("_s")
-    return f"{name} {_seconds(limit['limit_s'])}@p{limit['percentile']:g} {'✓' if limit['holds'] else '✗'}"
+def _broken(row: Mapping[str, Any]) -> list[str]:
+    """The limits of a class that are not kept at their percentile."""
+    return [f"{one['latency'].removesuffix('_s')}@p{one['percentile']:g}" for one in row["limits"] if not one["holds"]]
 
 
 def frontend_lines(data: Mapping[str, Any]) -> list[RenderableType]:

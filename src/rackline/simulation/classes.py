@@ -222,7 +222,7 @@ def by_class(
         values: latencies by name, NaN where a request did not get so far [s], (n,) each.
         finish_s: NaN where a request has no answer [s], (n,).
         refused, preempted: (n,).
-        places: of the requests that are measured, (m,).
+        places: of the requests that are measured, (m,); of offline classes all are.
         seconds: of the run [s].
     """
     classes = requests.classes
@@ -230,7 +230,8 @@ def by_class(
         return []
     found: list[ClassData] = []
     for number, kind in enumerate(requests.kinds):
-        mine, here = classes == number, places[classes[places] == number]
+        mine = classes == number
+        here = np.flatnonzero(mine) if kind.offline else places[classes[places] == number]
         done = np.isfinite(finish_s) & mine
         count = int(mine.sum())
         data: ClassData = {

@@ -258,6 +258,12 @@ class FleetRun:
         columns = ("arrival_s", "admitted_s", "first_s", "finish_s", "preempted", "refused", "retries")
         return replace(self, requests=self.requests.pick(mine), **{name: getattr(self, name)[mine] for name in columns})
 
+    @property
+    def online(self) -> FleetRun:
+        """The same run without the requests of offline classes."""
+        offline = self.requests.offline
+        return self if offline is None else self.of(~offline)
+
     def windows(self, seconds: float, slo: Slo | None) -> tuple[WindowRow, ...]:
         """The run by windows of time.
 

@@ -165,12 +165,9 @@ class Backlog:
     """
 
     def __init__(self, requests: Requests) -> None:
-        kinds = requests.kinds
-        self.mine = np.zeros(len(requests), dtype=bool)
-        if requests.classes is not None:
-            self.mine = np.array([one.offline for one in kinds], dtype=bool)[requests.classes]
-            self.fills = [one.fill for one in kinds]
-        self.requests = requests
+        offline = requests.offline
+        self.mine = np.zeros(len(requests), dtype=bool) if offline is None else offline
+        self.requests, self.fills = requests, [one.fill for one in requests.kinds]
         self.left = deque(np.flatnonzero(self.mine).tolist())
         self.given: Array = np.zeros(0, dtype=np.int64)
         self.holders: Array = np.zeros(0, dtype=np.int64)  # identity of the replica of each
@@ -182,6 +179,8 @@ class Backlog:
     def put_back(self, requests: Sequence[int]) -> None:
         """Requests whose replica is lost wait again."""
         self.left.extendleft(reversed(requests))
+        keep = ~np.isin(self.given, requests)
+        self.given, self.holders = self.given[keep], self.holders[keep]
 
     def beside(
         self, replicas: Sequence[Replica | NativeReplica], log: RequestLog | NativeLog

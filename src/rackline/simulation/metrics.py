@@ -294,13 +294,16 @@ class Result:
         return spread_of_gaps(self.gaps)
 
     def window(self) -> Window:
-        """The requests that are measured: all of a trace, those in steady state of a stationary process.
+        """The requests that are measured: all of a trace, those in steady state of a stationary process; none of an
+        offline class.
 
         Left out are the warm-up and the requests that were served while no others came: those that arrived after the
             oldest one that was unfinished when the last one arrived, or, in a closed loop, when the last one was taken.
         """
         requests = self.requests
         places = np.argsort(self.arrival_s, kind="stable")
+        if requests.offline is not None:
+            places = places[~requests.offline[places]]
         if requests.process is None or self.interrupted:
             return Window(places=places)
         free = np.ones(len(requests), dtype=bool) if requests.after is None else requests.after < 0

@@ -97,6 +97,13 @@ class Requests:
         return len(self.arrival_s)
 
     @property
+    def offline(self) -> Array | None:
+        """Mask of the requests of offline classes, (n,); None without any."""
+        if self.classes is None or not any(one.offline for one in self.kinds):
+            return None
+        return np.array([one.offline for one in self.kinds])[self.classes]
+
+    @property
     def rate_per_s(self) -> float:
         """Mean arrival rate [requests/s]; infinite when all arrive at once."""
         last = float(np.max(self.arrival_s))
