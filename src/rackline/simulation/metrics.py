@@ -518,7 +518,7 @@ class Result:
             "busy_share": _per(self.busy_s, span * self.replicas),
             "decoding_sequences": _per(self.sequence_s, span),
             "kv_share": _per(self.used_block_s, span * self.num_blocks),
-            "overload": self.overload(),
+            "overload": self.overload() if self.requests.offline is None else None,
             "lockstep": self.lockstep(),
             "preemptions": int(self.preempted.sum()),
             "steps": self.steps,
