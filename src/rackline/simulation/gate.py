@@ -24,8 +24,8 @@ from rackline.simulation.routers.round_robin import RoundRobin
 
 IN_C = ("round-robin", "least-loaded")
 """Routers that the loop in C has itself."""
-FEED_S = 5.0
-"""Time between two looks for idle room, that of a poll of an asynchronous processor (assumed) [s]."""
+FEED_S = 1.0
+"""Time between two looks for idle room, as of a processor that polls (assumed) [s]."""
 
 
 class PlainStanding(Standing):

@@ -446,13 +446,13 @@ class Result:
 
     @property
     def frontend_binds(self) -> bool:
-        """Whether the frontend is what keeps requests back: it passes fewer than come, or they spend more than half of
-        the time to the first token in it."""
+        """Whether the frontend keeps requests back: it passes fewer than come, or they wait for it for more than half of
+        the time to the first token."""
         if any(one["utilization"] >= 1.0 for one in self.frontend):
             return True
-        spent_s = sum(one["wait_s"]["mean"] + one["service_s"] for one in self.frontend)
+        waits_s = sum(one["wait_s"]["mean"] for one in self.frontend)
         known = self.ttft_s[np.isfinite(self.ttft_s)]
-        return bool(len(known)) and spent_s > 0.5 * float(known.mean())
+        return bool(len(known)) and waits_s > 0.5 * float(known.mean())
 
     def tokens(self) -> tuple[float, float]:
         """Prompt tokens and output tokens of finished requests [tokens]."""

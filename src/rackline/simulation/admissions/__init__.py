@@ -59,7 +59,7 @@ class AdmissionRule:
 MOST_QUEUED, MOST_KV = 5.0, 0.8
 
 
-def saturation(standing: Standing) -> float:
+def saturation_of(standing: Standing) -> float:
     """How full a pool is: mean over replicas of max(waiting / 5, KV in use / 0.8) [1].
 
     Source: llm-d/llm-d-router @ ebab6879, pkg/epp/framework/plugins/flowcontrol/saturationdetector/utilization, read

@@ -4,7 +4,7 @@ Source: llm-d/llm-d-router @ ebab6879, pkg/epp/framework/plugins/requestcontrol/
 2026-11-23. All are refused from a saturation of 0.32 on.
 """
 
-from rackline.simulation.admissions import Admission, saturation
+from rackline.simulation.admissions import Admission, saturation_of
 from rackline.simulation.routers import Standing
 
 FACTOR, POWER = 300.0, 5.0
@@ -18,7 +18,7 @@ class Probabilistic(Admission):
 
     def admits(self, standing: Standing, *, urgent: bool) -> bool:
         """Whether it is urgent, or the draw is above the probability."""
-        return urgent or float(self.rng.random()) >= FACTOR * saturation(standing) ** POWER
+        return urgent or float(self.rng.random()) >= FACTOR * saturation_of(standing) ** POWER
 
 
 ADMISSION = Probabilistic

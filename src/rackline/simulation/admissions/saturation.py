@@ -4,7 +4,7 @@ Source: llm-d/llm-d-router @ ebab6879, pkg/epp/flowcontrol (429 at the ceiling o
 priority below 0 are sheddable) without its queue, in which requests wait for up to 60 s.
 """
 
-from rackline.simulation.admissions import Admission, saturation
+from rackline.simulation.admissions import Admission, saturation_of
 from rackline.simulation.routers import Standing
 
 
@@ -16,7 +16,7 @@ class Saturation(Admission):
 
     def admits(self, standing: Standing, *, urgent: bool) -> bool:
         """Whether it is urgent, or the pool below the ceiling."""
-        return urgent or saturation(standing) < (self.limit or 0.0)
+        return urgent or saturation_of(standing) < (self.limit or 0.0)
 
 
 ADMISSION = Saturation
