@@ -26,7 +26,7 @@ _KEYS = ("name", "share", "rate", "load", "input", "output", "lengths", "priorit
 _RATES, _LIMITS = ("share", "rate", "load"), ("ttft", "tpot", "e2e")
 _USUAL_PERCENTILE = 99.0
 _MOST_CLASSES, _MOST_BACKLOG = 64, 10_000_000
-_REFUSED = ("trace", "users", "turns", "input", "output", "mix", "high_priority_share", "diurnal_amplitude")
+_REFUSED = ("trace", "users", "turns", "input", "output", "mix", "diurnal_amplitude")
 
 
 def classes_of(question: Traffic) -> tuple[classes.RequestClass, ...]:
@@ -38,7 +38,8 @@ def classes_of(question: Traffic) -> tuple[classes.RequestClass, ...]:
     path = question.classes
     if path is None:
         return ()
-    question.refuse(*_REFUSED, allowed="only without `classes`")
+    question.refuse(*_REFUSED, *(["high_priority_share"] if question.high_priority_share else []),
+                    allowed="only without `classes`")  # fmt: skip
     text = read_text(path, what="classes", allowed=_FORM, max_bytes=2**20)
     try:
         data = tomllib.loads(text)

@@ -446,8 +446,10 @@ class Result:
 
     @property
     def frontend_binds(self) -> bool:
-        """Whether the frontend keeps requests back: it passes fewer than come, or they wait for it for more than half of
-        the time to the first token."""
+        """Whether the frontend keeps requests back.
+
+        It passes fewer than come, or they wait for it during more than half of the time to the first token.
+        """
         if any(one["utilization"] >= 1.0 for one in self.frontend):
             return True
         waits_s = sum(one["wait_s"]["mean"] for one in self.frontend)

@@ -23,18 +23,19 @@ class LlmD(Router):
 
     def choose(self, request: int, standing: Standing) -> int:
         """The highest score, of equal ones the fewest requests."""
-        queued, loads = standing.queued, standing.loads
-        most, span = max(queued), max(queued) - min(queued)
-        hashes = self.requests.hashes
-        prompt = max(len(hashes[request]), 1) * self.requests.hash_tokens if hashes is not None else 1
-        known = standing.known(request)
-        scores = [
-            WEIGHTS["queue"] * ((most - waiting) / span if span else 1.0)
-            + WEIGHTS["kv"] * (1.0 - use)
-            + WEIGHTS["prefix"] * (tokens / prompt)
-            for waiting, use, tokens in zip(queued, standing.kv_use, known, strict=True)
-        ]
-        return max(range(len(scores)), key=lambda place: (scores[place], -loads[place]))
+        queued, loads, hashes = standing.queued, standing.loads, self.requests.hashes
+        # what a replica lacks of the highest score: a sum as well, and quicker
+        span = max(queued) - min(queued)
+        each, block = WEIGHTS["queue"] / span if span else 0.0, WEIGHTS["kv"] / standing.room
+        lacks = [each * waiting + block * used for waiting, used in zip(queued, standing.blocks, strict=True)]
+        if hashes is not None:
+            token = WEIGHTS["prefix"] / (max(len(hashes[request]), 1) * self.requests.hash_tokens)
+            lacks = [lack - token * known for lack, known in zip(lacks, standing.known(request), strict=True)]
+        least = min(lacks)
+        first = lacks.index(least)
+        if lacks.count(least) == 1:
+            return first
+        return min((place for place, lack in enumerate(lacks) if lack == least), key=loads.__getitem__)
 
 
 ROUTER = LlmD
