@@ -172,6 +172,12 @@ PICTURES = (
         "--autoscale dynamo-planner --autoscale fixed",
     ),
     Picture(
+        name="classes",
+        shows="`simulate`: latency percentiles of three classes of requests on the same chips",
+        command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --layout tp=1 --rate 16 "
+        "--classes docs/how-to/classes.toml --plot-kind classes",
+    ),
+    Picture(
         name="price",
         shows="`price`: what to charge and what it costs, over the length of the prompt",
         command="price deepseek-v3 --on gb200-nvl72",
