@@ -18,7 +18,7 @@ with late:
     import numpy as np
 
     from rackline import simulation
-    from rackline.simulation import classes, load, workloads
+    from rackline.simulation import classes, load
 
 _FORM = 'TOML with [[classes]], such as name = "chat", share = 0.8, input = "1k", output = 200, ttft = "1s@p99"'
 _KEYS = ("name", "share", "rate", "load", "input", "output", "lengths", "priority", "ttft", "tpot", "e2e", "offline",
@@ -123,7 +123,7 @@ def _read(question: Traffic, row: dict[str, Any]) -> classes.RequestClass:
     return classes.RequestClass(
         name=name.strip(),
         lengths=simulation.Lengths(
-            input_len=lengths[0], output_len=lengths[1], spread=cast("workloads.Spread", spread)
+            input_len=lengths[0], output_len=lengths[1], spread=spread
         ),
         share=parse_count(str(row["share"]).strip().removesuffix("%"), name="share", maximum=1e12)
         if "share" in row else None,

@@ -257,17 +257,25 @@ def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
 def _classes_figure(answer: Answered) -> figure.Figure:
     """Each class beside the others: over time under the first policy, or its percentiles."""
     found = answer.result
-    runs = {"": found.first.run} if isinstance(found, ScaledRuns) else _results(answer)
-    run = next(iter(runs.values()))
-    masks = {} if run.requests.classes is None else {
-        one.name: run.requests.classes == place for place, one in enumerate(run.requests.kinds)
-    }  # fmt: skip
-    each = {name: run.of(mine) for name, mine in masks.items() if mine.any()}
-    if not each:
-        raise InputError(what="plot_kind", given="classes", allowed="only with `classes`")
     if isinstance(found, ScaledRuns):
-        return scaling_figures.classes_figure({name: one.windows(found.window_s, None) for name, one in each.items()})
-    return simulate_figures.percentiles_figure(each)
+        windows = {name: found.first.run.of(mine).windows(found.window_s, None)
+                   for name, mine in _masks(found.first.run.requests).items()}  # fmt: skip
+        return scaling_figures.classes_figure(windows)
+    run = next(iter(_results(answer).values()))
+    each = {name: run.of(mine) for name, mine in _masks(run.requests).items()}
+    return simulate_figures.percentiles_figure(each, "classes")
+
+
+def _masks(requests: simulation.Requests) -> dict[str, Any]:
+    """The requests of each class that has some.
+
+    Raises:
+        InputError: there are no classes.
+    """
+    if requests.classes is None:
+        raise InputError(what="plot_kind", given="classes", allowed="only with `classes`")
+    masks = {one.name: requests.classes == place for place, one in enumerate(requests.kinds)}
+    return {name: mine for name, mine in masks.items() if mine.any()}
 
 
 def _over_time_figure(answer: Answered) -> figure.Figure:

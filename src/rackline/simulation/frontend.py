@@ -74,7 +74,7 @@ STAGES = {
             name="llm-d",
             tokens_per_s=130 * 220e3 / BYTES_PER_TOKEN,
             servers=1,
-            source="llm-d's router: 128 to 132 requests/s at prompts of 220 KB whatever the load (llm-d/llm-d-router "
+            source="llm-d's router: 128 to 132 requests/s at prompts of 220 KB at any load (llm-d/llm-d-router "
             "issue 1109, read 2026-11-23); that its time goes with the bytes, and 4 bytes a token, are assumed",
         ),
     )

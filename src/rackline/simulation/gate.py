@@ -208,7 +208,7 @@ class Backlog:
         """Fill the idle room: (request, place) of what was given to replicas.
 
         Args:
-            standing: that was looked at.
+            standing: as it was read last.
             now: [s].
         """
         given: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""At most so many requests in flight, running and waiting, for each replica.
+"""At most a number of requests in flight, running and waiting, for each replica.
 
 Sources: the limit of concurrency that providers answer with 429 (docs.coreweave.com/support/inference/articles/
 api-error-code-429-concurrency-limit-rea, read 2026-11-25); 100 is the capacity of llm-d's concurrency-detector

@@ -1,4 +1,4 @@
-"""At most so many requests waiting for each replica.
+"""At most a number of requests waiting for each replica.
 
 Source: SGLang --max-queued-requests (sgl-project/sglang pull request 7565, off by default, answered with 503). There
 the limit is that of the scheduler that a request was sent to; here of all together. With priorities SGLang drops a less

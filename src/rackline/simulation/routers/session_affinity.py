@@ -4,7 +4,7 @@ A replica is found by rendezvous hashing (the highest hash of session and replic
 replica that goes move, as on a ring of hashes.
 
 Sources: vllm-project/production-stack, src/vllm_router/routers/routing_logic.py, SessionRouter (ring of hashes by the
-session key, else the lowest rate of requests), read 2026-11-23; Thaler and Ravishankar 1998, "Using name-based mappings
+session key, else the lowest request rate), read 2026-11-23; Thaler and Ravishankar 1998, "Using name-based mappings
 to increase hit rates", IEEE/ACM Transactions on Networking 6, for the hash.
 """
 
