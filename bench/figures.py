@@ -178,6 +178,12 @@ PICTURES = (
         "--memory-fraction 0.85 --agents agentx --longest-pause 5min --requests 2000 --concurrency 4,8,16,32",
     ),
     Picture(
+        name="classes",
+        shows="`simulate`: latency percentiles of three classes of requests on the same chips",
+        command="simulate llama-3.1-8b --on dgx-h100 --chips 2 --layout tp=1 --rate 16 "
+        "--classes docs/how-to/classes.toml --plot-kind classes",
+    ),
+    Picture(
         name="price",
         shows="`price`: what to charge and what it costs, over the length of the prompt",
         command="price deepseek-v3 --on gb200-nvl72",

@@ -145,7 +145,7 @@ def test_every_command_fence_runs() -> None:
 @pytest.mark.parametrize("page", sorted({fence.page for fence in RUN}))
 def test_commands_exit_as_shown(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RACKLINE_CATALOGUE", str(tmp_path / "catalogue"))
-    for kind in ("*.csv", "*.jsonl"):  # examples that stand beside the page
+    for kind in ("*.csv", "*.jsonl", "classes.toml"):  # examples that stand beside the page
         for file in (ROOT / page).parent.glob(kind):
             shutil.copy(file, tmp_path)
     for fence in RUN:

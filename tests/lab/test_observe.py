@@ -353,3 +353,37 @@ def test_a_run_without_an_answer_fails(hostile: Server, capfd: pytest.CaptureFix
     assert "no request was answered" in found.err
     assert not {"\x1b", "\x07", "\u202e"} & set(found.out + found.err)
     assert run([*words.split(), str(WELL)]) == 0
+
+
+def test_a_load_of_classes_is_sent_as_it_is_simulated(hostile: Server, tmp_path: Path) -> None:
+    """A shape, stretched to seconds: every class at its rate, each with its tier; 429 counts as refused."""
+    refused = next(length for length, what in BEHAVIOURS.items() if what == "429 always")
+    path = tmp_path / "classes.toml"
+    path.write_text(
+        f'[[classes]]\nname = "well"\nshare = 1\ninput = {WELL}\noutput = 4\n'
+        f'[[classes]]\nname = "limited"\nrate = "3/s"\ninput = {refused}\noutput = 4\npriority = 1\n'
+    )
+    asked = {"load": "burst", "load_time": "2s", "rate": "10", "classes": str(path), "retries": 0, "yes": True}
+    answer = rl.observe(hostile.url, **asked)  # type: ignore[arg-type]
+    run = answer.result.run
+    sent = [one.arrival_s for one in run.requests if one.class_name == "well"]
+    assert len(run.requests) == answer.result.ahead.requests > 10
+    assert max(one.arrival_s for one in run.requests) < 2.0
+    assert len(sent) == pytest.approx(20, abs=14)
+    by = {one["name"]: one for one in answer.to_dict()["by_class"]}
+    assert by["well"]["finished"] == by["well"]["requests"] == len(sent)
+    assert by["limited"]["refused"] == by["limited"]["requests"] > 0
+    body = json.loads(Prompts(target=target(hostile.url, endpoint="completions")).body(_tiers(), 1))
+    assert body["priority"] == 7
+    line = json.loads(run.line())
+    assert [request_from(one, "here").class_name for one in line["requests"]] == [
+        one.class_name for one in run.requests
+    ]
+    with pytest.raises(InputError, match="a shorter `load_time`"):
+        rl.observe(hostile.url, load="day", rate="10", input=WELL, output=4, yes=True)
+
+
+def _tiers() -> Requests:
+    return Requests(
+        arrival_s=np.zeros(2), input_len=np.full(2, WELL), output_len=np.ones(2, int), priority=np.array([0, 7])
+    )

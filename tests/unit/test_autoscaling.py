@@ -18,6 +18,7 @@ from rackline.simulation import Handover, Lengths
 from rackline.simulation.autoscalers import Seen, Setting, autoscaler
 from rackline.simulation.failures import Failures, Places
 from rackline.simulation.fleet import Scaled, run_fleet
+from rackline.simulation.gate import Entrance
 from rackline.simulation.load import SHAPES, Load, profile, read_load, shape
 from rackline.simulation.native import library
 from rackline.simulation.start_up import LOADER_BYTES_PER_S, start_up
@@ -216,8 +217,8 @@ def test_the_loop_in_c_gives_the_same_fleet(router: str, pools: int) -> None:
     front = replace(scaled, most=3) if pools == 2 else None
     handover = Handover(pool=scaled.pool, tokens_per_s=4e5, latency_s=1e-5) if pools == 2 else None
     runs = [
-        run_fleet(requests, scaled, seconds=480.0, router=router, front=front, handover=handover, outages=outages,
-                  places=Places(10, 8, 2, 2), compiled=compiled)
+        run_fleet(requests, scaled, seconds=480.0, entrance=Entrance(router=router), front=front, handover=handover,
+                  outages=outages, places=Places(10, 8, 2, 2), compiled=compiled)
         for compiled in (True, False)
     ]  # fmt: skip
     assert runs[0].lost_requests > 0

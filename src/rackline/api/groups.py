@@ -359,6 +359,14 @@ class Traffic(Sessions, Loaded):
         group=TRAFFIC,
     )
     mix: str | None = shared(MIX, default=None, group=TRAFFIC)
+    classes: str | None = option(
+        "text",
+        "classes of requests: a TOML file with [[classes]], each with a name, a share of the traffic (or a rate or "
+        "load of its own), input, output, and as needed lengths, priority (a lower one is more urgent) and limits such "
+        'as ttft = "1s@p99"; offline = true with requests is a backlog that fills what is idle',
+        default=None,
+        group=TRAFFIC,
+    )
     arrival_cv: Number = option(
         "count",
         "coefficient of variation of inter-arrival times (standard deviation / mean); 1 is Poisson",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
+from rackline.api.classes import classes_of
 from rackline.api.groups import CHIPS, ON, PRECISION, ModelQuestion, Traffic
 from rackline.api.question import (
     MOST_TOKENS,
@@ -25,7 +26,7 @@ from rackline.api.question import (
     whole,
 )
 from rackline.api.resolve import lookup_of
-from rackline.api.traffic import requests_of
+from rackline.api.traffic import load_of, requests_of
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import check_outputs, write_text
@@ -39,12 +40,13 @@ with late:
 
 
 MOST_REQUESTS = 20_000
+_USUAL_REQUESTS, _USUAL_S = 100, 600.0
 _SENT, _BOUNDS, _SERVER = "How requests are sent", "Bounds", "What the server runs on"
 _DAY_S = 86400.0
 _MOST_USD = 1e6
 
 
-def _seconds(help_text: str, *, default: str) -> Any:
+def _seconds(help_text: str, *, default: str | None) -> Any:
     return option("seconds", help_text, default=default, unit="s", maximum=_DAY_S, group=_BOUNDS)
 
 
@@ -53,9 +55,9 @@ class ObserveQuestion(Traffic, ModelQuestion):
     """What does a live server do under a stated load, request by request and token by token?"""
 
     url: str = option("text", "address of an OpenAI-compatible server, such as http://localhost:8000", kw_only=False)
-    requests: Whole = whole(
-        f"largest number of requests sent, up to {MOST_REQUESTS:,}",
-        default="100",
+    requests: MaybeWhole = whole(
+        f"largest number of requests sent, up to {MOST_REQUESTS:,}; 100 by default, with `load` all of them",
+        default=None,
         maximum=MOST_REQUESTS,
         group="Traffic",
     )
@@ -125,9 +127,10 @@ class ObserveQuestion(Traffic, ModelQuestion):
         zero=True,
         group=_BOUNDS,
     )
-    max_time: Number = _seconds(
-        "longest time of the whole run; what is not sent by then is not, what is in flight is cut",
-        default="10min",
+    max_time: MaybeNumber = _seconds(
+        "longest time of the whole run; what is not sent by then is not, what is in flight is cut; 10min by default, "
+        "with `load` its own time and 10min",
+        default=None,
     )
     timeout: Number = _seconds("longest time of one request", default="2min")
     stall: Number = _seconds("longest pause without a byte", default="60s")
@@ -308,6 +311,8 @@ _EXPORT = SideFile(
       --input 512 --output 128 --model llama-3.1-8b --on dgx-h100 --chips 1 \\
       --stack vllm -o observed.jsonl
     rackline validate observed.jsonl
+    rackline observe http://localhost:8000 --load day --load-time 20min --rate 2 \\
+      --classes classes.toml -o observed.jsonl
 """,
     ),
 )
@@ -324,7 +329,7 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
         <observe: 100 of 100 requests, TTFT p50 41.2 ms, TPOT p50 9.87 ms>
     """
     check_outputs({"save": question.save})
-    traffic = requests_of(question).first(question.requests)
+    traffic = _traffic(question)
     deployment, vocabulary = _deployment(question, watch)
     ahead = _ahead(question, traffic)
     to = observation.target(
@@ -344,7 +349,7 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
         seed=question.seed,
     )
     bounds = observation.Bounds(
-        max_s=question.max_time,
+        max_s=question.max_time or _USUAL_S + (0.0 if question.load is None else load_of(question).seconds),
         timeout_s=question.timeout,
         stall_s=question.stall,
         retries=question.retries,
@@ -361,6 +366,25 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
     except InputError as error:  # what was observed is not lost with its file
         return Observation(run=run, ahead=ahead, unwritten=str(error))
     return Observation(run=run, ahead=ahead, file=question.save)
+
+
+def _traffic(question: ObserveQuestion) -> simulation.Requests:
+    """The requests that are sent.
+
+    Raises:
+        InputError: more than may be sent; a backlog, which would be sent at once.
+    """
+    if any(one.offline for one in classes_of(question)):
+        raise InputError(what="classes", given="an offline class", allowed="only in simulate")
+    found = requests_of(question)
+    most = question.requests or (MOST_REQUESTS if question.load is not None else _USUAL_REQUESTS)
+    if question.load is not None and question.requests is None and len(found) > most:
+        raise InputError(
+            what="load",
+            given=f"{len(found):,} requests",
+            allowed=f"at most {most:,}: a lower `rate`, a shorter `load_time`, or the first of them (`requests`)",
+        )
+    return found.first(most)
 
 
 def _run(
@@ -392,9 +416,10 @@ def _run(
 
 
 _LOAD = (
-    "trace", "rate", "users", "requests", "input", "output", "lengths", "mix", "arrival_cv", "diurnal_amplitude",
-    "turns", "think_time", "system_prompt", "tool_calls", "tool_time", "tool_output", "session_lengths", "rate_scale",
-    "seed", "natural_ends", "prompts", "max_time", "timeout", "stall", "retries",
+    "trace", "rate", "load", "load_time", "classes", "users", "requests", "input", "output", "lengths", "mix",
+    "arrival_cv", "diurnal_amplitude", "turns", "think_time", "system_prompt", "tool_calls", "tool_time",
+    "tool_output", "session_lengths", "rate_scale", "seed", "natural_ends", "prompts", "max_time", "timeout", "stall",
+    "retries",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from rackline.late import late
 
 with late:
     from rackline import simulation
-    from rackline.simulation import fleet_run, start_up
+    from rackline.simulation import classes, fleet_run, start_up
     from rackline.simulation import load as loads
 
 
@@ -46,7 +46,7 @@ class Outcome:
         holds: whether each limit is met at its percentile.
         ttft_p99_s, tpot_p99_s: over the whole run [s].
         mean_replicas, most_replicas: that were paid for [count].
-        requests, unanswered: of the run [requests].
+        requests, refused, unanswered: of the run [requests].
         lost_requests: that were sent again as their replica failed [requests].
         failed_replicas: [count].
         over_oracle, over_perfect: chip-hours over those of the oracle, and of a perfect system, less 1; None for
@@ -56,8 +56,8 @@ class Outcome:
 
     json_keys: ClassVar = (
         "policy", "chip_hours", "usd", "attained", "holds", "ttft_p99_s", "tpot_p99_s", "mean_replicas",
-        "most_replicas", "requests", "unanswered", "lost_requests", "failed_replicas", "over_oracle", "over_perfect",
-        "intervals",
+        "most_replicas", "requests", "refused", "unanswered", "lost_requests", "failed_replicas", "over_oracle",
+        "over_perfect", "intervals",
     )  # fmt: skip
 
     policy: str
@@ -70,6 +70,7 @@ class Outcome:
     mean_replicas: float
     most_replicas: float
     requests: float
+    refused: float
     unanswered: float
     lost_requests: float
     failed_replicas: float
@@ -88,11 +89,16 @@ class Ran:
         windows: of it.
     """
 
-    json_keys: ClassVar = ("*outcome", "interrupted=run.interrupted", "windows")
+    json_keys: ClassVar = ("*outcome", "interrupted=run.interrupted", "by_class", "frontend=run.frontend", "windows")
 
     outcome: Outcome
     run: fleet_run.FleetRun
     windows: tuple[fleet_run.WindowRow, ...]
+
+    @property
+    def by_class(self) -> list[classes.ClassData]:
+        """What became of each class of requests in the first run; empty where there are none."""
+        return self.run.by_class()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +114,7 @@ class ScaledRuns:
         start_s: the whole [s].
         perfect_chip_hours: of a system that follows the load at once, in any fraction, at that rate [chip h].
         ran: each policy that was asked for, then the oracle.
+        window_s: time of a window [s].
         reason: why there is none; empty otherwise.
         seeds: runs of each policy [count].
         use: what the use added to the question.
@@ -126,6 +133,7 @@ class ScaledRuns:
     start_s: float
     perfect_chip_hours: float
     ran: tuple[Ran, ...]
+    window_s: float
     reason: str = ""
     seeds: int = 1
     use: Use | None = None

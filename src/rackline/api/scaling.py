@@ -10,9 +10,10 @@ from math import ceil, inf, isnan, nan, sqrt
 from typing import TYPE_CHECKING, Any
 
 from rackline.api.answer import Served, Watch
+from rackline.api.classes import classes_of, strictest
 from rackline.api.resolve import check_context, named
 from rackline.api.scaled import Mark, Outcome, Ran, ScaledRuns
-from rackline.api.server import Server, SimulateQuestion, server_of
+from rackline.api.server import Server, SimulateQuestion, server_of, with_tiers
 from rackline.api.traffic import Use, lengths_of, limits_of, load_of, requests_of, with_use
 from rackline.errors import InputError, nearest_name
 from rackline.late import late
@@ -87,10 +88,9 @@ class _Ground:
             requests,
             pools[-1],
             seconds=self.load.seconds,
-            router=server.router,
+            entrance=server.entrance,
             front=pools[0] if len(pools) > 1 else None,
             handover=server.prefill,
-            beyond_s=server.beyond_s,
             outages=outages,
             places=places,
             skip_bad=question.skip_bad,
@@ -139,18 +139,26 @@ class _Ground:
     def outcome(self, policy: str, run: fleet_run.FleetRun) -> Outcome:
         """The numbers of one run."""
         price = self.server.deployment.cluster.usd_per_chip_hour
+        online = run.online
+        judged = [one for one in run.by_class() if "attained" in one]
+        attained, holds = online.attained(self.slo), online.holds(self.slo)
+        if judged:  # each class by its own limits
+            count = sum(one["requests"] for one in judged)
+            attained = sum(one.get("attained", 0.0) * one["requests"] for one in judged) / count
+            holds = all(one.get("holds", False) for one in judged)
         return Outcome(
             policy=policy,
             chip_hours=run.chip_hours,
             usd=None if price is None else price * run.chip_hours,
-            attained=run.attained(self.slo),
-            holds=run.holds(self.slo),
-            ttft_p99_s=run.ttft_s["p99"],
-            tpot_p99_s=run.tpot_s["p99"],
+            attained=attained,
+            holds=holds,
+            ttft_p99_s=online.ttft_s["p99"],
+            tpot_p99_s=online.tpot_s["p99"],
             mean_replicas=run.mean_replicas,
             most_replicas=run.most_replicas,
-            requests=run.count,
-            unanswered=run.unanswered,
+            requests=online.count,
+            refused=online.refused_requests,
+            unanswered=online.unanswered,
             lost_requests=run.lost_requests,
             failed_replicas=run.failed_replicas,
         )
@@ -183,7 +191,10 @@ def scaled_runs(question: SimulateQuestion, watch: Watch) -> ScaledRuns:
     policies = tuple(dict.fromkeys(question.autoscale or (FIXED,)))
     for name in policies:
         autoscalers.autoscaler(name)
-    question, use = with_use(question)
+    kinds = classes_of(question)
+    if kinds and question.slo is None:
+        question = replace(question, slo=strictest(kinds))
+    question, use = with_use(with_tiers(question, watch))
     if question.slo is None:
         raise InputError(what="slo", given="nothing", allowed="limits to judge by, such as ttft=2s,tpot=50ms@p99")
     ground = _ground(question, limits_of(question.slo, "slo"), watch)
@@ -202,7 +213,7 @@ def scaled_runs(question: SimulateQuestion, watch: Watch) -> ScaledRuns:
         try:
             with watch.serving(f"{ground.load.name} with {name}") as progress:
                 run = ground.run(name, marks, question.seed, progress)
-            ran.append(Ran(outcome=ground.outcome(name, run), run=run, windows=run.windows(window, ground.slo)))
+            ran.append(Ran(outcome=ground.outcome(name, run), run=run, windows=run.online.windows(window, ground.slo)))
         except KeyboardInterrupt:  # while a run is summed up
             if not ran:
                 raise
@@ -374,7 +385,7 @@ def seed_runner(question: SimulateQuestion, marks: Sequence[Mark]) -> Callable[[
 
 
 _AVERAGED = ("chip_hours", "usd", "attained", "ttft_p99_s", "tpot_p99_s", "mean_replicas", "most_replicas", "requests",
-             "unanswered", "lost_requests", "failed_replicas")  # fmt: skip
+             "refused", "unanswered", "lost_requests", "failed_replicas")  # fmt: skip
 
 
 def _mean(outcomes: Sequence[Outcome]) -> Outcome:
@@ -424,6 +435,7 @@ def _answer(ground: _Ground, marks: Sequence[Mark], ran: Sequence[Ran], reason: 
         start_s=ground.start_s,
         perfect_chip_hours=perfect,
         ran=tuple(judged),
+        window_s=ground.question.window or ground.load.seconds / _WINDOWS,
         reason=reason,
         seeds=ground.question.seeds,
         use=use,

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from rackline.api.scaled import Outcome, Ran, ScaledRuns
 from rackline.report.column import Column, Sheet, spaced
+from rackline.report.simulate_report import class_sheets, frontend_lines
 from rackline.report.wording import Box, Prose, percent, written
 from rackline.simulation.fleet_run import WindowRow
 from rackline.units import format_seconds, format_usd
@@ -51,10 +52,13 @@ def report(found: ScaledRuns, *, elapsed_s: float) -> Iterable[Any]:
     body.append(f"\n{_regret(found)}")
     if one.failed_replicas:
         body.append(f"\n{one.failed_replicas:,.0f} replicas failed; {one.lost_requests:,.0f} requests were sent again")
+    if one.refused:
+        body.append(f"\n{percent(one.refused / one.requests)} of the requests were refused", style="yellow")
     if one.unanswered:
         body.append(f"\n{one.unanswered:,.0f} requests got no answer", style="yellow")
     below = f"{written(found.load.mean_per_s)} requests/s on average, {written(found.load.peak_per_s)} at the peak"
     yield spaced([Box(body, title, below, "green" if kept else "red"), *_sheets(found)])
+    yield from frontend_lines({"frontend": run.frontend, "frontend_binds": False})
     yield Prose(_replica(found), style="dim")
     yield Prose(f"simulated in {format_seconds(elapsed_s)}", style="dim")
 
@@ -129,6 +133,7 @@ def _sheets(found: ScaledRuns) -> list[Sheet[Any]]:
     first = found.first
     return [
         Sheet("policies", of_policies, found.ran, f"policies{seeds}", _intervals(first.outcome)),
+        *class_sheets(first.by_class, f"{first.outcome.policy}, by class"),
         Sheet("windows", of_windows, first.windows, f"{first.outcome.policy}, over time"),
     ]
 

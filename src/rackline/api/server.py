@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from rackline.api.agent_options import Tasked
 from rackline.api.answer import Served, Watch
+from rackline.api.classes import has_tiers
 from rackline.api.fleet_options import Autoscaled
 from rackline.api.groups import (
     CACHE,
@@ -55,8 +56,8 @@ with late:
     from rackline.search import choice, served
     from rackline.search import energy as search_energy
     from rackline.serving import workload as workloads
-    from rackline.simulation import metrics
-    from rackline.simulation import server as simulation_server
+    from rackline.simulation import admissions, gate, metrics, routers
+    from rackline.simulation import frontend as frontends
 
 
 RESERVES = ("chunk", "prompt", "final")
@@ -115,11 +116,30 @@ class SimulateQuestion(Traffic, Autoscaled, Tasked, Lifetimes, DraftQuestion):
         "number of replicas; by default as many as fit on the chips", default=None, group=_SERVER
     )
     router: str = option(
-        "text", "request router: round-robin, least-loaded or prefix-aware", default="round-robin", group=_SERVER
+        "text",
+        "request router: round-robin, least-loaded, prefix-aware (SGLang's gateway), llm-d, dynamo-kv or "
+        "session-affinity",
+        default="round-robin",
+        group=_SERVER,
+    )
+    admit: str | None = option(
+        "text",
+        "rule that refuses requests (HTTP 429): concurrency=N in flight for each replica, queue=N waiting, or, of "
+        "classes that are not the most urgent, saturation (llm-d) or probabilistic; none by default",
+        default=None,
+        group=_SERVER,
+    )
+    frontend: str | None = option(
+        "text",
+        "what requests pass before the scheduler: dynamo, dynamo-cached, trtllm, trtllm-cached, llm-d or prompt tokens "
+        "that a server tokenises, such as 120k/s; with =N servers, commas between stages; none by default",
+        default=None,
+        group=_SERVER,
     )
     policy: str | None = option(
         "text",
-        "scheduling policy: chunked, prefill-first, decode-first, fcfs, shortest-job, priority or trains; of "
+        "scheduling policy: chunked, prefill-first, decode-first, fcfs, shortest-job, priority, preemptive (urgent "
+        "requests take the place of running ones) or trains; of "
         "attention-dp ranks that wait for each other's prompts prefill-delayer, prefill-decode-interval, "
         "prefill-schedule-interval or adp-balance; the stack's by default",
         default=None,
@@ -203,7 +223,8 @@ class SimulateQuestion(Traffic, Autoscaled, Tasked, Lifetimes, DraftQuestion):
 
 
 COMPARED = (
-    "on", "chips", "policy", "layout", "replicas", "router", "max_batched_tokens", "max_num_seqs", "kv_tokens",
+    "on", "chips", "policy", "layout", "replicas", "router", "admit", "frontend", "max_batched_tokens",
+    "max_num_seqs", "kv_tokens",
     "precision", "calibration", "stack", "prefix_caching", "eviction", "cache_ttl", "cache_ttl_from", "reserve",
     "speculate", "prefill_replicas",
 )  # fmt: skip
@@ -217,6 +238,8 @@ class Server:
         deployment: of one replica.
         pool: the replicas that decode.
         router: which of them gets a request.
+        admission: rule that refuses requests; None serves all.
+        frontend: what requests pass before them.
         prefill: the pool that computes prompts, if there is one.
         beyond_s: time to the first token beside the passes [s].
         chips: in all [chips].
@@ -231,6 +254,8 @@ class Server:
         "prefill_replicas",
         "num_chips=chips",
         "router",
+        "admission",
+        "frontend",
         "kv_tokens_per_rank=pool.spec.pool_tokens",
         "max_num_seqs=pool.spec.max_num_seqs",
         "max_batched_tokens=pool.spec.max_batched_tokens",
@@ -244,6 +269,15 @@ class Server:
     chips: int
     prefill_chips: int
     prefill_layout: parallel.Layout | None = None
+    admission: admissions.AdmissionRule | None = None
+    frontend: tuple[frontends.Stage, ...] = ()
+
+    @property
+    def entrance(self) -> gate.Entrance:
+        """What requests pass before a replica."""
+        return gate.Entrance(
+            router=self.router, admission=self.admission, frontend=self.frontend, beyond_s=self.beyond_s
+        )
 
     @property
     def prefill_replicas(self) -> int:
@@ -292,6 +326,8 @@ class Server:
             router=self.router,
             prefill=self.prefill,
             beyond_s=self.beyond_s,
+            admission=self.admission,
+            frontend=self.frontend,
             skip_bad=skip_bad,
             progress=progress,
             keep_passes=keep_passes,
@@ -342,6 +378,14 @@ def other_server(
     return replace(question, **changes), rack if chips is None else rack.with_num_chips(chips)
 
 
+def with_tiers(question: SimulateQuestion, watch: Watch) -> SimulateQuestion:
+    """The question with a policy that knows priorities, where its classes have some and it names none."""
+    if question.policy is not None or not has_tiers(question):
+        return question
+    watch.takes("policy priority: the classes differ in priority (--policy)")
+    return replace(question, policy="priority")
+
+
 def server_of(
     question: SimulateQuestion,
     model: arch.AnyModel,
@@ -359,7 +403,7 @@ def server_of(
     Raises:
         InputError: options that contradict each other, or more chips than the cluster has.
     """
-    simulation_server.router(question.router)
+    routers.router(question.router)
     system = resolve_on(question, model, cluster, watch)
     stack = replace(system.stack, **question.given("max_batched_tokens", "max_num_seqs"))
     system = replace(system, stack=stack)
@@ -381,6 +425,8 @@ def server_of(
         deployment=deployment,
         pool=pool,
         router=question.router,
+        admission=_admission(question),
+        frontend=() if question.frontend is None else frontends.stages_of(question.frontend),
         prefill=_prefill(question, replace(deployment, layout=front_layout), layout, ahead, stack.prefill_pool(), cache)
         if ahead
         else None,
@@ -389,6 +435,27 @@ def server_of(
         prefill_chips=front_layout.chips_per_replica,
         prefill_layout=front_layout if ahead else None,
     )
+
+
+def _admission(question: SimulateQuestion) -> admissions.AdmissionRule | None:
+    """The rule of "queue=100" or "saturation".
+
+    Raises:
+        InputError: another form; a rule for the less urgent where all are equal.
+    """
+    if question.admit is None:
+        return None
+    name, equals, limit = (part.strip() for part in question.admit.partition("="))
+    rule = admissions.admission(name)
+    if equals and not rule.has_limit:
+        raise InputError(what="admit", given=question.admit, allowed=f"{name} without a number", nearest=name)
+    if not equals and rule.has_limit and rule.usual is None:
+        raise InputError(what="admit", given=question.admit, allowed=f"{name} with a number", nearest=f"{name}=100")
+    if rule.for_less_urgent and not (question.high_priority_share or has_tiers(question)):
+        raise InputError(what="admit", given=question.admit, allowed="with `classes` of different priority",
+                         nearest="concurrency")  # fmt: skip
+    number = parse_count(limit, name="admit", maximum=1e9) if equals else None
+    return admissions.AdmissionRule(name=name, limit=number, seed=question.seed)
 
 
 def _sizes(

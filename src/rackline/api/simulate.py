@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from rackline.api.agent_runs import AgentRuns, agent_runs, refuse_agents
 from rackline.api.answer import Answer, SideFile, Watch, asks
+from rackline.api.classes import classes_of
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
 from rackline.api.question import Option
 from rackline.api.resolve import check_context, named
 from rackline.api.scaled import ScaledRuns
 from rackline.api.scaling import refuse_scaling, scaled_runs
-from rackline.api.server import Server, SimulateQuestion, other_server, server_of
+from rackline.api.server import Server, SimulateQuestion, other_server, server_of, with_tiers
 from rackline.api.traffic import Use, encoded_over, limits_of, requests_of, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -134,6 +135,8 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
         return
     if isinstance(found, Sustained):
         yield simulate_report.rate_capacity_report(found.capacity)
+        if found.at_capacity is not None:
+            yield from simulate_report.frontend_lines(found.at_capacity.summary)
         return
     data = {name: run.summary for name, run in found.runs.items()}
     yield simulate_report.run_report(data[ASKED], found.run.server.title(found.requests), elapsed_s=answer.elapsed_s)
@@ -270,6 +273,30 @@ def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
                 raise InputError(what=name, given="a file", allowed=f"only without `{option}`")
 
 
+def _classes_figure(answer: Answered) -> figure.Figure:
+    """Each class beside the others: over time under the first policy, or its percentiles."""
+    found = answer.result
+    if isinstance(found, ScaledRuns):
+        windows = {name: found.first.run.of(mine).windows(found.window_s, None)
+                   for name, mine in _masks(found.first.run.requests).items()}  # fmt: skip
+        return scaling_figures.classes_figure(windows)
+    run = next(iter(_results(answer).values()))
+    each = {name: run.of(mine) for name, mine in _masks(run.requests).items()}
+    return simulate_figures.percentiles_figure(each, "classes")
+
+
+def _masks(requests: simulation.Requests) -> dict[str, Any]:
+    """The requests of each class that has some.
+
+    Raises:
+        InputError: there are no classes.
+    """
+    if requests.classes is None:
+        raise InputError(what="plot_kind", given="classes", allowed="only with `classes`")
+    masks = {one.name: requests.classes == place for place, one in enumerate(requests.kinds)}
+    return {name: mine for name, mine in masks.items() if mine.any()}
+
+
 def _over_time_figure(answer: Answered) -> figure.Figure:
     found = answer.result
     if not isinstance(found, ScaledRuns):
@@ -309,6 +336,7 @@ def _usual_figure(answer: Answered) -> figure.Figure:
         "percentiles": lambda answer: simulate_figures.percentiles_figure(_results(answer)),
         "over-time": _over_time_figure,
         "concurrency": _concurrency_figure,
+        "classes": _classes_figure,
     },
     files=_FILES,
     interval=_interval,
@@ -377,6 +405,8 @@ def _usual_figure(answer: Answered) -> figure.Figure:
       --load day --rate 20 --autoscale hpa --autoscale keda
     rackline simulate glm-5.2 --on dgx-b300 --layout tp=8 --precision fp4,kv=fp8 \\
       --agents agentx --longest-pause 5min --concurrency 4,8,16,32
+    rackline simulate llama-3.1-8b --on dgx-h100 --chips 2 --layout tp=1 \\
+      --rate 20 --classes classes.toml --router llm-d --admit queue=50
 """,
     ),
 )
@@ -400,11 +430,14 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained 
     if question.load is not None:
         return scaled_runs(question, watch)
     refuse_scaling(question)
+    question = with_tiers(question, watch)
     use: Use | None = None
     if question.use is not None:
         question, use = with_use(question)
     limits = limits_of(question.slo, "slo") if question.slo is not None else None
     asked = limits_of(question.capacity, "capacity") if question.capacity is not None else None
+    if asked is not None and any(one.offline for one in classes_of(question)):
+        raise InputError(what="capacity", given=question.capacity, allowed="only without an offline class")
     model, cluster = named(question, watch)
     media = media_of(question, watch)
     traffic = requests_of(question, media_tokens(media), _first_requests(question))

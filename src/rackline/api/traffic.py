@@ -21,7 +21,7 @@ from rackline.units import format_seconds, parse_bytes, parse_count, parse_per_s
 
 with late:
     from rackline import catalog, hardware, simulation
-    from rackline.api import groups
+    from rackline.api import classes, groups
     from rackline.report import wording
     from rackline.serving import workload
     from rackline.simulation import evictions, hits_by_tier, load, traces, workloads
@@ -94,7 +94,8 @@ def with_use(question: Q) -> tuple[Q, Use]:
     record = record_of(given["use"])
     place = "" if record.percentile is None else f"@p{record.percentile:g}"
     lengths: dict[str, float | None] = {}
-    if given["mix"] is None and given["trace"] is None and not is_recorded(given.get("load") or ""):
+    alone = given["mix"] is None and given["trace"] is None and given.get("classes") is None
+    if alone and not is_recorded(given.get("load") or ""):
         lengths = {"input": record.input_len, "output": record.output_len}
     if lengths and given.get("input") is None and given.get("turns") is None:  # conversations find their own
         lengths["cache_hit"] = record.cache_hit or None
@@ -250,7 +251,9 @@ def requests_of(question: groups.Traffic, media_tokens: int = 0, usual: int = _U
     Raises:
         InputError: options that contradict each other or miss each other.
     """
-    if question.load is not None:
+    if question.classes is not None:
+        found = classes.requests_in(question, usual)
+    elif question.load is not None:
         found = _over_time(question)
     elif question.trace is not None:
         found = _recorded(question, question.trace)
@@ -302,15 +305,20 @@ def _recorded(question: groups.Traffic, trace: str) -> simulation.Requests:
 
 
 def load_of(question: groups.Traffic) -> load.Load:
-    """The rates over time of a question that has a load.
+    """The rates over time of a question that has a load, of all its classes together.
 
     Raises:
         InputError: as `rates_of`.
     """
+    return base_load(question) if question.classes is None else classes.load_in(question)
+
+
+def base_load(question: groups.Traffic) -> load.Load:
+    """The rates of `load` itself, of which classes have shares."""
     name = question.load or ""
     if name not in ("day", "week"):
         question.refuse("diurnal_amplitude", allowed="without `load`, or with `load` day or week")
-    rate = None if question.rate is None else parse_per_second(str(question.rate), name="rate", maximum=1e9)
+    rate = None if question.rate is None else rate_of(question.rate)
     amplitude = question.diurnal_amplitude or load.PEAK_AMPLITUDE
     return rates_of(name, question.load_time, rate, partial(_trace_of, question), amplitude=amplitude)
 
@@ -371,7 +379,9 @@ def is_recorded(path: str) -> bool:
 
 
 def lengths_of(question: groups.Traffic) -> workloads.AnyLengths:
-    """What prompts and answers of a load are drawn from: the lengths of the question, else those of its trace."""
+    """What prompts and answers of a load are drawn from: its classes, the lengths of the question, else its trace."""
+    if question.classes is not None:
+        return classes.lengths_in(question)
     if not question.given("input", "output", "mix") and is_recorded(question.load or ""):
         trace = _trace_of(question, question.load or "")
         return workload.Mixture.of(1.0, trace.input_len, trace.output_len, name=trace.name)
@@ -393,7 +403,7 @@ def _made(question: groups.Traffic, media_tokens: int, usual: int) -> simulation
     think_s = question.think_time or 0.0
     if question.users is not None:
         return simulation.closed_loop_of(rng, number, question.users, lengths, think_s=think_s)
-    rate = _rate(str(question.rate))
+    rate = rate_of(str(question.rate))
     if question.turns is not None or question.tool_calls is not None or question.tool_output is not None:
         return sessions_of(question).draw(rng, number, rate, lengths)
     return simulation.open_arrivals(
@@ -445,7 +455,8 @@ def _lengths(question: groups.Traffic, more_tokens: int) -> workloads.AnyLengths
     return simulation.Lengths(input_len=question.input + more_tokens, output_len=question.output, spread=spread)
 
 
-def _rate(text: str) -> float:
+def rate_of(text: str) -> float:
+    """Read a rate, or inf for all at once [requests/s]."""
     return math.inf if text == "inf" else parse_per_second(text, name="rate", maximum=1e9)
 
 

@@ -39,11 +39,12 @@ _HEIGHT = 22  # of a row [pixels]
 _SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 
 
-def percentiles_figure(results: Mapping[str, Result]) -> Figure:
+def percentiles_figure(results: Mapping[str, Result], what: str = "runs") -> Figure:
     """A row for each percentile of each latency, runs by colour and shape; a line joins those of one row.
 
     Args:
         results: name → run.
+        what: they are.
     """
     rows: list[Row] = [
         {"percentile": f"{label}, p{percentile}", "run": name, "latency_s": float(np.percentile(values, percentile))}
@@ -62,7 +63,7 @@ def percentiles_figure(results: Mapping[str, Result]) -> Figure:
     measures = [Measure(field="percentile", title="what"), Measure(field="run", title="run"), _LATENCY]
     return Figure(
         title="Latency percentiles",
-        subtitle="one row each; a line joins the runs" if len(names) > 1 else "",
+        subtitle=f"one row each; a line joins the {what}" if len(names) > 1 else "",
         description="Latency percentiles on a log axis. " + _said(rows),
         spec=layered(
             rows,

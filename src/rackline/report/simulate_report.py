@@ -46,6 +46,9 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
     body.append(f" in {format_seconds(data['makespan_s'])} of simulated time")
     if data["interrupted"]:
         body.append("\ninterrupted: what follows is what was simulated so far", style="bold yellow")
+    if data["refused"]:
+        share = percent(data["refused"] / data["requests"])
+        body.append(f"\n{data['refused']:,} requests ({share}) were refused", style="yellow")
     if data["skipped"]:
         body.append(f"\n{data['skipped']:,} requests were left out", style="yellow")
     body.append(
@@ -79,7 +82,9 @@ def run_report(data: Mapping[str, Any], title: str, *, elapsed_s: float) -> Grou
         table,
         Prose(_measured(data["measured"]), style="dim"),
         *_by_priority(data),
+        *(part for sheet in class_sheets(data["by_class"], "by class") for part in (Text(""), sheet)),
         Text(""),
+        *frontend_lines(data),
         _occupancy(data),
         *_adapters(data),
         Text(f"simulated in {format_seconds(elapsed_s)} ({data['steps']:,} steps)", style="dim"),
@@ -154,6 +159,57 @@ def _by_priority(data: Mapping[str, Any]) -> list[RenderableType]:
         kept = ", ".join(f"{percent(tier['slo_attainment'])} of tier {tier['priority']}" for tier in tiers)
         parts.append(Text(f"within the limits: {kept}"))
     return parts
+
+
+def class_sheets(rows: Sequence[Mapping[str, Any]], title: str) -> list[Sheet[Any]]:
+    """What became of each class; nothing where there are none."""
+    if not rows:
+        return []
+
+    def of(latency: str, percentile: str, name: str, priority: int) -> Column[Any]:
+        def read(row: Mapping[str, Any]) -> float | None:
+            value = row[latency][percentile]
+            return value if math.isfinite(value) else None
+
+        return Column(f"{latency}.{percentile}", f"{name} {percentile}", "s", read, priority=priority)
+
+    columns: list[Column[Any]] = [
+        Column("name", "class"),
+        Column("priority", "tier", "whole", priority=2),
+        Column("requests", "requests", "whole", priority=1),
+        Column("refused_share", "refused", "share", priority=0 if any(row["refused"] for row in rows) else 3),
+        of("ttft_s", "p50", "TTFT", 3),
+        of("ttft_s", "p99", "TTFT", 1),
+        of("tpot_s", "p50", "TPOT", 3),
+        of("tpot_s", "p99", "TPOT", 1),
+        Column("output_tokens_per_s", "output tokens/s", "count", priority=2),
+        Column("attained", "within limits", "share", lambda row: row.get("attained")),
+        Column("holds", "breaks", "figures", lambda row: ", ".join(_broken(row)) or "-"),
+    ]
+    note = "latencies of answers; a refused or unanswered request keeps no limit"
+    return [Sheet("by_class", columns, rows, title, note if any(row["limits"] for row in rows) else "")]
+
+
+def _broken(row: Mapping[str, Any]) -> list[str]:
+    """The limits of a class that are not kept at their percentile."""
+    return [f"{one['latency'].removesuffix('_s')}@p{one['percentile']:g}" for one in row["limits"] if not one["holds"]]
+
+
+def frontend_lines(data: Mapping[str, Any]) -> list[RenderableType]:
+    """How much of the frontend is used, and whether it is what keeps requests back."""
+    lines: list[RenderableType] = []
+    for stage in data["frontend"]:
+        used, wait = stage["utilization"], stage["wait_s"]
+        lines.append(
+            Prose(
+                f"frontend {stage['name']} × {stage['servers']:,}: passes up to {written(stage['requests_per_s'])} "
+                f"requests/s of this mean length, {percent(used)} of that came; {_seconds(stage['service_s'])} each, "
+                f"waits p50 {_seconds(wait['p50'])}, p99 {_seconds(wait['p99'])}"
+            )
+        )
+    if data["frontend_binds"]:
+        lines.append(Text("the frontend binds: more of its servers help, more chips do not", style="bold yellow"))
+    return lines
 
 
 def _append_warnings(body: Text, data: Mapping[str, Any]) -> None:

@@ -6,14 +6,14 @@ from rackline.simulation.policies import Policy, policy, policy_names
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.rank_spec import Handover, Pool, RankSpec
 from rackline.simulation.requests import Requests
+from rackline.simulation.routers import router_names
 from rackline.simulation.run import simulate
-from rackline.simulation.server import ROUTERS, CacheConfig, pool_of
+from rackline.simulation.server import CacheConfig, pool_of
 from rackline.simulation.statistics import percentiles
 from rackline.simulation.traces import read_trace
 from rackline.simulation.workloads import Lengths, Sessions, closed_loop_of, diurnal, gamma, open_arrivals, poisson
 
 __all__ = [
-    "ROUTERS",
     "CacheConfig",
     "CacheRules",
     "Clock",
@@ -39,5 +39,6 @@ __all__ = [
     "policy_names",
     "pool_of",
     "read_trace",
+    "router_names",
     "simulate",
 ]

@@ -17,16 +17,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.simulation.autoscalers import Autoscaler, Seen, Setting
 from rackline.simulation.failures import Outage, Places
 from rackline.simulation.fleet_run import FleetRun, PoolRun, Served
+from rackline.simulation.frontend import Frontend
+from rackline.simulation.gate import FEED_S, Backlog, Entrance, Gate, standing_of
 from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows, serve_all
 from rackline.simulation.rank_spec import Handover, Pool
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
 from rackline.simulation.run import AnyReplica, Progress, that_fit
-from rackline.simulation.server import router as find_router
 
 _TAIL_S = 6 * 3600.0  # after the load has ended, for what still waits
 _EVENTS_A_REPORT = 64
@@ -83,14 +85,14 @@ class _Group:
         scaled: Scaled,
         log: RequestLog | NativeLog,
         make: Callable[[], AnyReplica],
-        router: str,
+        gate: Gate,
         places: Places,
         *,
         hands_over: bool,
     ) -> None:
-        self.scaled, self.log, self.make, self.router = scaled, log, make, router
+        self.scaled, self.log, self.make, self.gate = scaled, log, make, gate
         self.hands_over, self.places = hands_over, places
-        self.policy, self.choose = scaled.scaler(scaled.setting), find_router(router)
+        self.policy = scaled.scaler(scaled.setting)
         self.owner: Array = np.full(len(log.input_len), -1, dtype=np.int32)
         self.open: list[_Member] = []
         self.starting: list[_Member] = []
@@ -140,39 +142,34 @@ class _Group:
             if len(requests):
                 self.held.append(requests)
             requests, times_s = _NONE, np.zeros(0)
-        ones = [member.replica for member in self.open]
-        others = [member.replica for member in self.draining]
-        natives = [one for one in ones if isinstance(one, NativeReplica)]
-        if isinstance(self.log, NativeLog):
-            rest = [one for one in others if isinstance(one, NativeReplica)]
+        ones = [member.replica for member in self.open if member.replica is not None]
+        others = [member.replica for member in self.draining if member.replica is not None]
+        if isinstance(self.log, NativeLog) and self.gate.is_plain:
+            natives, rest = ([one for one in some if isinstance(one, NativeReplica)] for some in (ones, others))
             placed, self.turn = serve_all(
-                natives, rest, requests, times_s, self.turn, until, to_least_loaded=self.router != "round-robin"
+                natives, rest, requests, times_s, self.turn, until, to_least_loaded=self.gate.looks
             )
         else:
-            placed = self._serve_in_python(
-                [one for one in ones if isinstance(one, Replica)],
-                [one for one in others if isinstance(one, Replica)],
-                requests,
-                times_s,
-                until,
-            )
+            placed = _NONE
+            if ones:
+                standing = standing_of(ones, self.log)
+                placed = self.gate.serve(standing, requests, times_s)
+                standing.run(until)
+            if others:
+                standing_of(others, self.log).run(until)
         if len(requests):
-            self.owner[requests] = np.array([member.number for member in self.open])[placed]
+            numbers = np.array([*(member.number for member in self.open), -1])
+            self.owner[requests] = numbers[placed]
 
-    def _serve_in_python(
-        self, ones: list[Replica], others: list[Replica], requests: Array, times_s: Array, until: float
-    ) -> Array:
-        placed = np.zeros(len(requests), dtype=np.int64)
-        for place, (request, time_s) in enumerate(zip(requests.tolist(), times_s.tolist(), strict=True)):
-            if self.router != "round-robin":
-                for one in ones:
-                    _run(one, time_s)
-            found = self.choose(request, ones)
-            found.arrivals.add(request, time_s)
-            placed[place] = ones.index(found)
-        for one in (*ones, *others):
-            _run(one, until)
-        return placed
+    def feed(self, backlog: Backlog, now: float) -> None:
+        """Requests of the backlog go to open replicas that have idle room."""
+        ones = [member.replica for member in self.open if member.replica is not None]
+        if not ones or not len(backlog):
+            return
+        standing = standing_of(ones, self.log)
+        standing.look(now)
+        for request, place in backlog.feed(standing, now):
+            self.owner[request] = self.open[place].number
 
     def handed(self) -> _Handed:
         """Requests whose prompts were computed since the last call."""
@@ -210,12 +207,15 @@ class _Group:
         running = waiting = 0
         kv = 0.0
         blocks = self.scaled.pool.spec.num_blocks * self.scaled.pool.num_ranks
-        for member in self.open:
-            if (replica := member.replica) is not None:
-                queued = replica.queued
-                waiting += queued
-                running += replica.load - queued
-                kv += replica.used_blocks / blocks
+        ones = [member.replica for member in self.open if member.replica is not None]
+        for replica in ones:
+            queued = replica.queued
+            waiting += queued
+            running += replica.load - queued
+            kv += replica.used_blocks / blocks
+        if ones and self.gate.backlog is not None:  # what fills idle room is no load
+            loads, queued = self.gate.backlog.beside(ones, self.log)
+            running, waiting = running - sum(loads) + sum(queued), waiting - sum(queued)
         waiting += self.waiting_before
         self.samples.append(
             (now, len(self.open), len(self.starting), len(self.draining), running, waiting, kv / max(len(self.open), 1))
@@ -257,27 +257,14 @@ class _Group:
         return (np.concatenate(lost) if lost else _NONE), number
 
 
-def _run(replica: Replica, until: float) -> None:
-    """Run on past requests that are done, which are kept for `take_done`."""
-    kept: list[tuple[int, float]] = []
-    while True:
-        replica.advance(until)
-        if not (replica.done and replica.tells):
-            break
-        kept += replica.done
-        replica.done.clear()
-    replica.done = kept
-
-
 def run_fleet(
     requests: Requests,
     main: Scaled,
     *,
     seconds: float,
-    router: str = "round-robin",
+    entrance: Entrance | None = None,
     front: Scaled | None = None,
     handover: Handover | None = None,
-    beyond_s: float = 0.0,
     outages: Sequence[Outage] = (),
     places: Places | None = None,
     skip_bad: bool = False,
@@ -290,9 +277,8 @@ def run_fleet(
         requests: that arrive independently of each other.
         main: the pool that decodes, or does all.
         seconds: that are paid for; the end of the load [s].
-        router: as in `simulate`.
+        entrance: what requests pass before a replica; round robin alone by default.
         front: the pool that computes prompts, if there is one; `handover` says how it passes them on.
-        beyond_s: as in `simulate` [s].
         outages: of hosts, in the order of time.
         places: chips and hosts for replicas; as many as it takes by default.
         skip_bad, compiled, progress: as in `simulate`.
@@ -300,9 +286,8 @@ def run_fleet(
     Raises:
         InputError: a request that never fits, or that follows another one.
     """
-    find_router(router)
     requests, skipped = that_fit(requests, main.pool, handover, skip_bad)
-    run = _Fleet(requests, main, front, handover, router, outages, places or Places(), compiled, beyond_s)
+    run = _Fleet(requests, main, front, handover, entrance or Entrance(), outages, places or Places(), compiled)
     interrupted = False
     collects = gc.isenabled()
     gc.disable()
@@ -325,12 +310,14 @@ class _Fleet:
         main: Scaled,
         front: Scaled | None,
         handover: Handover | None,
-        router: str,
+        entrance: Entrance,
         outages: Sequence[Outage],
         places: Places,
         compiled: bool,
-        beyond_s: float,
     ) -> None:
+        self.backlog = Backlog(requests)
+        gates = [Gate(requests, entrance.router, entrance.admission, self.backlog)]
+        gates += [] if front is None else [Gate(requests, entrance.router)]
         self.requests, self.handover, self.places = requests, handover, places
         self.outages = list(outages)
         pools = [main.pool] if front is None else [front.pool, main.pool]
@@ -341,19 +328,26 @@ class _Fleet:
 
         def maker(place: int, pool: Pool, hands_over: bool) -> Callable[[], AnyReplica]:
             if isinstance(log, RequestLog):
-                follows = router == "prefix-aware" and not hands_over
+                follows = gates[0].router.follows_prefixes and not hands_over
                 return partial(Replica, pool, log, hands_over=hands_over, follows_prefixes=follows)
             clock = clocks[place]
             if clock is None:
                 raise RuntimeError("a clock without a compiled form")
             return partial(NativeReplica, clock, pool, log, hands_over=hands_over)
 
+        sides = [(main, False)] if front is None else [(front, True), (main, False)]
         self.groups = [
-            _Group(scaled, log, maker(place, scaled.pool, scaled is front), router, places, hands_over=scaled is front)
-            for place, scaled in enumerate([main] if front is None else [front, main])
+            _Group(scaled, log, maker(place, scaled.pool, ahead), gates[place], places, hands_over=ahead)
+            for place, (scaled, ahead) in enumerate(sides)
         ]
         self.first, self.main = self.groups[0], self.groups[-1]
-        self.times = requests.arrival_s + beyond_s
+        self.frontend, self.gate = Frontend(entrance.frontend, requests), gates[0]
+        if len(self.backlog) and front is not None:
+            raise InputError(what="offline class", given="requests", allowed="one pool")
+        at_s = self.frontend.pass_all(requests.arrival_s, self.backlog.mine) + entrance.beyond_s
+        order = np.argsort(at_s, kind="stable")
+        self.order = order[~self.backlog.mine[order]]
+        self.times = at_s[self.order]
         if isinstance(log, NativeLog):
             log.arrival_s[:] = requests.arrival_s
         else:
@@ -378,11 +372,14 @@ class _Fleet:
                     group.ask(self.now)
                 for member in group.follow(self.now):
                     self._event(member.ready_s, group, member)
-            if self.now >= seconds and (self.finished >= total or self.now >= seconds + _TAIL_S):
+            if self.now >= seconds and (self.finished >= total - len(self.backlog) or self.now >= seconds + _TAIL_S):
                 return
             until = min(min(group.next_s for group in self.groups), self.events[0][0] if self.events else inf)
             if self.now < seconds:
                 until = min(until, seconds)
+                if len(self.backlog):
+                    self.first.feed(self.backlog, self.now)
+                    until = min(until, self.now + FEED_S)
             self._serve(until)
             self.now = until
             number += 1
@@ -396,10 +393,11 @@ class _Fleet:
 
     @property
     def finished(self) -> int:
-        """Requests that have all their tokens [requests]."""
+        """Requests that have all their tokens, or were refused [requests]."""
         group = self.main
         there = sum(one.replica.finished for one in (*group.open, *group.draining) if one.replica is not None)
-        return there + sum(one.finished for one in group.retired) + self.of_one_token
+        kept = int(self.gate.refused.sum()) if self.gate.admission is not None else 0
+        return there + sum(one.finished for one in group.retired) + self.of_one_token + kept
 
     of_one_token = 0
 
@@ -410,11 +408,11 @@ class _Fleet:
     def _serve(self, until: float) -> None:
         """All passes that begin before a time."""
         last = int(np.searchsorted(self.times, until, side="left"))
-        mine = np.arange(self.cursor, last)
+        mine, times = self.order[self.cursor : last], self.times[self.cursor : last]
         self.cursor = last
         for group in self.groups:
             group.arrived += len(mine)
-        self.first.serve(mine, self.times[mine], self.now, until)
+        self.first.serve(mine, times, self.now, until)
         if self.handover is not None:
             self._hand_over(until)
         for group in self.groups:
@@ -459,7 +457,9 @@ class _Fleet:
                     self.log.forget(requests)
                     self.retries[requests] += 1
                     self.lost += len(requests)
-                    self.first.held.append(np.sort(requests))
+                    idle = self.backlog.mine[requests]
+                    self.first.held.append(np.sort(requests[~idle]))
+                    self.backlog.put_back(np.sort(requests[idle]).tolist())
 
     def result(self, seconds: float, *, skipped: int, interrupted: bool) -> FleetRun:
         """What came of it; after an interruption, of the requests that had arrived.
@@ -496,6 +496,8 @@ class _Fleet:
             requests=requests.pick(came) if interrupted else requests,
             **columns,
             preempted=np.array(log.preempted, dtype=int)[came],
+            refused=self.gate.refused[came],
+            frontend=tuple(self.frontend.data()),
             retries=self.retries[came],
             pools=tuple(pools),
             seconds=end,

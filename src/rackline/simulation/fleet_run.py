@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, nan
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from rackline.passes.features import Array
+from rackline.simulation.classes import ClassData, by_class
+from rackline.simulation.frontend import StageData
 from rackline.simulation.metrics import Slo
 from rackline.simulation.requests import Requests
 from rackline.simulation.statistics import PERCENTILES, KnownSpread, known_percentiles
@@ -115,6 +117,8 @@ class FleetRun:
         requests: that were served.
         arrival_s, admitted_s, first_s, finish_s: as in `Result` [s], (n,).
         preempted: preemptions by request [count], (n,).
+        refused: mask of those that were refused, (n,).
+        frontend: what its stages did.
         retries: how often a request was sent again because its replica failed [count], (n,).
         pools: the pool for prompts, if there is one, then the one that decodes.
         seconds: that are paid for [s].
@@ -125,7 +129,8 @@ class FleetRun:
         interrupted: whether the run was cut short.
     """
 
-    json_keys: ClassVar = ("requests=count", "answered", "unanswered", "skipped", "interrupted", "ttft_s", "tpot_s",
+    json_keys: ClassVar = ("requests=count", "answered", "refused=refused_requests",
+                           "unanswered", "skipped", "interrupted", "ttft_s", "tpot_s",
                            "e2e_s", "chip_hours", "mean_replicas", "most_replicas", "failed_replicas",
                            "lost_requests", "preemptions")  # fmt: skip
 
@@ -135,6 +140,8 @@ class FleetRun:
     first_s: Array
     finish_s: Array
     preempted: Array
+    refused: Array
+    frontend: tuple[StageData, ...]
     retries: Array
     pools: tuple[PoolRun, ...]
     seconds: float
@@ -156,8 +163,20 @@ class FleetRun:
 
     @property
     def unanswered(self) -> int:
-        """Requests without [requests]."""
-        return self.count - self.answered
+        """Requests without, which were not refused [requests]."""
+        return self.count - self.answered - self.refused_requests
+
+    @property
+    def refused_requests(self) -> int:
+        """Requests that were refused [requests]."""
+        return int(self.refused.sum())
+
+    def by_class(self) -> list[ClassData]:
+        """What became of each class of requests; empty where there are none."""
+        everyone = np.arange(self.count)
+        return by_class(
+            self.requests, self.values, self.finish_s, self.refused, self.preempted, everyone, self.seconds
+        )  # fmt: skip
 
     @property
     def preemptions(self) -> int:
@@ -229,6 +248,21 @@ class FleetRun:
             if len(known) and float(np.percentile(known, slo.percentile, method="higher")) > limit:
                 return False
         return True
+
+    def of(self, mine: Array) -> FleetRun:
+        """The same run of some requests alone; what replicas did is that of all.
+
+        Args:
+            mine: mask, (n,).
+        """
+        columns = ("arrival_s", "admitted_s", "first_s", "finish_s", "preempted", "refused", "retries")
+        return replace(self, requests=self.requests.pick(mine), **{name: getattr(self, name)[mine] for name in columns})
+
+    @property
+    def online(self) -> FleetRun:
+        """The same run without the requests of offline classes."""
+        offline = self.requests.offline
+        return self if offline is None else self.of(~offline)
 
     def windows(self, seconds: float, slo: Slo | None) -> tuple[WindowRow, ...]:
         """The run by windows of time.

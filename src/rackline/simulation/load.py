@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -156,6 +157,23 @@ def shape(name: str, mean_per_s: float, amplitude: float = PEAK_AMPLITUDE) -> Lo
         said = f"{BURST:g} times the rate for {BURST_S / 60.0:g} minutes of each hour"
     found = Load(edges_s=edges, rates_per_s=rates, name=f"a {name}", estimated=said)
     return found.scaled(mean_per_s)
+
+
+def together(loads: Sequence[Load], name: str) -> Load:
+    """Several loads at once, all of the same length.
+
+    Args:
+        name: of the whole.
+
+    >>> one = Load(edges_s=np.array([0.0, 10.0]), rates_per_s=np.array([1.0]))
+    >>> two = Load(edges_s=np.array([0.0, 5.0, 10.0]), rates_per_s=np.array([0.0, 2.0]))
+    >>> together([one, two], "both").rates_per_s.tolist()
+    [1.0, 3.0]
+    """
+    edges = np.unique(np.concatenate([one.edges_s for one in loads]))
+    rates = np.sum([one.at(edges[:-1]) for one in loads], axis=0)
+    said = "; ".join(dict.fromkeys(one.estimated for one in loads if one.estimated))
+    return Load(edges_s=edges, rates_per_s=rates, name=name, estimated=said)
 
 
 def profile(requests: Requests, name: str) -> Load:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NotRequired, TypedDict, cast
 
 import numpy as np
 
 from rackline.passes.features import Array
+from rackline.simulation.classes import ClassData, by_class
+from rackline.simulation.frontend import StageData
 from rackline.simulation.requests import Requests
 from rackline.simulation.reuse import unlimited_hit_share
 from rackline.simulation.statistics import (
@@ -101,6 +103,7 @@ class RunData(TypedDict):
     requests: int
     finished: int
     unfinished: int
+    refused: int
     skipped: int
     interrupted: bool
     measured: Measured
@@ -110,6 +113,9 @@ class RunData(TypedDict):
     e2e_s: KnownSpread
     queue_s: KnownSpread
     by_priority: list[TierData]
+    by_class: list[ClassData]
+    frontend: list[StageData]
+    frontend_binds: bool
     makespan_s: float
     requests_per_s: float
     output_tokens_per_s: float
@@ -203,6 +209,8 @@ class Result:
         blocks_left: blocks in use at the end, 0 when every request has finished [count].
         interrupted: whether the run was cut short.
         adapter_loads: transfers of low-rank adapters from the host [count].
+        refused: mask of the requests that were refused, (n,); None for none.
+        frontend: what its stages did.
         prefill_busy_s, prefill_passes: of a pool that computes prompts only: time in passes, and their number; of all
             its replicas [s], [count].
     """
@@ -233,6 +241,8 @@ class Result:
     blocks_left: int
     interrupted: bool
     adapter_loads: int = 0
+    refused: Array | None = None
+    frontend: tuple[StageData, ...] = ()
     prefill_busy_s: float = 0.0
     prefill_passes: int = 0
 
@@ -240,6 +250,16 @@ class Result:
     def finished(self) -> Array:
         """Mask of finished requests, (n,)."""
         return np.isfinite(self.finish_s)
+
+    @property
+    def was_refused(self) -> Array:
+        """Mask of refused requests, (n,)."""
+        return np.zeros(len(self.requests), dtype=bool) if self.refused is None else self.refused
+
+    @property
+    def values(self) -> dict[str, Array]:
+        """Latencies by name [s], (n,) each."""
+        return {name: getattr(self, name) for name in _LATENCIES}
 
     @property
     def ttft_s(self) -> Array:
@@ -274,20 +294,24 @@ class Result:
         return spread_of_gaps(self.gaps)
 
     def window(self) -> Window:
-        """The requests that are measured: all of a trace, those in steady state of a stationary process.
+        """The requests that are measured: all of a trace, those in steady state of a stationary process; none of an
+        offline class.
 
         Left out are the warm-up and the requests that were served while no others came: those that arrived after the
             oldest one that was unfinished when the last one arrived, or, in a closed loop, when the last one was taken.
         """
         requests = self.requests
         places = np.argsort(self.arrival_s, kind="stable")
+        if requests.offline is not None:
+            places = places[~requests.offline[places]]
         if requests.process is None or self.interrupted:
             return Window(places=places)
         free = np.ones(len(requests), dtype=bool) if requests.after is None else requests.after < 0
         ends_s = float(self.arrival_s[free].max())
         if requests.process == "closed":  # when a user took the last request: arrivals of those that follow are pauses
             ends_s = float(self.arrival_s[-1] - requests.arrival_s[-1])
-        stop = int(np.argmax(np.append(~(self.finish_s[places] <= ends_s), True)))
+        left_s = np.where(self.was_refused, self.arrival_s, self.finish_s)[places]
+        stop = int(np.argmax(np.append(~(left_s <= ends_s), True)))
         if 2 * stop < len(places):  # nothing would be left: the run is about as long as a request
             return Window(places=places, steady=False)
         warm, steady = 0, True
@@ -351,11 +375,12 @@ class Result:
         None where the queue does not keep growing: fewer than a tenth of the requests are waiting then, or the last
             quarter of them waited at most 1.5 times as long as the second quarter.
         """
-        count, last_s = len(self.requests), float(np.max(self.engine_s))
+        served = np.isfinite(self.engine_s)
+        count, last_s = int(served.sum()), float(np.max(self.engine_s[served], initial=0.0))
         if self.requests.after is not None or self.interrupted or count < _LEAST_TO_JUDGE or not last_s > 0:
             return None
         waiting = int(np.sum(self.admitted_s > last_s))
-        quarters = [float(part.mean()) for part in np.array_split(self.queue_s, 4)]
+        quarters = [float(part.mean()) for part in np.array_split(self.queue_s[served], 4)]
         if waiting < 0.1 * count or quarters[3] < 1.5 * quarters[1]:
             return None
         return {"arrived_per_s": count / last_s, "started_per_s": (count - waiting) / last_s, "waiting": waiting}
@@ -398,6 +423,39 @@ class Result:
             found.append(data)
         return found
 
+    def by_class(self) -> list[ClassData]:
+        """What became of each class of requests; empty where there are none."""
+        return by_class(
+            self.requests, self.values, self.finish_s, self.was_refused, self.preempted, self.window().places,
+            self.makespan_s,
+        )  # fmt: skip
+
+    def of(self, mine: Array) -> Result:
+        """The same run of some requests alone, for figures: what replicas did is that of all.
+
+        Args:
+            mine: mask, (n,).
+        """
+        columns = ("arrival_s", "engine_s", "admitted_s", "first_s", "finish_s", "preempted", "cached_tokens")
+        return replace(
+            self,
+            requests=replace(self.requests.pick(mine), process=None),
+            refused=self.was_refused[mine],
+            **{name: getattr(self, name)[mine] for name in columns},
+        )
+
+    @property
+    def frontend_binds(self) -> bool:
+        """Whether the frontend keeps requests back.
+
+        It passes fewer than come, or they wait for it during more than half of the time to the first token.
+        """
+        if any(one["utilization"] >= 1.0 for one in self.frontend):
+            return True
+        waits_s = sum(one["wait_s"]["mean"] for one in self.frontend)
+        known = self.ttft_s[np.isfinite(self.ttft_s)]
+        return bool(len(known)) and waits_s > 0.5 * float(known.mean())
+
     def tokens(self) -> tuple[float, float]:
         """Prompt tokens and output tokens of finished requests [tokens]."""
         done, requests = self.finished, self.requests
@@ -435,7 +493,8 @@ class Result:
         data: RunData = {
             "requests": len(self.requests),
             "finished": int(done.sum()),
-            "unfinished": int((~done).sum()),
+            "unfinished": int((~done & ~self.was_refused).sum()),
+            "refused": int(self.was_refused.sum()),
             "skipped": self.skipped + self.requests.skipped,
             "interrupted": self.interrupted,
             "measured": {
@@ -450,7 +509,10 @@ class Result:
             "inter_token_s": self.inter_token_s(),
             "e2e_s": known_percentiles(self.e2e_s[places]),
             "queue_s": known_percentiles(self.queue_s[places]),
-            "by_priority": self.by_priority(slo),
+            "by_priority": [] if self.requests.kinds else self.by_priority(slo),
+            "by_class": self.by_class(),
+            "frontend": list(self.frontend),
+            "frontend_binds": self.frontend_binds,
             "makespan_s": span,
             "requests_per_s": _per(float(done.sum()), span),
             "output_tokens_per_s": _per(made, span),
@@ -458,7 +520,7 @@ class Result:
             "busy_share": _per(self.busy_s, span * self.replicas),
             "decoding_sequences": _per(self.sequence_s, span),
             "kv_share": _per(self.used_block_s, span * self.num_blocks),
-            "overload": self.overload(),
+            "overload": self.overload() if self.requests.offline is None else None,
             "lockstep": self.lockstep(),
             "preemptions": int(self.preempted.sum()),
             "steps": self.steps,

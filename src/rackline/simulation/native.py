@@ -2,8 +2,8 @@
 
 `replica.c` is compiled when a simulation runs for the first time on a machine (about half a second), kept in the user's
 cache folder, and loaded in a millisecond. It knows what most servers do: any number of ranks, micro-batches, pools of
-prompts and of outputs, drafts, windows of attention, all policies in the order of arrival. What it does not know, and
-machines without a compiler, take `replica`.
+prompts and of outputs, drafts, windows of attention, all policies in the order of arrival or of priority. What it does
+not know, and machines without a compiler, take `replica`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from rackline.passes.javascript import merged
 from rackline.passes.routing import ExpertLoad
 from rackline.simulation.clock import TableClock
 from rackline.simulation.pass_call import FAR, Law, Table, is_extensive, law_of
+from rackline.simulation.policies.priority import tier
 from rackline.simulation.rank_spec import Handover, Pool
 from rackline.simulation.requests import Requests
+from rackline.simulation.routers import Standing
 from rackline.simulation.statistics import ReplicaStatistics
 
 _SOURCE = Path(__file__).with_name("replica.c")
@@ -68,7 +70,7 @@ def _fields(text: str) -> list[tuple[str, Any]]:
 
 class _Log(ctypes.Structure):
     _fields_ = _fields(
-        "ints: input_len output_len computed; floats: engine_s admitted_s first_s finish_s last_s;"
+        "ints: input_len output_len computed priority; floats: engine_s admitted_s first_s finish_s last_s;"
         "ints: generated preempted; flags: ready; ints: num_ready base end_at held done;"
         "shorts: place run_before run_after fill_before fill_after; flags: fills decodes"
     )
@@ -101,7 +103,7 @@ class _Head(ctypes.Structure):
         "at: clock log; int: num_ranks group_size block_size num_blocks fixed_blocks grows max_num_seqs"
         " max_batched_tokens reserve passes_as chunked aligned "
         + " ".join(_ALIGNMENT)
-        + " hands_over tells; float: interval_s now next_start;"
+        + " hands_over tells by_priority for_urgent; float: interval_s now next_start;"
         "int: load queued held_blocks finished num_done used_blocks steps passes num_samples;"
         "float: busy_s sequence_s used_s prompt_pass_s prompt_rank_s; ints: gaps; floats: samples; ints: done;"
         "floats: done_s"
@@ -112,8 +114,8 @@ class _Run(ctypes.Structure):
     """The fields of a run that Python writes."""
 
     _fields_ = _fields(
-        "at: log replicas; int: num_front num_replicas least_loaded num_requests closed; floats: times_s arrival_s;"
-        "ints: first_follower followers; float: beyond_s latency_s tokens_per_s"
+        "at: log replicas; int: num_front num_replicas least_loaded num_requests closed;"
+        "floats: times_s at_s arrival_s; ints: first_follower followers; float: latency_s tokens_per_s"
     )
 
 
@@ -155,6 +157,10 @@ def library() -> Any:
         POINTER(c_int64), c_double,
     ]  # fmt: skip
     found.serve.restype = c_int
+    found.look.argtypes = [POINTER(c_void_p), c_int64, c_double, POINTER(c_int64)]
+    found.look.restype = c_int
+    found.put.argtypes = [c_void_p, c_int64, c_double]
+    found.put.restype = None
     found.begin_run.argtypes = [c_void_p, c_int64, POINTER(c_int64)]
     found.go.argtypes = [c_void_p, c_int64]
     for call in (found.begin, found.release, found.release_run):
@@ -192,8 +198,10 @@ class _Arrays:
 def knows(pool: Pool) -> bool:
     """Whether the loop knows the policy of a pool and all that its ranks do."""
     policy, spec = pool.policy, pool.spec
-    further = (policy.preempts_last_of_order, spec.prefix_caching, spec.swap_tokens_per_s, spec.tiers, spec.adapters)
-    return policy.order is None and not any((*further, spec.neighbour_passes))
+    further = (spec.prefix_caching, spec.swap_tokens_per_s, spec.tiers, spec.adapters, spec.neighbour_passes)
+    by_tier = policy.order is tier
+    ordered = policy.preempts_last_of_order if by_tier else policy.order is None and not policy.preempts_last_of_order
+    return ordered and not any(further)
 
 
 def compiled_clock(clock: object, most_sequences: int) -> NativeClock | None:
@@ -359,6 +367,7 @@ class NativeLog:
             **{name: arrays.of(getattr(self, name)) for name in shown},
             **{name: arrays.of(column) for name, column in own.items()},
             computed=None if requests.computed is None else arrays.ints(requests.computed),
+            priority=arrays.ints(np.zeros(count) if requests.priority is None else requests.priority),
             num_ready=arrays.ints([ready.sum()]),
         )
         self.address = ctypes.addressof(self.structure)
@@ -407,6 +416,8 @@ class NativeReplica:
             "interval_s": policy.interval_s,
             "hands_over": hands_over,
             "aligned": policy.alignment is not None,
+            "by_priority": policy.order is not None,
+            "for_urgent": policy.preempts_for_urgent,
         }
         given |= {name: getattr(spec, name) for name in _LIMITS}
         given |= {name: getattr(policy.alignment, name) for name in _ALIGNMENT if policy.alignment is not None}
@@ -494,6 +505,33 @@ class NativeReplica:
         return found
 
 
+class NativeStanding(Standing):
+    """Replicas in C."""
+
+    def __init__(self, replicas: Sequence[NativeReplica], log: NativeLog) -> None:
+        super().__init__(replicas, log)
+        self.number = len(replicas)
+        self.addresses = [one.address for one in replicas]
+        self.all = (c_void_p * self.number)(*self.addresses)
+        self.read = np.zeros((3, self.number), dtype=np.int64)
+        self.at = ctypes.cast(self.read.ctypes.data, POINTER(c_int64))
+        self._library = library()
+
+    def look(self, time_s: float) -> None:
+        """Run all passes that begin before a time, and read loads, queues and blocks."""
+        _goes_on(self._library.look(self.all, self.number, time_s, self.at))
+        self.loads, self.queued, self.blocks = self.read.tolist()
+
+    def put(self, place: int, request: int, time_s: float) -> None:
+        """Give a request to a replica."""
+        self._library.put(self.addresses[place], request, time_s)
+
+    def run(self, until: float) -> None:
+        """Run all passes that begin before a time."""
+        for replica in self.replicas:
+            replica.advance(until)
+
+
 def serve_all(
     open_ones: Sequence[NativeReplica],
     others: Sequence[NativeReplica],
@@ -533,7 +571,7 @@ def run_pools(
     front: Sequence[NativeReplica],
     replicas: Sequence[NativeReplica],
     least_loaded: bool,
-    beyond_s: float,
+    at_s: Array,
     prefill: Handover | None,
     progress: Callable[[int, int, float], None] | None,
 ) -> None:
@@ -542,7 +580,7 @@ def run_pools(
     Args:
         front, replicas: those of a prefill pool, if any, and those that decode.
         least_loaded: whether requests go to the replica with the fewest; else to each in turn.
-        beyond_s: time from arrival to the scheduler [s].
+        at_s: when each request reaches the scheduler, or for one that follows another the pause before that [s], (n,).
         prefill: transfer from the prefill pool.
         progress: called from time to time.
     """
@@ -557,8 +595,8 @@ def run_pools(
         "log": log.address, "num_front": len(front), "num_replicas": len(replicas), "num_requests": count,
         "replicas": arrays.at((c_void_p * len(everyone))(*everyone)), "least_loaded": least_loaded, "closed": closed,
         "times_s": arrays.floats(requests.arrival_s),
+        "at_s": arrays.floats(at_s),
         "arrival_s": arrays.of(log.arrival_s),
-        "beyond_s": beyond_s,
         "latency_s": 0.0 if prefill is None else prefill.latency_s,
         "tokens_per_s": inf if prefill is None else prefill.tokens_per_s,
     }  # fmt: skip

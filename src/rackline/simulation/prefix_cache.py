@@ -421,9 +421,10 @@ class PrefixCache:
 
 
 # Prefix-aware routing balances the load only beyond this imbalance, and follows a cache match above this share of the
-# prompt. Defaults of SGLang's router (balance-abs-threshold, balance-rel-threshold, cache-threshold), from memory.
+# prompt. Defaults of SGLang's gateway: balance_abs_threshold, balance_rel_threshold, cache_threshold
+# (sgl-model-gateway/src/policies/mod.rs, CacheAwareConfig, read 2026-11-25).
 IMBALANCE_REQUESTS = 32
-IMBALANCE_RATIO = 1.5
+IMBALANCE_RATIO = 1.1
 MATCH_SHARE = 0.5
 
 

@@ -196,7 +196,6 @@ class Rank:
                 self.swap_s += context / self.spec.swap_tokens_per_s
         self.free(victim, now, victim)
         log.preempted[victim] += 1
-        self.preemptions += 1
         self.waiting.put_back(victim, log.engine_s[victim] or 0.0)
         return victim
 
@@ -205,6 +204,7 @@ class Rank:
         found = False
         while self.decoding.count and self.needed(tokens) > self.blocks.free:
             self.preempt(now)
+            self.preemptions += 1
             found = True
         return found
 
@@ -228,6 +228,7 @@ class Rank:
                 need = self._private(request, done + take) - self.held[request]
                 while need > self.blocks.free:
                     admit = False
+                    self.preemptions += 1
                     if self.preempt(now) == request:
                         break
                 if request not in self.prefilling:
@@ -308,7 +309,8 @@ class Rank:
     def _admit(self, chunks: list[tuple[int, int, int]], budget: int, now: float) -> None:
         most = self.spec.max_batched_tokens
         passed: list[int] = []  # requests whose adapter has no room: others overtake them
-        while self.waiting and budget > 0 and len(self.running) < self.spec.max_num_seqs:
+        urgent = self.policy.preempts_for_urgent
+        while self.waiting and budget > 0 and (urgent or len(self.running) < self.spec.max_num_seqs):
             request = self.waiting.first()
             if not self._has_adapter(request):
                 self.waiting.remove_first()
@@ -318,13 +320,29 @@ class Rank:
             # a whole prompt that is longer than the token budget gets a pass of its own
             if entry.take > budget and (chunks or self.target(request) <= most):
                 break
-            if entry.need > self.blocks.free:
+            if urgent:
+                self._make_way(request, entry.need, chunks, now)
+            if entry.need > self.blocks.free or len(self.running) >= self.spec.max_num_seqs:
                 break
             self._start(request, entry, now)
             chunks.append((request, entry.take, entry.done))
             budget -= entry.take
         for request in reversed(passed):
             self.waiting.put_back(request, self.log.engine_s[request] or 0.0)
+
+    def _make_way(self, request: int, need: int, chunks: list[tuple[int, int, int]], now: float) -> None:
+        """Less urgent running requests leave for one that waits, where that makes room for it."""
+        most = self.spec.max_num_seqs
+        if len(self.running) < most and need <= self.blocks.free:
+            return
+        key, base, clock = self._key(request), self.decoding.base, self.together.clock
+        less = [one for one in self.running if self._key(one) > key]
+        grown = {one: self._private(one, base[one] + clock) for one in less if one in base and not self.final}
+        if not less or need > self.blocks.free + sum(grown.get(one, self.held.get(one, 0)) for one in less):
+            return
+        while len(self.running) >= most or need > self.blocks.free:
+            self.preempt(now)
+        chunks[:] = [chunk for chunk in chunks if chunk[0] in self.prefilling]
 
     def _start(self, request: int, entry: _Entry, now: float) -> None:
         """Admit a request: remove it from the queue and allocate its blocks."""

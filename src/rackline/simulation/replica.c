@@ -1,4 +1,4 @@
-/* The loop of replica.py in C: ranks in lockstep, first come, first served, without caches of prefixes.
+/* The loop of replica.py in C: ranks in lockstep, in the order of arrival or of priority, without caches of prefixes.
 
    It processes the same events in the same order with the same arithmetic; tests hold it to replica.py. Names are those
    of replica.py, rank.py, decoding.py, decode_steps.py and clock.py, where each step is explained. native.py makes the
@@ -24,7 +24,7 @@ static const i64 NEVER = (i64)1 << 60;
 
 /* What is known of each request, shared by all replicas of a run; times are NaN until they are known. */
 typedef struct {
-    const i64 *input_len, *output_len, *computed;
+    const i64 *input_len, *output_len, *computed, *priority;
     double *engine_s, *admitted_s, *first_s, *finish_s, *last_s;
     i64 *generated, *preempted;
     uint8_t *ready;
@@ -68,7 +68,7 @@ typedef struct {
     i64 index, count, sum_base, longest, shortest;
     i64 *members, *bases, *phases; /* decoding sequences */
     i64 capacity;
-    i64 *waiting, first, queued, room; /* ring of requests */
+    i64 *waiting, first, queued, room; /* ring of requests; by priority a heap, whose first is 0 */
     i64 running, last_run, first_fill, last_fill, filling;
     i64 used, settled, preemptions;
     i64 is_open, stuck, yields, is_changed, pauses, is_late;
@@ -87,7 +87,7 @@ typedef struct {
     const Log *log;
     i64 num_ranks, group_size, block_size, num_blocks, fixed_blocks, grows, max_num_seqs, max_batched_tokens, reserve,
         passes_as, chunked, aligned, some_passes, all_passes, idle_releases, counts_always, holds_chunks, every,
-        decodes_after, hands_over, tells;
+        decodes_after, hands_over, tells, by_priority, for_urgent;
     double interval_s;
     double now, next_start;
     i64 load, queued, held_blocks, finished, num_done, used_blocks, steps, passes, num_samples;
@@ -564,20 +564,55 @@ static void queue_room(Rank *r) {
     r->room = r->room ? 2 * r->room : 16;
 }
 
-static void queue_back(Rank *r, i64 request) {
+/* Whether one request is more urgent than another; of equal ones that which came first. */
+static int is_before(const Log *log, i64 a, i64 b) {
+    if (log->priority[a] != log->priority[b]) return log->priority[a] < log->priority[b];
+    return log->engine_s[a] != log->engine_s[b] ? log->engine_s[a] < log->engine_s[b] : a < b;
+}
+
+static void queue_ordered(const Log *log, Rank *r, i64 request) {
+    queue_room(r);
+    i64 i = r->queued++, *heap = r->waiting;
+    for (; i && is_before(log, request, heap[(i - 1) / 2]); i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
+    heap[i] = request;
+}
+
+static void queue_back(const Replica *p, Rank *r, i64 request) {
+    if (p->by_priority) {
+        queue_ordered(p->log, r, request);
+        r->stuck = 0;
+        return;
+    }
     queue_room(r);
     r->waiting[(r->first + r->queued++) % r->room] = request;
 }
 
-static void queue_front(Rank *r, i64 request) {
+static void queue_front(const Replica *p, Rank *r, i64 request) {
+    if (p->by_priority) {
+        queue_ordered(p->log, r, request);
+        return;
+    }
     queue_room(r);
     r->first = (r->first + r->room - 1) % r->room;
     r->waiting[r->first] = request;
     r->queued++;
 }
 
-static i64 queue_pop(Rank *r) {
+static i64 queue_pop(const Replica *p, Rank *r) {
     i64 request = r->waiting[r->first];
+    if (p->by_priority) {
+        i64 *heap = r->waiting, last = heap[--r->queued], i = 0;
+        for (;;) {
+            i64 child = 2 * i + 1;
+            if (child >= r->queued) break;
+            if (child + 1 < r->queued && is_before(p->log, heap[child + 1], heap[child])) child++;
+            if (!is_before(p->log, heap[child], last)) break;
+            heap[i] = heap[child];
+            i = child;
+        }
+        heap[i] = last;
+        return request;
+    }
     r->first = (r->first + 1) % r->room;
     r->queued--;
     return request;
@@ -600,14 +635,15 @@ static void leave_rank(Replica *p, Rank *r, i64 request) {
 static i64 preempt(Replica *p, Rank *r) {
     const Log *log = p->log;
     i64 victim = r->last_run;
+    for (i64 one = victim; p->by_priority && one >= 0; one = log->run_before[one])
+        if (is_before(log, victim, one)) victim = one;
     if (log->decodes[victim]) {
         log->generated[victim] = log->output_len[victim] - (log->end_at[victim] - p->clock_tokens);
         log->last_s[victim] = p->now;
     }
     leave_rank(p, r, victim);
     log->preempted[victim]++;
-    r->preemptions++;
-    queue_front(r, victim);
+    queue_front(p, r, victim);
     return victim;
 }
 
@@ -615,6 +651,7 @@ static int make_room(Replica *p, Rank *r, i64 tokens) {
     int found = 0;
     while (r->count && needed(p, r, tokens) > free_blocks(p, r)) {
         preempt(p, r);
+        r->preemptions++;
         found = 1;
     }
     return found;
@@ -637,7 +674,7 @@ static Entry entry_of(const Replica *p, i64 request, i64 budget) {
 
 static void start(Replica *p, Rank *r, i64 request, Entry entry) {
     const Log *log = p->log;
-    queue_pop(r);
+    queue_pop(p, r);
     link_run(p->log, r, request);
     take(p, r, entry.need);
     log->held[request] = entry.need;
@@ -667,6 +704,30 @@ static void add_chunk(Replica *p, i64 rank, i64 request, i64 chunk, i64 done) {
     p->chunks[p->num_chunks++] = (Chunk){rank, request, chunk, done};
 }
 
+/* Drop the chunks of requests that were preempted. */
+static void drop_chunks(Replica *p, i64 before) {
+    i64 kept = before;
+    for (i64 i = before; i < p->num_chunks; i++)
+        if (p->log->fills[p->chunks[i].request]) p->chunks[kept++] = p->chunks[i];
+    p->num_chunks = kept;
+}
+
+/* Less urgent running requests leave for one that waits, where that makes room for it. */
+static void make_way(Replica *p, Rank *r, i64 request, i64 need, i64 before) {
+    const Log *log = p->log;
+    i64 blocks = free_blocks(p, r), less = 0;
+    if (r->running < p->max_num_seqs && need <= blocks) return;
+    for (i64 one = r->last_run; one >= 0; one = log->run_before[one]) {
+        if (log->priority[one] <= log->priority[request]) continue;
+        less++;
+        int grows = log->decodes[one] && p->reserve != BY_REQUEST;
+        blocks += grows ? blocks_of(p, log->base[one] + p->clock_tokens) : log->held[one];
+    }
+    if (!less || need > blocks) return;
+    while (r->running >= p->max_num_seqs || need > free_blocks(p, r)) preempt(p, r);
+    drop_chunks(p, before);
+}
+
 static void take_prompts(Replica *p, Rank *r, i64 budget, int admit) {
     const Log *log = p->log;
     i64 before = p->num_chunks, count = 0;
@@ -681,6 +742,7 @@ static void take_prompts(Replica *p, Rank *r, i64 budget, int admit) {
             i64 need = blocks_of(p, done + chunk) - log->held[request];
             while (need > free_blocks(p, r)) {
                 admit = 0;
+                r->preemptions++;
                 if (preempt(p, r) == request) break;
             }
             if (!log->fills[request]) break;
@@ -690,13 +752,15 @@ static void take_prompts(Replica *p, Rank *r, i64 budget, int admit) {
         add_chunk(p, r->index, request, chunk, done);
         budget -= chunk;
     }
+    if (p->by_priority) drop_chunks(p, before);
     if (!admit || !r->queued) return;
-    while (r->queued && budget > 0 && r->running < p->max_num_seqs) {
+    while (r->queued && budget > 0 && (p->for_urgent || r->running < p->max_num_seqs)) {
         i64 request = r->waiting[r->first];
         Entry entry = entry_of(p, request, budget);
         int first = p->num_chunks == before;
         if (entry.take > budget && (!first || target_of(log, request) <= p->max_batched_tokens)) break;
-        if (entry.need > free_blocks(p, r)) break;
+        if (p->for_urgent) make_way(p, r, request, entry.need, before);
+        if (entry.need > free_blocks(p, r) || r->running >= p->max_num_seqs) break;
         start(p, r, request, entry);
         add_chunk(p, r->index, request, entry.take, entry.done);
         budget -= entry.take;
@@ -833,7 +897,7 @@ static void take_arrivals(Replica *p) {
         Arrival one = pop_arrival(p);
         if (isnan(p->log->engine_s[one.request])) p->log->engine_s[one.request] = one.time_s;
         i64 index = p->num_ranks > 1 ? least_loaded(p) : 0;
-        queue_back(p->ranks + index, one.request);
+        queue_back(p, p->ranks + index, one.request);
         p->loads[index]++;
         p->present++;
     }
@@ -1119,7 +1183,7 @@ static int decode(Replica *p, double until, int alone, i64 held) {
         double room = least_room(p) - (double)p->clock_tokens;
         if (room < (double)tokens_of(p, limit)) limit = most(steps_within(p, (i64)room), 1);
     }
-    if (p->num_ranks > 1 || !p->ranks[0].queued) until = fmin(until, next_arrival(p));
+    if (p->num_ranks > 1 || !p->ranks[0].queued || p->by_priority) until = fmin(until, next_arrival(p));
     if (!p->num_slowest) find_slowest(p);
     Pace next = pace(p, limit, until - p->now);
     i64 sequences = p->count;
@@ -1459,6 +1523,23 @@ int serve(Replica **all, i64 open, i64 number, i64 count, const i64 *requests, c
     return state;
 }
 
+/* Run open replicas up to a time, and read how they stand: loads, queues, blocks, each of all of them. */
+int look(Replica **all, i64 open, double time_s, i64 *found) {
+    int state = DONE;
+    for (i64 j = 0; j < open && !state; j++) {
+        state = go_on(all[j], time_s, NEVER);
+        found[j] = all[j]->load;
+        found[open + j] = all[j]->queued;
+        found[2 * open + j] = all[j]->held_blocks;
+    }
+    return state;
+}
+
+void put(Replica *p, i64 request, double time_s) {
+    submit(p, request, time_s);
+    tell_next(p);
+}
+
 /* pools: arrivals, handovers and passes in the order of time, as in run.py */
 
 typedef struct { double time_s; i64 kind, serial, request; } Event; /* of equal times, arrivals at the decode pool first */
@@ -1468,10 +1549,10 @@ typedef struct {
     const Log *log;
     Replica **replicas;
     i64 num_front, num_replicas, least_loaded, num_requests, closed;
-    const double *times_s;
+    const double *times_s, *at_s; /* of the arrival, and of the scheduler: pauses for those that follow another */
     double *arrival_s;
     const i64 *first_follower, *followers; /* of each request; the rest of all in a closed loop */
-    double beyond_s, latency_s, tokens_per_s;
+    double latency_s, tokens_per_s;
     i64 turns[2], next_of_rest, serial;
     double *starts;
     Event *events;
@@ -1516,7 +1597,7 @@ static i64 route(Run *run, i64 first, i64 count, int chooser) {
 
 static void follow(Run *run, i64 request, double end) {
     run->arrival_s[request] = end + run->times_s[request];
-    push_event(run, (Event){run->arrival_s[request] + run->beyond_s, 1, ++run->serial, request});
+    push_event(run, (Event){end + run->at_s[request], 1, ++run->serial, request});
 }
 
 static void tell_done(Run *run, Replica *p) {
@@ -1556,7 +1637,7 @@ void begin_run(Run *run, i64 count, const i64 *requests) {
     for (i64 i = 0; i < count; i++) {
         i64 one = requests[i];
         run->arrival_s[one] = run->times_s[one];
-        push_event(run, (Event){run->times_s[one] + run->beyond_s, run->log->ready[one] ? 0 : 1, one, one});
+        push_event(run, (Event){run->at_s[one], run->log->ready[one] ? 0 : 1, one, one});
     }
 }
 

@@ -131,7 +131,7 @@ class Replica:
             if engine_s[request] is None:
                 engine_s[request] = time_s
             index = self._rank_for(request, used) if len(ranks) > 1 else 0
-            ranks[index].waiting.add(request, time_s)
+            ranks[index].waiting.add(request, engine_s[request] or 0.0)
             if self.policy.order is not None:
                 ranks[index].stuck = False
             self.loads[index] += 1

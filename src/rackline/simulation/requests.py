@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
-from typing import Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
+
+if TYPE_CHECKING:
+    from rackline.simulation.classes import RequestClass
 
 
 class Joins(NamedTuple):
@@ -54,6 +57,8 @@ class Requests:
         hashes: for each request, hashes of the full blocks of its prompt from the start; None when nothing is shared.
         answer_hashes: for each request, hashes of the further full blocks of prompt and answer, which its answer fills;
             None when no request begins with an answer.
+        classes: class of each request, its place in `kinds`, (n,); None where there are none.
+        kinds: the classes.
         adapters: low-rank adapter that each request uses, counted from 0, (n,); None for one or none.
         hash_tokens: tokens per hashed block [tokens].
         computed: prompt tokens that are cached when the request arrives; all of them to start with decoding [tokens],
@@ -79,6 +84,8 @@ class Requests:
     turns: Turns | None = None
     hashes: Sequence[Sequence[int]] | None = None
     answer_hashes: Sequence[Sequence[int]] | None = None
+    classes: Array | None = None
+    kinds: tuple[RequestClass, ...] = ()
     adapters: Array | None = None
     hash_tokens: int = 512
     computed: Array | None = None
@@ -122,6 +129,13 @@ class Requests:
     def __len__(self) -> int:
         """Number of requests."""
         return len(self.arrival_s)
+
+    @property
+    def offline(self) -> Array | None:
+        """Mask of the requests of offline classes, (n,); None without any."""
+        if self.classes is None or not any(one.offline for one in self.kinds):
+            return None
+        return np.array([one.offline for one in self.kinds])[self.classes]
 
     @property
     def rate_per_s(self) -> float:
@@ -200,7 +214,7 @@ class Requests:
 
 
 _ARRAYS = ("arrival_s", "input_len", "output_len")
-_OPTIONAL = ("priority", "after", "task", "adapters", "computed", "lines")
+_OPTIONAL = ("priority", "after", "task", "classes", "adapters", "computed", "lines")
 _HASHES = ("hashes", "answer_hashes")
 
 

@@ -16,13 +16,15 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.interrupts import held
 from rackline.passes.features import Array
+from rackline.simulation.admissions import AdmissionRule
 from rackline.simulation.flow import Flow
+from rackline.simulation.frontend import Frontend, Stage
+from rackline.simulation.gate import FEED_S, Backlog, Gate, PlainStanding, standing_of
 from rackline.simulation.metrics import Result
 from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows, run_pools
 from rackline.simulation.rank_spec import Handover, Pool, RankSpec
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
-from rackline.simulation.server import router as find_router
 
 AnyReplica = Replica | NativeReplica
 Progress = Callable[[int, int, float], None]  # (requests done, all requests, simulated time [s])
@@ -52,6 +54,8 @@ def simulate(
     router: str = "round-robin",
     prefill: Handover | None = None,
     beyond_s: float = 0.0,
+    admission: AdmissionRule | None = None,
+    frontend: Sequence[Stage] = (),
     skip_bad: bool = False,
     stepwise: bool = False,
     keep_passes: bool = False,
@@ -63,9 +67,11 @@ def simulate(
     Args:
         requests: the requests, in the order of arrival.
         pool: the replicas that serve them, or that decode if there is a prefill pool.
-        router: round-robin, least-loaded or prefix-aware.
+        router: one of `router_names`.
         prefill: the prefill pool of a disaggregated server.
-        beyond_s: time from arrival to the scheduler, outside of all passes (network, tokeniser) [s].
+        beyond_s: time from arrival to the scheduler, outside of all passes and beside the frontend (network) [s].
+        admission: rule that refuses requests; None serves all.
+        frontend: stages of tokenisers and HTTP servers.
         skip_bad: leave out requests that can never fit, instead of raising an error.
         stepwise: evaluate every step by itself, which gives the same result more slowly.
         keep_passes: keep records of passes for a trace.
@@ -76,33 +82,50 @@ def simulate(
         The result; after Ctrl-C, the result so far (`interrupted`).
 
     Raises:
-        InputError: a request is longer than the KV pool and could never run.
+        InputError: a request is longer than the KV pool and could never run; a backlog beside what it does not know.
     """
-    find_router(router)
     requests, skipped = that_fit(requests, pool, prefill, skip_bad)
+    backlog, front_end = Backlog(requests), Frontend(frontend, requests)
+    gate = Gate(requests, router, admission, backlog)
     pools = [pool] if prefill is None else [pool, prefill.pool]
-    native = _native(pools, requests) if compiled and not (stepwise or keep_passes) else None
+    alone = requests.turns is None and (requests.after is None or not np.any(requests.after >= 0))
+    if len(backlog) and not (alone and prefill is None):
+        raise InputError(what="offline class", given="requests", allowed="one pool, and requests that follow no other")
+    in_order = alone and prefill is None  # each request comes at a time that is known before
+    in_c = (gate.is_plain or in_order) and (alone or not frontend)
+    native = _native(pools, requests) if compiled and in_c and not (stepwise or keep_passes) else None
+    at_s = (front_end.pass_all(requests.arrival_s, backlog.mine) if alone else requests.arrival_s) + beyond_s
     go: Callable[[Progress | None], None]
+    log: RequestLog | NativeLog
+    replicas: Sequence[AnyReplica]
+    front: Sequence[AnyReplica]
+    plain: list[list[Replica]] = []
     if native is not None:
-        log, (replicas, *before) = native
-        front = before[0] if before else []
-        go = partial(run_pools, requests, log, front, replicas, router != "round-robin", beyond_s, prefill)
+        log, (replicas, *ahead) = native
+        front = ahead[0] if ahead else []
     else:
         log = RequestLog(requests, max(len(one.spec.tiers) for one in pools))
         options = {"stepwise": stepwise, "keep_passes": keep_passes}
-        follows = [router == "prefix-aware" and one is pools[-1] for one in pools]
-        replicas, front = (
+        follows = [gate.router.follows_prefixes and one is pools[-1] for one in pools]
+        plain = [
             [
                 Replica(one, log, hands_over=side > 0, follows_prefixes=follows[side], **options)
                 for one in pools[side : side + 1]
                 for _ in range(one.replicas)
             ]
             for side in (0, 1)
-        )
-        go = partial(_run_together, requests, log, front, replicas, router, beyond_s, prefill)
-    alone = requests.turns is None and (requests.after is None or not np.any(requests.after >= 0))
-    if alone and prefill is None and (len(replicas) == 1 or router == "round-robin"):
-        go = partial(_run_each, requests, log, replicas, beyond_s)
+        ]
+        replicas, front = plain
+    if in_order and gate.is_plain and not len(backlog) and (len(replicas) == 1 or not gate.looks):
+        go = partial(_run_each, requests, log, replicas, at_s)
+    elif in_order and not (gate.is_plain and native is not None and not len(backlog)):
+        go = partial(_run_gated, requests, log, replicas, gate, backlog, at_s)
+    elif native is not None:
+        decode, *first = native[1]
+        go = partial(run_pools, requests, native[0], first[0] if first else [], decode, gate.looks, at_s, prefill)
+    else:
+        log = plain[0][0].log
+        go = _Together(requests, log, plain[1], plain[0], gate, Gate(requests, router), front_end, at_s, prefill).go
     interrupted = False
     collects = gc.isenabled()
     gc.disable()  # a run makes no cycles, and each collection would look at all that the program has loaded
@@ -115,6 +138,7 @@ def simulate(
             gc.enable()
     with held() as hold:  # an interruption meanwhile is treated as one of the run
         result = gather(requests, log, replicas, front, skipped=skipped, interrupted=interrupted)
+        result = replace(result, refused=gate.refused, frontend=tuple(front_end.data()))
     return replace(result, interrupted=True) if hold.pressed else result
 
 
@@ -161,14 +185,19 @@ def _run_each(
     requests: Requests,
     log: RequestLog | NativeLog,
     replicas: Sequence[AnyReplica],
-    beyond_s: float,
+    at_s: Array,
     progress: Progress | None,
 ) -> None:
-    """Run replicas of which none ever depends on another one after another."""
-    times, number = requests.arrival_s.tolist(), len(replicas)
-    log.arrival_s[:] = times
+    """Run replicas of which none ever depends on another one after another.
+
+    Args:
+        at_s: when each request reaches a scheduler [s], (n,).
+    """
+    log.arrival_s[:] = requests.arrival_s.tolist()
+    order = np.argsort(at_s, kind="stable")
+    times, number = at_s[order].tolist(), len(replicas)
     for first, replica in enumerate(replicas):
-        replica.submit_all(range(first, len(times), number), [time_s + beyond_s for time_s in times[first::number]])
+        replica.submit_all(order[first::number].tolist(), times[first::number])
     for stop in [inf] if progress is None else [*times[_ROUNDS_A_REPORT::_ROUNDS_A_REPORT], inf]:
         for replica in replicas:
             replica.advance(stop)
@@ -176,68 +205,154 @@ def _run_each(
             progress(sum(replica.finished for replica in replicas), len(times), replicas[0].now)
 
 
-def _run_together(
+def _run_gated(
     requests: Requests,
-    log: RequestLog,
-    front: Sequence[Replica],
-    replicas: Sequence[Replica],
-    router: str,
-    beyond_s: float,
-    prefill: Handover | None,
+    log: RequestLog | NativeLog,
+    replicas: Sequence[AnyReplica],
+    gate: Gate,
+    backlog: Backlog,
+    at_s: Array,
     progress: Progress | None,
 ) -> None:
-    """Run arrivals, handovers and replicas in time order until no work is left."""
-    flow = Flow(requests)
-    choose, choose_decode = find_router(router), find_router(router)
-    # (time, kind, serial, request): among equal times, arrivals at the decode pool come first; requests whose prompts
-    # are computed go straight to it
-    events: list[tuple[float, int, int, int]] = []
-    for i, time_s in flow.first():
-        log.arrival_s[i] = time_s
-        events.append((time_s + beyond_s, 0 if i in log.ready else 1, i, i))
-    heapq.heapify(events)
-    everyone = [*front, *replicas]
-    for replica in everyone:
-        replica.tells = flow.goes_on or replica.hands_over
-    starts = [replica.next_start for replica in everyone]  # only an arrival or a pass of its own moves one
-    place = {replica: index for index, replica in enumerate(everyone)}
-    serial = total = len(requests)
-    for rounds in count(1):
-        if progress is not None and rounds % _ROUNDS_A_REPORT == 0:
-            progress(sum(one.finished for one in replicas), total, events[0][0] if events else 0.0)
-        start, arrival = min(starts), events[0][0] if events else inf
-        if arrival == start == inf:
-            return
-        if arrival <= start:
-            _, kind, _, request = heapq.heappop(events)
-            if kind == 0:
-                log.ready.add(request)
-                found = choose_decode(request, replicas)
+    """Run replicas that get requests one by one as they stand then, and a backlog where there is room.
+
+    Args:
+        at_s: when each request reaches the router [s], (n,).
+    """
+    log.arrival_s[:] = requests.arrival_s.tolist()
+    standing = standing_of(replicas, log)
+    order = np.argsort(at_s, kind="stable")
+    order = order[~backlog.mine[order]]
+    times, cursor, now = at_s[order], 0, 0.0
+    while cursor < len(order) or len(backlog):
+        last = min(cursor + _ROUNDS_A_REPORT, len(order))
+        if len(backlog):
+            standing.look(now)
+            backlog.feed(standing, now)
+            now += FEED_S
+            last = int(np.searchsorted(times, now, side="left"))
+        gate.serve(standing, order[cursor:last], times[cursor:last])
+        cursor = last
+        if progress is not None:
+            progress(sum(one.finished for one in replicas), len(requests), replicas[0].now)
+    standing.run(inf)
+
+
+class _Together:
+    """A run in time order of arrivals, handovers and replicas that depend on each other.
+
+    Args:
+        front, replicas: those of a prefill pool, if any, and those that decode.
+        gate, decode_gate: of arrivals, and of prompts that are computed.
+        frontend: that requests pass which follow others; those that follow none have passed it.
+        at_s: when requests reach the scheduler that follow no other; the pause of those that do, likewise [s], (n,).
+        prefill: the transfer between the pools.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        log: RequestLog,
+        front: Sequence[Replica],
+        replicas: Sequence[Replica],
+        gate: Gate,
+        decode_gate: Gate,
+        frontend: Frontend,
+        at_s: Array,
+        prefill: Handover | None,
+    ) -> None:
+        self.requests, self.log, self.replicas, self.prefill = requests, log, replicas, prefill
+        self.gate, self.decode_gate, self.frontend = gate, decode_gate, frontend
+        self.everyone = [*front, *replicas]
+        self.first = PlainStanding(front or replicas, log, runs=False)
+        self.last = PlainStanding(replicas, log, runs=False)
+        self.flow = Flow(requests)
+        self.stages = len(frontend.stages) if self.flow.goes_on else 0
+        self.beyond_s = float(at_s[0] - requests.arrival_s[0]) if self.flow.goes_on else 0.0
+        # (time, kind, serial, request): among equal times, arrivals at the decode pool come first; requests whose
+        # prompts are computed go straight to it; from kind 2 on those that wait for a stage of the frontend
+        self.serial = len(requests)
+        self.events: list[tuple[float, int, int, int]] = []
+        for index, time_s in self.flow.first():
+            log.arrival_s[index] = time_s
+            if self.stages:
+                self.events.append((time_s, 2, index, index))
             else:
-                found = choose(request, front or replicas)
-            found.arrivals.add(request, arrival)
-            starts[place[found]] = found.next_start
-            continue
-        first = starts.index(start)
-        mine = everyone[first]
-        starts[first] = inf
-        mine.advance(max(min(arrival, min(starts)), nextafter(start, inf)))
-        starts[first] = mine.next_start
-        for request, end in mine.done:
-            serial += 1
-            if mine.hands_over and prefill is not None:
-                if log.output_len[request] > 1:
-                    moved = end + prefill.latency_s + log.input_len[request] / prefill.tokens_per_s
-                    log.first_s[request] = moved  # the decode pool streams the first token as well
-                    heapq.heappush(events, (moved, 0, serial, request))
-                    continue
-                log.finish_s[request] = end
-                replicas[0].finished += 1
-            for follower, time_s in flow.after(request, end):
-                serial += 1
-                log.arrival_s[follower] = time_s
-                heapq.heappush(events, (time_s + beyond_s, 1, serial, follower))
-        mine.done.clear()
+                at = time_s + self.beyond_s if self.flow.goes_on else float(at_s[index])
+                self.events.append((at, 0 if index in log.ready else 1, index, index))
+        heapq.heapify(self.events)
+        for replica in self.everyone:
+            replica.tells = self.flow.goes_on or replica.hands_over
+
+    def _push(self, time_s: float, kind: int, request: int) -> None:
+        self.serial += 1
+        heapq.heappush(self.events, (time_s, kind, self.serial, request))
+
+    def go(self, progress: Progress | None) -> None:
+        """Run until no work is left."""
+        everyone = self.everyone
+        starts = [replica.next_start for replica in everyone]  # only an arrival or a pass of its own moves one
+        place = {replica: index for index, replica in enumerate(everyone)}
+        events = self.events
+        for rounds in count(1):
+            if progress is not None and rounds % _ROUNDS_A_REPORT == 0:
+                done = sum(one.finished for one in self.replicas)
+                progress(done, len(self.requests), events[0][0] if events else 0.0)
+            start, arrival = min(starts), events[0][0] if events else inf
+            if arrival == start == inf:
+                return
+            if arrival <= start:
+                _, kind, _, request = heapq.heappop(events)
+                found = self._arrive(request, kind, arrival)
+                if found is not None:
+                    found.arrivals.add(request, arrival)
+                    starts[place[found]] = found.next_start
+                continue
+            first = starts.index(start)
+            mine = everyone[first]
+            starts[first] = inf
+            mine.advance(max(min(arrival, min(starts)), nextafter(start, inf)))
+            starts[first] = mine.next_start
+            for request, end in mine.done:
+                self._end(request, end, mine)
+            mine.done.clear()
+
+    def _arrive(self, request: int, kind: int, time_s: float) -> Replica | None:
+        """The replica that gets a request; None for one in the frontend, and for one that is refused."""
+        if kind >= 2:
+            left = self.frontend.leave(kind - 2, request, time_s)
+            is_last = kind - 1 == self.stages
+            self._push(left + (self.beyond_s if is_last else 0.0), 1 if is_last else kind + 1, request)
+            return None
+        standing, gate = (self.last, self.decode_gate) if kind == 0 else (self.first, self.gate)
+        if kind == 0:
+            self.log.ready.add(request)
+        if gate.looks:
+            gate.look(standing, time_s)
+        found = gate.place(request, standing)
+        if found < 0:
+            self._follow(request, time_s)
+            return None
+        return standing.plain[found]
+
+    def _end(self, request: int, end: float, replica: Replica) -> None:
+        """A request is done on a replica."""
+        log, prefill = self.log, self.prefill
+        if replica.hands_over and prefill is not None:
+            if log.output_len[request] > 1:
+                moved = end + prefill.latency_s + log.input_len[request] / prefill.tokens_per_s
+                log.first_s[request] = moved  # the decode pool streams the first token as well
+                self._push(moved, 0, request)
+                return
+            log.finish_s[request] = end
+            self.replicas[0].finished += 1
+        self._follow(request, end)
+
+    def _follow(self, request: int, end: float) -> None:
+        """Those that follow a request set out."""
+        for follower, came in self.flow.after(request, end):
+            self.log.arrival_s[follower] = came
+            self._push(came if self.stages else came + self.beyond_s, 2 if self.stages else 1, follower)
 
 
 def gather(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 
 from rackline.arch import Model
-from rackline.errors import InputError, unknown_name
+from rackline.errors import InputError
 from rackline.hardware.chip import host_bytes_per_s
 from rackline.parallel import Deployment
 from rackline.parallel.adapters import adapter_bytes
@@ -17,9 +16,8 @@ from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.workload import PLAIN, Speculation
 from rackline.simulation.clock import Chunk, TableClock
 from rackline.simulation.policies import Reserve, policy
-from rackline.simulation.prefix_cache import CacheRules, TierSpec, matched
+from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.rank_spec import AdapterSlots, Pool, RankSpec
-from rackline.simulation.replica import Replica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,42 +134,3 @@ def _with_cost(cache: CacheConfig, clock: TableClock) -> CacheRules:
     tokens, far = cache.hash_tokens, 64  # attention is linear in the tokens before a block
     first_s, last_s = (clock.prompts(0, 0, 0, [Chunk(tokens, done)], tokens, 0.0) for done in (0, far * tokens))
     return replace(cache.cache_rules, recompute_s=(first_s, max(last_s - first_s, 0.0) / far))
-
-
-Router = Callable[[int, Sequence[Replica]], Replica]
-
-
-def _round_robin() -> Router:
-    turns = count()
-    return lambda request, replicas: replicas[next(turns) % len(replicas)]
-
-
-def _least_loaded() -> Router:
-    return lambda request, replicas: min(replicas, key=lambda replica: replica.load)
-
-
-def _prefix_aware() -> Router:
-    def choose(request: int, replicas: Sequence[Replica]) -> Replica:
-        hashes = replicas[0].log.hashes
-        if hashes is None:
-            return _least_loaded()(request, replicas)
-        known = [replica.known_prefix(request) for replica in replicas]
-        place = matched(known, [replica.load for replica in replicas], len(hashes[request]))
-        return _least_loaded()(request, replicas) if place is None else replicas[place]
-
-    return choose
-
-
-_ROUTERS = {"round-robin": _round_robin, "least-loaded": _least_loaded, "prefix-aware": _prefix_aware}
-ROUTERS = tuple(_ROUTERS)
-
-
-def router(name: str) -> Router:
-    """A new router by name, with its own state.
-
-    Raises:
-        InputError: the name is unknown.
-    """
-    if name in _ROUTERS:
-        return _ROUTERS[name]()
-    raise unknown_name("router", name, ROUTERS)

@@ -62,6 +62,7 @@ class ObservedRequest:
         malformed: events that could not be read [count].
         after: index of the request whose end it waited for; -1 for none.
         blocks: hashes of the full blocks of its prompt that may be shared.
+        class_name: of its class; empty without any.
     """
 
     arrival_s: float
@@ -81,6 +82,7 @@ class ObservedRequest:
     malformed: int = 0
     after: int = -1
     blocks: tuple[int, ...] = ()
+    class_name: str = ""
 
     @property
     def is_finished(self) -> bool:
@@ -189,9 +191,10 @@ class ObservedRun:
     interrupted: bool = False
     source: str = "rackline observe"
 
-    def measured(self, name: Literal["ttft_s", "tpot_s", "e2e_s"]) -> Array:
-        """A time of all finished requests, without those that lack it, (n,) [s]."""
-        found = np.array([getattr(one, name) for one in self.requests if one.outcome == "finished"], dtype=np.float64)
+    def measured(self, name: Literal["ttft_s", "tpot_s", "e2e_s"], of_class: str | None = None) -> Array:
+        """A time of all finished requests, or of those of a class, without those that lack it, (n,) [s]."""
+        done = [one for one in self.requests if one.outcome == "finished" and of_class in (None, one.class_name)]
+        found = np.array([getattr(one, name) for one in done], dtype=np.float64)
         return found[np.isfinite(found)]
 
     @property
@@ -266,6 +269,7 @@ def request_from(data: Mapping[str, Any], where: str) -> ObservedRequest:
             malformed=_whole(data.get("malformed", 0), 0),
             after=_whole(data.get("after", -1), -1),
             blocks=tuple(_whole(one, -(2**63)) for one in data.get("blocks", ())),
+            class_name=str(data.get("class_name", "")),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)

@@ -44,6 +44,17 @@ class ObservedSpread(TypedDict):
     p99: float | None
 
 
+class ObservedClass(TypedDict):
+    """Requests of one class; those that were limited (429) count as refused."""
+
+    name: str
+    requests: int
+    finished: int
+    refused: int
+    ttft_s: ObservedSpread
+    tpot_s: ObservedSpread
+
+
 class ObservedSummary(TypedDict):
     """What a run came to, in SI units."""
 
@@ -62,6 +73,7 @@ class ObservedSummary(TypedDict):
     ttft_s: ObservedSpread
     tpot_s: ObservedSpread
     e2e_s: ObservedSpread
+    by_class: list[ObservedClass]
 
 
 def summary_of_run(run: ObservedRun) -> ObservedSummary:
@@ -85,6 +97,19 @@ def summary_of_run(run: ObservedRun) -> ObservedSummary:
         "ttft_s": _spread(run.measured("ttft_s")),
         "tpot_s": _spread(run.measured("tpot_s")),
         "e2e_s": _spread(run.measured("e2e_s")),
+        "by_class": [_class(run, name) for name in dict.fromkeys(one.class_name for one in run.requests) if name],
+    }
+
+
+def _class(run: ObservedRun, name: str) -> ObservedClass:
+    mine = [one.outcome for one in run.requests if one.class_name == name]
+    return {
+        "name": name,
+        "requests": len(mine),
+        "finished": mine.count("finished"),
+        "refused": mine.count("rate_limited"),
+        "ttft_s": _spread(run.measured("ttft_s", name)),
+        "tpot_s": _spread(run.measured("tpot_s", name)),
     }
 
 
@@ -127,6 +152,14 @@ def observed_report(run: ObservedRun) -> Group:
     ]
     table = Sheet("latency", columns, rows, title="latency")
     parts: list[RenderableType] = [body, Text(""), table]
+    if data["by_class"]:
+        of: list[Column[Any]] = [
+            Column("name", "class"),
+            *(Column(name, name, "whole") for name in ("requests", "finished", "refused")),
+            *(Column(f"{key}.{place}", f"{name} {place}", "s", lambda row, key=key, place=place: row[key][place])
+              for key, name in (("ttft_s", "TTFT"), ("tpot_s", "TPOT")) for place in ("p50", "p99")),
+        ]  # fmt: skip
+        parts += [Text(""), Sheet("by_class", of, data["by_class"], title="by class")]
     found = run.generator
     if found is not None:
         late, lag, busy = _seconds(found.late_p99_s), _seconds(found.lag_p99_s), percent(found.busy_share)

@@ -62,6 +62,9 @@ class Prompts:
         }
         if not self.natural_ends:
             data |= {"ignore_eos": True, "min_tokens": int(requests.output_len[index])}
+        tiers = requests.priority
+        if tiers is not None and tiers.min() < tiers.max():  # as vLLM's scheduler reads it: a lower one is more urgent
+            data["priority"] = int(tiers[index])
         prompt = self.prompt(requests, index)
         if self.target.endpoint == "chat":
             data["messages"] = [{"role": "user", "content": prompt}]
@@ -231,7 +234,7 @@ class _Run:
 
     def stream(self, index: int, due: float) -> Stream:
         """A request that is not sent yet."""
-        hashes = self.requests.hashes
+        hashes, classes = self.requests.hashes, self.requests.classes
         return Stream(
             target=self.prompts.target,
             bounds=self.bounds,
@@ -242,6 +245,7 @@ class _Run:
             saw=self._saw,
             after=-1 if self.requests.after is None else int(self.requests.after[index]),
             blocks=() if hashes is None else tuple(hashes[index]),
+            class_name="" if classes is None else self.requests.kinds[int(classes[index])].name,
         )
 
     def _saw(self) -> None:

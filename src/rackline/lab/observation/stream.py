@@ -266,6 +266,7 @@ class Stream:
         arrival_s: when it is due, from the start of the run [s].
         start: of the run, by the clock of `time.perf_counter` [s].
         saw: is told of each piece of an answer.
+        class_name: of its class.
     """
 
     target: Target
@@ -277,6 +278,7 @@ class Stream:
     saw: Callable[[], None]
     after: int = -1
     blocks: tuple[int, ...] = ()
+    class_name: str = ""
     outcome: Outcome = "not_sent"
     first_sent_s: float | None = None
     sent_s: float | None = None
@@ -310,6 +312,7 @@ class Stream:
             malformed=self.malformed,
             after=self.after,
             blocks=self.blocks,
+            class_name=self.class_name,
         )
 
     async def run(self, client: httpx2.AsyncClient, body: bytes) -> None:

@@ -33,6 +33,8 @@ class Policy:
         order: key of the waiting queue; None is the order of arrival.
         preempts_last_of_order: whether the running request that is last in that order is preempted; else the one that
             was admitted last.
+        preempts_for_urgent: whether running requests leave for one that waits and is before them in that order, where
+            it has no place else.
         passes: "mixed" puts prompts and decoding sequences of a rank into one pass; "prompts_first" runs the prompts of
             a rank while its decoding waits (other ranks go on to decode beside it, unless they draft); "batch" admits
             requests only when none is running.
@@ -47,6 +49,7 @@ class Policy:
     name: str
     order: Order | None = None
     preempts_last_of_order: bool = False
+    preempts_for_urgent: bool = False
     passes: Passes = "mixed"
     chunked: bool = True
     reserve: Reserve = "chunk"

@@ -1,0 +1,273 @@
+"""Classes of requests: how many of each come, how urgent they are, what limits they have, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import NotRequired, TypedDict
+
+import numpy as np
+
+from rackline.passes.features import Array
+from rackline.simulation.load import Load
+from rackline.simulation.requests import Requests
+from rackline.simulation.statistics import KnownSpread, known_percentiles
+from rackline.simulation.workloads import AnyLengths, gamma
+
+USUAL_FILL = 0.8
+"""Share of the KV blocks up to which an offline class fills a replica: at it llm-d holds a pod for saturated
+(llm-d/llm-d-router @ ebab6879, utilization detector, read 2026-11-23)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassLimit:
+    """A limit on a latency.
+
+    Args:
+        latency: ttft_s, tpot_s or e2e_s.
+        seconds: that it may take [s].
+        percentile: of the requests that must keep it.
+    """
+
+    latency: str
+    seconds: float
+    percentile: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestClass:
+    """A class of requests.
+
+    Args:
+        name: of it.
+        lengths: distribution of prompts and answers.
+        share: of the requests of the traffic; None where it has rates of its own, or is offline [1].
+        rate_per_s: of its own; None for a share or a load [requests/s].
+        load: rates of its own over time; None for a share or a rate.
+        priority: tier, a lower one being more urgent.
+        limits: on its latencies.
+        offline: whether it is a backlog that fills what is idle.
+        requests: of a backlog, all there at the start [requests].
+        fill: share of the KV blocks of a replica that a backlog may fill [1].
+    """
+
+    name: str
+    lengths: AnyLengths
+    share: float | None = None
+    rate_per_s: float | None = None
+    load: Load | None = None
+    priority: int = 0
+    limits: tuple[ClassLimit, ...] = ()
+    offline: bool = False
+    requests: int = 0
+    fill: float = USUAL_FILL
+
+    def rate_of(self, total_per_s: float) -> float:
+        """Its mean rate [requests/s].
+
+        Args:
+            total_per_s: of the traffic that is shared [requests/s].
+        """
+        if self.load is not None:
+            return self.load.mean_per_s
+        return self.rate_per_s if self.rate_per_s is not None else (self.share or 0.0) * total_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClassLengths:
+    """Lengths of requests of several classes, each drawn with its rate.
+
+    Args:
+        kinds: the classes; those that are offline are not drawn.
+        rates_per_s: of each [requests/s], (classes,).
+    """
+
+    kinds: tuple[RequestClass, ...]
+    rates_per_s: Array
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+        """(input_len, output_len) [tokens], (count,) each."""
+        return self.draw_as(rng, self.draw_classes(rng, count))
+
+    def draw_classes(self, rng: np.random.Generator, count: int) -> Array:
+        """The class of each request, (count,)."""
+        return rng.choice(len(self.kinds), size=count, p=self.rates_per_s / self.rates_per_s.sum())
+
+    def draw_as(self, rng: np.random.Generator, classes: Array) -> tuple[Array, Array]:
+        """The same of requests whose class is known.
+
+        Args:
+            classes: of each, (count,).
+        """
+        inputs, outputs = np.ones((2, len(classes)), dtype=np.int64)
+        for place, kind in enumerate(self.kinds):
+            mine = np.flatnonzero(classes == place)
+            inputs[mine], outputs[mine] = kind.lengths.draw(rng, len(mine))
+        return inputs, outputs
+
+
+def lengths_of(kinds: Sequence[RequestClass], total_per_s: float) -> ClassLengths:
+    """The lengths of classes that are served as they come.
+
+    Args:
+        total_per_s: of the traffic that is shared [requests/s].
+    """
+    rates = [0.0 if one.offline else one.rate_of(total_per_s) for one in kinds]
+    return ClassLengths(kinds=tuple(kinds), rates_per_s=np.array(rates))
+
+
+def steady(
+    rng: np.random.Generator, kinds: Sequence[RequestClass], count: int, total_per_s: float, arrival_cv: float = 1.0
+) -> Requests:
+    """Requests at constant rates, and the backlogs.
+
+    Args:
+        count: requests that come, of all classes together [requests].
+        total_per_s: of the traffic that is shared [requests/s].
+        arrival_cv: of all of them together [1].
+    """
+    lengths = lengths_of(kinds, total_per_s)
+    times = gamma(rng, count, float(lengths.rates_per_s.sum()), arrival_cv)
+    return _requests(rng, lengths, times, lengths.draw_classes(rng, count), "classes of requests")
+
+
+def over_time(
+    rng: np.random.Generator, kinds: Sequence[RequestClass], loads: Sequence[Load], arrival_cv: float = 1.0
+) -> Requests:
+    """Requests at the rates of each class, and the backlogs.
+
+    Args:
+        loads: of each class that is not offline, in their order.
+    """
+    online = [place for place, one in enumerate(kinds) if not one.offline]
+    each = [load.arrivals(rng, arrival_cv) for load in loads]
+    times = np.concatenate(each)
+    classes = np.repeat(online, [len(one) for one in each])
+    order = np.argsort(times, kind="stable")
+    lengths = lengths_of(kinds, 1.0)
+    return replace(_requests(rng, lengths, times[order], classes[order], "classes of requests"), process=None)
+
+
+def _requests(rng: np.random.Generator, lengths: ClassLengths, times: Array, classes: Array, name: str) -> Requests:
+    kinds = lengths.kinds
+    waiting = np.repeat(np.arange(len(kinds)), [one.requests for one in kinds])
+    classes = np.concatenate([waiting, classes]).astype(np.int64)
+    inputs, outputs = lengths.draw_as(rng, classes)
+    return Requests(
+        arrival_s=np.concatenate([np.zeros(len(waiting)), times]),
+        input_len=inputs,
+        output_len=outputs,
+        priority=np.array([one.priority for one in kinds])[classes],
+        classes=classes,
+        kinds=kinds,
+        name=name,
+        process=None if len(waiting) else "open",
+    )
+
+
+class LimitData(TypedDict):
+    """One limit of a class: what the percentile is, and the share of the requests that came that kept it.
+
+    Refused and unanswered requests keep no limit.
+    """
+
+    latency: str
+    limit_s: float
+    percentile: float
+    reached_s: float
+    attained: float
+    holds: bool
+
+
+class ClassData(TypedDict):
+    """Requests of one class.
+
+    Args:
+        refused_share: refused over all that came [1].
+        output_tokens_per_s: of those that were answered, over the run [tokens/s].
+        attained: share of all that came that kept every limit [1].
+        holds: whether each limit is kept at its percentile.
+    """
+
+    name: str
+    priority: int
+    offline: bool
+    requests: int
+    finished: int
+    refused: int
+    refused_share: float
+    ttft_s: KnownSpread
+    tpot_s: KnownSpread
+    e2e_s: KnownSpread
+    preemptions: int
+    output_tokens_per_s: float
+    limits: list[LimitData]
+    attained: NotRequired[float]
+    holds: NotRequired[bool]
+
+
+def by_class(
+    requests: Requests,
+    values: Mapping[str, Array],
+    finish_s: Array,
+    refused: Array,
+    preempted: Array,
+    places: Array,
+    seconds: float,
+) -> list[ClassData]:
+    """What became of each class.
+
+    Args:
+        values: latencies by name, NaN where a request did not get so far [s], (n,) each.
+        finish_s: NaN where a request has no answer [s], (n,).
+        refused, preempted: (n,).
+        places: of the requests that are measured, (m,); of offline classes all are.
+        seconds: of the run [s].
+    """
+    classes = requests.classes
+    if classes is None:
+        return []
+    found: list[ClassData] = []
+    for number, kind in enumerate(requests.kinds):
+        mine = classes == number
+        here = np.flatnonzero(mine) if kind.offline else places[classes[places] == number]
+        done = np.isfinite(finish_s) & mine
+        count = int(mine.sum())
+        data: ClassData = {
+            "name": kind.name,
+            "priority": kind.priority,
+            "offline": kind.offline,
+            "requests": count,
+            "finished": int(done.sum()),
+            "refused": int(refused[mine].sum()),
+            "refused_share": float(refused[mine].mean()) if count else 0.0,
+            "ttft_s": known_percentiles(values["ttft_s"][here]),
+            "tpot_s": known_percentiles(values["tpot_s"][here]),
+            "e2e_s": known_percentiles(values["e2e_s"][here]),
+            "preemptions": int(preempted[mine].sum()),
+            "output_tokens_per_s": float(requests.output_len[done].sum()) / seconds if seconds > 0 else 0.0,
+            "limits": [],
+        }
+        kept = np.ones(len(here), dtype=bool)
+        for limit in kind.limits:
+            late = ~np.isfinite(finish_s[here])
+            mine_s = np.where(late, inf, values[limit.latency][here])
+            known = mine_s[~np.isnan(mine_s)]  # an answer of one token has no time per token
+            kept &= ~(mine_s > limit.seconds)
+            reached = float(np.percentile(known, limit.percentile, method="higher")) if len(known) else 0.0
+            data["limits"].append(
+                {
+                    "latency": limit.latency,
+                    "limit_s": limit.seconds,
+                    "percentile": limit.percentile,
+                    "reached_s": reached,
+                    "attained": float((known <= limit.seconds).mean()) if len(known) else 1.0,
+                    "holds": reached <= limit.seconds,
+                }
+            )
+        if kind.limits and len(here):
+            data["attained"] = float(kept.mean())
+            data["holds"] = all(one["holds"] for one in data["limits"])
+        found.append(data)
+    return found
