@@ -340,7 +340,8 @@ def capacity_report(
     parts: list[RenderableType] = [
         Box(
             body,
-            f"{capacity.model} on {capacity.cluster} ({num_chips} chip{'' if num_chips == 1 else 's'}), {capacity.precision.short()}",
+            f"{capacity.model} on {capacity.cluster} ({num_chips} chip{'' if num_chips == 1 else 's'}), "
+            f"{capacity.precision.short()}",
             f"{asked}, {memory_share(capacity.memory_fraction, capacity.fraction_of)}",
             "none" if fitting else "red",
         ),
