@@ -136,7 +136,7 @@ class _Step(NamedTuple):
 
 
 def _steps(profile: AgentProfile, rng: np.random.Generator) -> Iterator[_Step]:
-    """Steps without end, drawn many at a time."""
+    """Steps, as many as are wanted, drawn many at a time."""
     while True:
         tool_s = profile.tool_s.draw(rng, _BATCH)
         human = rng.random(_BATCH) < profile.user_share

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from math import inf
+from typing import assert_never
 
 import numpy as np
 
@@ -141,6 +142,8 @@ class BlockTable:
                 self._move_down(freed)
             case "nowhere":
                 pass
+            case _:
+                assert_never(self._keeping.place)
         return len(freed)
 
     def expire(self, now: float) -> None:
