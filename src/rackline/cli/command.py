@@ -70,11 +70,14 @@ class ScreenWatch(Bars, Watch):
             self._talk.print(part)
 
     def asks(self, what: str) -> str | None:
-        """A line of standard input; None at its end."""
+        """A line of standard input; None at its end, and where it is closed or cannot be read."""
         if not self._silent:
             self._talk.print(what, end="", markup=False)
             self._talk.file.flush()
-        line = sys.stdin.readline()
+        try:
+            line = sys.stdin.readline() if sys.stdin else ""
+        except (OSError, ValueError):
+            line = ""
         if not self._silent and not (line and sys.stdin.isatty()):
             self._talk.print()  # nobody typed the end of the line
         return line.rstrip("\n") if line else None

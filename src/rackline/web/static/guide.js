@@ -163,15 +163,15 @@
           ),
         );
         const whole = step.kind === "count" && Number.isInteger(step.value);
-        const slider = chosen ? null : controls.slider({ key: "g", label: "Your guess", low: step.low, high: step.high, value: first, kind: step.kind, whole, linear, unit }, () => !known && put(0, slider.get()));
+        const slider = chosen ? null : controls.slider({ key: "g", label: "Your guess", low: step.low, high: step.high, value: first, kind: step.kind, whole, linear, unit }, () => !known && slider && put(0, slider.get()));
         const radios = chosen
-          ? controls.toggle({ key: "g", label: "Your guess", value: known ? String(guess) : "", options: step.choices.map((/** @type {string} */ label, /** @type {number} */ place) => ({ value: String(place), label })) }, () => go({ n: chapter.id, k: step.id, g: radios.get() }, true))
+          ? controls.toggle({ key: "g", label: "Your guess", value: known ? String(guess) : "", options: step.choices.map((/** @type {string} */ label, /** @type {number} */ place) => ({ value: String(place), label })) }, () => radios && go({ n: chapter.id, k: step.id, g: radios.get() }, true))
           : null;
         if (slider && known) slider.set(guess);
         if (radios && !known) radios.element.querySelectorAll("input").forEach((/** @type {any} */ box) => (box.checked = false));
         const after = chapter.steps[index + 1] || null;
         const other = chapters[chapters.indexOf(chapter) + 1];
-        const show = chosen ? null : el("button", { type: "button", class: "main", text: known ? "Guess again" : "Show", onclick: () => go(known ? { n: chapter.id, k: step.id } : { n: chapter.id, k: step.id, g: String(Number(slider.get().toPrecision(4))) }, true) });
+        const show = !slider ? null : el("button", { type: "button", class: "main", text: known ? "Guess again" : "Show", onclick: () => go(known ? { n: chapter.id, k: step.id } : { n: chapter.id, k: step.id, g: String(Number(slider.get().toPrecision(4))) }, true) });
         form.replaceChildren(
           el("p", { class: "quiet", text: `${chapter.title}, step ${index + 1} of ${chapter.steps.length}` }),
           el(
