@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from rackline.ledger.prices import DISK, FLASH, GEMINI, OPUS, output_over_input
+from rackline.ledger.caches import DISK, FLASH
+from rackline.ledger.prices import GEMINI, OPUS, output_over_input
 from rackline.ledger.racks import MODEL, mixture, ranks_in_use
 from rackline.ledger.work import FRONTIER, HBM_CHIPS, HOPPER, RACK, Finding, Work, attention_slope, cores_of
 from rackline.scaling import equal_cost_ratio, overtraining_factor

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from rackline.ledger.prices import DDR, DISK, FLASH, GEMINI, OPUS, hbm, output_over_input
+from rackline.ledger.caches import DDR, DISK, FLASH, hbm
+from rackline.ledger.prices import GEMINI, OPUS, output_over_input
 from rackline.ledger.racks import MODEL, mixture
 from rackline.ledger.work import FRONTIER, HOPPER, RACK, Computed, Finding, Work, ridge
 from rackline.pricing.cache import keeping_cost, tier_by_drain
