@@ -36,7 +36,9 @@ class LectureQuestion(Question):
         "text", "one claim in full, such as C99, N01 (a summary) or Q4 (a flash card)", default=None
     )
     measured: str | None = option(
-        "text", "results of `rackline lab all --json`: what experiments say of each claim", default=None
+        "text",
+        "results of `rackline lab all --json` that take the place of the stored ones, and what they say of each claim",
+        default=None,
     )
     set: Settings = option(
         "settings",
@@ -115,7 +117,10 @@ def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
     """
     measured = () if question.measured is None else experiments.read_experiments(question.measured)
     with watch.moving("examining the claims"):
-        world = ledger.World(ledger.overrides_from_texts(assignments(question.set)))
+        world = ledger.World(
+            ledger.overrides_from_texts(assignments(question.set)),
+            experiments.readings(measured, f"from {question.measured}"),
+        )
         found = ledger.ledger(world, segment=question.segment, claim=question.claim)
     return Ledger(claims=tuple(found), experiments=experiments.verdicts_by_claim(measured))
 

@@ -7,12 +7,32 @@ import math
 
 from rackline.arch import Model
 from rackline.hardware import scale_out_path
-from rackline.ledger.racks import MODEL, mixture, ranks_in_use, up_over_out
+from rackline.ledger.racks import MODEL, exchange_over_arithmetic, mixture, ranks_in_use, up_over_out
 from rackline.ledger.work import HOPPER, RACK, Computed, Finding, Work
 from rackline.parallel.exchange import ExpertRouting, dispatch_traffic
 from rackline.serving import blackboard as bb
 from rackline.serving.blackboard import ChipMemory
 from rackline.units import format_bytes, format_count, format_seconds
+
+
+def c53(it: Work) -> Finding:
+    over, even, rack = exchange_over_arithmetic(it, it.q("stages")), it.q("even"), it.world.cluster(RACK)
+    model = it.world.model(MODEL)
+    out = (rack.scale_out or rack.scale_up).bytes_per_s_each_way
+    # a ring over racks sends a chip's share of the gradients twice; its rack holds all parameters once
+    gradients_s = 2.0 * it.q("gradient_bytes") * model.total_params / rack.scale_up.size / out
+    step_s = 6.0 * model.active_params * it.q("step_tokens") / it.q("chips") / rack.chip.flop_per_s("fp8")
+    label = "exchange over arithmetic"
+    return it.done(
+        it.most(f"{label}, experts in one rack", over.experts, "times", even),
+        it.least(f"{label}, experts over two racks", over.experts_apart, "times", even),
+        it.least(f"{label}, tensor parallelism over the chips of a rack", over.hidden, "times", even),
+        it.most(f"{label}, pipeline over racks", over.layers, "times", even),
+        it.most(f"{label}, data parallelism over racks, a step of its training", gradients_s / step_s, "times", even),
+        because=f"What a layer of {MODEL} sends for a token, over the time of its arithmetic in FP8: experts fit one "
+        f"rack and are {over.experts_apart:.3g} times over it in two; summing the results of cut experts takes "
+        f"{over.hidden:.3g} times the arithmetic; stages and replicas send little beyond the rack.",
+    )
 
 
 def c54(it: Work) -> Finding:
@@ -107,33 +127,16 @@ def c58(it: Work) -> Finding:
 
 def c59(it: Work) -> Finding:
     """Bytes that all chips of a domain send for a token of one layer, and the time beside that of its arithmetic."""
-    rack, model, moe = it.world.cluster(RACK), it.world.model(MODEL), mixture(it)
-    if not isinstance(model, Model):
-        raise TypeError(f"{MODEL} has no layers")
-    ranks = ranks_in_use(it)
-    spread = ExpertRouting(num_ranks=ranks, num_experts=moe.num_experts, experts_per_token=moe.experts_per_token)
-    copies = float(dispatch_traffic(spread, 1.0, 1.0).sent[0].sum())
-    width = 2.0 * model.d_model  # a token in BF16
-    reduced = 2.0 * (ranks - 1)  # times that a ring all-reduce sends each element, summed over ranks
-    hidden = 2.0 * 2.0 * (moe.experts_per_token * moe.d_expert + moe.d_shared)  # gate and up in BF16
-    up = rack.scale_up.bytes_per_s_each_way
-    out = (rack.scale_out or rack.scale_up).bytes_per_s_each_way
-    per_layer = rack.chip.flop_per_s("fp8") * model.num_layers / float(model.flop_per_token(0.0))
-    stages = it.q("stages")
-    cuts = (
-        ("layers", width * (stages - 1.0) / model.num_layers, out, it.most),
-        ("experts", 1.5 * width * copies, up, it.most),  # FP8 out, BF16 back
-        ("hidden width (d_ff)", width * reduced, up, it.least),
-        ("width (d_model)", hidden * reduced, up, it.least),
-    )
+    over, even = exchange_over_arithmetic(it, it.q("stages")), it.q("even")
+    label = "exchange over arithmetic, cut along"
     return it.done(
-        *(
-            compared(f"exchange over arithmetic, cut along {name}", sent / link * per_layer, "times", it.q("even"))
-            for name, sent, link, compared in cuts
-        ),
-        because=f"Bytes that {ranks} chips send for a token of a layer of DeepSeek V3 in FP8, over the time of its "
-        "arithmetic. A cut through a width sums all results over all chips, one along layers or experts moves a token "
-        "a few times.",
+        it.most(f"{label} layers", over.layers, "times", even),
+        it.most(f"{label} experts", over.experts, "times", even),
+        it.least(f"{label} hidden width (d_ff)", over.hidden, "times", even),
+        it.least(f"{label} width (d_model)", over.width, "times", even),
+        because=f"Bytes that {ranks_in_use(it)} chips send for a token of a layer of DeepSeek V3 in FP8, over the time "
+        "of its arithmetic. A cut through a width sums all results over all chips, one along layers or experts moves a "
+        "token a few times.",
     )
 
 
@@ -207,6 +210,33 @@ def held(it: Work, stages: float, context_len: float | None = None) -> ChipMemor
         it.q("kv_bytes_per_token"),
         it.q("experts"),
         stages,
+    )
+
+
+def c66(it: Work) -> Finding:
+    """HBM at prices of DRAM, over what making a superchip costs and over what renting it does."""
+    chip, ddr, rack = it.world.chip("gb200"), it.world.tier("ddr5-host"), it.world.cluster(RACK)
+    usd_per_byte = (ddr.usd_per_byte or 0.0) * it.q("hbm_over_ddr")
+    hbm_usd = chip.hbm_bytes * usd_per_byte
+    host_usd = it.q("host_bytes_per_chip") * (ddr.usd_per_byte or 0.0)
+    rent = (rack.usd_per_chip_hour or 0.0) * it.q("life_s") / 3600.0
+    made, paid = "it is the share of what making the chips costs", "it is the share of what clouds pay for the chips"
+    return it.done(
+        it.near(
+            "HBM at twice the price of DDR5, of the parts of a GB200",
+            hbm_usd * it.q("chips_per_board") / it.q("board_usd"),
+            "share",
+            "half",
+            when=made,
+        ),
+        it.near(
+            "HBM and host memory, of the rent of four years", (hbm_usd + host_usd) / rent, "share", "half", when=paid
+        ),
+        it.show("HBM of a chip", hbm_usd, "USD"),
+        it.show("rent of four years", rent, "USD"),
+        because="Parts of a GB200 superchip are put at 13,500 dollars (an analyst's estimate of June 2026), HBM at one "
+        "to two times the price of server DDR5 (TrendForce, December 2025). Sales of phones and what clouds invest are "
+        "surveyed by others, and no formula gives them.",
     )
 
 

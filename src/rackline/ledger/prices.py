@@ -7,7 +7,7 @@ from rackline.arch.kinds.gqa import GroupedQueryAttention
 from rackline.ledger.work import FRONTIER, RACK, Computed, Finding, Work, attention_slope
 from rackline.pricing import PriceSheet
 from rackline.serving import blackboard as bb
-from rackline.units import format_bytes, format_count, format_percent
+from rackline.units import format_bytes, format_count, format_percent, format_seconds
 
 GEMINI, OPUS = "google-gemini-3.1-pro", "anthropic-claude-opus-4.6"
 
@@ -24,8 +24,8 @@ def c96(it: Work) -> Finding:
     read = (high.input_usd or 0.0) / (low.input_usd or 1.0)
     return it.done(
         it.near("context of the step", high.above_context_len, "tokens", "context_len"),
-        it.near("output above over below", output, "times", "rise", when="output tokens are meant"),
-        it.near("input above over below", read, "times", "rise", when="input tokens are meant"),
+        it.near("output above over below", output, "times", "rise", when="it is the price of output"),
+        it.near("input above over below", read, "times", "rise", when="it is the price of input"),
         because=f"Above the step output costs {output:.3g} times as much, input {read:.3g} times.",
     )
 
@@ -304,6 +304,10 @@ def c113(it: Work) -> Finding:
     )
 
 
+REACH = "bytes that a query reads of 262,144 tokens"
+SLOPE = "slope of the bytes over context, both logarithmic"
+
+
 def c114(it: Work) -> Finding:
     rack = it.world.cluster(RACK)
     room, per_s = rack.num_chips * rack.chip.hbm_bytes, rack.num_chips * rack.chip.hbm_bytes_per_s
@@ -311,33 +315,54 @@ def c114(it: Work) -> Finding:
     held = {
         name: it.q("context_len") * it.world.model(name).kv_bytes_per_token(width) for name, width in widths.items()
     }
+    reach, slope = it.world.seen("sparse", REACH), it.world.seen("sparse", SLOPE)
+    share = reach.measured / (it.q("reach_len") * it.q("entry_bytes"))
+    share *= (it.q("context_len") / it.q("reach_len")) ** (slope.measured - 1.0)
     return it.done(
         *(
             row
             for name, kv in held.items()
             for row in (
+                it.most(f"cache of {name}", kv, "B", room, when=f"the cache is that of {name}"),
                 it.most(
-                    f"cache of {name} at {widths[name]:g} B per element",
-                    kv,
-                    "B",
-                    room,
+                    f"to read all of it, {name}",
+                    kv / per_s,
+                    "s",
+                    it.q("interval_s"),
                     when=f"the cache is that of {name}",
                 ),
-                it.show("to read it with the whole rack", kv / per_s, "s"),
             )
         ),
-        because=f"A rack has {format_bytes(room)} for weights and one such context.",
+        it.most(
+            "tokens that attention reads of it which grows as the lab's did",
+            share * it.q("context_len"),
+            "tokens",
+            it.q("today"),
+        ),
+        because=f"A rack has {format_bytes(room)} for weights and one such context, and a pass takes "
+        f"{format_seconds(it.q('interval_s'))}. The lab's sparse attention read as the power {slope.measured:.3g} of "
+        f"the context up to {format_count(it.q('reach_len'))} tokens; continued that far it reads "
+        f"{format_percent(share)} of 100 million, less than dense attention at today's {format_count(it.q('today'))}, "
+        "if quality allows (C115).",
     )
+
+
+RECALL, TEXT = "right answers in recall: own block alone less dense", "loss on text: own block alone less dense"
 
 
 def c115(it: Work) -> Finding:
     context = it.q("context_len")
-    saved = context / bb.sparse_read_tokens(context)
     reads = bb.sparse_read_tokens(context)
+    slope, recall, text = (it.world.seen("sparse", name) for name in (SLOPE, RECALL, TEXT))
+    finding, going_on = "something far back has to be found", "text of 128 characters is continued"
     return it.done(
-        it.show("saved at 100 M tokens", saved, "times"),
+        it.show("saved at 100 M tokens", context / reads, "times"),
+        it.near("power of the context with which reads grew in the lab", slope.measured, "", "root"),
         it.most("tokens read at 100 M against 200 K dense", reads, "tokens", it.q("crossover")),
-        it.true("yet the reads keep growing", bb.sparse_read_tokens(4 * context) > reads, by_definition=True),
+        it.seen_most("right answers with its own block alone, less dense", recall, "", -it.q("worse"), when=finding),
+        it.seen_least("loss with its own block alone, less dense [nats]", text, "", it.q("worse_nats"), when=going_on),
         because=f"A root reads {format_count(reads)} of 100 million tokens, and twice as many at four times the "
-        "context.",
+        f"context. In the lab a model that sees its own block alone gives {-100 * recall.measured:.0f} of 100 right "
+        f"answers less where something has to be found; its loss on text differs by {text.measured:+.3f} nats "
+        f"({text.low:+.3f} to {text.high:+.3f}).",
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rackline.arch import Model
 from rackline.arch.products import MoeFfn
 from rackline.catalog import names
 from rackline.hardware import fat_tree, rack_bill, scale_up_cables, scale_up_path
 from rackline.ledger.work import HOPPER, RACK, Finding, Work
 from rackline.parallel.exchange import ExpertRouting, combine_traffic, dispatch_traffic
-from rackline.units import format_bytes, format_percent, format_rate
+from rackline.units import format_bytes, format_count, format_percent, format_rate
 
 MODEL = "deepseek-v3"
 
@@ -37,6 +39,51 @@ def ranks_in_use(it: Work) -> int:
     """The most chips of the rack over which the experts divide evenly."""
     chips, experts = it.world.cluster(RACK).scale_up.size, mixture(it).num_experts
     return max(count for count in range(1, chips + 1) if experts % count == 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeShares:
+    """Time in which a chip sends what one layer of a token asks for, over that of the layer's arithmetic, by cut.
+
+    Args:
+        experts: experts on the chips of one domain [1].
+        experts_apart: half of them in another domain, whose share takes the network [1].
+        hidden: the layer's hidden width over the chips of the domain, by ring all-reduces [1].
+        width: its width over them [1].
+        layers: stages of layers, each in its own domain [1].
+    """
+
+    experts: float
+    experts_apart: float
+    hidden: float
+    width: float
+    layers: float
+
+
+def exchange_over_arithmetic(it: Work, stages: float = 2.0) -> ExchangeShares:
+    """Of DeepSeek V3 on the rack, in FP8.
+
+    Args:
+        stages: of the pipeline [count].
+    """
+    rack, model, moe, ranks = it.world.cluster(RACK), it.world.model(MODEL), mixture(it), ranks_in_use(it)
+    if not isinstance(model, Model):
+        raise TypeError(f"{MODEL} has no layers")
+    near, far = (dispatch_traffic(routing(it, ranks, per), 1.0, 1.0) for per in (None, ranks // 2))
+    copies, crossing = float(near.sent[0].sum()), float(far.crossing_share)
+    token = 2.0 * model.d_model  # in BF16
+    reduced = 2.0 * (ranks - 1)  # times that a ring all-reduce sends each element, summed over ranks
+    gated = 2.0 * 2.0 * (moe.experts_per_token * moe.d_expert + moe.d_shared)  # gate and up in BF16
+    up, out = rack.scale_up.bytes_per_s_each_way, (rack.scale_out or rack.scale_up).bytes_per_s_each_way
+    per_layer = rack.chip.flop_per_s("fp8") * model.num_layers / float(model.flop_per_token(0.0))
+    exchanged = 1.5 * token * copies  # FP8 out, BF16 back
+    return ExchangeShares(
+        experts=exchanged / up * per_layer,
+        experts_apart=max(exchanged * crossing / out, exchanged * (1.0 - crossing) / up) * per_layer,
+        hidden=token * reduced / up * per_layer,
+        width=gated * reduced / up * per_layer,
+        layers=token * (stages - 1.0) / model.num_layers / out * per_layer,
+    )
 
 
 def c39(it: Work) -> Finding:
@@ -87,13 +134,15 @@ def c43(it: Work) -> Finding:
     ranks = int(it.q("ranks"))
     one = dispatch_traffic(routing(it, ranks), 1.0, 1.0)
     two = dispatch_traffic(routing(it, ranks, ranks // 2), 1.0, 1.0)
-    level = it.world.cluster(RACK).scale_up
+    level, over = it.world.cluster(RACK).scale_up, exchange_over_arithmetic(it)
     return it.done(
         it.identity("share that crosses in one rack", one.crossing_share, 0.0, "share"),
-        it.true("some crosses over two racks", two.crossing_share > 0.0, by_definition=True),
         it.least("chips of the domain", level.size, "chips", ranks),
-        because=f"In one domain nothing leaves it; over two {format_percent(two.crossing_share)} of the bytes take the "
-        "slow links, which serving over several racks does all the same when it must.",
+        it.most("exchange over arithmetic, experts in one rack", over.experts, "times", it.q("even")),
+        it.least("exchange over arithmetic, experts over two racks", over.experts_apart, "times", it.q("even")),
+        because=f"In one domain nothing leaves it, and the exchange takes {over.experts:.3g} times the arithmetic of "
+        f"{MODEL} in FP8. Over two {format_percent(two.crossing_share)} of the bytes take the slow links and "
+        f"{over.experts_apart:.3g} times the arithmetic, which serving over several racks pays when it must.",
     )
 
 
@@ -144,18 +193,23 @@ def c47(it: Work) -> Finding:
 def c48(it: Work) -> Finding:
     level = it.world.cluster(RACK).scale_up
     half, whole = scale_up_cables(level, level.size // 2), scale_up_cables(level, level.size)
+    mesh = level.size * (level.size - 1) // 2
     tree = fat_tree(int(it.q("endpoints")), 64)
+    pairs = it.q("endpoints") * (it.q("endpoints") - 1.0) / 2.0
     return it.done(
         *(
             (
-                it.show("links of the whole domain", whole, ""),
-                it.near("links of it over those of half of it", whole / half, "times", "doubling"),
+                it.identity("links of the domain over those of half of it", whole / half, it.q("doubling"), "times"),
+                it.least("links from each to each, over through switches", mesh / whole, "times", it.q("saves")),
             )
             if half and whole
             else ()
         ),
-        it.show("switches that join 4,096 network cards", tree.num_switches, ""),
-        because="Each chip brings its own links, so cables grow with the chips.",
+        it.least(
+            "the same of 4,096 network cards, through a hierarchy", pairs / tree.num_cables, "times", it.q("saves")
+        ),
+        because=f"Each chip brings its own links, so {whole} grow with the chips; one from each to each would be "
+        f"{format_count(mesh)} and grow with their square.",
     )
 
 

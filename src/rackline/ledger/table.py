@@ -187,5 +187,7 @@ def _row(finding: Finding) -> str:
     said = finding.claim
     computed = "<br>".join(f"{one.mark} {one.text}".lstrip() for one in finding.computed)
     name = f"**{said.id}**" + (f"<br>{said.at} {said.speaker}".rstrip() if said.at else "")
-    cells = (name, said.said, said.formula, said.quoted, computed, finding.verdict_text, finding.reason)
+    runs = "; ".join(one for one in finding.uses if one.startswith("lab "))
+    reason = f"{finding.reason} Measured: {runs}." if runs else finding.reason
+    cells = (name, said.said, said.formula, said.quoted, computed, finding.verdict_text, reason)
     return "| " + " | ".join(cell.replace("|", "\\|") or "-" for cell in cells) + " |"
