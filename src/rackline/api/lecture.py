@@ -202,4 +202,6 @@ def experiment(question: LabQuestion, watch: Watch) -> Experiments:
                 progress=lambda text, name=name, number=number: counted(f"{name}: {text}", number, len(names)),
             )
             found.append(lab.run_experiment(name, setup))
+            if len(names) > 1:
+                watch.announces(experiments.result_line(found[-1]))
     return Experiments(experiments=tuple(found))

@@ -100,9 +100,19 @@ def differential_uniformity(table: NDArray[np.int64]) -> int:
 # --- The networks ---
 
 
-def plain_weights(key: jax.Array, width: int, depth: int, gain: float) -> jax.Array:
+def normal(random: np.random.Generator, *shape: int) -> jax.Array:
+    """Normal numbers in float32: drawn by NumPy, because JAX would compile a program for each shape."""
+    return jnp.asarray(random.standard_normal(shape, dtype=np.float32))
+
+
+def signs(random: np.random.Generator, *shape: int) -> jax.Array:
+    """Numbers that are 1 or -1."""
+    return jnp.asarray(2.0 * random.integers(0, 2, shape) - 1.0, dtype=jnp.float32)
+
+
+def plain_weights(random: np.random.Generator, width: int, depth: int, gain: float) -> jax.Array:
     """Weights of a plain stack, normal with standard deviation gain / √width, shape (depth, width, width)."""
-    return jax.random.normal(key, (depth, width, width)) * gain / np.sqrt(width)
+    return normal(random, depth, width, width) * (gain / np.sqrt(width))
 
 
 def plain_layers(weights: Weights, x: jax.Array) -> jax.Array:
@@ -115,13 +125,12 @@ def plain_layers(weights: Weights, x: jax.Array) -> jax.Array:
     return jax.lax.scan(layer, x, weights["layers"])[1]
 
 
-def residual_weights(key: jax.Array, width: int, depth: int) -> Weights:
+def residual_weights(random: np.random.Generator, width: int, depth: int) -> Weights:
     """Weights of a residual stack and of its reader."""
-    up, down, read = jax.random.split(key, 3)
     return {
-        "up": jax.random.normal(up, (depth, width, 2 * width)) / np.sqrt(width),
-        "down": jax.random.normal(down, (depth, 2 * width, width)) / np.sqrt(2 * width * 2 * depth),
-        "read": jax.random.normal(read, (width,)) / np.sqrt(width),
+        "up": normal(random, depth, width, 2 * width) / np.sqrt(width),
+        "down": normal(random, depth, 2 * width, width) / np.sqrt(2 * width * 2 * depth),
+        "read": normal(random, width) / np.sqrt(width),
     }
 
 
@@ -171,16 +180,18 @@ def correlations(gain: float, start: float, depth: int) -> NDArray[np.float64]:
     return np.array(found)
 
 
-@partial(jax.jit, static_argnums=0)
-def _sign_flips(stack: Stack, weights: Weights, inputs: jax.Array, key: jax.Array) -> jax.Array:
-    places = jax.random.randint(key, (inputs.shape[0],), 0, inputs.shape[1])
-    flipped = inputs * (1.0 - 2.0 * jax.nn.one_hot(places, inputs.shape[1]))
-    return jnp.mean((stack(weights, inputs) > 0) != (stack(weights, flipped) > 0), axis=(1, 2))
-
-
-def sign_flips(stack: Stack, weights: Weights, inputs: jax.Array, key: jax.Array) -> NDArray[np.float64]:
+def sign_flips(stack: Stack, weights: Weights, inputs: jax.Array, random: np.random.Generator) -> NDArray[np.float64]:
     """Share of the signs of each layer's state that change when one input of ±1 is flipped, shape (depth,)."""
-    return np.asarray(_sign_flips(stack, weights, inputs, key), dtype=float)
+    flipped = np.array(inputs)
+    rows = np.arange(flipped.shape[0])
+    flipped[rows, random.integers(0, flipped.shape[1], rows.size)] *= -1.0
+    before, after = (np.asarray(_states(stack, weights, one)) > 0 for one in (inputs, flipped))
+    return np.mean(before != after, axis=(1, 2))
+
+
+@partial(jax.jit, static_argnums=0)
+def _states(stack: Stack, weights: Weights, inputs: jax.Array) -> jax.Array:
+    return stack(weights, inputs)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -199,19 +210,13 @@ def quantised_block(stack: Stack, weights: Weights, num_bits: int = 8) -> NDArra
     bits = ((words[:, None] >> np.arange(num_bits)) & 1) * 2.0 - 1.0
     inputs = np.ones((words.size, NUM_BITS))
     inputs[:, :num_bits] = bits
-    signs = np.asarray(_last(stack, weights, jnp.asarray(inputs))[:, :num_bits] > 0).astype(np.int64)
-    return signs @ (1 << np.arange(num_bits))
+    out = np.asarray(_states(stack, weights, jnp.asarray(inputs))[-1, :, :num_bits] > 0).astype(np.int64)
+    return out @ (1 << np.arange(num_bits))
 
 
-@partial(jax.jit, static_argnums=0)
-def _last(stack: Stack, weights: Weights, inputs: jax.Array) -> jax.Array:
-    return stack(weights, inputs)[-1]
-
-
-def majority_inputs(key: jax.Array, number: int) -> tuple[jax.Array, jax.Array]:
+def majority_inputs(random: np.random.Generator, number: int) -> tuple[jax.Array, jax.Array]:
     """Inputs of ±1 and whether more of the first half than of the second half are +1."""
-    inputs = jax.random.rademacher(key, (number, NUM_BITS), dtype=jnp.float32)
-    half = NUM_BITS // 2
+    inputs, half = signs(random, number, NUM_BITS), NUM_BITS // 2
     return inputs, (inputs[:, :half].sum(axis=1) > inputs[:, half:].sum(axis=1)).astype(jnp.float32)
 
 
@@ -226,19 +231,19 @@ def _training(stack: Stack) -> tuple[Callable[..., jax.Array], Callable[..., Wei
         logits = read(w, inputs)
         return jnp.mean(jnp.logaddexp(0.0, logits) - wanted * logits)
 
-    def step(w: Weights, key: jax.Array) -> Weights:
-        slope = jax.grad(loss)(w, *majority_inputs(key, 256))
+    def step(w: Weights, inputs: jax.Array, wanted: jax.Array) -> Weights:
+        slope = jax.grad(loss)(w, inputs, wanted)
         return {name: one - 0.05 * slope[name] for name, one in w.items()}
 
     return jax.jit(read), jax.jit(step)
 
 
-def trained(stack: Stack, weights: Weights, key: jax.Array, steps: int) -> tuple[Weights, float]:
+def trained(stack: Stack, weights: Weights, random: np.random.Generator, steps: int) -> tuple[Weights, float]:
     """The stack after training to tell which half has more ones, and its share of right answers on new inputs."""
     read, step = _training(stack)
-    for number in range(steps):
-        weights = step(weights, jax.random.fold_in(key, number))
-    inputs, wanted = majority_inputs(jax.random.fold_in(key, steps), 2048)
+    for _ in range(steps):
+        weights = step(weights, *majority_inputs(random, 256))
+    inputs, wanted = majority_inputs(random, 2048)
     return weights, float(jnp.mean((read(weights, inputs) > 0) == (wanted > 0.5)))
 
 
@@ -359,16 +364,14 @@ def _networks(setup: Setup) -> tuple[list[Reading], list[Curve], list[str]]:
     steps = 200 if setup.quick else 600
     for seed in setup.seeds(3, 5):
         setup.progress(f"networks, random seed {seed}")
-        key = jax.random.key(seed)
-        first, second, third, fourth, fifth = jax.random.split(key, 5)
-        inputs, _ = majority_inputs(first, number)
-        wide = jax.random.rademacher(first, (number, width), dtype=jnp.float32)
-        chaotic, start = plain_weights(second, width, DEPTH, gain), residual_weights(third, NUM_BITS, DEPTH)
-        learned, accuracy = trained(residual_layers, start, fourth, steps)
+        random = np.random.default_rng(seed)
+        inputs, wide = signs(random, number, NUM_BITS), signs(random, number, width)
+        chaotic, start = plain_weights(random, width, DEPTH, gain), residual_weights(random, NUM_BITS, DEPTH)
+        learned, accuracy = trained(residual_layers, start, random, steps)
         right["residual"].append(accuracy)
-        flips["chaotic"].append(sign_flips(plain_layers, {"layers": chaotic}, wide, fifth))
-        small = plain_weights(second, NUM_BITS, DEPTH, gain)
-        right["plain"].append(trained(plain_layers, {"layers": small, "read": start["read"]}, fourth, steps)[1])
+        flips["chaotic"].append(sign_flips(plain_layers, {"layers": chaotic}, wide, random))
+        small = plain_weights(random, NUM_BITS, DEPTH, gain)
+        right["plain"].append(trained(plain_layers, {"layers": small, "read": start["read"]}, random, steps)[1])
         stacks: dict[str, tuple[Stack, Weights]] = {
             "chaotic": (plain_layers, {"layers": small}),
             "untrained": (residual_layers, start),
@@ -376,7 +379,7 @@ def _networks(setup: Setup) -> tuple[list[Reading], list[Curve], list[str]]:
         }
         for name, (stack, weights) in stacks.items():
             if name != "chaotic":
-                flips[name].append(sign_flips(stack, weights, inputs, fifth))
+                flips[name].append(sign_flips(stack, weights, inputs, random))
             slopes[name].append(largest_gain(stack, weights, inputs[:16]))
             boxes[name].append(float(differential_uniformity(quantised_block(stack, weights))))
     last = {name: [float(one[-1]) for one in found] for name, found in flips.items()}

@@ -165,6 +165,12 @@ def experiments_table(found: Sequence[Experiment]) -> Group:
     return Group(*parts)
 
 
+def result_line(one: Experiment) -> str:
+    """What came out, in a line."""
+    said = f": {one.findings[0]}" if one.findings else ""
+    return f"{one.name} {one.verdict} after {format_seconds(one.seconds)}{said}"
+
+
 def value_text(value: float | None, unit: str) -> str:
     """A value of a reading as a person writes it; "-" for none."""
     if value is None:

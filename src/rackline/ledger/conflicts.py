@@ -117,24 +117,21 @@ def n40(it: Work) -> Finding:
 
 
 def n41(it: Work) -> Finding:
-    stages, pass_s = it.q("stages"), it.q("pass_s")
+    stages, pass_s, said = it.q("stages"), it.q("pass_s"), it.q("micro_batches")
+    cases = (
+        (
+            f"there are {said:.0f} micro-batches of {format_count(it.q('micro_batch'))} sequences",
+            said,
+            it.q("micro_batch"),
+        ),
+        (f"there is one micro-batch of {said:.0f} sequences", 1.0, said),
+    )
     return it.done(
         *(
             it.most(
-                f"idle share with {when}",
-                bb.ring_step(pass_s, stages, number, size).idle_share,
-                "share",
-                0.0,
-                when=when,
+                f"idle share, {when}", bb.ring_step(pass_s, stages, number, size).idle_share, "share", 0.0, when=when
             )
-            for when, number, size in (
-                (
-                    f"there are {stages:.0f} micro-batches of {it.q('micro_batch'):.0f} sequences",
-                    stages,
-                    it.q("micro_batch"),
-                ),
-                (f"there is one micro-batch of {stages:.0f} sequences", 1.0, stages),
-            )
+            for when, number, size in cases
         ),
         because="The number of micro-batches decides, not their size.",
     )
