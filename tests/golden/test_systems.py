@@ -1,6 +1,6 @@
 """The lecture's systems Y01 to Y25 by a second hand: other numbers than elsewhere, worked out here without the library.
 
-Those that are built in JAX are in tests/lab/test_built_systems.py; docs/lecture.md lists all with the line that runs each.
+Those that are built in JAX are in tests/lab/test_built_systems.py; docs/lecture.md lists all and what runs each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import pytest
 from rackline.catalog import price_sheet_record
 from rackline.cli.main import run
 from rackline.hardware import MemoryTier, cluster, scale_up_cables, scale_up_path
-from rackline.lab import EXPERIMENTS
 from rackline.ledger import World, claims, ledger
 from rackline.ledger.said import System, systems
 from rackline.parallel.exchange import ExpertRouting, combine_traffic, dispatch_traffic
@@ -281,16 +280,16 @@ def test_y25() -> None:
 
 
 @pytest.mark.parametrize("system", systems(), ids=lambda one: one.id)
-def test_each_system_has_claims_a_line_that_runs_and_a_test(system: object, capsys: pytest.CaptureFixture[str]) -> None:
-
-    assert isinstance(system, System)
+def test_each_system_has_claims_a_line_that_runs_and_a_test(system: System, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(system.claims) <= {one.id for one in claims()}
     file, _, name = system.test_name.partition("::")
     text = (ROOT / file).read_text(encoding="utf-8")
     assert f"def {name}(" in text
     words = system.command.split()
     if words[1] == "lab":  # tests/lab runs them
-        assert words[2] in EXPERIMENTS
+        pytest.importorskip("jax", reason="JAX has no wheel on this platform")
+        from rackline.lab import EXPERIMENTS
+
         assert system.id in EXPERIMENTS[words[2]].systems
     else:
         assert run(words[1:]) == 0

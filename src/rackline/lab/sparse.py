@@ -2,9 +2,9 @@
 
 The cache is cut into blocks of √(L/n) tokens with one summary key each. A query scores all summaries, takes the n best
 blocks and attends to their tokens and to its own block. Summaries and chosen tokens both grow as √(n·L), so that is
-what is read. What is not chosen is not seen: a task that has to find something there fails with too few blocks, and
-text is continued worse. (Without positions text comes out the other way round: an own block tells a model where it is,
-and dense attention does not; the models on text have rotary positions, as models have.)
+what is read. What is not chosen is not seen: a task that has to find something there fails with too few blocks. The
+models on text have rotary positions: without, a query's own block tells a model where it is and dense attention does
+not, and text came out better with fewer blocks.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

@@ -173,7 +173,7 @@ def c132(it: Work) -> Finding:
 def c133(it: Work) -> Finding:
     """What computing a context again costs, over what reading its cache and holding it until then do."""
     again = PRETRAIN_FLOP_PER_PARAM_TOKEN + FORWARD_FLOP_PER_PARAM_TOKEN
-    step = it.world.seen("reversible", "time of a step, reversible over standard, same implementation")
+    step = it.world.seen("reversible", "work of reversible over stored activations")
     model, chip = it.world.model("llama-3.1-70b"), it.world.chip("h100-sxm")
     length, usd_per_s = it.q("context_len"), it.q("usd_per_hour") / 3600.0
     kv = length * model.kv_bytes_per_token(2.0)
@@ -190,7 +190,7 @@ def c133(it: Work) -> Finding:
     kept = {when: read + float(keeping_cost(tier, kv).usd(it.q(name))) for when, (tier, name) in holds.items()}
     return it.done(
         it.near("FLOP of a reversible over an ordinary step", again / PRETRAIN_FLOP_PER_PARAM_TOKEN, "times", "extra"),
-        it.near("time of a reversible over an ordinary step, in the lab", step.measured, "times", "extra"),
+        it.near("work of a reversible over an ordinary step, as compiled in the lab", step.measured, "times", "extra"),
         *(
             it.least(
                 f"cost of computing {format_count(length)} tokens again over that of keeping them, {when}",
