@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,9 @@ def test_y03() -> None:
     """Trains each 30 ms with 5 places and 40 arrivals a second: written out as a queue, on 200,000 requests."""
     rng = random.Random(5)
     interval, places, rate = 0.03, 5, 40.0
-    now, waiting, waits, departure = 0.0, [], [], interval
+    now, departure = 0.0, interval
+    waiting: list[float] = []
+    waits: list[float] = []
     while len(waits) < 200_000:
         now += rng.expovariate(rate)
         while now > departure:
@@ -216,13 +219,23 @@ def test_y19() -> None:
 def test_y21() -> None:
     """Three rounds over decimal digits, sums modulo 10, by a table without inverse; done by hand from (3, 8)."""
     table = [4, 4, 7, 1, 1, 0, 9, 4, 7, 2]
-    functions = [lambda y, shift=shift: table[(y + shift) % 10] for shift in (0, 5, 2)]
+
+    def round_function(shift: int) -> Callable[[int], int]:
+        return lambda half: table[(half + shift) % 10]
+
+    def plus(p: int, q: int) -> int:
+        return (p + q) % 10
+
+    def minus(p: int, q: int) -> int:
+        return (p - q) % 10
+
+    functions = [round_function(shift) for shift in (0, 5, 2)]
     x, y = 3, 8
     for shift in (0, 5, 2):
         x, y = (y + table[(x + shift) % 10]) % 10, x
-    rounds = bb.coupled_rounds(3, 8, functions, lambda p, q: (p + q) % 10)
+    rounds = bb.coupled_rounds(3, 8, functions, plus)
     assert rounds == (x, y)
-    assert bb.uncoupled_rounds(*rounds, functions, lambda p, q: (p - q) % 10) == (3, 8)
+    assert bb.uncoupled_rounds(*rounds, functions, minus) == (3, 8)
 
 
 def test_y22() -> None:
@@ -231,7 +244,7 @@ def test_y22() -> None:
     from rackline.lab import cipher
 
     box = [(3 * (x + 1)) % 17 - 1 for x in range(16)]
-    counts = {}
+    counts: dict[tuple[int, int], int] = {}
     for difference in range(1, 16):
         for x in range(16):
             key = difference, box[x ^ difference] ^ box[x]

@@ -20,6 +20,8 @@ import jax.numpy as jnp  # noqa: E402
 
 from rackline.lab import moe, reversible, sparse, transformer  # noqa: E402
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 pytestmark = pytest.mark.part("lab")
 
 Array = NDArray[np.float64]

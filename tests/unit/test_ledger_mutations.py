@@ -187,7 +187,8 @@ def inputs_that_turn(claim: Claim, base: Finding) -> str:
         different = {name for name, number in changed.numbers.items() if number != claim.numbers[name]}
         if different <= premises and other(examined(changed, World())):
             return str(different)
-    meshes = ({name: {"levels.scale_up.topology": "mesh"}} for name in base.uses if name in names("clusters"))
+    mesh: dict[str, object] = {"levels.scale_up.topology": "mesh", "levels.scale_up.in_network_reduction": False}
+    meshes = ({name: mesh} for name in base.uses if name in names("clusters"))
     for overrides in itertools.chain(meshes, changed_catalogues(base, FACTORS)):
         if other(examined(claim, World(overrides))):
             return str(overrides)

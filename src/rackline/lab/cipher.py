@@ -196,7 +196,10 @@ def _states(stack: Stack, weights: Weights, inputs: jax.Array) -> jax.Array:
 
 @partial(jax.jit, static_argnums=0)
 def _jacobians(stack: Stack, weights: Weights, inputs: jax.Array) -> jax.Array:
-    return jax.vmap(jax.jacrev(lambda x: stack(weights, x[None])[-1, 0]))(inputs)
+    def last(x: jax.Array) -> jax.Array:
+        return stack(weights, x[None])[-1, 0]
+
+    return jax.vmap(jax.jacrev(last))(inputs)
 
 
 def largest_gain(stack: Stack, weights: Weights, inputs: jax.Array) -> float:

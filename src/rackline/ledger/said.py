@@ -115,7 +115,8 @@ def systems() -> tuple[System, ...]:
     (25, 'tests/golden/test_systems.py::test_y01')
     """
     text = importlib.resources.files("rackline.ledger").joinpath("said", "systems.toml").read_text("utf-8")
-    return tuple(System(**{**row, "claims": tuple(row["claims"])}) for row in tomllib.loads(text)["system"])
+    rows: list[dict[str, Any]] = tomllib.loads(text)["system"]
+    return tuple(System(**row | {"claims": tuple(row["claims"])}) for row in rows)
 
 
 @functools.cache
