@@ -94,7 +94,7 @@ def test_y06() -> None:
 
 
 def test_y07() -> None:
-    """Five experts, two a token, token by token."""
+    """Five experts, two a token, and one that all share, token by token."""
     sizes = moe.Sizes(num_experts=5, experts_per_token=2, d_model=6, d_expert=7)
     weights = moe.init(jax.random.key(1), sizes)
     x = jax.random.normal(jax.random.key(2), (9, 6))
@@ -105,10 +105,11 @@ def test_y07() -> None:
         scores = 1.0 / (1.0 + np.exp(-(row @ w["router"])))
         best = np.argsort(-scores)[:2]
         counted[best] += 1
-        wanted = sum(
-            scores[e] / scores[best].sum() * ((silu(row @ w["gate"][e]) * (row @ w["up"][e])) @ w["down"][e])
-            for e in best
-        )
+
+        def expert(e: int, row: Array = row) -> Array:
+            return (silu(row @ w["gate"][e]) * (row @ w["up"][e])) @ w["down"][e]
+
+        wanted = sum(scores[e] / scores[best].sum() * expert(e) for e in best) + expert(-1)  # the last is shared
         assert np.allclose(found, wanted, atol=1e-4)
     assert (np.asarray(load) == counted).all()
     assert int(dropped) == 0
