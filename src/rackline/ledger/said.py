@@ -115,8 +115,12 @@ def systems() -> tuple[System, ...]:
     (25, 'tests/golden/test_systems.py::test_y01')
     """
     text = importlib.resources.files("rackline.ledger").joinpath("said", "systems.toml").read_text("utf-8")
-    rows: list[dict[str, Any]] = tomllib.loads(text)["system"]
-    return tuple(System(**row | {"claims": tuple(row["claims"])}) for row in rows)
+    return tuple(_system(row) for row in tomllib.loads(text)["system"])
+
+
+def _system(row: dict[str, Any]) -> System:
+    row["claims"] = tuple(row["claims"])
+    return System(**row)
 
 
 @functools.cache
