@@ -9,17 +9,20 @@ from __future__ import annotations
 import ast
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rackline.lab import EXPERIMENTS, Experiment
 from rackline.lab.experiments import MARKS, experiment_figure, measured_text, predicted_text, read_experiments
 from rackline.ledger.said import claims
+from rackline.ledger.seen import shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, IMAGES = ROOT / "docs" / "lab", ROOT / "docs" / "images"
 STORED = ROOT / "docs" / "measured" / "lab.json"
 VIEW = ROOT / "src" / "rackline" / "web" / "lab.json"
+SEEN = ROOT / "src" / "rackline" / "ledger" / "seen.toml"
 
 
 def idea(name: str) -> tuple[str, str]:
@@ -107,10 +110,34 @@ def _shown(one: Experiment) -> dict[str, Any]:
     }
 
 
+def extract(found: tuple[Experiment, ...], when: Mapping[str, str]) -> str:
+    """Those readings on which verdicts of the ledger rest, as the file that ships.
+
+    Args:
+        found: all experiments.
+        when: day and machine of each run, by experiment.
+    """
+    lines = [
+        "# Readings of the lab on which verdicts of the ledger rest: an extract of docs/measured/lab.json, written by",
+        "# bench/lab_pages.py. low and high: interval of the mean of several runs (95 %).",
+    ]
+    for one in found:
+        wanted = {quantity for name, quantity in shipped() if name == one.name}
+        rows = [row for row in one.rows if row.quantity in wanted]
+        if rows:
+            lines += ["", "[[experiment]]", f'name = "{one.name}"', f'run = "{when[one.name]}"']
+        for row in rows:
+            lines += ["", "[[experiment.reading]]", f'quantity = "{row.quantity}"', f"measured = {row.measured!r}"]
+            if row.low is not None and row.high is not None:
+                lines += [f"low = {row.low!r}", f"high = {row.high!r}"]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    """Write all pages and figures."""
+    """Write all pages and figures, what the page shows, and the extract for the ledger."""
     stored = Path(sys.argv[1]) if len(sys.argv) > 1 else STORED
     found = read_experiments(stored)
+    SEEN.write_text(extract(found, json.loads(stored.read_text(encoding="utf-8"))["runs"]), encoding="utf-8")
     PAGES.mkdir(exist_ok=True)
     for one in found:
         (PAGES / f"{one.name}.md").write_text(page(one), encoding="utf-8")

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rackline.cli.main import run
 from rackline.lab import EXPERIMENTS, Experiment, Reading, entry
-from rackline.lab.experiment import Curve, mean_interval
+from rackline.lab.experiment import Curve, mean_interval, share_interval, shares_apart
 from rackline.lab.experiments import experiment_figure, read_experiments, report_page, verdicts_by_claim
+from rackline.ledger.seen import shipped
 from rackline.plain import plain
 
 HOLDS = Reading(quantity="a", predicted=1.0, measured=1.04, tolerance=0.05, check="equal")
@@ -132,3 +138,75 @@ def test_report_and_figure() -> None:
     for words in ('id="cipher"', "it works", "<svg", "C128, C130", "250 ms"):
         assert words in text
     assert experiment_figure(MADE).rows[0]["kind"] == "predicted"
+
+
+class TestIntervalOfShares:
+    def test_it_stays_between_0_and_1_where_that_of_a_mean_does_not(self) -> None:
+        values = [1.0, 0.9, 0.98, 0.93, 1.0]
+        assert mean_interval(values)[2] > 1.0
+        mean, low, high = share_interval(values, 50)
+        assert 0.0 < low < mean == pytest.approx(0.962) < high < 1.0
+
+    def test_runs_that_agree_leave_the_uncertainty_of_their_trials(self) -> None:
+        _, low, high = share_interval([1.0, 1.0, 1.0, 1.0, 1.0], 100)
+        # Wilson by hand for 500 of 500 with t = 2.776 at four degrees of freedom: n / (n + t^2)
+        assert (low, high) == pytest.approx((500 / (500 + 2.7764**2), 1.0), rel=1e-4)
+
+    def test_it_covers_shares_whose_seeds_differ(self) -> None:
+        """Five runs of 200 trials, each of a share of its own from a beta law of mean 0.9: 200 repetitions."""
+        random = np.random.default_rng(4)
+        covered = 0
+        for _ in range(200):
+            shares = random.binomial(200, random.beta(27.0, 3.0, 5)) / 200.0
+            _, low, high = share_interval(shares.tolist(), 200)
+            covered += low <= 0.9 <= high
+        assert covered >= 180
+
+    def test_one_run_says_nothing(self) -> None:
+        assert share_interval([0.3], 10) == (0.3, 0.0, 1.0)
+
+    def test_a_difference_stays_between_minus_1_and_1(self) -> None:
+        low, high = (Reading.of_shares([value] * 5, 1000, quantity="a") for value in (0.0, 1.0))
+        gap = shares_apart(low, high, quantity="b")
+        assert gap.low is not None
+        assert gap.high is not None
+        assert -1.0 <= gap.low <= gap.measured == -1.0 < gap.high < -0.98
+
+
+def test_jax_starts_with_eight_devices_as_the_command_imports_it() -> None:
+    """Without the variable that tests set, and with JAX imported by the modules before it is started."""
+    code = (
+        "import rackline.lab.experiments, rackline.lab.experiment as lab; jax = lab.start_jax(); "
+        "print(len(jax.devices('cpu')))"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert done.stdout.strip() == "8", done.stderr
+
+
+def test_results_of_a_reader_take_the_place_of_the_stored_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A net that changes half of its signs after training would make it a cipher: C128 follows."""
+    row = Reading(quantity="signs that change, trained residual network", measured=0.5, low=0.45, high=0.55)
+    file = tmp_path / "lab.json"
+    file.write_text(json.dumps({"experiments": [plain(dataclasses.replace(MADE, rows=(row,)))]}), encoding="utf-8")
+    verdicts: list[str] = []
+    for more in ([], ["--measured", str(file)]):
+        assert run(["lecture", "--claim", "C128", "--json", *more]) == 0
+        verdicts.append(json.loads(capsys.readouterr().out)["claims"][0]["verdict"])
+    assert verdicts == ["holds", "holds only if"]
+
+
+def test_what_ships_with_the_ledger_is_an_extract_of_the_stored_results() -> None:
+    """`uv run python bench/lab_pages.py` writes it."""
+    root = Path(__file__).resolve().parents[2]
+    stored = root / "docs" / "measured" / "lab.json"
+    found, runs = read_experiments(stored), json.loads(stored.read_text(encoding="utf-8"))["runs"]
+    rows = {(one.name, row.quantity): row for one in found for row in one.rows}
+    for (name, quantity), one in shipped().items():
+        row = rows[name, quantity]
+        assert (one.measured, one.run) == (row.measured, runs[name])
+        assert (one.low, one.high) == (
+            (one.measured, one.measured) if row.low is None or row.high is None else (row.low, row.high)
+        )

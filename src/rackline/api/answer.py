@@ -70,7 +70,7 @@ class Watch:
         return False
 
     def announces(self, what: str) -> None:
-        """Say what is about to be done."""
+        """Say what is about to be done, or what is done so far."""
 
     def says(self, *parts: Any) -> None:
         """Show a part of a conversation."""

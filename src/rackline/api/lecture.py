@@ -43,7 +43,9 @@ class LectureQuestion(Question):
         default=False,
     )
     measured: str | None = option(
-        "text", "results of `rackline lab all --json`: what experiments say of each claim", default=None
+        "text",
+        "results of `rackline lab all --json` that take the place of the stored ones, and what they say of each claim",
+        default=None,
     )
     set: Settings = option(
         "settings",
@@ -158,7 +160,10 @@ def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
         return _guessed(question, watch)
     measured = () if question.measured is None else experiments.read_experiments(question.measured)
     with watch.moving("examining the claims"):
-        world = ledger.World(ledger.overrides_from_texts(assignments(question.set)))
+        world = ledger.World(
+            ledger.overrides_from_texts(assignments(question.set)),
+            experiments.readings(measured, f"from {question.measured}"),
+        )
         found = ledger.ledger(world, segment=question.segment, claim=question.claim)
     return Ledger(claims=tuple(found), experiments=experiments.verdicts_by_claim(measured))
 
@@ -264,4 +269,6 @@ def experiment(question: LabQuestion, watch: Watch) -> Experiments:
                 progress=lambda text, name=name, number=number: counted(f"{name}: {text}", number, len(names)),
             )
             found.append(lab.run_experiment(name, setup))
+            if len(names) > 1:
+                watch.announces(experiments.result_line(found[-1]))
     return Experiments(experiments=tuple(found))

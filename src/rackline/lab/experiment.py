@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -43,14 +42,14 @@ def start_jax(device: str = "cpu") -> Any:
     Raises:
         InputError: JAX is not installed, was started with fewer devices, or has no such platform.
     """
-    if "jax" not in sys.modules and _FLAG not in os.environ.get("XLA_FLAGS", ""):
+    if _FLAG not in os.environ.get("XLA_FLAGS", ""):  # read when JAX first asks for devices, not when it is imported
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}={NUM_DEVICES}".strip()
     jax = load_optional("jax", what="lab")
     if len(jax.devices("cpu")) < NUM_DEVICES:
         raise InputError(
             what="lab",
             given=f"JAX that was started with {len(jax.devices('cpu'))} host devices",
-            allowed=f"{NUM_DEVICES}: set XLA_FLAGS={_FLAG}={NUM_DEVICES} before JAX is imported",
+            allowed=f"{NUM_DEVICES}: set XLA_FLAGS={_FLAG}={NUM_DEVICES} before JAX is used",
         )
     try:
         chosen = jax.devices(device)[0]
@@ -219,6 +218,18 @@ class Reading:
         mean, low, high = mean_interval(values)
         return cls(measured=mean, low=low, high=high, statistical=True, **more)
 
+    @classmethod
+    def of_shares(cls, values: Sequence[float], trials: int, **more: Any) -> Reading:
+        """The mean of shares that repeated runs counted, with its interval.
+
+        Args:
+            values: of each run [1].
+            trials: that a run counted [count].
+            more: the other fields.
+        """
+        mean, low, high = share_interval(values, trials)
+        return cls(measured=mean, low=low, high=high, statistical=True, **more)
+
     @property
     def holds(self) -> bool | None:
         """Whether measurement and prediction agree; None where nothing is judged or the interval decides nothing."""
@@ -328,3 +339,51 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
     half = float(stdtrit(numbers.size - 1, 0.975)) * float(numbers.std(ddof=1)) / math.sqrt(numbers.size)
     return mean, mean - half, mean + half
+
+
+def share_interval(values: Sequence[float], trials: int) -> tuple[float, float, float]:
+    """Mean of shares and its interval of 95 %, which stays between 0 and 1.
+
+    Wilson's interval for as many trials as would spread as the runs did, and no more than there were, with Student's t
+    for the number of runs.
+
+    Args:
+        values: share of each run [1].
+        trials: of each run [count].
+
+    Returns:
+        (mean, low, high); everything from 0 to 1 for one run, whose spread is not known.
+
+    Sources: Wilson 1927, J. Am. Stat. Assoc. 22, 209; effective sizes as in Franco, Little, Louis and Slud 2019, J.
+        Survey Stat. Methodol. 7, 334.
+
+    >>> [round(one, 3) for one in share_interval([0.9, 0.8, 0.95], 100)]
+    [0.883, 0.593, 0.975]
+    >>> [round(one, 3) for one in share_interval([1.0, 1.0, 1.0], 100)]
+    [1.0, 0.942, 1.0]
+    """
+    numbers = np.asarray(values, dtype=float)
+    mean, runs = float(numbers.mean()), numbers.size
+    if runs < 2:
+        return mean, 0.0, 1.0
+    from scipy.special import stdtrit
+
+    spread = float(numbers.var(ddof=1)) / runs
+    count = min(runs * trials, mean * (1.0 - mean) / spread) if spread > 0.0 else float(runs * trials)
+    t2 = float(stdtrit(runs - 1, 0.975)) ** 2 / count
+    middle = (mean + t2 / 2.0) / (1.0 + t2)
+    half = math.sqrt(t2 * (mean * (1.0 - mean) + t2 / 4.0)) / (1.0 + t2)
+    return mean, max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def shares_apart(one: Reading, other: Reading, **more: Any) -> Reading:
+    """One share less another, with an interval that stays between -1 and 1.
+
+    Sources: Newcombe 1998, Statistics in Medicine 17, 873, method 10 (square and add).
+    """
+    p, q = one.measured, other.measured
+    ends = [p if end is None else end for end in (one.low, one.high)]
+    others = [q if end is None else end for end in (other.low, other.high)]
+    low = p - q - math.hypot(p - ends[0], others[1] - q)
+    high = p - q + math.hypot(ends[1] - p, q - others[0])
+    return Reading(measured=p - q, low=max(low, -1.0), high=min(high, 1.0), statistical=True, **more)

@@ -3,7 +3,8 @@
 A stack of blocks is cut into parts, a part lies on a device, micro-batches pass through. Every slot of a schedule's
 table is one call: forward, backward of the input, gradient of the weight. The order is the table's, what a slot needs
 must be there, and what it keeps is counted. Slots are timed one by one, because the devices of one host share its
-cores; the measured times are then placed as the devices would run them side by side.
+cores, and in processor time, because other programs do too; the measured times are then placed as the devices would run
+them side by side.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -27,7 +28,7 @@ from rackline.training.schedules.schedule import Op
 
 Weights = dict[str, jax.Array]
 PP, MICRO_BATCHES, VIRTUAL_PP = 4, 8, 2
-NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")
+NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe")
 WIDTH, ROWS, BLOCKS = 256, 128, 8
 REPEATS = 3
 
@@ -81,7 +82,7 @@ class Run:
 
     Args:
         gradients: of each part's blocks, summed over micro-batches.
-        seconds: of each kind of slot and part, one per micro-batch [s].
+        seconds: of each kind of slot and part of the model, one per micro-batch [s].
         peak: most inputs of parts that each device kept at once [count].
     """
 
@@ -116,8 +117,11 @@ def _backward(blocks: list[Weights], x: jax.Array, slope: jax.Array) -> tuple[li
 def execute_schedule(schedule: Schedule, blocks: list[Weights], inputs: jax.Array, pp: int) -> Run:
     """Run a schedule's table over devices, slot by slot in an order that each device's own order allows.
 
+    A schedule of two directions has two copies of the model, each of which takes its share of the micro-batches; the
+    gradients of both are added.
+
     Args:
-        blocks: of the whole model, a multiple of the parts.
+        blocks: of the whole model, a multiple of its parts.
         inputs: (micro-batches, rows, width).
         pp: devices of the pipeline [count].
     """
@@ -127,20 +131,24 @@ def execute_schedule(schedule: Schedule, blocks: list[Weights], inputs: jax.Arra
     table = schedule.table(pp, micro_batches, chunks)
     devices = jax.devices()[:pp]
     device_of = {place(index, chunk): devices[index] for index in range(pp) for chunk in range(chunks)}
-    per_part = len(blocks) // parts
+    of_model, of_copy = parts // schedule.copies, micro_batches // schedule.copies
+    per_part = len(blocks) // of_model
     held = [
-        jax.device_put(blocks[index * per_part : (index + 1) * per_part], device_of[index]) for index in range(parts)
+        jax.device_put(blocks[stage * per_part : (stage + 1) * per_part], device_of[index])
+        for index, stage in ((index, index % of_model) for index in range(parts))
     ]
     sums: list[Any] = [None] * parts
     run = Run(gradients=[], seconds={}, peak=[0] * pp)
-    arrived: dict[tuple[str, int, int], jax.Array] = {("x", micro, 0): inputs[micro] for micro in range(micro_batches)}
+    arrived: dict[tuple[str, int, int], jax.Array] = {
+        ("x", micro % of_copy, micro // of_copy * of_model): inputs[micro] for micro in range(micro_batches)
+    }
     kept: list[set[tuple[int, int]]] = [set() for _ in range(pp)]
     slopes: dict[tuple[int, int], jax.Array] = {}
 
     def timed(op: Op, index: int, call: Callable[..., Any], *given: Any) -> Any:
-        began = time.perf_counter()
+        began = time.process_time()
         found = jax.block_until_ready(call(*given))
-        run.seconds.setdefault((op, index), []).append(time.perf_counter() - began)
+        run.seconds.setdefault((op, index % of_model), []).append(time.process_time() - began)
         return found
 
     def add(index: int, change: Any) -> None:
@@ -157,7 +165,7 @@ def execute_schedule(schedule: Schedule, blocks: list[Weights], inputs: jax.Arra
                 kept[device].add(name)
                 run.peak[device] = max(run.peak[device], len(kept[device]))
                 y = timed("F", index, _forward, here, x)
-                if index + 1 < parts:
+                if (index + 1) % of_model:
                     arrived[("x", slot.micro_batch, index + 1)] = y
                 else:
                     slopes[name] = jax.grad(loss)(y) / micro_batches
@@ -171,7 +179,7 @@ def execute_schedule(schedule: Schedule, blocks: list[Weights], inputs: jax.Arra
                     add(index, of_weights)
                     kept[device].discard(name)
                     del arrived[("x", *name)], slopes[name]
-                if index:
+                if index % of_model:
                     slopes[(slot.micro_batch, index - 1)] = change
             case "W":
                 x, slope = arrived.pop(("x", *name)), slopes.pop(name)
@@ -191,7 +199,10 @@ def execute_schedule(schedule: Schedule, blocks: list[Weights], inputs: jax.Arra
             raise RuntimeError(f"{schedule.name}: device {device} left its table")
     for event in ordered:
         do(event.device, event.slot)
-    run.gradients = sums
+    for index in range(of_model, parts):
+        there = device_of[index % of_model]
+        add(index % of_model, jax.device_put(sums[index], there))
+    run.gradients = sums[:of_model]
     return run
 
 
@@ -220,9 +231,9 @@ def decode_in_a_ring(blocks: list[Weights], groups: int, passes: int, pp: int) -
             x = states[group]
             for stage, device in enumerate(devices):
                 x = jax.device_put(x, device)
-                began = time.perf_counter()
+                began = time.process_time()
                 x = jax.block_until_ready(_forward(held[stage], x))
-                seconds[stage].append(time.perf_counter() - began)
+                seconds[stage].append(time.process_time() - began)
             states[group] = x
     for _ in range(passes):  # apart: a pass over all blocks in between leaves other caches to the first stage
         expected = [_forward(blocks, one) for one in expected]
@@ -251,7 +262,7 @@ def run(setup: Setup) -> Experiment:
         execute_schedule(schedule, blocks, inputs, PP)  # compiles
         runs = [execute_schedule(schedule, blocks, inputs, PP) for _ in range(REPEATS)]
         rows += _schedule_rows(schedule, runs[-1], chunks, wanted)
-        times = measured_durations(runs, PP * chunks)
+        times = measured_durations(runs, PP * chunks // schedule.copies)
         predicted.append(_busy_share(schedule, _equal(times)))
         measured.append(_busy_share(schedule, times))
         rows.append(
@@ -335,7 +346,7 @@ def _schedule_rows(schedule: Schedule, found: Run, chunks: int, wanted: list[Wei
         Reading(
             quantity=f"{schedule.name}: activations in flight, of whole stages",
             predicted=schedule.in_flight(PP, MICRO_BATCHES, chunks),
-            measured=max(found.peak) / chunks,
+            measured=max(found.peak) / (chunks // schedule.copies),
             check="equal",
             source="closed form of the schedule",
         ),

@@ -2,13 +2,16 @@
 
 The cache is cut into blocks of √(L/n) tokens with one summary key each. A query scores all summaries, takes the n best
 blocks and attends to their tokens and to its own block. Summaries and chosen tokens both grow as √(n·L), so that is
-what is read. What is not chosen is not seen: a task that has to find something there fails with too few blocks.
+what is read. What is not chosen is not seen: a task that has to find something there fails with too few blocks. The
+models on text have rotary positions: without, a query's own block tells a model where it is and dense attention does
+not, and text came out better with fewer blocks.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -18,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rackline.arch.kinds.gqa import RootSparseAttention
-from rackline.lab.experiment import Curve, Experiment, Reading, Setup
+from rackline.lab.experiment import Curve, Experiment, Reading, Setup, shares_apart
 from rackline.lab.transformer import (
     Attend,
     Params,
@@ -42,6 +45,7 @@ LENGTHS = tuple(2**power for power in range(10, 19))
 RECALL = Shape(num_layers=1, d_model=64, num_q_heads=2, num_kv_heads=2, head_dim=32, d_ff=128, vocab_size=64)
 TEXT = Shape(num_layers=2, d_model=64, num_q_heads=2, num_kv_heads=2, head_dim=32, d_ff=128, vocab_size=128)
 PAIRS, QUERIES, SYMBOLS = 16, 16, 32  # 64 tokens, blocks of 8
+ASKED = 256  # new sequences
 
 
 # --- Decoding: what one query reads ---
@@ -120,13 +124,15 @@ def sparse_attention(q: jax.Array, k: jax.Array, v: jax.Array, *, blocks: int, s
     return jnp.einsum("hij,jhd->ihd", weights, v)
 
 
-def shifted_logits(params: Params, tokens: jax.Array, shape: Shape, attend: Attend) -> jax.Array:
-    """A transformer without positions, whose input also holds the token before (a short convolution)."""
+def shifted_logits(
+    params: Params, tokens: jax.Array, shape: Shape, attend: Attend, *, rotary: bool = False
+) -> jax.Array:
+    """A transformer whose input also holds the token before (a short convolution), without positions by default."""
     embedded = params["embedding"][tokens]
     before = jnp.concatenate([jnp.zeros_like(embedded[:1]), embedded[:-1]]) @ params["shift"]
     x = embedded + before
     for layer in params["layers"]:
-        x = x + attention_block(layer, x, shape, attend, rotary=False)
+        x = x + attention_block(layer, x, shape, attend, rotary=rotary)
         x = x + ffn_block(layer, x)
     return norm(x) @ params["head"]
 
@@ -158,7 +164,7 @@ def recall_accuracy(attend: Attend, seed: int, steps: int) -> float:
         return recall_task(random, 32, PAIRS, QUERIES, SYMBOLS)
 
     params = fit(make_params(seed, RECALL), loss, batch, steps)
-    tokens, answers = recall_task(np.random.default_rng(10**6 + seed), 256, PAIRS, QUERIES, SYMBOLS)
+    tokens, answers = recall_task(np.random.default_rng(10**6 + seed), ASKED, PAIRS, QUERIES, SYMBOLS)
     found = logits(params, tokens)
     right = np.argmax(np.asarray(found[:, :-1]), axis=-1) == tokens[:, 1:]
     return float((right * answers).sum() / answers.sum())
@@ -169,7 +175,8 @@ def _text(attend: Attend) -> Callable[..., jax.Array]:
     """Loss on text, the same function for all seeds."""
 
     def loss(params: Params, tokens: jax.Array) -> jax.Array:
-        found = jax.vmap(partial(shifted_logits, shape=TEXT, attend=attend), (None, 0))(params, tokens[:, :-1])
+        logits = partial(shifted_logits, shape=TEXT, attend=attend, rotary=True)
+        found = jax.vmap(logits, (None, 0))(params, tokens[:, :-1])
         return next_token_loss(found, tokens[:, 1:])
 
     return loss
@@ -222,12 +229,14 @@ def _reads(setup: Setup) -> tuple[list[Reading], tuple[Curve, ...]]:
     dense_s, sparse_s = [], []
     timed = LENGTHS[2:] if not setup.quick else LENGTHS[2::2]
     for length in timed:
+        setup.progress(f"time over {length:,} tokens")
         k, v = jax.random.normal(jax.random.key(setup.seed + 1), (2, length, HEAD_DIM))
         size = block_size(length, BLOCKS)
         blocked = tuple(jnp.reshape(one, (length // size, size, HEAD_DIM)) for one in (k, v))
         summaries = jnp.mean(blocked[0], axis=1)
-        dense_s.append(shortest_s(partial(jax.jit(decode_dense), q, k, v), 20))
-        sparse_s.append(shortest_s(partial(jax.jit(partial(decode_sparse, blocks=BLOCKS)), q, summaries, *blocked), 50))
+        dense_s.append(shortest_s(partial(jax.jit(decode_dense), q, k, v), 20, time.process_time))
+        sparse_call = partial(jax.jit(partial(decode_sparse, blocks=BLOCKS)), q, summaries, *blocked)
+        sparse_s.append(shortest_s(sparse_call, 50, time.process_time))
     rows = [
         Reading(
             quantity="slope of the bytes over context, both logarithmic",
@@ -247,12 +256,12 @@ def _reads(setup: Setup) -> tuple[list[Reading], tuple[Curve, ...]]:
             source="1.5 √(n L) entries (arch.kinds.block_sparse)",
         ),
         Reading(
-            quantity="slope of the time over context, dense",
+            quantity="slope of the processor time over context, dense",
             measured=slope(timed[-4:], dense_s[-4:]),
             statistical=True,
         ),
         Reading(
-            quantity="slope of the time over context, sparse",
+            quantity="slope of the processor time over context, sparse",
             predicted=0.6,
             measured=slope(timed[-4:], sparse_s[-4:]),
             check="at_most",
@@ -260,7 +269,7 @@ def _reads(setup: Setup) -> tuple[list[Reading], tuple[Curve, ...]]:
             source="a half where bytes count, less where the call itself does",
         ),
         Reading(
-            quantity=f"time over dense attention at {timed[-1]:,} tokens",
+            quantity=f"processor time over dense attention at {timed[-1]:,} tokens",
             predicted=1.0,
             measured=sparse_s[-1] / dense_s[-1],
             check="at_most",
@@ -276,46 +285,64 @@ def _reads(setup: Setup) -> tuple[list[Reading], tuple[Curve, ...]]:
     return rows, curves
 
 
+OWN = "own block alone"
+
+
+def _attentions(blocks: Sequence[int], size: int = 8) -> dict[str, Attend]:
+    """Dense attention, and that to a number of blocks beside a query's own."""
+    names = {n: OWN if n == 0 else f"own block and {n} more" for n in blocks}
+    return {"dense": causal_attention} | {names[n]: partial(sparse_attention, blocks=n, size=size) for n in blocks}
+
+
 def _quality(setup: Setup) -> tuple[list[Reading], tuple[str, ...]]:
-    """Accuracy of recall and loss on text by number of blocks, against dense attention."""
-    size = 8
-    chosen = (4, 1) if setup.quick else (4, 2, 1, 0)
-    recall_steps, text_steps = 200 if setup.quick else 300, 400
-    seeds = setup.seeds(3, 4)
-    attentions: dict[str, Attend] = {"dense": causal_attention}
-    attentions |= {f"{n} blocks": partial(sparse_attention, blocks=n, size=size) for n in chosen}
-    rows: list[Reading] = []
-    said: list[str] = []
-    tasks = (("recall", recall_steps, recall_accuracy), ("text", text_steps, text_loss))
-    for task, steps, measure in tasks[:1] if setup.quick else tasks:
-        found: dict[str, list[float]] = {}
-        for name, attend in attentions.items():
-            setup.progress(f"quality: {task}, {name}")
-            found[name] = [measure(attend, seed, steps) for seed in seeds]
-        word = "right answers in recall" if task == "recall" else "loss on text"
-        for name, values in found.items():
-            rows.append(
-                Reading.of_runs(
-                    values,
-                    quantity=f"{word}, {name}",
-                    unit="" if task == "recall" else "nats",
-                )
-            )
-        fewest = f"{chosen[-1]} blocks"
-        gaps = [one - dense for one, dense in zip(found[fewest], found["dense"], strict=True)]
-        rows.append(
-            Reading.of_runs(
-                gaps,
-                quantity=f"{word}: {fewest} less dense",
-                predicted=0.0,
-                check="at_most" if task == "recall" else "at_least",
-                source="too sparse loses quality (C115)",
-            )
-        )
-        said.append(f"{word}: " + ", ".join(f"{name} {float(np.mean(values)):.2f}" for name, values in found.items()))
-        if task == "text" and float(np.mean(gaps)) < 0.0:
-            said.append(
-                "on text fewer blocks did better: in 128 characters little that is far away helps so small a model, "
-                "and attending near is what it has to learn"
-            )
-    return rows, tuple(said)
+    """Right answers of recall and loss on text by number of blocks, against dense attention."""
+    rows, said = _recalled(setup)
+    if not setup.quick:
+        more, words = _written(setup)
+        rows, said = [*rows, *more], f"{said}; {words}"
+    return rows, (said,)
+
+
+def _recalled(setup: Setup) -> tuple[list[Reading], str]:
+    steps, seeds = 200 if setup.quick else 300, setup.seeds(2, 5)
+    found: dict[str, Reading] = {}
+    for name, attend in _attentions((0,) if setup.quick else (4, 1, 0)).items():
+        shares: list[float] = []
+        for seed in seeds:
+            setup.progress(f"quality: recall, {name}, random seed {seed}")
+            shares.append(recall_accuracy(attend, seed, steps))
+        found[name] = Reading.of_shares(shares, ASKED * QUERIES, quantity=f"right answers in recall, {name}")
+    gap = shares_apart(
+        found[OWN],
+        found["dense"],
+        quantity=f"right answers in recall: {OWN} less dense",
+        predicted=0.0,
+        check="at_most",
+        source="too sparse loses quality (C115)",
+    )
+    return [*found.values(), gap], "right answers in recall: " + _listed(found)
+
+
+def _written(setup: Setup) -> tuple[list[Reading], str]:
+    steps, seeds = 300, setup.seeds(5, 5)
+    losses: dict[str, list[float]] = {}
+    for name, attend in _attentions((0,)).items():
+        for seed in seeds:
+            setup.progress(f"quality: text, {name}, random seed {seed}")
+            losses.setdefault(name, []).append(text_loss(attend, seed, steps))
+    found = {
+        name: Reading.of_runs(values, quantity=f"loss on text, {name}", unit="nats") for name, values in losses.items()
+    }
+    gap = Reading.of_runs(
+        [own - dense for own, dense in zip(losses[OWN], losses["dense"], strict=True)],
+        quantity=f"loss on text: {OWN} less dense",
+        unit="nats",
+        predicted=0.0,
+        check="at_least",
+        source="too sparse loses quality (C115)",
+    )
+    return [*found.values(), gap], "loss on text: " + _listed(found)
+
+
+def _listed(found: dict[str, Reading]) -> str:
+    return ", ".join(f"{name} {row.measured:.3g}" for name, row in found.items())

@@ -311,12 +311,18 @@ def largest_difference(one: Any, other: Any) -> float:
     return max(jax.tree.leaves(jax.tree.map(difference, one, other)))
 
 
-def shortest_s(call: Callable[[], Any], repeats: int) -> float:
-    """Shortest time of a call after a first one that compiles: other programs on the machine only add to it [s]."""
+def shortest_s(call: Callable[[], Any], repeats: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Shortest time of a call after a first one that compiles: other programs on the machine only add to it [s].
+
+    Args:
+        call: what is timed.
+        repeats: [count].
+        clock: wall time, or processor time of this process, which waiting for other programs does not count in.
+    """
     jax.block_until_ready(call())
     best = np.inf
     for _ in range(repeats):
-        began = time.perf_counter()
+        began = clock()
         jax.block_until_ready(call())
-        best = min(best, time.perf_counter() - began)
+        best = min(best, clock() - began)
     return float(best)

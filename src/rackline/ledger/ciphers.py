@@ -1,4 +1,4 @@
-"""Segment 7, invertible couplings (C127 to C133), and the flash cards that no claim answers (Q1 to Q27)."""
+"""Segment 7: ciphers, networks and invertible couplings (C126 to C133); flash cards that no claim answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.arch import Model
+from rackline.hardware import hbm_of
+from rackline.ledger.caches import FLASH
+from rackline.ledger.seen import Seen
 from rackline.ledger.work import FRONTIER, RACK, Computed, Finding, Work
+from rackline.pricing.cache import keeping_cost
 from rackline.scaling.chinchilla import FORWARD_FLOP_PER_PARAM_TOKEN, PRETRAIN_FLOP_PER_PARAM_TOKEN
 from rackline.serving import blackboard as bb
 from rackline.units import format_count, format_percent, format_seconds
@@ -59,6 +63,57 @@ def flipped_shares(it: Work, rounds: Iterable[int]) -> list[float]:
             flipped.append(int(bb.output_difference(cipher, int(word), 1 << place, exclusive_or)).bit_count())
         shares.append(float(np.mean(flipped)) / (2 * BITS))
     return shares
+
+
+def c126(it: Work) -> Finding:
+    def seen(quantity: str) -> Seen:
+        return it.world.seen("cipher", quantity)
+
+    box = "differential uniformity of 8 quantised signs"
+    random = seen("differential uniformity of a random function of 8 bits (of 256)").measured
+    plain, residual = "layers are plain and weights large", "layers are residual and normed"
+    stacks = (
+        (plain, seen("signs that change, plain random network of gain 4"), seen(f"{box}, chaotic (of 256)")),
+        (residual, seen("signs that change, untrained residual network"), seen(f"{box}, untrained (of 256)")),
+    )
+    steep, flat = (seen(f"largest singular value of the Jacobian, {name}") for name in ("chaotic", "untrained"))
+    learned, not_learned = (seen(f"right answers after training, {name} network") for name in ("residual", "plain"))
+    return it.done(
+        *(
+            row
+            for when, flips, shared in stacks
+            for row in (
+                it.near(f"signs that one input flips, {when}", flips.measured, "share", "half", when=when),
+                it.most(
+                    f"inputs that share a difference, over a random function, {when}",
+                    shared.measured / random,
+                    "times",
+                    it.q("as_random"),
+                    when=when,
+                ),
+            )
+        ),
+        it.show("largest singular value of the derivative of a plain net", steep.measured, "times"),
+        it.seen_most("the same of a residual net", flat, "times", it.q("meaningful")),
+        it.seen_least("right answers that a residual net learns", learned, "share", it.q("learned")),
+        it.seen_most("right answers that a plain net learns in as many steps", not_learned, "share", it.q("guess")),
+        because=f"In the lab a plain random net changes {format_percent(stacks[0][1].measured)} of its signs, a "
+        f"residual one as networks are started {format_percent(stacks[1][1].measured)}. The first is steep by "
+        f"{steep.measured:,.0f} times and learns {format_percent(not_learned.measured)} right, the second by "
+        f"{flat.measured:.2g} times and learns {format_percent(learned.measured)}.",
+    )
+
+
+def c128(it: Work) -> Finding:
+    cipher = it.world.seen("cipher", "bits that change after 12 rounds")
+    net = it.world.seen("cipher", "signs that change, trained residual network")
+    return it.done(
+        it.near("bits that one input bit flips in a cipher of 12 rounds", cipher.measured, "share", "half"),
+        it.seen_most("signs that one input flips in a trained net", net, "share", it.q("little")),
+        because=f"Measured in the lab: {format_percent(cipher.measured)} in a Feistel cipher, "
+        f"{format_percent(net.measured)} ({format_percent(net.low)} to {format_percent(net.high)}) in a residual "
+        "network that was trained.",
+    )
 
 
 def c127(it: Work) -> Finding:
@@ -125,15 +180,39 @@ def c132(it: Work) -> Finding:
 
 
 def c133(it: Work) -> Finding:
+    """What computing a context again costs, over what reading its cache and holding it until then do."""
     again = PRETRAIN_FLOP_PER_PARAM_TOKEN + FORWARD_FLOP_PER_PARAM_TOKEN
+    step = it.world.seen("reversible", "work of reversible over stored activations")
     model, chip = it.world.model("llama-3.1-70b"), it.world.chip("h100-sxm")
-    redo = bb.compute_s(1.0, model.active_params, chip.flop_per_s("bf16"), it.q("context_len"))
-    read = bb.kv_fetch_s(1.0, it.q("context_len"), model.kv_bytes_per_token(2.0), chip.hbm_bytes_per_s)
+    length, usd_per_s = it.q("context_len"), it.q("usd_per_hour") / 3600.0
+    kv = length * model.kv_bytes_per_token(2.0)
+    redo = usd_per_s * bb.compute_s(1.0, model.active_params, chip.flop_per_s("bf16"), length)
+    read = usd_per_s * bb.kv_fetch_s(1.0, length, model.kv_bytes_per_token(2.0), chip.hbm_bytes_per_s)
+    holds = {
+        f"the next token comes in {format_seconds(it.q('interval_s'))}": (
+            hbm_of(chip, it.q("usd_per_hour")),
+            "interval_s",
+        ),
+        f"it waits {format_seconds(it.q('pause_s'))} in HBM": (hbm_of(chip, it.q("usd_per_hour")), "pause_s"),
+        f"it waits {format_seconds(it.q('pause_s'))} on flash": (it.world.tier(FLASH), "pause_s"),
+    }
+    kept = {when: read + float(keeping_cost(tier, kv).usd(it.q(name))) for when, (tier, name) in holds.items()}
     return it.done(
         it.near("FLOP of a reversible over an ordinary step", again / PRETRAIN_FLOP_PER_PARAM_TOKEN, "times", "extra"),
-        it.least("computing 4,096 tokens again over reading their cache", redo / read, "times", it.q("saved")),
+        it.near("work of a reversible over an ordinary step, as compiled in the lab", step.measured, "times", "extra"),
+        *(
+            it.least(
+                f"cost of computing {format_count(length)} tokens again over that of keeping them, {when}",
+                redo / usd,
+                "times",
+                it.q("pays"),
+                when=when,
+            )
+            for when, usd in kept.items()
+        ),
         because=f"A reversible step computes {format_percent(again / PRETRAIN_FLOP_PER_PARAM_TOKEN - 1.0)} more and "
-        f"stores no outputs; reading a cache takes one part in {redo / read:,.0f} of the time of computing it.",
+        f"stores no outputs. Reading a cache takes one part in {redo / read:,.0f} of the time of computing it; what it "
+        "costs is mostly the memory that it occupies meanwhile, so the price of waiting decides.",
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from rackline.ledger.prices import DISK, FLASH, GEMINI, OPUS, output_over_input
+from rackline.ledger.caches import DISK, FLASH
+from rackline.ledger.prices import GEMINI, OPUS, output_over_input
 from rackline.ledger.racks import MODEL, mixture, ranks_in_use
 from rackline.ledger.work import FRONTIER, HBM_CHIPS, HOPPER, RACK, Finding, Work, attention_slope, cores_of
 from rackline.scaling import equal_cost_ratio, overtraining_factor
@@ -28,7 +29,13 @@ def n35(it: Work) -> Finding:
     active = mixture(it).experts_per_token
     return it.done(
         *(
-            it.near(f"published {active}, said {it.q(name):.0f}", active, "", name, when=f"{it.q(name):.0f} were said")
+            it.near(
+                f"experts of a token, against {it.q(name):.0f}",
+                active,
+                "",
+                name,
+                when=f"a token goes to {it.q(name):.0f} experts of a layer",
+            )
             for name in ("most", "some", "few")
         ),
         because=f"The published shape activates {active} of {mixture(it).num_experts} routed experts.",
@@ -110,33 +117,51 @@ def n40(it: Work) -> Finding:
 
 
 def n41(it: Work) -> Finding:
-    stages = it.q("stages")
-    return it.done(
-        it.identity(
-            "idle share with as many micro-batches as stages",
-            bb.ring_step(it.q("pass_s"), stages, stages, it.q("micro_batch")).idle_share,
-            0.0,
-            "share",
-            when="the number of micro-batches is meant",
+    stages, pass_s, said = it.q("stages"), it.q("pass_s"), it.q("micro_batches")
+    cases = (
+        (
+            f"there are {said:.0f} micro-batches of {format_count(it.q('micro_batch'))} sequences",
+            said,
+            it.q("micro_batch"),
         ),
-        it.most(
-            "with one micro-batch of as many sequences",
-            bb.ring_step(it.q("pass_s"), stages, 1.0, stages).idle_share,
-            "share",
-            0.0,
-            when="their size is meant",
+        (f"there is one micro-batch of {said:.0f} sequences", 1.0, said),
+    )
+    return it.done(
+        *(
+            it.most(
+                f"idle share, {when}", bb.ring_step(pass_s, stages, number, size).idle_share, "share", 0.0, when=when
+            )
+            for when, number, size in cases
         ),
         because="The number of micro-batches decides, not their size.",
     )
 
 
 def n42(it: Work) -> Finding:
-    b = it.q("batch")
-    one, two = (bb.cost_per_token_usd(x, 1e-3, 1.0) for x in (b, 2 * b))
+    chip, model = it.world.chip("gb200"), it.world.model(MODEL)
+    flop, rate, total, active = chip.flop_per_s("fp8"), chip.hbm_bytes_per_s, model.total_params, model.active_params
+
+    def cost(batch: float) -> float:
+        return bb.cost_per_token_usd(batch, bb.pass_s(batch, total, active, 1.0, 0.0, 0.0, flop, rate), 1.0)
+
+    few, many = it.q("batch"), it.q("large_batch")
+    at = {few: "reading the weights sets the time of a pass", many: "arithmetic sets the time of a pass"}
+    growth = {batch: cost(2.0 * batch) / cost(batch) for batch in at}
+    label = "cost of a token, {} over half as many sequences"
     return it.done(
-        it.identity("cost at twice the batch over cost", two / one, 0.5, "times", when="hyperbola is said"),
-        it.identity("the same against a parabola", two / one, 4.0, "times", when="parabola is said"),
-        because="A constant time over the batch is a hyperbola.",
+        *(
+            it.near(
+                f"{label.format(format_count(2.0 * batch))}, against a hyperbola",
+                growth[batch],
+                "times",
+                "hyperbola",
+                when=f"{when}, as at {format_count(batch)} sequences",
+            )
+            for batch, when in at.items()
+        ),
+        it.near(f"{label.format(format_count(2.0 * few))}, against a parabola", growth[few], "times", "parabola"),
+        because="While a pass takes as long as reading the weights its cost is a constant over the batch, a hyperbola; "
+        "from the balanced batch on it is flat. A parabola would grow fourfold.",
     )
 
 
@@ -218,8 +243,8 @@ def n48(it: Work) -> Finding:
     output = (high.output_usd or 0.0) / (low.output_usd or 1.0)
     read = (high.input_usd or 0.0) / (low.input_usd or 1.0)
     return it.done(
-        it.near("output", output, "times", "rise", when="output is meant"),
-        it.near("input", read, "times", "rise", when="input is meant"),
+        it.near("output", output, "times", "rise", when="it is the price of output"),
+        it.near("input", read, "times", "rise", when="it is the price of input"),
         because=f"Input rises {read:.3g} times and output {output:.3g}; a bend of decoding explains output alone.",
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rackline.ledger.racks import MODEL, held, mixture
+from rackline.ledger.pipelines import held
+from rackline.ledger.racks import MODEL, mixture
 from rackline.ledger.training import LAWS, exact_tokens
 from rackline.ledger.work import HBM_CHIPS, Finding, Work, attention_slope, ridge
 from rackline.scaling import dense_equivalent_params, equal_cost_ratio, lifetime_tokens, overtraining_factor

@@ -6,11 +6,23 @@ import re
 from collections.abc import Callable, Mapping
 
 from rackline.errors import InputError, nearest_name
-from rackline.ledger import batches, ciphers, conflicts, golden, prices, racks, summaries, training, trains
+from rackline.ledger import (
+    batches,
+    caches,
+    ciphers,
+    conflicts,
+    golden,
+    pipelines,
+    prices,
+    racks,
+    summaries,
+    training,
+    trains,
+)
 from rackline.ledger.said import SEGMENTS, Claim, claims
 from rackline.ledger.work import Finding, Work, World, without_number
 
-_CHAPTERS = (batches, trains, racks, training, prices, ciphers, conflicts, golden, summaries)
+_CHAPTERS = (batches, trains, racks, pipelines, training, prices, caches, ciphers, conflicts, golden, summaries)
 EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
     name.upper(): one
     for chapter in _CHAPTERS

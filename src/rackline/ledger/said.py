@@ -82,6 +82,47 @@ class Claim:
     answered_by: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """One of the 25 systems that the lecture describes.
+
+    Args:
+        id: Y01 to Y25.
+        name: in a few words.
+        claims: ids of the claims about it.
+        command: a line that runs it.
+        test: which of two files works other numbers out by hand, "golden" or "lab".
+    """
+
+    id: str
+    name: str
+    claims: tuple[str, ...]
+    command: str
+    test: str
+
+    @property
+    def test_name(self) -> str:
+        """The test, as pytest is told it."""
+        file = "tests/lab/test_built_systems.py" if self.test == "lab" else "tests/golden/test_systems.py"
+        return f"{file}::test_{self.id.lower()}"
+
+
+@functools.cache
+def systems() -> tuple[System, ...]:
+    """The 25 systems, in order.
+
+    >>> len(systems()), systems()[0].test_name
+    (25, 'tests/golden/test_systems.py::test_y01')
+    """
+    text = importlib.resources.files("rackline.ledger").joinpath("said", "systems.toml").read_text("utf-8")
+    return tuple(_system(row) for row in tomllib.loads(text)["system"])
+
+
+def _system(row: dict[str, Any]) -> System:
+    row["claims"] = tuple(row["claims"])
+    return System(**row)
+
+
 @functools.cache
 def claims() -> tuple[Claim, ...]:
     """All claims, inconsistencies, golden values, errors of summaries and flash cards, in order.

@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.ledger.said import SEGMENTS
+from rackline.ledger.said import SEGMENTS, System, systems
+from rackline.ledger.said import claims as known_claims
 from rackline.ledger.work import (
     BY_DEFINITION,
     FAILS,
@@ -180,12 +181,31 @@ def page(findings: Sequence[Finding]) -> str:
         parts.append("| claim | said | formula | quoted | computed | verdict | why |\n|---|---|---|---|---|---|---|")
         parts += [_row(one) for one in rows]
         parts.append("")
+    if len(findings) == len(known_claims()):
+        parts += ["## The 25 systems\n", _SYSTEMS, "| system | claims | runs it | tested by hand |\n|---|---|---|---|"]
+        parts += [_system_row(one) for one in systems()]
     return "\n".join(parts).rstrip("\n") + "\n"
+
+
+_SYSTEMS = """What the lecture describes, each with a line that runs it and a test that works out other numbers by \
+hand (`uv run pytest TEST`).
+"""
+
+
+def _system_row(one: System) -> str:
+    words = one.command.split()
+    page = {"lab": f"lab/{words[2]}.md", "lecture": f"#{words[-1].lower()}"}.get(words[1], "questions.md")
+    claims = ", ".join(f"[{claim}](#{claim.lower()})" for claim in one.claims)
+    return f"| **{one.id}** {one.name} | {claims} | [`{one.command}`]({page}) | `{one.test_name}` |"
 
 
 def _row(finding: Finding) -> str:
     said = finding.claim
     computed = "<br>".join(f"{one.mark} {one.text}".lstrip() for one in finding.computed)
-    name = f"**{said.id}**" + (f"<br>{said.at} {said.speaker}".rstrip() if said.at else "")
-    cells = (name, said.said, said.formula, said.quoted, computed, finding.verdict_text, finding.reason)
+    name = f'**{said.id}**<a id="{said.id.lower()}"></a>' + (
+        f"<br>{said.at} {said.speaker}".rstrip() if said.at else ""
+    )
+    runs = "; ".join(one for one in finding.uses if one.startswith("lab "))
+    reason = f"{finding.reason} Measured: {runs}." if runs else finding.reason
+    cells = (name, said.said, said.formula, said.quoted, computed, finding.verdict_text, reason)
     return "| " + " | ".join(cell.replace("|", "\\|") or "-" for cell in cells) + " |"

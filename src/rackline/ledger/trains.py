@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rackline.ledger.work import FRONTIER, HBM_CHIPS, RACK, Finding, Work, ridge
+from rackline.ledger.work import HBM_CHIPS, RACK, Finding, Work, ridge
 from rackline.scaling import dense_equivalent_params, routed_total_params
 from rackline.serving import blackboard as bb
 from rackline.serving.trains import TrainLine, arrivals_to_fill_per_s, share_of_fleet
@@ -209,24 +209,33 @@ def c36(it: Work) -> Finding:
 
 
 def c37(it: Work) -> Finding:
-    chip, active = it.world.chip("gb200"), it.q("active_params")
-    value = ridge(chip, "fp4")
+    chip, rack, active = it.world.chip("gb200"), it.world.cluster(RACK), it.q("active_params")
+    low, high, value, flop = it.q("low"), it.q("high"), ridge(chip, "fp4"), chip.flop_per_s("fp4")
 
-    def weights_per_token(ratio: float) -> float:
-        return bb.weight_fetch_s(ratio * active, 0.5, chip.hbm_bytes_per_s) / bb.balance_batch(value, ratio)
+    def usd(ratio: float, batch: float) -> float:
+        seconds = bb.pass_s(batch, ratio * active, active, 0.5, 0.0, 0.0, flop, chip.hbm_bytes_per_s)
+        return bb.cost_per_token_usd(batch, seconds, 1.0)
 
-    rack = it.world.cluster(RACK)
-    held = bb.chip_memory(it.q("high") * active, 0.5, 0.0, 0.0, 0.0, float(rack.num_chips)).weights_bytes
-    frontier = it.world.model(FRONTIER)
+    few, many = bb.balance_batch(value, low), bb.balance_batch(value, high)
+    held = float(bb.chip_memory(high * active, 0.5, 0.0, 0.0, 0.0, float(rack.num_chips)).weights_bytes)
+    served = it.q("fleet_tokens_per_s") * rack.chip.drain_s  # sequences that such a fleet serves at once
     return it.done(
-        it.identity(
-            "weight reads per token at balance", weights_per_token(it.q("high")), weights_per_token(it.q("low")), "s"
+        it.most(
+            f"cost of a token, {high:.0f} times over {low:.0f} times",
+            usd(high, many) / usd(low, few),
+            "times",
+            it.q("dearer"),
+            when="users fill the larger batch",
         ),
-        it.most("weights per chip at 32 times", float(held), "B", rack.chip.hbm_bytes),
-        it.show(
-            "users needed at balance",
-            bb.balance_batch(value, frontier.total_params / frontier.active_params),
-            "sequences",
+        it.most(
+            "the same in the smaller batch",
+            usd(high, few) / usd(low, few),
+            "times",
+            it.q("dearer"),
+            when="no more users come",
         ),
-        because="At its own balanced batch a sparser model reads as much per token, if there are that many users.",
+        it.most("the larger batch, of what a fleet of 100 M tokens/s serves at once", many / served, "share", 1.0),
+        it.most(f"weights per chip at {high:.0f} times", held, "B", rack.chip.hbm_bytes),
+        because=f"The balanced batch grows from {format_count(few)} to {format_count(many)} sequences; until it is "
+        "filled the extra weights are paid by fewer tokens.",
     )

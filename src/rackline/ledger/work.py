@@ -22,6 +22,7 @@ from rackline.hardware import (
     memory_tier,
 )
 from rackline.ledger.said import Claim
+from rackline.ledger.seen import Readings, Seen, shipped
 from rackline.pricing import PriceSheet, sheet_from_record
 from rackline.scaling import LossLaw, RoutedLaw, loss_law, routed_law
 from rackline.scaling.law import Numbers
@@ -54,16 +55,20 @@ _RECORDS: Mapping[str, Callable[..., SourcedRecord]] = {
 
 
 class World:
-    """Catalogue objects, each read once, with a record of those that were used.
+    """Catalogue objects, each read once, and readings of experiments, with a record of those that were used.
 
     Args:
         overrides: dotted keys and values that replace those of the catalogue, by name of the object.
+        readings: of experiments, which replace the shipped ones.
 
     >>> World({"h100-sxm": {"hbm_bytes_per_s": 6.7e12}}).chip("h100-sxm").hbm_bytes_per_s
     6700000000000.0
     """
 
-    def __init__(self, overrides: Mapping[str, Mapping[str, object]] | None = None) -> None:
+    def __init__(
+        self, overrides: Mapping[str, Mapping[str, object]] | None = None, readings: Readings | None = None
+    ) -> None:
+        self._readings = {**shipped(), **(readings or {})}
         self._overrides = {name: dict(values) for name, values in (overrides or {}).items()}
         self._known: dict[tuple[str, str], Any] = {}
         self.asked: list[str] = []
@@ -110,6 +115,14 @@ class World:
     def law(self, name: str) -> LossLaw:
         """A loss law of the catalogue."""
         return self._get("laws", name, lambda: loss_law(name, self._of(name)))
+
+    def seen(self, experiment: str, quantity: str) -> Seen:
+        """A reading of an experiment."""
+        found = self._readings[experiment, quantity]
+        run = f"lab {experiment}, {found.run}"
+        if run not in self.asked:
+            self.asked.append(run)
+        return found
 
     def routed(self, name: str) -> RoutedLaw:
         """A law of routed models of the catalogue."""
@@ -263,7 +276,7 @@ class Finding:
         verdict: one of `VERDICTS`.
         condition: units in which the claim holds, or premise under which it does.
         reason: one sentence.
-        uses: catalogue objects whose values were read.
+        uses: catalogue objects whose values were read, and runs of experiments.
     """
 
     json_keys: ClassVar = (
@@ -333,6 +346,14 @@ class Work:
     ) -> Computed:
         """Check that a value is at most a bound."""
         return _compared(label, value, unit, float(value) <= float(bound) * (1.0 + 1e-9), when, by_definition)
+
+    def seen_most(self, label: str, seen: Seen, unit: str, bound: Numbers, *, when: str = "") -> Computed:
+        """Check that all of the interval of what an experiment measured is at most a bound."""
+        return _compared(label, seen.measured, unit, seen.high <= float(bound) * (1.0 + 1e-9), when)
+
+    def seen_least(self, label: str, seen: Seen, unit: str, bound: Numbers, *, when: str = "") -> Computed:
+        """Check that all of the interval of what an experiment measured is at least a bound."""
+        return _compared(label, seen.measured, unit, seen.low >= float(bound) * (1.0 - 1e-9), when)
 
     def identity(self, label: str, value: Numbers, other: Numbers, unit: str = "", *, when: str = "") -> Computed:
         """Check that two calculations agree by definition, so that no value of the catalogue could change it."""
