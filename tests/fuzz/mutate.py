@@ -89,3 +89,28 @@ def write(rng: Random, path: Path, text: str, *, share: float = 0.4) -> str:
     """Write a text, in a share of cases broken; its name."""
     path.write_bytes(broken(rng, text) if rng.random() < share else text.encode(errors="surrogatepass"))
     return str(path)
+
+
+def changed_cell(rng: Random, text: str) -> str:
+    """A table in CSV with a cell replaced, in half of the cases."""
+    if rng.random() < 0.5:
+        return text
+    lines = [line.split(",") for line in text.splitlines()]
+    line = rng.choice(lines)
+    line[rng.randrange(len(line))] = rng.choice([*ODD_TEXTS, "x" * 140_000])
+    return "\n".join(",".join(line) for line in lines)
+
+
+def changed_line(rng: Random, text: str) -> str:
+    """TOML with a value or key replaced, a key doubled or a line dropped, in most cases."""
+    if rng.random() < 0.3:
+        return text
+    lines = text.splitlines()
+    places = [place for place, line in enumerate(lines) if " = " in line]
+    place = rng.choice(places)
+    key, _, value = lines[place].partition(" = ")
+    odd = ["0", "-1", "1e400", "nan", "inf", '""', "[]", "{}", "true", '"x"', "9" * 30, "2000-01-01", *RAW, *ODD_TEXTS]
+    lines[place] = rng.choice(
+        [f"{key} = {rng.choice(odd)}", f"{key}x = {value}", f"{key} = {value}\n{key} = {value}", ""]
+    )
+    return "\n".join(lines) + "\n"

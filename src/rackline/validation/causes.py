@@ -31,7 +31,7 @@ from rackline.validation.requests import ServedRun
 
 Act = Literal[
     "exchange", "compute", "experts", "eager", "graphs", "token budget", "sequences", "cache", "prefix cache", "host",
-    "frontend", "client", "data type", "drafts", "neighbour",
+    "frontend", "client", "data type", "drafts", "neighbour", "cores",
 ]  # fmt: skip
 _SIZES = 6  # of a cause that are simulated
 _BUSY = 1.0 / 7.0  # share of the time in which a neighbour computes
@@ -116,6 +116,8 @@ def happens(cause: Cause, run: ServedRun) -> bool:
             return not run.stack.eager_decode and deployment.cluster.chip.generation != "cpu"
         case "shared prefixes":
             return run.cache.prefix_caching and run.requests.hashes is not None
+        case "a processor":
+            return deployment.cluster.chip.generation == "cpu"
         case "a narrow data type":
             return _wider(run) is not None
         case "drafts":
@@ -150,6 +152,8 @@ def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
         case "neighbour":
             mean = _mean_beside(size)
             return calibrated(scaled(numbers, mean, mean, mean))
+        case "cores":
+            return calibrated(scaled(numbers, size, size, size))
         case "eager":
             return served(eager_decode=True, graph_tokens=0, prompt_graph_tokens=0, eager_s_per_layer=size)
         case "graphs":
@@ -263,7 +267,7 @@ def outside(seen: Seen, result: Result, act: Act, size: float) -> Seen:
             longer = float(np.nanmedian(slow / seen.tpot_s))
             return Seen(ttft_s=seen.ttft_s + each * beside, tpot_s=slow, gaps_s=seen.gaps_s * longer)
         case (
-            "exchange" | "compute" | "experts" | "eager" | "graphs" | "token budget" | "sequences" | "cache"
+            "exchange" | "compute" | "cores" | "experts" | "eager" | "graphs" | "token budget" | "sequences" | "cache"
             | "prefix cache" | "host" | "data type" | "drafts"
         ):  # fmt: skip
             return seen
