@@ -4,11 +4,11 @@
 
 The engine is llama.cpp with random weights (`random_gguf`, 88 million parameters), its server that of xllamacpp
 (`llama_server`), the machine file that of `rackline measure`. Three loads on the server as it should be calibrate it;
-then it is started anew for each fault, and once without any, and gets a load of another random seed:
+then it is started anew for each fault, and once without any, and gets a load of another random seed, the same for all:
 
 - one thread of two;
-- two slots of eight;
-- its prompt cache off, where all prompts share a beginning;
+- one slot of eight;
+- its prompt cache off, where all prompts share a beginning (seldom several at once: each slot has a cache of its own);
 - a core that another process computes on all the time, so that half of it is left;
 - processes that use both cores in bursts, a seventh of the time.
 
@@ -28,8 +28,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,11 @@ from rackline.files import rounded
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "docs" / "measured" / "diagnosed-engine.json"
-LOAD = {"system_prompt": 128, "input": 96, "output": 16}
+PLAIN: dict[str, Any] = {"input": 128, "output": 16}
+SHARED: dict[str, Any] = {"turns": 1, "session_lengths": "fixed", "system_prompt": 256, "input": 64, "output": 16}
 USUAL = {"threads": 2, "parallel": 8, "batch-size": 272}
 HEALTHY = (0.3, 0.5, 0.7)
-RATE = 0.6  # of the highest, in diagnosed runs
+RATE, SHARED_RATE = 0.6, 0.3  # of the highest, in diagnosed runs
 PRIORITY = 10
 
 
@@ -59,6 +60,7 @@ class Fault:
         causes: keys of `causes.toml` that are right; empty for none.
         flags: of the server, in place of the usual ones.
         switches: further flags.
+        load: that it is seen under.
         taken: cores of which other processes take `share`, `on_s` of every `every_s`.
     """
 
@@ -66,6 +68,7 @@ class Fault:
     causes: tuple[str, ...]
     flags: dict[str, int]
     switches: tuple[str, ...] = ()
+    load: Mapping[str, Any] = field(default_factory=lambda: PLAIN)
     taken: tuple[int, ...] = ()
     share: float = 0.5
     on_s: float = 1.0
@@ -74,11 +77,12 @@ class Fault:
 
 FAULTS = (
     Fault(name="none", causes=(), flags={}),
+    Fault(name="none, prompts share a beginning", causes=(), flags={}, load=SHARED),
     Fault(name="one thread of two", causes=("cores",), flags={"threads": 1}),
-    Fault(name="two slots of eight", causes=("sequences",), flags={"parallel": 2}),
-    Fault(name="prompt cache off", causes=("prefix-cache",), flags={}, switches=("--no-cache-prompt",)),
+    Fault(name="one slot of eight", causes=("sequences",), flags={"parallel": 1}),
+    Fault(name="prompt cache off", causes=("prefix-cache",), flags={}, switches=("--no-cache-prompt",), load=SHARED),
     Fault(name="a core that is busy", causes=("cores",), flags={}, taken=(0,)),
-    Fault(name="busy in bursts", causes=("neighbour",), flags={}, taken=(0, 1), share=0.67, on_s=0.3, every_s=2.1),
+    Fault(name="busy in bursts", causes=("neighbour",), flags={}, taken=(0, 1), share=0.75, on_s=0.4, every_s=2.8),
 )
 
 _BUSY = """
@@ -137,25 +141,24 @@ def observed(
     begun = os.getloadavg()[0]
     with prioritised(priority), running(subprocess.list2cmdline(words), url), in_the_way(fault, priority):
         found = rl.observe(
-            url, model=str(model / "config.json"), on=machine, precision="fp32", rate=rate, requests=requests, seed=seed,
-            yes=True, max_num_seqs=USUAL["parallel"], max_batched_tokens=USUAL["batch-size"], stack="llama-cpp",
-            save=str(file), **LOAD,
+            url, model=str(model / "config.json"), on=machine, precision="fp32", rate=rate, requests=requests,
+            seed=seed, yes=True, max_num_seqs=USUAL["parallel"], max_batched_tokens=USUAL["batch-size"],
+            stack="llama-cpp", save=str(file), **fault.load,
         ).to_dict()  # fmt: skip
     return {**{key: found[key] for key in ("finished", "ttft_s", "tpot_s")}, "load_average": begun}
 
 
-def told(file: Path, calibration: str) -> dict[str, Any]:
-    """What `diagnose` says of a run."""
-    (run,) = rl.diagnose(str(file), calibration=calibration).to_dict()["runs"]
+def told(file: Path, calibration: str, well: Sequence[Path]) -> dict[str, Any]:
+    """What `diagnose` says of a run, with the runs of the server when it was well."""
+    (run,) = rl.diagnose(str(file), calibration=calibration, well=[str(one) for one in well]).to_dict()["runs"]
     return {
         "nothing": run["nothing"],
         "measured_s": run["measured_s"],
         "expected_s": run["expected_s"],
         "suspects": [
-            {"cause": one["cause"], "probability": one["probability"], "size": one["size"], "of_the_gap": one["share_of_gap"]}
-            for one in run["suspects"][:3]
+            {key: one[key] for key in ("cause", "probability", "size", "share_of_gap")} for one in run["suspects"][:3]
         ],
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -172,32 +175,42 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(exist_ok=True)
-        write_random_llama(folder, "fp32")
-        files = [folder / f"load-{number}.jsonl" for number in range(len(HEALTHY))]
-        for number, (load, file) in enumerate(zip(HEALTHY, files, strict=True)):
-            if not file.exists():
-                rate = load * given.rate
-                run = observed(FAULTS[0], folder, given.machine, rate, 100 + given.seed + number, 24, file, priority)
-                print(json.dumps(rounded(run)), flush=True)
+        if not (folder / "model.gguf").exists():
+            write_random_llama(folder, "fp32")
+
+        def seen(fault: Fault, rate: float, seed: int, requests: int, file: Path) -> dict[str, Any]:
+            """A run, or what is kept of it."""
+            kept = file.with_suffix(".json")
+            if not kept.exists():
+                found = observed(fault, folder, given.machine, rate * given.rate, seed, requests, file, priority)
+                kept.write_text(json.dumps(rounded(found)), encoding="utf-8")
+                print(fault.name, kept.read_text(encoding="utf-8"), flush=True)
                 time.sleep(5.0)  # for others who use the machine
-        mine = str(folder / "mine.toml")
-        if not Path(mine).exists():
-            rl.calibrate(observed=[str(file) for file in files], calibration=given.machine, output=mine)
-        runs: list[dict[str, Any]] = []
-        for number, fault in enumerate(FAULTS):
-            file = folder / f"fault-{number}.jsonl"
-            seed = 1000 * given.seed + number
-            run = observed(fault, folder, given.machine, RATE * given.rate, seed, given.requests, file, priority)
-            said = told(file, mine)
+            return json.loads(kept.read_text(encoding="utf-8"))
+
+        well = [folder / f"load-{number}.jsonl" for number in range(len(HEALTHY))]
+        for number, (load, file) in enumerate(zip(HEALTHY, well, strict=True)):
+            seen(FAULTS[0], load, 100 + given.seed + number, 24, file)
+        files = [folder / f"fault-{number}.jsonl" for number in range(len(FAULTS))]
+        runs = [
+            seen(fault, RATE if fault.load is PLAIN else SHARED_RATE, 1000 * given.seed, given.requests, file)
+            for number, (fault, file) in enumerate(zip(FAULTS, files, strict=True))
+        ]
+        mine = folder / "mine.toml"
+        if not mine.exists():
+            rl.calibrate(observed=[str(file) for file in well], calibration=given.machine, output=str(mine))
+        for fault, file, run in zip(FAULTS, files, runs, strict=True):
+            said = told(file, str(mine), well)
             first = said["suspects"][0]["cause"] if said["suspects"][0]["probability"] > said["nothing"] else ""
-            right = first in fault.causes or (not fault.causes and not first)
-            runs.append({"fault": fault.name, "causes": fault.causes, "seed": seed, "right": right, **run, **said})
-            print(json.dumps(rounded(runs[-1])), flush=True)
+            run |= {"fault": fault.name, "causes": fault.causes, **said}
+            run["right"] = first in fault.causes or (not fault.causes and not first)
+            print(json.dumps(rounded(run)), flush=True)
     stored = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else []
     stored.append(
         {
             "date": datetime.now(UTC).isoformat(timespec="minutes"), "machine": Path(given.machine).name,
-            "priority": given.priority, "load": LOAD, "server": USUAL, "requests_per_s": RATE * given.rate,
+            "priority": given.priority, "loads": [PLAIN, SHARED], "server": USUAL,
+            "requests_per_s": [RATE * given.rate, SHARED_RATE * given.rate],
             "right": sum(one["right"] for one in runs if one["causes"]), "of": sum(bool(one["causes"]) for one in runs),
             "runs": runs,
         }

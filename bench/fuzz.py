@@ -31,17 +31,16 @@ _SUMMARY = Path(__file__).resolve().parents[1] / "docs" / "measured" / "fuzz.jso
 def main() -> int:
     """Run them, a kind after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inputs", type=int, default=10_000, help="in all kinds together")
+    parser.add_argument("--inputs", type=int, default=10_000, help="in all nine kinds together")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kind", choices=list(KINDS), help="one kind alone")
+    parser.add_argument("--kind", choices=list(KINDS), nargs="+", default=list(KINDS), help="some kinds alone")
     parser.add_argument("--write", action="store_true", help="store the summary in docs/measured/fuzz.json")
     given = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.RLIM_INFINITY))
-    kinds = [given.kind] if given.kind else list(KINDS)
-    each = -(-given.inputs // len(kinds))
+    each = -(-given.inputs // len(KINDS))
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     summary: dict[str, dict[str, float]] = {}
-    for kind in kinds:
+    for kind in given.kind:
         start = time.process_time()
         found = fuzz(kind, each, given.seed, folder)
         for words, wrong in found.bad:
@@ -57,8 +56,10 @@ def main() -> int:
     close()
     bad = sum(one["end_badly"] for one in summary.values())
     if given.write:
-        data = {"date": datetime.now(UTC).date().isoformat(), "seed": given.seed, "kinds": summary}
-        _SUMMARY.write_text(json.dumps(rounded(data), indent=1) + "\n", encoding="utf-8")
+        date = datetime.now(UTC).date().isoformat()
+        stored = json.loads(_SUMMARY.read_text(encoding="utf-8")) if _SUMMARY.exists() else {}
+        stored |= {kind: {"date": date, "seed": given.seed, **one} for kind, one in rounded(summary).items()}
+        _SUMMARY.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     if bad:
         print(f"files are kept in {folder}")
     return 1 if bad else 0

@@ -378,6 +378,8 @@ def _made(question: groups.Traffic, media_tokens: int, usual: int) -> simulation
             given="neither" if question.rate is None else "both",
             allowed="one of `trace`, `rate` and `users`",
         )
+    if question.turns is None:
+        question.refuse("system_prompt", allowed="only with `turns`")
     lengths = _lengths(question, media_tokens if question.turns is not None else 0)
     rng = np.random.default_rng(question.seed)
     number = question.requests or usual

@@ -12,7 +12,7 @@ import importlib.resources
 import math
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, assert_never
 
@@ -36,8 +36,6 @@ Act = Literal[
 _SIZES = 6  # of a cause that are simulated
 _BUSY = 1.0 / 7.0  # share of the time in which a neighbour computes
 LEAST_S = 1e-6
-NOISE = np.array([0.2, 0.05])  # of a request: time to the first token, time per token [natural logarithm]
-GAP_NOISE = np.array([0.05, 0.1, 0.2])  # of the 50th, 90th and 99th percentile of the time between tokens
 _TELLING = 3.0  # standard deviations by which an experiment separates two causes
 
 
@@ -102,6 +100,46 @@ class Seen:
     def e2e_s(self, output_len: Array) -> Array:
         """Sent to last token, (n,) [s]."""
         return self.ttft_s + np.nan_to_num(self.tpot_s) * (output_len - 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """By how much a server without a fault differs from its simulation, standard deviations [natural logarithm].
+
+    Args:
+        requests: of a request: time to the first token, time per output token, (2,).
+        gaps: of the 50th, 90th and 99th percentile of the time between tokens, (3,).
+    """
+
+    requests: Array = field(default_factory=lambda: np.array([0.2, 0.05]))
+    gaps: Array = field(default_factory=lambda: np.array([0.05, 0.1, 0.2]))
+
+    def of(self, count: int) -> Array:
+        """Of all that is seen of a number of requests, (2 count + 3,)."""
+        return np.concatenate([np.repeat(self.requests, count), self.gaps])
+
+
+def noise_of(runs: Sequence[tuple[ServedRun, Seen]]) -> Noise:
+    """The noise of a server, from runs of it when it was well; no less than that of any.
+
+    The root mean square of ln(measured / simulated), which has an error of the calibration as well.
+
+    Args:
+        runs: with what was seen of them; none for that of any server.
+    """
+    least = Noise()
+    parts: list[list[Array]] = [[], [], []]
+    for run, seen in runs:
+        off = np.split(seen.logs - seen_of(run.simulated()).logs, [len(run.requests), 2 * len(run.requests)])
+        for part, found in zip(parts, off, strict=True):
+            part.append(found)
+    if not parts[0]:
+        return least
+    # a percentile of few runs has too few values for a deviation of its own: one factor for all three
+    ttft, tpot = (np.concatenate(part) for part in parts[:2])
+    gaps = np.concatenate([one / least.gaps for one in parts[2]])
+    wide = [math.sqrt(float(np.nanmean(one**2))) if np.isfinite(one).any() else 0.0 for one in (ttft, tpot, gaps)]
+    return Noise(requests=np.maximum(least.requests, wide[:2]), gaps=least.gaps * max(wide[2], 1.0))
 
 
 def happens(cause: Cause, run: ServedRun) -> bool:
@@ -335,12 +373,15 @@ _LOADS: tuple[tuple[str, Callable[[int, int, int], tuple[int, int, int, int]]], 
 """Loads that are cheap to send: in words, and (users, prompt, answer, requests) from prompt, answer and users."""
 
 
-def next_experiment(run: ServedRun, usual: Result, leading: Sequence[tuple[Cause, float]]) -> Experiment | None:
+def next_experiment(
+    run: ServedRun, usual: Result, leading: Sequence[tuple[Cause, float]], noise: Noise
+) -> Experiment | None:
     """The quickest load that tells two causes apart, else the one that does so best.
 
     Args:
         usual: the run without a fault.
         leading: the two causes with their sizes.
+        noise: of the server.
     """
     lengths = int(run.requests.input_len.mean()), max(int(run.requests.output_len.mean()), 2)
     users = most_running(usual)
@@ -359,9 +400,9 @@ def next_experiment(run: ServedRun, usual: Result, leading: Sequence[tuple[Cause
         a, b = (seen_of(*each).logs for each in results)
         known = np.isfinite(a) & np.isfinite(b)
         entries = int(known.sum())
-        noise = np.concatenate([np.repeat(NOISE, len(tried.requests)), GAP_NOISE])[known]
+        each = noise.of(len(tried.requests))[known]
         independent = entries * independence(len(tried.requests))
-        distance = math.sqrt(float((((a - b)[known] / noise) ** 2).mean()) * independent)
+        distance = math.sqrt(float((((a - b)[known] / each) ** 2).mean()) * independent)
         took_s = max(float(np.nanmax(each[0].finish_s)) for each in results)
         options = f"--users {number} --input {prompt} --output {answer} --requests {len(tried.requests)}"
         found.append(Experiment(load=words, options=options, duration_s=took_s, separation=distance))
