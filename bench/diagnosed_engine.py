@@ -43,7 +43,7 @@ from rackline.files import rounded
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "docs" / "measured" / "diagnosed-engine.json"
-PLAIN: dict[str, Any] = {"input": 128, "output": 16}
+PLAIN: dict[str, Any] = {"input": 128, "output": 16, "lengths": "uniform"}
 SHARED: dict[str, Any] = {"turns": 1, "session_lengths": "fixed", "system_prompt": 256, "input": 64, "output": 16}
 USUAL = {"threads": 2, "parallel": 8, "batch-size": 272}
 HEALTHY = (0.3, 0.5, 0.7)

@@ -20,12 +20,12 @@ from rackline.search import finalists
 from rackline.search.sustained_rate import SustainedRate
 from rackline.training.flop import model_flop
 from rackline.web.app import create_app
-from rackline.web.asked import Limits
+from rackline.web.asked import Limits, Settings
 
 
 @pytest.mark.parametrize(("frozen", "each"), [(False, 6.0), (True, 4.0)])
 def test_flop_of_a_step_are_those_of_its_products(frozen: bool, each: float) -> None:
-    """6 a weight and token, 4 where weights get no gradient (Chowdhery et al. 2022); attention twice that of causal pairs."""
+    """6 a weight and token, 4 where weights get no gradient (Chowdhery et al. 2022); attention as of two causal."""
     llama = model("llama-3.1-8b")
     attention = 3.0 * 32 * 4.0 * 1024 * 1025 * 32 * 128  # layers, two products of 2 FLOP, heads of 128
     assert float(model_flop(llama, 1024, 3.0, frozen=frozen)) == pytest.approx(
@@ -97,47 +97,71 @@ def test_a_line_of_a_stream_is_a_mebibyte_at_most() -> None:
     assert "a line of more than" not in _outcome(2**20)
 
 
+LARGE = b" " * Limits().body_bytes
+
+
+async def _ask(
+    app: Any, statuses: list[int], body: bytes | None, read: asyncio.Event, method: str = "POST", **more: str
+) -> None:
+    """A request whose body, where it has one, begins and never ends."""
+    headers = {"host": "127.0.0.1", "content-type": "application/json", **more}
+    scope = {
+        "type": "http", "method": method, "path": "/api/v1/fit", "raw_path": b"/api/v1/fit", "query_string": b"",
+        "headers": [(key.replace("_", "-").encode(), value.encode()) for key, value in headers.items()], "state": {},
+        "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1),
+        "root_path": "",
+    }  # fmt: skip
+    parts = iter([] if body is None else [{"type": "http.request", "body": body, "more_body": True}])
+
+    async def receive() -> Any:
+        try:
+            return next(parts)
+        except StopIteration:
+            read.set()
+            await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    await app(scope, receive, send)
+
+
 def test_bodies_that_are_read_at_a_time_are_four_of_the_largest() -> None:
     """Four clients that never finish a largest body; the fifth is told to come again, the first byte of it."""
 
     async def main() -> tuple[int, int]:
-        app = create_app()
-        scope = {
-            "type": "http", "method": "POST", "path": "/api/v1/fit", "raw_path": b"/api/v1/fit", "query_string": b"",
-            "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")], "http_version": "1.1",
-            "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1), "root_path": "", "state": {},
-        }  # fmt: skip
-        large = b" " * Limits().body_bytes
-        statuses: list[int] = []
-
-        async def ask(body: bytes, read: asyncio.Event) -> None:
-            parts = iter([{"type": "http.request", "body": body, "more_body": True}])
-
-            async def receive() -> Any:
-                try:
-                    return next(parts)
-                except StopIteration:
-                    read.set()
-                    await asyncio.Event().wait()
-
-            async def send(message: Any) -> None:
-                if message["type"] == "http.response.start":
-                    statuses.append(message["status"])
-
-            await app(dict(scope), receive, send)
-
+        app, statuses = create_app(), list[int]()
         events = [asyncio.Event() for _ in range(4)]
-        held = [asyncio.ensure_future(ask(large, event)) for event in events]
+        held = [asyncio.ensure_future(_ask(app, statuses, LARGE, event)) for event in events]
         for event in events:
             await event.wait()
         before = len(statuses)
-        await ask(b" ", asyncio.Event())
+        await _ask(app, statuses, b" ", asyncio.Event())
         for one in held:
             one.cancel()
         await asyncio.gather(*held, return_exceptions=True)
         return before, statuses[0]
 
     assert asyncio.run(main()) == (0, 429)
+
+
+def test_a_body_that_never_ends_is_given_up() -> None:
+    async def main() -> list[int]:
+        statuses = list[int]()
+        app = create_app(Settings(limits=Limits(body_s=0.05)))
+        await _ask(app, statuses, b"{", asyncio.Event())
+        return statuses
+
+    assert asyncio.run(main()) == [408]
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_pages_of_other_sites_ask_nothing(method: str, site: str) -> None:
+    statuses: list[int] = []
+    asyncio.run(_ask(create_app(), statuses, None, asyncio.Event(), method, sec_fetch_site=site))
+    assert statuses == [403]
 
 
 def test_every_question_of_a_long_file_is_answered(tmp_path: Path) -> None:

@@ -103,43 +103,50 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
-    """By how much a server without a fault differs from its simulation, standard deviations [natural logarithm].
+class Error:
+    """By how much a server without a fault differs from its simulation [natural logarithm].
 
     Args:
-        requests: of a request: time to the first token, time per output token, (2,).
+        requests: standard deviation of a request: time to the first token, time per output token, (2,).
         gaps: of the 50th, 90th and 99th percentile of the time between tokens, (3,).
+        request_shift, gap_shift: mean of ln(measured / simulated) of the same, (2,), (3,).
     """
 
     requests: Array = field(default_factory=lambda: np.array([0.2, 0.05]))
     gaps: Array = field(default_factory=lambda: np.array([0.05, 0.1, 0.2]))
+    request_shift: Array = field(default_factory=lambda: np.zeros(2))
+    gap_shift: Array = field(default_factory=lambda: np.zeros(3))
 
-    def of(self, count: int) -> Array:
-        """Of all that is seen of a number of requests, (2 count + 3,)."""
+    def noise(self, count: int) -> Array:
+        """Standard deviations of all that is seen of a number of requests, (2 count + 3,)."""
         return np.concatenate([np.repeat(self.requests, count), self.gaps])
 
+    def shift(self, count: int) -> Array:
+        """Means of the same, (2 count + 3,)."""
+        return np.concatenate([np.repeat(self.request_shift, count), self.gap_shift])
 
-def noise_of(runs: Sequence[tuple[ServedRun, Seen]]) -> Noise:
-    """The noise of a server, from runs of it when it was well; no less than that of any.
 
-    The root mean square of ln(measured / simulated), which has an error of the calibration as well.
+def error_when_well(runs: Sequence[tuple[ServedRun, Seen]]) -> Error:
+    """How a server differs from its simulation in runs of it when it was well; noise is no less than that of any.
 
     Args:
-        runs: with what was seen of them; none for that of any server.
+        runs: with what was seen of them, at least one.
     """
-    least = Noise()
-    parts: list[list[Array]] = [[], [], []]
-    for run, seen in runs:
-        off = np.split(seen.logs - seen_of(run.simulated()).logs, [len(run.requests), 2 * len(run.requests)])
-        for part, found in zip(parts, off, strict=True):
-            part.append(found)
-    if not parts[0]:
-        return least
-    # a percentile of few runs has too few values for a deviation of its own: one factor for all three
-    ttft, tpot = (np.concatenate(part) for part in parts[:2])
-    gaps = np.concatenate([one / least.gaps for one in parts[2]])
-    wide = [math.sqrt(float(np.nanmean(one**2))) if np.isfinite(one).any() else 0.0 for one in (ttft, tpot, gaps)]
-    return Noise(requests=np.maximum(least.requests, wide[:2]), gaps=least.gaps * max(wide[2], 1.0))
+    least = Error()
+    offs = [seen.logs - seen_of(run.simulated()).logs for run, seen in runs]
+    parts = [
+        np.split(off, [len(run.requests), 2 * len(run.requests)]) for off, (run, _) in zip(offs, runs, strict=True)
+    ]
+    each = [np.concatenate([part[place] for part in parts]) for place in (0, 1)]
+    each = [one[np.isfinite(one)] for one in each]
+    gaps = np.array([part[2] for part in parts])
+    gaps = gaps[np.isfinite(gaps).all(axis=1)]
+    return Error(
+        requests=np.maximum(least.requests, [float(one.std()) if len(one) else 0.0 for one in each]),
+        gaps=np.maximum(least.gaps, gaps.std(axis=0, ddof=1)) if len(gaps) > 1 else least.gaps,
+        request_shift=np.array([float(one.mean()) if len(one) else 0.0 for one in each]),
+        gap_shift=gaps.mean(axis=0) if len(gaps) else least.gap_shift,
+    )
 
 
 def happens(cause: Cause, run: ServedRun) -> bool:
@@ -154,6 +161,8 @@ def happens(cause: Cause, run: ServedRun) -> bool:
             return not run.stack.eager_decode and deployment.cluster.chip.generation != "cpu"
         case "shared prefixes":
             return run.cache.prefix_caching and run.requests.hashes is not None
+        case "a shared cache":  # llama.cpp gives each slot a part of its own: a request waits for a slot alone
+            return not run.stack.neighbour_passes
         case "a processor":
             return deployment.cluster.chip.generation == "cpu"
         case "a narrow data type":
@@ -374,14 +383,14 @@ _LOADS: tuple[tuple[str, Callable[[int, int, int], tuple[int, int, int, int]]], 
 
 
 def next_experiment(
-    run: ServedRun, usual: Result, leading: Sequence[tuple[Cause, float]], noise: Noise
+    run: ServedRun, usual: Result, leading: Sequence[tuple[Cause, float]], error: Error
 ) -> Experiment | None:
     """The quickest load that tells two causes apart, else the one that does so best.
 
     Args:
         usual: the run without a fault.
         leading: the two causes with their sizes.
-        noise: of the server.
+        error: of the server without a fault.
     """
     lengths = int(run.requests.input_len.mean()), max(int(run.requests.output_len.mean()), 2)
     users = most_running(usual)
@@ -400,9 +409,9 @@ def next_experiment(
         a, b = (seen_of(*each).logs for each in results)
         known = np.isfinite(a) & np.isfinite(b)
         entries = int(known.sum())
-        each = noise.of(len(tried.requests))[known]
+        noise = error.noise(len(tried.requests))[known]
         independent = entries * independence(len(tried.requests))
-        distance = math.sqrt(float((((a - b)[known] / each) ** 2).mean()) * independent)
+        distance = math.sqrt(float((((a - b)[known] / noise) ** 2).mean()) * independent)
         took_s = max(float(np.nanmax(each[0].finish_s)) for each in results)
         options = f"--users {number} --input {prompt} --output {answer} --requests {len(tried.requests)}"
         found.append(Experiment(load=words, options=options, duration_s=took_s, separation=distance))

@@ -36,15 +36,15 @@ from rackline.simulation import Result
 from rackline.validation.cases import Case
 from rackline.validation.causes import (
     Cause,
+    Error,
     Experiment,
-    Noise,
     Seen,
     causes,
     changed,
+    error_when_well,
     exchanging,
     happens,
     next_experiment,
-    noise_of,
     outside,
     seen_of,
     seen_run,
@@ -366,28 +366,30 @@ def diagnose(
         given = f"{len(run.requests)} finished requests"
         raise InputError(what=case.case_id, given=given, allowed=f"at least {_FEWEST}", where=case.where)
     healthy = [(served_run(resolver, one), one) for one in well]
-    error = noise_of([(one, seen_run(one, of)) for one, of in healthy])
+    error = error_when_well([(one, seen_run(one, of)) for one, of in healthy]) if healthy else None
     return explained(case.case_id, run, seen_run(run, case), done, error)
 
 
-def explained(name: str, run: ServedRun, seen: Seen, done: Done | None = None, error: Noise | None = None) -> Diagnosis:
+def explained(name: str, run: ServedRun, seen: Seen, done: Done | None = None, error: Error | None = None) -> Diagnosis:
     """Why what was seen of a run differs from its simulation; see `diagnose`.
 
     Args:
-        error: by how much a server without a fault differs from it; that of any server by default.
+        error: by how much this server differed from it when it was well, whose numbers are then known as those of a
+            chip whose kernels were measured; by default that of any server.
     """
-    error = error or Noise()
+    is_known = error is not None or has_own_numbers(run)
+    error = error or Error()
     usual = run.simulated()
     expected = seen_of(usual)
-    around, logs = expected.logs, seen.logs
+    around, logs = expected.logs, seen.logs - error.shift(len(run.requests))
     possible = [cause for cause in causes() if happens(cause, run)]
     shifts = _shifts(run, usual, possible, done)
-    numbers = _Numbers(run, has_own_numbers(run))
+    numbers = _Numbers(run, is_known)
     slopes = numbers.slopes(around, usual)
     every = np.column_stack([slopes, *(one.logs for one in shifts)])
     known = np.isfinite(logs - around) & np.isfinite(every).all(axis=1)
     count = len(run.requests)
-    noise = error.of(count)
+    noise = error.noise(count)
     independent = float(known.sum()) * independence(count)
     errors = _Errors(slopes[known], noise[known], independent)
     y, d = (logs - around)[known][:, None], np.column_stack([one.logs for one in shifts])[known]

@@ -31,6 +31,7 @@ class Limits:
         question_bytes: largest question, without its files [bytes].
         uploads: most files of one request [count].
         bodies_bytes: all bodies that are read at a time [bytes].
+        body_s: longest time in which a body comes [s].
         answer_s: longest time of an answer, without the wait for a worker [s].
         grace_s: from a cancellation to the end of a worker that does not obey [s].
         memory_bytes: most memory that a worker may take [bytes].
@@ -44,6 +45,7 @@ class Limits:
     question_bytes: int = 256 * 2**10
     uploads: int = 16
     bodies_bytes: int = 64 * 2**20
+    body_s: float = 120.0
     answer_s: float = 300.0
     grace_s: float = 2.0
     memory_bytes: int = 3 * 2**30
@@ -92,6 +94,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "other-site": (403, "The request comes from another site"),
     "not-found": (404, "There is no such page or question"),
     "method-not-allowed": (405, "The method is not allowed here"),
+    "too-slow": (408, "The request did not come in time"),
     "too-large": (413, "The request is too large"),
     "not-json": (415, "The body must be application/json"),
     "bad-input": (422, "The question cannot be answered as it is"),
