@@ -13,6 +13,7 @@ import json
 import os
 import stat
 import tempfile
+import tomllib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -159,6 +160,26 @@ def parse_json(text: str) -> object:
     """
     try:
         return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Read TOML; any defect raises the same kind of error.
+
+    Args:
+        text: The TOML.
+
+    Raises:
+        ValueError: Not TOML, nested too deeply, or a whole number of thousands of digits.
+
+    Example:
+        >>> parse_toml("a = " + "[" * 10_000)
+        Traceback (most recent call last):
+        ValueError: nested too deeply
+    """
+    try:
+        return tomllib.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

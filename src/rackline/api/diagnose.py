@@ -168,7 +168,7 @@ def _figure(answer: Answer[DiagnoseQuestion, Diagnosed]) -> figure.Figure:
 def diagnose(question: DiagnoseQuestion, watch: Watch) -> Diagnosed:
     """Rank the causes of a slow run by how likely each makes what its client saw.
 
-    The run is served again by the simulator, under fifteen faults of many sizes and under the errors that the
+    The run is served again by the simulator, under sixteen faults of many sizes and under the errors that the
     calibration itself has; see `rackline.validation.diagnosis`. The next experiment is the quickest load that tells the
     two leading causes apart.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from rackline.api.groups import Served
 from rackline.api.question import Question, options
 from rackline.errors import InputError, nearest_name, unknown_name
-from rackline.files import read_text
+from rackline.files import parse_toml, read_text
 from rackline.late import late
 from rackline.units import format_seconds, parse_bytes, parse_count, parse_per_second, parse_rate, parse_seconds
 
@@ -182,9 +181,9 @@ def mixture_of_trace(path: str) -> workload.Mixture:
 
 def _toml_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
     try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(what="mix", given=str(error) or "nested tables", allowed=_FORM, where=path) from None
+        data = parse_toml(text)
+    except ValueError as error:
+        raise InputError(what="mix", given=str(error), allowed=_FORM, where=path) from None
     tables = data.get("requests")
     rows = cast("list[Any]", tables) if isinstance(tables, list) else []
     if set(data) != {"requests"} or rows != tables or not all(isinstance(one, dict) for one in rows):
