@@ -12,7 +12,8 @@ from mutate import ROOT, changed, changed_cell, json_text, write
 _TABLE = (ROOT / "docs/how-to/results.csv").read_text(encoding="utf-8")
 _CASE: dict[str, Any] = json.loads((ROOT / "docs/how-to/servings.jsonl").read_text(encoding="utf-8").splitlines()[0])
 _OPTIONS = (
-    [], ["--json"], ["--concurrency", "4"], ["--map", "TPOT (ms)=tpot_s:s"], ["--map", "TTFT (ms)="], ["--num-chips", "8"],
+    [], ["--json"], ["--concurrency", "4"], ["--map", "TPOT (ms)=tpot_s:s"], ["--map", "TTFT (ms)="],
+    ["--num-chips", "8"],
     ["--map", "GPU=nothing"], ["--chip", "h100"], ["--precision", "fp8"], ["--layout", "tp=2"], ["--form", "vllm"],
 )  # fmt: skip
 

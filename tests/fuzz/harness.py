@@ -35,7 +35,6 @@ from fuzz_manifests import manifest
 from fuzz_questions import question_file
 from fuzz_results import result
 from fuzz_traces import trace
-
 from starlette.testclient import TestClient
 
 from rackline.cli import command
@@ -153,12 +152,8 @@ def wrong_numbers(data: Any, place: str = "") -> Iterator[tuple[str, float]]:
     elif isinstance(data, float | int) and not isinstance(data, bool):
         name = next((part for part in reversed(place.split(".")) if not part.isdigit()), "")
         is_money, is_amount = "usd" in name, name.endswith(("_s", "_bytes", "_per_s", "_tokens", "_flop"))
-        if (
-            data != data
-            or abs(data) == float("inf")
-            or (data < 0 and (is_money or is_amount))
-            or (is_money and not data)
-        ):
+        is_below = data < 0 and (is_money or is_amount) and name not in _MAY_BE_NEGATIVE
+        if not math.isfinite(data) or is_below or (is_money and not data):
             yield place, data
 
 

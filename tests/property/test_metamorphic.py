@@ -45,7 +45,8 @@ def drawn(part: int) -> Iterator[tuple[str, Deployment, Batch]]:
         decodes, prompts = rng.choice([(rng.randint(1, 300), 0), (0, 1), (rng.randint(1, 100), rng.randint(1, 3))])
         chunk = float(rng.choice([128, 1000, 4096])) if prompts else 0.0
         batch = Batch(
-            decode_sequences=float(decodes), context_len=float(rng.randint(1, 30_000)), prefill_sequences=float(prompts),
+            decode_sequences=float(decodes), context_len=float(rng.randint(1, 30_000)),
+            prefill_sequences=float(prompts),
             chunk_tokens=chunk, prefix_tokens=0.0, group_tokens=(decodes + prompts * chunk) * ranks,
         )  # fmt: skip
         yield f"{name} {layout} on {on}, {label}, {numbers}, {batch}", made, batch

@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rackline.errors import InputError, RacklineError
 from rackline.files import write_text
@@ -247,7 +247,7 @@ _FINISHED_WITHIN_S = 2
 _BEGUN_WITHIN_S = 30.0  # from a connection to the head of its first request
 
 
-class _Prompt(AutoHTTPProtocol):
+class _Prompt(H11Protocol):
     """A connection that is closed where its client does not say what it wants."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -256,7 +256,7 @@ class _Prompt(AutoHTTPProtocol):
         self.loop.call_later(_BEGUN_WITHIN_S, self._close_unused)
 
     def _close_unused(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+        if not self.cycle and not self.transport.is_closing():
             self.transport.close()
 
 
