@@ -151,7 +151,7 @@ def parse_json(text: str) -> object:
         text: The JSON.
 
     Raises:
-        ValueError: Not JSON, nested too deeply, or a whole number of thousands of digits.
+        ValueError: Not JSON, nested too deeply, a key twice, or a whole number of thousands of digits.
 
     Example:
         >>> parse_json("[" * 100_000)
@@ -159,9 +159,23 @@ def parse_json(text: str) -> object:
         ValueError: nested too deeply
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=each_once)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The keys of a JSON object, each of which stands once.
+
+    Raises:
+        ValueError: One stands twice, so that nobody knows which counts.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise ValueError(f"the key {twice[:60]!r} stands twice")
+    return found
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -14,6 +14,8 @@ import pytest
 
 import rackline as rl
 from helpers import model
+from rackline import arch
+from rackline.errors import ConfigError
 from rackline.lab.observation.stream import Bounds, Stream
 from rackline.pricing.offered import Demand
 from rackline.search import finalists
@@ -174,3 +176,10 @@ def test_every_question_of_a_long_file_is_answered(tmp_path: Path) -> None:
     answered = rl.ask(str(file)).result.answers
     assert [one.question["name"] for one in answered] == names
     assert all(one.error for one in answered)
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text('{"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "hidden_size": 128}')
+    with pytest.raises(ConfigError, match="the key 'hidden_size' stands twice"):
+        arch.model(str(file))

@@ -165,6 +165,8 @@ def happens(cause: Cause, run: ServedRun) -> bool:
             return not run.stack.neighbour_passes
         case "a processor":
             return deployment.cluster.chip.generation == "cpu"
+        case "an accelerator":  # a host that runs the passes itself is slow in all of them: the cause `cores`
+            return deployment.cluster.chip.generation != "cpu"
         case "a narrow data type":
             return _wider(run) is not None
         case "drafts":

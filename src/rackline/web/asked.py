@@ -18,6 +18,7 @@ from rackline.api.answer import Verb, find_verb
 from rackline.api.question import Option, Question, options
 from rackline.api.verbs import entries
 from rackline.errors import InputError, RacklineError, nearest_names, shown
+from rackline.files import each_once
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -240,7 +241,7 @@ def read_json(body: bytes) -> dict[str, Any]:
         ProblemError: not JSON, a key twice, numbers that are not finite, or no object.
     """
     try:
-        data: Any = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_not_finite)
+        data: Any = json.loads(body.decode(), object_pairs_hook=each_once, parse_constant=_not_finite)
     except RecursionError:
         raise problem("bad-json", "nested too deeply") from None
     except ValueError as error:
@@ -248,13 +249,6 @@ def read_json(body: bytes) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise problem("bad-json", "the body is no object", allowed="an object with the options of the question")
     return cast("dict[str, Any]", data)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key stands twice in an object")
-    return found
 
 
 def _not_finite(text: str) -> float:
