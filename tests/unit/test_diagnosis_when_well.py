@@ -16,13 +16,15 @@ from rackline.validation.observed import served_run
 from rackline.validation.requests import ServedRun
 from rackline.validation.resolve import Resolver
 
-STORED = Path(__file__).resolve().parents[2] / "docs" / "measured" / "observed-llama-cpp.jsonl"
+MEASURED = Path(__file__).resolve().parents[2] / "docs" / "measured"
+STORED = MEASURED / "observed-llama-cpp.jsonl"
 
 
 @pytest.fixture(scope="module")
 def run() -> ServedRun:
     """A run of llama.cpp on two cores."""
-    return served_run(Resolver(), read_cases([str(STORED)]).cases[0])
+    resolver = Resolver(calibration_name=str(MEASURED / "machine-llama-cpp-fp32.toml"))
+    return served_run(resolver, read_cases([str(STORED)]).cases[0])
 
 
 def test_a_server_as_simulated_has_the_noise_of_any(run: ServedRun) -> None:
