@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import time
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any, cast
 
 import httpx2
 import pytest
+from rich.text import Text
 
 import rackline as rl
 from helpers import model
 from rackline import arch
-from rackline.errors import ConfigError
+from rackline.cli.screen import Screen
+from rackline.errors import ConfigError, InputError
 from rackline.lab.observation.stream import Bounds, Stream
 from rackline.pricing.offered import Demand
 from rackline.search import finalists
@@ -183,3 +186,10 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     file.write_text('{"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "hidden_size": 128}')
     with pytest.raises(ConfigError, match="the key 'hidden_size' stands twice"):
         arch.model(str(file))
+
+
+def test_texts_of_others_reach_no_terminal_as_commands() -> None:
+    out = io.StringIO()
+    Screen(file=out, force_terminal=True, color_system="standard", width=60).print(Text("a\x1b]0;b\x9b2J", "red"))
+    assert out.getvalue() == "\x1b[31ma\\x1b]0;b\\x9b2J\x1b[0m\n"
+    assert str(InputError(what="a", given=1, allowed="\x1b[31m")).endswith("allowed: \\x1b[31m")
