@@ -209,7 +209,7 @@ def main() -> None:
     stored.append(
         {
             "date": datetime.now(UTC).isoformat(timespec="minutes"), "machine": Path(given.machine).name,
-            "priority": given.priority, "loads": [PLAIN, SHARED], "server": USUAL,
+            "seed": given.seed, "priority": given.priority, "loads": [PLAIN, SHARED], "server": USUAL,
             "requests_per_s": [RATE * given.rate, SHARED_RATE * given.rate],
             "right": sum(one["right"] for one in runs if one["causes"]), "of": sum(bool(one["causes"]) for one in runs),
             "runs": runs,
