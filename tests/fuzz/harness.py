@@ -137,7 +137,7 @@ def _kept(answers: list[Any]) -> Generator[None]:
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NO_NUMBER = re.compile(r"(?<!got )(?<![\w.\-\"'])[-+]?(nan|inf)(?![\w.\-\"'])|\$-|-\$")
 _ECHOED = ("question", "records", "given", "settings")
-_MAY_BE_FREE = ("usd_per_mtok_once",)  # to keep what is in HBM already
+_MAY_BE_FREE = ("usd_per_mtok_once", "usd_per_mtok_hold")  # what is in HBM already; a cache that is computed again
 _MAY_BE_NEGATIVE = ("kv_room_bytes", "free_bytes")  # what is missing where a model does not fit
 
 
