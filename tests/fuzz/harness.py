@@ -137,7 +137,13 @@ def _kept(answers: list[Any]) -> Generator[None]:
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NO_NUMBER = re.compile(r"(?<!got )(?<![\w.\-\"'])[-+]?(nan|inf)(?![\w.\-\"'])|\$-|-\$")
 _ECHOED = ("question", "records", "given", "settings")
-_MAY_BE_FREE = ("usd_per_mtok_once", "usd_per_mtok_hold")  # what is in HBM already; a cache that is computed again
+_MAY_BE_FREE = (  # what is in HBM already, and a cache that is computed again
+    "usd_per_mtok_once",
+    "usd_per_mtok_retrieve",
+    "usd_per_mtok_hold",
+    "usd_per_mtok_hour_hold",
+    "usd_per_mtok_hour_storage",
+)
 _MAY_BE_NEGATIVE = ("kv_room_bytes", "free_bytes")  # what is missing where a model does not fit
 
 
