@@ -284,27 +284,33 @@ def parts_of(
     Raises:
         OSError: it is longer, or takes longer than `LONGEST_S`.
     """
+    build_headers, raise_for_status, stream = _client()
+    until, size = time.monotonic() + LONGEST_S, 0
+    with stream(
+        "GET",
+        url,
+        headers={**build_headers(library_name="rackline"), **(headers or {})},
+        timeout=settings.timeout_s,
+        max_retries=0,
+        retry_on_status_codes=(),
+        follow_redirects=True,
+    ) as response:
+        raise_for_status(response)
+        for part in response.iter_bytes():
+            size += len(part)
+            _check(size, until, most_bytes)
+            yield part
+
+
+def _client() -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Headers of huggingface_hub's requests, its errors, and its streams."""
     from huggingface_hub.utils import (
         build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
         hf_raise_for_status,
         http_stream_backoff,  # pyright: ignore[reportUnknownVariableType]
     )
 
-    until, size = time.monotonic() + LONGEST_S, 0
-    with http_stream_backoff(
-        "GET",
-        url,
-        headers={**build_hf_headers(library_name="rackline"), **(headers or {})},
-        timeout=settings.timeout_s,
-        max_retries=0,
-        retry_on_status_codes=(),
-        follow_redirects=True,
-    ) as response:
-        hf_raise_for_status(response)
-        for part in response.iter_bytes():
-            size += len(part)
-            _check(size, until, most_bytes)
-            yield part
+    return build_hf_headers, hf_raise_for_status, http_stream_backoff  # pyright: ignore[reportUnknownVariableType]
 
 
 def _check(size: int, until: float, most_bytes: int) -> None:
@@ -521,6 +527,7 @@ def _quietly() -> Generator[None]:
     """No log lines and no progress bars of the library: what matters is in the answer or the error."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
+    _client()  # its modules set the level of the log when they are imported
     logger, hidden = logging.getLogger(LIBRARY), are_progress_bars_disabled()
     level = logger.level
     logger.setLevel(logging.CRITICAL)

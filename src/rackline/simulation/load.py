@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, require
 from rackline.files import read_text
 from rackline.passes.features import Array
 from rackline.simulation.requests import Requests
@@ -227,4 +227,9 @@ def _seconds(text: str) -> float:
     parts = text.split(":")
     if len(parts) in (2, 3) and all(part.isdecimal() and len(part) <= _MOST_DIGITS for part in parts):
         return float(sum(int(part) * scale for part, scale in zip(parts, (3600, 60, 1), strict=False)))
-    return parse_seconds(text, name="time", zero_allowed=True, maximum=_LATEST_S)
+    try:
+        found = float(text)
+    except ValueError:
+        return parse_seconds(text, name="time", zero_allowed=True, maximum=_LATEST_S)
+    require(abs(found) <= _LATEST_S, what="time", given=text, allowed=f"at most {_LATEST_S:.0e} seconds")
+    return found
