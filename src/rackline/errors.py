@@ -7,6 +7,7 @@ name or value. The command line prints that line and exits with status 2.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 _LONGEST = 240  # characters of what was given that are printed
@@ -48,7 +49,7 @@ class InputError(RacklineError):
             message += f", allowed: {allowed}"
         if nearest:
             message += f"; nearest: {nearest}"
-        super().__init__(message)
+        super().__init__(harmless(message))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Rebuild from the keyword arguments, so that errors cross process borders."""
@@ -104,6 +105,19 @@ class LayoutError(InputError):
 
 class PrecisionError(InputError):
     """A data type that the chip or the model does not support."""
+
+
+# what a terminal would obey: C0 without tab and line feed, delete, C1
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def harmless(text: str) -> str:
+    r"""A text of others with its control characters written out.
+
+    >>> harmless("\x1b[31mred")
+    '\\x1b[31mred'
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def shown(value: object) -> str:

@@ -13,6 +13,7 @@ import json
 import os
 import stat
 import tempfile
+import tomllib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -150,7 +151,7 @@ def parse_json(text: str) -> object:
         text: The JSON.
 
     Raises:
-        ValueError: Not JSON, nested too deeply, or a whole number of thousands of digits.
+        ValueError: Not JSON, nested too deeply, a key twice, or a whole number of thousands of digits.
 
     Example:
         >>> parse_json("[" * 100_000)
@@ -158,7 +159,41 @@ def parse_json(text: str) -> object:
         ValueError: nested too deeply
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=each_once)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The keys of a JSON object, each of which stands once.
+
+    Raises:
+        ValueError: One stands twice, so that nobody knows which counts.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise ValueError(f"the key {twice[:60]!r} stands twice")
+    return found
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Read TOML; any defect raises the same kind of error.
+
+    Args:
+        text: The TOML.
+
+    Raises:
+        ValueError: Not TOML, nested too deeply, or a whole number of thousands of digits.
+
+    Example:
+        >>> parse_toml("a = " + "[" * 10_000)
+        Traceback (most recent call last):
+        ValueError: nested too deeply
+    """
+    try:
+        return tomllib.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from mutate import ODD_TEXTS, changed, json_text, write
+from mutate import changed, changed_cell, json_text, write
 
 from rackline.validation.cases import published
 
@@ -62,7 +62,7 @@ def case_file(rng: Random, folder: Path) -> list[str]:
             lines = [json_text(changed(rng, case) if rng.random() < 0.8 else case)]
             return ["validate", write(rng, folder / "c.jsonl", "\n".join(lines), share=0.2)]
         case 3:
-            write(rng, folder / "requests.csv", _cells(rng, _REQUESTS), share=0.3)
+            write(rng, folder / "requests.csv", changed_cell(rng, _REQUESTS), share=0.3)
             return ["validate", write(rng, folder / "runs.json", json_text(changed(rng, _RUNS)), share=0.1)]
         case 4:
             file = folder / "c.jsonl"
@@ -70,17 +70,8 @@ def case_file(rng: Random, folder: Path) -> list[str]:
             stored = write(rng, folder / "s.json", json_text(changed(rng, _STORED, 3)), share=0.3)
             return ["validate", str(file), "--stored", stored]
         case 5:
-            return ["validate", write(rng, folder / "t.csv", _cells(rng, rng.choice(_TABLES)), share=0.3)]
+            return ["validate", write(rng, folder / "t.csv", changed_cell(rng, rng.choice(_TABLES)), share=0.3)]
         case _:
             form = rng.choice(list(_RESULTS))
             file = write(rng, folder / "r.json", json_text(changed(rng, _RESULTS[form])), share=0.3)
             return ["validate", file, "--import", form, "--chip", "h100", "--num-chips", "8", "--layout", "tp=8"]
-
-
-def _cells(rng: Random, text: str) -> str:
-    if rng.random() < 0.5:
-        return text
-    lines = [line.split(",") for line in text.splitlines()]
-    line = rng.choice(lines)
-    line[rng.randrange(len(line))] = rng.choice([*ODD_TEXTS, "x" * 140_000])
-    return "\n".join(",".join(line) for line in lines)

@@ -36,6 +36,20 @@ _BASES = [
         "ask no-such.toml",
     )
 ]
+_FIT: dict[str, tuple[str, ...]] = {
+    "seconds": ("1ms", "50ms", "0.3", "2s", "1h", "30d"),
+    "limit": ("20ms", "1s@p99", "50ms@p90", "0.1ms"),
+    "count": ("1", "2.5", "100", "3k", "1M"),
+    "whole": ("1", "2", "7", "64", "1000"),
+    "fraction": ("0", "10%", "0.5", "99%", "1"),
+    "rate": ("1GB/s", "3.35TB/s", "10MB/s"),
+    "per_second": ("0.1", "5", "2/s", "60/min"),
+    "bytes": ("1kB", "16GB", "0.5TiB"),
+    "usd_per_hour": ("0.01", "$2", "98"),
+    "usd_per_month": ("40k", "100"),
+    "watts": ("300W", "1kW", "50"),
+}
+"""Values that an option of a kind takes, so that most commands get past their door."""
 _COSTLY = ("plan", "train", "tiers", "budget", "price", "lecture", "infer-prices")
 
 
@@ -64,7 +78,8 @@ def command_line(rng: Random, folder: Path) -> list[str]:
 def _set(rng: Random, words: list[str], flag: str, flags: dict[str, Option]) -> None:
     """Give an option a value, in place of the one that it has."""
     one = flags.get(flag)
-    value = rng.choice(one.choices if one and one.choices and rng.random() < 0.6 else ODD_TEXTS)
+    usual = (one.choices or _FIT.get(one.kind, ())) if one else ()
+    value = rng.choice(usual if usual and rng.random() < 0.75 else ODD_TEXTS)
     if one is None or one.kind == "switch":
         if flag not in words:
             words.append(flag)

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import hf_configs
-from mutate import ODD_TEXTS, RAW, ROOT, changed, json_text, write
+from mutate import ROOT, changed, changed_line, json_text, write
 
 _CONFIGS: list[dict[str, Any]] = [value for name, value in vars(hf_configs).items() if name.isupper()]
 _DATA = ROOT / "src/rackline/catalog/data"
@@ -38,22 +38,8 @@ def description(rng: Random, folder: Path) -> list[str]:
             "tp=1",
         ]
     kind = rng.choice(list(_FILES))
-    text = rng.choice(_FILES[kind]).read_text(encoding="utf-8")
-    if rng.random() < 0.6:
-        text = _line_changed(rng, text)
+    text = changed_line(rng, rng.choice(_FILES[kind]).read_text(encoding="utf-8"))
     file = write(rng, folder / "described.toml", text, share=0.4)
     if kind == "models" and rng.random() < 0.3:
         return ["fit", file, "--on", "l40s-8", "--context", "1k", "--layout", "tp=8"]
     return [kind, file]
-
-
-def _line_changed(rng: Random, text: str) -> str:
-    lines = text.splitlines()
-    places = [place for place, line in enumerate(lines) if " = " in line]
-    place = rng.choice(places)
-    key, _, value = lines[place].partition(" = ")
-    odd = ["0", "-1", "1e400", "nan", "inf", '""', "[]", "{}", "true", '"x"', "9" * 30, "2000-01-01", *RAW, *ODD_TEXTS]
-    lines[place] = rng.choice(
-        [f"{key} = {rng.choice(odd)}", f"{key}x = {value}", f"{key} = {value}\n{key} = {value}", ""]
-    )
-    return "\n".join(lines) + "\n"

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import KINDS, fuzz, problem
+from harness import KINDS, close, fuzz, problem
 
 from rackline.cli import main
 
-BATCH, BATCHES = 50, 4
+BATCH, BATCHES = 56, 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed() -> Iterator[None]:
+    """The server of requests ends with the last test."""
+    yield
+    close()
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrong_inputs_are_answered_or_refused(kind: str, batch: int, tmp_path: Path) -> None:
-    bad = fuzz(kind, BATCH, 1000 + batch, tmp_path)
-    assert not bad, f"{len(bad)} end badly, first: {bad[0][0]}\n{bad[0][1]}"
+    found = fuzz(kind, BATCH, 1000 + batch, tmp_path)
+    assert not found.bad, f"{len(found.bad)} end badly, first: {found.bad[0][0]}\n{found.bad[0][1]}"
+    assert 0 < found.answered < BATCH  # neither all valid nor all refused at the door
 
 
 def test_the_harness_sees_what_ends_badly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def test_unknown_keys_are_ignored_and_counted(tmp_path: Path) -> None:
         ({"kind": ...}, "kind: got 'no such key'"),
         ({"num_chips": 1.5}, "num_chips: got 1.5, allowed: a whole number of at least 1"),
         ({"num_chips": True}, "num_chips: got True"),
-        ({"input_len": "1k"}, "input_len: got '1k', allowed: a number of tokens above 0"),
+        ({"input_len": "1k"}, "input_len: got '1k', allowed: a number of tokens of at least 1"),
         ({"input_len": 1e12}, "input_len: got 1000000000000.0"),
         ({"concurrency": 10**400}, "concurrency: got 1000"),
         ({"measured": {"tpot_s": float("nan")}}, "measured.tpot_s: got nan"),

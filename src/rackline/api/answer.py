@@ -103,7 +103,7 @@ P = ParamSpec("P")
 Q = TypeVar("Q", bound=Question)
 R = TypeVar("R")
 
-SCHEMA_VERSION = 2  # of the JSON of questions and answers; a key that goes or changes its meaning raises it
+SCHEMA_VERSION = 3  # of the JSON of questions and answers; a key that goes or changes its meaning raises it
 _HTML = '<pre style="font-family:ui-monospace,Menlo,Consolas,monospace;line-height:normal;white-space:pre">{code}</pre>'
 
 

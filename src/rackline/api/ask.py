@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict, cast
@@ -13,7 +12,7 @@ from rackline.api.answer import Answer, Watch, answer_of, asks, find_verb
 from rackline.api.question import Question, option, options, question
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, RacklineError
-from rackline.files import parse_json, read_text
+from rackline.files import parse_json, parse_toml, read_text
 from rackline.late import late
 
 with late:
@@ -193,8 +192,8 @@ def read_questions(file: str) -> list[Mapping[str, Any]]:
     text = read_text(file, what="questions", allowed="a TOML or JSON file of questions")
     allowed = '[[questions]] with ask = "plan" and its options, or a JSON list of the same'
     try:
-        data: Any = parse_json(text) if file.endswith(".json") or _JSON.match(text) else tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # tables of TOML can nest too deeply as well
+        data: Any = parse_json(text) if file.endswith(".json") or _JSON.match(text) else parse_toml(text)
+    except ValueError as error:
         raise InputError(what=file, given=str(error), allowed=allowed) from None
     if isinstance(data, Mapping):
         table = cast("Mapping[str, Any]", data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,6 +39,14 @@ class DiagnoseQuestion(Question):
         "text",
         "calibration of a server without a fault: auto (that of the run's stack), a stack or a TOML file",
         default="auto",
+    )
+    well: Texts = option(
+        "text",
+        "runs of the same server when it was well, as `observe --save` writes: how far it is from its simulation then "
+        "is no fault; may be repeated",
+        several=True,
+        repeated=True,
+        default=None,
     )
     url: str = option("text", "address of the server, for the next experiment", default="http://localhost:8000")
 
@@ -160,7 +168,7 @@ def _figure(answer: Answer[DiagnoseQuestion, Diagnosed]) -> figure.Figure:
 def diagnose(question: DiagnoseQuestion, watch: Watch) -> Diagnosed:
     """Rank the causes of a slow run by how likely each makes what its client saw.
 
-    The run is served again by the simulator, under fifteen faults of many sizes and under the errors that the
+    The run is served again by the simulator, under sixteen faults of many sizes and under the errors that the
     calibration itself has; see `rackline.validation.diagnosis`. The next experiment is the quickest load that tells the
     two leading causes apart.
 
@@ -174,15 +182,13 @@ def diagnose(question: DiagnoseQuestion, watch: Watch) -> Diagnosed:
         ...
         rackline.errors.InputError: ...
     """
-    every = [case for case in validation.read_cases(question.files).cases if case.kind in ("observed", "requests")]
-    if not every:
-        allowed = "runs with their requests, as `observe --save` writes"
-        raise InputError(what="files", given=", ".join(question.files), allowed=allowed)
+    every = _runs(question.files)
     if question.run is not None:
         ids = [case.case_id for case in every]
         every = [case for case in every if case.case_id == question.run]
         if not every:
             raise unknown_name("run", question.run, ids)
+    well = _runs(question.well) if question.well else []
     found: list[diagnosis.Diagnosis] = []
     with watch.counting("the first run", "compared") as done:
         for number, case in enumerate(every):
@@ -190,12 +196,26 @@ def diagnose(question: DiagnoseQuestion, watch: Watch) -> Diagnosed:
                 diagnosis.diagnose(
                     case,
                     question.calibration,
+                    well,
                     lambda key, at, of, number=number: done(key, number * of + at, len(every) * of),
                 )
             )
     return Diagnosed(
         runs=tuple(found), commands=tuple(_command(one, question.url, every[at]) for at, one in enumerate(found))
     )
+
+
+def _runs(files: Sequence[str]) -> list[cases.Case]:
+    """The runs of some files.
+
+    Raises:
+        InputError: none.
+    """
+    every = [case for case in validation.read_cases(files).cases if case.kind in ("observed", "requests")]
+    if not every:
+        allowed = "runs with their requests, as `observe --save` writes"
+        raise InputError(what="files", given=", ".join(files), allowed=allowed)
+    return every
 
 
 def _command(found: diagnosis.Diagnosis, url: str, case: cases.Case) -> str:

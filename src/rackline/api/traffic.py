@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from rackline.api.groups import Served
 from rackline.api.question import Question, options
 from rackline.errors import InputError, nearest_name, unknown_name
-from rackline.files import read_text
+from rackline.files import parse_toml, read_text
 from rackline.late import late
 from rackline.units import format_seconds, parse_bytes, parse_count, parse_per_second, parse_rate, parse_seconds
 
@@ -192,9 +191,9 @@ def lengths_of_trace(path: str) -> simulation.Requests:
 
 def _toml_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:
     try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(what="mix", given=str(error) or "nested tables", allowed=_FORM, where=path) from None
+        data = parse_toml(text)
+    except ValueError as error:
+        raise InputError(what="mix", given=str(error), allowed=_FORM, where=path) from None
     tables = data.get("requests")
     rows = cast("list[Any]", tables) if isinstance(tables, list) else []
     if set(data) != {"requests"} or rows != tables or not all(isinstance(one, dict) for one in rows):
@@ -397,6 +396,8 @@ def _made(question: groups.Traffic, media_tokens: int, usual: int) -> simulation
             given="neither" if question.rate is None else "both",
             allowed="one of `trace`, `rate` and `users`",
         )
+    if question.turns is None:
+        question.refuse("system_prompt", allowed="only with `turns`")
     lengths = _lengths(question, media_tokens if question.turns is not None else 0)
     rng = np.random.default_rng(question.seed)
     number = question.requests or usual

@@ -21,7 +21,7 @@ from rackline.arch.hf_towers import towers_of
 from rackline.catalog import ModelRecord
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import CatalogError, ConfigError, InputError, nearest_name
-from rackline.files import read_text
+from rackline.files import each_once, read_text
 
 _LIMITS = ("max_position_embeddings", "max_sequence_length", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 _WITHIN = ("su", "longrope", "llama3", "mrope", "default", "proportional")
@@ -261,7 +261,7 @@ def json_object(file: Path, where: str = "") -> Table:
         file, what="config.json", allowed="a readable file", max_bytes=MAX_CONFIG_BYTES, refusal=ConfigError
     )
     try:
-        config: object = json.loads(text)  # Infinity occurs in keys that we do not read
+        config: object = json.loads(text, object_pairs_hook=each_once)  # Infinity occurs in keys that we do not read
     except json.JSONDecodeError as error:
         raise ConfigError(
             what="JSON syntax",

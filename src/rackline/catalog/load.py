@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
@@ -47,7 +46,7 @@ from rackline.catalog.records import (
     UseRecord,
 )
 from rackline.errors import CatalogError, nearest_name, shown
-from rackline.files import read_text
+from rackline.files import parse_toml, read_text
 
 _HEADER = re.compile(r"^\s*(\[{1,2})\s*([^\[\]#]+?)\s*\]{1,2}\s*(#.*)?$")
 _KEY = re.compile(r"""^\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+(?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*=""")
@@ -287,10 +286,9 @@ def _read(kind: Kind, model: type[R], path: Traversable, name: str, overrides: M
     else:
         text = path.read_text(encoding="utf-8")
     try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        given = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "tables nested too deeply"
-        raise CatalogError(what="TOML syntax", given=given, allowed="valid TOML", where=where) from None
+        data = parse_toml(text)
+    except ValueError as error:
+        raise CatalogError(what="TOML syntax", given=str(error), allowed="valid TOML", where=where) from None
     if is_machine(data):
         record = part_of_machine(data, kind, path.name, where)
         return record_from_mapping(model, record, where=f"{where}, [{SINGULAR[kind]}]", overrides=overrides)

@@ -9,15 +9,16 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
-from rackline.errors import InputError
+from rackline.errors import InputError, harmless
 from rackline.files import unwritable
 
 _NARROWEST, _USUAL_WIDTH = 20, 80  # COLUMNS=0 or a broken terminal: columns
@@ -29,7 +30,15 @@ class FailedCheckError(Exception):
 
 
 class Screen(Console):
-    """A console on standard output that lets a closed pipe reach `run`, which ends the command quietly."""
+    """A console on standard output that writes out what a terminal would obey in texts of others.
+
+    It lets a closed pipe reach `run`, which ends the command quietly.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Segments whose control characters are those of styles alone."""
+        for one in super().render(renderable, options):
+            yield one if one.control or one.text.isprintable() else Segment(harmless(one.text), one.style)
 
     def on_broken_pipe(self) -> NoReturn:
         """Pass the error on."""

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from rackline.errors import ConfigError, HubError, InputError
 from rackline.files import read_text, write_text
-from rackline.hub.repository import Repository, RepositoryId, asked, open_repository
+from rackline.hub.repository import MOST_FILE_BYTES, Repository, RepositoryId, asked, open_repository, parts_of
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -85,7 +85,7 @@ def folder_checkpoint(folder: Path) -> Checkpoint | None:
     where = str(folder)
     index = folder / INDEX
     if index.is_file():
-        total, files = _index(index.read_bytes(), where=str(index))
+        total, files = _index(_index_text(index), where=str(index))
     else:
         total, files = (
             None,
@@ -135,7 +135,7 @@ def _fetched(repository: Repository) -> Checkpoint | None:
     total: int | None = None
     files = [SINGLE]
     if index is not None:
-        total, files = _index(index.read_bytes(), where=f"{repository.name}: {INDEX}")
+        total, files = _index(_index_text(index), where=f"{repository.name}: {INDEX}")
     with ThreadPoolExecutor(max_workers=_READERS) as pool:
         parts = list(pool.map(partial(_remote_header, repository), files))
     if index is None and parts == [None]:
@@ -155,38 +155,23 @@ def _remote_header(repository: Repository, name: str) -> list[Tensor] | None:
     """The header of one file, whose connection is closed when the header is there; None where there is no file."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError
-    from huggingface_hub.utils import (
-        build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
-        hf_raise_for_status,
-        http_stream_backoff,  # pyright: ignore[reportUnknownVariableType]
-    )
 
     settings = repository.settings
     url = hf_hub_url(repository.name, name, revision=repository.commit or None, endpoint=settings.endpoint)
     where = f"{repository.name}: {name}"
 
     def read() -> list[Tensor] | None:
-        headers = {**build_hf_headers(library_name="rackline"), "Range": f"bytes=0-{MOST_HEADER_BYTES}"}
+        wanted = {"Range": f"bytes=0-{MOST_HEADER_BYTES}"}
         try:
-            with http_stream_backoff(
-                "GET",
-                url,
-                headers=headers,
-                timeout=settings.timeout_s,
-                max_retries=0,
-                retry_on_status_codes=(),
-                follow_redirects=True,
-            ) as response:
-                hf_raise_for_status(response)
-                data, needed, length = b"", 8, 0
-                for chunk in response.iter_bytes():
-                    data += chunk
-                    if needed == 8 and len(data) >= 8:
-                        length = _header_length(data[:8], where=where)
-                        needed += length
-                    if length and len(data) >= needed:
-                        return _tensors(data[8:needed], where=where, length=length)
-                raise OSError(f"IncompleteRead: {len(data)} of {needed} bytes")
+            data, needed, length = bytearray(), 8, 0
+            for part in parts_of(url, settings, most_bytes=MOST_HEADER_BYTES + 2**24, headers=wanted):
+                data += part
+                if needed == 8 and len(data) >= 8:
+                    length = _header_length(bytes(data[:8]), where=where)
+                    needed += length
+                if length and len(data) >= needed:
+                    return _tensors(bytes(data[8:needed]), where=where, length=length)
+            raise OSError(f"IncompleteRead: {len(data)} of {needed} bytes")
         except EntryNotFoundError:
             return None
 
@@ -209,7 +194,7 @@ def _tensors(header: bytes, *, where: str, length: int) -> list[Tensor]:
     return [_tensor(name, entry, wrong) for name, entry in _object(header, wrong).items() if name != "__metadata__"]
 
 
-def _object(content: bytes, wrong: HubError) -> dict[str, Any]:
+def _object(content: bytes | str, wrong: HubError) -> dict[str, Any]:
     """The object that a JSON text holds."""
     try:
         data: object = json.loads(content)
@@ -231,7 +216,12 @@ def _tensor(name: str, entry: object, wrong: HubError) -> Tensor:
     return Tensor(name, dtype, tuple(cast("list[int]", sizes)))
 
 
-def _index(content: bytes, *, where: str) -> tuple[int | None, list[str]]:
+def _index_text(file: Path) -> str:
+    """The text of an index, within the bounds of what is read."""
+    return read_text(file, what="index", allowed="a readable file", max_bytes=MOST_FILE_BYTES, refusal=HubError)
+
+
+def _index(content: str, *, where: str) -> tuple[int | None, list[str]]:
     """Total size and files of an index."""
     wrong = HubError(what="index", given="no weight_map", allowed="an index of safetensors files", where=where)
     table = _object(content, wrong)

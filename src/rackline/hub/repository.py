@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import math
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, cast
+from urllib.parse import quote
 
 from rackline.errors import HubError, InputError
-from rackline.files import write_text
+from rackline.files import read_text, write_text
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})
@@ -73,6 +77,11 @@ _RETRIED = (429, 500, 502, 503, 504)
 _TRIES = 3
 _LONGEST_WAIT_S = 10.0
 LIBRARY = "huggingface_hub"
+MOST_FILE_BYTES = 256 * 2**20
+"""Largest file that is fetched [bytes]; the index of the largest published checkpoint has 11 MB."""
+LONGEST_S = 300.0
+"""Longest time that one answer of the Hub may take, however slowly its bytes come [s]."""
+_MOST_PAGE_BYTES, _MOST_NOTE_BYTES = 16 * 2**20, 4096
 
 Origin = Literal["hub", "cache"]
 T = TypeVar("T")
@@ -162,20 +171,22 @@ class Repository:
             if cached is not None:  # a path, or the mark that there is no such file
                 return Path(cached) if isinstance(cached, str) else None
 
+        def download() -> str:
+            return hf_hub_download(
+                self.name,
+                name,
+                revision=self.commit or self.id.revision,
+                cache_dir=self.settings.cache,
+                endpoint=self.settings.endpoint,
+                etag_timeout=self.settings.timeout_s,
+                library_name="rackline",
+                local_files_only=local,
+                tqdm_class=_bounded_bar(),
+            )
+
         def fetch() -> Path | None:
             try:
-                return Path(
-                    hf_hub_download(
-                        self.name,
-                        name,
-                        revision=self.commit or self.id.revision,
-                        cache_dir=self.settings.cache,
-                        endpoint=self.settings.endpoint,
-                        etag_timeout=self.settings.timeout_s,
-                        library_name="rackline",
-                        local_files_only=local,
-                    )
-                )
+                return Path(download() if local else _within(LONGEST_S, download))
             except LocalEntryNotFoundError as error:
                 if local:
                     return None
@@ -216,17 +227,15 @@ def open_repository(repository: RepositoryId, *, offline: bool = False) -> Repos
     settings = hub_settings(offline=offline)
     if settings.offline or (_COMMIT.match(repository.revision) and _snapshot(repository, settings)):
         return _cached(repository, settings, "", may_fetch=not settings.offline)
-    from huggingface_hub import HfApi
+    place = "" if repository.revision == "main" else f"/revision/{quote(repository.revision, safe='')}"
+    page = f"{settings.endpoint}/api/models/{repository.name}{place}?expand=sha&expand=safetensors"
 
-    api = HfApi(endpoint=settings.endpoint, library_name="rackline")
-
-    def ask() -> Any:
-        return api.model_info(
-            repository.name,
-            revision=None if repository.revision == "main" else repository.revision,
-            expand=["sha", "safetensors"],
-            timeout=settings.timeout_s,
-        )
+    def ask() -> dict[str, Any]:
+        text = b"".join(parts_of(page, settings, most_bytes=_MOST_PAGE_BYTES))
+        found: Any = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError("no object")
+        return cast("dict[str, Any]", found)
 
     try:
         found = asked(ask, repository, settings, what="its page")
@@ -238,16 +247,120 @@ def open_repository(repository: RepositoryId, *, offline: bool = False) -> Repos
             return _cached(repository, settings, note, may_fetch=False)
         except HubError:
             raise error from error.__cause__
-    counted = found.safetensors
-    _note_reference(str(found.id or repository.name), repository.revision, str(found.sha or ""), settings)
+    name, commit = str(found.get("id") or repository.name), str(found.get("sha") or "")
+    if RepositoryId.parse(name) is None or (commit and not _COMMIT.match(commit)):
+        given = f"{name[:100]!r} at {commit[:60]!r}"
+        allowed = f"a name and a commit: {settings.endpoint} said something else"
+        raise HubError(what="model", given=given, allowed=allowed)
+    _note_reference(name, repository.revision, commit, settings)
     return Repository(
         id=repository,
-        name=str(found.id or repository.name),
-        commit=str(found.sha or ""),
+        name=name,
+        commit=commit,
         origin="hub",
         settings=settings,
-        elements_by_dtype=dict(cast("dict[str, int]", counted.parameters)) if counted else {},
+        elements_by_dtype=_counted(found.get("safetensors")),
     )
+
+
+def _counted(stated: object) -> dict[str, int]:
+    """Elements by data type, where a page states them as numbers that can be."""
+    table: Any = cast("dict[str, Any]", stated).get("parameters") if isinstance(stated, dict) else None
+    given = cast("dict[str, Any]", table) if isinstance(table, dict) else {}
+    return {key: size for key, size in given.items() if type(size) is int and 0 <= size < 10**18}
+
+
+def parts_of(
+    url: str, settings: HubSettings, *, most_bytes: int, headers: Mapping[str, str] | None = None
+) -> Generator[bytes]:
+    """The body of an answer, part by part, within bounds of bytes and time.
+
+    Args:
+        url: what is asked.
+        settings: how the Hub is reached.
+        most_bytes: more is refused [bytes].
+        headers: beside those of the client.
+
+    Raises:
+        OSError: it is longer, or takes longer than `LONGEST_S`.
+    """
+    build_headers, raise_for_status, stream = _client()
+    until, size = time.monotonic() + LONGEST_S, 0
+    with stream(
+        "GET",
+        url,
+        headers={**build_headers(library_name="rackline"), **(headers or {})},
+        timeout=settings.timeout_s,
+        max_retries=0,
+        retry_on_status_codes=(),
+        follow_redirects=True,
+    ) as response:
+        raise_for_status(response)
+        for part in response.iter_bytes():
+            size += len(part)
+            _check(size, until, most_bytes)
+            yield part
+
+
+def _client() -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Headers of huggingface_hub's requests, its errors, and its streams."""
+    from huggingface_hub.utils import (
+        build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
+        hf_raise_for_status,
+        http_stream_backoff,  # pyright: ignore[reportUnknownVariableType]
+    )
+
+    return build_hf_headers, hf_raise_for_status, http_stream_backoff  # pyright: ignore[reportUnknownVariableType]
+
+
+def _check(size: int, until: float, most_bytes: int) -> None:
+    """Refuse an answer that is too long or too slow.
+
+    Raises:
+        OSError: it is.
+    """
+    if size > most_bytes:
+        raise OSError(f"an answer of more than {most_bytes / 2**20:.0f} MiB")
+    if time.monotonic() > until:
+        raise OSError(f"an answer that takes longer than {LONGEST_S:.0f} s")
+
+
+def _bounded_bar() -> Any:
+    """A progress bar of huggingface_hub that is told of each part of a file, and refuses what is too long."""
+    from huggingface_hub.utils import tqdm
+
+    class Bounded(tqdm):
+        def update(self, n: float | None = 1) -> bool | None:
+            self.seen = getattr(self, "seen", 0) + int(n or 0)
+            _check(self.seen, math.inf, MOST_FILE_BYTES)
+            return super().update(n)
+
+    return Bounded
+
+
+def _within(seconds: float, call: Callable[[], T]) -> T:
+    """What a call returns; it goes on in a thread of its own, which ends with the process, where it takes too long.
+
+    Raises:
+        OSError: it takes longer.
+    """
+    done: list[tuple[T | None, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            done.append((call(), None))
+        except BaseException as error:
+            done.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not done:
+        raise OSError(f"an answer that takes longer than {seconds:.0f} s")
+    found, error = done[0]
+    if error is not None:
+        raise error
+    return cast("T", found)
 
 
 def _note_reference(name: str, revision: str, commit: str, settings: HubSettings) -> None:
@@ -259,10 +372,11 @@ def _note_reference(name: str, revision: str, commit: str, settings: HubSettings
         return
     file = settings.cache / f"models--{name.replace('/', '--')}" / "refs" / revision
     try:
-        if not file.is_file() or file.read_text(encoding="utf-8") != commit:
+        note = read_text(file, what="cache", allowed="a commit", max_bytes=_MOST_NOTE_BYTES) if file.is_file() else ""
+        if note != commit:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text(file, commit, what="cache")
-    except (OSError, UnicodeDecodeError, InputError):  # a cache that cannot be written is none
+    except (OSError, InputError):  # a cache that cannot be written is none
         return
 
 
@@ -272,8 +386,9 @@ def _snapshot(repository: RepositoryId, settings: HubSettings) -> Path | None:
     commit = repository.revision
     if not _COMMIT.match(commit):
         try:
-            commit = (place / "refs" / repository.revision).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
+            file = place / "refs" / repository.revision
+            commit = read_text(file, what="cache", allowed="a commit", max_bytes=_MOST_NOTE_BYTES).strip()
+        except InputError:
             return None
     folder = place / "snapshots" / commit
     return folder if folder.is_dir() else None
@@ -412,6 +527,7 @@ def _quietly() -> Generator[None]:
     """No log lines and no progress bars of the library: what matters is in the answer or the error."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
+    _client()  # its modules set the level of the log when they are imported
     logger, hidden = logging.getLogger(LIBRARY), are_progress_bars_disabled()
     level = logger.level
     logger.setLevel(logging.CRITICAL)

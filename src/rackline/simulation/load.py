@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, nearest_name, require
 from rackline.files import read_text
 from rackline.passes.features import Array
 from rackline.simulation.requests import Requests
@@ -21,6 +21,7 @@ from rackline.units import parse_per_second, parse_seconds
 SHAPES = ("day", "week", "burst")
 PEAK_AMPLITUDE = 0.6
 """The daily cycle of a shape around its mean: the peak is 1.6 times the mean, the lowest rate 0.4 (assumed)."""
+_LATEST_S, _MOST_DIGITS = 1e11, 6  # of a time; a clock's seconds since 1970 are 2e9
 WEEKEND = 0.6
 """Rate of Saturday and Sunday over that of a working day (assumed)."""
 BURST, BURST_S = 3.0, 600.0
@@ -242,9 +243,11 @@ def read_load(path: str | Path) -> Load:
 def _seconds(text: str) -> float:
     """Seconds of 08:30, 08:30:15, 90min or 5400."""
     parts = text.split(":")
-    if len(parts) in (2, 3) and all(part.isdigit() for part in parts):
-        return sum(int(part) * scale for part, scale in zip(parts, (3600, 60, 1), strict=False))
+    if len(parts) in (2, 3) and all(part.isdecimal() and len(part) <= _MOST_DIGITS for part in parts):
+        return float(sum(int(part) * scale for part, scale in zip(parts, (3600, 60, 1), strict=False)))
     try:
-        return float(text)
+        found = float(text)
     except ValueError:
-        return parse_seconds(text, name="time", zero_allowed=True)
+        return parse_seconds(text, name="time", zero_allowed=True, maximum=_LATEST_S)
+    require(abs(found) <= _LATEST_S, what="time", given=text, allowed=f"at most {_LATEST_S:.0e} seconds")
+    return found

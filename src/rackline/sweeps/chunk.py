@@ -135,7 +135,8 @@ def _sources(file: SweepFile) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         if len(text) < 4096 and Path(text).is_file():
-            found[text] = hashlib.sha256(Path(text).read_bytes()).hexdigest()
+            with Path(text).open("rb") as stream:
+                found[text] = hashlib.file_digest(stream, "sha256").hexdigest()
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from rackline.api.answer import find_verb
 from rackline.api.question import Option, options, written_defaults
 from rackline.api.verbs import entries
 from rackline.errors import InputError, UnitError, nearest_name, unknown_name
-from rackline.files import parse_json, read_text
+from rackline.files import parse_json, parse_toml, read_text
 from rackline.sweeps.expression import Draws, Expression, Values, is_range, read_expression, read_range
 from rackline.units import parse_number_for_key
 
@@ -141,8 +140,8 @@ def read_file(given: str | Path | Mapping[str, Any]) -> SweepFile:
         given, what="sweep", allowed="a TOML file, see `rackline sweep --new FILE`", max_bytes=_LARGEST_FILE
     )
     try:
-        data: Any = parse_json(text) if str(given).endswith(".json") else tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        data: Any = parse_json(text) if str(given).endswith(".json") else parse_toml(text)
+    except ValueError as error:
         raise InputError(what=str(given), given=str(error), allowed=f"TOML, {_SEE}") from None
     if not isinstance(data, Mapping):
         raise InputError(what=str(given), given="something else", allowed=f"tables, {_SEE}")

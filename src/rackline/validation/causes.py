@@ -12,7 +12,7 @@ import importlib.resources
 import math
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, assert_never
 
@@ -31,13 +31,11 @@ from rackline.validation.requests import ServedRun
 
 Act = Literal[
     "exchange", "compute", "experts", "eager", "graphs", "token budget", "sequences", "cache", "prefix cache", "host",
-    "frontend", "client", "data type", "drafts", "neighbour",
+    "frontend", "client", "data type", "drafts", "neighbour", "cores",
 ]  # fmt: skip
 _SIZES = 6  # of a cause that are simulated
 _BUSY = 1.0 / 7.0  # share of the time in which a neighbour computes
 LEAST_S = 1e-6
-NOISE = np.array([0.2, 0.05])  # of a request: time to the first token, time per token [natural logarithm]
-GAP_NOISE = np.array([0.05, 0.1, 0.2])  # of the 50th, 90th and 99th percentile of the time between tokens
 _TELLING = 3.0  # standard deviations by which an experiment separates two causes
 
 
@@ -104,6 +102,53 @@ class Seen:
         return self.ttft_s + np.nan_to_num(self.tpot_s) * (output_len - 1.0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Error:
+    """By how much a server without a fault differs from its simulation [natural logarithm].
+
+    Args:
+        requests: standard deviation of a request: time to the first token, time per output token, (2,).
+        gaps: of the 50th, 90th and 99th percentile of the time between tokens, (3,).
+        request_shift, gap_shift: mean of ln(measured / simulated) of the same, (2,), (3,).
+    """
+
+    requests: Array = field(default_factory=lambda: np.array([0.2, 0.05]))
+    gaps: Array = field(default_factory=lambda: np.array([0.05, 0.1, 0.2]))
+    request_shift: Array = field(default_factory=lambda: np.zeros(2))
+    gap_shift: Array = field(default_factory=lambda: np.zeros(3))
+
+    def noise(self, count: int) -> Array:
+        """Standard deviations of all that is seen of a number of requests, (2 count + 3,)."""
+        return np.concatenate([np.repeat(self.requests, count), self.gaps])
+
+    def shift(self, count: int) -> Array:
+        """Means of the same, (2 count + 3,)."""
+        return np.concatenate([np.repeat(self.request_shift, count), self.gap_shift])
+
+
+def error_when_well(runs: Sequence[tuple[ServedRun, Seen]]) -> Error:
+    """How a server differs from its simulation in runs of it when it was well; noise is no less than that of any.
+
+    Args:
+        runs: with what was seen of them, at least one.
+    """
+    least = Error()
+    offs = [seen.logs - seen_of(run.simulated()).logs for run, seen in runs]
+    parts = [
+        np.split(off, [len(run.requests), 2 * len(run.requests)]) for off, (run, _) in zip(offs, runs, strict=True)
+    ]
+    each = [np.concatenate([part[place] for part in parts]) for place in (0, 1)]
+    each = [one[np.isfinite(one)] for one in each]
+    gaps = np.array([part[2] for part in parts])
+    gaps = gaps[np.isfinite(gaps).all(axis=1)]
+    return Error(
+        requests=np.maximum(least.requests, [float(one.std()) if len(one) else 0.0 for one in each]),
+        gaps=np.maximum(least.gaps, gaps.std(axis=0, ddof=1)) if len(gaps) > 1 else least.gaps,
+        request_shift=np.array([float(one.mean()) if len(one) else 0.0 for one in each]),
+        gap_shift=gaps.mean(axis=0) if len(gaps) else least.gap_shift,
+    )
+
+
 def happens(cause: Cause, run: ServedRun) -> bool:
     """Whether a cause can occur in this deployment and load."""
     deployment = run.deployment
@@ -116,6 +161,12 @@ def happens(cause: Cause, run: ServedRun) -> bool:
             return not run.stack.eager_decode and deployment.cluster.chip.generation != "cpu"
         case "shared prefixes":
             return run.cache.prefix_caching and run.requests.hashes is not None
+        case "a shared cache":  # llama.cpp gives each slot a part of its own: a request waits for a slot alone
+            return not run.stack.neighbour_passes
+        case "a processor":
+            return deployment.cluster.chip.generation == "cpu"
+        case "an accelerator":  # a host that runs the passes itself is slow in all of them: the cause `cores`
+            return deployment.cluster.chip.generation != "cpu"
         case "a narrow data type":
             return _wider(run) is not None
         case "drafts":
@@ -150,6 +201,8 @@ def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
         case "neighbour":
             mean = _mean_beside(size)
             return calibrated(scaled(numbers, mean, mean, mean))
+        case "cores":
+            return calibrated(scaled(numbers, size, size, size))
         case "eager":
             return served(eager_decode=True, graph_tokens=0, prompt_graph_tokens=0, eager_s_per_layer=size)
         case "graphs":
@@ -263,7 +316,7 @@ def outside(seen: Seen, result: Result, act: Act, size: float) -> Seen:
             longer = float(np.nanmedian(slow / seen.tpot_s))
             return Seen(ttft_s=seen.ttft_s + each * beside, tpot_s=slow, gaps_s=seen.gaps_s * longer)
         case (
-            "exchange" | "compute" | "experts" | "eager" | "graphs" | "token budget" | "sequences" | "cache"
+            "exchange" | "compute" | "cores" | "experts" | "eager" | "graphs" | "token budget" | "sequences" | "cache"
             | "prefix cache" | "host" | "data type" | "drafts"
         ):  # fmt: skip
             return seen
@@ -331,12 +384,15 @@ _LOADS: tuple[tuple[str, Callable[[int, int, int], tuple[int, int, int, int]]], 
 """Loads that are cheap to send: in words, and (users, prompt, answer, requests) from prompt, answer and users."""
 
 
-def next_experiment(run: ServedRun, usual: Result, leading: Sequence[tuple[Cause, float]]) -> Experiment | None:
+def next_experiment(
+    run: ServedRun, usual: Result, leading: Sequence[tuple[Cause, float]], error: Error
+) -> Experiment | None:
     """The quickest load that tells two causes apart, else the one that does so best.
 
     Args:
         usual: the run without a fault.
         leading: the two causes with their sizes.
+        error: of the server without a fault.
     """
     lengths = int(run.requests.input_len.mean()), max(int(run.requests.output_len.mean()), 2)
     users = most_running(usual)
@@ -355,7 +411,7 @@ def next_experiment(run: ServedRun, usual: Result, leading: Sequence[tuple[Cause
         a, b = (seen_of(*each).logs for each in results)
         known = np.isfinite(a) & np.isfinite(b)
         entries = int(known.sum())
-        noise = np.concatenate([np.repeat(NOISE, len(tried.requests)), GAP_NOISE])[known]
+        noise = error.noise(len(tried.requests))[known]
         independent = entries * independence(len(tried.requests))
         distance = math.sqrt(float((((a - b)[known] / noise) ** 2).mean()) * independent)
         took_s = max(float(np.nanmax(each[0].finish_s)) for each in results)

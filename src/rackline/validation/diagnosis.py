@@ -35,13 +35,13 @@ from rackline.passes.features import Array
 from rackline.simulation import Result
 from rackline.validation.cases import Case
 from rackline.validation.causes import (
-    GAP_NOISE,
-    NOISE,
     Cause,
+    Error,
     Experiment,
     Seen,
     causes,
     changed,
+    error_when_well,
     exchanging,
     happens,
     next_experiment,
@@ -342,6 +342,7 @@ def _finer(rows: Sequence[tuple[float, Array, float]]) -> Iterator[tuple[float, 
 def diagnose(
     case: Case,
     calibration: str = "auto",
+    well: Sequence[Case] = (),
     done: Done | None = None,
 ) -> Diagnosis:
     """Find why a run was slow.
@@ -349,6 +350,7 @@ def diagnose(
     Args:
         case: an observed run, or one of a `runs.json`, with its deployment.
         calibration: of the server without a fault: "auto" (that of the run's stack), a name or a file.
+        well: runs of the server when it was well, which say how far it is from its simulation then.
         done: called with (what, finished, all) after each cause.
 
     Raises:
@@ -358,26 +360,36 @@ def diagnose(
     if case.kind not in (KIND, "requests"):
         allowed = "a run with its requests, as `rackline observe --save` writes"
         raise InputError(what=case.case_id, given=f"a case of kind {case.kind}", allowed=allowed, where=case.where)
-    run = served_run(Resolver(calibration_name=calibration), case)
+    resolver = Resolver(calibration_name=calibration)
+    run = served_run(resolver, case)
     if len(run.requests) < _FEWEST:
         given = f"{len(run.requests)} finished requests"
         raise InputError(what=case.case_id, given=given, allowed=f"at least {_FEWEST}", where=case.where)
-    return explained(case.case_id, run, seen_run(run, case), done)
+    healthy = [(served_run(resolver, one), one) for one in well]
+    error = error_when_well([(one, seen_run(one, of)) for one, of in healthy]) if healthy else None
+    return explained(case.case_id, run, seen_run(run, case), done, error)
 
 
-def explained(name: str, run: ServedRun, seen: Seen, done: Done | None = None) -> Diagnosis:
-    """Why what was seen of a run differs from its simulation; see `diagnose`."""
+def explained(name: str, run: ServedRun, seen: Seen, done: Done | None = None, error: Error | None = None) -> Diagnosis:
+    """Why what was seen of a run differs from its simulation; see `diagnose`.
+
+    Args:
+        error: by how much this server differed from it when it was well, whose numbers are then known as those of a
+            chip whose kernels were measured; by default that of any server.
+    """
+    is_known = error is not None or has_own_numbers(run)
+    error = error or Error()
     usual = run.simulated()
     expected = seen_of(usual)
-    around, logs = expected.logs, seen.logs
+    around, logs = expected.logs, seen.logs - error.shift(len(run.requests))
     possible = [cause for cause in causes() if happens(cause, run)]
     shifts = _shifts(run, usual, possible, done)
-    numbers = _Numbers(run, has_own_numbers(run))
+    numbers = _Numbers(run, is_known)
     slopes = numbers.slopes(around, usual)
     every = np.column_stack([slopes, *(one.logs for one in shifts)])
     known = np.isfinite(logs - around) & np.isfinite(every).all(axis=1)
     count = len(run.requests)
-    noise = np.concatenate([np.repeat(NOISE, count), GAP_NOISE])
+    noise = error.noise(count)
     independent = float(known.sum()) * independence(count)
     errors = _Errors(slopes[known], noise[known], independent)
     y, d = (logs - around)[known][:, None], np.column_stack([one.logs for one in shifts])[known]
@@ -401,7 +413,7 @@ def explained(name: str, run: ServedRun, seen: Seen, done: Done | None = None) -
             key=lambda one: (-round(one.probability, 1), -one.share_of_gap, -one.probability),
         )
     )
-    spread = math.sqrt(float((np.nanmean(slopes[: 2 * count], axis=0) ** 2).sum()) + float(NOISE.mean()) ** 2)
+    spread = math.sqrt(float((np.nanmean(slopes[: 2 * count], axis=0) ** 2).sum()) + float(error.requests.mean()) ** 2)
     pairs = [
         (chance, (one.causes[0].key, one.causes[1].key))
         for chance, one in zip(chances, settled, strict=True)
@@ -417,7 +429,7 @@ def explained(name: str, run: ServedRun, seen: Seen, done: Done | None = None) -
         expected_s=expected_s,
         within=math.log(measured_s / expected_s) / spread,
         requests=count,
-        experiment=next_experiment(run, usual, leading) if len(leading) == 2 else None,
+        experiment=next_experiment(run, usual, leading, error) if len(leading) == 2 else None,
         pair=pair,
         pair_probability=chance,
     )

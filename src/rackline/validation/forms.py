@@ -266,7 +266,7 @@ _SHAPES: Mapping[Shape, tuple[str, Callable[[Any], bool]]] = {
     "text": ("a text", lambda value: isinstance(value, str) and bool(value.strip())),
     "version": ("a text", lambda value: isinstance(value, str | int | float)),
     "count": ("a whole number of at least 1", _is_count),
-    "length": ("a number of tokens above 0", lambda value: is_number(value) and value <= _MOST),
+    "length": ("a number of tokens of at least 1", lambda value: is_number(value) and 1.0 <= value <= _MOST),
     "prompt": (
         "a number of tokens, 0 where generation starts from nothing",
         lambda value: value == 0 or fits(value, "length"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import shutil
 import socket
@@ -22,6 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rackline.errors import InputError, RacklineError
 from rackline.files import write_text
@@ -168,7 +170,7 @@ HEADERS = {
 
 
 class Door:
-    """Refuses requests for other hosts and from other sites, and sets the headers of every response.
+    """Refuses requests for other hosts, questions from other sites, and sets the headers of every response.
 
     A page elsewhere may point a name of its own to this machine (DNS rebinding) and then read what it likes: its
     requests carry that name in `Host`, which is refused. An address in numbers cannot be such a name.
@@ -250,6 +252,20 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 _BACKLOG = 1024
 _KEPT_ALIVE_S = 30
 _FINISHED_WITHIN_S = 2
+_BEGUN_WITHIN_S = 30.0  # from a connection to the head of its first request
+
+
+class _Prompt(H11Protocol):
+    """A connection that is closed where its client does not say what it wants."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """As the protocol, with a time limit."""
+        super().connection_made(transport)
+        self.loop.call_later(_BEGUN_WITHIN_S, self._close_unused)
+
+    def _close_unused(self) -> None:
+        if not self.cycle and not self.transport.is_closing():
+            self.transport.close()
 
 
 def serve(settings: Settings, *, browser: bool) -> None:
@@ -270,6 +286,7 @@ def serve(settings: Settings, *, browser: bool) -> None:
         log_level="warning",
         lifespan="on",
         server_header=False,
+        http=_Prompt,
         timeout_keep_alive=_KEPT_ALIVE_S,
         timeout_graceful_shutdown=_FINISHED_WITHIN_S,
     )

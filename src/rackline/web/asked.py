@@ -18,6 +18,7 @@ from rackline.api.answer import Verb, find_verb
 from rackline.api.question import Option, Question, options
 from rackline.api.verbs import entries
 from rackline.errors import InputError, RacklineError, nearest_names, shown
+from rackline.files import each_once
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -31,6 +32,7 @@ class Limits:
         question_bytes: largest question, without its files [bytes].
         uploads: most files of one request [count].
         bodies_bytes: all bodies that are read at a time [bytes].
+        body_s: longest time in which a body comes [s].
         answer_s: longest time of an answer, without the wait for a worker [s].
         grace_s: from a cancellation to the end of a worker that does not obey [s].
         memory_bytes: most memory that a worker may take [bytes].
@@ -45,6 +47,7 @@ class Limits:
     question_bytes: int = 256 * 2**10
     uploads: int = 16
     bodies_bytes: int = 64 * 2**20
+    body_s: float = 120.0
     answer_s: float = 300.0
     grace_s: float = 2.0
     begun_s: float = 30.0
@@ -94,6 +97,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "other-site": (403, "The request comes from another site"),
     "not-found": (404, "There is no such page or question"),
     "method-not-allowed": (405, "The method is not allowed here"),
+    "too-slow": (408, "The request did not come in time"),
     "too-large": (413, "The request is too large"),
     "not-json": (415, "The body must be application/json"),
     "bad-input": (422, "The question cannot be answered as it is"),
@@ -239,7 +243,7 @@ def read_json(body: bytes) -> dict[str, Any]:
         ProblemError: not JSON, a key twice, numbers that are not finite, or no object.
     """
     try:
-        data: Any = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_not_finite)
+        data: Any = json.loads(body.decode(), object_pairs_hook=each_once, parse_constant=_not_finite)
     except RecursionError:
         raise problem("bad-json", "nested too deeply") from None
     except ValueError as error:
@@ -247,13 +251,6 @@ def read_json(body: bytes) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise problem("bad-json", "the body is no object", allowed="an object with the options of the question")
     return cast("dict[str, Any]", data)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key stands twice in an object")
-    return found
 
 
 def _not_finite(text: str) -> float:

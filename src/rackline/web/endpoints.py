@@ -325,14 +325,18 @@ class Endpoints:
         parts: list[bytes] = []
         size = 0
         try:
-            async for part in request.stream():
-                size += len(part)
-                self._bodies_bytes += len(part)
-                if size > limits.body_bytes:
-                    raise problem("too-large", f"more than {limits.body_bytes:,} bytes", allowed=limits.body_bytes)
-                if self._bodies_bytes > limits.bodies_bytes:
-                    raise problem("too-busy", "too many large requests at a time", {"Retry-After": "1"}, retry=True)
-                parts.append(part)
+            async with asyncio.timeout(limits.body_s):
+                async for part in request.stream():
+                    size += len(part)
+                    self._bodies_bytes += len(part)
+                    if size > limits.body_bytes:
+                        raise problem("too-large", f"more than {limits.body_bytes:,} bytes", allowed=limits.body_bytes)
+                    if self._bodies_bytes > limits.bodies_bytes:
+                        raise problem("too-busy", "too many large requests at a time", {"Retry-After": "1"}, retry=True)
+                    parts.append(part)
+        except TimeoutError:
+            self._bodies_bytes -= size
+            raise problem("too-slow", f"no whole body within {limits.body_s:g} s", allowed=limits.body_s) from None
         except BaseException:
             self._bodies_bytes -= size
             raise

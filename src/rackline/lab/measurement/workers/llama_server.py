@@ -29,6 +29,7 @@ def main() -> None:
     for name in ("cache-type-k", "cache-type-v"):
         parser.add_argument(f"--{name}", choices=TYPES, default="f16")
     parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--no-cache-prompt", action="store_true")
     given = parser.parse_args()
     params = xllamacpp.CommonParams()
     params.model.path = given.model
@@ -39,6 +40,7 @@ def main() -> None:
     params.cache_type_k = getattr(xllamacpp.ggml_type, TYPES[given.cache_type_k])
     params.cache_type_v = getattr(xllamacpp.ggml_type, TYPES[given.cache_type_v])
     params.cache_ram_mib = given.cache_ram
+    params.cache_prompt = not given.no_cache_prompt
     params.warmup = True
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
