@@ -14,7 +14,7 @@ from rackline.errors import InputError
 from rackline.hardware import cluster
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
-from rackline.posttraining.job import AnswerLengths, RlJob, RlOverheads
+from rackline.posttraining.job import AnswerLengths, RlJob, RlOverheads, first_fit
 from rackline.posttraining.plan import RlStep, Schedule, engines_of, given_step, rl_plan, run_of, what_twice_gives
 from rackline.posttraining.rollout import RolloutEngine, emptying
 from rackline.posttraining.updates import num_tensors, transfer_s, updates_of
@@ -148,8 +148,19 @@ def test_what_twice_gives_is_amdahls_law_for_shared_chips() -> None:
 def test_transfers_count_bytes_and_tensors() -> None:
     one = job(overheads=replace(PLAIN, tensor_s=0.001))
     wire = transfer_s(job(), TRAIN, colocated=False)
-    assert transfer_s(one, TRAIN, colocated=False) == pytest.approx(wire + 0.001 * num_tensors(one.model))
+    names = 0.001 * num_tensors(one.model)
+    assert transfer_s(one, TRAIN, colocated=True) == pytest.approx(transfer_s(job(), TRAIN, colocated=True) + names)
+    assert transfer_s(one, TRAIN, colocated=False) == pytest.approx(max(wire, names))  # two buffers in turn
     assert num_tensors(one.model) == pytest.approx(291, abs=3)  # of the checkpoint's index
+
+
+def test_answers_over_half_a_pack_have_one_each() -> None:
+    assert first_fit(np.full(10, 2100.0), 4096.0) == 10
+    assert first_fit(np.full(10, 1300.0), 4096.0) == 4
+    assert first_fit(np.array([4096.0]), 4096.0) == 1
+    even = job(lengths=AnswerLengths(mean=2100.0, spread=0.0, longest=4096.0))
+    assert even.packs(10, 1) == 10
+    assert even.packs(10, 5) == 10
 
 
 def test_the_search_is_at_least_as_fast_as_given_layouts() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, CHIPS, MEMORY_FRACTION, PRECISION, PRICE, OnCluster
@@ -22,8 +22,11 @@ from rackline.api.question import (
     whole,
 )
 from rackline.api.resolve import lookup_of, named, resolve_on
+from rackline.api.server import speculation_of
+from rackline.api.traffic import lengths_of_trace
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
+from rackline.files import read_text
 from rackline.late import late
 from rackline.units import format_seconds, format_usd
 
@@ -68,6 +71,25 @@ class RlQuestion(OnCluster):
         unit="1",
         zero=True,
         maximum=10.0,
+    )
+    trace: str | None = option(
+        "text",
+        "measured prompts and answers in place of these lengths: recorded requests in the formats that `simulate` "
+        "reads, or a file with the tokens of one answer in each line",
+        default=None,
+    )
+    turns: Whole = whole("turns of an answer, between which it waits for tools; its tokens spread evenly", default="1")
+    tool_time: Number = option(
+        "seconds", "mean time of a tool call between two turns, such as 5s", default="1s", unit="s", zero=True
+    )
+    tool_output: Number = option(
+        "count", "tokens that a tool call returns", default="200", unit="token", zero=True, maximum=MOST_TOKENS
+    )
+    speculate: str | None = option(
+        "text",
+        "speculative decoding of the rollouts by the model's own layer for multi-token prediction, or by one like its "
+        "last: draft tokens, at typical acceptance or with the tokens that a step yields, such as 3=2.4",
+        default=None,
     )
     longest: Number = option(
         "count",
@@ -155,6 +177,8 @@ def _summary(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> str:
       --generations 32 --output 3k --longest 4k --mode one-step-off
     rackline rl llama-3.1-8b --on dgx-h100 --chips 16 --mode async \\
       --staleness 4 --in-flight --plot step.svg
+    rackline rl qwen3-8b --on dgx-h100 --chips 16 --output 4k --longest 16k \\
+      --turns 8 --tool-time 5s --speculate 3=2.4
 """,
     ),
 )
@@ -172,12 +196,15 @@ def rl(question: RlQuestion, watch: Watch) -> posttraining_plan.RlPlan:
     model, cluster = named(question, watch)
 
     policy = _with_layers(model, "model")
+    prompt_len, lengths = _lengths(question)
     job = posttraining_job.RlJob.of(
         resolve_on(question, policy, cluster, watch, question.calibration),
         prompts=question.prompts,
         generations=question.generations,
-        prompt_len=question.input,
-        lengths=posttraining_job.AnswerLengths(mean=question.output, spread=question.spread, longest=question.longest),
+        prompt_len=prompt_len,
+        lengths=lengths,
+        tools=_tools(question),
+        speculation=speculation_of(question.speculate),
         train_stack=question.train_stack or "",
         train_precision=question.train_precision,
         algorithm=question.algorithm,
@@ -197,6 +224,51 @@ def rl(question: RlQuestion, watch: Watch) -> posttraining_plan.RlPlan:
             gen_layouts=parallel.matching_layouts(layout, policy, gen_chips or cluster.num_chips) if layout else None,
             train_fixed=runs.parse_train_layout(fixed) if fixed else {},
         )
+
+
+def _lengths(question: RlQuestion) -> tuple[float, posttraining_job.AnswerLengths]:
+    """Mean prompt [tokens] and the answers of a question or of its file."""
+    path = question.trace
+    if path is None:
+        mean, spread, longest = question.output, question.spread, question.longest
+        return question.input, posttraining_job.AnswerLengths(mean=mean, spread=spread, longest=longest)
+    question.refuse("output", "spread", "longest", allowed="only without `trace`, which has the lengths")
+    numbers = _one_a_line(path)
+    if numbers is not None:
+        return question.input, posttraining_job.AnswerLengths.of(numbers)
+    question.refuse("input", allowed="only without `trace`, which has the prompts")
+    requests = lengths_of_trace(path)
+    return float(requests.input_len.mean()), posttraining_job.AnswerLengths.of(requests.output_len.astype(float))
+
+
+def _one_a_line(path: str) -> Any:
+    """The numbers of a file that has nothing else, (n,) [tokens]; None for others.
+
+    Raises:
+        InputError: a length below 1 token or above `MOST_TOKENS`.
+    """
+    import numpy as np
+
+    words = read_text(path, what="trace", allowed="a file of lengths or requests", max_bytes=64 * 2**20).split("\n")
+    try:
+        numbers = np.array([float(word) for word in words if word.strip()])
+    except ValueError:
+        return None
+    if not numbers.size or not np.all((numbers >= 1.0) & (numbers <= MOST_TOKENS)):
+        raise InputError(
+            what="trace",
+            given=f"{numbers.min():g} to {numbers.max():g} tokens" if numbers.size else "an empty file",
+            allowed=f"answers of 1 to {MOST_TOKENS:g} tokens",
+            where=path,
+        )
+    return numbers
+
+
+def _tools(question: RlQuestion) -> posttraining_job.Tools:
+    if question.turns == 1:
+        question.refuse("tool_time", "tool_output", allowed="only with `turns` of 2 and more")
+        return posttraining_job.Tools()
+    return posttraining_job.Tools(pauses=question.turns - 1, seconds=question.tool_time, returned=question.tool_output)
 
 
 _LAGS: dict[Mode, int] = {"sync": 0, "one-step-off": 1, "async": 2}

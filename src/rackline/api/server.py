@@ -418,7 +418,7 @@ def server_of(
         cache=replace(cache, pool_tokens=question.kv_tokens),
         policy_name=question.policy,
         replicas=replicas,
-        speculation=_speculation(question.speculate),
+        speculation=speculation_of(question.speculate),
     )
     return Server(
         deployment=deployment,
@@ -513,7 +513,12 @@ def _prefill(
     )
 
 
-def _speculation(text: str | None) -> workloads.Speculation:
+def speculation_of(text: str | None) -> workloads.Speculation:
+    """Drafts of a text such as 3 or 3=2.4; none without one.
+
+    Raises:
+        InputError: no numbers, or more tokens per step than drafts allow.
+    """
     if text is None:
         return workloads.PLAIN
     drafts, equals, yielded = text.partition("=")

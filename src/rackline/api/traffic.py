@@ -167,18 +167,27 @@ def mixture_of_file(path: str) -> workload.Mixture:
 
 
 def mixture_of_trace(path: str) -> workload.Mixture:
-    """The lengths of a trace, each as often as it is there; its times are not read.
+    """The lengths of a trace, each as often as it is there.
+
+    Raises:
+        InputError: as `lengths_of_trace`.
+    """
+    found = lengths_of_trace(path)
+    return workload.Mixture.of(1.0, found.input_len, found.output_len, name=found.name)
+
+
+def lengths_of_trace(path: str) -> simulation.Requests:
+    """A trace whose times do not matter, nor their unit.
 
     Raises:
         InputError: as `rackline.simulation.read_trace`.
     """
     try:
-        found = simulation.read_trace(path)
+        return simulation.read_trace(path)
     except InputError as error:
-        if error.what != "arrival times":  # whose unit does not matter here
+        if error.what != "arrival times":
             raise
-        found = simulation.read_trace(path, time_unit="s")
-    return workload.Mixture.of(1.0, found.input_len, found.output_len, name=found.name)
+        return simulation.read_trace(path, time_unit="s")
 
 
 def _toml_rows(path: str, text: str) -> list[tuple[str, dict[str, Any]]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,6 +13,7 @@ from rackline.arch import Model
 from rackline.errors import InputError
 from rackline.hardware import Cluster
 from rackline.passes.features import Array
+from rackline.serving.workload import PLAIN, Speculation
 from rackline.system import System
 from rackline.training.stack import TrainingStack
 from rackline.training.system import TrainingSystem
@@ -28,8 +30,8 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 class RlOverheads:
     """What a framework adds to the work of a step, three numbers for all models.
 
-    The defaults are the optimum of a coarse grid over published steps of NeMo RL, rounded; with each model left out of
-    the grid they hardly move (docs/reinforcement-learning.md).
+    The defaults have the least mean |log error| over published steps of NeMo RL on the grid of `bench/rl_overheads.py`,
+    which also leaves out each model in turn (docs/reinforcement-learning.md).
 
     Args:
         decode_step_s: time of a decode step beside the engine's own: engines driven from a controller [s].
@@ -38,8 +40,8 @@ class RlOverheads:
             [s].
     """
 
-    decode_step_s: float = 0.010
-    training: float = 1.5
+    decode_step_s: float = 0.0075
+    training: float = 1.375
     tensor_s: float = 0.00075
 
 
@@ -55,6 +57,7 @@ class AnswerLengths:
         mean: after the cut [tokens].
         spread: standard deviation over the mean before the cut; 0 for equal lengths [1].
         longest: where generation is cut off [tokens].
+        measured: answers whose quantiles stand in place of the distribution, in rising order [tokens].
 
     Raises:
         InputError: a mean below 1 token or above the longest answer.
@@ -63,6 +66,15 @@ class AnswerLengths:
     mean: float
     spread: float
     longest: float
+    measured: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, measured: Array) -> AnswerLengths:
+        """The lengths of measured answers, (n,) [tokens]."""
+        mean = float(measured.mean())
+        spread = float(measured.std() / mean) if mean else 0.0
+        rising = tuple(np.sort(measured).tolist())
+        return cls(mean=mean, spread=spread, longest=rising[-1], measured=rising)
 
     def __post_init__(self) -> None:
         if not self.mean >= 1.0:
@@ -84,9 +96,11 @@ class AnswerLengths:
         """
         from scipy.special import ndtri
 
+        places = (np.arange(count) + 0.5) / count
+        if self.measured:
+            return np.quantile(np.array(self.measured), places, method="inverted_cdf")
         deviation = math.sqrt(math.log1p(self.spread**2))
         centre = self._centre(deviation)
-        places = (np.arange(count) + 0.5) / count
         return np.minimum(np.exp(centre + deviation * np.asarray(ndtri(places))), self.longest)
 
     def _centre(self, deviation: float) -> float:
@@ -103,6 +117,33 @@ class AnswerLengths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What an answer waits for between its turns: a compiler, a search, an environment.
+
+    Args:
+        pauses: of an answer, one fewer than its turns [count].
+        seconds: mean time of a pause, whose times are exponential [s].
+        returned: tokens that a tool gives back, which the model reads [tokens].
+    """
+
+    pauses: int = 0
+    seconds: float = 0.0
+    returned: float = 0.0
+
+    @property
+    def tokens(self) -> float:
+        """What the tools of an answer return in all [tokens]."""
+        return self.pauses * self.returned
+
+    def drawn(self, answers: int, rng: np.random.Generator) -> Array:
+        """Pauses of some answers, (answers, pauses) [s]."""
+        return rng.exponential(self.seconds, (answers, self.pauses))
+
+
+NO_TOOLS = Tools()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RlJob:
     """A step of reinforcement learning.
 
@@ -111,6 +152,8 @@ class RlJob:
         prompts, generations: prompts of a step and answers per prompt [count].
         prompt_len: mean prompt [tokens].
         lengths: of answers.
+        tools: what answers wait for between their turns.
+        speculation: drafts of the engines.
         algorithm: of ALGORITHMS.
         reference: whether a frozen reference gives log-probabilities too.
         reward: a reward model that reads every answer; None for rules.
@@ -135,6 +178,8 @@ class RlJob:
     trained: int | None = None
     overheads: RlOverheads = RlOverheads()
     log_prob_batch: int = 1
+    tools: Tools = NO_TOOLS
+    speculation: Speculation = PLAIN
 
     @classmethod
     def of(
@@ -145,6 +190,7 @@ class RlJob:
         lengths: AnswerLengths,
         train_stack: TrainingStack | str = "",
         train_precision: str = "bf16",
+        tools: Tools = NO_TOOLS,
         **more: Any,
     ) -> RlJob:
         """Put a job together.
@@ -158,18 +204,19 @@ class RlJob:
             InputError: a policy of which only totals are known, or more trained answers than are generated.
             UnknownNameError, CatalogError, PrecisionError: as `TrainingSystem.of`.
         """
-        samples = lengths.sorted_lengths(1024) + prompt_len
+        given = prompt_len + tools.tokens
+        samples = lengths.sorted_lengths(1024) + given
         training = TrainingSystem.of(
-            serving.model,
+            replace(serving.model, draft=None) if isinstance(serving.model, Model) else serving.model,
             serving.cluster,
             stack=train_stack,
             precision=train_precision,
             global_batch_sequences=1,
-            seq_len=max(64, math.ceil((prompt_len + lengths.longest) / 64.0) * 64),
+            seq_len=max(64, math.ceil((given + lengths.longest) / 64.0) * 64),
             mtp_layers=0,
             packed_len=float((samples**2).mean() / samples.mean()),
         )
-        return cls(serving=serving, training=training, prompt_len=prompt_len, lengths=lengths, **more)
+        return cls(serving=serving, training=training, prompt_len=prompt_len, lengths=lengths, tools=tools, **more)
 
     def __post_init__(self) -> None:
         if self.trained is not None and self.trained > self.answers:
@@ -202,8 +249,8 @@ class RlJob:
 
     @property
     def sequence_len(self) -> float:
-        """Mean prompt and answer [tokens]."""
-        return self.prompt_len + self.lengths.mean
+        """Mean prompt and answer, with what tools returned [tokens]."""
+        return self.prompt_len + self.tools.tokens + self.lengths.mean
 
     @property
     def updates(self) -> int:
@@ -211,6 +258,37 @@ class RlJob:
         return max(1, round(self.trained_answers / (self.train_batch or self.trained_answers)))
 
     def packs(self, answers: float, replicas: int) -> int:
-        """Packed sequences of some answers, in whole multiples of the replicas [count]."""
-        each = max(1, math.ceil(answers * self.sequence_len / self.training.seq_len / replicas))
-        return each * replicas
+        """Packed sequences of some answers, in whole multiples of the replicas [count].
+
+        Each replica packs its own answers, the longest first, so that answers of half a sequence and more fill packs
+        badly.
+        """
+        return first_fit(self._samples(max(1, round(answers / replicas))), float(self.training.seq_len)) * replicas
+
+    def _samples(self, count: int) -> Array:
+        """Prompts with answers [tokens], (count,)."""
+        return self.prompt_len + self.tools.tokens + self.lengths.sorted_lengths(count)
+
+
+def first_fit(lengths: Array, room: float) -> int:
+    """Packs of samples by first fit in falling order, as frameworks pack.
+
+    Args:
+        lengths: of the samples, (n,) [tokens].
+        room: of a pack [tokens].
+
+    Returns:
+        How many packs there are [count].
+
+    Sources: D. S. Johnson, Near-optimal bin packing algorithms, 1973 (here the fullest pack with room is taken, whose
+        worst case is the same); NeMo RL packs by a variant of it (github.com/NVIDIA-NeMo/RL, v0.6.0,
+        examples/configs/grpo_math_1B.yaml, `modified_first_fit_decreasing`).
+
+    >>> first_fit(np.array([3000.0, 2600.0, 1400.0, 1000.0]), 4096.0)
+    2
+    """
+    left: list[float] = []
+    for length in np.sort(lengths)[::-1].tolist():
+        place = bisect_left(left, length)
+        insort(left, (left.pop(place) if place < len(left) else room) - length)
+    return len(left)

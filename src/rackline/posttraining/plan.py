@@ -168,7 +168,8 @@ def rl_step(
     else:
         ours = _in_a_row([transfer, rollouts], {"rollouts": "rollout", "weights to engines": "rollout"})
         theirs = _in_a_row([transfer, ("host", host), *learning], {})
-        own, other = generate if schedule.in_flight else sum(p.seconds for p in ours), sum(p.seconds for p in theirs)
+        # In flight or not, engines stand still while weights arrive; in flight only spares them to run dry before.
+        own, other = (sum(part.seconds for part in side) for side in (ours, theirs))
         seconds = max(own, other)
         parts = (*ours, *theirs)
         idle = {"rollout": seconds - own, "training": seconds - other}
@@ -416,8 +417,13 @@ def run_of(job: RlJob, step: RlStep, steps: float) -> RlRun:
     )
 
 
-def given_step(job: RlJob, schedule: Schedule, gen: Layout, train: TrainLayout) -> RlStep:
-    """A step with both layouts given; their chips are those of the two sides."""
+def given_sides(job: RlJob, gen: Layout, train: TrainLayout) -> tuple[RolloutEngine, Updates]:
+    """Both sides with their layouts given; their chips are those of the layouts."""
     cluster = job.cluster
     engine = engines_of(job, cluster.with_num_chips(gen.num_chips), [replace(gen, dp=1)])[0]
-    return rl_step(job, schedule, engine, updates_of(job, cluster.with_num_chips(train.num_chips), train))
+    return engine, updates_of(job, cluster.with_num_chips(train.num_chips), train)
+
+
+def given_step(job: RlJob, schedule: Schedule, gen: Layout, train: TrainLayout) -> RlStep:
+    """A step with both layouts given."""
+    return rl_step(job, schedule, *given_sides(job, gen, train))

@@ -4,7 +4,9 @@ All sequences of a rank gain one token per step, so the number that still run is
 it falls where an answer ends, and is filled up from those that wait while there are any. Between two ends the time of a
 step follows from the number of sequences and their mean context, so the time of a batch is one sum:
 
-    T = prefill + Σ_i (c_{i+1} - c_i) · step_s(active_i, prompt_len + (c_i + c_{i+1}) / 2 - mean start_i)
+    T = prefill + Σ_i (c_{i+1} - c_i) · token_s(active_i, prompt_len + (c_i + c_{i+1}) / 2 - mean start_i)
+
+Answers of several turns wait for tools between them, in seconds, not in tokens: then the ends are taken one by one.
 
 With several batches in flight (bounded staleness) the ends of one are filled by the next, and the mean number of
 running sequences is that of Little's law; with partial rollouts a step never waits for the longest answer.
@@ -23,7 +25,7 @@ from rackline.parallel import Deployment, Layout
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array
-from rackline.posttraining.job import AnswerLengths, RlJob
+from rackline.posttraining.job import NO_TOOLS, AnswerLengths, RlJob, Tools
 from rackline.serving.steady import Engine
 from rackline.system import System
 
@@ -70,6 +72,7 @@ class RolloutEngine:
         engine: its pass tables.
         prompt_len: mean prompt [tokens].
         shared: answers that share a prompt, whose prefix is cached [count].
+        tools: what answers wait for between their turns.
         beside_s: time of a decode step beside the engine's own [s].
     """
 
@@ -78,6 +81,7 @@ class RolloutEngine:
     engine: Engine
     prompt_len: float
     shared: int
+    tools: Tools = NO_TOOLS
     beside_s: float = 0.0
 
     @classmethod
@@ -91,9 +95,10 @@ class RolloutEngine:
         return cls(
             system=system,
             deployment=system.deployment(layout),
-            engine=system.engine(layout),
+            engine=system.engine(layout, speculation=job.speculation),
             prompt_len=job.prompt_len,
             shared=job.generations,
+            tools=job.tools,
             beside_s=job.overheads.decode_step_s,
         )
 
@@ -109,14 +114,14 @@ class RolloutEngine:
             InputError: the model does not fit with one sequence.
         """
         deployment, layout = self.deployment, self.deployment.layout
-        context = self.prompt_len + lengths.mean * (1.0 + lengths.spread**2) / 2.0
+        most = self.prompt_len + self.tools.tokens + lengths.longest
         held = fitting_sequences(
             deployment.model,
             layout,
             deployment.precision,
             deployment.cluster.chip,
             self.system.server(),
-            np.array([min(context, self.prompt_len + lengths.longest)]),
+            np.array([min(self._context(lengths.mean * (1.0 + lengths.spread**2)), most)]),
         )
         room = int(float(held[0]) * layout.pp)
         if room < 1:
@@ -127,14 +132,25 @@ class RolloutEngine:
             )
         return max(1, min(room, self.system.stack.max_num_seqs * layout.pp))
 
-    def step_s(self, running: Array, context: Array) -> Array:
-        """A decode step of a rank by running sequences and their mean context, (points,) [s]."""
-        batch = Batch(decode_sequences=running / self.deployment.layout.pp, context_len=context)
-        return self.engine.decode_s(batch, self.engine.time_table(False), two_batch_overlap=False) + self.beside_s
+    def _context(self, length: float) -> float:
+        """Context in the middle of an answer [tokens]."""
+        return self.prompt_len + (self.tools.tokens + length) / 2.0
+
+    def token_s(self, running: Array, context: Array) -> Array:
+        """Time in which each of the running sequences of a rank gains a token, (points,) [s].
+
+        Args:
+            running: sequences, (points,) [sequences].
+            context: of them on average, (points,) [tokens].
+        """
+        speculation, each = self.engine.speculation, running / self.deployment.layout.pp
+        batch = Batch(decode_sequences=each, decode_tokens=speculation.verified_tokens, context_len=context)
+        step_s = self.engine.decode_s(batch, self.engine.time_table(False), two_batch_overlap=False)
+        return (step_s + self.engine.drafts_s(each, context) + self.beside_s) / speculation.tokens_per_step
 
     def prefill_s(self, sequences: float) -> float:
-        """Prompts of a rank, in full passes [s]."""
-        tokens = sequences * self.prompt_len / self.shared
+        """Prompts of a rank and what tools return, in full passes [s]."""
+        tokens = sequences * (self.prompt_len / self.shared + self.tools.tokens)
         full = max(1.0, self.system.stack.max_batched_tokens / self.prompt_len)
         batch = Batch(prefill_sequences=np.array([full]), chunk_tokens=self.prompt_len)
         device = self.engine.seconds(batch, self.engine.time_table(False), two_batch_overlap=False)
@@ -147,13 +163,15 @@ class RolloutEngine:
         own = lengths.sorted_lengths(per_rank)
         own[-1] = lengths.sorted_lengths(answers)[-1]
         slots = self.slots(lengths)
-        clock, running, age = emptying(own, slots)
-        middle = (clock[1:] + clock[:-1]) / 2.0
-        steps = self.step_s(running, self.prompt_len + middle - age)
-        passed = np.concatenate([[0.0], np.cumsum(np.diff(clock) * steps)])
+        if self.tools.pauses:
+            passed, running = self._turn_by_turn(own, slots)
+        else:
+            clock, running, age = emptying(own, slots)
+            middle = (clock[1:] + clock[:-1]) / 2.0
+            steps = self.token_s(running, self.prompt_len + self.tools.tokens / 2.0 + middle - age)
+            passed = np.concatenate([[0.0], np.cumsum(np.diff(clock) * steps)])
         prefill = self.prefill_s(per_rank)
-        middle_end = float(np.sort(clock)[(clock.size - 1) // 2])
-        half = prefill + float(np.interp(middle_end, clock, passed))
+        half = prefill + float(passed[(passed.size - 1) // 2])
         return Rollout(
             seconds=prefill + float(passed[-1]),
             prefill_s=prefill,
@@ -165,6 +183,14 @@ class RolloutEngine:
             tokens=answers * lengths.mean,
         )
 
+    def _turn_by_turn(self, lengths: Array, slots: int) -> tuple[Array, Array]:
+        """When the number of running sequences of a rank changes, (events + 1,) [s], and that number, (events,)."""
+        most = min(slots, lengths.size)
+        sequences = np.arange(1.0, most + 1.0)
+        context = np.full(most, self._context(float((lengths**2).mean() / lengths.mean())))
+        pauses = self.tools.drawn(lengths.size, np.random.default_rng(_SEED))
+        return turn_by_turn(lengths, pauses, slots, self.token_s(sequences, context))
+
     def steady_s(self, answers: int, lengths: AnswerLengths, *, in_flight: float, whole_in: float) -> float:
         """Time of a batch where others follow without a pause [s].
 
@@ -174,14 +200,16 @@ class RolloutEngine:
         """
         slots = min(float(self.slots(lengths)), in_flight / self.ranks)
         own = lengths.sorted_lengths(min(answers, 4096))
-        context = self.prompt_len + float((own**2).mean() / own.mean()) / 2.0
-        each = answers / self.ranks
+        context = self._context(float((own**2).mean() / own.mean()))
+        each, away_s = answers / self.ranks, self.tools.pauses * self.tools.seconds
         load = np.geomspace(min(0.05, slots / 2.0), slots, 64)
-        steps = self.step_s(load, np.full(load.size, context))
-        # a batch takes each · mean tokens at load / step_s tokens a second
+        steps = self.token_s(load, np.full(load.size, context))
+        # a batch takes each · mean tokens at load / token_s tokens a second
         times = each * lengths.mean * steps / load + self.prefill_s(each)
-        whole = float(own[-1]) * steps / whole_in
-        return float(np.min(np.maximum(times, whole)))
+        whole = (float(own[-1]) * steps + away_s) / whole_in
+        # those that wait for tools hold a slot too (Little's law)
+        held = load * (1.0 + away_s / (lengths.mean * steps))
+        return float(np.min(np.where(held <= max(slots, float(held[0])), np.maximum(times, whole), np.inf)))
 
 
 def emptying(lengths: Array, slots: int) -> tuple[Array, Array, Array]:
@@ -222,3 +250,50 @@ def emptying(lengths: Array, slots: int) -> tuple[Array, Array, Array]:
             started += end
             waiting += 1
     return np.array(clock), np.array(running), np.array(age)
+
+
+def turn_by_turn(lengths: Array, pauses: Array, slots: int, token_s: Array) -> tuple[Array, Array]:
+    """The times of a rank whose answers wait for tools between their turns.
+
+    Args:
+        lengths: of the answers, (n,) [tokens]; each turn has an equal part. Where answers do not all fit at once, they
+            start in this order; one that waits keeps its place.
+        pauses: between the turns of each answer, (n, turns - 1) [s].
+        slots: answers that are under way at once [count].
+        token_s: time in which each running sequence gains a token, by their number from 1, (slots,) [s].
+
+    Returns:
+        (time at which the number of running sequences changes, (events + 1,) [s]; running between two of them,
+        (events,)).
+
+    >>> times, running = turn_by_turn(np.array([4.0]), np.array([[10.0]]), 1, np.array([0.5]))
+    >>> times.tolist(), running.tolist()
+    ([0.0, 1.0, 11.0, 12.0], [1.0, 0.0, 1.0])
+    """
+    turns = pauses.shape[1] + 1
+    each, waits = (lengths / turns).tolist(), pauses.tolist()
+    under_way = min(slots, lengths.size)
+    running = [(each[i], i, 0) for i in range(under_way)]  # (tokens at which the turn ends, answer, turn)
+    heapq.heapify(running)
+    away: list[tuple[float, int, int]] = []  # (second of its return, answer, next turn)
+    tokens, now, started = 0.0, 0.0, under_way
+    times, counts = [0.0], list[float]()
+    while running or away:
+        counts.append(float(len(running)))
+        end_s = now + (running[0][0] - tokens) * token_s[len(running) - 1] if running else np.inf
+        if away and away[0][0] <= end_s:
+            back_s, answer, turn = heapq.heappop(away)
+            if running:
+                tokens += (back_s - now) / token_s[len(running) - 1]
+            now = back_s
+            heapq.heappush(running, (tokens + each[answer], answer, turn))
+        else:
+            tokens, answer, turn = heapq.heappop(running)
+            now = float(end_s)
+            if turn + 1 < turns:
+                heapq.heappush(away, (now + waits[answer][turn], answer, turn + 1))
+            elif started < lengths.size:
+                heapq.heappush(running, (tokens + each[started], started, 0))
+                started += 1
+        times.append(now)
+    return np.array(times), np.array(counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from rackline.posttraining.job import RlJob
 from rackline.search.train_space import evaluate_runs, timed_steps, train_space
 from rackline.training.memory import TrainMemory, train_memory
 from rackline.training.runs import Runs, TrainLayout
-from rackline.training.system import MicroBatch
+from rackline.training.system import MicroBatch, TrainingSystem
 
 TENSORS_PER_LAYER = 9
 """Queries, keys, values, output, gate, up, down and two norms of a dense layer."""
@@ -55,7 +56,10 @@ def updates_of(job: RlJob, cluster: Cluster, layout: TrainLayout) -> Updates:
     each = job.trained_answers / job.updates
     packs = job.packs(each, layout.dp * layout.micro_batch)
     system, runs = job.training.on(cluster, packs), Runs.of([layout])
-    step, memory = timed_steps(system, runs), train_memory(MicroBatch(system=system, runs=runs))
+    step, memory = (
+        timed_steps(_as_packed(job, system, layout, each), runs),
+        train_memory(MicroBatch(system=system, runs=runs)),
+    )
     critic, reward = (float(part[0]) for part in _beside(job, memory))
     return Updates(
         layout=layout,
@@ -68,6 +72,17 @@ def updates_of(job: RlJob, cluster: Cluster, layout: TrainLayout) -> Updates:
         critic_bytes=critic,
         reward_bytes=reward,
     )
+
+
+def _as_packed(job: RlJob, system: TrainingSystem, layout: TrainLayout, answers: float) -> TrainingSystem:
+    """Packs are as long as what is in them, but for those of a pipeline, whose stages exchange one size.
+
+    Source: github.com/NVIDIA-NeMo/RL, v0.6.0, nemo_rl/models/megatron/data.py, `pad_packed_seq_to`.
+    """
+    if layout.pp > 1:
+        return system
+    filled = answers * job.sequence_len / system.global_batch_sequences
+    return replace(system, seq_len=min(system.seq_len, 64 * math.ceil(filled / 64.0)))
 
 
 def _beside(job: RlJob, memory: TrainMemory) -> tuple[Array, Array]:
@@ -89,7 +104,7 @@ def _forward_s(job: RlJob, cluster: Cluster, layout: TrainLayout) -> float:
     again = replace(layout, recompute="none", micro_batch=job.log_prob_batch)
     packs = job.packs(job.trained_answers, layout.dp * job.log_prob_batch)
     runs = Runs.of([again])
-    step = timed_steps(job.training.on(cluster, packs), runs)
+    step = timed_steps(_as_packed(job, job.training.on(cluster, packs), layout, job.trained_answers), runs)
     alone = step.forward + step.input + step.weight
     share = float(step.forward[0] / alone[0])
     micro_batches = float(as_array(runs.micro_batches(packs))[0])
@@ -184,7 +199,9 @@ def transfer_s(job: RlJob, train: TrainLayout, *, colocated: bool) -> float:
 
     Every tensor is put together over the ranks that share it, renamed and taken apart for the engines, so each chip
     receives the whole model once, and the host handles each tensor: over the links of a scale-up domain where a
-    training replica lies in one and shares chips with the engines, or all chips do, else over the network.
+    training replica lies in one and shares chips with the engines, or all chips do, else over the network. On separate
+    chips tensors are packed into two buffers in turn, so that the host prepares one while the other is sent
+    (github.com/NVIDIA-NeMo/RL, v0.6.0, nemo_rl/utils/packed_tensor.py).
 
     Args:
         colocated: whether engines and training share chips.
@@ -194,7 +211,8 @@ def transfer_s(job: RlJob, train: TrainLayout, *, colocated: bool) -> float:
     near = inside if colocated else cluster.num_chips <= cluster.scale_up.size
     level = cluster.scale_up if near or cluster.scale_out is None else cluster.scale_out
     wire_s = model_bytes(job, job.serving.precision) / level.bytes_per_s_each_way
-    return wire_s + job.overheads.tensor_s * num_tensors(job.model)
+    host_s = job.overheads.tensor_s * num_tensors(job.model)
+    return wire_s + host_s if colocated else max(wire_s, host_s)
 
 
 def offload_s(job: RlJob, states_bytes: float) -> float:

@@ -342,6 +342,10 @@ def _headline(plan: RlPlan, best: RlStep) -> Box:
     how += [f"staleness {schedule.staleness}"] if schedule.mode == "async" else []
     how += ["weights change in flight"] if schedule.in_flight else []
     how += ["partial rollouts"] if schedule.partial else []
+    how += (
+        [f"{job.tools.pauses + 1} turns, {format_seconds(job.tools.seconds)} a tool call"] if job.tools.pauses else []
+    )
+    how += [job.speculation.label()] if job.speculation.draft_tokens else []
     body = composed(
         (format_seconds(best.seconds), "bold"),
         f" a step · bound by {best.binds} · {format_count(rate)} generated tokens/s a chip\n",

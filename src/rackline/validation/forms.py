@@ -200,6 +200,7 @@ FORMS: dict[str, Form] = {
             "train_batch": "count",
             "output_spread": "number",
             "memory_fraction": "share",
+            "eager": "flag",
             "micro_batch": "count",
             "log_prob_batch": "count",
             "recompute": "text",

@@ -156,7 +156,7 @@ def _parts(board: Scoreboard) -> Sheet[Any]:
         before = score.where
     columns: list[Column[Any]] = [
         Column("case", "case", "words"),
-        Column("part", "part"),
+        Column("part", "part", "words"),
         Column("measured_s", "measured", "s"),
         Column("measured_share", "share", "share"),
         Column("predicted_s", "predicted", "s"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar, cast
 
 from rackline.arch import Model
@@ -12,7 +13,10 @@ from rackline.errors import InputError
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import ALGORITHMS, MODES, AnswerLengths, RlJob
-from rackline.posttraining.plan import RlStep, Schedule, given_step, rl_plan
+from rackline.posttraining.plan import RlStep, Schedule, given_sides, rl_plan, rl_step
+from rackline.posttraining.rollout import RolloutEngine
+from rackline.posttraining.updates import Updates
+from rackline.serving.stack import stack_named
 from rackline.system import System
 from rackline.training.runs import TrainLayout
 from rackline.validation.cases import Case
@@ -41,15 +45,40 @@ def predict_rl(resolver: Resolver, case: Case) -> dict[str, float]:
 
 
 def _step_of(resolver: Resolver, case: Case) -> RlStep:
+    job, schedule = _asked(resolver, case)
+    if case.values.get("gen_layout"):
+        return rl_step(job, schedule, *_sides(job, case))
+    found = rl_plan(job, schedule, gen_chips=case.whole("gen_chips") or None)
+    if found.best is None:
+        raise InputError(what="layouts", given="none", allowed=found.reason)
+    return found.best
+
+
+def sides_of(resolver: Resolver, case: Case) -> tuple[RlJob, Schedule, RolloutEngine, Updates]:
+    """What a case that states its layouts runs, and both of its sides.
+
+    Raises:
+        RacklineError: the case cannot be predicted, with the reason.
+    """
+    job, schedule = _asked(resolver, case)
+    return job, schedule, *_sides(job, case)
+
+
+def _asked(resolver: Resolver, case: Case) -> tuple[RlJob, Schedule]:
     model = resolver.model(case)
     if not isinstance(model, Model):
         raise InputError(what="model", given=case.model, allowed="a model whose layers are known")
     chip = resolver.chip(case.chip)
     rack = resolver.cluster(chip, case.num_chips)
+    numbers = calibration(case.text("engine") or default_stack(model, rack), chip)
+    around = stack_named(case.text("engine"), numbers, chip)
+    if case.values.get("eager"):
+        around = replace(around, eager_decode=True, graph_tokens=0, prompt_graph_tokens=0)
     serving = System.of(
         model,
         rack,
-        calibration=calibration(case.text("engine") or default_stack(model, rack), chip),
+        calibration=numbers,
+        stack=around,
         precisions=[precision(case.precision, model, chip)],
         memory_fraction=case.number("memory_fraction") if case.values.get("memory_fraction") else None,
     )
@@ -76,23 +105,22 @@ def _step_of(resolver: Resolver, case: Case) -> RlStep:
         in_flight=bool(case.values.get("in_flight")),
         partial=bool(case.values.get("partial")),
     )
-    if not case.values.get("gen_layout"):
-        found = rl_plan(job, schedule, gen_chips=gen_chips)
-        if found.best is None:
-            raise InputError(what="layouts", given="none", allowed=found.reason)
-        return found.best
+    return job, schedule
+
+
+def _sides(job: RlJob, case: Case) -> tuple[RolloutEngine, Updates]:
+    gen_chips, is_moe = case.whole("gen_chips"), job.model.is_moe
     gen, replicas = _degrees(case, "gen_layout", gen_chips or case.num_chips, ("tp", "pp", "ep"))
-    train, ranks = _degrees(case, "layout", case.num_chips - (gen_chips or 0), ("tp", "pp", "cp"))
+    train, ranks = _degrees(case, "layout", case.num_chips - gen_chips, ("tp", "pp", "cp"))
     tp, pp, ep = gen["tp"], gen["pp"], gen["ep"]
-    return given_step(
+    return given_sides(
         job,
-        schedule,
-        Layout(tp=tp, pp=pp, ep=ep, moe_tp=tp // ep if model.is_moe else 1, dp=replicas),
+        Layout(tp=tp, pp=pp, ep=ep, moe_tp=tp // ep if is_moe else 1, dp=replicas),
         TrainLayout(
             tp=train["tp"],
             pp=train["pp"],
             cp=train["cp"],
-            ep=train.get("ep", 1) if model.is_moe else 1,
+            ep=train.get("ep", 1) if is_moe else 1,
             dp=ranks,
             micro_batch=case.whole("micro_batch", 1),
             recompute=case.text("recompute", "none"),

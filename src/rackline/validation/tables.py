@@ -227,26 +227,29 @@ def _tuning_cases(rows: Sequence[TableRow]) -> Reader:
 
 
 _RL_COLUMNS = {"framework", "algorithm", "mode", "gen_chips", "train_chips", "mean_seq_len", "step_s"}
-_SAME = ("model", "algorithm", "mode", "chip", "num_chips", "precision")
-"""Columns of a configuration, of which the newest release is scored."""
 PROMPT_LEN = 150.0
 """Tokens of a problem of OpenMathInstruct-2 in its prompt (assumed; tables state prompt and answer together)."""
 SPREAD = 0.6
 """Standard deviation of the answer lengths over their mean (assumed; tables state mean and cut)."""
-MEMORY_FRACTION = 0.6
-"""vllm_cfg.gpu_memory_utilization of the configurations that the recipes build on
-(github.com/NVIDIA-NeMo/RL, examples/configs/grpo_math_1B.yaml)."""
+MEMORY_FRACTION, ALONE_MEMORY_FRACTION = 0.6, 0.8
+"""vllm_cfg.gpu_memory_utilization of the configurations that the recipes build on, and of recipes whose engines have
+chips of their own (github.com/NVIDIA-NeMo/RL, v0.6.0, examples/configs/grpo_math_1B.yaml and recipes/llm/performance,
+read 2026-11-25)."""
+_ENGINES: dict[tuple[int, ...], str] = {
+    (0, 3): "vllm=0.9.0",
+    (0, 4): "vllm=0.10.0",
+    (0, 5): "vllm=0.11.2",
+    (0, 6): "vllm=0.17.1",
+}
+"""vLLM of a release of NeMo RL (its pyproject.toml at the tags v0.3.0 to v0.6.0, read 2026-11-25)."""
+_BATCH_MULTIPLIER = 3
+"""DAPO with dynamic sampling generates this many times the prompts that it trains on, at least once
+(`batch_multiplier` of dapo-deepseek-v3-64n8g.yaml at v0.5.0 and v0.6.0; nemo_rl/algorithms/grpo.py,
+`dynamic_sampling`)."""
 
 
 def _rl_cases(rows: Sequence[TableRow]) -> Reader:
-    """Of one configuration the newest release is scored, the others are named."""
-    newest = {tuple(row[name] for name in _SAME): row for row in sorted(rows, key=_version)}
-
-    def case(row: TableRow, case_id: str) -> tuple[Data, str]:
-        is_newest = newest[tuple(row[name] for name in _SAME)] is row
-        return _rl_data(row, case_id), "" if is_newest else "a newer release of the same configuration is scored"
-
-    return case
+    return lambda row, case_id: (_rl_data(row, case_id), "")
 
 
 def _version(row: TableRow) -> tuple[int, ...]:
@@ -267,7 +270,7 @@ def _rl_data(row: TableRow, case_id: str) -> dict[str, object]:
         "stack": re.sub(r" v[\d.]+", "", row["framework"]).lower().replace(" ", "-"),
         "stack_version": ".".join(map(str, _version(row))),
         "precision": "fp8" if "FP8" in row["precision"] else "bf16",
-        "engine": "vllm",
+        "engine": _ENGINES.get(_version(row)[:2], "vllm"),
         "algorithm": row["algorithm"].lower(),
         "mode": ("one-step-off" if lag.group(1) == "1" else "async") if lag else "sync",
         "in_flight": row["in_flight_weight_update"] == "True",
@@ -278,7 +281,7 @@ def _rl_data(row: TableRow, case_id: str) -> dict[str, object]:
         "output_len": total - PROMPT_LEN,
         "longest": longest - PROMPT_LEN,
         "output_spread": SPREAD,
-        "memory_fraction": MEMORY_FRACTION,
+        "memory_fraction": ALONE_MEMORY_FRACTION if alone else MEMORY_FRACTION,
         "layout": {"tp": tp, "cp": cp, "ep": ep, "pp": pp},
         "gen_layout": {"tp": whole(row, "gen_tp"), "pp": whole(row, "gen_pp", 1)},
         "micro_batch": whole(row, "train_micro_batch", 1),
@@ -292,6 +295,10 @@ def _rl_data(row: TableRow, case_id: str) -> dict[str, object]:
         data["staleness"] = int(lag.group(1))
     if alone:
         data["gen_chips"] = whole(row, "gen_chips")
+    if row["algorithm"] == "DAPO":  # the column of samples is an update; without graphs, as its recipe says
+        trained = whole(row, "prompts_per_step") * whole(row, "gens_per_prompt")
+        prompts = _BATCH_MULTIPLIER * whole(row, "prompts_per_step")
+        data |= {"prompts": prompts, "trained": trained, "eager": True}
     return data
 
 
@@ -366,7 +373,7 @@ def _rl_parts_data(row: TableRow, case_id: str, recipe: dict[str, object]) -> di
         "num_chips": whole(row, "num_chips"),
         "stack": row["framework"].lower().split(" v")[0].replace(" ", "-"),
         "precision": "bf16",
-        "engine": "vllm",
+        "engine": _ENGINES.get(_version(row)[:2], "vllm") if row["framework"].startswith("NeMo") else "vllm",
         "algorithm": row["algorithm"].lower().split(" ")[0],
         "mode": "async" if row["sync"] == "async" else "sync",
         "input_len": number(row, "mean_prompt_len", PROMPT_LEN),
