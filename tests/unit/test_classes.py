@@ -255,7 +255,7 @@ def test_the_loop_in_c_serves_tiers_as_the_one_in_python(name: str, router: str,
 def test_published_frontends_pass_what_was_published() -> None:
     """Rates of whole requests, at the prompts they were measured with."""
     published = {"dynamo": (7.43, 60_000), "dynamo-cached": (22.88, 60_000), "llm-d": (130.0, 55_000),
-                 "trtllm": (1 / 43.7e-3, 38_000)}  # fmt: skip
+                 "tensorrt-llm": (1 / 43.7e-3, 38_000)}  # fmt: skip
     for name, (rate, prompt) in published.items():
         stage = STAGES[name]
         assert stage.servers * stage.tokens_per_s / prompt == pytest.approx(rate)

@@ -131,8 +131,8 @@ class SimulateQuestion(Traffic, Autoscaled, Tasked, Lifetimes, DraftQuestion):
     )
     frontend: str | None = option(
         "text",
-        "what requests pass before the scheduler: dynamo, dynamo-cached, trtllm, trtllm-cached, llm-d or prompt tokens "
-        "that a server tokenises, such as 120k/s; with =N servers, commas between stages; none by default",
+        "what requests pass before the scheduler: dynamo, dynamo-cached, tensorrt-llm, tensorrt-llm-cached, llm-d or "
+        "prompt tokens that a server takes, such as 120k/s; with =N servers, commas between stages; none by default",
         default=None,
         group=_SERVER,
     )

@@ -58,14 +58,14 @@ STAGES = {
             "since 11078)",
         ),
         Stage(
-            name="trtllm",
+            name="tensorrt-llm",
             tokens_per_s=38_000 / 43.7e-3,
             servers=1,
             source="TensorRT-LLM's input processor: 43.7 ms for prompts of 38,000 tokens (NVIDIA/TensorRT-LLM pull "
             "request 18389, read 2026-11-25)",
         ),
         Stage(
-            name="trtllm-cached",
+            name="tensorrt-llm-cached",
             tokens_per_s=38_000 / 5.49e-3,
             servers=1,
             source="the same with its cache of tokenised prefixes: 5.49 ms (18389)",
