@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import shutil
 import socket
@@ -23,7 +22,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rackline.errors import InputError, RacklineError
 from rackline.files import write_text
@@ -252,20 +250,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 _BACKLOG = 1024
 _KEPT_ALIVE_S = 30
 _FINISHED_WITHIN_S = 2
-_BEGUN_WITHIN_S = 30.0  # from a connection to the head of its first request
-
-
-class _Prompt(H11Protocol):
-    """A connection that is closed where its client does not say what it wants."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As the protocol, with a time limit."""
-        super().connection_made(transport)
-        self.loop.call_later(_BEGUN_WITHIN_S, self._close_unused)
-
-    def _close_unused(self) -> None:
-        if not self.cycle and not self.transport.is_closing():
-            self.transport.close()
 
 
 def serve(settings: Settings, *, browser: bool) -> None:
@@ -286,7 +270,6 @@ def serve(settings: Settings, *, browser: bool) -> None:
         log_level="warning",
         lifespan="on",
         server_header=False,
-        http=_Prompt,
         timeout_keep_alive=_KEPT_ALIVE_S,
         timeout_graceful_shutdown=_FINISHED_WITHIN_S,
     )
