@@ -392,7 +392,8 @@ def _limits_hold(answer: dict[str, Any], written: str) -> None:
     assert answer["output_tokens_per_s"] == pytest.approx(answer["requests_per_s"] * OUTPUT, rel=0.01)
     assert answer["requests_per_s"] == pytest.approx(4.0, rel=0.1)  # of 800 that arrive at random, the last included
     decoding = answer["requests_per_s"] * (OUTPUT - 1) * answer["tpot_s"]["mean"]
-    assert answer["decoding_sequences"] == pytest.approx(decoding, rel=0.05)
+    # latencies leave out the first requests, which find an idle server, and the last
+    assert answer["decoding_sequences"] == pytest.approx(decoding, rel=0.12)
 
 
 @checks("A vendor's table")
