@@ -58,7 +58,20 @@ def changeable_dataclasses(tree: ast.Module, *, measuring: bool) -> list[str]:
 
 
 # what gathers while it works; every other dataclass is a value
-GATHERING = {"Held", "Shortlist", "TwoPools", "TableClock", "Table", "_Reader", "Calls", "Reading", "_Timed", "FitCases", "Predictor", "Resolver"}
+GATHERING = {
+    "Held",
+    "Shortlist",
+    "TwoPools",
+    "TableClock",
+    "Table",
+    "_Reader",
+    "Calls",
+    "Reading",
+    "_Timed",
+    "FitCases",
+    "Predictor",
+    "Resolver",
+}
 MEASURING = ("lab", "sweeps")  # what runs there gathers as a rule
 
 

@@ -102,8 +102,8 @@ class BlockTable:
         """Longest cached prefix: (blocks in HBM, how many of them are unused, further blocks by tier)."""
         blocks = hashes[:most]
         idle = self.idle.held[blocks]
-        here: Array = idle | (self.refs[blocks] > 0)
-        found = _leading(here)
+        used: Array = np.greater(self.refs[blocks], 0)
+        found = _leading(np.asarray(idle | used))
         behind: list[int] = []
         rest = blocks[found:]
         if self.tiers and len(rest):
