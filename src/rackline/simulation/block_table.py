@@ -102,7 +102,7 @@ class BlockTable:
         """Longest cached prefix: (blocks in HBM, how many of them are unused, further blocks by tier)."""
         blocks = hashes[:most]
         idle = self.idle.held[blocks]
-        known: Array = np.array([idle, self.refs[blocks] > 0]).any(axis=0)
+        known: Any = np.array([idle, self.refs[blocks] > 0]).any(axis=0)
         found = _leading(known)
         behind: list[int] = []
         rest = blocks[found:]
