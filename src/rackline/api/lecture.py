@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,7 +162,7 @@ def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
     with watch.moving("examining the claims"):
         world = ledger.World(
             ledger.overrides_from_texts(assignments(question.set)),
-            experiments.readings(measured, f"from {question.measured}"),
+            _readings(measured, f"from {question.measured}"),
         )
         found = ledger.ledger(world, segment=question.segment, claim=question.claim)
     return Ledger(claims=tuple(found), experiments=experiments.verdicts_by_claim(measured))
@@ -190,6 +190,22 @@ def _guessed(question: LectureQuestion, watch: Watch) -> Ledger:
         )
     watch.says(guessing.HELP, "")
     return Ledger(steps=tuple(guessing.guesses(chapters, claim, watch.says, watch.asks)))
+
+
+def _readings(found: Sequence[lab.Experiment], run: str) -> dict[tuple[str, str], ledger.Seen]:
+    """What experiments measured, for the claims that rest on it; run: where that is from, as text."""
+    return {
+        (one.name, row.quantity): ledger.Seen(
+            experiment=one.name,
+            quantity=row.quantity,
+            measured=row.measured,
+            low=row.measured if row.low is None else row.low,
+            high=row.measured if row.high is None else row.high,
+            run=run,
+        )
+        for one in found
+        for row in one.rows
+    }
 
 
 @question

@@ -161,7 +161,7 @@ def stated_errors(reference: str) -> dict[str, float]:
     if not reference.endswith(".toml"):
         return {}
     text = read_text(reference, what="calibration", allowed="a TOML file")
-    held = tomllib.loads(text).get(MEASURED, {}).get("held_out", {})
+    held = parse_toml(text).get(MEASURED, {}).get("held_out", {})
     found: dict[str, float] = {}
     for metric, kinds in _ERRORS.items():
         stated = (held[kind]["p90_abs_error"] for kind in kinds if "p90_abs_error" in held.get(kind, {}))

@@ -17,7 +17,6 @@ from rich.text import Text
 from rackline.errors import InputError, nearest_name
 from rackline.files import parse_json, read_text
 from rackline.lab.experiment import Experiment, Reading, Setup, start_jax
-from rackline.ledger.seen import Seen
 from rackline.report.axes import SERIES, Measure, colour, hovered, linear_axis, log_axis, nothing_figure
 from rackline.report.column import Column, Sheet
 from rackline.report.figure import Figure
@@ -117,27 +116,6 @@ def read_experiments(path: str | Path) -> tuple[Experiment, ...]:
     if unknown is not None:
         raise InputError(what="--measured", given=f"experiment {unknown}", allowed=", ".join(EXPERIMENTS))
     return experiments
-
-
-def readings(found: Sequence[Experiment], run: str) -> dict[tuple[str, str], Seen]:
-    """What experiments measured, for the claims of the ledger that rest on it.
-
-    Args:
-        found: experiments.
-        run: day or file of the run, as text.
-    """
-    return {
-        (one.name, row.quantity): Seen(
-            experiment=one.name,
-            quantity=row.quantity,
-            measured=row.measured,
-            low=row.measured if row.low is None else row.low,
-            high=row.measured if row.high is None else row.high,
-            run=run,
-        )
-        for one in found
-        for row in one.rows
-    }
 
 
 def verdicts_by_claim(experiments: tuple[Experiment, ...]) -> dict[str, str]:

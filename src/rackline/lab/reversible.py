@@ -134,7 +134,7 @@ _standard = jax.custom_vjp(standard_stack, nondiff_argnums=(2,))
 def standard_by_layers(layers: list[Layer], halves: Halves, shape: Shape) -> Halves:
     """The ordinary transformer in the implementation of the reversible one: a backward pass layer by layer.
 
-    The forward pass keeps what each block's derivative needs, so nothing is computed again. Left to itself JAX
+    The forward pass keeps what each block's derivative needs, so nothing is recomputed. Left to itself JAX
     schedules a whole backward pass worse than layer by layer, and a comparison with that would credit reversibility.
     """
     return cast(Halves, _standard(layers, halves, shape))

@@ -2,6 +2,7 @@
 
 from rackline.ledger.ledger import EXAMINATIONS, ledger
 from rackline.ledger.said import SEGMENTS, Claim, Quoted, claims
+from rackline.ledger.seen import Seen
 from rackline.ledger.work import VERDICTS, Computed, Finding, Work, World, overrides_from_texts
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Computed",
     "Finding",
     "Quoted",
+    "Seen",
     "Work",
     "World",
     "claims",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.arch import Model
-from rackline.ledger import ciphers, prices, training
+from rackline.ledger import caches, ciphers, prices, training
 from rackline.ledger.drawings import line_drawing, row_drawing, spread
 from rackline.ledger.scenes import Scene, work
 from rackline.ledger.work import World
@@ -160,7 +160,7 @@ def price(world: World) -> Scene:
     llama, sequences = world.model("llama-3.1-70b"), useful.q("batch_size")
     compute = np.asarray(bb.compute_s(sequences, llama.active_params, hopper.flop_per_s("bf16"), tokens))
     read = bb.memory_s(sequences, llama.total_params, 2.0, 4096.0, llama.kv_bytes_per_token(), hopper.hbm_bytes_per_s)
-    lines = dict(zip(("HBM", "DDR5", "NVMe flash", "dense flash", "disk"), prices.lines(tiers), strict=True))
+    lines = dict(zip(("HBM", "DDR5", "NVMe flash", "dense flash", "disk"), caches.lines(tiers), strict=True))
     held = spread(1.0, 1e6, tiers.q("long_s"))
     timed = [write for write in opus.cache_writes if write.lifetime_s is not None]
     slope = storage_usd_per_token_s(
@@ -168,7 +168,7 @@ def price(world: World) -> Scene:
     )
     paused = spread(60.0, 2e4, count=241)
     hit, miss = (1e6 * (one or math.nan) for one in (opus.cached_input_usd, opus.input_usd))
-    disk, cheap = world.tier(prices.DISK), min(lines.items(), key=lambda one: float(one[1].usd(tiers.q("long_s"))))
+    disk, cheap = world.tier(caches.DISK), min(lines.items(), key=lambda one: float(one[1].usd(tiers.q("long_s"))))
     return Scene(
         drawings={
             "context": line_drawing(
@@ -245,7 +245,7 @@ def price(world: World) -> Scene:
             "share": format_percent(1.0 / ratio),
             "capacity": format_bytes(disk.capacity_bytes),
             "rate": format_rate(disk.bytes_per_s),
-            "nvme": format_seconds(world.tier(prices.FLASH).drain_s),
+            "nvme": format_seconds(world.tier(caches.FLASH).drain_s),
             "cheapest": cheap[0],
             "hit": format_usd(hit),
             "miss": format_usd(miss),

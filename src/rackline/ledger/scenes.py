@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rackline.hardware import scale_up_cables
-from rackline.ledger import racks
+from rackline.ledger import pipelines, racks
 from rackline.ledger.drawings import Drawing, line_drawing, row_drawing, spread
 from rackline.ledger.said import claims
 from rackline.ledger.work import FRONTIER, HOPPER, RACK, Work, World
@@ -290,7 +290,7 @@ def memory(world: World) -> Scene:
     stages, contexts = np.arange(1.0, 17.0), spread(1e3, 1e6, it.q("short_context"), it.q("context_len"))
 
     def held(pp: Any, context_len: Any) -> dict[str, Any]:
-        found = racks.held(it, pp, context_len)
+        found = pipelines.held(it, pp, context_len)
         return {"in all": found.total_bytes, "weights": found.weights_bytes, "cache": found.kv_bytes}
 
     of = "700 billion parameters of one byte on 64 chips a stage, 2,400 sequences, 2,048 bytes of cache a token"
@@ -302,7 +302,7 @@ def memory(world: World) -> Scene:
         on.chip.full_name or on.chip.name: bb.weight_fetch_s(total, 1.0, on.chip.hbm_bytes_per_s, chips)
         for on in (hopper, blackwell)
     }
-    one, pass_s, hop_s = racks.held(it, 1.0), hops.q("pass_s"), hops.q("hop_s")
+    one, pass_s, hop_s = pipelines.held(it, 1.0), hops.q("pass_s"), hops.q("hop_s")
     bandwidth = blackwell.chip.hbm_bytes_per_s / hopper.chip.hbm_bytes_per_s
     return Scene(
         drawings={

@@ -108,7 +108,8 @@ class BlockTable:
         rest = blocks[found:]
         if self.tiers and len(rest):
             held = np.array([tier.blocks.held[rest] for tier in self.tiers])
-            level = np.argmax(held, axis=0)[: _leading(held.any(axis=0))]
+            some: Array = np.any(held, axis=0)
+            level = np.argmax(held, axis=0)[: _leading(some)]
             behind = np.bincount(level, minlength=len(self.tiers)).tolist()
         return found, int(np.count_nonzero(idle[:found])), behind or [0] * len(self.tiers)
 
