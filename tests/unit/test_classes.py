@@ -17,7 +17,7 @@ from rackline.errors import InputError
 from rackline.simulation import Lengths, PlainClock, Pool, RankSpec, policy, simulate
 from rackline.simulation.admissions import AdmissionRule
 from rackline.simulation.autoscalers import Setting, autoscaler
-from rackline.simulation.classes import RequestClass, over_time, steady
+from rackline.simulation.classes import ClassTraffic, over_time, steady
 from rackline.simulation.fleet import Scaled, run_fleet
 from rackline.simulation.frontend import STAGES, stages_of
 from rackline.simulation.gate import Entrance
@@ -149,8 +149,8 @@ def test_the_backlog_fills_what_is_idle_and_is_no_load() -> None:
     """One replica, two places: the backlog gets a place while nobody waits, and leaves it to one who comes."""
     lengths = Lengths(input_len=1, output_len=1000)
     kinds = [
-        RequestClass(name="now", lengths=Lengths(input_len=1, output_len=100), rate_per_s=0.5),
-        RequestClass(name="later", lengths=lengths, priority=1, offline=True, requests=10),
+        ClassTraffic(name="now", lengths=Lengths(input_len=1, output_len=100), rate_per_s=0.5),
+        ClassTraffic(name="later", lengths=lengths, priority=1, offline=True, requests=10),
     ]
     requests = steady(np.random.default_rng(1), kinds, 40, 0.0)
     spec = RankSpec(pool_tokens=100_000, max_num_seqs=2, max_batched_tokens=1000)
@@ -184,9 +184,9 @@ def test_a_fleet_counts_what_it_refuses_and_does_not_grow_for_a_backlog() -> Non
     pool = Pool(clock=PlainClock(base_s=0.02), spec=spec, policy=policy("priority"))
     busy, quiet = _load([2.0, 30.0, 2.0, 0.5]), _load([0.2] * 4)
     kinds = [
-        RequestClass(name="a", lengths=lengths, share=0.5),
-        RequestClass(name="b", lengths=lengths, share=0.5, priority=1),
-        RequestClass(name="later", lengths=lengths, priority=2, offline=True, requests=500),
+        ClassTraffic(name="a", lengths=lengths, share=0.5),
+        ClassTraffic(name="b", lengths=lengths, share=0.5, priority=1),
+        ClassTraffic(name="later", lengths=lengths, priority=2, offline=True, requests=500),
     ]
     requests = over_time(np.random.default_rng(2), kinds, [busy.scaled(busy.mean_per_s / 2)] * 2)
     run = _fleet(requests, pool, admission=AdmissionRule(name="queue", limit=2.0), router="least-loaded")
@@ -232,9 +232,9 @@ def test_the_loop_in_c_serves_tiers_as_the_one_in_python(name: str, router: str,
     pool = server_of(asked, model, cluster, 512, 8000, Watch()).pool
     lengths = Lengths(input_len=1500, output_len=120, spread="lognormal")
     kinds = [
-        RequestClass(name="a", lengths=lengths, share=0.4),
-        RequestClass(name="b", lengths=lengths, share=0.6, priority=1),
-        RequestClass(name="c", lengths=lengths, priority=2, offline=True, requests=40, fill=0.5),
+        ClassTraffic(name="a", lengths=lengths, share=0.4),
+        ClassTraffic(name="b", lengths=lengths, share=0.6, priority=1),
+        ClassTraffic(name="c", lengths=lengths, priority=2, offline=True, requests=40, fill=0.5),
     ]
     requests = steady(np.random.default_rng(4), kinds, 300, 16.0)
     admission = None if rule is None else AdmissionRule(name=rule, seed=1)

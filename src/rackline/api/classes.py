@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rackline.api.groups import SPREADS, Traffic
-from rackline.api.traffic import base_load, rate_of, rates_of
+from rackline.api.rates import base_load, rate_of, rates_of
 from rackline.errors import InputError, nearest_name, unknown_name
 from rackline.files import read_text
 from rackline.late import late
@@ -19,6 +19,7 @@ with late:
 
     from rackline import simulation
     from rackline.simulation import classes, load
+    from rackline.simulation import requests as simulation_requests
 
 _FORM = 'TOML with [[classes]], such as name = "chat", share = 0.8, input = "1k", output = 200, ttft = "1s@p99"'
 _KEYS = ("name", "share", "rate", "load", "input", "output", "lengths", "priority", "ttft", "tpot", "e2e", "offline",
@@ -29,7 +30,7 @@ _MOST_CLASSES, _MOST_BACKLOG = 64, 10_000_000
 _REFUSED = ("trace", "users", "turns", "input", "output", "mix", "diurnal_amplitude")
 
 
-def classes_of(question: Traffic) -> tuple[classes.RequestClass, ...]:
+def classes_of(question: Traffic) -> tuple[classes.ClassTraffic, ...]:
     """The classes of a question's file; none without one.
 
     Raises:
@@ -68,7 +69,7 @@ def classes_of(question: Traffic) -> tuple[classes.RequestClass, ...]:
     )  # fmt: skip
 
 
-def _class(question: Traffic, row: dict[str, Any], where: str) -> classes.RequestClass:
+def _class(question: Traffic, row: dict[str, Any], where: str) -> classes.ClassTraffic:
     try:
         return _read(question, row)
     except InputError as error:
@@ -77,7 +78,7 @@ def _class(question: Traffic, row: dict[str, Any], where: str) -> classes.Reques
         ) from None
 
 
-def _read(question: Traffic, row: dict[str, Any]) -> classes.RequestClass:
+def _read(question: Traffic, row: dict[str, Any]) -> classes.ClassTraffic:
     """A class of the rows of a table.
 
     Raises:
@@ -115,12 +116,12 @@ def _read(question: Traffic, row: dict[str, Any]) -> classes.RequestClass:
         own = rates_of(str(row["load"]), question.load_time, rate, simulation.read_trace)
     lengths = [parse_count(row[key], name=key, minimum=1.0, maximum=1e9) for key in ("input", "output")]
     limits = [
-        classes.ClassLimit(latency=f"{key}_s", seconds=seconds, percentile=place or _USUAL_PERCENTILE)
+        simulation_requests.ClassLimit(latency=f"{key}_s", seconds=seconds, percentile=place or _USUAL_PERCENTILE)
         for key in _LIMITS
         if key in row
         for seconds, place in (parse_limit(row[key], name=key),)
     ]
-    return classes.RequestClass(
+    return classes.ClassTraffic(
         name=name.strip(),
         lengths=simulation.Lengths(
             input_len=lengths[0], output_len=lengths[1], spread=spread
@@ -133,11 +134,11 @@ def _read(question: Traffic, row: dict[str, Any]) -> classes.RequestClass:
         limits=tuple(limits),
         offline=offline,
         requests=parse_whole(row.get("requests", 0), name="requests", maximum=_MOST_BACKLOG, zero_allowed=True),
-        fill=parse_fraction(row.get("fill", classes.USUAL_FILL), name="fill"),
+        fill=parse_fraction(row.get("fill", simulation_requests.USUAL_FILL), name="fill"),
     )  # fmt: skip
 
 
-def total_rate(question: Traffic, kinds: Sequence[classes.RequestClass]) -> float:
+def total_rate(question: Traffic, kinds: Sequence[classes.ClassTraffic]) -> float:
     """Rate of the traffic that the classes with a share have together [requests/s].
 
     Raises:
@@ -168,7 +169,7 @@ def requests_in(question: Traffic, usual: int) -> simulation.Requests:
     return classes.steady(rng, kinds, question.requests or usual, total, question.arrival_cv)
 
 
-def loads_of(question: Traffic, kinds: Sequence[classes.RequestClass]) -> list[load.Load]:
+def loads_of(question: Traffic, kinds: Sequence[classes.ClassTraffic]) -> list[load.Load]:
     """The rates over time of each class that is not offline, all of the same length."""
     shared = base_load(question)
     found: list[load.Load] = []
@@ -203,7 +204,7 @@ def has_tiers(question: Traffic) -> bool:
     return len({one.priority for one in classes_of(question)}) > 1
 
 
-def strictest(kinds: Sequence[classes.RequestClass]) -> str | None:
+def strictest(kinds: Sequence[classes.ClassTraffic]) -> str | None:
     """The lowest limit on each latency of any class, at the highest percentile, as `slo` is written; None for none."""
     limits = [limit for one in kinds for limit in one.limits]
     least = {one.latency: min(other.seconds for other in limits if other.latency == one.latency) for one in limits}

@@ -10,10 +10,11 @@ from typing import Any, ClassVar, TypeAlias
 
 from rackline.api.answer import Answer, SideFile, Verbatim, Watch, asks
 from rackline.api.plan_parts import PlanInputs, PlanQuestion, plan_inputs
+from rackline.api.rates import is_recorded, rates_of
 from rackline.api.resolve import named
 from rackline.api.stacks import Found, answered_by, planned_under, stack_inputs
 from rackline.api.starting import KINDS, LAUNCH_AS, Starting, launch_options, manifests_of
-from rackline.api.traffic import Use, is_recorded, rates_of, use_lines, with_use
+from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
 from rackline.files import write_text

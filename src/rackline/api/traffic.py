@@ -5,25 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 from rackline.api.groups import Served
 from rackline.api.question import Question, options
+from rackline.api.rates import base_load, is_recorded, rate_of, trace_of
 from rackline.errors import InputError, nearest_name, unknown_name
 from rackline.files import parse_toml, read_text
 from rackline.late import late
-from rackline.units import format_seconds, parse_bytes, parse_count, parse_per_second, parse_rate, parse_seconds
+from rackline.units import format_seconds, parse_bytes, parse_count, parse_rate, parse_seconds
 
 with late:
     from rackline import catalog, hardware, simulation
     from rackline.api import classes, groups
     from rackline.report import wording
     from rackline.serving import workload
-    from rackline.simulation import evictions, hits_by_tier, load, traces, workloads
+    from rackline.simulation import evictions, hits_by_tier, load, workloads
     from rackline.simulation import reuse as simulation_reuse
 
 
@@ -299,7 +299,7 @@ def _recorded(question: groups.Traffic, trace: str) -> simulation.Requests:
         "turns",
         allowed="only without `trace` (`rate_scale` scales its rate)",
     )
-    found = _trace_of(question, trace)
+    found = trace_of(question, trace)
     return found if question.requests is None else found.first(question.requests)
 
 
@@ -312,57 +312,6 @@ def load_of(question: groups.Traffic) -> load.Load:
     return base_load(question) if question.classes is None else classes.load_in(question)
 
 
-def base_load(question: groups.Traffic) -> load.Load:
-    """The rates of `load` itself, of which classes have shares."""
-    name = question.load or ""
-    if name not in ("day", "week"):
-        question.refuse("diurnal_amplitude", allowed="without `load`, or with `load` day or week")
-    rate = None if question.rate is None else rate_of(question.rate)
-    amplitude = question.diurnal_amplitude or load.PEAK_AMPLITUDE
-    return rates_of(name, question.load_time, rate, partial(_trace_of, question), amplitude=amplitude)
-
-
-def rates_of(
-    name: str,
-    seconds: float | None,
-    rate_per_s: float | None,
-    read: Callable[[str], simulation.Requests],
-    *,
-    option: str = "rate",
-    amplitude: float | None = None,
-) -> load.Load:
-    """The rates of a table, of a recorded trace or of a shape.
-
-    Args:
-        name: file, or one of the shapes.
-        seconds: to which they are stretched; None leaves them as they are [s].
-        rate_per_s: to whose mean they are scaled; None leaves them as they are [requests/s].
-        read: reads a trace.
-        option: that gives the mean.
-        amplitude: of a shape's daily cycle; None for the usual one [1].
-
-    Raises:
-        InputError: neither a file that holds rates nor a shape; a shape without a mean rate.
-    """
-    if name in load.SHAPES:
-        if rate_per_s is None:
-            raise InputError(what=option, given="nothing", allowed=f"the mean of a {name}", nearest="5/s")
-        found = load.shape(name, rate_per_s, load.PEAK_AMPLITUDE if amplitude is None else amplitude)
-    elif not Path(name).is_file():
-        near = nearest_name(name, load.SHAPES)
-        raise InputError(what="load", given=name, allowed=f"a file, or {', '.join(load.SHAPES)}", nearest=near)
-    else:
-        found = load.read_load(name) if load.is_table(name) else load.profile(read(name), Path(name).name)
-    if seconds is not None:
-        found = found.lasting(seconds)
-    return found if rate_per_s is None else found.scaled(rate_per_s)
-
-
-def _trace_of(question: groups.Traffic, path: str) -> simulation.Requests:
-    unit = cast("traces.TimeUnit | None", question.time_unit)  # one of its choices
-    return simulation.read_trace(path, skip_bad=question.skip_bad, time_unit=unit)
-
-
 def _over_time(question: groups.Traffic) -> simulation.Requests:
     """Requests at the rates of the load, with the lengths of the question, else with those of its trace."""
     import numpy as np
@@ -372,17 +321,12 @@ def _over_time(question: groups.Traffic) -> simulation.Requests:
     return load_of(question).draw(rng, lengths_of(question), question.arrival_cv)
 
 
-def is_recorded(path: str) -> bool:
-    """Whether a load is that of a recorded trace."""
-    return path not in load.SHAPES and Path(path).is_file() and not load.is_table(path)
-
-
 def lengths_of(question: groups.Traffic) -> workloads.AnyLengths:
     """What prompts and answers of a load are drawn from: its classes, the lengths of the question, else its trace."""
     if question.classes is not None:
         return classes.lengths_in(question)
     if not question.given("input", "output", "mix") and is_recorded(question.load or ""):
-        trace = _trace_of(question, question.load or "")
+        trace = trace_of(question, question.load or "")
         return workload.Mixture.of(1.0, trace.input_len, trace.output_len, name=trace.name)
     return _lengths(question, 0)
 
@@ -454,11 +398,6 @@ def _lengths(question: groups.Traffic, more_tokens: int) -> workloads.AnyLengths
         )
     spread = cast("workloads.Spread", question.lengths)  # one of its choices
     return simulation.Lengths(input_len=question.input + more_tokens, output_len=question.output, spread=spread)
-
-
-def rate_of(text: str) -> float:
-    """Read a rate, or inf for all at once [requests/s]."""
-    return math.inf if text == "inf" else parse_per_second(text, name="rate", maximum=1e9)
 
 
 def limits_of(text: str, name: str) -> simulation.Slo:

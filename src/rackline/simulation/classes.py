@@ -11,57 +11,26 @@ import numpy as np
 
 from rackline.passes.features import Array
 from rackline.simulation.load import Load
-from rackline.simulation.requests import Requests
+from rackline.simulation.requests import RequestClass, Requests
 from rackline.simulation.statistics import KnownSpread, known_percentiles
 from rackline.simulation.workloads import AnyLengths, gamma
 
-USUAL_FILL = 0.8
-"""Share of the KV blocks up to which an offline class fills a replica: at it llm-d holds a pod for saturated
-(llm-d/llm-d-router @ ebab6879, utilization detector, read 2026-11-23)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassLimit:
-    """A limit on a latency.
+class ClassTraffic(RequestClass):
+    """What comes of a class of requests.
 
     Args:
-        latency: ttft_s, tpot_s or e2e_s.
-        seconds: that it may take [s].
-        percentile: of the requests that must keep it.
-    """
-
-    latency: str
-    seconds: float
-    percentile: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestClass:
-    """A class of requests.
-
-    Args:
-        name: of it.
         lengths: distribution of prompts and answers.
         share: of the requests of the traffic; None where it has rates of its own, or is offline [1].
         rate_per_s: of its own; None for a share or a load [requests/s].
         load: rates of its own over time; None for a share or a rate.
-        priority: tier, a lower one being more urgent.
-        limits: on its latencies.
-        offline: whether it is a backlog that fills what is idle.
-        requests: of a backlog, all there at the start [requests].
-        fill: share of the KV blocks of a replica that a backlog may fill [1].
     """
 
-    name: str
     lengths: AnyLengths
     share: float | None = None
     rate_per_s: float | None = None
     load: Load | None = None
-    priority: int = 0
-    limits: tuple[ClassLimit, ...] = ()
-    offline: bool = False
-    requests: int = 0
-    fill: float = USUAL_FILL
 
     def rate_of(self, total_per_s: float) -> float:
         """Its mean rate [requests/s].
@@ -83,7 +52,7 @@ class ClassLengths:
         rates_per_s: of each [requests/s], (classes,).
     """
 
-    kinds: tuple[RequestClass, ...]
+    kinds: tuple[ClassTraffic, ...]
     rates_per_s: Array
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
@@ -107,7 +76,7 @@ class ClassLengths:
         return inputs, outputs
 
 
-def lengths_of(kinds: Sequence[RequestClass], total_per_s: float) -> ClassLengths:
+def lengths_of(kinds: Sequence[ClassTraffic], total_per_s: float) -> ClassLengths:
     """The lengths of classes that are served as they come.
 
     Args:
@@ -118,7 +87,7 @@ def lengths_of(kinds: Sequence[RequestClass], total_per_s: float) -> ClassLength
 
 
 def steady(
-    rng: np.random.Generator, kinds: Sequence[RequestClass], count: int, total_per_s: float, arrival_cv: float = 1.0
+    rng: np.random.Generator, kinds: Sequence[ClassTraffic], count: int, total_per_s: float, arrival_cv: float = 1.0
 ) -> Requests:
     """Requests at constant rates, and the backlogs.
 
@@ -133,7 +102,7 @@ def steady(
 
 
 def over_time(
-    rng: np.random.Generator, kinds: Sequence[RequestClass], loads: Sequence[Load], arrival_cv: float = 1.0
+    rng: np.random.Generator, kinds: Sequence[ClassTraffic], loads: Sequence[Load], arrival_cv: float = 1.0
 ) -> Requests:
     """Requests at the rates of each class, and the backlogs.
 

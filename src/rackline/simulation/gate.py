@@ -1,13 +1,15 @@
 """What stands before the replicas of a pool: a rule that refuses requests, a router, a backlog that fills idle room.
 
 The loops of `run` and `fleet` ask it request by request; how the replicas stand is read through a `Standing`, of
-replicas in Python here, of those in C in `native`.
+replicas in Python and of those in C.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Sequence
+from ctypes import POINTER, c_int64, c_void_p
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from rackline.passes.features import Array
 from rackline.simulation.admissions import AdmissionRule
 from rackline.simulation.frontend import Stage
-from rackline.simulation.native import NativeLog, NativeReplica, NativeStanding
+from rackline.simulation.native import NativeLog, NativeReplica, goes_on, library
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
 from rackline.simulation.routers import Standing
@@ -67,6 +69,33 @@ class PlainStanding(Standing):
         """Tokens of the prompt in the caches of each."""
         unit = self.plain[0].spec.hash_tokens
         return [one.known_prefix(request) * unit for one in self.plain]
+
+
+class NativeStanding(Standing):
+    """Replicas in C."""
+
+    def __init__(self, replicas: Sequence[NativeReplica], log: NativeLog) -> None:
+        super().__init__(replicas, log)
+        self.number = len(replicas)
+        self.addresses = [one.address for one in replicas]
+        self.all = (c_void_p * self.number)(*self.addresses)
+        self.read = np.zeros((3, self.number), dtype=np.int64)
+        self.at = ctypes.cast(self.read.ctypes.data, POINTER(c_int64))
+        self._library = library()
+
+    def look(self, time_s: float) -> None:
+        """Run all passes that begin before a time, and read loads, queues and blocks."""
+        goes_on(self._library.look(self.all, self.number, time_s, self.at))
+        self.loads, self.queued, self.blocks = self.read.tolist()
+
+    def put(self, place: int, request: int, time_s: float) -> None:
+        """Give a request to a replica."""
+        self._library.put(self.addresses[place], request, time_s)
+
+    def run(self, until: float) -> None:
+        """Run all passes that begin before a time."""
+        for replica in self.replicas:
+            replica.advance(until)
 
 
 def standing_of(replicas: Sequence[Replica | NativeReplica], log: RequestLog | NativeLog) -> Standing:

@@ -35,7 +35,6 @@ from rackline.simulation.pass_call import FAR, Law, Table, is_extensive, law_of
 from rackline.simulation.policies.priority import tier
 from rackline.simulation.rank_spec import Handover, Pool
 from rackline.simulation.requests import Requests
-from rackline.simulation.routers import Standing
 from rackline.simulation.statistics import ReplicaStatistics
 
 _SOURCE = Path(__file__).with_name("replica.c")
@@ -437,7 +436,7 @@ class NativeReplica:
 
     def advance(self, until: float = inf) -> None:
         """Run all passes that start before `until`."""
-        while _goes_on(self._library.advance(self.address, until, _PASSES)):
+        while goes_on(self._library.advance(self.address, until, _PASSES)):
             pass  # interruptions are noticed here
 
     def goes_on(self) -> None:
@@ -505,33 +504,6 @@ class NativeReplica:
         return found
 
 
-class NativeStanding(Standing):
-    """Replicas in C."""
-
-    def __init__(self, replicas: Sequence[NativeReplica], log: NativeLog) -> None:
-        super().__init__(replicas, log)
-        self.number = len(replicas)
-        self.addresses = [one.address for one in replicas]
-        self.all = (c_void_p * self.number)(*self.addresses)
-        self.read = np.zeros((3, self.number), dtype=np.int64)
-        self.at = ctypes.cast(self.read.ctypes.data, POINTER(c_int64))
-        self._library = library()
-
-    def look(self, time_s: float) -> None:
-        """Run all passes that begin before a time, and read loads, queues and blocks."""
-        _goes_on(self._library.look(self.all, self.number, time_s, self.at))
-        self.loads, self.queued, self.blocks = self.read.tolist()
-
-    def put(self, place: int, request: int, time_s: float) -> None:
-        """Give a request to a replica."""
-        self._library.put(self.addresses[place], request, time_s)
-
-    def run(self, until: float) -> None:
-        """Run all passes that begin before a time."""
-        for replica in self.replicas:
-            replica.advance(until)
-
-
 def serve_all(
     open_ones: Sequence[NativeReplica],
     others: Sequence[NativeReplica],
@@ -561,7 +533,7 @@ def serve_all(
         (c_void_p * max(len(everyone), 1))(*everyone), len(open_ones), len(everyone), len(requests),
         arrays.ints(requests), arrays.floats(times_s), to_least_loaded, arrays.of(turns), arrays.of(placed), until,
     )  # fmt: skip
-    _goes_on(state)
+    goes_on(state)
     return placed[: len(requests)], int(turns[0])
 
 
@@ -611,14 +583,14 @@ def run_pools(
     at = ctypes.addressof(memory)
     found.begin_run(at, len(free), arrays.ints(free))
     try:
-        while _goes_on(found.go(at, _ROUNDS)):
+        while goes_on(found.go(at, _ROUNDS)):
             if progress is not None:
                 progress(sum(one.finished for one in replicas), count, max(one.now for one in replicas))
     finally:
         found.release_run(at)
 
 
-def _goes_on(state: int) -> bool:
+def goes_on(state: int) -> bool:
     """Whether a call ended before the run did."""
     if state == _STUCK:
         raise RuntimeError("no request is running and none can start")

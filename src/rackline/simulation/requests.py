@@ -5,15 +5,52 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
 
-if TYPE_CHECKING:
-    from rackline.simulation.classes import RequestClass
+USUAL_FILL = 0.8
+"""Share of the KV blocks up to which an offline class fills a replica: at it llm-d holds a pod for saturated
+(llm-d/llm-d-router @ ebab6879, utilization detector, read 2026-11-23)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassLimit:
+    """A limit on a latency.
+
+    Args:
+        latency: ttft_s, tpot_s or e2e_s.
+        seconds: that it may take [s].
+        percentile: of the requests that must keep it.
+    """
+
+    latency: str
+    seconds: float
+    percentile: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestClass:
+    """A class of requests.
+
+    Args:
+        name: of it.
+        priority: tier, a lower one being more urgent.
+        limits: on its latencies.
+        offline: whether it is a backlog that fills what is idle.
+        requests: of a backlog, all there at the start [requests].
+        fill: share of the KV blocks of a replica that a backlog may fill [1].
+    """
+
+    name: str
+    priority: int = 0
+    limits: tuple[ClassLimit, ...] = ()
+    offline: bool = False
+    requests: int = 0
+    fill: float = USUAL_FILL
 
 
 class Joins(NamedTuple):
