@@ -38,6 +38,14 @@ def test_a_row_becomes_a_case() -> None:
     assert (fsdp.values["global_batch"], fsdp.values["recompute"], fsdp.measured) == (16, "full", {"step_s": 5.7})
 
 
+def test_recipes_say_what_is_recomputed_and_gathered_anew() -> None:
+    line = "NeMo AutoModel (PyTorch),{},{},,h100,16,BF16,512,1,,4096,1,4,1,8,8,,,8.2,,1002,,,s"
+    asked = (("deepseek v3 671b", "pre-training"), ("kimi k2", "pre-training"), ("llama3 8b", "LoRA"))
+    found = [one for one in rows(*(line.format(*names) for names in asked)) if isinstance(one, Case)]
+    read = [(one.text("recompute"), one.layout["sharding"]) for one in found]
+    assert read == [("full", "shard-grad-op"), ("full", "full-shard"), ("none", "full-shard")]
+
+
 def test_rows_in_doubt_are_named_not_scored() -> None:
     doubtful = rows(
         'torchtune,llama-3.1-70b,LoRA,,a100,8,bf16,16,2,,2048,,,,,,,,,3497,,,"whether tokens/s is per GPU or total",s',
@@ -62,8 +70,8 @@ def board() -> Scoreboard:
 def test_published_steps_are_within_the_bar(board: Scoreboard) -> None:
     found = board.metrics["step_s"]
     assert found.supported >= 33
-    assert found.median_abs_error <= 0.15
-    for stack in ("megatron-bridge", "nemo"):
+    assert found.median_abs_error <= 0.1
+    for stack in ("megatron-bridge", "nemo", "automodel"):
         own = [abs(score.error) for score in board.scores if score.groups["stack"] == stack]
         assert np.median(own) <= 0.08
 

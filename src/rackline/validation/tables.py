@@ -177,7 +177,7 @@ def _tuning_data(row: TableRow, case_id: str) -> dict[str, object]:
         "stack": "torch-fsdp-2" if row["attention"] == "flash_attention_2" else stack,
         "stack_version": version.group() if version else "",
         "precision": row["precision"].lower(),
-        "layout": {**parts, **({"sharding": "full-shard" if chips > 1 else "none"} if fsdp else {})},
+        "layout": {**parts, **({"sharding": _sharding(row, stack) if chips > 1 else "none"} if fsdp else {})},
         "global_batch": batch,
         "micro_batch": micro,
         "seq_len": whole(row, "seq_len"),
@@ -206,7 +206,23 @@ def _tuned_model(name: str) -> str:
     return found
 
 
+_KEPT = ("gpt-oss", "moonlight", "glm 4.5 air", "glm-4.5-air", "llama3 8b", "qwen2.5 7b")
+_RESHARDED = ("nemotron", "kimi", "glm-4.7 ", "glm 4.7 ")
+"""NeMo AutoModel's benchmark recipes: models that keep their activations (`activation_checkpointing` false or absent),
+and models that gather weights anew in each pass (`reshard_after_forward` true or absent); the others gather them once
+a step (github.com/NVIDIA-NeMo/Automodel @ 36044ad3d1, examples, *_te_deepep.yaml and *peft_benchmark*.yaml, read
+2026-11-26)."""
+
+
+def _sharding(row: TableRow, stack: str) -> str:
+    """How the weights of an FSDP framework are spread."""
+    once = stack == "automodel" and not _is_lora(row) and not row["model"].lower().startswith(_RESHARDED)
+    return "shard-grad-op" if once else "full-shard"
+
+
 def _recompute(row: TableRow, stack: str) -> str:
+    if stack == "automodel":
+        return "none" if row["model"].lower().startswith(_KEPT) else "full"
     if row["act_ckpt"] in ("Recompute", "Offload"):
         return "full"
     if stack == "torchtune":
