@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
@@ -221,7 +222,11 @@ def write(value: float, unit: str) -> str:
 
     >>> write(0.0239, "s"), write(2.4e3, "sequences"), write(8.0, "")
     ('23.9 ms', '2.40k sequences', '8')
+    >>> write(math.inf, "s"), write(math.inf, "rounds")
+    ('without bound', 'no number of rounds')
     """
+    if value == math.inf:
+        return f"no number of {unit}" if unit in ("rounds", "layers") else "without bound"
     if unit in _WRITE:
         return _WRITE[unit](value)
     if unit.startswith("B/"):
