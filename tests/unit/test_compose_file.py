@@ -182,4 +182,4 @@ def test_a_plan_writes_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     made = yaml.safe_load(target.read_text(encoding="utf-8"))
     jsonschema.validate(made, SCHEMA)
     given = [chip for one in made["services"].values() for chip in chips_of(one)]
-    assert len(given) == len(set(given)) == best["whole"]["num_chips"]
+    assert len(given) == len(set(given)) == best["num_chips"]

@@ -87,6 +87,7 @@ def changed_readings(base: Finding) -> Iterator[dict[tuple[str, str], Seen]]:
                 low, high = sorted((one.low * factor, one.high * factor))
                 changed = dataclasses.replace(one, measured=one.measured * factor, low=low, high=high)
                 yield {(name, quantity): changed}
+                yield {(name, quantity): dataclasses.replace(changed, low=changed.measured, high=changed.measured)}
 
 
 def changed_quotes(claim: Claim, base: Finding) -> Iterator[Claim]:

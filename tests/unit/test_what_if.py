@@ -91,8 +91,8 @@ def test_one_engine_and_two_pools_have_a_column_each(
     cost = "usd_per_mtok_output_all_in"
     for point in points:
         kinds = [point[kind] for kind in ("aggregated", "pools")]
-        served = [kind["whole"][cost] for kind in kinds if kind["basis"] == "simulated"]
-        assert point["best"]["whole"][cost] == min(served)
+        served = [kind[cost] for kind in kinds if kind["basis"] == "simulated"]
+        assert point["best"][cost] == min(served)
         assert kinds[0][cost] != kinds[1][cost]
     words = ["plan", "llama-3.1-8b"]
     for name, value in asked.items():
@@ -100,5 +100,5 @@ def test_one_engine_and_two_pools_have_a_column_each(
     assert run(words) == 0
     shown = capsys.readouterr().out
     assert "one engine  two pools" in shown
-    ends = [points[-1][kind]["whole"][cost] / points[0][kind]["whole"][cost] for kind in ("aggregated", "pools")]
+    ends = [points[-1][kind][cost] / points[0][kind][cost] for kind in ("aggregated", "pools")]
     assert f"one engine {ends[0]:.3g} times the cost, two pools {ends[1]:.3g} times" in " ".join(shown.split())

@@ -78,7 +78,7 @@ def test_the_answer_is_that_of_the_command(
 def test_a_view_has_what_a_page_shows(
     name: str, client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = {"pipeline", "over-time", "concurrency"}  # the example has one stage, and a steady rate
+    others = {"pipeline", "over-time", "concurrency", "classes"}  # the example has one stage, and a steady rate
     kinds = [kind for kind in find_verb(name).figures if kind not in others]
     found = client.post(f"/api/v1/{name}/view", json={**EXAMPLES[name], "figures": kinds})
     assert found.status_code == 200, found.text

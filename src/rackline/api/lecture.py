@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,9 @@ class Ledger:
         steps: of the guided lecture, each with what was guessed, if anybody was asked, and the answer.
     """
 
-    claims: tuple[ledger.Finding, ...] = ()
-    experiments: Mapping[str, str] = field(default_factory=dict[str, str])
-    steps: tuple[guessing.Guess, ...] = ()
+    claims: tuple[ledger.Finding, ...]
+    experiments: Mapping[str, str]
+    steps: tuple[guessing.Guess, ...]
 
 
 def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
@@ -97,13 +97,6 @@ def _rows(answer: Answer[LectureQuestion, Ledger]) -> Iterable[Any]:
     return answer.result.steps if answer.question.guess else answer.result.claims
 
 
-def _data(answer: Answer[LectureQuestion, Ledger]) -> dict[str, Any]:
-    found = answer.result
-    return (
-        {"steps": found.steps} if answer.question.guess else {"claims": found.claims, "experiments": found.experiments}
-    )
-
-
 def _refuse(question: LectureQuestion, outputs: frozenset[str]) -> None:
     """Files of the ledger have no meaning beside guesses.
 
@@ -126,7 +119,6 @@ _PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown t
     text=_text,
     summary=_summary,
     rows=_rows,
-    data=_data,
     figures={"verdicts": lambda answer: table.verdicts_figure(answer.result.claims)},
     files={"page": _PAGE},
     refuse=_refuse,
@@ -165,7 +157,7 @@ def lecture(question: LectureQuestion, watch: Watch) -> Ledger:
             _readings(measured, f"from {question.measured}"),
         )
         found = ledger.ledger(world, segment=question.segment, claim=question.claim)
-    return Ledger(claims=tuple(found), experiments=experiments.verdicts_by_claim(measured))
+    return Ledger(claims=tuple(found), experiments=experiments.verdicts_by_claim(measured), steps=())
 
 
 def _guessed(question: LectureQuestion, watch: Watch) -> Ledger:
@@ -189,7 +181,8 @@ def _guessed(question: LectureQuestion, watch: Watch) -> Ledger:
             what="claim", given=question.claim, allowed=allowed, nearest=nearest_name(claim, sorted(shown))
         )
     watch.says(guessing.HELP, "")
-    return Ledger(steps=tuple(guessing.guesses(chapters, claim, watch.says, watch.asks)))
+    steps = tuple(guessing.guesses(chapters, claim, watch.says, watch.asks))
+    return Ledger(claims=(), experiments={}, steps=steps)
 
 
 def _readings(found: Sequence[lab.Experiment], run: str) -> dict[tuple[str, str], ledger.Seen]:

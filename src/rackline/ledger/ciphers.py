@@ -210,6 +210,7 @@ def c133(it: Work) -> Finding:
             )
             for when, usd in kept.items()
         ),
+        it.show(f"computing {length:,.0f} tokens again over reading their cache", redo / read, "times"),
         because=f"A reversible step computes {format_percent(again / PRETRAIN_FLOP_PER_PARAM_TOKEN - 1.0)} more and "
         f"stores no outputs. Reading a cache takes one part in {redo / read:,.0f} of the time of computing it; what it "
         "costs is mostly the memory that it occupies meanwhile, so the price of waiting decides.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,24 +103,34 @@ class Drawing:
                 of the time in which stages wait.
             marks: as in `points`.
         """
-        if reading == "idle":
-            ends = max(slot[-1] for slot in self.slots)
-            works = sum(end - start for *_, start, end in self.slots)
-            return 1.0 - works / (ends * len({stage for stage, *_ in self.slots}))
-        points = self.points(marks)
-        if reading == "over":
-            return points[0][1] / points[1][1]
-        return points[0][reading == "y"]
+        match reading:
+            case "idle":
+                ends = max(slot[-1] for slot in self.slots)
+                works = sum(end - start for *_, start, end in self.slots)
+                return 1.0 - works / (ends * len({stage for stage, *_ in self.slots}))
+            case "over":
+                first, second, *_ = self.points(marks)
+                return first[1] / second[1]
+            case "x":
+                return self.points(marks)[0][0]
+            case "y":
+                return self.points(marks)[0][1]
+            case _:
+                assert_never(reading)
 
     def figure(self) -> Figure:
         """The figure that the page fills."""
-        if self.form == "slots":
-            stage = Measure(field="stage", title=self.y.title)
-            return live_figures.live_bars(self.title, self.x, stage, colour_title="slot", names=SLOTS)
         scale: dict[str, live_figures.Scale] = {axis: "log" if axis in self.log else "linear" for axis in "xy"}
-        if self.form == "rows":
-            return live_figures.live_rows(self.title, self.y, scale=scale["y"])
-        return live_figures.live_lines(self.title, self.x, self.y, x_scale=scale["x"], y_scale=scale["y"])
+        match self.form:
+            case "slots":
+                stage = Measure(field="stage", title=self.y.title)
+                return live_figures.live_bars(self.title, self.x, stage, colour_title="slot", names=SLOTS)
+            case "rows":
+                return live_figures.live_rows(self.title, self.y, scale=scale["y"])
+            case "lines":
+                return live_figures.live_lines(self.title, self.x, self.y, x_scale=scale["x"], y_scale=scale["y"])
+            case _:
+                assert_never(self.form)
 
     def to_page(self) -> dict[str, Any]:
         """What the page draws, as plain data."""

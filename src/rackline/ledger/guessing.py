@@ -236,13 +236,12 @@ def _curves(drawing: Drawing, step: Step, guess: float | None, width: int) -> Te
             x, y = zip(*seen, strict=True)
             series.append(Series(x=x, y=y, name=name, style=style, joined=True))
     points = drawing.points(step.marks)
-    along = None
-    if guess and step.reads != "x":
-        height = guess * (points[1][1] if step.reads == "over" else 1.0)
+    along = guess if guess and step.reads == "x" else None
+    if guess and along is None:
+        of_second = len(step.marks) > 1  # the guess is a ratio to the second mark
+        height = guess * (points[1][1] if of_second else 1.0)
         ends = (drawing.places[0] or drawing.places[1], drawing.places[-1])
         series.append(Series(x=ends, y=(height, height), name="your guess", style="yellow", joined=True))
-    elif guess:
-        along = guess
     points = [one for one in points if one[1] > 0.0]
     series.append(Series(x=[x for x, _ in points], y=[y for _, y in points], name="read here", style="bold", mark="◆"))
     return log_plot(

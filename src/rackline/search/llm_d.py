@@ -61,7 +61,7 @@ def llm_d_manifests(commands: Sequence[LaunchCommand], places: Sequence[Cluster]
         labels = {
             "llm-d.ai/guide": guide,
             "llm-d.ai/inference-serving": "true",
-            "llm-d.ai/role": "prefill" if one.command.role == "prefill" else "decode",
+            "llm-d.ai/role": one.command.role if one.command.is_pool else "decode",
             _ENGINE_LABEL: one.command.stack,
         }
         template = _template(document)

@@ -118,7 +118,7 @@ def simulate(
         replicas, front = plain
     if in_order and gate.is_plain and not len(backlog) and (len(replicas) == 1 or not gate.looks):
         go = partial(_run_each, requests, log, replicas, at_s)
-    elif in_order and not (gate.is_plain and native is not None and not len(backlog)):
+    elif in_order and (len(backlog) or not gate.is_plain):
         go = partial(_run_gated, requests, log, replicas, gate, backlog, at_s)
     elif native is not None:
         decode, *first = native[1]
