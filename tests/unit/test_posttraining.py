@@ -108,8 +108,7 @@ def step(one: RlJob, schedule: Schedule) -> RlStep:
 def test_staleness_and_partial_rollouts_hide_the_tail() -> None:
     one = job(lengths=AnswerLengths(mean=500.0, spread=0.6, longest=8000.0), prompts=4)
     times = [
-        step(one, Schedule(mode="async", colocated=False, staleness=lag, in_flight=True)).part_s("rollouts")
-        for lag in (1, 2, 4, 16)
+        step(one, Schedule(mode="async", colocated=False, staleness=lag)).part_s("rollouts") for lag in (1, 2, 4, 16)
     ]
     assert times[0] > times[1] > times[2] >= times[3]
     whole = step(one, Schedule(mode="async", colocated=False, staleness=1, partial=True)).part_s("rollouts")

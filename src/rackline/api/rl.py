@@ -120,7 +120,6 @@ class RlQuestion(OnCluster):
     staleness: MaybeWhole = whole(
         "steps by which answers may lag behind the weights with async, such as 4", default=None
     )
-    in_flight: bool = option("switch", "update the weights of engines while they generate", default=False)
     partial: bool = option("switch", "partial rollouts: unfinished answers go on in the next step", default=False)
     separate: bool = option("switch", "generate and train on separate chips, as all modes but sync do", default=False)
     chips: MaybeWhole = shared(CHIPS, default=None)
@@ -176,7 +175,7 @@ def _summary(answer: Answer[RlQuestion, posttraining_plan.RlPlan]) -> str:
     rackline rl qwen3-32b --on gb200-nvl72 --chips 32 --prompts 64 \\
       --generations 32 --output 3k --longest 4k --mode one-step-off
     rackline rl llama-3.1-8b --on dgx-h100 --chips 16 --mode async \\
-      --staleness 4 --in-flight --plot step.svg
+      --staleness 4 --plot step.svg
     rackline rl qwen3-8b --on dgx-h100 --chips 16 --output 4k --longest 16k \\
       --turns 8 --tool-time 5s --speculate 3=2.4
 """,
@@ -284,7 +283,6 @@ def _schedule(question: RlQuestion, gen_chips: int | None) -> posttraining_plan.
         mode=question.mode,
         colocated=not (question.separate or usual > 0 or gen_chips is not None),
         staleness=lag or usual,
-        in_flight=question.in_flight,
         partial=question.partial,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -207,7 +207,7 @@ class RlJob:
         given = prompt_len + tools.tokens
         samples = lengths.sorted_lengths(1024) + given
         training = TrainingSystem.of(
-            replace(serving.model, draft=None) if isinstance(serving.model, Model) else serving.model,
+            serving.model,
             serving.cluster,
             stack=train_stack,
             precision=train_precision,

@@ -33,14 +33,12 @@ class Schedule:
         mode: of MODES.
         colocated: whether both sides use the same chips in turn.
         staleness: steps by which a rollout may lag behind the weights that it trains; 0 for sync, 1 for one step off.
-        in_flight: whether weights change while answers run; else the engines wait for their answers.
         partial: whether unfinished answers go on in the next step.
     """
 
     mode: Mode = "sync"
     colocated: bool = True
     staleness: int = 0
-    in_flight: bool = False
     partial: bool = False
 
     def __post_init__(self) -> None:
@@ -168,7 +166,7 @@ def rl_step(
     else:
         ours = _in_a_row([transfer, rollouts], {"rollouts": "rollout", "weights to engines": "rollout"})
         theirs = _in_a_row([transfer, ("host", host), *learning], {})
-        # In flight or not, engines stand still while weights arrive; in flight only spares them to run dry before.
+        # engines stand still while weights arrive, also where these change under answers that run
         own, other = (sum(part.seconds for part in side) for side in (ours, theirs))
         seconds = max(own, other)
         parts = (*ours, *theirs)

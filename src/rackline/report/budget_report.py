@@ -340,7 +340,6 @@ def _headline(plan: RlPlan, best: RlStep) -> Box:
     rate = best.rollout.tokens / best.seconds / job.cluster.num_chips
     how = [schedule.mode, "shared chips" if schedule.colocated else f"{best.gen_chips} + {best.train_chips} chips"]
     how += [f"staleness {schedule.staleness}"] if schedule.mode == "async" else []
-    how += ["weights change in flight"] if schedule.in_flight else []
     how += ["partial rollouts"] if schedule.partial else []
     how += (
         [f"{job.tools.pauses + 1} turns, {format_seconds(job.tools.seconds)} a tool call"] if job.tools.pauses else []

@@ -114,11 +114,10 @@ class Calls:
         full = prompt // unit
         shared, mine = np.minimum(full, own), np.maximum(full - own, 0)
         kept = (whole - 1) // unit  # the last token of an answer is not in the cache yet
-        begin = np.maximum(full - own, 0)
         first = np.stack([np.zeros_like(base), base], axis=1).ravel()
         count = np.stack([shared, mine], axis=1).ravel()
         ends = np.arange(2, 2 * len(path) + 2, 2)
-        answers = BlockRuns(base + begin, np.maximum(kept - own, 0) - begin, np.arange(1, len(path) + 1))
+        answers = BlockRuns(base + mine, np.maximum(kept - own, 0) - mine, np.arange(1, len(path) + 1))
         return BlockRuns(first, count, ends), answers
 
     def _explicit(self) -> tuple[BlockRuns, BlockRuns]:
@@ -186,10 +185,12 @@ def in_turns(requests: Requests, lanes: int, calls: int, rng: np.random.Generato
     owner = np.repeat(np.arange(len(sizes)), sizes)
     order: list[tuple[int, int]] = []  # (task, copy)
     cuts: list[int] = []
+    taken = [0] * len(sizes)  # copies of each task
     for call in drawn.tolist():
         task = int(owner[call])
-        if (copy := sum(one == task for one, _ in order)) < copies:
-            order.append((task, copy))
+        if taken[task] < copies:
+            order.append((task, taken[task]))
+            taken[task] += 1
             cuts.append(call - int(starts[task]))
         if len(order) == lanes:
             break

@@ -13,7 +13,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from rackline.errors import InputError, unknown_name
+from rackline.errors import unknown_name
 from rackline.passes.features import Array
 from rackline.simulation.requests import Requests
 from rackline.simulation.statistics import Spread, percentiles
@@ -99,8 +99,6 @@ def stages_of(text: str) -> tuple[Stage, ...]:
             raise unknown_name("frontend", name, (*STAGES, "prompt tokens of a server such as 120k/s"))
         number = parse_whole(servers, name="frontend servers", minimum=1, maximum=100_000) if equals else stage.servers
         found.append(replace(stage, servers=number))
-    if not found:
-        raise InputError(what="frontend", given=text, allowed=", ".join(STAGES))
     return tuple(found)
 
 

@@ -132,8 +132,10 @@ def _window(result: Result, task: Array) -> tuple[float, float]:
     if turns is None or not len(done):
         return begin_s, float(done[-1]) if len(done) else begin_s
     over_s = float(done[min(turns.calls, len(done)) - 1])
-    firsts = [np.nanmin(result.finish_s[task == one], initial=inf) for one in range(turns.lanes)]
-    filled_s = max((float(one) for one in firsts if one < inf), default=begin_s)
+    first_s, ended = np.full(int(task.max()) + 1, inf), result.finished
+    np.minimum.at(first_s, task[ended], result.finish_s[ended])
+    first_s = first_s[: turns.lanes]
+    filled_s = float(first_s[first_s < inf].max(initial=begin_s))
     return (filled_s if filled_s < 0.5 * (begin_s + over_s) else begin_s), over_s
 
 

@@ -191,7 +191,6 @@ FORMS: dict[str, Form] = {
             "algorithm": "text",
             "mode": "text",
             "staleness": "count",
-            "in_flight": "flag",
             "partial": "flag",
             "assumed": "words",
             "engine": "text",

@@ -102,7 +102,6 @@ def _asked(resolver: Resolver, case: Case) -> tuple[RlJob, Schedule]:
         mode=_one_of(case, "mode", MODES, "sync"),
         colocated=gen_chips is None,
         staleness=case.whole("staleness"),
-        in_flight=bool(case.values.get("in_flight")),
         partial=bool(case.values.get("partial")),
     )
     return job, schedule

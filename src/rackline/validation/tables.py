@@ -268,6 +268,11 @@ def _rl_cases(rows: Sequence[TableRow]) -> Reader:
     return lambda row, case_id: (_rl_data(row, case_id), "")
 
 
+def _engine(row: TableRow) -> str:
+    """The serving engine of a row, in the version of its release where that is known."""
+    return _ENGINES.get(_version(row)[:2], "vllm") if row["framework"].startswith("NeMo") else "vllm"
+
+
 def _version(row: TableRow) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", row["framework"]))
 
@@ -286,10 +291,9 @@ def _rl_data(row: TableRow, case_id: str) -> dict[str, object]:
         "stack": re.sub(r" v[\d.]+", "", row["framework"]).lower().replace(" ", "-"),
         "stack_version": ".".join(map(str, _version(row))),
         "precision": "fp8" if "FP8" in row["precision"] else "bf16",
-        "engine": _ENGINES.get(_version(row)[:2], "vllm"),
+        "engine": _engine(row),
         "algorithm": row["algorithm"].lower(),
         "mode": ("one-step-off" if lag.group(1) == "1" else "async") if lag else "sync",
-        "in_flight": row["in_flight_weight_update"] == "True",
         "prompts": whole(row, "prompts_per_step"),
         "generations": whole(row, "gens_per_prompt"),
         "trained": whole(row, "samples_per_step"),
@@ -389,7 +393,7 @@ def _rl_parts_data(row: TableRow, case_id: str, recipe: dict[str, object]) -> di
         "num_chips": whole(row, "num_chips"),
         "stack": row["framework"].lower().split(" v")[0].replace(" ", "-"),
         "precision": "bf16",
-        "engine": _ENGINES.get(_version(row)[:2], "vllm") if row["framework"].startswith("NeMo") else "vllm",
+        "engine": _engine(row),
         "algorithm": row["algorithm"].lower().split(" ")[0],
         "mode": "async" if row["sync"] == "async" else "sync",
         "input_len": number(row, "mean_prompt_len", PROMPT_LEN),

@@ -6,15 +6,14 @@ from rackline.training.contexts.method import ContextMethod, ContextName
 from rackline.training.contexts.ring import RING
 from rackline.training.contexts.ulysses import ULYSSES
 
-METHODS = {one.name: one for one in (RING, ALL_GATHER, ULYSSES)}
+METHODS: dict[str, ContextMethod] = {one.name: one for one in (RING, ALL_GATHER, ULYSSES)}
 
 
 def context_method(name: str) -> ContextMethod:
     """A method by name. Raises InputError for an unknown one."""
-    for one in METHODS.values():
-        if one.name == name:
-            return one
-    raise unknown_name("context_parallel", name, METHODS)
+    if name not in METHODS:
+        raise unknown_name("context_parallel", name, METHODS)
+    return METHODS[name]
 
 
 __all__ = ["METHODS", "ContextMethod", "ContextName", "context_method"]
