@@ -256,7 +256,7 @@ class TestVerdict:
             (1667.4, "B/token", "1,667 B/token"),
             (0.5, "share", "50.0 %"),
             (151e3, "W", "151 kW"),
-            (float("inf"), "s", "inf"),
+            (float("inf"), "s", "without bound"),
         ],
     )
     def test_values_are_written_with_units(self, value: float, unit: str, text: str) -> None:
