@@ -14,8 +14,7 @@ from rackline.errors import RacklineError
 from rackline.hardware import cluster
 from rackline.report.train_stages import memory_over_time, stages_sheet
 from rackline.search.train import TrainPlan, stages_of
-from rackline.training.contexts import METHODS, context_method
-from rackline.training.contexts import heads_exchanged
+from rackline.training.contexts import METHODS, context_method, heads_exchanged
 from rackline.training.reliability import (
     CHECKPOINT_BYTES_PER_PARAM,
     Operations,
@@ -168,7 +167,7 @@ def test_context_methods_exchange_what_their_papers_say() -> None:
     core = next(iter(model.cores().values()))
     width, kv = 32 * 128, 2 * 8 * 128
     assert float(np.ravel(METHODS["ring"].elements(core, tp, cp))[0]) == kv * 8  # keys and values of the sequence
-    assert float(np.ravel(heads_exchanged(core, tp, cp))[0]) == 2 * width + kv  # queries and outputs, keys and values once
+    assert float(np.ravel(heads_exchanged(core, tp, cp))[0]) == 2 * width + kv  # keys and values once
     assert float(np.ravel(heads_exchanged(core, tp, 2 * cp))[0]) == 2 * width + 2 * kv  # of 8 heads for 16 chips
     with pytest.raises(RacklineError, match="ring"):
         context_method("rign")
