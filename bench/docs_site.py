@@ -26,8 +26,10 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from docs_notebooks import pages as notebook_pages  # siblings in this folder
-from docs_notebooks import pictures as notebook_pictures
+from docs_notebooks import (
+    pages as notebook_pages,  # siblings in this folder
+    pictures as notebook_pictures,
+)
 from docs_reference import CITED, cited_names, pages
 
 PAGE = "page"  # folder of the site that holds the page of `rackline web --export`

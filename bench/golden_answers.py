@@ -257,8 +257,7 @@ def unserved() -> Iterator[None]:
 
 def answer(verb: str, asked: dict[str, Any], served: bool) -> Any:
     """The answer as plain data, with its figure's; a refusal as its text."""
-    from rackline.api.answer import answer as solve
-    from rackline.api.answer import find_verb, question_of
+    from rackline.api.answer import answer as solve, find_verb, question_of
 
     positional = {
         "compare": "items",
@@ -290,8 +289,7 @@ def answer(verb: str, asked: dict[str, Any], served: bool) -> Any:
 
 def sweep_rows() -> Any:
     """The rows of a small sweep."""
-    from rackline.api.answer import answer as solve
-    from rackline.api.answer import find_verb
+    from rackline.api.answer import answer as solve, find_verb
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sweep.toml"

@@ -18,8 +18,7 @@ import pytest
 from rackline import arch
 from rackline.catalog import ModelRecord
 from rackline.cli.main import run
-from rackline.hardware import Cluster
-from rackline.hardware import cluster as load_cluster
+from rackline.hardware import Cluster, cluster as load_cluster
 from rackline.parallel import (
     Deployment,
     Layout,
@@ -32,8 +31,7 @@ from rackline.parallel import (
     parse_layout,
     precision,
 )
-from rackline.passes import UNIT, Calibration, PassTable
-from rackline.passes import calibration as load_calibration
+from rackline.passes import UNIT, Calibration, PassTable, calibration as load_calibration
 from rackline.passes.features import Array
 from rackline.pricing import TokenCosts
 from rackline.search import Plan, SearchSpace, plan

@@ -21,8 +21,15 @@ from rackline.ledger import World, claims, ledger
 from rackline.ledger.said import System, systems
 from rackline.parallel.exchange import ExpertRouting, combine_traffic, dispatch_traffic
 from rackline.pricing.cache import envelope, keeping_cost, tier_by_drain
-from rackline.scaling import LossLaw, equal_costs, lifetime_tokens, loss_law, optimal_tokens_of_params, routed_law
-from rackline.scaling import dense_equivalent_params as dense_equivalent
+from rackline.scaling import (
+    LossLaw,
+    dense_equivalent_params as dense_equivalent,
+    equal_costs,
+    lifetime_tokens,
+    loss_law,
+    optimal_tokens_of_params,
+    routed_law,
+)
 from rackline.serving import blackboard as bb
 from rackline.serving.trains import TrainLine, share_of_fleet
 from rackline.serving.workload import expected_tokens

@@ -19,8 +19,7 @@ from rackline.hardware import chip_record, cluster, cluster_record
 from rackline.lab import start_jax
 from rackline.parallel import Layout
 from rackline.passes import calibration_on
-from rackline.serving.stack import stack as find_stack
-from rackline.serving.stack import stack_of
+from rackline.serving.stack import stack as find_stack, stack_of
 
 pytest.importorskip("jax")
 start_jax()  # before any test imports JAX by itself

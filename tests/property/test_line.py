@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from helpers import cluster
-from rackline.passes import Calibration, OperationCalibration, PassTable, Row, StepPolicy
-from rackline.passes import features as f
+from rackline.passes import Calibration, OperationCalibration, PassTable, Row, StepPolicy, features as f
 from rackline.passes.calibration import POLICIES, CollectiveCalibration
 from rackline.passes.row import fastest, line_seconds, row_seconds
 

@@ -7,8 +7,7 @@ import shlex
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rackline.api.answer import find_verb
 from rackline.api.question import Option, Question, command_of, options, written_defaults

@@ -21,10 +21,8 @@ from rackline.catalog import (
 from rackline.catalog.load import line_of, record_of
 from rackline.catalog.objects import schema_of
 from rackline.errors import CatalogError, UnknownNameError
-from rackline.hardware import ChipRecord, ClusterRecord, chip_record, cluster_record, memory_record
-from rackline.hardware import chip as load_chip
-from rackline.serving.stack import Stack
-from rackline.serving.stack import stack as load_stack
+from rackline.hardware import ChipRecord, ClusterRecord, chip as load_chip, chip_record, cluster_record, memory_record
+from rackline.serving.stack import Stack, stack as load_stack
 
 BF16 = ("gemm", "bf16")
 

@@ -12,8 +12,7 @@ from rackline.catalog import calibration_record
 from rackline.errors import CatalogError
 from rackline.hardware import cluster
 from rackline.parallel.exchange import crossing_hops, make_group, torus_penalty
-from rackline.passes import Batch
-from rackline.passes import collectives as c
+from rackline.passes import Batch, collectives as c
 
 SIZES = [2, 3, 4, 8, 16]
 

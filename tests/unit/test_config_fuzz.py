@@ -8,8 +8,7 @@ from typing import Any
 
 import hf_configs
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rackline.arch import build_model
 from rackline.arch.hf import record_from_hf

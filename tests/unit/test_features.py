@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from rackline.arch import GroupedQueryAttention
-from rackline.passes import Batch, ExpertLoad
-from rackline.passes import features as f
+from rackline.passes import Batch, ExpertLoad, features as f
 
 FULL = GroupedQueryAttention(num_q_heads=8, num_kv_heads=2, head_dim=64)
 WINDOW = GroupedQueryAttention(num_q_heads=8, num_kv_heads=2, head_dim=64, window=100)

@@ -7,8 +7,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import rackline as rl
 from rackline.api.what_if import read_sweep, setting

@@ -14,8 +14,7 @@ from helpers import VISION_CONFIG
 from rackline.arch import Media, MediaPart, Model, with_media
 from rackline.arch.hf_towers import tower_of
 from rackline.errors import HubError, InputError, UnknownNameError
-from rackline.parallel import LayoutGrid, build_table, enumerate_layouts
-from rackline.parallel import precision as find_precision
+from rackline.parallel import LayoutGrid, build_table, enumerate_layouts, precision as find_precision
 from rackline.passes import UNIT, Batch
 
 ON: dict[str, Any] = {"on": "dgx-h100"}

@@ -6,8 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rackline.errors import InputError, UnknownNameError
 from rackline.hardware import MemoryTier, chip, cluster, hbm_of, memory_tier

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rackline.arch import Model, build_model
-from rackline.arch import model as load_model
+from rackline.arch import Model, build_model, model as load_model
 from rackline.arch.hf import read_config
 
 FILE = Path(__file__).parents[1] / "fixtures" / "published_checkpoints.jsonl"

@@ -9,8 +9,7 @@ import pytest
 
 from helpers import cluster, deploy, grid_table, layouts, numbers
 from rackline.errors import InputError
-from rackline.passes import UNIT, Batch, Calibration, OperationCalibration, PassTable, Row
-from rackline.passes import features as f
+from rackline.passes import UNIT, Batch, Calibration, OperationCalibration, PassTable, Row, features as f
 from rackline.passes.calibration import CollectiveCalibration
 from rackline.passes.row import feature_names, merge, scaled
 from rackline.plain import plain

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pint
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rackline import units
 from rackline.api.what_if import setting

@@ -29,8 +29,7 @@ from rackline.units import format_bytes, format_seconds
 
 with late:
     from rackline.report import column, figure, wording
-    from rackline.validation import audit as audited
-    from rackline.validation import audit_report, importers, reported
+    from rackline.validation import audit as audited, audit_report, importers, reported
 
 _GIVEN = "What the files do not say"
 _STYLES = {"impossible": "red", "explained": "yellow", "implausible": "yellow", "plausible": "green"}

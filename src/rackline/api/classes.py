@@ -18,8 +18,7 @@ with late:
     import numpy as np
 
     from rackline import simulation
-    from rackline.simulation import classes, load
-    from rackline.simulation import requests as simulation_requests
+    from rackline.simulation import classes, load, requests as simulation_requests
 
 _FORM = 'TOML with [[classes]], such as name = "chat", share = 0.8, input = "1k", output = 200, ttft = "1s@p99"'
 _KEYS = ("name", "share", "rate", "load", "input", "output", "lengths", "priority", "ttft", "tpot", "e2e", "offline",

@@ -23,8 +23,7 @@ with late:
     from rackline.bands import bands as error_bands
     from rackline.parallel import layout as parallel_layout
     from rackline.report import compare_report, deployments_report, plan_figures
-    from rackline.search import fleet as search_fleet
-    from rackline.search import plan as search_plan
+    from rackline.search import fleet as search_fleet, plan as search_plan
 
 
 @question

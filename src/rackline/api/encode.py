@@ -15,9 +15,7 @@ from rackline.late import late
 from rackline.units import format_seconds
 
 with late:
-    from rackline import arch, parallel, serving
-    from rackline import passes as pass_tables
-    from rackline import system as systems
+    from rackline import arch, parallel, passes as pass_tables, serving, system as systems
     from rackline.parallel import towers
     from rackline.report import prefix_report
 

@@ -34,8 +34,7 @@ from rackline.plain import plain
 from rackline.units import format_seconds
 
 with late:
-    from rackline import arch, parallel, passes
-    from rackline import system as systems
+    from rackline import arch, parallel, passes, system as systems
     from rackline.bands import bands
     from rackline.report import explain_figures, explain_report, exports, origins, wording
 

@@ -23,11 +23,9 @@ from rackline.plain import plain
 from rackline.units import format_seconds, format_usd
 
 with late:
-    from rackline import catalog, search, simulation
-    from rackline import system as systems
+    from rackline import catalog, search, simulation, system as systems
     from rackline.api import following, what_if
-    from rackline.bands import bands
-    from rackline.bands import stacks as bands_stacks
+    from rackline.bands import bands, stacks as bands_stacks
     from rackline.report import (
         axes,
         choice_report,
@@ -40,13 +38,16 @@ with late:
         prefix_report,
         wording,
     )
-    from rackline.search import attention_ffn as search_split
-    from rackline.search import few_requests as search_few
-    from rackline.search import fleet as search_fleet
-    from rackline.search import kept_prefixes, least_energy
-    from rackline.search import launch as search_launch
-    from rackline.search import misfit as search_misfit
-    from rackline.search import speculation as search_speculation
+    from rackline.search import (
+        attention_ffn as search_split,
+        few_requests as search_few,
+        fleet as search_fleet,
+        kept_prefixes,
+        launch as search_launch,
+        least_energy,
+        misfit as search_misfit,
+        speculation as search_speculation,
+    )
     from rackline.serving import fleet as serving_fleet
 
 

@@ -37,15 +37,18 @@ from rackline.errors import InputError, nearest_name
 from rackline.late import late
 
 with late:
-    from rackline import arch, hardware, parallel, search, serving
-    from rackline import system as systems
+    from rackline import arch, hardware, parallel, search, serving, system as systems
     from rackline.bands import bands
-    from rackline.search import kept_prefixes, launch_plan, misfit, serving_changes
-    from rackline.search import launch as search_launch
-    from rackline.search import launch_rules as search_launch_rules
-    from rackline.search import space as search_space
-    from rackline.serving import fleet
-    from rackline.serving import workload as serving_workload
+    from rackline.search import (
+        kept_prefixes,
+        launch as search_launch,
+        launch_plan,
+        launch_rules as search_launch_rules,
+        misfit,
+        serving_changes,
+        space as search_space,
+    )
+    from rackline.serving import fleet, workload as serving_workload
     from rackline.simulation import policies, prefix_cache
 
 

@@ -38,10 +38,8 @@ from rackline.late import late
 from rackline.units import format_usd
 
 with late:
-    from rackline import catalog, parallel, pricing
-    from rackline import system as systems_of
-    from rackline.bands import bands
-    from rackline.bands import stacks as bands_stacks
+    from rackline import catalog, parallel, pricing, system as systems_of
+    from rackline.bands import bands, stacks as bands_stacks
     from rackline.pricing import costs, margins, offered
     from rackline.report import margin_report, pricing_figures, pricing_report
     from rackline.search import fleet as search_fleet

@@ -13,8 +13,7 @@ from rackline.errors import CatalogError, InputError, nearest_name
 from rackline.late import late
 
 with late:
-    from rackline import arch, catalog, hardware, parallel, passes
-    from rackline import system as systems
+    from rackline import arch, catalog, hardware, parallel, passes, system as systems
     from rackline.bands import stacks
 
 

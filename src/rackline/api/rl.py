@@ -32,8 +32,7 @@ from rackline.units import format_seconds, format_usd
 
 with late:
     from rackline import arch, parallel
-    from rackline.posttraining import job as posttraining_job
-    from rackline.posttraining import plan as posttraining_plan
+    from rackline.posttraining import job as posttraining_job, plan as posttraining_plan
     from rackline.report import budget_report
     from rackline.training import runs
 

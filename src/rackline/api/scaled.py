@@ -11,8 +11,7 @@ from rackline.late import late
 
 with late:
     from rackline import simulation
-    from rackline.simulation import classes, fleet_run, start_up
-    from rackline.simulation import load as loads
+    from rackline.simulation import classes, fleet_run, load as loads, start_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

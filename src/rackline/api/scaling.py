@@ -26,8 +26,7 @@ with late:
     from rackline.parallel import memory
     from rackline.pricing import terms
     from rackline.search import rate_capacity
-    from rackline.simulation import autoscalers, failures, fleet, fleet_run, start_up
-    from rackline.simulation import load as loads
+    from rackline.simulation import autoscalers, failures, fleet, fleet_run, load as loads, start_up
 
 if TYPE_CHECKING:
     from rackline.parallel import Deployment, Layout

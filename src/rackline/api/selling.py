@@ -11,11 +11,9 @@ from rackline.errors import InputError
 from rackline.late import late
 
 with late:
-    from rackline import hardware, parallel, passes, pricing, search
-    from rackline import system as systems
+    from rackline import hardware, parallel, passes, pricing, search, system as systems
     from rackline.pricing import costs as pricing_costs
-    from rackline.search import candidate, choice
-    from rackline.search import space as search_space
+    from rackline.search import candidate, choice, space as search_space
     from rackline.serving import workload
 
 

@@ -49,15 +49,12 @@ from rackline.late import late
 from rackline.units import parse_count, parse_whole
 
 with late:
-    from rackline import arch, hardware, parallel, serving, simulation
-    from rackline import system as systems
+    from rackline import arch, hardware, parallel, serving, simulation, system as systems
     from rackline.parallel import memory
     from rackline.report import simulate_report
-    from rackline.search import choice, served
-    from rackline.search import energy as search_energy
+    from rackline.search import choice, energy as search_energy, served
     from rackline.serving import workload as workloads
-    from rackline.simulation import admissions, gate, metrics, routers
-    from rackline.simulation import frontend as frontends
+    from rackline.simulation import admissions, frontend as frontends, gate, metrics, routers
 
 
 RESERVES = ("chunk", "prompt", "final")

@@ -13,11 +13,9 @@ from rackline.api.resolve import as_published, named
 from rackline.late import late
 
 with late:
-    from rackline import passes, search
-    from rackline import system as systems
+    from rackline import passes, search, system as systems
     from rackline.bands import stacks as weighing
-    from rackline.search import kept_prefixes, launch, launch_rules, least_energy
-    from rackline.search import stacks as search_stacks
+    from rackline.search import kept_prefixes, launch, launch_rules, least_energy, stacks as search_stacks
 
 
 def stacks_of(question: OnCluster, watch: Watch) -> list[str]:

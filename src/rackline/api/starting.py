@@ -13,9 +13,17 @@ from rackline.late import late
 with late:
     from rackline import arch, hardware, search
     from rackline.report import exports
-    from rackline.search import compose, dynamo, kubernetes, launch, launch_plan, llm_d, speculation
-    from rackline.search import kept_prefixes as search_kept_prefixes
-    from rackline.search import launch_options as search_launch_options
+    from rackline.search import (
+        compose,
+        dynamo,
+        kept_prefixes as search_kept_prefixes,
+        kubernetes,
+        launch,
+        launch_options as search_launch_options,
+        launch_plan,
+        llm_d,
+        speculation,
+    )
 
 
 KINDS = ("compose", "kubernetes", "dynamo", "llm-d")

@@ -35,12 +35,10 @@ from rackline.units import format_seconds, parse_per_second
 
 with late:
     from rackline import pricing, simulation
-    from rackline.pricing import cache as pricing_cache
-    from rackline.pricing import prefixes
+    from rackline.pricing import cache as pricing_cache, prefixes
     from rackline.report import figure, prefix_report, pricing_figures, pricing_report
     from rackline.serving import workload
-    from rackline.simulation import evictions, hits_by_tier
-    from rackline.simulation import reuse as simulation_reuse
+    from rackline.simulation import evictions, hits_by_tier, reuse as simulation_reuse
 
 
 _TRAFFIC = "Traffic that repeats"

@@ -23,8 +23,7 @@ with late:
     from rackline.api import classes, groups
     from rackline.report import wording
     from rackline.serving import workload
-    from rackline.simulation import evictions, hits_by_tier, load, workloads
-    from rackline.simulation import reuse as simulation_reuse
+    from rackline.simulation import evictions, hits_by_tier, load, reuse as simulation_reuse, workloads
 
 
 USUAL = "chat"

@@ -35,11 +35,8 @@ with late:
     from rackline import arch
     from rackline.bands import bands
     from rackline.report import train_report, train_stages
-    from rackline.search import train as search_train
-    from rackline.search import train_changes, train_space
-    from rackline.training import practice, runs, schedules
-    from rackline.training import stack as training_stack
-    from rackline.training import system as training_system
+    from rackline.search import train as search_train, train_changes, train_space
+    from rackline.training import practice, runs, schedules, stack as training_stack, system as training_system
 
 
 LoraTargets = Literal["all", "attention", "qkv"]

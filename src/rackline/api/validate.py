@@ -32,11 +32,12 @@ with late:
     from rackline import validation
     from rackline.bands import bands
     from rackline.report import figure
-    from rackline.validation import ablation as validation_ablation
     from rackline.validation import (
+        ablation as validation_ablation,
         coverage,
         importers,
         page,
+        refit as validation_refit,
         refit_report,
         report,
         run,
@@ -44,7 +45,6 @@ with late:
         speculation,
         train_fit,
     )
-    from rackline.validation import refit as validation_refit
 
 
 LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half", "source"]

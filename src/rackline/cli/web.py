@@ -14,8 +14,7 @@ from rackline.units import parse_whole
 with late:
     from rackline import processes
     from rackline.cli import screen
-    from rackline.web import app
-    from rackline.web import asked as web_settings
+    from rackline.web import app, asked as web_settings
 
 _MOST_WORKERS = 64
 ENTRY = Entry(

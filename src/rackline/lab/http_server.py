@@ -18,8 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rackline.lab.measurement.jax_engine import SERVED_LIMITS, JaxEngine, served_engine
-from rackline.lab.measurement.jax_engine import SERVED_SHAPE as SHAPE
+from rackline.lab.measurement.jax_engine import SERVED_LIMITS, SERVED_SHAPE as SHAPE, JaxEngine, served_engine
 from rackline.lab.server import Job, Passes
 from rackline.simulation import policy
 

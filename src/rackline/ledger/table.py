@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.ledger.said import SEGMENTS, System, systems
-from rackline.ledger.said import claims as known_claims
+from rackline.ledger.said import SEGMENTS, System, claims as known_claims, systems
 from rackline.ledger.work import (
     BY_DEFINITION,
     FAILS,

@@ -16,8 +16,7 @@ from rackline.arch import ADAPTER_BYTES, AdaptedModule, AnyModel, Dim, Model, Pr
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
 from rackline.parallel.work import ExpertsWork
-from rackline.passes import Row
-from rackline.passes import features as f
+from rackline.passes import Row, features as f
 from rackline.passes.features import FloatLike, as_array
 
 

@@ -16,11 +16,9 @@ from rackline.parallel.blocks import attention_rows, ends_rows, ffn_rows
 from rackline.parallel.exchange import exchange_rows
 from rackline.parallel.layout import Layout, LayoutGrid, Sharding, check
 from rackline.parallel.memory import SERVER, MemoryUse, ServerMemory, max_sequences, memory_use
-from rackline.parallel.precision import Precision, compute_dtype, storage_bytes
-from rackline.parallel.precision import precision as find_precision
+from rackline.parallel.precision import Precision, compute_dtype, precision as find_precision, storage_bytes
 from rackline.parallel.towers import tower_layout, tower_rows
-from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row
-from rackline.passes import features as f
+from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row, features as f
 from rackline.passes.features import Array, ExpertLaw, FloatLike, as_array
 from rackline.passes.routing import POPULAR, ROUTING_LAWS, expert_spread
 from rackline.units import parse_count

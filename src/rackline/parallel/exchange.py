@@ -12,8 +12,7 @@ from rackline.errors import InputError
 from rackline.hardware import Cluster
 from rackline.parallel.layout import Sharding
 from rackline.parallel.precision import Precision, storage_bytes
-from rackline.passes import collectives as c
-from rackline.passes import features as f
+from rackline.passes import collectives as c, features as f
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.routing import distinct_ranks
 from rackline.passes.row import Row

@@ -14,8 +14,7 @@ import numpy as np
 
 from rackline.arch import AnyModel, DenseFfn, MediaPart, Model, media_of
 from rackline.parallel.layout import Layout, LayoutGrid, Sharding, problem
-from rackline.passes import Batch, Row
-from rackline.passes import features as f
+from rackline.passes import Batch, Row, features as f
 from rackline.passes.features import FloatLike, as_array
 from rackline.passes.row import Amounts
 

@@ -19,8 +19,7 @@ from rackline.catalog import (
     resolve_beside,
 )
 from rackline.errors import InputError, UnknownNameError, nearest_name
-from rackline.hardware import Chip, Cluster
-from rackline.hardware import chip as find_chip
+from rackline.hardware import Chip, Cluster, chip as find_chip
 from rackline.passes.calibration import UNIT, Calibration, CollectiveCalibration, OperationCalibration
 
 INLINE_ECC_DATA_SHARE = 15.0 / 16.0  # of capacity and traffic; NVIDIA Tesla V100 white paper (2017): 6.25 % are bits

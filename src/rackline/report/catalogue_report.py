@@ -24,13 +24,13 @@ from rackline.hardware import (
     MemoryTierRecord,
     Path,
     RackBill,
+    chip as find_chip,
     chip_name_of,
     cluster_from_record,
     rack_bill,
     scale_out_path,
     scale_up_path,
 )
-from rackline.hardware import chip as find_chip
 from rackline.hardware.chip_check import ChipFinding
 from rackline.plain import follow
 from rackline.report.column import Column, Sheet, facts, spaced

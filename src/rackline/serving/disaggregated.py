@@ -29,8 +29,7 @@ from rackline.hardware import Cluster, FabricLevel
 from rackline.parallel import Layout
 from rackline.parallel.memory import kv_bytes_per_sequence
 from rackline.parallel.precision import Precision, storage_bytes
-from rackline.passes import Batch
-from rackline.passes import features as f
+from rackline.passes import Batch, features as f
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.row import Row, row_numbers, row_seconds
 from rackline.serving.steady import Engine, behind

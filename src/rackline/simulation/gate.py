@@ -20,8 +20,7 @@ from rackline.simulation.frontend import Stage
 from rackline.simulation.native import NativeLog, NativeReplica, goes_on, library
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
-from rackline.simulation.routers import Standing
-from rackline.simulation.routers import router as find_router
+from rackline.simulation.routers import Standing, router as find_router
 from rackline.simulation.routers.round_robin import RoundRobin
 
 IN_C = ("round-robin", "least-loaded")

@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 
 from rackline.kept import keep, kept_folder, load, name_of
-from rackline.passes import TimeTable
-from rackline.passes import features as f
+from rackline.passes import TimeTable, features as f
 from rackline.passes.features import Array
 from rackline.passes.javascript import merged
 from rackline.passes.routing import ExpertLoad

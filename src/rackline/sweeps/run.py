@@ -22,8 +22,7 @@ from rackline.sweeps.store import Store, lost, store_of
 from rackline.sweeps.workers import Here, Pool, Task, Workers
 
 with late:
-    from rackline.sweeps import passes
-    from rackline.sweeps import workers as sweeps_workers
+    from rackline.sweeps import passes, workers as sweeps_workers
 
 INDEX = "sweep.json"
 """Beside the shards: the sweep as it was asked last, and the names of its shards in order."""

@@ -22,8 +22,7 @@ from rackline.sweeps.show_report import value_text
 from rackline.units import format_bytes, format_seconds, format_usd
 
 with late:
-    from rackline.sweeps import optimum, read, run
-    from rackline.sweeps import workers as sweeps_workers
+    from rackline.sweeps import optimum, read, run, workers as sweeps_workers
 
 
 _MOST_WORKERS = 100_000

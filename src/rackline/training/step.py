@@ -11,8 +11,7 @@ import numpy as np
 from rackline.arch import ADAPTER_BYTES, MoeFfn
 from rackline.hardware import Chip
 from rackline.parallel.exchange import make_group, torus_penalty
-from rackline.passes import PassTable, Row
-from rackline.passes import collectives as c
+from rackline.passes import PassTable, Row, collectives as c
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.row import row_seconds
 from rackline.training.memory import shards

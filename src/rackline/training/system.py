@@ -10,8 +10,7 @@ import numpy as np
 from rackline.arch import AnyModel, Attention, Model, Projection
 from rackline.errors import InputError
 from rackline.hardware import Cluster
-from rackline.passes import Calibration, calibration
-from rackline.passes import features as f
+from rackline.passes import Calibration, calibration, features as f
 from rackline.passes.features import Array, as_array
 from rackline.training.runs import Runs
 from rackline.training.stack import (

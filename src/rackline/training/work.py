@@ -18,9 +18,7 @@ from rackline.arch import Core, DenseFfn, Dim, MoeFfn, Projection
 from rackline.arch.products import GATED
 from rackline.parallel.exchange import collective_rows, make_group
 from rackline.parallel.work import AttentionWork, ProductWork
-from rackline.passes import Row
-from rackline.passes import collectives as c
-from rackline.passes import features as f
+from rackline.passes import Row, collectives as c, features as f
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.routing import distinct_ranks
 from rackline.training.contexts import context_method

@@ -12,8 +12,7 @@ from rackline.errors import InputError, RacklineError, unknown_name
 from rackline.fitting.amounts import Amounts, amounts
 from rackline.fitting.collectives import EXCHANGE, ONE_SHOT, TWO_SHOT, exchange_wire_s, wire_bytes
 from rackline.fitting.fit import seconds as line_seconds
-from rackline.fitting.modules import LAYERS
-from rackline.fitting.modules import seconds as layer_seconds
+from rackline.fitting.modules import LAYERS, seconds as layer_seconds
 from rackline.fitting.tables import FORMATS, Measurements, TableRow, table_rows
 from rackline.hardware import Chip
 from rackline.passes import Calibration

@@ -29,6 +29,9 @@ from rackline.validation.run import scores_of
 from rackline.validation.scoreboard import SERVED, Score, Scoreboard, Stats, statistics
 from rackline.validation.serving_fit import (
     ELSEWHERE,
+    FEWEST as OF_SINGLE,
+    FEWEST_MEDIANS as OF_ENGINE,
+    NAME as SINGLE,
     NAMES,
     Prompts,
     Step,
@@ -42,9 +45,6 @@ from rackline.validation.serving_fit import (
     with_engine,
     with_slowdown,
 )
-from rackline.validation.serving_fit import FEWEST as OF_SINGLE
-from rackline.validation.serving_fit import FEWEST_MEDIANS as OF_ENGINE
-from rackline.validation.serving_fit import NAME as SINGLE
 
 LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half"]
 EVERYTHING = ""

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, cast
 
-from rackline.api.answer import Answer, Watch, answer, answer_of, find_verb
-from rackline.api.answer import answer as ask
+from rackline.api.answer import Answer, Watch, answer, answer as ask, answer_of, find_verb
 from rackline.api.explain import Explained, ExplainQuestion
 from rackline.api.question import Option, options
 from rackline.api.verbs import entries
@@ -31,12 +30,10 @@ from rackline.web.grids import GRIDS, WITHIN, accuracy, asked_prices, decode_poi
 from rackline.web.printed import printed_parts
 
 with late:
-    from rackline import catalog, parallel, passes, simulation
-    from rackline import ledger as ledgers
+    from rackline import catalog, ledger as ledgers, parallel, passes, simulation
     from rackline.ledger import said
     from rackline.parallel import memory
-    from rackline.report import axes, live_figures
-    from rackline.report import figure as report_figure
+    from rackline.report import axes, figure as report_figure, live_figures
     from rackline.serving import curve
     from rackline.web import forms
 
