@@ -10,7 +10,8 @@ import pytest
 
 from rackline import arch
 from rackline.errors import PrecisionError
-from rackline.hardware import cluster
+from rackline.hardware import chip, cluster
+from rackline.passes.fallback import calibration
 from rackline.search.train_space import timed_steps, whole_batch
 from rackline.training.flop import attention_flop, model_flop
 from rackline.training.memory import train_memory
@@ -71,6 +72,19 @@ def test_attention_before_hopper_is_the_same_kernel_under_every_stack() -> None:
     for generation in BEFORE_HOPPER:
         assert len({stack.flash_of(generation) for stack in stacks}) == 1
     assert stacks[0].flash_of("hopper") == 1.0 < stacks[2].flash_of("hopper")
+
+
+def test_flash_attention_2_is_no_faster_on_blackwell_than_on_hopper() -> None:
+    """FLOP/s of the forward kernel in a step: the share of the peak that the newest kernels reach, over the slowdown."""
+    stack = training_stack("torch-fsdp-2")
+    rates = [
+        calibration(stack.kernels, chip(name)).lookup("attention_prefill", "bf16").eta_compute
+        * chip(name).flop_per_s("bf16")
+        / stack.flash_of(generation)
+        for name, generation in (("h100-sxm", "hopper"), ("b200-sxm", "blackwell"))
+    ]
+    assert rates[1] == pytest.approx(rates[0], rel=0.05)
+    assert training_stack("megatron-bridge").flash_of("blackwell") == 1.0
 
 
 @pytest.mark.parametrize("chips", [24, 100, 1000, 2000, 3072])

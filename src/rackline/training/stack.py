@@ -86,6 +86,8 @@ class TrainingStack(CatalogueObject):
         flash_backward: The backward pass of fused attention over that, as its kernel reaches less of the peak [1].
         flash_since_hopper: FlashAttention-2 over the newest kernels, from Hopper on, as it does not use the
             asynchronous units; 1 for stacks that have the newest kernels [1].
+        flash_since_blackwell: The same from Blackwell on, where it is no faster than on Hopper: it does not use the
+            tensor memory [1].
         sequence_parallel: Whether what lies between tensor-parallel blocks is spread over tp as well.
         elementwise: Bytes of small kernels over those of perfectly fused ones [1].
         quantise: Bytes of casts over those of one pass [1].
@@ -134,6 +136,7 @@ class TrainingStack(CatalogueObject):
     flash_forward: Positive = 1.0
     flash_backward: Positive = 1.0
     flash_since_hopper: Positive = 1.0
+    flash_since_blackwell: Positive = 1.0
     sequence_parallel: bool = True
     elementwise: NonNegative = 1.0
     quantise: NonNegative = 1.0
@@ -190,7 +193,8 @@ class TrainingStack(CatalogueObject):
         """The same by generation: FlashAttention-2 before Hopper under every stack, since Hopper where it still is."""
         if generation in BEFORE_HOPPER:
             return self.flash_forward
-        return self.flash_forward * self.flash_since_hopper if self.flash_since_hopper > 1.0 else 1.0
+        slower = self.flash_since_blackwell if generation in SINCE_BLACKWELL else self.flash_since_hopper
+        return self.flash_forward * slower if slower > 1.0 else 1.0
 
     def host(self, chip: Chip) -> float:
         """Host time over that of a plain x86 host [1]."""
@@ -208,6 +212,7 @@ def with_context(stack: TrainingStack, name: str) -> TrainingStack:
 
 
 BEFORE_HOPPER = ("volta", "ampere", "ada")
+SINCE_BLACKWELL = ("blackwell", "blackwell-ultra", "rubin")
 IDEAL = TrainingStack(name="ideal")
 """Every kernel at its peak, everything exposed: the roofline of a training step."""
 

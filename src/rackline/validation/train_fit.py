@@ -150,6 +150,7 @@ _HABITS = (
     "flash_attention",
     "sequence_parallel",
     "flash_since_hopper",
+    "flash_since_blackwell",
     "pipeline_exposed",
     "gradient_bytes",
     "zero",
