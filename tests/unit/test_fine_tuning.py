@@ -75,7 +75,7 @@ def test_attention_before_hopper_is_the_same_kernel_under_every_stack() -> None:
 
 
 def test_flash_attention_2_is_no_faster_on_blackwell_than_on_hopper() -> None:
-    """FLOP/s of the forward kernel in a step: the share of the peak that the newest kernels reach, over the slowdown."""
+    """FLOP/s of the forward kernel in a step: what the newest kernels reach, over the slowdown."""
     stack = training_stack("torch-fsdp-2")
     rates = [
         calibration(stack.kernels, chip(name)).lookup("attention_prefill", "bf16").eta_compute
