@@ -17,7 +17,7 @@ import pytest
 from rackline.cli.main import run
 from rackline.lab import EXPERIMENTS, Experiment, Reading, entry
 from rackline.lab.experiment import Curve, mean_interval, share_interval, shares_apart
-from rackline.lab.experiments import experiment_figure, read_experiments, report_page, verdicts_by_claim
+from rackline.lab.experiments import experiment_figure, measured_text, read_experiments, report_page, verdicts_by_claim
 from rackline.ledger.seen import shipped
 from rackline.plain import plain
 
@@ -57,6 +57,13 @@ MADE = Experiment(
 )
 def test_when_a_reading_holds(reading: Reading, holds: bool | None) -> None:
     assert reading.holds is holds
+
+
+def test_an_interval_is_written_where_both_of_its_ends_are_known() -> None:
+    reading = Reading(quantity="runs", predicted=1.0, measured=0.8, low=0.7, high=0.9)
+    assert measured_text(reading) == "0.8 (0.7 to 0.9)"
+    assert measured_text(dataclasses.replace(reading, low=None)) == "0.8"
+    assert measured_text(dataclasses.replace(reading, high=None)) == "0.8"
 
 
 def test_verdict_of_an_experiment() -> None:

@@ -56,6 +56,13 @@ def test_a_step_asks_for_what_its_figure_answers() -> None:
         assert step.said(step.value) in step.answer, name
 
 
+def test_an_exchange_is_drawn_over_that_of_one_domain() -> None:
+    drawings = next(chapter.drawings for chapter in chapters() if {"crossing", "time"} <= set(chapter.drawings))
+    exchange = drawings["time"].curves["exchange"]
+    assert exchange[-1] == pytest.approx(1.0)
+    assert exchange[0] == max(exchange) > 2.0
+
+
 def test_the_number_of_a_step_is_the_one_that_its_claim_computes() -> None:
     shown = {step.claim for _, step in _steps() if step.computed}
     found = {claim: {one.label: one.value for one in ledger(claim=claim)[0].computed} for claim in shown}

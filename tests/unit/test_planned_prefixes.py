@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import rackline as rl
 from rackline.api.answer import Watch
@@ -13,7 +16,10 @@ from rackline.api.plan_parts import PlanQuestion, plan_inputs
 from rackline.api.traffic import tiers_of
 from rackline.errors import InputError, UnknownNameError
 from rackline.hardware import memory_tier
-from rackline.search.kept_prefixes import KeptPrefixes, agreeing
+from rackline.report.prefix_report import kept_report
+from rackline.search.kept_prefixes import KeptIn, KeptPrefixes, agreeing
+from rackline.system import Constraints
+from rackline.units import format_seconds
 
 TRACE = Path("../shared/traces/mooncake_conversation_trace.jsonl")
 ONE: dict[str, Any] = {"model": "llama-3.1-8b", "on": "dgx-h100", "chips": 1, "layout": "tp=1", "tpot": "20ms"}
@@ -64,6 +70,26 @@ def test_memory_behind_and_lifetimes() -> None:
     assert short.tiers[0].kept_s == short.tiers[0].ttl_s == 5.0
     assert short.hit_share < behind.hit_share
     assert found(**TALKS, cache_ttl="5s", tier=[f"{HOST},ttl=1h"]).hit_share > short.hit_share + 0.1
+
+
+def test_how_long_a_memory_keeps_a_prefix_is_written_as_a_time() -> None:
+    host = KeptIn(
+        name="host", capacity_bytes=1e10, ttl_s=None, kept_s=90.0, hit_share=0.4, held_bytes=1e9,
+        read_bytes_per_s=1e9, link_share=0.1, load_s=0.01,
+    )  # fmt: skip
+    kept = KeptPrefixes(
+        name="talks", assumed_hit_share=0.4, hit_share=0.4, unlimited_share=0.6, requests_per_s=1.0, caches=1,
+        input_len=1000.0, bytes_per_token=1e5, tiers=(host,), eviction="lru", is_estimated=True, simulated=None,
+        not_simulated="by estimates",
+    )  # fmt: skip
+
+    def shown(one: KeptPrefixes) -> str:
+        console = Console(file=io.StringIO(), width=120)
+        console.print(kept_report(one, Constraints(), full=True))
+        return console.file.getvalue()  # type: ignore[attr-defined]
+
+    assert format_seconds(90.0) in shown(kept)
+    assert "forever" in shown(replace(kept, tiers=(replace(host, kept_s=None),)))
 
 
 @pytest.mark.slow

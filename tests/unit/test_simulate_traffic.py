@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,14 @@ TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 SPEC = RankSpec(pool_tokens=20_000)
 CLOCK = PlainClock(base_s=0.01, per_prompt_token_s=1e-5)
 POOL = Pool(clock=CLOCK, spec=SPEC, policy=policy("chunked"))
+
+
+def test_a_request_may_fill_the_cache_to_its_last_block() -> None:
+    pool = replace(POOL, spec=RankSpec(pool_tokens=1024))
+    full = Requests(arrival_s=np.zeros(1), input_len=np.array([1000]), output_len=np.array([24]))
+    assert np.isfinite(simulate(full, pool).finish_s).all()
+    with pytest.raises(InputError, match="at most 1024 tokens"):
+        simulate(replace(full, input_len=np.array([1001])), pool)
 
 
 @pytest.mark.parametrize(
