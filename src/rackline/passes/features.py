@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
-
-from rackline.passes.trace import is_traced
 
 Array = NDArray[Any]  # float64 unless said otherwise
 FloatLike = float | Array
@@ -94,6 +93,11 @@ class BlockwiseLaw:
     def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
         """As the kind's own."""
         return self.law.attention_pairs(chunk_tokens, prefix_tokens)
+
+
+def is_traced(value: object) -> bool:
+    """Whether a number is one that is written down (see `rackline.passes.javascript`)."""
+    return isinstance(value, NDArrayOperatorsMixin)
 
 
 def may_occur(amount: FloatLike) -> bool:
@@ -204,5 +208,5 @@ class Batch:
 
 
 def as_array(value: FloatLike) -> Array:
-    """Float array view of a feature; a traced one (see `rackline.passes.trace`) as it is."""
+    """Float array view of a feature; a traced one (see `is_traced`) as it is."""
     return cast(Array, value) if is_traced(value) else np.asarray(value, dtype=np.float64)
