@@ -10,11 +10,9 @@ import numpy as np
 from rackline.errors import require
 from rackline.passes import Batch, TimeTable
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.alignment import AlignedPasses, Alignment, aligned, prompts_of
-from rackline.serving.graph_passes import PROMPTS, GraphPasses
-from rackline.serving.prompt_queue import PromptPasses, PromptQueue, first_tokens, prompt_queue
+from rackline.serving.prompt_passes import PROMPTS, AlignedPasses, Alignment, GraphPasses, aligned, prompts_of
+from rackline.serving.prompt_queue import PromptPasses, PromptQueue, busiest_share, first_tokens, prompt_queue
 from rackline.serving.steady import Engine, SteadyState, decodes_beside
-from rackline.serving.trains import busiest_share
 from rackline.serving.workload import Mode, Workload
 
 _ITERATIONS = 6  # of the rate at which a batch size holds; each reduces the error
@@ -192,7 +190,7 @@ class _Load:
 
 
 def _aligned_loop(load: _Load, alignment: Alignment, step_s: Array, busiest_s: Array) -> SteadyState:
-    """The open loop of ranks that wait for each other's prompts, see `rackline.serving.alignment`."""
+    """The open loop of ranks that wait for each other's prompts, see `rackline.serving.prompt_passes`."""
     engine, workload, mode = load.engine, load.workload, load.mode
     ranks, peers, beside, room = load.ranks, load.peers, load.beside, load.room
     loads, tokens = prompts_of(workload.new_tokens, room, peers)

@@ -9,8 +9,8 @@ import numpy as np
 
 from rackline.passes import Batch, PassTable, TimeTable
 from rackline.passes.features import ONE, Array, FloatLike, as_array
+from rackline.serving.prompt_queue import busiest_share
 from rackline.serving.stack import IDEAL, Stack
-from rackline.serving.trains import busiest_share
 from rackline.serving.workload import PLAIN, Mode, Speculation, Workload, Workloads
 
 _TURNS = 4  # of iterations that each change little

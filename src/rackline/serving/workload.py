@@ -20,7 +20,7 @@ import numpy as np
 from rackline.catalog.records import Admission
 from rackline.errors import InputError, nearest_names, require
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.alignment import Alignment
+from rackline.serving.prompt_passes import Alignment
 from rackline.serving.prompt_queue import PromptSizes
 from rackline.units import parse_whole
 
