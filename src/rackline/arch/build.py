@@ -154,8 +154,7 @@ def _attention(arch: ArchitectureRecord, index: int) -> Attention:
     layer = spec.pattern[index % len(spec.pattern)] if spec.pattern else "window"
     if layer == "linear" and linear is not None:
         return GatedDeltaAttention(**linear.model_dump(exclude={"kind"}))
-    windows = {"window": spec.window, "full": None, "linear": None}
-    return GroupedQueryAttention(**own, window=windows[layer])
+    return GroupedQueryAttention(**own, window={"window": spec.window, "full": None, "linear": None}[layer])
 
 
 def _ffn(arch: ArchitectureRecord, index: int) -> DenseFfn | MoeFfn:

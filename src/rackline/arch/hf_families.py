@@ -159,10 +159,9 @@ def _llama4_text(c: HfConfig) -> Table:
         **every(c, step),
     }
     c.flag("use_qk_norm", default=True)  # normalises without weights, so it leaves the shape as it is
-    attention = gqa(c, bias=bias, output_bias=bias)
     return {
         **stack(c),
-        "attention": {**attention, **windows(c, "attention_chunk_size", kinds)},
+        "attention": {**gqa(c, bias=bias, output_bias=bias), **windows(c, "attention_chunk_size", kinds)},
         "ffn": ffn(c, c.count("intermediate_size_mlp")),
         "moe": moe,
     }
@@ -230,8 +229,7 @@ def step_flash(c: HfConfig) -> Table:
     kinds = c.listed("layer_types", LAYER_TYPES, layers)
     full = {**gqa(c, bias=False, output_bias=False, qk_norm=True), "head_gate": True}
     window = {**full, "window": c.count("sliding_window")}
-    other = c.values.get("attention_other_setting")
-    if other is not None:
+    if c.values.get("attention_other_setting") is not None:
         setting = c.section("attention_other_setting")
         window["num_q_heads"] = setting.count("num_attention_heads")
         window["num_kv_heads"] = setting.count("num_attention_groups")
@@ -354,8 +352,7 @@ def nemotron_nas(c: HfConfig) -> Table:
             }
         if not width.flag("no_op", default=False):
             # as DeciLM rounds: 2/3 of the multiple, up to the next multiple of 256
-            scaled = int(2 * width.number("ffn_mult") * d_model / 3)
-            layer["ffn"] = ffn(c, -(-scaled // 256) * 256)
+            layer["ffn"] = ffn(c, -(-int(2 * width.number("ffn_mult") * d_model / 3) // 256) * 256)
         if layer:
             found.append(layer)
     return layered(c, found)

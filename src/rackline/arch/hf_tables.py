@@ -232,8 +232,7 @@ def dense_block(c: HfConfig, row: Family, d_model: int) -> Table:
     """The dense block of a row."""
     table = _GATED if row.gated else _PLAIN
     kind = c.choice(named(c, ACTIVATIONS), table, default=table[row.activation])
-    width = c.optional(named(c, WIDTHS)) or row.widening * d_model
-    return {"kind": kind, "d_ff": width, "bias": flag(c, row.mlp_bias)}
+    return {"kind": kind, "d_ff": c.optional(named(c, WIDTHS)) or row.widening * d_model, "bias": flag(c, row.mlp_bias)}
 
 
 _BLOCKS: dict[object, str] = {"dense": "dense", "sparse": "moe", "moe": "moe", "hash_moe": "moe", "mlp": "dense"}
@@ -274,8 +273,7 @@ def mixture(c: HfConfig, spec: Mixture) -> Table:
         raise c.fail(chosen_key, f"at most {number_key} {number}")
     shared = 0
     if spec.shared == "count":
-        many = evened(c, named(c, SHARED_EXPERTS), default=0)
-        shared = many * width
+        shared = evened(c, named(c, SHARED_EXPERTS), default=0) * width
         c.leave(*SHARED_WIDTHS)
     elif spec.shared == "width":
         shared = c.count(named(c, SHARED_WIDTHS), default=0, minimum=0)

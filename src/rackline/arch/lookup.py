@@ -256,17 +256,16 @@ def _from_hub(
             f"the name says {stated}, but neither config.json nor {QUANTISED_BESIDE} does: weights taken as "
             f"{record.native_precision}; --set native_precision={stated} if that is wrong"
         )
-    origin = Origin(
-        kind=repository.origin,
-        name=str(identity),
-        used=repository.name,
-        revision=repository.commit,
-        native_precision=record.native_precision,
-        warnings=(*notes, *found.warnings),
-    )
     return FoundModel(
         record=record,
-        origin=origin,
+        origin=Origin(
+            kind=repository.origin,
+            name=str(identity),
+            used=repository.name,
+            revision=repository.commit,
+            native_precision=record.native_precision,
+            warnings=(*notes, *found.warnings),
+        ),
         checkpoint=checkpoint,
         elements_by_dtype=repository.elements_by_dtype,
     )

@@ -236,8 +236,7 @@ class Model:
             tower_params=0,
             lookup_params=0,
         )
-        count = last.parameters().total
-        layer = sum(value for kind, value in count.items() if kind not in ("embedding", "head"))
+        layer = sum(value for kind, value in last.parameters().total.items() if kind not in ("embedding", "head"))
         joined = 2 * self.d_model * self.d_model + 2 * self.norm_params_per_norm
         return self.mtp_layers * (layer + joined)
 

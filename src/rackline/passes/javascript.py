@@ -200,8 +200,7 @@ def _by_tokens(gaps: Array, times: TimeTable) -> tuple[list[list[float]], Array]
     found = gaps[mine][:, columns]  # both of each row differ from zero, or it would have one sign
     found = found[np.argsort(-found[:, 0] / found[:, 1])]
     behind = np.tri(len(found) + 1, len(found), -1) * 2.0 - 1.0  # +1 where a piece lies behind the row's bend
-    pieces = (behind * np.sign(found[:, 1])) @ found
-    return [(-found[:, 0] / found[:, 1]).tolist(), *pieces.T.tolist()], gaps[~mine]
+    return [(-found[:, 0] / found[:, 1]).tolist(), *((behind * np.sign(found[:, 1])) @ found).T.tolist()], gaps[~mine]
 
 
 # what the functions call beside Math; written once, in front of them

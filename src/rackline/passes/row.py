@@ -294,8 +294,7 @@ def _kernel_overhead_s(
 
 
 def _fabric_numbers(row: Row, calibration: Calibration, cluster: Cluster | None) -> RowNumbers:
-    peer_access = cluster is None or cluster.scale_up.peer_access
-    kernel = calibration.collective(row.op_class, peer_access=peer_access)
+    kernel = calibration.collective(row.op_class, peer_access=cluster is None or cluster.scale_up.peer_access)
     found = kernel or UNIT_COLLECTIVE
     overhead_s, eta_link, ramp = found.at(row.group_size)
     rates: dict[Resource, FloatLike] = {}
@@ -406,8 +405,7 @@ def lane(numbers: RowNumbers, resource: Resource, names: tuple[str, ...], layout
     rate = numbers.rates.get(resource)
     if rate is None:
         return np.zeros((layouts, len(names)))
-    amounts = numbers.row.amounts(resource)
-    return coefficients({name: value / rate for name, value in amounts.items()}, names, layouts)
+    return coefficients({name: value / rate for name, value in numbers.row.amounts(resource).items()}, names, layouts)
 
 
 def shortest_on_the_wire(rows: Sequence[RowNumbers], names: tuple[str, ...], layouts: int) -> Array:

@@ -255,8 +255,7 @@ def _row_terms(numbers: RowNumbers, names: tuple[str, ...], layouts: int) -> tup
     first, second = (lane(numbers, resource, names, layouts) for resource in numbers.row.resources)
     exposed = numbers.exposed
     overhead = coefficients(numbers.overhead_s, names, layouts)
-    linear = (1 + exposed) / 2 * (first + second) + overhead
-    return linear, (1 - exposed) / 2 * (first - second), overhead
+    return (1 + exposed) / 2 * (first + second) + overhead, (1 - exposed) / 2 * (first - second), overhead
 
 
 def _stream(rows: Sequence[RowNumbers], names: tuple[str, ...], layouts: int) -> Stream:
@@ -295,8 +294,7 @@ def _resource_streams(rows: Sequence[RowNumbers], names: tuple[str, ...], layout
     """Blackboard: one stream a resource, the sum of its lane over the rows; overheads count in each."""
     lanes = {resource: np.zeros((layouts, len(names))) for resource in RESOURCES}
     fixed = np.zeros((layouts, len(names)))
-    chosen = shortest_on_the_wire(rows, names, layouts)
-    for numbers, of_layout in zip(rows, chosen, strict=True):
+    for numbers, of_layout in zip(rows, shortest_on_the_wire(rows, names, layouts), strict=True):
         fixed += of_layout[:, None] * coefficients(numbers.overhead_s, names, layouts)
         for resource in numbers.row.resources:
             lanes[resource] += of_layout[:, None] * lane(numbers, resource, names, layouts)

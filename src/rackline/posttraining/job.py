@@ -104,8 +104,7 @@ class AnswerLengths:
         if self.measured:
             return np.quantile(np.array(self.measured), places, method="inverted_cdf")
         deviation = math.sqrt(math.log1p(self.spread**2))
-        centre = self._centre(deviation)
-        return np.minimum(np.exp(centre + deviation * np.asarray(ndtri(places))), self.longest)
+        return np.minimum(np.exp(self._centre(deviation) + deviation * np.asarray(ndtri(places))), self.longest)
 
     def _centre(self, deviation: float) -> float:
         """Mean of the logarithm with which the mean after the cut is the given one."""
@@ -378,8 +377,7 @@ def _forward_s(job: RlJob, cluster: Cluster, layout: TrainLayout) -> float:
     packs = job.packs(job.trained_answers, layout.dp * job.log_prob_batch)
     runs = Runs.of([again])
     step = timed_steps(_as_packed(job, job.training.on(cluster, packs), layout, job.trained_answers), runs)
-    alone = step.forward + step.input + step.weight
-    share = float(step.forward[0] / alone[0])
+    share = float(step.forward[0] / (step.forward + step.input + step.weight)[0])
     micro_batches = float(as_array(runs.micro_batches(packs))[0])
     return share * float(micro_batches * step.stage[0] + step.bubble[0])
 
@@ -404,8 +402,7 @@ def best_updates(
     best: Updates | None = None
     least = np.inf
     for replicas in _replica_counts(job, cluster, fixed):
-        packs = job.packs(each, replicas)
-        system = job.training.on(cluster, packs)
+        system = job.training.on(cluster, job.packs(each, replicas))
         try:
             runs = train_space(
                 system, fixed={**fixed, "dp": replicas}, schedules=system.stack.schedules, recompute=kept

@@ -154,8 +154,7 @@ def mode_at_speed(
     wanted = normal / speed_ratio
     fastest = step(1.0)
     if fastest > wanted:
-        reason = f"latency floor: batch 1 is only {normal / fastest:.3g} times as fast"
-        return _choice(step, 1.0, normal_batch, reason)
+        return _choice(step, 1.0, normal_batch, f"latency floor: batch 1 is only {normal / fastest:.3g} times as fast")
     return _choice(step, _root(lambda b: step(b) - wanted, 1.0, _LARGEST), normal_batch)
 
 

@@ -381,8 +381,7 @@ def context_decode_s(
     features = dict(engine.table.features(whole))
     features[f.TOKENS] = n / group.cp
     features[f.LOGIT_ROWS] = n / group.cp
-    times = engine.time_table(False)
-    device = (times.seconds(features, threads=threads) + engine.skew_s()) * engine.stage_imbalance
+    device = (engine.time_table(False).seconds(features, threads=threads) + engine.skew_s()) * engine.stage_imbalance
     if group.cp > 1:
         tp = as_array(group.tp)
         wide = replace(group, tp=tp[:, None] if tp.ndim else tp)

@@ -72,8 +72,7 @@ class PromptSizes:
 
     def mean(self, shares: Array, value: Callable[[float], Array]) -> Array:
         """Mean of what depends on the tokens of a prompt, with these shares of the classes."""
-        each = (share * value(tokens) for share, tokens in zip(shares, self.tokens, strict=True))
-        return as_array(sum(each, 0.0))
+        return as_array(sum((share * value(tokens) for share, tokens in zip(shares, self.tokens, strict=True)), 0.0))
 
     @property
     def token_shares(self) -> Array:
@@ -457,8 +456,7 @@ def _curve(peers: float) -> tuple[Array, Array]:
     factors = np.empty(_POINTS)
     for index, mean in enumerate(means):
         far = int(mean + 12.0 * np.sqrt(mean) + 12.0)
-        steps = np.arange(far)
-        log_terms = steps * np.log(mean) - mean - np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, far)))])
+        log_terms = np.arange(far) * np.log(mean) - mean - np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, far)))])
         tails = np.clip(1.0 - np.cumsum(np.exp(log_terms)), 0.0, 1.0)  # P(N >= 1), P(N >= 2), ...
         # tails below 1e-12 are rounding errors, which `peers` would multiply
         some = -np.expm1(peers * np.log1p(-np.minimum(np.where(tails > 1e-12, tails, 0.0), 1.0 - 1e-15)))

@@ -220,8 +220,7 @@ class Workload:
         """
         if self.mixture is None:
             return float(np.ceil(self.new_tokens / max_tokens))
-        new = np.maximum(self.mixture.input_len * (1.0 - self.cache_hit), 1.0)
-        return self.mixture.mean(np.ceil(new / max_tokens))
+        return self.mixture.mean(np.ceil(np.maximum(self.mixture.input_len * (1.0 - self.cache_hit), 1.0) / max_tokens))
 
     def prompt_sizes(self) -> PromptSizes | None:
         """New tokens of prompts that differ; None for equal ones."""

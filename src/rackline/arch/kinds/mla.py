@@ -103,8 +103,7 @@ class MultiHeadLatentAttention(Kind):
     @property
     def prefill_io_elements(self) -> tuple[float, float]:
         """Query, expanded key and value in, output out, all per query head."""
-        per_head = 2.0 * (self.qk_nope_head_dim + self.qk_rope_head_dim) + 2.0 * self.v_head_dim
-        return per_head, 0.0
+        return 2.0 * (self.qk_nope_head_dim + self.qk_rope_head_dim) + 2.0 * self.v_head_dim, 0.0
 
 
 INDEX_BYTES_PER_ELEMENT = 132 / 128

@@ -49,8 +49,7 @@ class GatedDeltaAttention(Stateful):
     @property
     def convolution(self) -> tuple[int, int]:
         """Over queries, keys and values."""
-        channels = 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
-        return channels, self.conv_kernel
+        return 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim, self.conv_kernel
 
     def extra_params(self) -> int:
         """Short convolution, decay and step biases, output norm."""
@@ -71,8 +70,7 @@ class GatedDeltaAttention(Stateful):
     @property
     def chunk_flop_per_token(self) -> float:
         """FLOP of one value head for one prompt token: the state once per chunk, the chunk's own tokens pairwise."""
-        within = 2.0 * CHUNK * (2.0 * self.key_head_dim + self.value_head_dim)
-        return self.state_flop_per_token + within
+        return self.state_flop_per_token + 2.0 * CHUNK * (2.0 * self.key_head_dim + self.value_head_dim)
 
     @property
     def decode_io_elements(self) -> float:

@@ -241,8 +241,7 @@ def mode_at_price(
     feasible = reachable & (batch >= 1.0)
     batch = np.where(feasible, batch, np.nan)
     speed = _time(normal, star, k) / _time(batch, star, k)
-    reason = "below the cost floor, or above the cost of a batch of 1"
-    return _trade(batch, speed, price, feasible, reason)
+    return _trade(batch, speed, price, feasible, "below the cost floor, or above the cost of a batch of 1")
 
 
 def mode_at_batch(
