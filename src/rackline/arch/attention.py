@@ -5,6 +5,7 @@ Each kind is a file in `rackline.arch.kinds`. docs/how-to/attention-kind.md show
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, ClassVar, Protocol, cast
 
@@ -177,6 +178,11 @@ def always(value: Any) -> Any:
     return property(lambda kind: value)
 
 
+def formula(value: Callable[[Any], Any]) -> Any:
+    """A property of a kind as a formula of its fields and of its other properties."""
+    return property(value)
+
+
 def same_as(name: str) -> Any:
     """A property of a kind that is another of its properties or fields under the name that the pass table uses."""
     return property(attrgetter(name))
@@ -233,10 +239,7 @@ class Kind:
 
     extra_kernels = always(0.0)
 
-    @property
-    def convolution(self) -> tuple[int, int] | None:
-        """None."""
-        return None
+    convolution = always(None)
 
     def state_elements(self, tp: IntLike) -> FloatLike:
         """0: no recurrent state."""
