@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch.attention import Core, Kind, Stateful, always, formula, windowed_pairs
+from rackline.arch.attention import Attention, Core, Stateful, always, formula, windowed_pairs
 from rackline.arch.kinds.mla import Indexer
 from rackline.arch.products import Dim, FloatLike, IntLike, Projection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedQueryAttention(Kind):
+class GroupedQueryAttention(Attention):
     """MHA (num_kv_heads = num_q_heads), GQA and MQA (num_kv_heads = 1), full or in a sliding window.
 
     KV bytes per token and layer = 2 * num_kv_heads * head_dim * bytes per element (lecture C101).

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch.attention import Core, Kind, always, formula, same_as, windowed_pairs
-from rackline.arch.products import Dim, FloatLike, IntLike, Projection
+from rackline.arch.attention import Attention, Core, always, formula, same_as, windowed_pairs
+from rackline.arch.products import Dim, FloatLike, Projection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MultiHeadLatentAttention(Kind):
+class MultiHeadLatentAttention(Attention):
     """MLA: one latent per token is cached; absorbed into the query in decode, expanded in prefill.
 
     KV elements per token and layer = kv_lora_rank + qk_rope_head_dim, the same on every chip of a tp group.
@@ -73,9 +73,8 @@ class MultiHeadLatentAttention(Kind):
 
     extra_kernels = formula(lambda kind: 2.0 * kind.output_gate)  # sigmoid and product of an output gate
 
-    def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
-        """The latent and the rotary key, copied on every chip of the tp group."""
-        return (self.kv_lora_rank + self.qk_rope_head_dim) * np.ones_like(np.asarray(tp, dtype=float))
+    # the latent and the rotary key
+    entry_elements = formula(lambda kind: kind.kv_lora_rank + kind.qk_rope_head_dim)
 
     # absorbed: scores over latent + rope, values over the latent
     decode_flop_per_pair = formula(
@@ -106,7 +105,7 @@ SCORE_BYTES = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Indexer(Kind):
+class Indexer(Core):
     """Lightning indexer: a few small heads score every cached token for every query; one key per token is cached.
 
     score(t, s) = Σ_h w(t, h) · relu(q(t, h) · k(s)), so 2 · index_head_dim FLOP per head and pair. Heads are not cut
@@ -147,9 +146,7 @@ class Indexer(Kind):
     # fp8 with one scale a key, or as the cache beside it
     cache_bytes_per_element = formula(lambda kind: INDEX_BYTES_PER_ELEMENT if kind.eight_bits else None)
 
-    def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
-        """One key, copied on every chip."""
-        return self.index_head_dim * np.ones_like(np.asarray(tp, dtype=float))
+    entry_elements = same_as("index_head_dim")  # one key
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """All keys."""
@@ -253,7 +250,7 @@ class SparseLatentAttention(MultiHeadLatentAttention):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompressedAttention(Kind):
+class CompressedAttention(Attention):
     """One shared vector per token serves all heads as key and value; `ratio` tokens are compressed into one entry.
 
     A query reads the window and either all compressed entries (heavily compressed, ratio 128) or the top_k that an
@@ -356,12 +353,8 @@ class CompressedAttention(Kind):
         lambda kind: 2.0 + (3.0 if kind.ratio and not kind.shares_kv else 0.0) + (8.0 if kind.index_heads else 0.0)
     )
 
-    @property
-    def kv_entries_per_token(self) -> float:
-        """In the long run one in `ratio`, none where they are shared; 1 while a lone window grows."""
-        if self.shares_kv:
-            return 0.0
-        return 1.0 / self.ratio if self.ratio else 1.0
+    # in the long run one in `ratio`, none where they are shared; 1 while a lone window grows
+    kv_entries_per_token = formula(lambda kind: 0.0 if kind.shares_kv else 1.0 / kind.ratio if kind.ratio else 1.0)
 
     def kv_held_tokens(self, context_len: FloatLike) -> FloatLike:
         """The window and all compressed entries of its own."""
@@ -369,9 +362,7 @@ class CompressedAttention(Kind):
         own = self.ratio and not self.shares_kv
         return np.minimum(context, self.window) + (context / self.ratio if own else 0.0)
 
-    def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
-        """One shared vector, copied on every chip."""
-        return self.head_dim * np.ones_like(np.asarray(tp, dtype=float))
+    entry_elements = same_as("head_dim")  # one shared vector
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """The window, and the compressed entries or the picked ones."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from rackline.arch.attention import Stateful, always, formula, same_as
-from rackline.arch.products import Dim, FloatLike, IntLike, Projection
+from rackline.arch.products import Dim, Projection
 
 CHUNK = 64  # tokens that the chunkwise form works on together (flash-linear-attention's default)
 
@@ -61,9 +59,7 @@ class GatedDeltaAttention(Stateful):
 
     extra_kernels = always(5.0)  # gates, normalisations of q and k, the split of the projections, norm of the output
 
-    def state_elements(self, tp: IntLike) -> FloatLike:
-        """State of one sequence on each of tp chips, per layer [elements]."""
-        return np.ceil(self.num_value_heads / np.asarray(tp)) * self.key_head_dim * self.value_head_dim
+    state_elements_per_head = formula(lambda kind: kind.key_head_dim * kind.value_head_dim)
 
     # FLOP of one value head for one decoded token: read-out, prediction and update of the state
     state_flop_per_token = formula(lambda kind: 6.0 * kind.key_head_dim * kind.value_head_dim)
@@ -100,9 +96,7 @@ class SquareStateAttention(Stateful):
 
     num_kv_heads = same_as("num_heads")  # each head has its own state
 
-    def state_elements(self, tp: IntLike) -> FloatLike:
-        """State of one sequence on each of tp chips, per layer [elements]."""
-        return np.ceil(self.num_heads / np.asarray(tp)) * self.head_dim**2
+    state_elements_per_head = formula(lambda kind: kind.head_dim**2)
 
     decode_io_elements = formula(lambda kind: 4.0 * kind.head_dim)  # query, key, value in, output out, per head
 
@@ -262,18 +256,19 @@ class Mamba2(Stateful):
 
     extra_kernels = always(3.0)  # split, gated norm, step sizes
 
-    def state_elements(self, tp: IntLike) -> FloatLike:
-        """State of one sequence on each of tp chips, per layer [elements]."""
-        return np.ceil(self.num_heads / np.asarray(tp)) * self.head_dim * self.state_size
+    state_elements_per_head = formula(lambda kind: kind.head_dim * kind.state_size)
 
     # one head, one decoded token: decay and rank-one update (3 FLOP per element), read-out (2)
     state_flop_per_token = formula(lambda kind: 5.0 * kind.head_dim * kind.state_size)
 
-    @property
-    def chunk_flop_per_token(self) -> float:
-        """One head, one prompt token: C·B of its chunk (shared by a group), times the inputs; states in and out."""
-        shared = 2.0 * self.chunk_size * self.state_size * self.num_groups / self.num_heads
-        return shared + 2.0 * self.chunk_size * self.head_dim + 4.0 * self.head_dim * self.state_size
+    # one head, one prompt token: C·B of its chunk (shared by a group), times the inputs; states in and out
+    chunk_flop_per_token = formula(
+        lambda kind: (
+            2.0 * kind.chunk_size * kind.state_size * kind.num_groups / kind.num_heads
+            + 2.0 * kind.chunk_size * kind.head_dim
+            + 4.0 * kind.head_dim * kind.state_size
+        )
+    )
 
     # input, gate and output of a head, its share of B and C
     decode_io_elements = formula(
