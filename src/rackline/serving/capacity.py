@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rackline.arch import AnyModel
-from rackline.checked import Num, checked, plain
+from rackline.checked import Num, checked, plain, positive
 from rackline.errors import require
 from rackline.hardware import Cluster
 from rackline.parallel import SERVER, Layout, LayoutGrid, Precision, ServerMemory, enumerate_layouts, memory_use
@@ -256,6 +256,7 @@ class TrainLine:
         return np.bincount(np.arange(ahead.size) // self.capacity, weights=ahead).astype(np.float64)
 
 
+@positive()
 def arrivals_to_fill_per_s(capacity: Num, interval_s: Num) -> Num:
     """Arrivals that fill every train.
 
@@ -278,10 +279,10 @@ def arrivals_to_fill_per_s(capacity: Num, interval_s: Num) -> Num:
     >>> round(arrivals_to_fill_per_s(2000.0, 0.100), 6)
     20000.0
     """
-    b, t = checked("arrivals_to_fill_per_s", capacity=capacity, interval_s=interval_s)
-    return plain(b / t)
+    return plain(capacity / interval_s)
 
 
+@positive()
 def share_of_fleet(system_tokens_per_s: Num, fleet_tokens_per_s: Num) -> Num:
     """Share of a fleet's traffic that one system carries.
 
@@ -304,10 +305,7 @@ def share_of_fleet(system_tokens_per_s: Num, fleet_tokens_per_s: Num) -> Num:
     >>> round(1 / share_of_fleet(128_000.0, 502e6))
     3922
     """
-    own, fleet = checked(
-        "share_of_fleet", system_tokens_per_s=system_tokens_per_s, fleet_tokens_per_s=fleet_tokens_per_s
-    )
-    return plain(own / fleet)
+    return plain(system_tokens_per_s / fleet_tokens_per_s)
 
 
 def mean_left_behind(arrivals_per_interval: float, capacity: int) -> float:
