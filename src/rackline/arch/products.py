@@ -101,6 +101,10 @@ class DenseFfn:
         """Parameters of the block [elements]."""
         return sum(p.params for p in self.projections(d_model))
 
+    def parts(self, d_model: int) -> list[tuple[str, int, int]]:
+        """Parts of a layer with all their parameters, and those that one token uses [elements]."""
+        return [("ffn", self.params(d_model), self.params(d_model))]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeFfn:
@@ -171,6 +175,14 @@ class MoeFfn:
         """Parameters of the shared experts [elements]."""
         shared = self.shared()
         return shared.params(d_model) if shared else 0
+
+    def parts(self, d_model: int) -> list[tuple[str, int, int]]:
+        """Parts of a layer with all their parameters, and those that one token uses [elements]."""
+        expert, router = self.expert_params(d_model), self.router_params(d_model)
+        beside = (("latent", self.latent_params(d_model)), ("shared_experts", self.shared_params(d_model)))
+        (latent, shared) = ([(kind, each, each)] if each else [] for kind, each in beside)
+        experts = ("experts", self.num_experts * expert, self.experts_per_token * expert)
+        return [experts, *latent, ("router", router, router), *shared]
 
 
 ADAPTER_BYTES = 2.0  # of a parameter, bf16
