@@ -138,11 +138,6 @@ class Batch:
         """Tokens processed by the layers [tokens]."""
         return self.decode_sequences * self.decode_tokens + self.prefill_tokens
 
-    @property
-    def is_decode_only(self) -> bool:
-        """Whether no prompt token is in the pass."""
-        return not may_occur(self.prefill_tokens)
-
     def in_blocks(self, block: int) -> Batch:
         """The same with contexts as a kernel reads them that goes through the cache in blocks, the new token included.
 
@@ -184,7 +179,7 @@ class Batch:
                 found[max_context(label)] = found[HAS_DECODE] * read
             if not kinds:
                 found[kv_tokens("all")] = self.decode_sequences * self.context_len
-        if not self.is_decode_only:
+        if may_occur(self.prefill_tokens):
             some = np.minimum(self.prefill_tokens, 1.0)
             found |= {
                 HAS_PREFILL: some,

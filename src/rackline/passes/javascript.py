@@ -84,7 +84,7 @@ def compile_table(times: TimeTable, load: ExpertLaw | None) -> StepFunction:
     lines = [f"def step_s({', '.join(f'{variables[name]}=0.0' for name in inputs)}):"]
     tables: dict[str, list[float]] = {}
     if isinstance(load, ExpertLoad):
-        tables |= {"loads": load.tokens_per_token.tolist(), "touches": load.touched.tolist()}
+        tables |= _expert_tables(load)
         lines += _experts(load)
     expressions = [_stream(stream, times, variables, lines, tables) for stream in times.streams]
     total = expressions[0] if len(expressions) == 1 else f"max({', '.join(expressions)})"
@@ -104,11 +104,8 @@ def compile_table(times: TimeTable, load: ExpertLaw | None) -> StepFunction:
     )
 
 
-def experts_source(load: ExpertLoad) -> str:
-    """The same source for tokens and experts of the busiest rank alone: (expert_tokens, experts_touched)."""
-    group = variable(GROUP_TOKENS)
-    result = f"    return ({variable(EXPERT_TOKENS)}, {variable(EXPERTS_TOUCHED)})"
-    return "\n".join([f"def busiest_rank({group}):", *_experts(load), result])
+def _expert_tables(load: ExpertLoad) -> dict[str, list[float]]:
+    return {"loads": load.tokens_per_token.tolist(), "touches": load.touched.tolist()}
 
 
 def _experts(load: ExpertLoad) -> list[str]:
@@ -138,10 +135,11 @@ def variable(name: str) -> str:
 
 
 def _linear(coefficients: Array, times: TimeTable, variables: dict[str, str]) -> str:
-    terms: list[str] = []
-    for name, value in zip(times.feature_names, coefficients.tolist(), strict=True):
-        if value:
-            terms.append(repr(value) if name == ONE else f"{value!r} * {variables[name]}")
+    terms = (
+        repr(value) if name == ONE else f"{value!r} * {variables[name]}"
+        for name, value in zip(times.feature_names, coefficients.tolist(), strict=True)
+        if value
+    )
     return " + ".join(terms) or "0.0"
 
 
@@ -234,8 +232,9 @@ def step_javascript(step: StepFunction) -> str:
 
 def experts_javascript(load: ExpertLoad) -> str:
     """Tokens and experts of the busiest rank, as a JavaScript function of the tokens of its group."""
-    tables = {"loads": load.tokens_per_token.tolist(), "touches": load.touched.tolist()}
-    return _with_tables(_translated(experts_source(load)), tables)
+    result = f"    return ({variable(EXPERT_TOKENS)}, {variable(EXPERTS_TOUCHED)})"
+    source = "\n".join([f"def busiest_rank({variable(GROUP_TOKENS)}):", *_experts(load), result])
+    return _with_tables(_translated(source), _expert_tables(load))
 
 
 def rows_javascript(rows: Sequence[RowNumbers], names: Sequence[str]) -> str:

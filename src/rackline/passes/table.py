@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import Literal, assert_never
 
 import numpy as np
 
 from rackline.errors import require
 from rackline.hardware import Chip, Cluster
 from rackline.passes.breakdown import Breakdown, PassTime, joule_numbers
-from rackline.passes.calibration import Calibration, StepPolicy, checked_policy
+from rackline.passes.calibration import POLICIES, Calibration, StepPolicy
 from rackline.passes.features import AdapterLaw, Array, Batch, ExpertLaw, FloatLike, ReadLaw, as_array
 from rackline.passes.javascript import StepFunction, compile_table
 from rackline.passes.row import (
@@ -332,11 +332,8 @@ class PassTable:
     _breakdowns: dict[StepPolicy, Breakdown] = field(
         default_factory=dict[StepPolicy, Breakdown], init=False, repr=False, compare=False
     )
-    _time_tables: dict[StepPolicy, TimeTable] = field(
-        default_factory=dict[StepPolicy, TimeTable], init=False, repr=False, compare=False
-    )
-    _joule_tables: dict[str, TimeTable] = field(
-        default_factory=dict[str, TimeTable], init=False, repr=False, compare=False
+    _time_tables: dict[StepPolicy | Literal["joules"], TimeTable] = field(
+        default_factory=dict[StepPolicy | Literal["joules"], TimeTable], init=False, repr=False, compare=False
     )
 
     def with_calibration(self, calibration: Calibration) -> PassTable:
@@ -371,9 +368,9 @@ class PassTable:
 
     def joule_table(self) -> TimeTable:
         """The form that evaluates the energy of millions of points, without what the chip draws idle [J]."""
-        if "" not in self._joule_tables:
-            self._joule_tables[""] = TimeTable.build(joule_numbers(self.numbers(), self.chip), "serial")
-        return self._joule_tables[""]
+        if "joules" not in self._time_tables:
+            self._time_tables["joules"] = TimeTable.build(joule_numbers(self.numbers(), self.chip), "serial")
+        return self._time_tables["joules"]
 
     def kernel_joules(self, batch: Batch) -> Array:
         """Energy that the kernels of a pass take on one chip beyond what it draws idle [J]; shapes as `seconds`."""
@@ -419,9 +416,10 @@ class PassTable:
             experts=select(layouts) if select is not None else self.experts,
             num_layouts=len(layouts),
         )
-        found._time_tables.update({policy: each.take(layouts) for policy, each in self._time_tables.items()})
-        found._joule_tables.update({key: each.take(layouts) for key, each in self._joule_tables.items()})
+        found._time_tables.update({key: each.take(layouts) for key, each in self._time_tables.items()})
         return found
 
     def _policy(self, policy: StepPolicy | None) -> StepPolicy:
-        return checked_policy(self.calibration.step_policy if policy is None else policy)
+        chosen = self.calibration.step_policy if policy is None else policy
+        require(chosen in POLICIES, what="step policy", given=chosen, allowed=", ".join(POLICIES))
+        return chosen
