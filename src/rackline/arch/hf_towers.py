@@ -12,9 +12,9 @@ from typing import Any, Literal, assert_never, cast
 
 from rackline.arch.hf_config import TOWERS, HfConfig, ReadKeys, Table
 from rackline.arch.hf_tables import named
+from rackline.arch.kinds import DenseFfn
 from rackline.arch.kinds.gqa import BidirectionalAttention
 from rackline.arch.model import LayerGroup, Model
-from rackline.arch.products import DenseFfn
 from rackline.arch.towers import Resize, Tower
 from rackline.errors import ConfigError
 

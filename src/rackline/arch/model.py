@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from rackline.arch.attention import STATE_BYTES, Attention, Core
-from rackline.arch.products import DenseFfn, FloatLike, MoeFfn
+from rackline.arch.kinds import STATE_BYTES, Attention, Core, DenseFfn, FloatLike, MoeFfn
 
 if TYPE_CHECKING:
-    from rackline.arch.products import AppliedAdapter
+    from rackline.arch.adapters import AppliedAdapter
 
 
 OriginKind = Literal["catalogue", "file", "hub", "cache", "object"]

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, assert_never
 import numpy as np
 
 from rackline.arch import AggregateModel, AnyModel, DenseFfn, Model, media_of
-from rackline.arch.attention import STATE_BYTES
+from rackline.arch.kinds import STATE_BYTES
 from rackline.errors import InputError
 from rackline.hardware import Chip
 from rackline.parallel.adapters import adapter_bytes, most_sequences

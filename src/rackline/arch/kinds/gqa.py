@@ -7,9 +7,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch.attention import Attention, Core, Stateful, always, formula, windowed_pairs
+from rackline.arch.kinds import (
+    Attention,
+    Core,
+    Dim,
+    FloatLike,
+    IntLike,
+    Projection,
+    Stateful,
+    always,
+    formula,
+    windowed_pairs,
+)
 from rackline.arch.kinds.mla import Indexer
-from rackline.arch.products import Dim, FloatLike, IntLike, Projection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

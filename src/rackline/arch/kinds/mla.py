@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch.attention import Attention, Core, always, formula, same_as, windowed_pairs
-from rackline.arch.products import Dim, FloatLike, Projection
+from rackline.arch.kinds import Attention, Core, Dim, FloatLike, Projection, always, formula, same_as, windowed_pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

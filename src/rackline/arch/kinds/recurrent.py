@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rackline.arch.attention import Stateful, always, formula, same_as
-from rackline.arch.products import Dim, Projection
+from rackline.arch.kinds import Dim, Projection, Stateful, always, formula, same_as
 
 CHUNK = 64  # tokens that the chunkwise form works on together (flash-linear-attention's default)
 
