@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +14,8 @@ from rackline.errors import InputError
 
 Num = TypeVar("Num", bound=float | NDArray[np.float64])
 """A float or an array of floats: what comes in decides what goes out."""
+
+Formula = TypeVar("Formula", bound=Callable[..., Any])
 
 
 def checked(
@@ -64,3 +69,31 @@ def checked(
 def plain(value: Any) -> Any:
     """Return a 0-d array or NumPy scalar as a Python float and any other array as it is."""
     return float(value) if np.ndim(value) == 0 else value
+
+
+def positive(*, zero: tuple[str, ...] = (), at_least_one: tuple[str, ...] = ()) -> Callable[[Formula], Formula]:
+    """Decorate a formula whose arguments are positive finite numbers: they come to it as float arrays, see `checked`.
+
+    Args:
+        zero: names for which 0 is allowed as well.
+        at_least_one: names for which nothing below 1 is allowed.
+
+    >>> @positive(zero=("think_s",))
+    ... def whole_s(run_s: float, think_s: float = 0.0) -> float:
+    ...     return plain(run_s + think_s)
+    >>> whole_s(2.0)
+    2.0
+    """
+
+    def of(formula: Formula) -> Formula:
+        taken = signature(formula)
+
+        @wraps(formula)
+        def checked_formula(*values: Any, **named: Any) -> Any:
+            given = taken.bind(*values, **named)
+            given.apply_defaults()
+            return formula(*checked(formula.__name__, zero=zero, at_least_one=at_least_one, **given.arguments))
+
+        return cast("Formula", checked_formula)
+
+    return of

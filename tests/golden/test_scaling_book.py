@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from rackline.arch import GroupedQueryAttention
+from rackline.arch.kinds import DenseFfn
 from rackline.arch.model import LayerGroup, Model
-from rackline.arch.products import DenseFfn
 from rackline.passes import collectives
 from rackline.passes.collectives import Group
 from rackline.serving import blackboard as bb

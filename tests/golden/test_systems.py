@@ -31,7 +31,7 @@ from rackline.scaling import (
     routed_law,
 )
 from rackline.serving import blackboard as bb
-from rackline.serving.trains import TrainLine, share_of_fleet
+from rackline.serving.capacity import TrainLine, share_of_fleet
 from rackline.serving.workload import expected_tokens
 from rackline.training.schedules import SCHEDULE_OF, equal_stages
 

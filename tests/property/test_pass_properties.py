@@ -65,7 +65,7 @@ def test_parts_sum_to_the_total(policy: str, name: str, layout: str, on: str, la
     if policy == "serial":
         assert sum(row.seconds for row in used) + found.host_s == pytest.approx(found.seconds, rel=1e-12)
         assert sum(found.by_group().values()) + found.host_s == pytest.approx(found.seconds, rel=1e-12)
-    ramps = {row.name: float(np.asarray(table.row_numbers(row).ramp)) for row in table.rows_in_use()}
+    ramps = {one.row.name: float(np.asarray(one.ramp)) for one in table.numbers().in_use()}
     for row in found.rows:
         parts = row.resource_s.values()
         longest = max(parts, default=0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rackline.arch import GroupedQueryAttention, MultiHeadLatentAttention, Projection
-from rackline.arch.products import Dim
+from rackline.arch.kinds import Dim
 from rackline.errors import InputError
 from rackline.fitting.amounts import PRODUCTS, Amounts, amounts, busiest_rank, expert_load, power_law_loads
 from rackline.fitting.tables import Array, Measurements

@@ -75,7 +75,7 @@ def test_the_fastest_kernel_runs_at_each_point() -> None:
     assert len(chosen(small)) == len(chosen(large)) == 1
     assert chosen(large) in (["all_reduce_ring"], ["all_reduce_two_shot"])
     for found in (small, large):
-        has = {row.name for row in table.rows_in_use()}
+        has = {one.row.name for one in table.numbers().in_use()}
         seconds = {row.name: row.seconds for row in found.rows if row.name.startswith("all_reduce") and row.name in has}
         assert len(seconds) >= 3
         assert min(seconds, key=lambda name: seconds[name]) == chosen(found)[0]

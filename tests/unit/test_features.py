@@ -16,7 +16,6 @@ KINDS = {"full": FULL, "window_100": WINDOW}
 def test_decode_only() -> None:
     batch = Batch(decode_sequences=4.0, context_len=300.0)
     found = batch.features(KINDS)
-    assert batch.is_decode_only
     assert found[f.TOKENS] == found[f.LOGIT_ROWS] == found[f.DECODE_SEQUENCES] == 4.0
     assert found[f.kv_tokens("full")] == 1200.0
     assert found[f.kv_tokens("window_100")] == 400.0

@@ -8,7 +8,7 @@ import pytest
 from helpers import deploy
 from rackline.passes.features import Array
 from rackline.serving.closed_loop import engine_of
-from rackline.serving.graph_passes import GraphPasses, lumped
+from rackline.serving.prompt_passes import GraphPasses, lumped
 from rackline.serving.stack import stack
 
 

@@ -10,7 +10,7 @@ import pytest
 from hf_configs import GEMMA3, GPT_OSS, LLAMA, QWEN3_MOE
 
 from rackline.arch import Model, build_model, model
-from rackline.arch.build import size_in_name
+from rackline.arch.checkpoint import size_in_name
 from rackline.arch.hf import ReadConfig, read_config, read_config_file
 from rackline.errors import ConfigError
 

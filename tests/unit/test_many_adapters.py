@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rackline as rl
-from rackline.arch.products import AppliedAdapter
+from rackline.arch.adapters import AppliedAdapter
 from rackline.errors import InputError
 
 ON: dict[str, Any] = {"on": "dgx-a100", "layout": "tp=1", "precision": "bf16"}

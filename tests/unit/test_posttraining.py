@@ -14,10 +14,19 @@ from rackline.errors import InputError
 from rackline.hardware import cluster
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
-from rackline.posttraining.job import AnswerLengths, RlJob, RlOverheads, first_fit
-from rackline.posttraining.plan import RlStep, Schedule, engines_of, given_step, rl_plan, run_of, what_twice_gives
+from rackline.posttraining.job import AnswerLengths, RlJob, RlOverheads, first_fit, updates_of
+from rackline.posttraining.plan import (
+    RlStep,
+    Schedule,
+    engines_of,
+    given_step,
+    num_tensors,
+    rl_plan,
+    run_of,
+    transfer_s,
+    what_twice_gives,
+)
 from rackline.posttraining.rollout import RolloutEngine, emptying
-from rackline.posttraining.updates import num_tensors, transfer_s, updates_of
 from rackline.simulation.requests import Requests
 from rackline.simulation.run import simulate
 from rackline.simulation.server import pool_of
@@ -250,7 +259,7 @@ def test_a_critic_and_a_reward_model_take_memory() -> None:
 def test_what_does_not_fit_names_the_models() -> None:
     wide = arch.model("llama-3.1-70b")
     assert isinstance(wide, arch.Model)
-    from rackline.posttraining.updates import best_updates
+    from rackline.posttraining.job import best_updates
 
     asked = job(serving=replace(job().serving, model=wide), algorithm="ppo", reward=wide)
     with pytest.raises(InputError) as error:

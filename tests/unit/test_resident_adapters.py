@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rackline as rl
-from rackline.arch.products import AppliedAdapter
+from rackline.arch.adapters import AppliedAdapter
 from rackline.errors import InputError
 from rackline.simulation import PlainClock, Pool, RankSpec, Requests, simulate
 from rackline.simulation.policies import policy

@@ -10,8 +10,8 @@ import pytest
 from helpers import deploy
 from rackline.errors import InputError
 from rackline.passes import Batch
+from rackline.serving.prompt_queue import busiest_share
 from rackline.serving.steady import Engine, SteadyState, steady_state
-from rackline.serving.trains import busiest_share
 from rackline.serving.workload import Mode, Workload
 
 WORK = Workload(input_len=4000, output_len=1000)

@@ -120,16 +120,16 @@ def test_numbers_of_a_collective_lie_between_measured_group_sizes() -> None:
 
 def test_a_kernel_that_the_stack_does_not_have_is_not_used() -> None:
     table = one_row_table(REDUCE, CollectiveCalibration())
-    assert table.rows_in_use() == (REDUCE,)
+    assert [one.row for one in table.numbers().in_use()] == [REDUCE]
     other = replace(table.calibration, collectives={"all_gather": CollectiveCalibration()})
-    assert table.with_calibration(other).rows_in_use() == ()
+    assert table.with_calibration(other).numbers().in_use() == ()
     without = table.with_calibration(other).time(DECODE)
     assert without.seconds == 0.0
     assert [(row.name, row.used, row.origin) for row in without.rows] == [
         ("reduce", False, "the stack has no such kernel")
     ]
     fallback = replace(table.calibration, collectives={"collective": CollectiveCalibration()})
-    assert table.with_calibration(fallback).rows_in_use() == (REDUCE,)
+    assert [one.row for one in table.with_calibration(fallback).numbers().in_use()] == [REDUCE]
 
 
 def test_helper_kernels_move_their_bytes_as_often_as_the_calibration_says() -> None:

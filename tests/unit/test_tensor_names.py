@@ -9,7 +9,7 @@ import pytest
 
 from hub_server import header
 from rackline.arch import find_model, found_model
-from rackline.arch.adapters import kind_of, stored_label, weights_of
+from rackline.arch.checkpoint import kind_of, stored_label, weights_of
 from rackline.hub import Tensor
 
 AT = "model.layers.0.mlp.down_proj."

@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from rackline.errors import InputError
-from rackline.hardware import chip
-from rackline.serving.trains import (
+from rackline.serving.capacity import (
     TrainLine,
     arrivals_to_fill_per_s,
-    fill_s,
-    interval_from_drain_s,
     left_behind_shares,
     mean_left_behind,
     share_of_fleet,
@@ -89,18 +86,10 @@ def test_more_arrivals_leave_more_behind_and_never_negative(capacity: int, load:
     assert more <= load * capacity / (2 * capacity * (1 - load)) + 1e-9  # never above the diffusion limit
 
 
-def test_intervals_of_real_chips() -> None:  # C28, G02
-    assert interval_from_drain_s(chip("h100-sxm")) * 1e3 == pytest.approx(25.53, abs=0.01)  # 81,559 MiB
-    assert 0.015 < interval_from_drain_s(chip("tpu-v6e")) < 0.022
-
-
 def test_filling_and_fleet() -> None:  # C31 - C33
     assert arrivals_to_fill_per_s(2000.0, 0.1) == pytest.approx(20_000.0)
-    assert fill_s(2000.0, arrivals_to_fill_per_s(2000.0, 0.1)) == pytest.approx(0.1)
-    line = TrainLine(interval_s=1 / 64, capacity=2000, arrivals_per_s=100.0)
-    assert line.tokens_per_s == pytest.approx(128_000.0)
-    assert 1 / share_of_fleet(line.tokens_per_s, 378e6) == pytest.approx(2953, abs=1)
-    assert 1 / share_of_fleet(line.tokens_per_s, 502e6) == pytest.approx(3922, abs=1)
+    assert 1 / share_of_fleet(128_000.0, 378e6) == pytest.approx(2953, abs=1)
+    assert 1 / share_of_fleet(128_000.0, 502e6) == pytest.approx(3922, abs=1)
 
 
 @pytest.mark.parametrize("bad", [{"interval_s": 0.0}, {"capacity": -1}, {"arrivals_per_s": float("nan")}])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rackline.errors import RacklineError
-from rackline.passes.evaluate import TimeTable
 from rackline.passes.row import PassNumbers
+from rackline.passes.table import TimeTable
 from rackline.validation.cases import Case
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver

@@ -16,12 +16,14 @@ from rackline.passes import PassTable
 from rackline.passes.features import GROUP_TOKENS
 from rackline.passes.javascript import (
     PRELUDE,
+    Lines,
+    Traced,
     experts_javascript,
+    function,
     row_features,
     rows_javascript,
     step_javascript,
 )
-from rackline.passes.trace import Lines, Traced, function
 
 POINTS = 10_000
 CASES = {

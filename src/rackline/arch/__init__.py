@@ -1,16 +1,14 @@
 """A model and its cost per token."""
 
-from rackline.arch.adapters import apply_adapter
-from rackline.arch.attention import Attention, Core, windowed_pairs
-from rackline.arch.build import CountCheck, CountedPart, build_model, check_counts, found_model, model
+from rackline.arch.adapters import ADAPTER_BYTES, AdaptedModule, AppliedAdapter, apply_adapter
+from rackline.arch.checkpoint import CountCheck, CountedPart, check_counts
 from rackline.arch.hf import read_hf_config, record_from_hf
-from rackline.arch.kinds import attention_kind_names
+from rackline.arch.kinds import Attention, Core, DenseFfn, Dim, MoeFfn, Projection, attention_kind_names, windowed_pairs
 from rackline.arch.kinds.gqa import GroupedQueryAttention, NoAttention
 from rackline.arch.kinds.mla import Indexer, MultiHeadLatentAttention, SparseLatentAttention
 from rackline.arch.kinds.recurrent import GatedDeltaAttention
-from rackline.arch.lookup import FoundModel, find_model, find_towers, with_overrides
+from rackline.arch.lookup import FoundModel, build_model, find_model, find_towers, found_model, model, with_overrides
 from rackline.arch.model import AggregateModel, AnyModel, LayerGroup, Model, Origin, ParameterCount
-from rackline.arch.products import ADAPTER_BYTES, AdaptedModule, AppliedAdapter, DenseFfn, Dim, MoeFfn, Projection
 from rackline.arch.towers import Media, MediaPart, MultimodalModel, Tower, View, media_of, with_media
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Names of modules and tensors: products that a low-rank adapter changes, parts and data types of a checkpoint.
+"""Low-rank adapters: what one adds to a model, which of many a pass touches, and the products that one changes.
 
 W x + (alpha / rank) · B A x, with A of rank × inputs and B of outputs × rank (LoRA, arXiv:2106.09685). Which products
 have one follows from the names of the modules of Hugging Face models, as PEFT matches them.
@@ -6,21 +6,25 @@ have one follows from the names of the modules of Hugging Face models, as PEFT m
 
 from __future__ import annotations
 
+import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from rackline.arch.kinds import DenseFfn, Dim, MoeFfn
 from rackline.arch.kinds.gqa import GroupedQueryAttention
 from rackline.arch.kinds.mla import MultiHeadLatentAttention
 from rackline.arch.kinds.recurrent import GatedDeltaAttention
 from rackline.arch.model import LayerGroup, Model
-from rackline.arch.products import AdaptedModule, AppliedAdapter, DenseFfn, Dim, MoeFfn
 from rackline.errors import ConfigError, nearest_name
 
 if TYPE_CHECKING:
-    from rackline.hub import Adapter, Tensor
+    from rackline.hub import Adapter
 
 _ALIASES = {
     "query": "q_proj", "key": "k_proj", "value": "v_proj", "wq": "q_proj", "wk": "k_proj", "wv": "v_proj",
@@ -29,6 +33,202 @@ _ALIASES = {
     "query_key_value": "qkv_proj", "c_attn": "qkv_proj", "Wqkv": "qkv_proj",
 }  # fmt: skip
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+
+ADAPTER_BYTES = 2.0  # of a parameter, bf16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptedModule:
+    """One kind of product with an adapter.
+
+    Args:
+        name: of its module, such as self_attn.q_proj.
+        layers: that have it [count].
+        copies: in each layer: routed experts, or 1 [count].
+        used: of the copies, by one token [count].
+        d_in, d_out: of the product.
+        rank: width of the bottleneck [elements].
+    """
+
+    json_keys: ClassVar = ("name", "layers", "copies", "d_in=inputs", "d_out=outputs", "rank", "params", "flop")
+
+    name: str
+    layers: int
+    d_in: Dim
+    d_out: tuple[Dim, ...]
+    copies: int = 1
+    used: int = 1
+    rank: int = 0
+
+    @property
+    def inputs(self) -> int:
+        """Width of the input [elements]."""
+        return self.d_in.size
+
+    @property
+    def outputs(self) -> int:
+        """Width of the output [elements]."""
+        return sum(part.size for part in self.d_out)
+
+    @property
+    def params(self) -> int:
+        """rank · (inputs + outputs), of all layers and copies [elements]."""
+        return self.layers * self.copies * self.rank * (self.inputs + self.outputs)
+
+    @property
+    def flop(self) -> float:
+        """Of one token, all layers [FLOP]."""
+        return 2.0 * self.layers * self.used * self.rank * (self.inputs + self.outputs)
+
+
+Array = NDArray[Any]
+_PER_OCTAVE = 8
+
+
+@cache
+def adapter_shares(number: int, exponent: float) -> Array:
+    """Share of the requests that use each adapter, the most popular first [1], (number,).
+
+    share of the i-th ∝ i^-exponent (Zipf); alike at exponent 0
+
+    Args:
+        number: adapters [count].
+        exponent: 0 or more [1].
+    """
+    weights = np.arange(1.0, number + 1.0) ** -exponent
+    return weights / weights.sum()
+
+
+@cache
+def _touched_by(number: int, exponent: float) -> tuple[Array, Array]:
+    """(sequences, different adapters that they use on average), tabulated, (points,) each."""
+    sequences = np.concatenate([[0.0], 2.0 ** (np.arange(16 * _PER_OCTAVE + 1) / _PER_OCTAVE)])
+    missed = np.log1p(-np.minimum(adapter_shares(number, exponent), 1.0 - 1e-12))
+    return sequences, np.array([-np.expm1(one * missed).sum() for one in sequences])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedAdapter:
+    """A low-rank adapter on a model.
+
+    Args:
+        name: folder or repository.
+        base: model that it says it belongs to; may be empty.
+        modules: that have a bottleneck.
+        whole_params: of modules that are stored whole beside them [elements].
+        number: adapters of this shape, of which each request uses one [count].
+        resident: how many of them memory holds at a time [count].
+        popularity: exponent of Zipf's law by which requests choose; 0 for all alike [1].
+        link_bytes_per_s: from the host's memory, for those that are not resident; None for the chip's way to its host
+            [bytes/s].
+        touched: mean number of different ones that the sequences of a pass use [count].
+        where: file or repository; empty where it was made without one.
+    """
+
+    json_keys: ClassVar = (
+        "name",
+        "base",
+        "modules",
+        "whole_params",
+        "total_params",
+        "stored_bytes",
+        "flop_per_token",
+        "number",
+        "resident",
+        "popularity",
+        "touched",
+    )
+
+    name: str
+    base: str
+    modules: tuple[AdaptedModule, ...]
+    whole_params: int = 0
+    number: int = 1
+    resident: int = 1
+    popularity: float = 0.0
+    link_bytes_per_s: float | None = None
+    touched: float = 1.0
+    where: str = ""
+
+    def adapters_touched(self, sequences: Any) -> Any:
+        """Mean number of different adapters that some sequences use [count]; shapes as given.
+
+        touched = Σ (1 - (1 - share_i)^sequences), at most those that are resident
+
+        Args:
+            sequences: of a pass [sequences], any shape.
+        """
+        if self.number == 1:
+            return np.minimum(sequences, 1.0)
+        if self.popularity:
+            points, found = _touched_by(self.number, self.popularity)
+            touched: Array = np.interp(np.asarray(sequences, dtype=float), points, found)
+        elif isinstance(sequences, float | int):
+            return min(-self.number * math.expm1(sequences * math.log1p(-1.0 / self.number)), float(self.resident))
+        else:
+            touched = -self.number * np.expm1(np.asarray(sequences, dtype=float) * math.log1p(-1.0 / self.number))
+        return np.minimum(touched, float(self.resident))
+
+    @property
+    def most_sequences(self) -> float:
+        """Sequences that use as many different adapters, on average, as are resident; infinite where all are.
+
+        More do not run at a time: some would wait for an adapter [sequences].
+        """
+        if self.resident >= self.number:
+            return math.inf
+        if not self.popularity:
+            return math.log1p(-self.resident / self.number) / math.log1p(-1.0 / self.number)
+        points, found = _touched_by(self.number, self.popularity)
+        return float(np.interp(self.resident, found, points))
+
+    def used_by(self, sequences: float) -> AppliedAdapter:
+        """The same with the number of different ones that a pass of some sequences uses.
+
+        Args:
+            sequences: of the pass [sequences].
+        """
+        return replace(self, touched=max(float(self.adapters_touched(sequences)), 1.0))
+
+    def draw(self, rng: np.random.Generator, requests: int) -> Array:
+        """The adapter of each request, the most popular being 0, (requests,)."""
+        return rng.choice(self.number, size=requests, p=adapter_shares(self.number, self.popularity))
+
+    @property
+    def total_params(self) -> int:
+        """All that is stored [elements]."""
+        return self.whole_params + sum(module.params for module in self.modules)
+
+    @property
+    def stored_bytes(self) -> float:
+        """In bf16 [bytes]."""
+        return ADAPTER_BYTES * self.total_params
+
+    @property
+    def line(self) -> str:
+        """One line for readers."""
+        size, flop = self.stored_bytes / 1e6, self.flop_per_token / 1e6
+        ranks = sorted({module.rank for module in self.modules})
+        rank = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+        return (
+            f"adapter {self.name}: {rank} on {len(self.modules)} kinds of modules, {self.total_params:,} parameters, "
+            f"{size:,.1f} MB in bf16, {flop:,.1f} MFLOP per token"
+            f"{self._how_many}"
+        )
+
+    @property
+    def _how_many(self) -> str:
+        if self.number == 1:
+            return ""
+        if self.number == self.resident:
+            return f"; {self.resident:,} in memory"
+        return f"; {self.number:,} of this shape, {self.resident:,} of them in memory at a time"
+
+    @property
+    def flop_per_token(self) -> float:
+        """What it adds to one token [FLOP]."""
+        return sum(module.flop for module in self.modules)
 
 
 def apply_adapter(model: Model, adapter: Adapter) -> Model:
@@ -199,187 +399,3 @@ def _rank(name: str, adapter: Adapter) -> int:
         except re.error:
             continue
     return adapter.rank
-
-
-# suffixes that belong to a quantised weight and are no weights themselves (compressed-tensors, ModelOpt, AWQ, GPTQ,
-# bitsandbytes, block-scaled fp8, mxfp4), and buffers that some checkpoints carry
-_SCALES = re.compile(
-    r"(?:_scale|_scale_inv|_scale_2|_scales|\.scales?|_zero_point|\.qzeros|\.g_idx|_shape|_global_scale|\.absmax|"
-    r"\.quant_map|\.nested_\w+|\.quant_state\.\S+|\.SCB|\.weight_format|inv_freq|\.masked_bias|\.attn\.bias|"
-    r"attention\.bias|\.scb|_amax|\.k_scale|\.v_scale|\.weight_meta|expert_bias_counts)$"
-)
-_TOWER = re.compile(
-    r"(?:^|\.)(?:visual|vision\w*|image_\w+|img_\w+|audio\w*|speech\w*|sound\w*|multi_modal_projector|mm_projector|"
-    r"mm_\w+|embed_vision|embed_audio|connector|merger|projector|patch_\w+|mlp1|vit|vpm|apm|resampler|aligner|"
-    r"talker|code2wav|token2wav|thinker\.visual|thinker\.audio_tower)\."
-)
-_MTP = re.compile(r"(?:^|\.)(?:mtp\w*|model_mtp|eh_proj|enorm|hnorm|nextn\w*)(?:\.|$)")
-_LAYER = re.compile(r"(?:layers|h|blocks|layer|block)\.(\d+)\.")
-_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("head", re.compile(r"^(?:.*\.)?(?:lm_head|embed_out|output)\.(?:weight|bias|qweight)")),
-    ("embedding", re.compile(r"(?:^|\.)(?:embed_tokens|wte|wpe|word_embeddings|embed_in|tok_embeddings|embed_positions|"
-                             r"embeddings?|position_embeddings|embedder)(?:\.weight)?$")),
-    ("shared_experts", re.compile(r"shared_experts?\.|shared_mlp|shared_expert$")),
-    ("router", re.compile(r"(?:\.gate|\.router|shared_expert_gate|\.wg|gate\.wg|router\.layer)"
-                          r"(?:\.linear|\.classifier|\.proj)?(?:\.(?:weight|bias|e_score_correction_bias|tid2eid|scale))?$"
-                          r"|e_score_correction_bias|\.router\.|expert_bias$")),
-    ("latent", re.compile(r"latent_proj|fc[12]_latent")),
-    ("experts", re.compile(r"experts?\.|experts?_|block_sparse_moe\.(?:input|output)_linear|\.moe\.")),
-    ("attention", re.compile(r"attn|attention|mixer|mamba|conv|temporal_block|linear_attn|\.(?:q|k|v|o)_proj|rwkv")),
-    ("norm", re.compile(r"norm|\.ln_|^ln_|\.ln\d|layernorm")),
-    ("ffn", re.compile(r"mlp|feed_forward|ffn|\.fc\d|dense_h_to|dense_4h_to|gate_proj|up_proj|down_proj|\.w[123]\b")),
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """One weight matrix or vector of a checkpoint, its packing undone.
-
-    Args:
-        name: of its tensor.
-        kind: part of the model: attention, ffn, experts, ..., tower, mtp, or other.
-        elements: weights [count].
-        dtype: data type as our labels call it: "bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4", "int8".
-    """
-
-    name: str
-    kind: str
-    elements: int
-    dtype: str
-
-
-def weights_of(tensors: Iterable[Tensor], *, num_layers: int | None = None) -> list[Weight]:
-    """The weights of a checkpoint; scales, zero points and buffers are left out.
-
-    Args:
-        tensors: of the headers.
-        num_layers: layers of the stack; those behind it are for multi-token prediction.
-    """
-    found = {tensor.name: tensor for tensor in tensors}
-    weights: list[Weight] = []
-    for tensor in found.values():
-        if _SCALES.search(tensor.name) and not tensor.name.endswith("e_score_correction_bias"):
-            continue
-        dtype, packed = _stored_type(tensor, found)
-        weights.append(Weight(tensor.name, kind_of(tensor.name, num_layers), tensor.elements * packed, dtype))
-    return weights
-
-
-def kind_of(name: str, num_layers: int | None = None) -> str:
-    """The part of the model that a tensor belongs to.
-
-    Example:
-        >>> kind_of("model.layers.3.mlp.experts.7.down_proj.weight"), kind_of("model.visual.blocks.0.attn.qkv.weight")
-        ('experts', 'tower')
-    """
-    if _TOWER.search(name) and "language_model.layers" not in name:
-        return "tower"
-    layer = _LAYER.search(name)
-    if _MTP.search(name) or (layer is not None and num_layers is not None and int(layer[1]) >= num_layers):
-        return "mtp"
-    if layer is not None and re.search(
-        r"(?:input|post\w*|pre\w*|final|operator|ffn|attention|self_attn|mlp|attn)\w*"
-        r"_?(?:layer)?norm\d?\.(?:weight|bias)$",
-        name.rsplit(".", 3)[-2] + "." + name.rsplit(".", 1)[-1],
-    ):
-        outer = name[layer.end() :].split(".")
-        if len(outer) == 2:  # norm of the layer itself
-            return "norm"
-    return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
-
-
-def mtp_layers_of(tensors: Iterable[Tensor], num_layers: int) -> int:
-    """Layers for multi-token prediction among the tensors of a checkpoint [count].
-
-    Args:
-        tensors: of the headers.
-        num_layers: layers of the stack.
-
-    Example:
-        >>> from rackline.hub import Tensor
-        >>> mtp_layers_of([Tensor("mtp.layers.0.mlp.gate.weight", "BF16", (8, 4))], 2)
-        1
-    """
-    names = (tensor.name for tensor in tensors)
-    held = (name for name in names if kind_of(name, num_layers) == "mtp" and not _TOWER.search(name))
-    return len({int(layer[1]) for name in held if (layer := _LAYER.search(name))})
-
-
-def _stored_type(tensor: Tensor, found: Mapping[str, Tensor]) -> tuple[str, int]:
-    """Our name of a tensor's data type, and weights per stored element."""
-    name, dtype = tensor.name, tensor.dtype
-    stem = name.removesuffix("weight_packed").removesuffix("qweight").removesuffix("weight")
-    scale = next(
-        (
-            found[key]
-            for end in ("weight_scale", "scale", "weight_scale_inv", "scales")
-            if (key := f"{stem}{end}") in found
-        ),
-        found.get(f"{name}_scale") or found.get(f"{name}_scale_inv"),
-    )
-    if dtype in ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"):
-        blocks = scale is not None and len(scale.shape) == len(tensor.shape) and all(
-            size > 1 or full <= 128 for size, full in zip(scale.shape, tensor.shape, strict=True)
-        )  # fmt: skip
-        return ("fp8_block" if blocks and len(tensor.shape) > 1 else "fp8"), 1
-    if dtype in ("F4", "F4_E2M1"):
-        return "mxfp4" if scale is not None and scale.dtype in ("F8_E8M0", "U8") else "nvfp4", 1
-    if dtype == "U8" and name.endswith("_blocks"):
-        return "mxfp4", 2
-    if dtype in ("U8", "I8") and scale is not None and scale.dtype in ("F8_E8M0", "U8"):
-        return "mxfp4", 2
-    if dtype == "U8" and scale is not None and scale.dtype == "F8_E4M3":
-        return "nvfp4", 2
-    if dtype == "U8" and (name.endswith("weight") and f"{name}.absmax" in found):
-        return "int4", 2  # bitsandbytes: nf4 or fp4, two in a byte
-    if dtype == "U8" and name.endswith("weight_packed"):
-        return "nvfp4", 2
-    if dtype == "I32" and name.endswith(("qweight", "weight_packed")):
-        per_word = _per_word(tensor, stem, found)
-        return ("int4" if per_word == 8 else "int8"), per_word
-    if dtype == "I8":
-        return "int8", 1
-    return {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}.get(dtype, dtype.lower()), 1
-
-
-def _per_word(tensor: Tensor, stem: str, found: Mapping[str, Tensor]) -> int:
-    """Weights in one 32-bit word: 8 of four bits; fewer where the scales say that there are fewer columns."""
-    scales = found.get(f"{stem}scales") or found.get(f"{stem}weight_scale")
-    shape = found.get(f"{stem}weight_shape")
-    if scales is None or len(scales.shape) != 2 or len(tensor.shape) != 2 or shape is not None:
-        return 8
-    columns = scales.shape[1]
-    if columns == tensor.shape[1]:  # GPTQ: packed along the rows, one row of scales a group of 32, 64 or 128 rows
-        zeros = found.get(f"{stem}qzeros")
-        packed = columns // zeros.shape[1] if zeros is not None and len(zeros.shape) == 2 and zeros.shape[1] else 8
-        return packed if packed in (4, 8, 16) else 8
-    if tensor.shape[1] and columns % tensor.shape[1] == 0 and columns // tensor.shape[1] in (4, 8, 16):
-        return columns // tensor.shape[1]  # AWQ: packed along the columns
-    return 8
-
-
-def stored_label(weights: list[Weight]) -> str | None:
-    """The label of the data types of a checkpoint's weights by its headers; None where there is nothing to label.
-
-    Linear layers and experts are read apart; each has the type of most of its weights.
-
-    Example:
-        >>> stored_label([Weight("a", "attention", 10, "bf16"), Weight("b", "experts", 90, "nvfp4")])
-        'bf16,experts=fp4,expert_activations=fp4'
-    """
-    linear, experts = Counter[str](), Counter[str]()
-    for weight in weights:
-        if weight.kind in ("experts", "shared_experts"):
-            experts[weight.dtype] += weight.elements
-        elif weight.kind in ("attention", "ffn"):
-            linear[weight.dtype] += weight.elements
-    if not linear and not experts:
-        return None
-    base = (linear or experts).most_common(1)[0][0]
-    label = {"fp32": "bf16", "int8": "int8-weights"}.get(base, base)
-    other = experts.most_common(1)[0][0] if experts else base
-    if other == base:
-        return label
-    stored = {"nvfp4": "fp4", "fp32": "bf16"}.get(other, other)
-    activations = {"fp4": "fp4", "mxfp4": "mxfp8", "fp8": "fp8", "fp8_block": "fp8_block"}.get(stored)
-    return f"{label},experts={stored}" + (f",expert_activations={activations}" if activations else "")

@@ -44,8 +44,7 @@ def context_limits(c: HfConfig) -> Table:
         factor, start = table.get("factor"), table.get("original_max_position_embeddings")
         usable = isinstance(factor, (int, float)) and not isinstance(factor, bool) and 1 <= factor <= _MOST_FACTOR
         if usable and kind not in _WITHIN and limit is not None:
-            base = start if kind == "yarn" and _whole(start) else limit
-            limit = round(cast("int", base) * cast("float", factor))
+            limit = round(cast("int", start if kind == "yarn" and _whole(start) else limit) * cast("float", factor))
         words = [kind, *([f"factor {factor:g}"] if usable else []), *([f"over {start}"] if _whole(start) else [])]
         found["rope_scaling"] = " ".join(words)[:100]
     if limit is not None:
@@ -100,8 +99,7 @@ def native_precision(top: HfConfig, text: HfConfig, beside: Callable[[str], Path
     file = beside("hf_quant_config.json") if beside is not None else None
     if file is not None:
         try:
-            text_beside = read_text(file, what="config", allowed="a readable file")
-            found: object = json.loads(text_beside)
+            found: object = json.loads(read_text(file, what="config", allowed="a readable file"))
         except (InputError, ValueError, RecursionError):
             raise top.fail("quantization_config", "a readable hf_quant_config.json beside it") from None
         if isinstance(found, dict):
@@ -124,8 +122,7 @@ def _quantization(q: HfConfig, text: HfConfig) -> str:
         return bits.choice("bits", {"int4": "int4", "int8": "int8-weights"})
     if method == "compressed-tensors":
         return _compressed_tensors(q)
-    known = {**_METHODS, "awq": "", "gptq": "", "compressed-tensors": ""}
-    label = q.choice("quant_method", known)
+    label = q.choice("quant_method", {**_METHODS, "awq": "", "gptq": "", "compressed-tensors": ""})
     if label == "fp8" and q.values.get("weight_block_size") is not None:
         label = "fp8_block"
     # DeepSeek-V4 keeps its experts in fp4, V4.1 says so in the block
@@ -155,8 +152,7 @@ def _compressed_tensors(q: HfConfig) -> str:
     if kind not in _BITS:
         raise weights.fail("num_bits", "int 4, int 8, float 4 or float 8")
     label = _BITS[kind]
-    left_out = _names(q, "ignore")
-    if any(_ATTENTION.search(name) for name in left_out) and label in ("int4", "mxfp4"):
+    if any(_ATTENTION.search(name) for name in _names(q, "ignore")) and label in ("int4", "mxfp4"):
         return f"bf16,experts={label}"  # weights alone are quantised, and those of the experts alone
     return label
 

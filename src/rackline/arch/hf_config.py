@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -38,9 +38,9 @@ class ReadKeys(Mapping[str, object]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def was_read(self, key: str) -> bool:
-        """Whether the object has a key and somebody asked for it."""
-        return key in self._read and self._values.get(key) is not None
+    def said(self, keys: Sequence[str]) -> list[object]:
+        """Values of those of some keys that the object has and somebody asked for."""
+        return [self._values[key] for key in keys if key in self._read and self._values.get(key) is not None]
 
     def unread(self) -> list[str]:
         """Keys with a value that says something and that nobody asked for."""
@@ -84,9 +84,8 @@ class HfConfig:
 
     def count(self, key: str, *, default: int | None = None, minimum: int = 1) -> int:
         """A whole number; absent is an error unless a default is given."""
-        value = self.optional(key, minimum)
-        if value is None:
-            value = default
+        found = self.optional(key, minimum)
+        value = default if found is None else found
         if value is None:
             raise self.fail(key, f"a whole number from {minimum} to {LARGEST_COUNT}")
         return value
@@ -253,11 +252,10 @@ hidden_activation, sliding_window and sliding_window_size)."""
 
 def _is_synonym(key: str, values: ReadKeys) -> bool:
     """Whether a key only repeats what another name of the same number, which was read, says."""
-    others = next((names for names in SYNONYMS if key in names), ())
-    same = [other for other in others if other != key and values.was_read(other)]
+    said = values.said([other for names in SYNONYMS if key in names for other in names if other != key])
     if key in SYNONYMS[0]:  # of the width of a block, gelu is gelu, exact or by tanh
-        return any(_family(values[other]) == _family(values[key]) for other in same)
-    return any(values[other] == values[key] for other in same)
+        return any(_family(other) == _family(values[key]) for other in said)
+    return values[key] in said
 
 
 def _family(activation: object) -> str:
@@ -398,16 +396,16 @@ def layered(
         d_model: where it is not called hidden_size.
         more: further keys of the table.
     """
-    counts: dict[str, int] = {}
-    tables: dict[str, Layer] = {}
-    for layer in layers:
-        key = json.dumps(layer, sort_keys=True)
-        counts[key] = counts.get(key, 0) + 1
-        tables.setdefault(key, layer)
-    groups: list[Table] = []
-    for number, (key, layer) in enumerate(tables.items()):
-        parts = {name: table for name, table in layer.items() if table is not None}
-        groups.append({"name": f"group-{number}", "count": counts[key], **parts})
+    keys = [json.dumps(layer, sort_keys=True) for layer in layers]
+    counts, tables = Counter(keys), dict(zip(keys, layers, strict=True))
+    groups: list[Table] = [
+        {
+            "name": f"group-{number}",
+            "count": counts[key],
+            **{part: table for part, table in layer.items() if table is not None},
+        }
+        for number, (key, layer) in enumerate(tables.items())
+    ]
     return {
         "num_layers": len(layers),
         "d_model": d_model or c.count("hidden_size"),

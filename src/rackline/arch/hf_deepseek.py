@@ -122,12 +122,11 @@ def longcat(c: HfConfig) -> Table:
     c.leave(
         "zero_expert_type", "router_bias", "attention_method", "mla_scale_q_lora", "mla_scale_kv_lora", "hidden_act"
     )
-    d_model = c.count("hidden_size")
     moe: Table = {
         "num_experts": real,
         "experts_per_token": max(1, round(chosen * real / (real + empty))),
         "d_expert": c.count("expert_ffn_hidden_size"),
-        "extra_params": empty * d_model,  # rows of the router for experts that do nothing
+        "extra_params": empty * c.count("hidden_size"),  # rows of the router for experts that do nothing
     }
     if layers > MOST_LAYERS // 3:
         raise c.fail("num_layers", f"a whole number from 1 to {MOST_LAYERS // 3}")

@@ -54,38 +54,43 @@ from rackline.arch.hf_hybrid import (
     qwen3_5_moe,
     qwen3_next,
 )
-from rackline.arch.hf_rows import ROWS, SAME
-from rackline.arch.hf_tables import NUM_EXPERTS, named, reader, uniform
+from rackline.arch.hf_rows import KEYED, MLP, ROWS, SAME
+from rackline.arch.hf_tables import NUM_EXPERTS, Flag, flag, named, reader, uniform
 
 # ------------------------------------------------------------------------------------------------- families
 
 
-def _llama(c: HfConfig) -> Table:
-    bias = c.flag("attention_bias", default=False)
-    block = ffn(c, c.count("intermediate_size"), bias=c.flag("mlp_bias", default=False))
-    return {**stack(c), "attention": gqa(c, bias=bias, output_bias=bias), "ffn": block}
+def _alike(
+    *,
+    bias: Flag = False,
+    output_bias: Flag = False,
+    mlp_bias: Flag = False,
+    qk_norm: bool = False,
+    window: Callable[[HfConfig], Table] | None = None,
+) -> Callable[[HfConfig], Table]:
+    """The function that reads a family whose layers are alike, but for windows."""
+
+    def read(c: HfConfig) -> Table:
+        attention = gqa(c, bias=flag(c, bias), output_bias=flag(c, output_bias), qk_norm=qk_norm)
+        attention |= window(c) if window else {}
+        return {
+            **stack(c),
+            "attention": attention,
+            "ffn": ffn(c, c.count("intermediate_size"), bias=flag(c, mlp_bias)),
+        }
+
+    return read
 
 
-def _mistral(c: HfConfig) -> Table:
-    attention = {**gqa(c, bias=False, output_bias=False), **window_everywhere(c)}
-    return {**stack(c), "attention": attention, "ffn": ffn(c, c.count("intermediate_size"))}
+_mistral = _alike(window=window_everywhere)
+# queries, keys and values always have biases, the output projection never; there is no key for it
+_qwen2 = _alike(bias=True, window=window_above)
+_qwen3 = _alike(**KEYED, qk_norm=True, window=window_above)
 
 
 def _mixtral(c: HfConfig) -> Table:
     # intermediate_size is the width of one expert; there are no dense layers.
     return {**_mistral(c), "moe": experts(c, "num_local_experts", c.count("intermediate_size"))}
-
-
-def _qwen2(c: HfConfig) -> Table:
-    # Queries, keys and values always have biases, the output projection never; there is no key for it.
-    attention = {**gqa(c, bias=True, output_bias=False), **window_above(c)}
-    return {**stack(c), "attention": attention, "ffn": ffn(c, c.count("intermediate_size"))}
-
-
-def _qwen3(c: HfConfig) -> Table:
-    bias = c.flag("attention_bias", default=False)
-    attention = {**gqa(c, bias=bias, output_bias=bias, qk_norm=True), **window_above(c)}
-    return {**stack(c), "attention": attention, "ffn": ffn(c, c.count("intermediate_size"))}
 
 
 def _qwen3_moe(c: HfConfig) -> Table:
@@ -159,10 +164,9 @@ def _llama4_text(c: HfConfig) -> Table:
         **every(c, step),
     }
     c.flag("use_qk_norm", default=True)  # normalises without weights, so it leaves the shape as it is
-    attention = gqa(c, bias=bias, output_bias=bias)
     return {
         **stack(c),
-        "attention": {**attention, **windows(c, "attention_chunk_size", kinds)},
+        "attention": {**gqa(c, bias=bias, output_bias=bias), **windows(c, "attention_chunk_size", kinds)},
         "ffn": ffn(c, c.count("intermediate_size_mlp")),
         "moe": moe,
     }
@@ -230,8 +234,7 @@ def step_flash(c: HfConfig) -> Table:
     kinds = c.listed("layer_types", LAYER_TYPES, layers)
     full = {**gqa(c, bias=False, output_bias=False, qk_norm=True), "head_gate": True}
     window = {**full, "window": c.count("sliding_window")}
-    other = c.values.get("attention_other_setting")
-    if other is not None:
+    if c.values.get("attention_other_setting") is not None:
         setting = c.section("attention_other_setting")
         window["num_q_heads"] = setting.count("num_attention_heads")
         window["num_kv_heads"] = setting.count("num_attention_groups")
@@ -354,8 +357,7 @@ def nemotron_nas(c: HfConfig) -> Table:
             }
         if not width.flag("no_op", default=False):
             # as DeciLM rounds: 2/3 of the multiple, up to the next multiple of 256
-            scaled = int(2 * width.number("ffn_mult") * d_model / 3)
-            layer["ffn"] = ffn(c, -(-scaled // 256) * 256)
+            layer["ffn"] = ffn(c, -(-int(2 * width.number("ffn_mult") * d_model / 3) // 256) * 256)
         if layer:
             found.append(layer)
     return layered(c, found)
@@ -364,7 +366,7 @@ def nemotron_nas(c: HfConfig) -> Table:
 FAMILIES: dict[str, Callable[[HfConfig], Table]] = {
     **{name: reader(row) for name, row in ROWS.items()},
     **{name: reader(ROWS[same]) for name, same in SAME.items()},
-    "llama": _llama,
+    "llama": _alike(**KEYED, mlp_bias=MLP),
     **dict.fromkeys(("falcon", "RefinedWeb", "RefinedWebModel"), _falcon),
     **dict.fromkeys(("qwen3_moe", "qwen3_vl_moe_text", "qwen3_omni_moe_text"), _qwen3_moe),
     "axk1": axk1,

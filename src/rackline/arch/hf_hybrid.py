@@ -131,8 +131,7 @@ def kimi_linear(c: HfConfig) -> Table:
         "extra_params": narrow if c.flag("latent_moe_use_norm", default=False) else 0,
     }
     gated = {"silu": "swiglu", "situ": "swiglu"}  # situ: a bounded silu, gated in the same way
-    activation = c.choice("hidden_act", gated, default="swiglu")
-    block: Table = {"kind": activation, "d_ff": c.count("intermediate_size")}
+    block: Table = {"kind": c.choice("hidden_act", gated, default="swiglu"), "d_ff": c.count("intermediate_size")}
     return layered(
         c,
         [

@@ -148,21 +148,14 @@ def uniform(c: HfConfig, row: Family) -> Table:
     moe = mixture(c, row.moe) if row.moe is not None and any(mixtures) else None
     per_layer, once = row.extra
     head = c.count("vocab_size") if flag(c, row.head_bias) else 0
-    more: Table = {}
-    if row.position_rows:
-        more["learned_positions"] = c.count(row.position_rows) + row.position_extra
-    if flag(c, row.parallel):
-        more["parallel_block"] = True
-    if row.norms != 2:
-        more["norms_per_layer"] = row.norms
-    if row.norm != "rmsnorm":
-        more["norm"] = row.norm
-    extra = (per_layer * layers + once) * d_model + head
-    if extra:
-        more["extra_params"] = extra
-    mtp = c.count("num_nextn_predict_layers", default=0, minimum=0)
-    if mtp:
-        more["mtp_layers"] = mtp
+    more: Table = {
+        "learned_positions": c.count(row.position_rows) + row.position_extra if row.position_rows else 0,
+        "parallel_block": flag(c, row.parallel),
+        "norms_per_layer": 0 if row.norms == 2 else row.norms,
+        "norm": "" if row.norm == "rmsnorm" else row.norm,
+        "extra_params": (per_layer * layers + once) * d_model + head,
+        "mtp_layers": c.count("num_nextn_predict_layers", default=0, minimum=0),
+    }
     return layered(
         c,
         [
@@ -174,15 +167,14 @@ def uniform(c: HfConfig, row: Family) -> Table:
         ],
         tied=row.tied,
         d_model=d_model,
-        **more,
+        **{name: value for name, value in more.items() if value},
     )
 
 
 def grouped(c: HfConfig, row: Family, d_model: int) -> Table:
     """Grouped-query attention of a row."""
-    heads_key = named(c, HEADS)
+    heads_key, kv_key = named(c, HEADS), named(c, KV_HEADS)
     heads = c.count(heads_key)
-    kv_key = named(c, KV_HEADS)
     kv_heads = 1 if c.values.get("multi_query") is True and not c.values.get("new_decoder_architecture") else None
     kv_heads = kv_heads or c.count(kv_key, default=heads)
     if heads % kv_heads:
@@ -232,8 +224,7 @@ def dense_block(c: HfConfig, row: Family, d_model: int) -> Table:
     """The dense block of a row."""
     table = _GATED if row.gated else _PLAIN
     kind = c.choice(named(c, ACTIVATIONS), table, default=table[row.activation])
-    width = c.optional(named(c, WIDTHS)) or row.widening * d_model
-    return {"kind": kind, "d_ff": width, "bias": flag(c, row.mlp_bias)}
+    return {"kind": kind, "d_ff": c.optional(named(c, WIDTHS)) or row.widening * d_model, "bias": flag(c, row.mlp_bias)}
 
 
 _BLOCKS: dict[object, str] = {"dense": "dense", "sparse": "moe", "moe": "moe", "hash_moe": "moe", "mlp": "dense"}
@@ -274,15 +265,13 @@ def mixture(c: HfConfig, spec: Mixture) -> Table:
         raise c.fail(chosen_key, f"at most {number_key} {number}")
     shared = 0
     if spec.shared == "count":
-        many = evened(c, named(c, SHARED_EXPERTS), default=0)
-        shared = many * width
+        shared = evened(c, named(c, SHARED_EXPERTS), default=0) * width
         c.leave(*SHARED_WIDTHS)
     elif spec.shared == "width":
         shared = c.count(named(c, SHARED_WIDTHS), default=0, minimum=0)
         c.leave(*SHARED_EXPERTS)
     groups = c.count(named(c, ("n_group", "num_expert_group")), default=1)
     kept = c.count("topk_group", default=1)
-    limited = {"num_groups": groups, "groups_per_token": kept} if groups > 1 else {}
     return {
         "num_experts": number,
         "experts_per_token": chosen,
@@ -292,5 +281,5 @@ def mixture(c: HfConfig, spec: Mixture) -> Table:
         **({"router_bias": True} if spec.router_bias else {}),
         **({"shared_gate": True} if spec.shared_gate and shared else {}),
         **({"bias": True} if spec.bias else {}),
-        **limited,
+        **({"num_groups": groups, "groups_per_token": kept} if groups > 1 else {}),
     }

@@ -12,9 +12,9 @@ from typing import Any, Literal, assert_never, cast
 
 from rackline.arch.hf_config import TOWERS, HfConfig, ReadKeys, Table
 from rackline.arch.hf_tables import named
+from rackline.arch.kinds import DenseFfn
 from rackline.arch.kinds.gqa import BidirectionalAttention
 from rackline.arch.model import LayerGroup, Model
-from rackline.arch.products import DenseFfn
 from rackline.arch.towers import Resize, Tower
 from rackline.errors import ConfigError
 
@@ -300,44 +300,37 @@ def _projector(
     row: Vision, c: HfConfig, top: HfConfig, d_model: int, merge: int, text: int
 ) -> tuple[tuple[tuple[int, int], ...], int]:
     """Products of the projector and all its parameters."""
-    wide = merge * merge * d_model
+    wide, biased, more = merge * merge * d_model, True, 0
     match row.projector:
         case "merger" | "deepstack":
             out = c.optional("out_hidden_size") or (c.count("hidden_size") if c.values.get("embed_dim") else text)
-            products = [(wide, wide), (wide, out)]
-            norms = row.norm * d_model
-            taps = c.values.get("deepstack_visual_indexes")
-            if isinstance(taps, list):
-                more = len(cast("list[object]", taps))
-                products += [(wide, wide), (wide, out)] * more
-                norms += more * row.norm * wide
-            return tuple(products), norms + sum(a * b + b for a, b in products)
+            listed = c.values.get("deepstack_visual_indexes")
+            taps = len(cast("list[object]", listed)) if isinstance(listed, list) else 0
+            products = [(wide, wide), (wide, out)] * (1 + taps)
+            more = row.norm * d_model + taps * row.norm * wide
         case "linear":
-            return ((wide, text),), wide * text + d_model
+            products, biased, more = [(wide, text)], False, d_model
         case "glm":  # a convolution over the merged patches, a product with a norm, a gated block
             inner = c.count("projection_intermediate_size")
             products = [(wide, text), (text, text), (text, inner), (text, inner), (inner, text)]
-            return tuple(products), 4 * text + sum(a * b for a, b in products)
+            biased, more = False, 4 * text
         case "mlp":
             inner = top.count("projector_hidden_size")
             products = [(wide, inner), (inner, text)]
-            return tuple(products), sum(a * b + b for a, b in products)
         case "pixtral":
-            products = [(wide, d_model), (d_model, text), (text, text)]
-            bias = 2 * text if top.flag("multimodal_projector_bias", default=False) else 0
-            return tuple(products), sum(a * b for a, b in products) + bias + d_model
+            products, biased = [(wide, d_model), (d_model, text), (text, text)], False
+            more = d_model + (2 * text if top.flag("multimodal_projector_bias", default=False) else 0)
         case "shuffle":
-            products = [(wide, text), (text, text)]
-            return tuple(products), 2 * wide + sum(a * b + b for a, b in products)
+            products, more = [(wide, text), (text, text)], 2 * wide
         case "llama4":
             inner, out = c.count("projector_input_dim"), c.count("projector_output_dim")
             products = [(c.count("intermediate_size"), inner), (inner, out), (c.count("vision_output_dim"), text)]
-            return tuple(products), sum(a * b for a, b in products)
+            biased = False
         case "kimi":
-            products = [(wide, wide), (wide, text)]
-            return tuple(products), 2 * d_model + sum(a * b + b for a, b in products)
+            products, more = [(wide, wide), (wide, text)], 2 * d_model
         case _:
             assert_never(row.projector)
+    return tuple(products), more + sum(a * b + (b if biased else 0) for a, b in products)
 
 
 def _audio(top: HfConfig, family: str) -> Tower:

@@ -1,4 +1,4 @@
-"""A model by any name: the catalogue first, then a file, then a repository of the Hugging Face Hub."""
+"""A model by any name, of the catalogue, a file or a repository of the Hugging Face Hub; and a record as an object."""
 
 from __future__ import annotations
 
@@ -7,16 +7,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rackline.arch.adapters import mtp_layers_of, stored_label, weights_of
+from rackline.arch.checkpoint import count_warnings, mtp_layers_of, stored_label, weights_of
 from rackline.arch.hf import json_object, read_config, read_config_file
-from rackline.arch.model import Origin
-from rackline.catalog import ModelRecord, model_record
+from rackline.arch.kinds import Attention, DenseFfn, MoeFfn, attention_from_parameters
+from rackline.arch.kinds.gqa import GroupedQueryAttention, NoAttention
+from rackline.arch.kinds.mla import MultiHeadLatentAttention
+from rackline.arch.kinds.recurrent import GatedDeltaAttention
+from rackline.arch.model import AggregateModel, AnyModel, LayerGroup, Model, Origin
+from rackline.catalog import (
+    ArchitectureRecord,
+    FfnRecord,
+    GqaRecord,
+    LayeredRecord,
+    LayerRecord,
+    ModelRecord,
+    MoeRecord,
+    model_record,
+)
 from rackline.catalog.load import record_from_mapping
 from rackline.errors import CatalogError, HubError, UnknownNameError
 from rackline.late import late
 
 with late:
-    from rackline import arch, hub
+    from rackline import hub
     from rackline.arch import hf_towers, towers
 
 
@@ -115,7 +128,7 @@ def with_overrides(found: FoundModel, overrides: Mapping[str, object] | None) ->
     return replace(found, record=record, origin=replace(found.origin, native_precision=record.native_precision))
 
 
-def is_called(model: arch.AnyModel, name: str) -> bool:
+def is_called(model: AnyModel, name: str) -> bool:
     """Whether a name is that of a model: of the same catalogue entry, repository, file or folder."""
     names = {model.name.lower()}
     if model.origin is not None:
@@ -256,17 +269,16 @@ def _from_hub(
             f"the name says {stated}, but neither config.json nor {QUANTISED_BESIDE} does: weights taken as "
             f"{record.native_precision}; --set native_precision={stated} if that is wrong"
         )
-    origin = Origin(
-        kind=repository.origin,
-        name=str(identity),
-        used=repository.name,
-        revision=repository.commit,
-        native_precision=record.native_precision,
-        warnings=(*notes, *found.warnings),
-    )
     return FoundModel(
         record=record,
-        origin=origin,
+        origin=Origin(
+            kind=repository.origin,
+            name=str(identity),
+            used=repository.name,
+            revision=repository.commit,
+            native_precision=record.native_precision,
+            warnings=(*notes, *found.warnings),
+        ),
         checkpoint=checkpoint,
         elements_by_dtype=repository.elements_by_dtype,
     )
@@ -305,3 +317,144 @@ def _beside(repository: hub.Repository, name: str) -> Path | None:
         return repository.file(name)
     except HubError:
         return None
+
+
+def model(
+    name: str,
+    overrides: Mapping[str, object] | None = None,
+    *,
+    assume: Sequence[str] = (),
+    offline: bool = False,
+) -> AnyModel:
+    """Build a model by catalogue name, alias or Hugging Face id, from a TOML file or from a config.json.
+
+    Args:
+        name: "llama-3.1-70b", "Qwen/Qwen3-VL-8B-Instruct", "org/name@revision", "path/to/model.toml" or
+            "path/to/config.json".
+        overrides: values that replace those of the record, dotted keys ("architecture.num_layers").
+        assume: a family to read an unknown configuration as, and KEY=VALUE for its keys.
+        offline: read the catalogue, files and the Hub's cache alone.
+
+    Raises:
+        UnknownNameError, HubError, CatalogError, ConfigError: with the nearest name, what to do, or the offending key.
+    """
+    return found_model(find_model(name, overrides, assume=assume, offline=offline))
+
+
+def found_model(found: FoundModel) -> AnyModel:
+    """Build a model that was found, with its origin and what is to be said about it."""
+    built = build_model(found.record)
+    origin = replace(found.origin, warnings=(*found.origin.warnings, *count_warnings(built, found)))
+    return replace(built, origin=origin)
+
+
+_NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2, "plain": 0}
+
+
+def build_model(record: ModelRecord) -> AnyModel:
+    """Build the object of a validated record.
+
+    Raises:
+        CatalogError: an attention kind of a layer or one of its parameters is unknown or unusable.
+    """
+    sources = tuple(source.text for source in record.sources)
+    if record.aggregate is not None:
+        return AggregateModel(
+            name=record.name,
+            total_params=int(record.aggregate.total_params),
+            active_params=int(record.aggregate.active_params),
+            stated_kv_bytes_per_token=record.aggregate.kv_bytes_per_token,
+            native_precision=record.native_precision,
+            sources=sources,
+        )
+    arch = record.architecture
+    if arch is None:
+        raise CatalogError(
+            what=f"model {record.name}",
+            given="neither",
+            allowed="exactly one of [architecture] and [aggregate]",
+        )
+    if isinstance(arch, LayeredRecord):
+        groups = _listed_groups(arch, record.name)
+        norms, extra = arch.norms_per_layer or 2 * arch.norm_sites, arch.extra_params
+        streams = arch.residual_streams
+    else:
+        groups, norms, extra, streams = _patterned_groups(arch), arch.norms_per_layer, 0, 1
+    return Model(
+        name=record.name,
+        native_precision=record.native_precision,
+        d_model=arch.d_model,
+        vocab_size=arch.vocab_size,
+        tied_embeddings=arch.tied_embeddings,
+        learned_positions=arch.learned_positions,
+        norm_params_per_norm=arch.d_model * _NORM_VECTORS[arch.norm],
+        norms_per_layer=norms,
+        parallel_block=arch.parallel_block,
+        layer_groups=groups,
+        other_params=extra,
+        residual_streams=streams,
+        mtp_layers=arch.mtp_layers,
+        tower_params=arch.tower_params,
+        lookup_params=arch.lookup_params,
+        max_context_len=arch.max_context_len,
+        sources=sources,
+    )
+
+
+def _patterned_groups(arch: ArchitectureRecord) -> tuple[LayerGroup, ...]:
+    """Layers of a pattern, equal ones counted together."""
+    counts: dict[tuple[Attention, DenseFfn | MoeFfn], int] = {}
+    for index in range(arch.num_layers):
+        layer = (_attention(arch, index), _ffn(arch, index))
+        counts[layer] = counts.get(layer, 0) + 1
+    return tuple(LayerGroup(count=count, attention=attention, ffn=ffn) for (attention, ffn), count in counts.items())
+
+
+def _listed_groups(arch: LayeredRecord, name: str) -> tuple[LayerGroup, ...]:
+    """Layers as listed."""
+    return tuple(
+        LayerGroup(count=layer.count, attention=_listed_attention(layer, name), ffn=_listed_ffn(layer))
+        for layer in arch.layers
+    )
+
+
+def _listed_attention(layer: LayerRecord, name: str) -> Attention:
+    if layer.attention is None:
+        return NoAttention()
+    where = f"{name}, architecture.layers.{layer.name}.attention"
+    return attention_from_parameters(layer.attention.kind, layer.attention.parameters, where=where)
+
+
+def _listed_ffn(layer: LayerRecord) -> DenseFfn | MoeFfn:
+    if layer.moe is not None:
+        return _mixture(layer.moe, layer.moe.activation)
+    if layer.ffn is not None:
+        return _dense(layer.ffn)
+    return DenseFfn(activation="gelu", d_ff=0)
+
+
+def _attention(arch: ArchitectureRecord, index: int) -> Attention:
+    spec, linear = arch.attention, arch.linear
+    own = spec.model_dump(exclude={"kind", "pattern", "window"})
+    if not isinstance(spec, GqaRecord):
+        return MultiHeadLatentAttention(**own)
+    layer = spec.pattern[index % len(spec.pattern)] if spec.pattern else "window"
+    if layer == "linear" and linear is not None:
+        return GatedDeltaAttention(**linear.model_dump(exclude={"kind"}))
+    return GroupedQueryAttention(**own, window={"window": spec.window, "full": None, "linear": None}[layer])
+
+
+def _ffn(arch: ArchitectureRecord, index: int) -> DenseFfn | MoeFfn:
+    moe = arch.moe
+    if moe is None or index < moe.first_dense_layers or (index - moe.first_dense_layers) % moe.every:
+        return _dense(arch.ffn)
+    return _mixture(moe, moe.activation or arch.ffn.kind)
+
+
+def _dense(ffn: FfnRecord) -> DenseFfn:
+    return DenseFfn(activation=ffn.kind, d_ff=ffn.d_ff, bias=ffn.bias)
+
+
+def _mixture(moe: MoeRecord, activation: str | None) -> MoeFfn:
+    own = moe.model_dump(exclude={"activation", "num_shared_experts", "first_dense_layers", "every"})
+    return MoeFfn(**own, activation=activation or "swiglu")

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from rackline.arch.attention import STATE_BYTES, Attention, Core
-from rackline.arch.products import DenseFfn, FloatLike, MoeFfn
+from rackline.arch.kinds import STATE_BYTES, Attention, Core, DenseFfn, FloatLike, MoeFfn
 
 if TYPE_CHECKING:
-    from rackline.arch.products import AppliedAdapter
+    from rackline.arch.adapters import AppliedAdapter
 
 
 OriginKind = Literal["catalogue", "file", "hub", "cache", "object"]
@@ -181,45 +180,22 @@ class Model:
 
     def parameters(self) -> ParameterCount:
         """Count by kind: embedding, attention, ffn, router, experts, latent, shared_experts, norm, head, towers, ..."""
-        total: dict[str, int] = {"embedding": (self.vocab_size + self.learned_positions) * self.d_model}
-        active: dict[str, int] = {"embedding": 0}
-
-        def add(kind: str, all_of_it: int, used: int) -> None:
-            total[kind] = total.get(kind, 0) + all_of_it
-            active[kind] = active.get(kind, 0) + used
-
+        parts = [("embedding", (self.vocab_size + self.learned_positions) * self.d_model, 0)]
         for group in self.layer_groups:
-            attention = sum(p.params for p in group.attention.projections(self.d_model))
             expansion = group.attention.expansion()
-            attention += expansion.params if expansion else 0
-            attention += group.attention.extra_params()
-            add("attention", group.count * attention, group.count * attention)
-            norms = self.norms_of(group) * self.norm_params_per_norm * group.count
-            add("norm", norms, norms)
-            if isinstance(group.ffn, DenseFfn):
-                ffn = group.count * group.ffn.params(self.d_model)
-                add("ffn", ffn, ffn)
-                continue
-            expert = group.ffn.expert_params(self.d_model)
-            add(
-                "experts",
-                group.count * group.ffn.num_experts * expert,
-                group.count * group.ffn.experts_per_token * expert,
-            )
-            others = {
-                "latent": group.ffn.latent_params(self.d_model),
-                "router": group.ffn.router_params(self.d_model),
-                "shared_experts": group.ffn.shared_params(self.d_model),
-            }
-            for kind, each in others.items():
-                if each or kind == "router":
-                    add(kind, group.count * each, group.count * each)
-        add("norm", self.norm_params_per_norm + self.other_params, self.norm_params_per_norm + self.other_params)
+            attention = sum(p.params for p in group.attention.projections(self.d_model))
+            attention += (expansion.params if expansion else 0) + group.attention.extra_params()
+            norms = self.norms_of(group) * self.norm_params_per_norm
+            of_layer = [("attention", attention, attention), ("norm", norms, norms), *group.ffn.parts(self.d_model)]
+            parts += [(kind, group.count * stored, group.count * used) for kind, stored, used in of_layer]
+        outer = self.norm_params_per_norm + self.other_params
         head = self.vocab_size * self.d_model
-        add("head", 0 if self.tied_embeddings else head, head)
-        for kind, stored in (("towers", self.tower_params), ("lookup", self.lookup_params)):
-            if stored:
-                add(kind, stored, 0)
+        parts += [("norm", outer, outer), ("head", 0 if self.tied_embeddings else head, head)]
+        parts += [(kind, n, 0) for kind, n in (("towers", self.tower_params), ("lookup", self.lookup_params)) if n]
+        total, active = dict[str, int](), dict[str, int]()
+        for kind, stored, used in parts:
+            total[kind] = total.get(kind, 0) + stored
+            active[kind] = active.get(kind, 0) + used
         return ParameterCount(total=total, active=active)
 
     @property
@@ -236,8 +212,7 @@ class Model:
             tower_params=0,
             lookup_params=0,
         )
-        count = last.parameters().total
-        layer = sum(value for kind, value in count.items() if kind not in ("embedding", "head"))
+        layer = sum(value for kind, value in last.parameters().total.items() if kind not in ("embedding", "head"))
         joined = 2 * self.d_model * self.d_model + 2 * self.norm_params_per_norm
         return self.mtp_layers * (layer + joined)
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
+from rackline.arch.kinds import DenseFfn
 from rackline.arch.model import AnyModel, Model
-from rackline.arch.products import DenseFfn
 
 Resize = Literal["native", "tiles", "fit_tiles", "fixed"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rackline.arch import Core, GroupedQueryAttention, MultiHeadLatentAttention
-from rackline.arch.attention import windowed_pairs
+from rackline.arch.kinds import windowed_pairs
 from rackline.errors import InputError
 from rackline.fitting.tables import Array, Measurements
 from rackline.hardware import Chip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rackline.arch import Model
-from rackline.arch.products import MoeFfn
+from rackline.arch.kinds import MoeFfn
 from rackline.catalog import names
 from rackline.hardware import fat_tree, rack_bill, scale_up_cables, scale_up_path
 from rackline.ledger.work import HOPPER, RACK, Finding, Work

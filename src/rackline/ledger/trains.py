@@ -5,7 +5,7 @@ from __future__ import annotations
 from rackline.ledger.work import HBM_CHIPS, RACK, Finding, Work, ridge
 from rackline.scaling import dense_equivalent_params, routed_total_params
 from rackline.serving import blackboard as bb
-from rackline.serving.trains import TrainLine, arrivals_to_fill_per_s, share_of_fleet
+from rackline.serving.capacity import TrainLine, arrivals_to_fill_per_s, share_of_fleet
 from rackline.units import format_bytes, format_count, format_rate, format_seconds
 
 

@@ -39,7 +39,7 @@ from rackline.units import (
 )
 
 if TYPE_CHECKING:
-    from rackline.arch.attention import Core
+    from rackline.arch.kinds import Core
     from rackline.catalog.base import SourcedRecord
 
 

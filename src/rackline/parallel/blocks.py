@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rackline.arch import Core, DenseFfn, Model, MoeFfn, Projection
-from rackline.arch.attention import LATENT_KERNELS, STATE_BYTES
+from rackline.arch.kinds import LATENT_KERNELS, STATE_BYTES
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
 from rackline.parallel.precision import Precision, compute_dtype, operation_dtype, storage_bytes

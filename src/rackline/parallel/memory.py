@@ -8,15 +8,14 @@ from typing import ClassVar, Literal, assert_never
 import numpy as np
 
 from rackline.arch import AggregateModel, AnyModel, DenseFfn, Model, media_of
-from rackline.arch.attention import STATE_BYTES
+from rackline.arch.kinds import STATE_BYTES
 from rackline.errors import InputError
 from rackline.hardware import Chip
 from rackline.parallel.adapters import adapter_bytes, most_sequences
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
 from rackline.parallel.towers import tower_activation_bytes, tower_bytes, tower_layout
-from rackline.passes.features import Array, FloatLike, as_array
-from rackline.passes.trace import is_traced
+from rackline.passes.features import Array, FloatLike, as_array, is_traced
 
 FractionOf = Literal["memory", "free", "static"]
 

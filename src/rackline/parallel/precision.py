@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from rackline.arch import AnyModel, Model
-from rackline.arch.attention import LATENT_KERNELS
+from rackline.arch.kinds import LATENT_KERNELS
 from rackline.errors import PrecisionError, nearest_name, nearest_names, unknown_name
 from rackline.hardware import Chip
 

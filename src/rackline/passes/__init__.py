@@ -2,12 +2,11 @@
 
 from rackline.passes.breakdown import PassTime, RowTime
 from rackline.passes.calibration import UNIT, Calibration, OperationCalibration, StepPolicy
-from rackline.passes.evaluate import TimeTable
 from rackline.passes.fallback import calibration, calibration_on
 from rackline.passes.features import Batch
 from rackline.passes.routing import ExpertLoad, RoutingLaw
 from rackline.passes.row import Row
-from rackline.passes.table import PassTable
+from rackline.passes.table import PassTable, TimeTable
 
 __all__ = [
     "UNIT",

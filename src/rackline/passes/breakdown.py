@@ -20,7 +20,6 @@ import numpy as np
 from rackline.errors import require
 from rackline.hardware import Chip, drawn_w
 from rackline.passes.calibration import StepPolicy
-from rackline.passes.evaluate import shortest_on_the_wire
 from rackline.passes.features import Array, FloatLike
 from rackline.passes.row import (
     RESOURCES,
@@ -32,6 +31,7 @@ from rackline.passes.row import (
     merge,
     running_w,
     scaled,
+    shortest_on_the_wire,
 )
 
 

@@ -8,7 +8,6 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from rackline.errors import require
 from rackline.passes.features import Array, FloatLike, as_array
 
 StepPolicy = Literal["blackboard", "serial", "overlap"]
@@ -198,9 +197,3 @@ class Calibration:
 
 
 UNIT = Calibration(name="unit", stack="none", step_policy="blackboard", description="the lecture's roofline")
-
-
-def checked_policy(policy: StepPolicy) -> StepPolicy:
-    """The same policy. Raises InputError for text that is none."""
-    require(policy in POLICIES, what="step policy", given=policy, allowed=", ".join(POLICIES))
-    return policy

@@ -7,7 +7,7 @@ Groups that are larger than the scale-up domain work in levels: inside first, th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -105,9 +105,8 @@ def all_gather(group: Group) -> CollectiveCost:
     )
 
 
-def reduce_scatter(group: Group) -> CollectiveCost:
-    """The reverse of an all-gather: same bytes, same steps."""
-    return all_gather(group)
+reduce_scatter = all_gather
+"""The reverse of an all-gather: same bytes, same steps."""
 
 
 def all_reduce_ring(group: Group) -> CollectiveCost:
@@ -120,14 +119,12 @@ def all_reduce_ring(group: Group) -> CollectiveCost:
     Sources: NVIDIA, third-generation NVSwitch (2022): 2n sends become n + 1; NCCL issue 1455: 8 chips reduce 273 GB/s
         of buffer each, 5 chips 258, n + 1 over n times that is 308 GB/s for all groups of 4 and more.
     """
-    half = all_gather(group)
-    twice = scaled_cost(half, 2.0)
-    inside = as_array(group.inside)
-    up = as_array(twice.scale_up_bytes)
+    half, inside = all_gather(group), as_array(group.inside)
+    up = 2.0 * as_array(half.scale_up_bytes)
     return CollectiveCost(
         algorithm="ring",
         scale_up_bytes=np.minimum(up, (inside + 1.0) / inside) if group.in_network else up,
-        scale_out_bytes=twice.scale_out_bytes,
+        scale_out_bytes=2.0 * as_array(half.scale_out_bytes),
         scale_up_steps=2 * as_array(half.scale_up_steps),
         scale_out_steps=2 * as_array(half.scale_out_steps),
     )
@@ -135,11 +132,9 @@ def all_reduce_ring(group: Group) -> CollectiveCost:
 
 def all_reduce_two_shot(group: Group) -> CollectiveCost:
     """The bytes of `all_reduce_ring` with all peers at once: one step to reduce, one to gather (switch or mesh)."""
-    ring = all_reduce_ring(group)
-    return CollectiveCost(
+    return replace(
+        all_reduce_ring(group),
         algorithm="two_shot",
-        scale_up_bytes=ring.scale_up_bytes,
-        scale_out_bytes=ring.scale_out_bytes,
         scale_up_steps=2.0 * (as_array(group.inside) > 1),
         scale_out_steps=2.0 * np.log2(as_array(group.outside)),
     )
@@ -212,13 +207,7 @@ def forwarded_all_to_all(group: Group, ranks: FloatLike, domains: FloatLike) -> 
 
 def scaled_cost(cost: CollectiveCost, factor: FloatLike) -> CollectiveCost:
     """The same steps for `factor` times the bytes."""
-    return CollectiveCost(
-        algorithm=cost.algorithm,
-        scale_up_bytes=cost.scale_up_bytes * factor,
-        scale_out_bytes=cost.scale_out_bytes * factor,
-        scale_up_steps=cost.scale_up_steps,
-        scale_out_steps=cost.scale_out_steps,
-    )
+    return replace(cost, scale_up_bytes=cost.scale_up_bytes * factor, scale_out_bytes=cost.scale_out_bytes * factor)
 
 
 def send_recv(*, crosses_domain: FloatLike) -> CollectiveCost:

@@ -93,8 +93,7 @@ def adapted(
 
 
 def _siblings(chip: Chip, measured: Iterable[str]) -> list[Chip]:
-    known = set(names("chips"))
-    found = [find_chip(name) for name in sorted(measured) if name in known]
+    found = (find_chip(name) for name in sorted(set(names("chips")) & set(measured)))
     return [other for other in found if other.generation == chip.generation]
 
 

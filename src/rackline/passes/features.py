@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
-
-from rackline.passes.trace import is_traced
 
 Array = NDArray[Any]  # float64 unless said otherwise
 FloatLike = float | Array
@@ -96,6 +95,11 @@ class BlockwiseLaw:
         return self.law.attention_pairs(chunk_tokens, prefix_tokens)
 
 
+def is_traced(value: object) -> bool:
+    """Whether a number is one that is written down (see `rackline.passes.javascript`)."""
+    return isinstance(value, NDArrayOperatorsMixin)
+
+
 def may_occur(amount: FloatLike) -> bool:
     """Whether an amount may be other than 0; an unknown one may."""
     return is_traced(amount) or bool(np.any(amount))
@@ -133,11 +137,6 @@ class Batch:
     def tokens(self) -> FloatLike:
         """Tokens processed by the layers [tokens]."""
         return self.decode_sequences * self.decode_tokens + self.prefill_tokens
-
-    @property
-    def is_decode_only(self) -> bool:
-        """Whether no prompt token is in the pass."""
-        return not may_occur(self.prefill_tokens)
 
     def in_blocks(self, block: int) -> Batch:
         """The same with contexts as a kernel reads them that goes through the cache in blocks, the new token included.
@@ -180,7 +179,7 @@ class Batch:
                 found[max_context(label)] = found[HAS_DECODE] * read
             if not kinds:
                 found[kv_tokens("all")] = self.decode_sequences * self.context_len
-        if not self.is_decode_only:
+        if may_occur(self.prefill_tokens):
             some = np.minimum(self.prefill_tokens, 1.0)
             found |= {
                 HAS_PREFILL: some,
@@ -204,5 +203,5 @@ class Batch:
 
 
 def as_array(value: FloatLike) -> Array:
-    """Float array view of a feature; a traced one (see `rackline.passes.trace`) as it is."""
+    """Float array view of a feature; a traced one (see `is_traced`) as it is."""
     return cast(Array, value) if is_traced(value) else np.asarray(value, dtype=np.float64)

@@ -1,4 +1,11 @@
-"""A pass table as one scalar function: compiled for simulators, about a microsecond a call, and as JavaScript."""
+"""A pass table as one scalar function: compiled for simulators, about a microsecond a call, and as JavaScript.
+
+Other formulas of the page are traced: a traced number answers arithmetic, comparisons and NumPy's functions with
+another one and the line that computes it. So each formula stands once, in Python, and the page that needs it in a
+browser gets what that Python did. A formula can be traced if its only branches on a traced number are `np.where`,
+`np.minimum` and the like; `np.any` and `np.all` of one are refused, since their value is not known yet.
+`features.may_occur` of one is true.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +15,13 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from rackline.errors import InputError
-from rackline.passes.evaluate import Stream, TimeTable
 from rackline.passes.features import (
     EXPERT_TOKENS,
     EXPERTS_TOUCHED,
@@ -27,7 +34,9 @@ from rackline.passes.features import (
 )
 from rackline.passes.routing import ExpertLoad
 from rackline.passes.row import RowNumbers, line_seconds, total
-from rackline.passes.trace import function
+
+if TYPE_CHECKING:
+    from rackline.passes.table import Stream, TimeTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +84,7 @@ def compile_table(times: TimeTable, load: ExpertLaw | None) -> StepFunction:
     lines = [f"def step_s({', '.join(f'{variables[name]}=0.0' for name in inputs)}):"]
     tables: dict[str, list[float]] = {}
     if isinstance(load, ExpertLoad):
-        tables |= {"loads": load.tokens_per_token.tolist(), "touches": load.touched.tolist()}
+        tables |= _expert_tables(load)
         lines += _experts(load)
     expressions = [_stream(stream, times, variables, lines, tables) for stream in times.streams]
     total = expressions[0] if len(expressions) == 1 else f"max({', '.join(expressions)})"
@@ -95,11 +104,8 @@ def compile_table(times: TimeTable, load: ExpertLaw | None) -> StepFunction:
     )
 
 
-def experts_source(load: ExpertLoad) -> str:
-    """The same source for tokens and experts of the busiest rank alone: (expert_tokens, experts_touched)."""
-    group = variable(GROUP_TOKENS)
-    result = f"    return ({variable(EXPERT_TOKENS)}, {variable(EXPERTS_TOUCHED)})"
-    return "\n".join([f"def busiest_rank({group}):", *_experts(load), result])
+def _expert_tables(load: ExpertLoad) -> dict[str, list[float]]:
+    return {"loads": load.tokens_per_token.tolist(), "touches": load.touched.tolist()}
 
 
 def _experts(load: ExpertLoad) -> list[str]:
@@ -129,10 +135,11 @@ def variable(name: str) -> str:
 
 
 def _linear(coefficients: Array, times: TimeTable, variables: dict[str, str]) -> str:
-    terms: list[str] = []
-    for name, value in zip(times.feature_names, coefficients.tolist(), strict=True):
-        if value:
-            terms.append(repr(value) if name == ONE else f"{value!r} * {variables[name]}")
+    terms = (
+        repr(value) if name == ONE else f"{value!r} * {variables[name]}"
+        for name, value in zip(times.feature_names, coefficients.tolist(), strict=True)
+        if value
+    )
     return " + ".join(terms) or "0.0"
 
 
@@ -191,8 +198,7 @@ def _by_tokens(gaps: Array, times: TimeTable) -> tuple[list[list[float]], Array]
     found = gaps[mine][:, columns]  # both of each row differ from zero, or it would have one sign
     found = found[np.argsort(-found[:, 0] / found[:, 1])]
     behind = np.tri(len(found) + 1, len(found), -1) * 2.0 - 1.0  # +1 where a piece lies behind the row's bend
-    pieces = (behind * np.sign(found[:, 1])) @ found
-    return [(-found[:, 0] / found[:, 1]).tolist(), *pieces.T.tolist()], gaps[~mine]
+    return [(-found[:, 0] / found[:, 1]).tolist(), *((behind * np.sign(found[:, 1])) @ found).T.tolist()], gaps[~mine]
 
 
 # what the functions call beside Math; written once, in front of them
@@ -226,8 +232,9 @@ def step_javascript(step: StepFunction) -> str:
 
 def experts_javascript(load: ExpertLoad) -> str:
     """Tokens and experts of the busiest rank, as a JavaScript function of the tokens of its group."""
-    tables = {"loads": load.tokens_per_token.tolist(), "touches": load.touched.tolist()}
-    return _with_tables(_translated(experts_source(load)), tables)
+    result = f"    return ({variable(EXPERT_TOKENS)}, {variable(EXPERTS_TOUCHED)})"
+    source = "\n".join([f"def busiest_rank({variable(GROUP_TOKENS)}):", *_experts(load), result])
+    return _with_tables(_translated(source), _expert_tables(load))
 
 
 def rows_javascript(rows: Sequence[RowNumbers], names: Sequence[str]) -> str:
@@ -318,3 +325,114 @@ def _unknown(node: ast.AST) -> InputError:
     return InputError(
         what="source of a pass", given=ast.unparse(node), allowed="arithmetic that `PassTable.compile` emits"
     )
+
+
+_BINARY = {
+    "add": "{0}+{1}",
+    "subtract": "{0}-{1}",
+    "multiply": "{0}*{1}",
+    "divide": "{0}/{1}",
+    "power": "{0}**{1}",
+    "minimum": "Math.min({0},{1})",
+    "maximum": "Math.max({0},{1})",
+    "greater": "{0}>{1}",
+    "greater_equal": "{0}>={1}",
+    "less": "{0}<{1}",
+    "less_equal": "{0}<={1}",
+    "bitwise_and": "{0}&&{1}",
+    "logical_and": "{0}&&{1}",
+}
+_UNARY = {
+    "negative": "-{0}",
+    "sqrt": "Math.sqrt({0})",
+    "floor": "Math.floor({0})",
+    "ceil": "Math.ceil({0})",
+    "absolute": "Math.abs({0})",
+    "exp": "Math.exp({0})",
+    "log": "Math.log({0})",
+    "log2": "Math.log2({0})",
+    "rint": "rint({0})",
+}
+_UFUNCS = {**_BINARY, **_UNARY}
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The lines of one function; an expression that occurred already is not computed twice."""
+
+    names: dict[str, str] = field(default_factory=dict[str, str])
+
+    def number(self, code: str) -> Traced:
+        """The number that an expression computes."""
+        return Traced(self, self.names.setdefault(code, f"t{len(self.names)}"))
+
+    def body(self) -> str:
+        """All of them in order."""
+        return "".join(f"const {name}={code};" for code, name in self.names.items())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traced(NDArrayOperatorsMixin):
+    """A number whose value is known where the lines run.
+
+    Args:
+        lines: what its value was computed with.
+        code: its name there.
+    """
+
+    lines: Lines
+    code: str
+
+    def _by(self, name: str, *values: Any) -> Traced:
+        return self.lines.number(_UFUNCS[name].format(*(literal(value) for value in values)))
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *values: Any, **options: Any) -> Any:
+        if method != "__call__" or options or ufunc.__name__ not in _UFUNCS:
+            return NotImplemented
+        return self._by(ufunc.__name__, *values)
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, options: Any) -> Any:
+        match function.__name__:
+            case "where":
+                return self.lines.number("{}?{}:{}".format(*(literal(value) for value in args)))
+            case "clip":
+                return self._by("minimum", self._by("maximum", args[0], args[1]), args[2])
+            case _:
+                return NotImplemented
+
+    def __bool__(self) -> bool:
+        raise InputError(what="a traced number", given="a branch on its value", allowed="np.where")
+
+
+def literal(value: Any) -> str:
+    """A number in JavaScript: the name of a traced one, all digits of another."""
+    if isinstance(value, Traced):
+        return value.code
+    number = float(value)
+    if not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0.0 else "(-Infinity)"
+    text = str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
+    return f"({text})" if number < 0.0 else text
+
+
+def function(
+    parameters: Sequence[str], formula: Callable[..., Sequence[Any] | Mapping[str, Any] | Any], name: str = ""
+) -> str:
+    """A formula as a JavaScript function.
+
+    Args:
+        parameters: names of its arguments.
+        formula: called once, with a traced number for each. What it returns is returned there: a number, an array
+            or an object of them.
+        name: of the function.
+    """
+    lines = Lines()
+    found = formula(*(Traced(lines, parameter) for parameter in parameters))
+    if isinstance(found, Mapping):
+        named = cast(Mapping[str, Any], found)
+        result = "{" + ",".join(f"{key}:{literal(value)}" for key, value in named.items()) + "}"
+    elif isinstance(found, Sequence):
+        result = "[" + ",".join(map(literal, cast(Sequence[Any], found))) + "]"
+    else:
+        result = literal(found)
+    return f"function {name}({','.join(parameters)}){{{lines.body()}return {result}}}"

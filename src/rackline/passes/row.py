@@ -3,8 +3,8 @@
     seconds = overhead + max t + exposed (sum t - max t) + ramp sqrt(overhead max t)        t = amount / (eta peak)
 
 Everything that times an operation calls this line: the breakdown of a pass, training steps, exchanges between pools,
-fits and scores of kernels. For speed, the line is implemented again for millions of points (`evaluate`), as a scalar
-function (`compile`) and in the compiled loop of the simulator; a property test checks that they agree.
+fits and scores of kernels. For speed, the line is implemented again for millions of points (`table`), as a scalar
+function (`javascript`) and in the compiled loop of the simulator; a property test checks that they agree.
 
 The rates of a calibration were measured at the chip's default power limit, so that they include what the limit costs
 there. A lower cap lowers the clock of kernels that would draw more: their rate of compute falls with it, that of the
@@ -24,7 +24,7 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.hardware import Chip, ChipPower, Cluster
 from rackline.passes.calibration import UNIT_COLLECTIVE, Calibration, CollectiveCalibration, OperationCalibration
-from rackline.passes.features import ONE, Array, FloatLike
+from rackline.passes.features import ONE, Array, FloatLike, as_array
 
 Resource = Literal["compute", "hbm", "scale_up", "scale_out"]
 RESOURCES: tuple[Resource, ...] = ("compute", "hbm", "scale_up", "scale_out")
@@ -294,8 +294,7 @@ def _kernel_overhead_s(
 
 
 def _fabric_numbers(row: Row, calibration: Calibration, cluster: Cluster | None) -> RowNumbers:
-    peer_access = cluster is None or cluster.scale_up.peer_access
-    kernel = calibration.collective(row.op_class, peer_access=peer_access)
+    kernel = calibration.collective(row.op_class, peer_access=cluster is None or cluster.scale_up.peer_access)
     found = kernel or UNIT_COLLECTIVE
     overhead_s, eta_link, ramp = found.at(row.group_size)
     rates: dict[Resource, FloatLike] = {}
@@ -391,3 +390,39 @@ def fastest(seconds: Iterable[FloatLike]) -> Array:
 def total(amounts: Mapping[str, FloatLike], features: Mapping[str, FloatLike]) -> FloatLike:
     """Sum of coefficients times features; features that are missing are 0."""
     return sum((value * features[name] for name, value in amounts.items() if name in features), 0.0)
+
+
+def coefficients(amounts: Mapping[str, FloatLike], names: tuple[str, ...], layouts: int) -> Array:
+    """Per unit of each feature: (layouts, features)."""
+    found = np.zeros((layouts, len(names)))
+    for name, value in amounts.items():
+        found[:, names.index(name)] += as_array(value)
+    return found
+
+
+def lane(numbers: RowNumbers, resource: Resource, names: tuple[str, ...], layouts: int) -> Array:
+    """Seconds of one resource per unit of each feature: (layouts, features)."""
+    rate = numbers.rates.get(resource)
+    if rate is None:
+        return np.zeros((layouts, len(names)))
+    return coefficients({name: value / rate for name, value in numbers.row.amounts(resource).items()}, names, layouts)
+
+
+def shortest_on_the_wire(rows: Sequence[RowNumbers], names: tuple[str, ...], layouts: int) -> Array:
+    """Which rows count on the blackboard, 1 or 0: (rows, layouts).
+
+    Of alternative kernels each layout takes the one with the shortest link time, at any batch size: the
+    alternatives of one job depend on the same features.
+    """
+    jobs: dict[str, list[int]] = {}
+    for index, numbers in enumerate(rows):
+        jobs.setdefault(numbers.row.choice or f"#{index}", []).append(index)
+    chosen = np.ones((len(rows), layouts))
+    for members in jobs.values():
+        if len(members) == 1:
+            continue
+        lanes = [[lane(rows[i], resource, names, layouts) for resource in rows[i].row.resources] for i in members]
+        best = np.argmin(np.stack([np.maximum(*pair).sum(axis=1) for pair in lanes]), axis=0)
+        for number, index in enumerate(members):
+            chosen[index] = best == number
+    return chosen

@@ -1,22 +1,26 @@
-"""What a step of reinforcement learning is asked to do, and what a framework adds to it."""
+"""A step of reinforcement learning: what it is asked to do, what a framework adds to it, and its training side."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from rackline.arch import Model
-from rackline.errors import InputError
+from rackline.errors import InputError, LayoutError
 from rackline.hardware import Cluster
-from rackline.passes.features import Array
+from rackline.passes.features import Array, as_array
+from rackline.search.train_space import evaluate_runs, timed_steps, train_space
 from rackline.serving.workload import PLAIN, Speculation
 from rackline.system import System
+from rackline.training.memory import TrainMemory, train_memory
+from rackline.training.runs import Runs, TrainLayout
 from rackline.training.stack import TrainingStack
-from rackline.training.system import TrainingSystem
+from rackline.training.system import MicroBatch, TrainingSystem
 
 Algorithm = Literal["grpo", "dapo", "ppo"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
@@ -100,8 +104,7 @@ class AnswerLengths:
         if self.measured:
             return np.quantile(np.array(self.measured), places, method="inverted_cdf")
         deviation = math.sqrt(math.log1p(self.spread**2))
-        centre = self._centre(deviation)
-        return np.minimum(np.exp(centre + deviation * np.asarray(ndtri(places))), self.longest)
+        return np.minimum(np.exp(self._centre(deviation) + deviation * np.asarray(ndtri(places))), self.longest)
 
     def _centre(self, deviation: float) -> float:
         """Mean of the logarithm with which the mean after the cut is the given one."""
@@ -292,3 +295,156 @@ def first_fit(lengths: Array, room: float) -> int:
         place = bisect_left(left, length)
         insort(left, (left.pop(place) if place < len(left) else room) - length)
     return len(left)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """Times of the training side.
+
+    Args:
+        layout: of training.
+        num_chips: it runs on [count].
+        train_s: all updates of the policy [s].
+        log_prob_s: one forward pass over all trained answers [s].
+        states_bytes: weights, gradients and optimiser states of the fullest chip [bytes].
+        critic_bytes, reward_bytes: of that chip, states of the critic and weights of the reward model [bytes].
+        total_bytes: memory of that chip in an update, with both [bytes].
+        packs: packed sequences of one update [count].
+    """
+
+    layout: TrainLayout
+    num_chips: int
+    train_s: float
+    log_prob_s: float
+    states_bytes: float
+    total_bytes: float
+    packs: int
+    critic_bytes: float = 0.0
+    reward_bytes: float = 0.0
+
+
+def updates_of(job: RlJob, cluster: Cluster, layout: TrainLayout) -> Updates:
+    """Times of a given layout."""
+    each = job.trained_answers / job.updates
+    packs = job.packs(each, layout.dp * layout.micro_batch)
+    system, runs = job.training.on(cluster, packs), Runs.of([layout])
+    step, memory = (
+        timed_steps(_as_packed(job, system, layout, each), runs),
+        train_memory(MicroBatch(system=system, runs=runs)),
+    )
+    critic, reward = (float(part[0]) for part in _beside(job, memory))
+    return Updates(
+        layout=layout,
+        num_chips=layout.num_chips,
+        train_s=job.updates * float(step.step[0]),
+        log_prob_s=_forward_s(job, cluster, layout),
+        states_bytes=float(memory.weights[0] + memory.gradients[0] + memory.optimizer[0]),
+        total_bytes=float(memory.total[0]) + critic + reward,
+        packs=packs,
+        critic_bytes=critic,
+        reward_bytes=reward,
+    )
+
+
+def _as_packed(job: RlJob, system: TrainingSystem, layout: TrainLayout, answers: float) -> TrainingSystem:
+    """Packs are as long as what is in them, but for those of a pipeline, whose stages exchange one size.
+
+    Source: github.com/NVIDIA-NeMo/RL, v0.6.0, nemo_rl/models/megatron/data.py, `pad_packed_seq_to`.
+    """
+    if layout.pp > 1:
+        return system
+    filled = answers * job.sequence_len / system.global_batch_sequences
+    return replace(system, seq_len=min(system.seq_len, 64 * math.ceil(filled / 64.0)))
+
+
+def _beside(job: RlJob, memory: TrainMemory) -> tuple[Array, Array]:
+    """What other models take of the fullest chip: states of the critic, weights of the reward model [bytes].
+
+    Assumes: both are spread as the policy is; the critic has its size and states; the reference waits in the memory of
+        the host, from where it takes the policy's place (as in NeMo RL).
+    """
+    weights = as_array(memory.weights)
+    states = weights + memory.gradients + memory.optimizer
+    none = np.zeros_like(weights)
+    critic = states if job.algorithm == "ppo" else none
+    reward = none if job.reward is None else weights * (job.reward.total_params / job.model.total_params)
+    return critic, reward
+
+
+def _forward_s(job: RlJob, cluster: Cluster, layout: TrainLayout) -> float:
+    """A forward pass over all trained answers: the forward share of a step without recomputation or exchange [s]."""
+    again = replace(layout, recompute="none", micro_batch=job.log_prob_batch)
+    packs = job.packs(job.trained_answers, layout.dp * job.log_prob_batch)
+    runs = Runs.of([again])
+    step = timed_steps(_as_packed(job, job.training.on(cluster, packs), layout, job.trained_answers), runs)
+    share = float(step.forward[0] / (step.forward + step.input + step.weight)[0])
+    micro_batches = float(as_array(runs.micro_batches(packs))[0])
+    return share * float(micro_batches * step.stage[0] + step.bubble[0])
+
+
+def best_updates(
+    job: RlJob, cluster: Cluster, *, fixed: Mapping[str, int] | None = None, recompute: Sequence[str] = ("none", "full")
+) -> Updates:
+    """The layout with the fastest updates and log-probabilities on all chips of a cluster.
+
+    Args:
+        fixed: parts of the layout that are given.
+        recompute: which kinds are considered.
+
+    Raises:
+        InputError: nothing fits, with what is missing.
+        LayoutError: given parts that nothing satisfies.
+    """
+    each = job.trained_answers / job.updates
+    fixed = dict(fixed or {})
+    fixed.setdefault("zero", 1)
+    kept = [name for name in recompute if name != "selective"]
+    best: Updates | None = None
+    least = np.inf
+    for replicas in _replica_counts(job, cluster, fixed):
+        system = job.training.on(cluster, job.packs(each, replicas))
+        try:
+            runs = train_space(
+                system, fixed={**fixed, "dp": replicas}, schedules=system.stack.schedules, recompute=kept
+            )
+        except LayoutError:
+            continue
+        found = evaluate_runs(system, runs, beside=lambda memory: sum(_beside(job, memory), np.zeros(())))
+        least = min(least, float(found.total_bytes.min()))
+        order = np.argsort(found.step_s, kind="stable")[:3]
+        for index in order[np.isfinite(found.step_s[order])]:
+            one = updates_of(job, cluster, runs.layout(int(index)))
+            if best is None or one.train_s + one.log_prob_s < best.train_s + best.log_prob_s:
+                best = one
+    if best is not None:
+        return best
+    if not np.isfinite(least):
+        raise LayoutError(
+            what="train_layout",
+            given=",".join(f"{name}={value}" for name, value in fixed.items()),
+            allowed=f"a layout of {job.model.name} on {cluster.num_chips} chips",
+        )
+    others = {"its critic": job.algorithm == "ppo", "the reward model": job.reward is not None}
+    names = " and ".join([job.model.name, *(name for name, held in others.items() if held)])
+    less = ", a smaller reward model" if job.reward is not None else ""
+    less += ", GRPO, which has no critic" if job.algorithm == "ppo" else ""
+    raise InputError(
+        what=f"training of {names} on {cluster.num_chips} chips of {cluster.name}",
+        given=f"{least / 1e9:.0f} GB on a chip at the least",
+        allowed=f"the {cluster.chip.hbm_bytes / 1e9:.0f} GB that it has: more chips, a shorter answer{less}, "
+        "or adapters",
+    )
+
+
+def _replica_counts(job: RlJob, cluster: Cluster, fixed: Mapping[str, int]) -> list[int]:
+    """Numbers of replicas that are considered: what the chips allow, as few as have work."""
+    if "dp" in fixed:
+        return [fixed["dp"]]
+    chips = cluster.num_chips
+    given = fixed.get("tp", 1) * fixed.get("pp", 1) * fixed.get("cp", 1)
+    every = [n for n in range(1, chips // given + 1) if chips % (n * given) == 0]
+    if all(name in fixed for name in ("tp", "pp", "cp")):
+        return [chips // given]
+    most = max(1.0, job.trained_answers / job.updates * job.sequence_len / job.training.seq_len)
+    able = [n for n in every if n <= most] or every[:1]
+    return able[-6:]

@@ -1,4 +1,4 @@
-"""A step put together, what follows what on which chips, and its search: split of the chips, layouts of both sides."""
+"""A step put together: weights to engines, what follows what on which chips; its search over splits and layouts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from itertools import accumulate
 from math import inf
 from typing import ClassVar, assert_never
 
+from rackline.arch import Model, MoeFfn
 from rackline.errors import InputError, RacklineError
 from rackline.hardware import Cluster
-from rackline.parallel import Layout, enumerate_layouts
+from rackline.hardware.chip import host_bytes_per_s
+from rackline.parallel import Layout, Precision, enumerate_layouts
 from rackline.parallel.memory import weight_bytes
-from rackline.posttraining.job import Mode, RlJob
+from rackline.posttraining.job import Mode, RlJob, Updates, best_updates, updates_of
 from rackline.posttraining.rollout import Rollout, RolloutEngine
-from rackline.posttraining.updates import Updates, best_updates, offload_s, transfer_s, updates_of
 from rackline.training.runs import TrainLayout
 
 FIXED_S = 3.0
@@ -23,6 +24,10 @@ FIXED_S = 3.0
 ANSWER_S = 0.001
 """Controller time of an answer: tokens to text, a rule's reward, its advantage, its place in a pack (assumed:
 0.5 s of 512 answers, the samples of NeMo RL's steps)."""
+
+
+TENSORS_PER_LAYER = 9
+"""Queries, keys, values, output, gate, up, down and two norms of a dense layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +118,50 @@ class RlStep:
     def part_s(self, name: str) -> float:
         """Time of the parts of a name [s]."""
         return sum(part.seconds for part in self.parts if part.name == name)
+
+
+def model_bytes(job: RlJob, precision: Precision) -> float:
+    """All weights as the engines hold them [bytes]."""
+    return float(sum(weight_bytes(job.model, Layout(), precision).values()))
+
+
+def num_tensors(model: Model) -> int:
+    """Tensors of a checkpoint, about: those of a layer, three or two for each routed expert, both ends [count]."""
+    return 3 + sum(
+        group.count
+        * (TENSORS_PER_LAYER + (group.ffn.num_experts * group.ffn.matrices if isinstance(group.ffn, MoeFfn) else 0))
+        for group in model.layer_groups
+    )
+
+
+def transfer_s(job: RlJob, train: TrainLayout, *, colocated: bool) -> float:
+    """Weights from the layout of training to that of the engines [s].
+
+    Every tensor is put together over the ranks that share it, renamed and taken apart for the engines, so each chip
+    receives the whole model once, and the host handles each tensor: over the links of a scale-up domain where a
+    training replica lies in one and shares chips with the engines, or all chips do, else over the network. On separate
+    chips tensors are packed into two buffers in turn, so that the host prepares one while the other is sent
+    (github.com/NVIDIA-NeMo/RL, v0.6.0, nemo_rl/utils/packed_tensor.py).
+
+    Args:
+        colocated: whether engines and training share chips.
+    """
+    cluster = job.cluster
+    inside = train.tp * train.pp * max(train.ep * train.expert_tp // train.tp, 1) <= cluster.scale_up.size
+    near = inside if colocated else cluster.num_chips <= cluster.scale_up.size
+    level = cluster.scale_up if near or cluster.scale_out is None else cluster.scale_out
+    wire_s = model_bytes(job, job.serving.precision) / level.bytes_per_s_each_way
+    host_s = job.overheads.tensor_s * num_tensors(job.model)
+    return wire_s + host_s if colocated else max(wire_s, host_s)
+
+
+def offload_s(job: RlJob, states_bytes: float) -> float:
+    """States of training to the host before the rollouts, and back before the updates, where both share chips [s].
+
+    Args:
+        states_bytes: weights, gradients, master weights and moments of a chip [bytes].
+    """
+    return 2.0 * states_bytes / host_bytes_per_s(job.cluster.chip)
 
 
 def rl_step(

@@ -171,11 +171,10 @@ class RolloutEngine:
             steps = self.token_s(running, self.prompt_len + self.tools.tokens / 2.0 + middle - age)
             passed = np.concatenate([[0.0], np.cumsum(np.diff(clock) * steps)])
         prefill = self.prefill_s(per_rank)
-        half = prefill + float(passed[(passed.size - 1) // 2])
         return Rollout(
             seconds=prefill + float(passed[-1]),
             prefill_s=prefill,
-            half_s=half,
+            half_s=prefill + float(passed[(passed.size - 1) // 2]),
             clock_s=prefill + passed,
             running=np.concatenate([running, [0.0]]) * self.ranks,
             slots=slots,
@@ -229,10 +228,8 @@ def emptying(lengths: Array, slots: int) -> tuple[Array, Array, Array]:
     """
     count = lengths.size
     if slots >= count:
-        ends = np.concatenate([[0.0], np.sort(lengths)])
-        return ends, np.arange(count, 0, -1).astype(float), np.zeros(count)
-    order = np.random.default_rng(_SEED).permutation(count)
-    queue = [float(lengths[i]) for i in order]
+        return np.concatenate([[0.0], np.sort(lengths)]), np.arange(count, 0, -1).astype(float), np.zeros(count)
+    queue = [float(lengths[i]) for i in np.random.default_rng(_SEED).permutation(count)]
     heap = [(queue[i], 0.0) for i in range(slots)]
     heapq.heapify(heap)
     waiting, started = slots, 0.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from rackline.arch import AppliedAdapter
 from rackline.catalog import launch_rules_record
-from rackline.serving.alignment import Alignment
+from rackline.serving.prompt_passes import Alignment
 from rackline.serving.stack import stack
 
 _LIST = "{modules}"

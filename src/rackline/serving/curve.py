@@ -24,6 +24,7 @@ from rackline.parallel import Deployment
 from rackline.passes import UNIT, Batch, StepPolicy
 from rackline.passes.features import Array, FloatLike
 from rackline.serving import blackboard
+from rackline.serving.capacity import LONGEST_CONTEXT
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.steady import Engine
 
@@ -153,8 +154,7 @@ def mode_at_speed(
     wanted = normal / speed_ratio
     fastest = step(1.0)
     if fastest > wanted:
-        reason = f"latency floor: batch 1 is only {normal / fastest:.3g} times as fast"
-        return _choice(step, 1.0, normal_batch, reason)
+        return _choice(step, 1.0, normal_batch, f"latency floor: batch 1 is only {normal / fastest:.3g} times as fast")
     return _choice(step, _root(lambda b: step(b) - wanted, 1.0, _LARGEST), normal_batch)
 
 
@@ -244,11 +244,14 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     def at(log: float) -> float:
         return function(math.exp(log))
 
-    brentq: Any = importlib.import_module("scipy.optimize").brentq  # takes a tenth of a second to import
-
     if function(high) <= 0.0:
         return high
-    return math.exp(brentq(at, math.log(low), math.log(high), xtol=1e-9))
+    return math.exp(_brentq()(at, math.log(low), math.log(high), xtol=1e-9))
+
+
+def _brentq() -> Any:
+    """SciPy's bracketing root finder; its module takes a tenth of a second to import."""
+    return importlib.import_module("scipy.optimize").brentq
 
 
 def _positive(what: str, given: float) -> None:
@@ -299,9 +302,6 @@ def static_batches(
     rows = zip(prefill.tolist(), token.tolist(), total.tolist(), strict=True)
     return [StaticBatch(prefill_s=first, token_s=each, total_s=whole) for first, each, whole in rows]
 
-
-LONGEST_CONTEXT = 1e9
-"""Contexts beyond a billion tokens count as infinite."""
 
 _WIDTHS = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 
@@ -386,9 +386,7 @@ def model_crossover_context(
         return 0.0
     if excess(LONGEST_CONTEXT) < 0.0:
         return math.inf
-    brentq: Any = importlib.import_module("scipy.optimize").brentq  # takes 0.1 s to import
-
-    return float(brentq(excess, 0.0, LONGEST_CONTEXT, rtol=1e-9))
+    return float(_brentq()(excess, 0.0, LONGEST_CONTEXT, rtol=1e-9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

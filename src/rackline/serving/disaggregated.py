@@ -354,35 +354,6 @@ def exchange_s(
     return as_array(row_seconds(row_numbers(row, engine.table.calibration, cluster.chip, cluster), {f.ONE: 1.0}))
 
 
-def context_prefill_s(
-    engine: Engine,
-    model: Model,
-    cluster: Cluster,
-    precision: Precision,
-    workload: Workload,
-    max_batched_tokens: float,
-    group: ContextGroup,
-    *,
-    two_batch_overlap: bool = False,
-) -> Array:
-    """Time of a full prefill pass of a context group, with an all-gather of keys and values, kernels only [s].
-
-    Returns:
-        Shape () or (layouts, 1).
-
-    Assumes: experts see the tokens of all ranks, as without context parallelism.
-    Sources: all-gather context parallelism, Llama 3, arXiv:2407.21783 section 3.3.2; for MLA the latent is sent, and
-    expanded on every rank.
-    """
-    batch = prefill_chunk(workload, max_batched_tokens, group.cp)
-    device = engine.seconds(batch, engine.time_table(two_batch_overlap), two_batch_overlap=two_batch_overlap)
-    if group.cp == 1:
-        return device
-    sent = kv_exchange_bytes(model, precision, workload, max_batched_tokens, group)
-    extra = exchange_s(engine, cluster, sent, group, "all_gather")
-    return device + (extra[:, None] if extra.ndim else extra)
-
-
 def context_decode_s(
     engine: Engine,
     model: Model,
@@ -410,8 +381,7 @@ def context_decode_s(
     features = dict(engine.table.features(whole))
     features[f.TOKENS] = n / group.cp
     features[f.LOGIT_ROWS] = n / group.cp
-    times = engine.time_table(False)
-    device = (times.seconds(features, threads=threads) + engine.skew_s()) * engine.stage_imbalance
+    device = (engine.time_table(False).seconds(features, threads=threads) + engine.skew_s()) * engine.stage_imbalance
     if group.cp > 1:
         tp = as_array(group.tp)
         wide = replace(group, tp=tp[:, None] if tp.ndim else tp)

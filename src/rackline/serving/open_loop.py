@@ -10,11 +10,9 @@ import numpy as np
 from rackline.errors import require
 from rackline.passes import Batch, TimeTable
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.alignment import AlignedPasses, Alignment, aligned, prompts_of
-from rackline.serving.graph_passes import PROMPTS, GraphPasses
-from rackline.serving.prompt_queue import PromptPasses, PromptQueue, first_tokens, prompt_queue
+from rackline.serving.prompt_passes import PROMPTS, AlignedPasses, Alignment, GraphPasses, aligned, prompts_of
+from rackline.serving.prompt_queue import PromptPasses, PromptQueue, busiest_share, first_tokens, prompt_queue
 from rackline.serving.steady import Engine, SteadyState, decodes_beside
-from rackline.serving.trains import busiest_share
 from rackline.serving.workload import Mode, Workload
 
 _ITERATIONS = 6  # of the rate at which a batch size holds; each reduces the error
@@ -192,7 +190,7 @@ class _Load:
 
 
 def _aligned_loop(load: _Load, alignment: Alignment, step_s: Array, busiest_s: Array) -> SteadyState:
-    """The open loop of ranks that wait for each other's prompts, see `rackline.serving.alignment`."""
+    """The open loop of ranks that wait for each other's prompts, see `rackline.serving.prompt_passes`."""
     engine, workload, mode = load.engine, load.workload, load.mode
     ranks, peers, beside, room = load.ranks, load.peers, load.beside, load.room
     loads, tokens = prompts_of(workload.new_tokens, room, peers)
@@ -204,8 +202,7 @@ def _aligned_loop(load: _Load, alignment: Alignment, step_s: Array, busiest_s: A
         device = load.kernels_s(busiest, ranks * prompts * workload.new_tokens, np.minimum(first, busiest), prefix)
         before = step_s if mode.is_mixed else 0.0
         for found, pushed in ((graphs_s, beside * load.verified + busiest), (eager_s, np.inf)):
-            pass_s = engine.with_prompts_s(before, device, tokens=pushed, sequences=beside)
-            found.append(np.maximum(pass_s, busiest_s))
+            found.append(np.maximum(engine.with_prompts_s(before, device, tokens=pushed, sequences=beside), busiest_s))
     alone = 1.0 - (-np.expm1(-loads)) ** peers  # some rank has none, and decodes
     parts = alone if engine.stack.graphs_need_all_ranks else 0.0
     passes = AlignedPasses(
@@ -345,8 +342,7 @@ def _passes(load: _Load, step_s: Array, busiest_s: Array) -> tuple[PromptPasses,
     first_s = one_prompt_s(one)
     share = -np.expm1(-n * peers / steps)
     loaded = step_s + first_s if chunked else first_s
-    waits = ~apart_of_decode & (not chunked)
-    mean_s = (1.0 - share) * step_s + share * loaded + np.where(waits, step_s * share, 0.0)
+    mean_s = (1.0 - share) * step_s + share * loaded + np.where(~apart_of_decode & (not chunked), step_s * share, 0.0)
     rate = n / steps / mean_s
     together = np.maximum(rate * ((1.0 - share) * step_s**2 + share * loaded**2) / mean_s, 1e-3)
     busiest = busiest_share(together, peers) * together / -np.expm1(-together)
@@ -368,7 +364,7 @@ def _passes(load: _Load, step_s: Array, busiest_s: Array) -> tuple[PromptPasses,
     if not np.any(apart):
         return passes, None
     one_s = kernels_s(first, one)
-    graphs = GraphPasses(
+    return passes, GraphPasses(
         engine=engine,
         applies=apart,
         decode_s=step_s,
@@ -379,7 +375,6 @@ def _passes(load: _Load, step_s: Array, busiest_s: Array) -> tuple[PromptPasses,
         spread=workload.input_spread,
         room=room,
     )
-    return passes, graphs
 
 
 def _step_seen_s(

@@ -9,8 +9,8 @@ import numpy as np
 
 from rackline.passes import Batch, PassTable, TimeTable
 from rackline.passes.features import ONE, Array, FloatLike, as_array
+from rackline.serving.prompt_queue import busiest_share
 from rackline.serving.stack import IDEAL, Stack
-from rackline.serving.trains import busiest_share
 from rackline.serving.workload import PLAIN, Mode, Speculation, Workload, Workloads
 
 _TURNS = 4  # of iterations that each change little
@@ -158,8 +158,7 @@ class Engine:
         stack = self.stack
         if not (stack.graph_tokens or stack.host_s_per_sequence):
             return decode_s
-        tokens = as_array(sequences) * self.speculation.verified_tokens
-        host_s = as_array(self.host_s(tokens, sequences, prompts=False))
+        host_s = as_array(self.host_s(as_array(sequences) * self.speculation.verified_tokens, sequences, prompts=False))
         return np.maximum(as_array(decode_s) ** 4 - host_s**4, 0.0) ** 0.25
 
     def decode_s(self, batch: Batch, times: TimeTable, *, two_batch_overlap: bool, threads: int = 1) -> Array:

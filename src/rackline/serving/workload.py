@@ -20,7 +20,7 @@ import numpy as np
 from rackline.catalog.records import Admission
 from rackline.errors import InputError, nearest_names, require
 from rackline.passes.features import Array, FloatLike, as_array
-from rackline.serving.alignment import Alignment
+from rackline.serving.prompt_passes import Alignment
 from rackline.serving.prompt_queue import PromptSizes
 from rackline.units import parse_whole
 
@@ -220,8 +220,7 @@ class Workload:
         """
         if self.mixture is None:
             return float(np.ceil(self.new_tokens / max_tokens))
-        new = np.maximum(self.mixture.input_len * (1.0 - self.cache_hit), 1.0)
-        return self.mixture.mean(np.ceil(new / max_tokens))
+        return self.mixture.mean(np.ceil(np.maximum(self.mixture.input_len * (1.0 - self.cache_hit), 1.0) / max_tokens))
 
     def prompt_sizes(self) -> PromptSizes | None:
         """New tokens of prompts that differ; None for equal ones."""

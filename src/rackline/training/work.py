@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from rackline.arch import Core, DenseFfn, Dim, MoeFfn, Projection
-from rackline.arch.products import GATED
+from rackline.arch.kinds import GATED
 from rackline.parallel.exchange import collective_rows, make_group
 from rackline.parallel.work import AttentionWork, ProductWork
 from rackline.passes import Row, collectives as c, features as f

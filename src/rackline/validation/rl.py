@@ -12,10 +12,9 @@ from rackline.bands.stacks import default_stack
 from rackline.errors import InputError
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
-from rackline.posttraining.job import ALGORITHMS, MODES, AnswerLengths, RlJob
+from rackline.posttraining.job import ALGORITHMS, MODES, AnswerLengths, RlJob, Updates
 from rackline.posttraining.plan import RlStep, Schedule, given_sides, rl_plan, rl_step
 from rackline.posttraining.rollout import RolloutEngine
-from rackline.posttraining.updates import Updates
 from rackline.serving.stack import stack_named
 from rackline.system import System
 from rackline.training.runs import TrainLayout

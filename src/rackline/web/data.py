@@ -22,9 +22,8 @@ from rackline.api.verbs import entries
 from rackline.errors import InputError, unknown_name
 from rackline.late import late
 from rackline.passes.features import ONE, FloatLike
-from rackline.passes.javascript import experts_javascript, row_features, rows_javascript, step_javascript
+from rackline.passes.javascript import experts_javascript, function, row_features, rows_javascript, step_javascript
 from rackline.passes.routing import ExpertLoad
-from rackline.passes.trace import function
 from rackline.web.asked import offered_names, taken
 from rackline.web.grids import GRIDS, WITHIN, accuracy, asked_prices, decode_points, parity, pipelines, racks
 from rackline.web.printed import printed_parts

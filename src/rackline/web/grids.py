@@ -19,7 +19,7 @@ from rackline.api.selling import rent_of
 from rackline.api.tiers import TiersQuestion
 from rackline.errors import InputError, RacklineError
 from rackline.late import late
-from rackline.passes.trace import function
+from rackline.passes.javascript import function
 
 with late:
     from rackline import arch, catalog, hardware, parallel, pricing, scaling, validation

@@ -7,13 +7,23 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch.attention import Core, Kind, Stateful, always, windowed_pairs
+from rackline.arch.kinds import (
+    Attention,
+    Core,
+    Dim,
+    FloatLike,
+    IntLike,
+    Projection,
+    Stateful,
+    always,
+    formula,
+    windowed_pairs,
+)
 from rackline.arch.kinds.mla import Indexer
-from rackline.arch.products import Dim, FloatLike, IntLike, Projection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedQueryAttention(Kind):
+class GroupedQueryAttention(Attention):
     """MHA (num_kv_heads = num_q_heads), GQA and MQA (num_kv_heads = 1), full or in a sliding window.
 
     KV bytes per token and layer = 2 * num_kv_heads * head_dim * bytes per element (lecture C101).
@@ -53,15 +63,9 @@ class GroupedQueryAttention(Kind):
             return f"num_kv_heads {self.num_kv_heads} does not divide num_q_heads {self.num_q_heads}"
         return None
 
-    @property
-    def kind(self) -> str:
-        """ "full" or "window_W"."""
-        return "full" if self.window is None else f"window_{self.window}"
+    kind = formula(lambda kind: "full" if kind.window is None else f"window_{kind.window}")  # "full" or "window_W"
 
-    @property
-    def value_dim(self) -> int:
-        """Width of a value head [elements]."""
-        return self.v_head_dim or self.head_dim
+    value_dim = formula(lambda kind: kind.v_head_dim or kind.head_dim)  # width of a value head [elements]
 
     def projections(self, d_model: int) -> tuple[Projection, ...]:
         """Fused q, k, v (with the gates) and the output projection."""
@@ -92,16 +96,13 @@ class GroupedQueryAttention(Kind):
             norms = self.head_dim * (1 if self.shares_kv else 2)
         return norms + (self.num_q_heads if self.sinks else 0)
 
-    @property
-    def extra_kernels(self) -> float:
-        """Norms of queries and keys are two, an output gate two (sigmoid, product)."""
-        gates = self.output_gate or self.head_gate
-        return 2.0 * (self.qk_norm or self.norm_over_heads) + 2.0 * gates
+    # norms of queries and keys are two, an output gate two (sigmoid, product)
+    extra_kernels = formula(
+        lambda kind: 2.0 * (kind.qk_norm or kind.norm_over_heads) + 2.0 * (kind.output_gate or kind.head_gate)
+    )
 
-    @property
-    def kv_entries_per_token(self) -> float:
-        """1, or 0 where the cache of another layer is read."""
-        return 0.0 if self.shares_kv else 1.0
+    # 1, or 0 where the cache of another layer is read
+    kv_entries_per_token = formula(lambda kind: 0.0 if kind.shares_kv else 1.0)
 
     def kv_held_tokens(self, context_len: FloatLike) -> FloatLike:
         """All of the context, or the window; nothing where the cache of another layer is read."""
@@ -112,20 +113,13 @@ class GroupedQueryAttention(Kind):
         """(key + value width) * KV heads on the chip; heads are copied when tp exceeds them."""
         return (self.head_dim + self.value_dim) * np.ceil(self.num_kv_heads / np.asarray(tp))
 
-    @property
-    def decode_flop_per_pair(self) -> float:
-        """q·k and score·v: two dot products of head_dim and value width multiply-adds."""
-        return 2.0 * (self.head_dim + self.value_dim)
+    # q·k and score·v: two dot products of head_dim and value width multiply-adds
+    decode_flop_per_pair = formula(lambda kind: 2.0 * (kind.head_dim + kind.value_dim))
 
-    @property
-    def decode_io_elements(self) -> float:
-        """Query in, output out."""
-        return 1.0 * self.head_dim + self.value_dim
+    decode_io_elements = formula(lambda kind: 1.0 * kind.head_dim + kind.value_dim)  # query in, output out
 
-    @property
-    def prefill_io_elements(self) -> tuple[float, float]:
-        """Query in and output out per query head; key and value in per KV head."""
-        return self.decode_io_elements, self.decode_io_elements
+    # query in and output out per query head; key and value in per KV head
+    prefill_io_elements = formula(lambda kind: (kind.decode_io_elements, kind.decode_io_elements))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,15 +133,10 @@ class BidirectionalAttention(GroupedQueryAttention):
 
     kernel = always("encoder")
 
-    @property
-    def kind(self) -> str:
-        """ "bidirectional" or "bidirectional_W"."""
-        return "bidirectional" if self.window is None else f"bidirectional_{self.window}"
+    # "bidirectional" or "bidirectional_W"
+    kind = formula(lambda kind: "bidirectional" if kind.window is None else f"bidirectional_{kind.window}")
 
-    @property
-    def kv_entries_per_token(self) -> float:
-        """0: no later pass reads what this one has seen."""
-        return 0.0
+    kv_entries_per_token = always(0.0)  # no later pass reads what this one has seen
 
     def attention_pairs(self, chunk_tokens: FloatLike, prefix_tokens: FloatLike) -> FloatLike:
         """n (p + n) pairs, or n times the window [pairs per sequence]."""
@@ -176,15 +165,9 @@ class BlockSparseAttention(GroupedQueryAttention):
 
     kernel = always("block_sparse")
 
-    @property
-    def kind(self) -> str:
-        """ "blocks_16x128"."""
-        return f"blocks_{self.top_blocks}x{self.block_size}"
+    kind = formula(lambda kind: f"blocks_{kind.top_blocks}x{kind.block_size}")  # "blocks_16x128"
 
-    @property
-    def reach(self) -> int:
-        """Tokens that one query reads at most [tokens]."""
-        return self.block_size * self.top_blocks
+    reach = formula(lambda kind: kind.block_size * kind.top_blocks)  # tokens that one query reads at most [tokens]
 
     def cores(self) -> tuple[Core, ...]:
         """The core and the indexer, whose keys are cached in the type of the cache; only block maxima leave it."""
@@ -209,10 +192,8 @@ class BlockSparseAttention(GroupedQueryAttention):
         """Norms of index query and key as well."""
         return GroupedQueryAttention.extra_params(self) + 2 * self.index_head_dim
 
-    @property
-    def extra_kernels(self) -> float:
-        """Norms and rotation of index query and key, block maxima, choice."""
-        return 4.0 + 2.0 * (self.qk_norm or self.norm_over_heads)
+    # norms and rotation of index query and key, block maxima, choice
+    extra_kernels = formula(lambda kind: 4.0 + 2.0 * (kind.qk_norm or kind.norm_over_heads))
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """The chosen blocks."""
@@ -238,10 +219,7 @@ class RootSparseAttention(GroupedQueryAttention):
 
     top_blocks: int
 
-    @property
-    def kind(self) -> str:
-        """ "root_N"."""
-        return f"root_{self.top_blocks}"
+    kind = formula(lambda kind: f"root_{kind.top_blocks}")  # "root_N"
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """min(L, 1.5·√(n·L))."""
@@ -283,20 +261,12 @@ class NativeSparseAttention(GroupedQueryAttention):
     top_blocks: int
     local: int
 
-    @property
-    def kind(self) -> str:
-        """ "native_sparse_S"."""
-        return f"native_sparse_{self.stride}"
+    kind = formula(lambda kind: f"native_sparse_{kind.stride}")  # "native_sparse_S"
 
-    @property
-    def reach(self) -> int:
-        """Uncompressed tokens that one query reads at most [tokens]."""
-        return self.block_size * self.top_blocks + self.local
+    # uncompressed tokens that one query reads at most [tokens]
+    reach = formula(lambda kind: kind.block_size * kind.top_blocks + kind.local)
 
-    @property
-    def kv_entries_per_token(self) -> float:
-        """Every token and the compressed entries."""
-        return 1.0 + 1.0 / self.stride
+    kv_entries_per_token = formula(lambda kind: 1.0 + 1.0 / kind.stride)  # every token and the compressed entries
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """Compressed entries, chosen blocks, window; never more than the context."""

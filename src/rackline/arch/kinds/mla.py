@@ -7,12 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.arch.attention import Core, Kind, always, windowed_pairs
-from rackline.arch.products import Dim, FloatLike, IntLike, Projection
+from rackline.arch.kinds import Attention, Core, Dim, FloatLike, Projection, always, formula, same_as, windowed_pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MultiHeadLatentAttention(Kind):
+class MultiHeadLatentAttention(Attention):
     """MLA: one latent per token is cached; absorbed into the query in decode, expanded in prefill.
 
     KV elements per token and layer = kv_lora_rank + qk_rope_head_dim, the same on every chip of a tp group.
@@ -71,40 +70,30 @@ class MultiHeadLatentAttention(Kind):
         """Norms of the two latents."""
         return self.q_lora_rank + self.kv_lora_rank
 
-    @property
-    def extra_kernels(self) -> float:
-        """Sigmoid and product of an output gate."""
-        return 2.0 * self.output_gate
+    extra_kernels = formula(lambda kind: 2.0 * kind.output_gate)  # sigmoid and product of an output gate
 
-    def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
-        """The latent and the rotary key, copied on every chip of the tp group."""
-        return (self.kv_lora_rank + self.qk_rope_head_dim) * np.ones_like(np.asarray(tp, dtype=float))
+    # the latent and the rotary key
+    entry_elements = formula(lambda kind: kind.kv_lora_rank + kind.qk_rope_head_dim)
 
-    @property
-    def decode_flop_per_pair(self) -> float:
-        """Absorbed: scores over latent + rope, values over the latent."""
-        return 2.0 * (self.kv_lora_rank + self.qk_rope_head_dim) + 2.0 * self.kv_lora_rank
+    # absorbed: scores over latent + rope, values over the latent
+    decode_flop_per_pair = formula(
+        lambda kind: 2.0 * (kind.kv_lora_rank + kind.qk_rope_head_dim) + 2.0 * kind.kv_lora_rank
+    )
 
-    @property
-    def expanded_flop_per_pair(self) -> float:
-        """Scores over nope + rope, values over v [FLOP]."""
-        return 2.0 * (self.qk_nope_head_dim + self.qk_rope_head_dim) + 2.0 * self.v_head_dim
+    # scores over nope + rope, values over v [FLOP]
+    expanded_flop_per_pair = formula(
+        lambda kind: 2.0 * (kind.qk_nope_head_dim + kind.qk_rope_head_dim) + 2.0 * kind.v_head_dim
+    )
 
-    @property
-    def prefill_flop_per_pair(self) -> float:
-        """Expanded."""
-        return self.expanded_flop_per_pair
+    prefill_flop_per_pair = same_as("expanded_flop_per_pair")
 
-    @property
-    def decode_io_elements(self) -> float:
-        """Absorbed query in, latent output out."""
-        return 2.0 * self.kv_lora_rank + self.qk_rope_head_dim
+    # absorbed query in, latent output out
+    decode_io_elements = formula(lambda kind: 2.0 * kind.kv_lora_rank + kind.qk_rope_head_dim)
 
-    @property
-    def prefill_io_elements(self) -> tuple[float, float]:
-        """Query, expanded key and value in, output out, all per query head."""
-        per_head = 2.0 * (self.qk_nope_head_dim + self.qk_rope_head_dim) + 2.0 * self.v_head_dim
-        return per_head, 0.0
+    # query, expanded key and value in, output out, all per query head
+    prefill_io_elements = formula(
+        lambda kind: (2.0 * (kind.qk_nope_head_dim + kind.qk_rope_head_dim) + 2.0 * kind.v_head_dim, 0.0)
+    )
 
 
 INDEX_BYTES_PER_ELEMENT = 132 / 128
@@ -115,7 +104,7 @@ SCORE_BYTES = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Indexer(Kind):
+class Indexer(Core):
     """Lightning indexer: a few small heads score every cached token for every query; one key per token is cached.
 
     score(t, s) = Σ_h w(t, h) · relu(q(t, h) · k(s)), so 2 · index_head_dim FLOP per head and pair. Heads are not cut
@@ -139,36 +128,24 @@ class Indexer(Kind):
     all_heads_everywhere: bool = True
     scored_tokens: int = 1
 
-    @property
-    def kernel(self) -> str:
-        """ "index"; of its own over compressed tokens, and over blocks of tokens."""
-        return "compressed_index" if self.ratio > 1 else "index" if self.scored_tokens == 1 else "block_index"
+    # "index"; of its own over compressed tokens, and over blocks of tokens
+    kernel = formula(
+        lambda kind: "compressed_index" if kind.ratio > 1 else "index" if kind.scored_tokens == 1 else "block_index"
+    )
 
-    @property
-    def kind(self) -> str:
-        """ "index", or "index_R" over compressed tokens."""
-        return "index" if self.ratio == 1 else f"index_{self.ratio}"
+    # "index", or "index_R" over compressed tokens
+    kind = formula(lambda kind: "index" if kind.ratio == 1 else f"index_{kind.ratio}")
 
-    @property
-    def kv_entries_per_token(self) -> float:
-        """One key for `ratio` tokens."""
-        return 1.0 / self.ratio
+    kv_entries_per_token = formula(lambda kind: 1.0 / kind.ratio)  # one key for `ratio` tokens
 
     num_kv_heads = always(1)  # one key for all heads
 
-    @property
-    def heads_are_copied(self) -> bool:
-        """True where every chip scores with all heads."""
-        return self.all_heads_everywhere
+    heads_are_copied = same_as("all_heads_everywhere")  # whether every chip scores with all heads
 
-    @property
-    def cache_bytes_per_element(self) -> float | None:
-        """fp8 with one scale a key, or as the cache beside it."""
-        return INDEX_BYTES_PER_ELEMENT if self.eight_bits else None
+    # fp8 with one scale a key, or as the cache beside it
+    cache_bytes_per_element = formula(lambda kind: INDEX_BYTES_PER_ELEMENT if kind.eight_bits else None)
 
-    def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
-        """One key, copied on every chip."""
-        return self.index_head_dim * np.ones_like(np.asarray(tp, dtype=float))
+    entry_elements = same_as("index_head_dim")  # one key
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """All keys."""
@@ -178,25 +155,15 @@ class Indexer(Kind):
         """Every pair is scored."""
         return np.asarray(windowed_pairs(chunk_tokens, prefix_tokens, None)) / self.ratio
 
-    @property
-    def decode_flop_per_pair(self) -> float:
-        """One dot product."""
-        return 2.0 * self.index_head_dim
+    decode_flop_per_pair = formula(lambda kind: 2.0 * kind.index_head_dim)  # one dot product
 
-    @property
-    def bytes_per_pair(self) -> float:
-        """Scores pass memory on their way to the top-k kernel."""
-        return SCORE_BYTES / self.scored_tokens
+    # scores pass memory on their way to the top-k kernel
+    bytes_per_pair = formula(lambda kind: SCORE_BYTES / kind.scored_tokens)
 
-    @property
-    def decode_io_elements(self) -> float:
-        """Query in."""
-        return 1.0 * self.index_head_dim
+    decode_io_elements = formula(lambda kind: 1.0 * kind.index_head_dim)  # query in
 
-    @property
-    def prefill_io_elements(self) -> tuple[float, float]:
-        """Query in per head, key in once."""
-        return 1.0 * self.index_head_dim, 1.0 * self.index_head_dim
+    # query in per head, key in once
+    prefill_io_elements = formula(lambda kind: (1.0 * kind.index_head_dim, 1.0 * kind.index_head_dim))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,10 +197,7 @@ class SparseLatentAttention(MultiHeadLatentAttention):
 
     kernel = always("sparse")
 
-    @property
-    def kind(self) -> str:
-        """ "mla_top_K"."""
-        return f"mla_top_{self.top_k}"
+    kind = formula(lambda kind: f"mla_top_{kind.top_k}")  # "mla_top_K"
 
     def cores(self) -> tuple[Core, ...]:
         """The core, and the indexer where the layer has its own."""
@@ -265,10 +229,8 @@ class SparseLatentAttention(MultiHeadLatentAttention):
 
     expands_prefix = always(False)  # the absorbed form reads latents as they are
 
-    @property
-    def extra_kernels(self) -> float:
-        """Indexer: norm, rotation and quantisation of its query and key, scaling of its weights, top-k."""
-        return 6.0 if self.index_heads else 0.0
+    # indexer: norm, rotation and quantisation of its query and key, scaling of its weights, top-k
+    extra_kernels = formula(lambda kind: 6.0 if kind.index_heads else 0.0)
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """The picked tokens."""
@@ -280,19 +242,14 @@ class SparseLatentAttention(MultiHeadLatentAttention):
         picked = windowed_pairs(chunk_tokens, prefix_tokens, self.top_k)
         return np.minimum(picked, dense * np.asarray(windowed_pairs(chunk_tokens, prefix_tokens, None)))
 
-    @property
-    def prefill_flop_per_pair(self) -> float:
-        """Absorbed, as in decode."""
-        return self.decode_flop_per_pair
+    prefill_flop_per_pair = same_as("decode_flop_per_pair")  # absorbed, as in decode
 
-    @property
-    def prefill_io_elements(self) -> tuple[float, float]:
-        """Absorbed query in, latent output out, per head; the picked latents are read from the cache."""
-        return self.decode_io_elements, 0.0
+    # absorbed query in, latent output out, per head; the picked latents are read from the cache
+    prefill_io_elements = formula(lambda kind: (kind.decode_io_elements, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompressedAttention(Kind):
+class CompressedAttention(Attention):
     """One shared vector per token serves all heads as key and value; `ratio` tokens are compressed into one entry.
 
     A query reads the window and either all compressed entries (heavily compressed, ratio 128) or the top_k that an
@@ -338,15 +295,15 @@ class CompressedAttention(Kind):
             return "top_k picks compressed entries, but ratio is 0"
         return None
 
-    @property
-    def kind(self) -> str:
-        """ "compressed_4", "compressed_128" or "window_128_shared"."""
-        return f"compressed_{self.ratio}{'_shared' * self.shares_kv}" if self.ratio else f"window_{self.window}_shared"
+    # "compressed_4", "compressed_128" or "window_128_shared"
+    kind = formula(
+        lambda kind: (
+            f"compressed_{kind.ratio}{'_shared' * kind.shares_kv}" if kind.ratio else f"window_{kind.window}_shared"
+        )
+    )
 
-    @property
-    def kernel(self) -> str:
-        """ "compressed"; of its own where entries are picked."""
-        return "compressed_sparse" if self.top_k else "compressed"
+    # "compressed"; of its own where entries are picked
+    kernel = formula(lambda kind: "compressed_sparse" if kind.top_k else "compressed")
 
     num_kv_heads = always(1)
 
@@ -390,17 +347,13 @@ class CompressedAttention(Kind):
             total += self.index_head_dim + self.ratio * sets * self.index_head_dim
         return total
 
-    @property
-    def extra_kernels(self) -> float:
-        """Norms and rotation of the entry, inverse rotation of the output; compressor; indexer."""
-        return 2.0 + (3.0 if self.ratio and not self.shares_kv else 0.0) + (8.0 if self.index_heads else 0.0)
+    # norms and rotation of the entry, inverse rotation of the output; compressor; indexer
+    extra_kernels = formula(
+        lambda kind: 2.0 + (3.0 if kind.ratio and not kind.shares_kv else 0.0) + (8.0 if kind.index_heads else 0.0)
+    )
 
-    @property
-    def kv_entries_per_token(self) -> float:
-        """In the long run one in `ratio`, none where they are shared; 1 while a lone window grows."""
-        if self.shares_kv:
-            return 0.0
-        return 1.0 / self.ratio if self.ratio else 1.0
+    # in the long run one in `ratio`, none where they are shared; 1 while a lone window grows
+    kv_entries_per_token = formula(lambda kind: 0.0 if kind.shares_kv else 1.0 / kind.ratio if kind.ratio else 1.0)
 
     def kv_held_tokens(self, context_len: FloatLike) -> FloatLike:
         """The window and all compressed entries of its own."""
@@ -408,9 +361,7 @@ class CompressedAttention(Kind):
         own = self.ratio and not self.shares_kv
         return np.minimum(context, self.window) + (context / self.ratio if own else 0.0)
 
-    def kv_elements_per_token(self, tp: IntLike) -> FloatLike:
-        """One shared vector, copied on every chip."""
-        return self.head_dim * np.ones_like(np.asarray(tp, dtype=float))
+    entry_elements = same_as("head_dim")  # one shared vector
 
     def kv_read_tokens(self, context_len: FloatLike) -> FloatLike:
         """The window, and the compressed entries or the picked ones."""
@@ -426,17 +377,9 @@ class CompressedAttention(Kind):
         reach = self.top_k * self.ratio if self.top_k else None
         return pairs + np.asarray(windowed_pairs(chunk_tokens, prefix_tokens, reach)) / self.ratio
 
-    @property
-    def decode_flop_per_pair(self) -> float:
-        """Score and value over the same vector."""
-        return 4.0 * self.head_dim
+    decode_flop_per_pair = formula(lambda kind: 4.0 * kind.head_dim)  # score and value over the same vector
 
-    @property
-    def decode_io_elements(self) -> float:
-        """Query in, output out."""
-        return 2.0 * self.head_dim
+    decode_io_elements = formula(lambda kind: 2.0 * kind.head_dim)  # query in, output out
 
-    @property
-    def prefill_io_elements(self) -> tuple[float, float]:
-        """Query in, output out per head; the entry once."""
-        return self.decode_io_elements, 1.0 * self.head_dim
+    # query in, output out per head; the entry once
+    prefill_io_elements = formula(lambda kind: (kind.decode_io_elements, 1.0 * kind.head_dim))

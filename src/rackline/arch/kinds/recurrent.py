@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from rackline.arch.attention import Stateful, always, same_as
-from rackline.arch.products import Dim, FloatLike, IntLike, Projection
+from rackline.arch.kinds import Dim, Projection, Stateful, always, formula, same_as
 
 CHUNK = 64  # tokens that the chunkwise form works on together (flash-linear-attention's default)
 
@@ -46,11 +43,13 @@ class GatedDeltaAttention(Stateful):
             Projection(name="linear_out", d_in=(values,), d_out=(model,)),
         )
 
-    @property
-    def convolution(self) -> tuple[int, int]:
-        """Over queries, keys and values."""
-        channels = 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
-        return channels, self.conv_kernel
+    # over queries, keys and values
+    convolution = formula(
+        lambda kind: (
+            2 * kind.num_key_heads * kind.key_head_dim + kind.num_value_heads * kind.value_head_dim,
+            kind.conv_kernel,
+        )
+    )
 
     def extra_params(self) -> int:
         """Short convolution, decay and step biases, output norm."""
@@ -59,30 +58,23 @@ class GatedDeltaAttention(Stateful):
 
     extra_kernels = always(5.0)  # gates, normalisations of q and k, the split of the projections, norm of the output
 
-    def state_elements(self, tp: IntLike) -> FloatLike:
-        """State of one sequence on each of tp chips, per layer [elements]."""
-        return np.ceil(self.num_value_heads / np.asarray(tp)) * self.key_head_dim * self.value_head_dim
+    state_elements_per_head = formula(lambda kind: kind.key_head_dim * kind.value_head_dim)
 
-    @property
-    def state_flop_per_token(self) -> float:
-        """FLOP of one value head for one decoded token: read-out, prediction and update of the state."""
-        return 6.0 * self.key_head_dim * self.value_head_dim
+    # FLOP of one value head for one decoded token: read-out, prediction and update of the state
+    state_flop_per_token = formula(lambda kind: 6.0 * kind.key_head_dim * kind.value_head_dim)
 
-    @property
-    def chunk_flop_per_token(self) -> float:
-        """FLOP of one value head for one prompt token: the state once per chunk, the chunk's own tokens pairwise."""
-        within = 2.0 * CHUNK * (2.0 * self.key_head_dim + self.value_head_dim)
-        return self.state_flop_per_token + within
+    # FLOP of one value head for one prompt token: the state once per chunk, the chunk's own tokens pairwise
+    chunk_flop_per_token = formula(
+        lambda kind: kind.state_flop_per_token + 2.0 * CHUNK * (2.0 * kind.key_head_dim + kind.value_head_dim)
+    )
 
-    @property
-    def decode_io_elements(self) -> float:
-        """Query, key, value in, output out, per value head."""
-        return 2.0 * self.key_head_dim + 2.0 * self.value_head_dim
+    # query, key, value in, output out, per value head
+    decode_io_elements = formula(lambda kind: 2.0 * kind.key_head_dim + 2.0 * kind.value_head_dim)
 
-    @property
-    def prefill_io_elements(self) -> tuple[float, float]:
-        """As in decode, and the state once per chunk."""
-        return self.decode_io_elements + 2.0 * self.key_head_dim * self.value_head_dim / CHUNK, 0.0
+    # as in decode, and the state once per chunk
+    prefill_io_elements = formula(
+        lambda kind: (kind.decode_io_elements + 2.0 * kind.key_head_dim * kind.value_head_dim / CHUNK, 0.0)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,19 +95,14 @@ class SquareStateAttention(Stateful):
 
     num_kv_heads = same_as("num_heads")  # each head has its own state
 
-    def state_elements(self, tp: IntLike) -> FloatLike:
-        """State of one sequence on each of tp chips, per layer [elements]."""
-        return np.ceil(self.num_heads / np.asarray(tp)) * self.head_dim**2
+    state_elements_per_head = formula(lambda kind: kind.head_dim**2)
 
-    @property
-    def decode_io_elements(self) -> float:
-        """Query, key, value in, output out, per head."""
-        return 4.0 * self.head_dim
+    decode_io_elements = formula(lambda kind: 4.0 * kind.head_dim)  # query, key, value in, output out, per head
 
-    @property
-    def prefill_io_elements(self) -> tuple[float, float]:
-        """As in decode, and the state once per chunk."""
-        return self.decode_io_elements + 2.0 * self.head_dim**2 / self.chunk_size, 0.0
+    # as in decode, and the state once per chunk
+    prefill_io_elements = formula(
+        lambda kind: (kind.decode_io_elements + 2.0 * kind.head_dim**2 / kind.chunk_size, 0.0)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,15 +132,11 @@ class LightningAttention(SquareStateAttention):
 
     extra_kernels = always(4.0)  # activation of q, k and v, norm, sigmoid and product of the gate
 
-    @property
-    def state_flop_per_token(self) -> float:
-        """Decay and rank-one update (3 FLOP per element), read-out (2)."""
-        return 5.0 * self.head_dim**2
+    # decay and rank-one update (3 FLOP per element), read-out (2)
+    state_flop_per_token = formula(lambda kind: 5.0 * kind.head_dim**2)
 
-    @property
-    def chunk_flop_per_token(self) -> float:
-        """Scores and values inside the chunk; state in and out."""
-        return 4.0 * self.chunk_size * self.head_dim + 4.0 * self.head_dim**2
+    # scores and values inside the chunk; state in and out
+    chunk_flop_per_token = formula(lambda kind: 4.0 * kind.chunk_size * kind.head_dim + 4.0 * kind.head_dim**2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,22 +181,16 @@ class KimiDeltaAttention(SquareStateAttention):
         channels = self.num_heads * self.head_dim
         return 3 * channels * self.conv_kernel + self.num_heads + channels + self.head_dim
 
-    @property
-    def convolution(self) -> tuple[int, int]:
-        """Over queries, keys and values."""
-        return 3 * self.num_heads * self.head_dim, self.conv_kernel
+    # over queries, keys and values
+    convolution = formula(lambda kind: (3 * kind.num_heads * kind.head_dim, kind.conv_kernel))
 
     extra_kernels = always(5.0)  # decay, normalisations of q and k, step size, gated norm of the output
 
-    @property
-    def state_flop_per_token(self) -> float:
-        """Decay (1 FLOP per element), prediction, update and read-out (2 each)."""
-        return 7.0 * self.head_dim**2
+    # decay (1 FLOP per element), prediction, update and read-out (2 each)
+    state_flop_per_token = formula(lambda kind: 7.0 * kind.head_dim**2)
 
-    @property
-    def chunk_flop_per_token(self) -> float:
-        """The state once per chunk, the chunk's own tokens pairwise: two scores, the triangular solve, the values."""
-        return 6.0 * self.head_dim**2 + 8.0 * self.chunk_size * self.head_dim
+    # the state once per chunk, the chunk's own tokens pairwise: two scores, the triangular solve, the values
+    chunk_flop_per_token = formula(lambda kind: 6.0 * kind.head_dim**2 + 8.0 * kind.chunk_size * kind.head_dim)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,15 +231,10 @@ class Mamba2(Stateful):
 
     num_kv_heads = same_as("num_groups")  # groups of B and C
 
-    @property
-    def inner(self) -> int:
-        """num_heads · head_dim [elements]."""
-        return self.num_heads * self.head_dim
+    inner = formula(lambda kind: kind.num_heads * kind.head_dim)  # num_heads · head_dim [elements]
 
-    @property
-    def channels(self) -> int:
-        """Channels of the short convolution: input, B and C [elements]."""
-        return self.inner + 2 * self.num_groups * self.state_size
+    # channels of the short convolution: input, B and C [elements]
+    channels = formula(lambda kind: kind.inner + 2 * kind.num_groups * kind.state_size)
 
     def projections(self, d_model: int) -> tuple[Projection, ...]:
         """Fused gate, input, B, C and step size; output."""
@@ -279,34 +251,30 @@ class Mamba2(Stateful):
         """Convolution; step bias, decay and skip of each head; norm of the gated output."""
         return self.channels * (self.conv_kernel + self.conv_bias) + 3 * self.num_heads + self.inner
 
-    @property
-    def convolution(self) -> tuple[int, int]:
-        """Over the input, B and C."""
-        return self.channels, self.conv_kernel
+    convolution = formula(lambda kind: (kind.channels, kind.conv_kernel))  # over the input, B and C
 
     extra_kernels = always(3.0)  # split, gated norm, step sizes
 
-    def state_elements(self, tp: IntLike) -> FloatLike:
-        """State of one sequence on each of tp chips, per layer [elements]."""
-        return np.ceil(self.num_heads / np.asarray(tp)) * self.head_dim * self.state_size
+    state_elements_per_head = formula(lambda kind: kind.head_dim * kind.state_size)
 
-    @property
-    def state_flop_per_token(self) -> float:
-        """One head, one decoded token: decay and rank-one update (3 FLOP per element), read-out (2)."""
-        return 5.0 * self.head_dim * self.state_size
+    # one head, one decoded token: decay and rank-one update (3 FLOP per element), read-out (2)
+    state_flop_per_token = formula(lambda kind: 5.0 * kind.head_dim * kind.state_size)
 
-    @property
-    def chunk_flop_per_token(self) -> float:
-        """One head, one prompt token: C·B of its chunk (shared by a group), times the inputs; states in and out."""
-        shared = 2.0 * self.chunk_size * self.state_size * self.num_groups / self.num_heads
-        return shared + 2.0 * self.chunk_size * self.head_dim + 4.0 * self.head_dim * self.state_size
+    # one head, one prompt token: C·B of its chunk (shared by a group), times the inputs; states in and out
+    chunk_flop_per_token = formula(
+        lambda kind: (
+            2.0 * kind.chunk_size * kind.state_size * kind.num_groups / kind.num_heads
+            + 2.0 * kind.chunk_size * kind.head_dim
+            + 4.0 * kind.head_dim * kind.state_size
+        )
+    )
 
-    @property
-    def decode_io_elements(self) -> float:
-        """Input, gate and output of a head, its share of B and C."""
-        return 3.0 * self.head_dim + 2.0 * self.state_size * self.num_groups / self.num_heads
+    # input, gate and output of a head, its share of B and C
+    decode_io_elements = formula(
+        lambda kind: 3.0 * kind.head_dim + 2.0 * kind.state_size * kind.num_groups / kind.num_heads
+    )
 
-    @property
-    def prefill_io_elements(self) -> tuple[float, float]:
-        """As in decode, and the state once per chunk."""
-        return self.decode_io_elements + 2.0 * self.head_dim * self.state_size / self.chunk_size, 0.0
+    # as in decode, and the state once per chunk
+    prefill_io_elements = formula(
+        lambda kind: (kind.decode_io_elements + 2.0 * kind.head_dim * kind.state_size / kind.chunk_size, 0.0)
+    )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rackline.checked import Num, checked, plain
+from rackline.checked import Num, plain, positive
 
 
+@positive(at_least_one=("total_over_active",))
 def balance_batch(ridge: Num, total_over_active: Num) -> Num:
     """Batch at which reading the weights takes as long as multiplying with them.
 
@@ -30,11 +31,10 @@ def balance_batch(ridge: Num, total_over_active: Num) -> Num:
     >>> balance_batch(300.0, 8.0)
     2400.0
     """
-    (r,) = checked("balance_batch", ridge=ridge)
-    (sparsity,) = checked("balance_batch", at_least_one=("total_over_active",), total_over_active=total_over_active)
-    return plain(r * sparsity)
+    return plain(ridge * total_over_active)
 
 
+@positive(zero=("context_len", "kv_bytes_per_token"))
 def balance_batch_with_kv(
     ridge: Num,
     total_params: Num,
@@ -70,21 +70,12 @@ def balance_batch_with_kv(
     >>> balance_batch_with_kv(300.0, 700e9, 37e9, 1.0, 200e3, 1000.0)
     inf
     """
-    r, total, active, w, c, k = checked(
-        "balance_batch_with_kv",
-        zero=("context_len", "kv_bytes_per_token"),
-        ridge=ridge,
-        total_params=total_params,
-        active_params=active_params,
-        weight_bytes=weight_bytes,
-        context_len=context_len,
-        kv_bytes_per_token=kv_bytes_per_token,
-    )
-    left = np.asarray(active - r * c * k / w)
-    numerator = np.broadcast_to(r * total, np.broadcast_shapes(left.shape, (r * total).shape))
+    left = np.asarray(active_params - ridge * context_len * kv_bytes_per_token / weight_bytes)
+    numerator = np.broadcast_to(ridge * total_params, np.broadcast_shapes(left.shape, np.shape(ridge * total_params)))
     return plain(np.divide(numerator, left, out=np.full(numerator.shape, np.inf), where=left > 0.0))
 
 
+@positive()
 def crossover_context(active_params: Num, kv_bytes_per_token: Num, flop_per_s: Num, hbm_bytes_per_s: Num) -> Num:
     """Context at which reading a sequence's KV cache takes as long as its weight products.
 
@@ -109,16 +100,10 @@ def crossover_context(active_params: Num, kv_bytes_per_token: Num, flop_per_s: N
     >>> round(crossover_context(37e9, 70272.0, 989e12, 3.35e12))
     3567
     """
-    n, k, f, w = checked(
-        "crossover_context",
-        active_params=active_params,
-        kv_bytes_per_token=kv_bytes_per_token,
-        flop_per_s=flop_per_s,
-        hbm_bytes_per_s=hbm_bytes_per_s,
-    )
-    return plain(2.0 * n * w / (f * k))
+    return plain(2.0 * active_params * hbm_bytes_per_s / (flop_per_s * kv_bytes_per_token))
 
 
+@positive()
 def kv_bytes_per_token_from_crossover(
     active_params: Num, context_len: Num, flop_per_s: Num, hbm_bytes_per_s: Num
 ) -> Num:
@@ -146,16 +131,10 @@ def kv_bytes_per_token_from_crossover(
     >>> round(kv_bytes_per_token_from_crossover(100e9, 200e3, 600e12, 1e12))
     1667
     """
-    n, c, f, w = checked(
-        "kv_bytes_per_token_from_crossover",
-        active_params=active_params,
-        context_len=context_len,
-        flop_per_s=flop_per_s,
-        hbm_bytes_per_s=hbm_bytes_per_s,
-    )
-    return plain(2.0 * n * w / (f * c))
+    return plain(2.0 * active_params * hbm_bytes_per_s / (flop_per_s * context_len))
 
 
+@positive()
 def kv_bytes_per_token(unique_layers: Num, num_kv_heads: Num, head_dim: Num, element_bytes: Num) -> Num:
     """KV cache of one token: a key and a value for each KV head of each layer that keeps its own cache.
 
@@ -180,17 +159,11 @@ def kv_bytes_per_token(unique_layers: Num, num_kv_heads: Num, head_dim: Num, ele
     >>> kv_bytes_per_token(1.0, 8.0, 128.0, 1.0)
     2048.0
     """
-    n, h, d, e = checked(
-        "kv_bytes_per_token",
-        unique_layers=unique_layers,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        element_bytes=element_bytes,
-    )
     # 2: one key and one value
-    return plain(2.0 * n * h * d * e)
+    return plain(2.0 * unique_layers * num_kv_heads * head_dim * element_bytes)
 
 
+@positive()
 def mfu_at_context(context_len: Num, crossover_context: Num) -> Num:
     """MFU against context when the weights are amortised: full up to the crossover, then falling.
 
@@ -213,10 +186,10 @@ def mfu_at_context(context_len: Num, crossover_context: Num) -> Num:
     >>> mfu_at_context(200e3, 100e3)
     0.5
     """
-    c, star = checked("mfu_at_context", context_len=context_len, crossover_context=crossover_context)
-    return plain(np.minimum(1.0, star / c))
+    return plain(np.minimum(1.0, crossover_context / context_len))
 
 
+@positive()
 def sparse_read_tokens(context_len: Num, block_tokens: Num | float = 1.0) -> Num:
     """Tokens of KV that one query reads under sparse attention with a square root.
 
@@ -240,10 +213,10 @@ def sparse_read_tokens(context_len: Num, block_tokens: Num | float = 1.0) -> Num
     >>> sparse_read_tokens(1e6)
     1000.0
     """
-    c, n = checked("sparse_read_tokens", context_len=context_len, block_tokens=block_tokens)
-    return plain(np.minimum(c, np.sqrt(n * c)))
+    return plain(np.minimum(context_len, np.sqrt(block_tokens * context_len)))
 
 
+@positive()
 def attention_flop_per_context_token(num_layers: Num, num_q_heads: Num, qk_head_dim: Num, v_head_dim: Num) -> Num:
     """FLOP that one new token spends on each token of its context.
 
@@ -269,16 +242,10 @@ def attention_flop_per_context_token(num_layers: Num, num_q_heads: Num, qk_head_
     >>> attention_flop_per_context_token(80.0, 64.0, 128.0, 128.0)
     2621440.0
     """
-    n, h, q, v = checked(
-        "attention_flop_per_context_token",
-        num_layers=num_layers,
-        num_q_heads=num_q_heads,
-        qk_head_dim=qk_head_dim,
-        v_head_dim=v_head_dim,
-    )
-    return plain(2.0 * n * h * (q + v))
+    return plain(2.0 * num_layers * num_q_heads * (qk_head_dim + v_head_dim))
 
 
+@positive()
 def attention_equals_weights_context(active_params: Num, attention_flop_per_context_token: Num) -> Num:
     """Context at which attention needs as many FLOP as the weights.
 
@@ -301,9 +268,4 @@ def attention_equals_weights_context(active_params: Num, attention_flop_per_cont
     >>> round(attention_equals_weights_context(70e9, 2621440.0))
     53406
     """
-    n, slope = checked(
-        "attention_equals_weights_context",
-        active_params=active_params,
-        attention_flop_per_context_token=attention_flop_per_context_token,
-    )
-    return plain(2.0 * n / slope)
+    return plain(2.0 * active_params / attention_flop_per_context_token)

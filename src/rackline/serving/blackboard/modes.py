@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.checked import Num, checked, plain
+from rackline.checked import Num, checked, plain, positive
 from rackline.errors import InputError
 
 
@@ -56,6 +56,7 @@ def _time(batch: Any, balance: Any, k: Any) -> Any:
     return np.maximum(balance + k * batch, batch)
 
 
+@positive(zero=("kv_over_compute",))
 def batch_cost_ratio(batch_size: Num, balance_batch: Num, kv_over_compute: Num | float = 0.0) -> Num:
     """Cost per token at a batch over the cost floor.
 
@@ -79,16 +80,10 @@ def batch_cost_ratio(batch_size: Num, balance_batch: Num, kv_over_compute: Num |
     >>> batch_cost_ratio(1.0, 2400.0)
     2400.0
     """
-    b, star, k = checked(
-        "batch_cost_ratio",
-        zero=("kv_over_compute",),
-        batch_size=batch_size,
-        balance_batch=balance_batch,
-        kv_over_compute=kv_over_compute,
-    )
-    return plain(_time(b, star, k) / b / np.maximum(k, 1.0))
+    return plain(_time(batch_size, balance_batch, kv_over_compute) / batch_size / np.maximum(kv_over_compute, 1.0))
 
 
+@positive(zero=("kv_over_compute",))
 def max_speed_ratio(normal_batch: Num, balance_batch: Num, kv_over_compute: Num | float = 0.0) -> Num:
     """The highest speed-up of a user with a smaller batch, down to the latency floor.
 
@@ -112,16 +107,10 @@ def max_speed_ratio(normal_batch: Num, balance_batch: Num, kv_over_compute: Num 
     >>> max_speed_ratio(6000.0, 2400.0)
     2.5
     """
-    b, star, k = checked(
-        "max_speed_ratio",
-        zero=("kv_over_compute",),
-        normal_batch=normal_batch,
-        balance_batch=balance_batch,
-        kv_over_compute=kv_over_compute,
-    )
-    return plain(_time(b, star, k) / star)
+    return plain(_time(normal_batch, balance_batch, kv_over_compute) / balance_batch)
 
 
+@positive(zero=("kv_over_compute",))
 def max_speed_ratio_at_knee(kv_over_compute: Num) -> Num:
     """The highest speed-up with a smaller batch when the normal batch is where the cost reaches its floor.
 
@@ -143,9 +132,8 @@ def max_speed_ratio_at_knee(kv_over_compute: Num) -> Num:
     >>> max_speed_ratio_at_knee(0.6)
     2.5
     """
-    (k,) = checked("max_speed_ratio_at_knee", zero=("kv_over_compute",), kv_over_compute=kv_over_compute)
-    below = k < 1.0
-    return plain(np.where(below, 1.0 / np.where(below, 1.0 - k, 1.0), np.inf))
+    below = kv_over_compute < 1.0
+    return plain(np.where(below, 1.0 / np.where(below, 1.0 - kv_over_compute, 1.0), np.inf))
 
 
 def mode_at_speed(
@@ -241,8 +229,7 @@ def mode_at_price(
     feasible = reachable & (batch >= 1.0)
     batch = np.where(feasible, batch, np.nan)
     speed = _time(normal, star, k) / _time(batch, star, k)
-    reason = "below the cost floor, or above the cost of a batch of 1"
-    return _trade(batch, speed, price, feasible, reason)
+    return _trade(batch, speed, price, feasible, "below the cost floor, or above the cost of a batch of 1")
 
 
 def mode_at_batch(
@@ -272,15 +259,16 @@ def mode_at_batch(
     >>> trade.speed_ratio, trade.price_ratio
     (2.5, 6.0)
     """
-    normal, fast, star, k = checked(
-        "mode_at_batch",
-        zero=("kv_over_compute",),
-        normal_batch=normal_batch,
-        fast_batch=fast_batch,
-        balance_batch=balance_batch,
-        kv_over_compute=kv_over_compute,
+    normal, fast, star, k = np.broadcast_arrays(
+        *checked(
+            "mode_at_batch",
+            zero=("kv_over_compute",),
+            normal_batch=normal_batch,
+            fast_batch=fast_batch,
+            balance_batch=balance_batch,
+            kv_over_compute=kv_over_compute,
+        )
     )
-    normal, fast, star, k = np.broadcast_arrays(normal, fast, star, k)
     speed = _time(normal, star, k) / _time(fast, star, k)
     return _trade(fast, speed, normal / (fast * speed), np.ones(fast.shape, dtype=bool), "")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.checked import Num, checked, plain
+from rackline.checked import Num, plain, positive
 from rackline.errors import require
 
 
@@ -27,6 +27,7 @@ class ChipMemory:
     total_bytes: float | NDArray[np.float64]
 
 
+@positive(zero=("micro_batch_size", "context_len", "kv_bytes_per_token"))
 def chip_memory(
     total_params: Num,
     weight_bytes: Num,
@@ -63,23 +64,13 @@ def chip_memory(
     >>> chip_memory(700e9, 1.0, 2400.0, 100e3, 2048.0, 64.0, 4.0)
     ChipMemory(weights_bytes=2734375000.0, kv_bytes=7680000000.0, total_bytes=10414375000.0)
     """
-    n, w, b, c, k, e, p = checked(
-        "chip_memory",
-        zero=("micro_batch_size", "context_len", "kv_bytes_per_token"),
-        total_params=total_params,
-        weight_bytes=weight_bytes,
-        micro_batch_size=micro_batch_size,
-        context_len=context_len,
-        kv_bytes_per_token=kv_bytes_per_token,
-        expert_parallel=expert_parallel,
-        pipeline_stages=pipeline_stages,
-    )
-    weights = n * w / (e * p)
+    weights = total_params * weight_bytes / (expert_parallel * pipeline_stages)
     # P micro-batches in flight, each with 1/P of the layers here
-    kv = b * c * k / e
+    kv = micro_batch_size * context_len * kv_bytes_per_token / expert_parallel
     return ChipMemory(weights_bytes=plain(weights), kv_bytes=plain(kv), total_bytes=plain(weights + kv))
 
 
+@positive()
 def scale_up_over_scale_out_time(scale_up_over_scale_out: Num, active_experts: Num, layers_per_stage: Num) -> Num:
     """Time of the traffic inside a rack over the time of the hop to the next rack of a pipeline.
 
@@ -103,14 +94,8 @@ def scale_up_over_scale_out_time(scale_up_over_scale_out: Num, active_experts: N
     >>> scale_up_over_scale_out_time(8.0, 32.0, 1.0)
     8.0
     """
-    r, n, layers = checked(
-        "scale_up_over_scale_out_time",
-        scale_up_over_scale_out=scale_up_over_scale_out,
-        active_experts=active_experts,
-        layers_per_stage=layers_per_stage,
-    )
     # 2: a token is dispatched to its experts and combined from them, but crosses to the next rack once
-    return plain(2.0 * n * layers / r)
+    return plain(2.0 * active_experts * layers_per_stage / scale_up_over_scale_out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +115,7 @@ class RingStep:
     tokens_per_s: float | NDArray[np.float64]
 
 
+@positive(zero=("hop_seconds",))
 def ring_step(
     pass_seconds: Num,
     pipeline_stages: Num,
@@ -165,25 +151,17 @@ def ring_step(
     >>> round(ring_step(0.020, 4.0, 4.0, 2000.0, 0.0025).token_s, 4)
     0.03
     """
-    t, p, m, b, h = checked(
-        "ring_step",
-        zero=("hop_seconds",),
-        pass_seconds=pass_seconds,
-        pipeline_stages=pipeline_stages,
-        micro_batches=micro_batches,
-        micro_batch_size=micro_batch_size,
-        hop_seconds=hop_seconds,
-    )
-    hops = np.where(p > 1.0, p * h, 0.0)
-    token = np.maximum(t + hops, m * t / p)
+    hops = np.where(pipeline_stages > 1.0, pipeline_stages * hop_seconds, 0.0)
+    token = np.maximum(pass_seconds + hops, micro_batches * pass_seconds / pipeline_stages)
     return RingStep(
         token_s=plain(token),
         hop_s=plain(hops + 0.0 * token),
-        idle_share=plain(np.maximum(1.0 - m * t / (p * token), 0.0)),
-        tokens_per_s=plain(m * b / token),
+        idle_share=plain(np.maximum(1.0 - micro_batches * pass_seconds / (pipeline_stages * token), 0.0)),
+        tokens_per_s=plain(micro_batches * micro_batch_size / token),
     )
 
 
+@positive()
 def exchange_step_s(
     tokens_per_chip: Num,
     experts_per_token: Num,
@@ -224,20 +202,18 @@ def exchange_step_s(
     >>> round(exchange_step_s(32.0, 9.0, 7000.0, 900e9, 61.0) * 1e3, 2)
     0.82
     """
-    n, k, d, w, layers, dispatch, combine, m = checked(
-        "exchange_step_s",
-        tokens_per_chip=tokens_per_chip,
-        experts_per_token=experts_per_token,
-        d_model=d_model,
-        link_bytes_per_s=link_bytes_per_s,
-        num_layers=num_layers,
-        dispatch_bytes=dispatch_bytes,
-        combine_bytes=combine_bytes,
-        micro_batches=micro_batches,
+    return plain(
+        num_layers
+        * micro_batches
+        * (dispatch_bytes + combine_bytes)
+        * tokens_per_chip
+        * experts_per_token
+        * d_model
+        / link_bytes_per_s
     )
-    return plain(layers * m * (dispatch + combine) * n * k * d / w)
 
 
+@positive(at_least_one=("pipeline_stages", "micro_batches"))
 def flush_bubble_share(pipeline_stages: Num, micro_batches: Num) -> Num:
     """Idle share of a stage's time when the pipeline is flushed before the weights change.
 
@@ -260,15 +236,10 @@ def flush_bubble_share(pipeline_stages: Num, micro_batches: Num) -> Num:
     >>> round(flush_bubble_share(4.0, 4.0), 3)
     0.429
     """
-    p, m = checked(
-        "flush_bubble_share",
-        at_least_one=("pipeline_stages", "micro_batches"),
-        pipeline_stages=pipeline_stages,
-        micro_batches=micro_batches,
-    )
-    return plain((p - 1.0) / (m + p - 1.0))
+    return plain((pipeline_stages - 1.0) / (micro_batches + pipeline_stages - 1.0))
 
 
+@positive(at_least_one=("pipeline_stages", "micro_batches"))
 def stale_updates(pipeline_stages: Num, micro_batches: Num) -> Num:
     """Weight updates that a forward pass at the first stage misses when batches follow each other without a flush.
 
@@ -292,13 +263,7 @@ def stale_updates(pipeline_stages: Num, micro_batches: Num) -> Num:
     >>> stale_updates(4.0, 4.0), stale_updates(4.0, 1.0), stale_updates(1.0, 8.0)
     (1.0, 3.0, 0.0)
     """
-    p, m = checked(
-        "stale_updates",
-        at_least_one=("pipeline_stages", "micro_batches"),
-        pipeline_stages=pipeline_stages,
-        micro_batches=micro_batches,
-    )
-    return plain(np.ceil((p - 1.0) / m))
+    return plain(np.ceil((pipeline_stages - 1.0) / micro_batches))
 
 
 def stage_imbalance(layer_costs: Sequence[float], pipeline_stages: int) -> float:

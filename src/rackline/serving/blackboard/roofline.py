@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.checked import Num, checked, plain
+from rackline.checked import Num, checked, plain, positive
 
 
+@positive()
 def dimensionless_ridge(flop_per_s: Num, hbm_bytes_per_s: Num, weight_bytes: Num) -> Num:
     """Multiplies that a chip does in the time in which it reads one weight: the lecture's "300".
 
@@ -33,15 +34,10 @@ def dimensionless_ridge(flop_per_s: Num, hbm_bytes_per_s: Num, weight_bytes: Num
     >>> round(dimensionless_ridge(989e12, 3.35e12, 2.0), 1)
     295.2
     """
-    f, w, b = checked(
-        "dimensionless_ridge",
-        flop_per_s=flop_per_s,
-        hbm_bytes_per_s=hbm_bytes_per_s,
-        weight_bytes=weight_bytes,
-    )
-    return plain(f / 2.0 * b / w)
+    return plain(flop_per_s / 2.0 * weight_bytes / hbm_bytes_per_s)
 
 
+@positive()
 def compute_s(batch_size: Num, active_params: Num, flop_per_s: Num, tokens_per_sequence: Num | float = 1.0) -> Num:
     """Time of the weight products of one pass.
 
@@ -67,16 +63,10 @@ def compute_s(batch_size: Num, active_params: Num, flop_per_s: Num, tokens_per_s
     >>> compute_s(250.0, 40e9, 1e15)
     0.02
     """
-    b, n, f, t = checked(
-        "compute_s",
-        batch_size=batch_size,
-        active_params=active_params,
-        flop_per_s=flop_per_s,
-        tokens_per_sequence=tokens_per_sequence,
-    )
-    return plain(2.0 * b * t * n / f)
+    return plain(2.0 * batch_size * tokens_per_sequence * active_params / flop_per_s)
 
 
+@positive()
 def weight_fetch_s(total_params: Num, weight_bytes: Num, hbm_bytes_per_s: Num, num_chips: Num | float = 1.0) -> Num:
     """Time to read all weights once with the memory of all chips of a scale-up domain.
 
@@ -101,16 +91,10 @@ def weight_fetch_s(total_params: Num, weight_bytes: Num, hbm_bytes_per_s: Num, n
     >>> round(weight_fetch_s(671e9, 1.0, 3.35e12, 8.0), 4)
     0.025
     """
-    n, w, h, s = checked(
-        "weight_fetch_s",
-        total_params=total_params,
-        weight_bytes=weight_bytes,
-        hbm_bytes_per_s=hbm_bytes_per_s,
-        num_chips=num_chips,
-    )
-    return plain(n * w / (s * h))
+    return plain(total_params * weight_bytes / (num_chips * hbm_bytes_per_s))
 
 
+@positive(zero=("context_len", "kv_bytes_per_token"))
 def kv_fetch_s(batch_size: Num, context_len: Num, kv_bytes_per_token: Num, hbm_bytes_per_s: Num) -> Num:
     """Time to read the KV cache of every sequence of the batch once.
 
@@ -135,15 +119,7 @@ def kv_fetch_s(batch_size: Num, context_len: Num, kv_bytes_per_token: Num, hbm_b
     >>> kv_fetch_s(100.0, 10_000.0, 2_000.0, 2e12)
     0.001
     """
-    b, c, k, h = checked(
-        "kv_fetch_s",
-        zero=("context_len", "kv_bytes_per_token"),
-        batch_size=batch_size,
-        context_len=context_len,
-        kv_bytes_per_token=kv_bytes_per_token,
-        hbm_bytes_per_s=hbm_bytes_per_s,
-    )
-    return plain(b * c * k / h)
+    return plain(batch_size * context_len * kv_bytes_per_token / hbm_bytes_per_s)
 
 
 def memory_s(
@@ -256,6 +232,7 @@ def attention_then_weights_s(
     return plain(kv_fetch_s(batch_size, context_len, kv_bytes_per_token, hbm_bytes_per_s) + products)
 
 
+@positive()
 def mfu(batch_size: Num, active_params: Num, flop_per_s: Num, pass_seconds: Num) -> Num:
     """Model FLOP utilisation: useful FLOP over what the chips could have done in the pass.
 
@@ -280,8 +257,7 @@ def mfu(batch_size: Num, active_params: Num, flop_per_s: Num, pass_seconds: Num)
     >>> mfu(100.0, 1e9, 1e12, 0.4)
     0.5
     """
-    (seconds,) = checked("mfu", pass_seconds=pass_seconds)
-    return plain(compute_s(batch_size, active_params, flop_per_s) / seconds)
+    return plain(compute_s(batch_size, active_params, flop_per_s) / pass_seconds)
 
 
 def latency_floor_s(total_params: Num, weight_bytes: Num, hbm_bytes_per_s: Num) -> Num:
@@ -310,6 +286,7 @@ def latency_floor_s(total_params: Num, weight_bytes: Num, hbm_bytes_per_s: Num) 
     return weight_fetch_s(total_params, weight_bytes, hbm_bytes_per_s)
 
 
+@positive()
 def hbm_drain_s(hbm_bytes: Num, hbm_bytes_per_s: Num) -> Num:
     """Time to read all of a memory once: the natural interval between passes.
 
@@ -332,8 +309,7 @@ def hbm_drain_s(hbm_bytes: Num, hbm_bytes_per_s: Num) -> Num:
     >>> hbm_drain_s(288e9, 20e12)
     0.0144
     """
-    c, w = checked("hbm_drain_s", hbm_bytes=hbm_bytes, hbm_bytes_per_s=hbm_bytes_per_s)
-    return plain(c / w)
+    return plain(hbm_bytes / hbm_bytes_per_s)
 
 
 SECONDS_PER_HOUR = 3600.0
@@ -352,6 +328,7 @@ class TrainLatency:
     worst_s: float | NDArray[np.float64]
 
 
+@positive()
 def cost_per_token_usd(batch_size: Num, pass_seconds: Num, usd_per_hour: Num) -> Num:
     """Price of one generated token: rent of the chips during a pass, shared by its sequences.
 
@@ -375,12 +352,10 @@ def cost_per_token_usd(batch_size: Num, pass_seconds: Num, usd_per_hour: Num) ->
     >>> round(cost_per_token_usd(2400.0, 0.020, 72 * 2.0) * 1e6, 2)
     0.33
     """
-    b, t, usd = checked(
-        "cost_per_token_usd", batch_size=batch_size, pass_seconds=pass_seconds, usd_per_hour=usd_per_hour
-    )
-    return plain(usd / SECONDS_PER_HOUR * t / b)
+    return plain(usd_per_hour / SECONDS_PER_HOUR * pass_seconds / batch_size)
 
 
+@positive(zero=("context_len", "kv_bytes_per_token"))
 def cost_floor_usd(
     active_params: Num,
     context_len: Num,
@@ -415,19 +390,14 @@ def cost_floor_usd(
     >>> round(cost_floor_usd(100e9, 0.0, 2048.0, 72 * 5e15, 72 * 8e12, 144.0) * 1e6, 4)
     0.0222
     """
-    n, c, k, f, w, usd = checked(
-        "cost_floor_usd",
-        zero=("context_len", "kv_bytes_per_token"),
-        active_params=active_params,
-        context_len=context_len,
-        kv_bytes_per_token=kv_bytes_per_token,
-        flop_per_s=flop_per_s,
-        hbm_bytes_per_s=hbm_bytes_per_s,
-        usd_per_hour=usd_per_hour,
+    return plain(
+        usd_per_hour
+        / SECONDS_PER_HOUR
+        * np.maximum(2.0 * active_params / flop_per_s, context_len * kv_bytes_per_token / hbm_bytes_per_s)
     )
-    return plain(usd / SECONDS_PER_HOUR * np.maximum(2.0 * n / f, c * k / w))
 
 
+@positive()
 def tokens_per_s(batch_size: Num, pass_seconds: Num) -> Num:
     """Output tokens per second of all chips that share one pass.
 
@@ -450,8 +420,7 @@ def tokens_per_s(batch_size: Num, pass_seconds: Num) -> Num:
     >>> tokens_per_s(2000.0, 1 / 64)
     128000.0
     """
-    b, t = checked("tokens_per_s", batch_size=batch_size, pass_seconds=pass_seconds)
-    return plain(b / t)
+    return plain(batch_size / pass_seconds)
 
 
 def train_latency(interval_s: Num, ride_s: Num | None = None) -> TrainLatency:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rackline.errors import UnknownNameError, nearest_name
-from rackline.serving.alignment import Alignment
+from rackline.serving.prompt_passes import Alignment
 from rackline.serving.workload import Admission
 from rackline.simulation.requests import RequestLog
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rackline.serving.alignment import Alignment
+from rackline.serving.prompt_passes import Alignment
 from rackline.simulation.policies import prefill_first
 
 POLICY = replace(
