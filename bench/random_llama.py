@@ -40,7 +40,7 @@ def write_tokenizer(folder: Path) -> None:
 def main(folder: Path, dtype: str) -> None:
     """Write the three."""
     sys.path.insert(0, str(WORKERS))
-    from random_gguf import write_model
+    from run_llama_cpp import write_model
     from run_vllm import write_config
 
     folder.mkdir(parents=True, exist_ok=True)

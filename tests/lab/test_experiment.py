@@ -15,9 +15,15 @@ import numpy as np
 import pytest
 
 from rackline.cli.main import run
-from rackline.lab import EXPERIMENTS, Experiment, Reading, entry
-from rackline.lab.experiment import Curve, mean_interval, share_interval, shares_apart
-from rackline.lab.experiments import experiment_figure, read_experiments, report_page, verdicts_by_claim
+from rackline.lab.experiment import Curve, Experiment, Reading, mean_interval, share_interval, shares_apart
+from rackline.lab.experiments import (
+    EXPERIMENTS,
+    entry,
+    experiment_figure,
+    read_experiments,
+    report_page,
+    verdicts_by_claim,
+)
 from rackline.ledger.seen import shipped
 from rackline.plain import plain
 

@@ -16,7 +16,7 @@ from rackline.catalog import calibration_record
 from rackline.cli.main import run
 from rackline.errors import CatalogError, InputError
 from rackline.hardware import chip_record, cluster, cluster_record
-from rackline.lab import start_jax
+from rackline.lab.experiment import start_jax
 from rackline.parallel import Layout
 from rackline.passes import calibration_on
 from rackline.serving.stack import stack as find_stack, stack_of
@@ -165,8 +165,8 @@ def test_a_machine_file_names_what_is_wrong(tmp_path: Path) -> None:
 
 def judged(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
     """Measure a machine whose passes take these times, up to their judgement."""
-    from rackline.lab.measurement import MeasureSetup, measure_machine
-    from rackline.lab.measurement.engine import Limits
+    from rackline.lab.measurement.engine import Limits, MeasureSetup
+    from rackline.lab.measurement.measured import measure_machine
     from rackline.lab.measurement.rates import Repeated
 
     place = "rackline.lab.measurement.measured"
@@ -258,11 +258,10 @@ def _no_rates(device: Any, repeats: int, clock: Any, *, small: bool) -> Any:
 
 
 def test_a_fit_finds_the_numbers_that_made_its_passes() -> None:
-    from rackline.lab.experiment import deployment_of
     from rackline.lab.measurement.engine import Limits, batch_of
     from rackline.lab.measurement.fitted import calibration_of, fitted, fitted_works, held_out_works, starts
     from rackline.lab.measurement.rates import processor
-    from rackline.lab.transformer import Shape
+    from rackline.lab.transformer import Shape, deployment_of
 
     assert processor().cores >= 1
     shape = Shape(num_layers=3, d_model=1024, num_q_heads=16, num_kv_heads=4, head_dim=64, d_ff=2816, vocab_size=8192)
@@ -308,9 +307,8 @@ def test_contexts_are_read_in_blocks() -> None:
 def test_the_simulator_reads_half_a_block_more() -> None:
     from dataclasses import replace
 
-    from rackline.lab.experiment import deployment_of
     from rackline.lab.measurement.fitted import calibration_of, starts
-    from rackline.lab.transformer import Shape
+    from rackline.lab.transformer import Shape, deployment_of
     from rackline.simulation import TableClock
 
     numbers = calibration_of({one.name: one.start for one in starts(1e-5)}, "made", "made")

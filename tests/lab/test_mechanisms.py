@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from rackline.lab import start_jax
+from rackline.lab.experiment import start_jax
 
 pytest.importorskip("jax", reason="JAX has no wheel on this platform")
 start_jax()

@@ -18,8 +18,8 @@ from rackline.late import late
 from rackline.plain import plain
 
 with late:
-    from rackline import lab, ledger
-    from rackline.lab import experiments
+    from rackline import ledger
+    from rackline.lab import experiment as lab_experiment, experiments
     from rackline.ledger import guessing, guide, table
 
 
@@ -185,7 +185,7 @@ def _guessed(question: LectureQuestion, watch: Watch) -> Ledger:
     return Ledger(claims=(), experiments={}, steps=steps)
 
 
-def _readings(found: Sequence[lab.Experiment], run: str) -> dict[tuple[str, str], ledger.Seen]:
+def _readings(found: Sequence[lab_experiment.Experiment], run: str) -> dict[tuple[str, str], ledger.Seen]:
     """What experiments measured, for the claims that rest on it; run: where that is from, as text."""
     return {
         (one.name, row.quantity): ledger.Seen(
@@ -221,7 +221,7 @@ class Experiments:
         experiments: each with its readings, claims and verdict.
     """
 
-    experiments: tuple[lab.Experiment, ...]
+    experiments: tuple[lab_experiment.Experiment, ...]
 
 
 def _lab_rows(answer: Answer[LabQuestion, Experiments]) -> Iterable[Any]:
@@ -266,18 +266,18 @@ def experiment(question: LabQuestion, watch: Watch) -> Experiments:
         >>> rl.experiment("cipher", quick=True).result.experiments[0].verdict  # doctest: +SKIP
         'holds'
     """
-    names = list(lab.EXPERIMENTS) if question.name == "all" else [lab.entry(question.name).name]
-    lab.start_jax(question.device)
-    found: list[lab.Experiment] = []
+    names = list(experiments.EXPERIMENTS) if question.name == "all" else [experiments.entry(question.name).name]
+    lab_experiment.start_jax(question.device)
+    found: list[lab_experiment.Experiment] = []
     with watch.counting("experiments", "experiments") as counted:
         for number, name in enumerate(names):
-            setup = lab.Setup(
+            setup = lab_experiment.Setup(
                 quick=question.quick,
                 seed=question.seed,
                 device=question.device,
                 progress=lambda text, name=name, number=number: counted(f"{name}: {text}", number, len(names)),
             )
-            found.append(lab.run_experiment(name, setup))
+            found.append(experiments.run_experiment(name, setup))
             if len(names) > 1:
                 watch.announces(experiments.result_line(found[-1]))
     return Experiments(experiments=tuple(found))

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rackline.lab.experiment import Curve, Experiment, Reading, Setup, compiled_cost
-from rackline.lab.transformer import largest_difference, shortest_s
+from rackline.lab.experiment import Curve, Experiment, Reading, Setup
+from rackline.lab.transformer import compiled_cost, largest_difference, shortest_s
 from rackline.passes.routing import experts_touched_mean
 
 Weights = dict[str, jax.Array]

@@ -20,13 +20,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rackline.lab.experiment import Curve, Experiment, Reading, Setup, compiled_cost
+from rackline.lab.experiment import Curve, Experiment, Reading, Setup
 from rackline.lab.transformer import (
     Layer,
     Params,
     Shape,
     Tokens,
     attention_block,
+    compiled_cost,
     ffn_block,
     fit,
     init,

@@ -20,7 +20,6 @@ from rich.text import Text
 from rackline.errors import InputError, unknown_name
 from rackline.files import write_text
 from rackline.hardware import Chip, Cluster, FabricLevel, cluster
-from rackline.lab.experiment import model_of
 from rackline.lab.measurement.engine import WORK_KINDS, Engine, MeasureSetup, Work, installable, process_engine
 from rackline.lab.measurement.fitted import (
     Compared,
@@ -30,25 +29,30 @@ from rackline.lab.measurement.fitted import (
     fitted,
     fitted_works,
     held_out_works,
+    machine_text,
     score,
     scores,
     served,
 )
-from rackline.lab.measurement.machine import Peaks, chip_name, machine_text, peaks_of, raised
 from rackline.lab.measurement.rates import (
     AGREED,
     MEANINGLESS,
     Device,
+    Peaks,
     Rate,
     Repeated,
     accelerator,
+    chip_name,
     in_turns,
     measured_rates,
     one_core,
+    peaks_of,
     processor,
+    raised,
     uncertainty,
 )
 from rackline.lab.measurement.workers.worker import Clock
+from rackline.lab.transformer import model_of
 from rackline.late import late
 from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import UNIT, calibration_on

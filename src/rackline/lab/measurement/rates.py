@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from rackline.errors import InputError
 from rackline.lab.measurement.workers.worker import Clock
+from rackline.passes import Calibration
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -420,3 +421,64 @@ def _exchanges(clock: Clock) -> list[Trial]:
         )
         found.append((rate, partial(_timed, clock, run, spread)))
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """Best rates that anything reached on the device.
+
+    Args:
+        bytes_per_s: of memory [bytes/s].
+        flop_per_s: of products, by data type [FLOP/s].
+    """
+
+    bytes_per_s: float
+    flop_per_s: Mapping[str, float]
+
+
+def peaks_of(rates: Sequence[Rate]) -> Peaks:
+    """The best of the measured rates: reading or copying, products of any number of rows."""
+    best: dict[str, float] = {}
+    for rate in rates:
+        if rate.unit == "FLOP/s":
+            best[rate.dtype] = max(best.get(rate.dtype, 0.0), rate.value)
+    memory = max(rate.value for rate in rates if rate.name in ("read", "copy"))
+    return Peaks(bytes_per_s=memory, flop_per_s=best)
+
+
+def raised(peaks: Peaks, calibration: Calibration, dtype: str) -> Peaks:
+    """The peaks, raised to what an engine reached where that is more: a share of a peak is at most 1.
+
+    Args:
+        peaks: of the device alone.
+        calibration: fitted with these peaks.
+        dtype: in which the engine multiplies.
+    """
+    operations = list(calibration.operations.values())
+    memory = max(1.0, *(one.eta_memory for one in operations))
+    compute = max(1.0, *(one.eta_compute for one in operations))
+    flop = {**peaks.flop_per_s, dtype: peaks.flop_per_s[dtype] * compute}
+    return Peaks(bytes_per_s=peaks.bytes_per_s * memory, flop_per_s=flop)
+
+
+_LOCAL_LATENCY_S = 1e-6  # where nothing was exchanged
+
+
+def chip_name(device: Device) -> str:
+    """A name for the catalogue: "AMD EPYC 7763" with 2 cores is "amd-epyc-7763-2-cores"."""
+    words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((?:r|tm)\)", "", device.name.lower())).strip("-")
+    return f"{words or 'device'}-{device.cores}-cores" if device.kind == "cpu" else words or "device"
+
+
+def link(rates: Sequence[Rate], peaks: Peaks) -> tuple[float, float]:
+    """(rate [bytes/s], latency [s]) of exchanges between the local devices; the memory's where there are none."""
+    found = sorted(
+        (rate for rate in rates if rate.name.startswith("all-reduce")), key=lambda rate: rate.footprint_bytes
+    )
+    if not found:
+        return peaks.bytes_per_s, _LOCAL_LATENCY_S
+    smallest, largest = found[0], found[-1]
+    devices = int(smallest.name.rsplit(" ", 1)[-1])
+    sent = 2.0 * (devices - 1) / devices  # of an all-reduce by ring, each way, per byte of the buffer
+    size = smallest.footprint_bytes / devices
+    return sent * largest.value, size / smallest.value / (2.0 * (devices - 1))

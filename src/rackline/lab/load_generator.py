@@ -16,7 +16,7 @@ import httpx2
 import numpy as np
 
 from rackline.interrupts import Held, held
-from rackline.lab.observation.stream import Bounds, Connections, Stream, Target
+from rackline.lab.stream import Bounds, Connections, Stream, Target
 from rackline.simulation import Requests
 from rackline.validation.observed import GeneratorLimits, ObservedRequest
 
