@@ -22,8 +22,7 @@ from rackline.lab.experiments import (
     predicted_text,
     read_experiments,
 )
-from rackline.ledger.said import claims
-from rackline.ledger.seen import shipped
+from rackline.ledger.said import claims, shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, IMAGES = ROOT / "docs" / "lab", ROOT / "docs" / "images"

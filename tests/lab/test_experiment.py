@@ -24,7 +24,7 @@ from rackline.lab.experiments import (
     report_page,
     verdicts_by_claim,
 )
-from rackline.ledger.seen import shipped
+from rackline.ledger.said import shipped
 from rackline.plain import plain
 
 HOLDS = Reading(quantity="a", predicted=1.0, measured=1.04, tolerance=0.05, check="equal")

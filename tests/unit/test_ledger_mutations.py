@@ -17,8 +17,8 @@ import pytest
 from rackline.catalog import names
 from rackline.errors import RacklineError
 from rackline.ledger import EXAMINATIONS, Claim, Finding, Quoted, World, claims, ledger
-from rackline.ledger.ledger import examine
-from rackline.ledger.seen import Seen, shipped
+from rackline.ledger.said import Seen, shipped
+from rackline.ledger.table import examine
 from rackline.ledger.work import (
     _RECORDS,
     BY_DEFINITION,

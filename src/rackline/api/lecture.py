@@ -20,7 +20,7 @@ from rackline.plain import plain
 with late:
     from rackline import ledger
     from rackline.lab import experiment as lab_experiment, experiments
-    from rackline.ledger import guessing, guide, table
+    from rackline.ledger import guide, table
 
 
 @question
@@ -66,15 +66,15 @@ class Ledger:
 
     claims: tuple[ledger.Finding, ...]
     experiments: Mapping[str, str]
-    steps: tuple[guessing.Guess, ...]
+    steps: tuple[guide.Guess, ...]
 
 
 def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
     if answer.question.guess:
         said = [one for one in answer.result.steps if one.guess is not None]
         if said:
-            yield guessing.score_table(said)
-        yield guessing.summary(answer.result.steps)
+            yield guide.score_table(said)
+        yield guide.summary(answer.result.steps)
         return
     found, measured = answer.result.claims, answer.result.experiments
     if answer.question.claim is not None:
@@ -85,7 +85,7 @@ def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
 
 def _summary(answer: Answer[LectureQuestion, Ledger]) -> str:
     if answer.question.guess:
-        return guessing.summary(answer.result.steps)
+        return guide.summary(answer.result.steps)
     found = answer.result.claims
     if answer.question.claim is not None:
         return f"{found[0].claim.id}: {found[0].verdict}"
@@ -173,15 +173,15 @@ def _guessed(question: LectureQuestion, watch: Watch) -> Ledger:
         chapters = guide.chapters(question.segment)
     if not chapters:
         raise InputError(what="segment", given=question.segment, allowed="1 to 7 with `guess`")
-    shown = guessing.steps_of(chapters)
+    shown = guide.steps_of(chapters)
     claim = None if question.claim is None else question.claim.strip().upper()
     if claim is not None and claim not in shown:
         allowed = f"a claim that a step shows: {', '.join(sorted(shown))}"
         raise InputError(
             what="claim", given=question.claim, allowed=allowed, nearest=nearest_name(claim, sorted(shown))
         )
-    watch.says(guessing.HELP, "")
-    steps = tuple(guessing.guesses(chapters, claim, watch.says, watch.asks))
+    watch.says(guide.HELP, "")
+    steps = tuple(guide.guesses(chapters, claim, watch.says, watch.asks))
     return Ledger(claims=(), experiments={}, steps=steps)
 
 

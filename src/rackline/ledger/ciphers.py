@@ -1,12 +1,11 @@
-"""Segment 7: ciphers, networks and invertible couplings (C126 to C133); flash cards that no claim answers."""
+"""Segment 7: ciphers, networks and invertible couplings (C126 to C133), their flash cards and their scene."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +13,14 @@ from numpy.typing import NDArray
 from rackline.arch import Model
 from rackline.hardware import hbm_of
 from rackline.ledger.caches import FLASH
-from rackline.ledger.seen import Seen
-from rackline.ledger.work import FRONTIER, RACK, Computed, Finding, Work
+from rackline.ledger.drawings import line_drawing, row_drawing, spread
+from rackline.ledger.said import Seen
+from rackline.ledger.scenes import Scene, work
+from rackline.ledger.work import Computed, Finding, Work, World
 from rackline.pricing.cache import keeping_cost
+from rackline.scaling import (
+    train_flop,
+)
 from rackline.scaling.chinchilla import FORWARD_FLOP_PER_PARAM_TOKEN, PRETRAIN_FLOP_PER_PARAM_TOKEN
 from rackline.serving import blackboard as bb
 from rackline.units import format_count, format_percent, format_seconds
@@ -217,92 +221,6 @@ def c133(it: Work) -> Finding:
     )
 
 
-def q4(it: Work) -> Finding:
-    rack, model, context = it.world.cluster(RACK), it.world.model(FRONTIER), it.q("context_len")
-    flop, hbm = rack.num_chips * rack.chip.flop_per_s("fp4"), rack.num_chips * rack.chip.hbm_bytes_per_s
-    total, active, kv = model.total_params, model.active_params, model.kv_bytes_per_token()
-    knee = bb.balance_batch_with_kv(bb.dimensionless_ridge(flop, hbm, 0.5), total, active, 0.5, context, kv)
-    bends = knee < float("inf")
-    around = knee if bends else bb.balance_batch(bb.dimensionless_ridge(flop, hbm, 0.5), total / active)
-    weights = bb.weight_fetch_s(total, 0.5, hbm)
-    rows = [it.true("cache and weights meet the ray of arithmetic", bends)]
-    for batch in (1.0, around / 16.0, around / 4.0, around, 2.0 * around, 4.0 * around):
-        at = f"at {format_count(round(batch))} sequences"
-        cache, compute = bb.kv_fetch_s(batch, context, kv, hbm), bb.compute_s(batch, active, flop)
-        bold = bb.pass_s(batch, total, active, 0.5, context, kv, flop, hbm)
-        rows += [
-            it.show(f"weights {at}", weights, "s"),
-            it.show(f"cache {at}", cache, "s"),
-            it.show(f"arithmetic {at}", compute, "s"),
-            it.identity(f"pass {at}", bold, max(weights + cache, compute), "s"),
-        ]
-    where = f"up to {format_count(knee)} sequences" if bends else "at every batch"
-    return it.done(
-        *rows,
-        because=f"Weights are flat at {format_seconds(weights)}, cache and arithmetic are rays; the bold line is "
-        f"weights and cache {where}{', arithmetic from there on' if bends else ''}. The frontier model of the "
-        f"catalogue on {RACK} in FP4 with {format_count(context)} tokens of context.",
-    )
-
-
-def q12(it: Work) -> Finding:
-    stages, micro = it.q("stages"), it.q("micro_batches")
-    bubble = bb.flush_bubble_share(stages, micro)
-    stale = bb.stale_updates(stages, micro)
-    model, rack = it.world.model("llama-3.1-405b"), it.world.cluster(RACK)
-    kept = model.total_params * it.q("weight_bytes") / stages
-    return it.done(
-        it.near("idle share with a stop after each batch", bubble, "share", "bubble"),
-        it.least("updates that the first stage misses without the stop", stale, "", it.q("any")),
-        it.show("weights of a stage of Llama 3.1 405B in BF16", kept, "B"),
-        it.show("versions kept without the stop, relative", stale, "times"),
-        it.show("memory of a chip of the rack", rack.chip.hbm_bytes, "B"),
-        because="The gradients of a batch are summed and the weights changed before the next forward. Without the "
-        f"stop nothing is idle, but the first stage computes with weights that lack {stale:g} "
-        f"{'update' if stale == 1 else 'updates'}, and keeps as many older versions for its backward; the stop costs "
-        f"{format_percent(bubble)}, less with more micro-batches (C63).",
-    )
-
-
-def layer_reads(model: Model, context_len: float) -> list[float]:
-    """Cache that each layer reads per token, with the rarer kinds spread evenly among the others [bytes]."""
-    groups = sorted(model.layer_groups, key=lambda group: group.count)
-    placed: list[tuple[float, float]] = []
-    for group in groups:
-        one = dataclasses.replace(model, layer_groups=(dataclasses.replace(group, count=1),))
-        reads = float(one.kv_read_bytes(context_len))
-        placed += [((index + 0.5) / group.count, reads) for index in range(group.count)]
-    return [reads for _, reads in sorted(placed)]
-
-
-def q14(it: Work) -> Finding:
-    models = [it.world.model(name) for name in ("gemma-3-27b", "gpt-oss-120b", "llama-3.1-405b")]
-    over = {
-        model.name: bb.stage_imbalance(layer_reads(model, it.q("context_len")), int(it.q("stages")))
-        for model in models
-        if isinstance(model, Model)
-    }
-    found = [f"{times:.3g} in {name}" for name, times in over.items()]
-    return it.done(
-        *(
-            it.least(
-                f"cache read by the busiest of 4 stages over the mean, {name}",
-                times,
-                "times",
-                it.q("uneven"),
-                when=f"layers are as in {name}",
-            )
-            for name, times in over.items()
-        ),
-        it.show(
-            "bytes between stages if layers attend to the outputs of all earlier stages", it.q("stages") / 2.0, "times"
-        ),
-        because="Stages have to be cut from equal layers: where window and global layers take turns the busiest stage "
-        f"reads {', '.join(found)} times the mean; residuals over several layers cross more than one cut. Each such "
-        "idea has to be fitted to the stages first, which slows research (C79).",
-    )
-
-
 def cipher_reads() -> NDArray[np.bool_]:
     """Bytes of the state that each byte depends on after a round of AES: rows are shifted, then columns mixed."""
     reads = np.zeros((16, 16), dtype=bool)
@@ -378,4 +296,130 @@ def q27(it: Work) -> Finding:
         because=f"A net starts from guessing and finds the structure ({format_percent(before)}, then "
         f"{format_percent(after)} right); a cipher takes words with structure and leaves none to be found "
         f"({format_percent(cipher)}).",
+    )
+
+
+def mixing(world: World) -> Scene:
+    """How rounds and layers mix, what can be undone, and what reversible layers cost."""
+    it, flips, feistel, probe, layers, trade = (
+        work(world, one) for one in ("Q26", "C127", "C130", "Q27", "C132", "C133")
+    )
+    rounds = np.arange(1.0, 7.0)
+
+    def depends(reads: NDArray[np.bool_]) -> list[float]:
+        return [float((np.linalg.matrix_power(reads.astype(float), int(one)) > 0.0).mean()) for one in rounds]
+
+    gemma = cast("Model", world.model("gemma-3-27b"))
+    window = next(one.window for one in gemma.attention_kinds().values() if one.window)
+    context = it.q("context_len")
+    windows = np.unique(np.rint(spread(256.0, context, window, count=61)))
+    last = int(flips.q("rounds"))
+    counts = (1, last, *range(2, last))  # in the order in which the claim draws
+    shares = dict(zip(counts, flipped_shares(flips, counts), strict=True))
+    tried = 1 << BITS
+    function: Callable[[Any], Any] = rounds_of(int(feistel.q("rounds")))[0]
+    found = function(np.arange(tried))
+    _, firsts = np.unique(found, return_index=True)
+    inputs = spread(1.0, tried, count=49)
+    words, answers, hidden = words_to_read(probe)
+    steps = [1, 2, 4, 8, 16, 32, 64, 128, 200]
+    read = {
+        name: [bb.reading_accuracy(one, answers, num_bits=32, steps=count) for count in steps]
+        for name, one in (("words", words), ("ciphertexts", hidden))
+    }
+    depth = np.array([2.0**power for power in range(2, 8)] + [layers.q("many")])
+    depth.sort()
+    once, again = train_flop(1.0, 1.0), train_flop(1.0, 1.0) + 2.0
+    llama, chip = world.model("llama-3.1-70b"), world.chip("h100-sxm")
+    lengths = spread(128.0, 131072.0, trade.q("context_len"), count=61)
+    return Scene(
+        drawings={
+            "mixing": line_drawing(
+                "Pairs of bytes of which one depends on the other",
+                "16 bytes of AES: rows are shifted, columns are mixed",
+                ("rounds", "count"),
+                ("share of all pairs", "share"),
+                rounds,
+                {
+                    "shifted and mixed": depends(cipher_reads()),
+                    "all pairs": 1.0,
+                    "bytes replaced alone": depends(np.eye(16, dtype=bool)),
+                },
+                log="",
+            ),
+            "window": line_drawing(
+                "Layers until the last token depends on the first",
+                f"{context:,.0f} tokens, each layer with the same window",
+                ("tokens that a layer sees", "count"),
+                ("layers", "count"),
+                windows,
+                {"layers": [bb.layers_to_reach(context, float(one)) for one in windows]},
+            ),
+            "flips": line_drawing(
+                "Output bits that one input bit flips",
+                f"a Feistel cipher of 32 bits, mean of {flips.q('samples'):.0f} words",
+                ("rounds", "count"),
+                ("share of the output bits", "share"),
+                sorted(shares),
+                {"flipped": [shares[one] for one in sorted(shares)], "a coin for each": 0.5},
+                log="",
+            ),
+            "taken": line_drawing(
+                "Values that a round function takes",
+                f"{BITS} bits in and out; inputs tried in order",
+                ("inputs tried", "count"),
+                ("different values", "count"),
+                inputs,
+                {"values": [np.count_nonzero(firsts < one) for one in np.floor(inputs)], "one an input": inputs},
+            ),
+            "probe": line_drawing(
+                "Right answers of a linear probe",
+                f"{len(words):,} words of 32 bits, trained on half of them, asked of the others",
+                ("steps of training", "count"),
+                ("share of right answers", "share"),
+                steps,
+                {**read, "guessing": 0.5},
+                log="x",
+            ),
+            "depth": line_drawing(
+                "Outputs of layers that are stored for the backward pass",
+                "one for each layer, or the two halves of the last",
+                ("layers", "count"),
+                ("outputs stored", "count"),
+                depth,
+                {
+                    name: [bb.stored_activations(int(one), reversible) for one in depth]
+                    for name, reversible in (("ordinary", False), ("reversible", True))
+                },
+            ),
+            "again": row_drawing(
+                "Arithmetic of a step of training",
+                "of each parameter and token",
+                ("FLOP", "number"),
+                {"ordinary": once, "reversible": again},
+                log="",
+            ),
+            "cache": line_drawing(
+                "A context recomputed, or read from the cache",
+                "Llama 3.1 70B in BF16 on one H100's rates",
+                ("context length [tokens]", "count"),
+                ("time", "seconds"),
+                lengths,
+                {
+                    "recomputed": bb.compute_s(1.0, llama.active_params, chip.flop_per_s("bf16"), lengths),
+                    "read": bb.kv_fetch_s(1.0, lengths, llama.kv_bytes_per_token(2.0), chip.hbm_bytes_per_s),
+                },
+            ),
+        },
+        facts={
+            "context": f"{context:,.0f}",
+            "window": f"{window:,.0f}",
+            "layers": str(gemma.num_layers),
+            "one": format_percent(shares[1]),
+            "tried": f"{tried:,}",
+            "words": format_percent(read["words"][-1]),
+            "growth": f"{layers.q('many') / layers.q('few'):g}",
+            "once": f"{once:g}",
+            "more": f"{again - once:g}",
+        },
     )

@@ -1,4 +1,8 @@
-"""The lecture's statements: the claims of the lecture in our words with the numbers that were quoted, as data."""
+"""What was said and what was seen, as data: the lecture's claims in our words, and readings of the lab's experiments.
+
+Verdicts rest on readings where no formula can decide a claim. The shipped file holds a few, with the day and the
+machine of their run; a reader's own results replace them.
+"""
 
 from __future__ import annotations
 
@@ -145,3 +149,51 @@ def _claim(row: dict[str, Any]) -> Claim:
     }
     row["answered_by"] = tuple(row.get("answered_by", ()))
     return Claim(numbers=MappingProxyType(numbers), **row)
+
+
+Readings = Mapping[tuple[str, str], "Seen"]
+"""By experiment and quantity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One reading of an experiment.
+
+    Args:
+        experiment: its name.
+        quantity: what was measured, as the experiment calls it.
+        measured: the mean of its runs [SI].
+        low, high: interval of that mean (95 %); the measured value where there was one run.
+        run: day and form of the run, as text.
+    """
+
+    experiment: str
+    quantity: str
+    measured: float
+    low: float
+    high: float
+    run: str
+
+
+@functools.cache
+def shipped() -> Readings:
+    """The readings that come with the program.
+
+    >>> shipped()["cipher", "bits that change after 12 rounds"].run.startswith("20")
+    True
+    """
+    text = importlib.resources.files("rackline.ledger").joinpath("seen.toml").read_text("utf-8")
+    found: dict[tuple[str, str], Seen] = {}
+    for part in tomllib.loads(text)["experiment"]:
+        name = part["name"]
+        for row in part["reading"]:
+            low, high = row.get("low", row["measured"]), row.get("high", row["measured"])
+            found[name, row["quantity"]] = Seen(
+                experiment=name,
+                quantity=row["quantity"],
+                measured=row["measured"],
+                low=low,
+                high=high,
+                run=part["run"],
+            )
+    return found

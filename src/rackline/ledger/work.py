@@ -22,8 +22,7 @@ from rackline.hardware import (
     memory_record,
     memory_tier,
 )
-from rackline.ledger.said import Claim
-from rackline.ledger.seen import Readings, Seen, shipped
+from rackline.ledger.said import Claim, Readings, Seen, shipped
 from rackline.pricing import PriceSheet, sheet_from_record
 from rackline.scaling import LossLaw, RoutedLaw, loss_law, routed_law
 from rackline.scaling.law import Numbers
