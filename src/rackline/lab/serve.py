@@ -122,30 +122,6 @@ def measured_clock(engine: JaxEngine, repeats: int) -> SlotClock:
     return SlotClock(step_s=tuple(float(np.median(times)) for times in steps), prompt_s=float(np.median(prompts)))
 
 
-def simulated_pool(clock: SlotClock, policy: Policy, scheduler: Scheduler, context_len: int) -> Pool:
-    """The same server for the simulator.
-
-    Args:
-        clock: of its engine.
-        policy: of its passes.
-        scheduler: largest passes.
-        context_len: of one sequence at most [tokens].
-    """
-    spec = RankSpec(
-        pool_tokens=scheduler.max_num_seqs * context_len,
-        block_size=1,
-        max_num_seqs=scheduler.max_num_seqs,
-        max_batched_tokens=scheduler.max_batched_tokens,
-        reserve="final",
-    )
-    return Pool(clock=clock, spec=spec, policy=policy)
-
-
-def saturation_per_s(clock: SlotClock) -> float:
-    """Requests a second that full slots carry: a prompt, and a share of the steps [requests/s]."""
-    return 1.0 / (clock.prompt_s + (OUTPUT - 1) * clock.step_s[-1] / SLOTS)
-
-
 def mean_clock(one: SlotClock, other: SlotClock) -> SlotClock:
     """Times halfway between two measurements."""
     return SlotClock(
@@ -156,18 +132,24 @@ def mean_clock(one: SlotClock, other: SlotClock) -> SlotClock:
 
 def simulated(clock: SlotClock, chosen: Policy) -> Pool:
     """The served engine for the simulator."""
-    return simulated_pool(clock, chosen, SERVED_SCHEDULER, SERVED_LIMITS.context_len + 1)
+    spec = RankSpec(
+        pool_tokens=SLOTS * (SERVED_LIMITS.context_len + 1),
+        block_size=1,
+        max_num_seqs=SLOTS,
+        max_batched_tokens=SERVED_SCHEDULER.max_batched_tokens,
+        reserve="final",
+    )
+    return Pool(clock=clock, spec=spec, policy=chosen)
 
 
 def _compared(name: str, expected: Sequence[Result], found: Sequence[Served]) -> list[Reading]:
     """Simulated and measured means of a policy over the parts of its run."""
-
-    def mean(times: Sequence[Array]) -> float:
-        return float(np.mean(np.concatenate(times)))
-
-    def served_per_s(runs: Sequence[Result] | Sequence[Served]) -> float:
-        return sum(one.e2e_s.size for one in runs) / sum(one.makespan_s for one in runs)
-
+    both: tuple[Sequence[Result | Served], ...] = (expected, found)
+    ttft_s, e2e_s = (
+        [float(np.mean(np.concatenate([getattr(one, key) for one in runs]))) for runs in both]
+        for key in ("ttft_s", "e2e_s")
+    )
+    served_per_s = [sum(one.e2e_s.size for one in runs) / sum(one.makespan_s for one in runs) for runs in both]
     return [
         Reading(
             quantity=f"{name}: {quantity}",
@@ -179,15 +161,10 @@ def _compared(name: str, expected: Sequence[Result], found: Sequence[Served]) ->
             statistical=True,
             source="the simulator with measured times of passes",
         )
-        for quantity, unit, predicted, measured in (
-            (
-                "mean time to first token",
-                "s",
-                mean([one.ttft_s for one in expected]),
-                mean([one.ttft_s for one in found]),
-            ),
-            ("mean time of a request", "s", mean([one.e2e_s for one in expected]), mean([one.e2e_s for one in found])),
-            ("requests served", "requests/s", served_per_s(expected), served_per_s(found)),
+        for quantity, unit, (predicted, measured) in (
+            ("mean time to first token", "s", ttft_s),
+            ("mean time of a request", "s", e2e_s),
+            ("requests served", "requests/s", served_per_s),
         )
     ]
 
@@ -200,7 +177,8 @@ def run(setup: Setup) -> Experiment:
     clock = measured_clock(engine, repeats)
     random = np.random.default_rng(setup.seed)
     number = 20 if setup.quick else 100
-    rate = LOAD * saturation_per_s(clock)
+    full_per_s = 1.0 / (clock.prompt_s + (OUTPUT - 1) * clock.step_s[-1] / SLOTS)  # a prompt, and a share of the steps
+    rate = LOAD * full_per_s
     parts = [
         Requests(
             arrival_s=poisson(random, number, rate),
@@ -215,8 +193,7 @@ def run(setup: Setup) -> Experiment:
     for name in POLICIES:
         setup.progress(f"policy {name}, {PARTS} times {number} requests at {rate:.0f}/s")
         chosen = policy(name)
-        found: list[Served] = []
-        expected: list[Result] = []
+        found, expected = list[Served](), list[Result]()
         for requests in parts:
             found.append(serve(engine, requests, chosen))
             before, clock = clock, measured_clock(engine, repeats)
@@ -260,10 +237,6 @@ def _trains(engine: JaxEngine, clock: SlotClock, setup: Setup) -> list[Reading]:
     )
     found = serve(engine, requests, replace(policy("trains"), interval_s=interval_s))
     expected = train_latency(interval_s)
-    waits = {
-        "mean": (float(expected.mean_s) - interval_s, float(found.wait_s.mean()), 0.15),
-        "longest": (float(expected.worst_s) - interval_s, float(np.quantile(found.wait_s, 0.99)), 0.1),
-    }
     return [
         Reading(
             quantity=f"trains: {name} latency over the interval, the ride taking one",
@@ -274,5 +247,8 @@ def _trains(engine: JaxEngine, clock: SlotClock, setup: Setup) -> list[Reading]:
             statistical=True,
             source="C27: 1.5 T on average, 2 T at worst",
         )
-        for name, (predicted, measured, tolerance) in waits.items()
+        for name, predicted, measured, tolerance in (
+            ("mean", float(expected.mean_s) - interval_s, float(found.wait_s.mean()), 0.15),
+            ("longest", float(expected.worst_s) - interval_s, float(np.quantile(found.wait_s, 0.99)), 0.1),
+        )
     ]
