@@ -226,7 +226,6 @@ def _compiled_rows() -> list[Reading]:
     cache_shapes = jax.eval_shape(partial(random_cache, shape=SHAPE, point=point), jax.random.key(0))
     held = float(sum(one.size * one.dtype.itemsize for one in cache_shapes))
     donated, kept = (step_cost(point, donate=donate) for donate in (True, False))
-    per_token = model_of(SHAPE).kv_bytes_per_token(4.0)
     return [
         Reading(
             quantity="work of a step, XLA over the pass table",
@@ -243,7 +242,7 @@ def _compiled_rows() -> list[Reading]:
         Reading(
             quantity="bytes of a cached token",
             unit="B",
-            predicted=per_token,
+            predicted=model_of(SHAPE).kv_bytes_per_token(4.0),
             measured=held / point[0] / (point[1] + 1),
             check="equal",
             source="layers x 2 x KV heads x head size x 4 B (C101)",

@@ -200,8 +200,7 @@ def execute_schedule(schedule: Schedule, blocks: list[Weights], inputs: jax.Arra
     for event in ordered:
         do(event.device, event.slot)
     for index in range(of_model, parts):
-        there = device_of[index % of_model]
-        add(index % of_model, jax.device_put(sums[index], there))
+        add(index % of_model, jax.device_put(sums[index], device_of[index % of_model]))
     run.gradients = sums[:of_model]
     return run
 
@@ -243,8 +242,7 @@ def decode_in_a_ring(blocks: list[Weights], groups: int, passes: int, pp: int) -
     )
     stage_s = [float(np.median(one)) for one in seconds]  # a shortest time is luck where there are few
     # long enough that filling and emptying of the ring do not count
-    rounds = 400
-    timeline = ring(stage_s, groups, rounds)
+    timeline = ring(stage_s, groups, 400)
     return float(np.mean(timeline.busy_s)) / timeline.step_s, wrong
 
 
@@ -333,8 +331,7 @@ def _busy_share(schedule: Schedule, times: Durations) -> float:
 
 def _schedule_rows(schedule: Schedule, found: Run, chunks: int, wanted: list[Weights]) -> list[Reading]:
     """Gradients against one device, and activations in flight against the closed form."""
-    flat = [weights for one in found.gradients for weights in one]
-    wrong = largest_difference(flat, wanted)
+    wrong = largest_difference([weights for one in found.gradients for weights in one], wanted)
     return [
         Reading(
             quantity=f"{schedule.name}: gradient, relative difference to one device",

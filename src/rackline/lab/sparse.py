@@ -165,8 +165,7 @@ def recall_accuracy(attend: Attend, seed: int, steps: int) -> float:
 
     params = fit(make_params(seed, RECALL), loss, batch, steps)
     tokens, answers = recall_task(np.random.default_rng(10**6 + seed), ASKED, PAIRS, QUERIES, SYMBOLS)
-    found = logits(params, tokens)
-    right = np.argmax(np.asarray(found[:, :-1]), axis=-1) == tokens[:, 1:]
+    right = np.argmax(np.asarray(logits(params, tokens)[:, :-1]), axis=-1) == tokens[:, 1:]
     return float((right * answers).sum() / answers.sum())
 
 
@@ -176,8 +175,7 @@ def _text(attend: Attend) -> Callable[..., jax.Array]:
 
     def loss(params: Params, tokens: jax.Array) -> jax.Array:
         logits = partial(shifted_logits, shape=TEXT, attend=attend, rotary=True)
-        found = jax.vmap(logits, (None, 0))(params, tokens[:, :-1])
-        return next_token_loss(found, tokens[:, 1:])
+        return next_token_loss(jax.vmap(logits, (None, 0))(params, tokens[:, :-1]), tokens[:, 1:])
 
     return loss
 

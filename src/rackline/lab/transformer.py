@@ -199,8 +199,7 @@ def decode_step(
         grouped = jnp.reshape(q, (sequences, shape.num_kv_heads, group, shape.head_dim))
         scores = jnp.einsum("bkgd,bckd->bkgc", grouped, keys[number]) / np.sqrt(shape.head_dim)
         weights = jax.nn.softmax(jnp.where(seen[:, None, None], scores, -jnp.inf), axis=-1)
-        mixed = jnp.einsum("bkgc,bckd->bkgd", weights, values[number])
-        x = x + jnp.reshape(mixed, (sequences, -1)) @ layer["o"]
+        x = x + jnp.reshape(jnp.einsum("bkgc,bckd->bkgd", weights, values[number]), (sequences, -1)) @ layer["o"]
         x = x + ffn_block(layer, x)
     return norm(x) @ params["head"], (keys, values)
 

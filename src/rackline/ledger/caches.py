@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from rackline.ledger.work import RACK, Computed, Finding, Work, World
 from rackline.pricing.cache import KeepingCost, envelope, keeping_cost, recompute_cost, tier_by_drain
 from rackline.pricing.forms import storage_usd_per_token_s
 from rackline.pricing.prefixes import Repeats, bought_lifetimes, lifetime_cost
+from rackline.pricing.sheet import CacheWrite
 from rackline.serving import blackboard as bb
 from rackline.simulation import Sessions
 from rackline.simulation.reuse import SessionHits, session_hits
@@ -140,95 +142,121 @@ def c118(it: Work) -> Finding:
 
 def c119(it: Work) -> Finding:
     tier = it.world.sheet(OPUS).of_mode("standard")[0]
-    others: list[str] = []
-    rows: list[Computed] = []
-    for write in tier.cache_writes:
-        if write.lifetime_s == it.q("lifetime_s"):
-            rows.append(it.near(f"write for {write.name}", write.usd * 1e6, "USD", "write_usd"))
-        else:
-            rows.append(it.show(f"write for {write.name}", write.usd * 1e6, "USD"))
-            others.append(f"{write.name} is {write.usd / (tier.input_usd or 1.0):.3g} times the base price")
+    said = [write for write in tier.cache_writes if write.lifetime_s == it.q("lifetime_s")]
+    others = [
+        f"{write.name} is {write.usd / (tier.input_usd or 1.0):.3g} times the base price"
+        for write in tier.cache_writes
+        if write not in said
+    ]
     timed = [write for write in tier.cache_writes if write.lifetime_s is not None]
-    rows2: list[Computed] = []
+    rows: list[Computed] = []
     if len(timed) >= 2 and tier.input_usd and tier.cached_input_usd is not None:
-        first, last = timed[0], timed[-1]
-        slope = storage_usd_per_token_s(first.usd, first.lifetime_s or 0.0, last.usd, last.lifetime_s or 0.0)
-        rows2.append(
-            it.show("pause after which recomputing is cheaper", (tier.input_usd - tier.cached_input_usd) / slope, "s")
-        )
-        for bought in bought_lifetimes(tier, talks_repeat()):
-            rows2.append(
-                it.show(f"found of conversations within {format_seconds(bought.ttl_s)}", bought.hit_share, "share")
-            )
-            rows2.append(it.show(f"saved by the write for {bought.name}", bought.saving, "share"))
+        pause_s = (tier.input_usd - tier.cached_input_usd) / _slope(timed)
+        rows = [
+            it.show("pause after which recomputing is cheaper", pause_s, "s"),
+            *(
+                row
+                for bought in bought_lifetimes(tier, talks_repeat())
+                for row in (
+                    it.show(f"found of conversations within {format_seconds(bought.ttl_s)}", bought.hit_share, "share"),
+                    it.show(f"saved by the write for {bought.name}", bought.saving, "share"),
+                )
+            ),
+        ]
     return it.done(
         it.near("input", (tier.input_usd or 0.0) * 1e6, "USD", "input_usd"),
+        *(
+            it.near(f"write for {write.name}", write.usd * 1e6, "USD", "write_usd")
+            if write in said
+            else it.show(f"write for {write.name}", write.usd * 1e6, "USD")
+            for write in tier.cache_writes
+        ),
         *rows,
-        *rows2,
         because=f"From the price list; not read out was that {' and '.join(others) or 'there is no other'}.",
     )
 
 
+def _slope(timed: Sequence[CacheWrite]) -> float:
+    """What a second of keeping a token costs by the writes of the shortest and the longest lifetime [USD]."""
+    first, last = timed[0], timed[-1]
+    return storage_usd_per_token_s(first.usd, first.lifetime_s or 0.0, last.usd, last.lifetime_s or 0.0)
+
+
+MEANT = (("5 minutes", "short_s", "nvme"), ("1 hour", "long_s", "disk"))
+"""Lifetimes that are sold, the claim's names of them, and the memory that the lecture guessed for each."""
+
+
 def c120(it: Work) -> Finding:
     found = [keeping_cost(tier, 1e9) for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE))]
-    drains: list[str] = []
-    rows: list[Computed] = []
-    for label, name, wanted in (("5 minutes", "short_s", "nvme"), ("1 hour", "long_s", "disk")):
-        tier = tier_by_drain(found, it.q(name))
-        rows.append(
-            it.true(f"{label} is {wanted}: drain time says {tier.name}", tier.tier == wanted, when=f"{label} are meant")
-        )
-        drains.append(f"{label} is nearest to {tier.name}")
+    ruled = {label: tier_by_drain(found, it.q(name)) for label, name, _ in MEANT}
     repeats = talks_repeat()
-    lines_of_talks = talk_lines(it.world, BESIDE, repeats.input_len)
-    cheapest: list[str] = []
-    rows2: list[Computed] = []
-    for label, name, wanted in (("5 minutes", "short_s", "nvme"), ("1 hour", "long_s", "disk")):
-        kept = lifetime_cost(lines_of_talks, repeats, repeats.input_len, it.q(name))
-        kind = it.world.tier(kept.tier).tier
-        when = f"{label} are the lifetime of conversations, by cost"
-        rows2.append(
-            it.true(f"{label} is {wanted}: cheapest for conversations is {kept.tier}", kind == wanted, when=when)
-        )
-        cheapest.append(f"{kept.tier} for {label}")
-    disk = it.world.tier(DISK).drain_s
+    of_talks = talk_lines(it.world, BESIDE, repeats.input_len)
+    kept = {label: lifetime_cost(of_talks, repeats, repeats.input_len, it.q(name)).tier for label, name, _ in MEANT}
+    drains = [f"{label} is nearest to {tier.name}" for label, tier in ruled.items()]
+    cheapest = [f"{tier} for {label}" for label, tier in kept.items()]
     return it.done(
-        *rows,
-        *rows2,
-        because=f"By drain times {' and '.join(drains)}; a disk takes {format_seconds(disk)}. Prefixes of "
-        f"conversations, each kept that long after its last use, cost least in {' and '.join(cheapest)}.",
+        *(
+            it.true(
+                f"{label} is {wanted}: drain time says {ruled[label].name}",
+                ruled[label].tier == wanted,
+                when=f"{label} are meant",
+            )
+            for label, _, wanted in MEANT
+        ),
+        *(
+            it.true(
+                f"{label} is {wanted}: cheapest for conversations is {kept[label]}",
+                it.world.tier(kept[label]).tier == wanted,
+                when=f"{label} are the lifetime of conversations, by cost",
+            )
+            for label, _, wanted in MEANT
+        ),
+        because=f"By drain times {' and '.join(drains)}; a disk takes {format_seconds(it.world.tier(DISK).drain_s)}. "
+        f"Prefixes of conversations, each kept that long after its last use, cost least in {' and '.join(cheapest)}.",
     )
 
 
 def c121(it: Work) -> Finding:
     found = lines(it)
-    spans = envelope(found)
-    costs: list[str] = []
-    rows: list[Computed] = []
-    for label, name in (("5 minutes", "short_s"), ("1 hour", "long_s")):
-        by_rule = tier_by_drain(found, it.q(name))
-        over = float(by_rule.usd(it.q(name))) / min(float(line.usd(it.q(name))) for line in found)
-        what = f"cost of the rule's tier over the cheapest, {label} ({by_rule.name})"
-        rows.append(it.most(what, over, "times", it.q("small_factor"), when=f"it is held for {label}"))
-        costs.append(f"{over:.3g} times the least for {label}")
     repeats = talks_repeat()
     of_talks = talk_lines(it.world, BESIDE, repeats.input_len)
-    rows2: list[Computed] = []
-    for label, name in (("5 minutes", "short_s"), ("1 hour", "long_s")):
+    alone = {
+        label: (ruled.name, float(ruled.usd(it.q(name))) / min(float(line.usd(it.q(name))) for line in found))
+        for label, name, ruled in ((label, name, tier_by_drain(found, it.q(name))) for label, name, _ in MEANT)
+    }
+
+    def in_talks(name: str) -> tuple[str, float]:
         ruled = tier_by_drain(of_talks, it.q(name))
-        again = of_talks[-1]
         least, taken = (
             lifetime_cost(among, repeats, repeats.input_len, it.q(name)).usd_per_mtok_prompt
-            for among in (of_talks, [ruled, again])
+            for among in (of_talks, [ruled, of_talks[-1]])
         )
-        what = f"the same for all prompts of conversations, {label} ({ruled.name})"
-        rows2.append(
-            it.most(what, taken / least, "times", it.q("small_factor"), when=f"conversations are kept for {label}")
-        )
-    ends = ", ".join(f"{span.cost.name} from {format_seconds(span.from_s)}" for span in spans)
+        return ruled.name, taken / least
+
+    talks = {label: in_talks(name) for label, name, _ in MEANT}
+    costs = [f"{over:.3g} times the least for {label}" for label, (_, over) in alone.items()]
+    ends = ", ".join(f"{span.cost.name} from {format_seconds(span.from_s)}" for span in envelope(found))
     return it.done(
-        *rows,
-        *rows2,
+        *(
+            it.most(
+                f"cost of the rule's tier over the cheapest, {label} ({name})",
+                over,
+                "times",
+                it.q("small_factor"),
+                when=f"it is held for {label}",
+            )
+            for label, (name, over) in alone.items()
+        ),
+        *(
+            it.most(
+                f"the same for all prompts of conversations, {label} ({name})",
+                over,
+                "times",
+                it.q("small_factor"),
+                when=f"conversations are kept for {label}",
+            )
+            for label, (name, over) in talks.items()
+        ),
         because=f"The rule's tier costs {' and '.join(costs)} for one entry that is read once; by prices the cheapest "
         f"are {ends}. In all the prompts of conversations computing what is not found costs most, and the tier little.",
     )
@@ -292,9 +320,6 @@ def price(world: World) -> Scene:
     kept_in = dict(zip(("HBM", "DDR5", "NVMe flash", "dense flash", "disk"), lines(tiers), strict=True))
     held = spread(1.0, 1e6, tiers.q("long_s"))
     timed = [write for write in opus.cache_writes if write.lifetime_s is not None]
-    slope = storage_usd_per_token_s(
-        timed[0].usd, timed[0].lifetime_s or 0.0, timed[-1].usd, timed[-1].lifetime_s or 0.0
-    )
     paused = spread(60.0, 2e4, count=241)
     hit, miss = (1e6 * (one or math.nan) for one in (opus.cached_input_usd, opus.input_usd))
     disk, cheap = world.tier(DISK), min(kept_in.items(), key=lambda one: float(one[1].usd(tiers.q("long_s"))))
@@ -359,7 +384,7 @@ def price(world: World) -> Scene:
                 ("time since they were sent", "seconds"),
                 ("price of a million tokens", "usd"),
                 paused,
-                {"kept, and read": hit + 1e6 * slope * paused, "recomputed": miss},
+                {"kept, and read": hit + 1e6 * _slope(timed) * paused, "recomputed": miss},
                 log="x",
             ),
         },

@@ -16,7 +16,7 @@ from rackline.ledger.caches import FLASH
 from rackline.ledger.drawings import line_drawing, row_drawing, spread
 from rackline.ledger.said import Seen
 from rackline.ledger.scenes import Scene, work
-from rackline.ledger.work import Computed, Finding, Work, World
+from rackline.ledger.work import Finding, Work, World
 from rackline.pricing.cache import keeping_cost
 from rackline.scaling import (
     train_flop,
@@ -121,15 +121,25 @@ def c128(it: Work) -> Finding:
 
 
 def c127(it: Work) -> Finding:
-    shares: list[str] = []
-    rows: list[Computed] = []
     rounds = (1, int(it.q("rounds")))
-    for count, share in zip(rounds, flipped_shares(it, rounds), strict=True):
-        many = f"{count} {'round' if count == 1 else 'rounds'}"
-        label = f"share of output bits that one input bit flips, {many}"
-        rows.append(it.near(label, share, "share", "half", when=f"the cipher has {many}"))
-        shares.append(f"{format_percent(share)} after {many}")
-    return it.done(*rows, because=f"Of all bits change {' and '.join(shares)}.")
+    shares = {
+        f"{count} {'round' if count == 1 else 'rounds'}": share
+        for count, share in zip(rounds, flipped_shares(it, rounds), strict=True)
+    }
+    found = [f"{format_percent(share)} after {many}" for many, share in shares.items()]
+    return it.done(
+        *(
+            it.near(
+                f"share of output bits that one input bit flips, {many}",
+                share,
+                "share",
+                "half",
+                when=f"the cipher has {many}",
+            )
+            for many, share in shares.items()
+        ),
+        because=f"Of all bits change {' and '.join(found)}.",
+    )
 
 
 def c130(it: Work) -> Finding:
@@ -232,42 +242,41 @@ def cipher_reads() -> NDArray[np.bool_]:
 
 
 def q26(it: Work) -> Finding:
-    rounds = bb.layers_until_mixed(cipher_reads())
-    alone = bb.layers_until_mixed(np.eye(16, dtype=bool))
-    context = it.q("context_len")
-    needed: list[str] = []
-    rows: list[Computed] = []
-    for name in ("llama-3.1-70b", "gemma-3-27b"):
-        model = it.world.model(name)
-        if not isinstance(model, Model):
-            continue
-        for kind, attention in model.attention_kinds().items():
-            layers = bb.layers_to_reach(context, attention.window)
-            label = f"{kind} layers of {name} until the last token depends on the first"
-            rows.append(
-                it.most(
-                    label,
-                    layers,
-                    "layers",
-                    model.num_layers,
-                    when=f"attention is {kind} in {name}",
-                    by_definition=attention.window is None,
-                )
-            )
-            needed.append(f"{layers:.0f} of the {model.num_layers} layers of {name} if all were {kind}")
+    rounds, context = bb.layers_until_mixed(cipher_reads()), it.q("context_len")
+    models = [it.world.model(name) for name in ("llama-3.1-70b", "gemma-3-27b")]
+    kinds = [
+        (model, kind, attention.window, bb.layers_to_reach(context, attention.window))
+        for model in models
+        if isinstance(model, Model)
+        for kind, attention in model.attention_kinds().items()
+    ]
+    needed = [
+        f"{layers:.0f} of the {model.num_layers} layers of {model.name} if all were {kind}"
+        for model, kind, _, layers in kinds
+    ]
     return it.done(
         it.most(
             "rounds of AES until each byte depends on each", rounds, "rounds", it.q("aes_rounds"), when="rows are mixed"
         ),
         it.most(
             "without shifting and mixing",
-            alone,
+            bb.layers_until_mixed(np.eye(16, dtype=bool)),
             "rounds",
             it.q("aes_rounds"),
             when="bytes are substituted alone",
             by_definition=True,
         ),
-        *rows,
+        *(
+            it.most(
+                f"{kind} layers of {model.name} until the last token depends on the first",
+                layers,
+                "layers",
+                model.num_layers,
+                when=f"attention is {kind} in {model.name}",
+                by_definition=window is None,
+            )
+            for model, kind, window, layers in kinds
+        ),
         because=f"Each output has to depend on each input: AES takes {rounds:.0f} rounds for it, mixing rows and "
         f"columns in turn; attention over {format_count(context)} tokens takes {', '.join(needed)}.",
     )
@@ -318,8 +327,7 @@ def mixing(world: World) -> Scene:
     shares = dict(zip(counts, flipped_shares(flips, counts), strict=True))
     tried = 1 << BITS
     function: Callable[[Any], Any] = rounds_of(int(feistel.q("rounds")))[0]
-    found = function(np.arange(tried))
-    _, firsts = np.unique(found, return_index=True)
+    _, firsts = np.unique(function(np.arange(tried)), return_index=True)
     inputs = spread(1.0, tried, count=49)
     words, answers, hidden = words_to_read(probe)
     steps = [1, 2, 4, 8, 16, 32, 64, 128, 200]

@@ -83,8 +83,9 @@ def n38(it: Work) -> Finding:
 
 
 def n39(it: Work) -> Finding:
-    racks = [it.world.cluster(name) for name in (RACK, "gb300-nvl72")]
-    held = {on.name: on.num_chips * on.chip.hbm_bytes for on in racks}
+    held = {
+        on.name: on.num_chips * on.chip.hbm_bytes for on in [it.world.cluster(name) for name in (RACK, "gb300-nvl72")]
+    }
     return it.done(
         *(
             row
@@ -226,8 +227,7 @@ def n46(it: Work) -> Finding:
 
 
 def n47(it: Work) -> Finding:
-    sheet = it.world.sheet(GEMINI)
-    longest = sheet.max_context_len or it.q("context_len")
+    longest = it.world.sheet(GEMINI).max_context_len or it.q("context_len")
     covered = it.q("rise") * it.q("context_len")
     return it.done(
         it.most(

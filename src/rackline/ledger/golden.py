@@ -10,7 +10,7 @@ from rackline.arch import Model
 from rackline.ledger.pipelines import held
 from rackline.ledger.racks import MODEL, mixture
 from rackline.ledger.training import LAWS, exact_tokens
-from rackline.ledger.work import FRONTIER, HBM_CHIPS, RACK, Finding, Work, attention_slope, ridge
+from rackline.ledger.work import FRONTIER, HBM_CHIPS, RACK, Computed, Finding, Work, attention_slope, ridge
 from rackline.scaling import dense_equivalent_params, equal_cost_ratio, lifetime_tokens, overtraining_factor
 from rackline.serving import blackboard as bb
 from rackline.units import format_count, format_percent, format_seconds
@@ -283,22 +283,25 @@ def q4(it: Work) -> Finding:
     bends = knee < float("inf")
     around = knee if bends else bb.balance_batch(bb.dimensionless_ridge(flop, hbm, 0.5), total / active)
     weights = bb.weight_fetch_s(total, 0.5, hbm)
-    rows = [it.true("cache and weights meet the ray of arithmetic", bends)]
-    for batch in (1.0, around / 16.0, around / 4.0, around, 2.0 * around, 4.0 * around):
-        at = f"at {format_count(round(batch))} sequences"
+
+    def at(batch: float) -> tuple[Computed, ...]:
+        where = f"at {format_count(round(batch))} sequences"
         cache, compute = bb.kv_fetch_s(batch, context, kv, hbm), bb.compute_s(batch, active, flop)
         bold = bb.pass_s(batch, total, active, 0.5, context, kv, flop, hbm)
-        rows += [
-            it.show(f"weights {at}", weights, "s"),
-            it.show(f"cache {at}", cache, "s"),
-            it.show(f"arithmetic {at}", compute, "s"),
-            it.identity(f"pass {at}", bold, max(weights + cache, compute), "s"),
-        ]
-    where = f"up to {format_count(knee)} sequences" if bends else "at every batch"
+        return (
+            it.show(f"weights {where}", weights, "s"),
+            it.show(f"cache {where}", cache, "s"),
+            it.show(f"arithmetic {where}", compute, "s"),
+            it.identity(f"pass {where}", bold, max(weights + cache, compute), "s"),
+        )
+
+    batches = (1.0, around / 16.0, around / 4.0, around, 2.0 * around, 4.0 * around)
+    until = f"up to {format_count(knee)} sequences" if bends else "at every batch"
     return it.done(
-        *rows,
+        it.true("cache and weights meet the ray of arithmetic", bends),
+        *(row for batch in batches for row in at(batch)),
         because=f"Weights are flat at {format_seconds(weights)}, cache and arithmetic are rays; the bold line is "
-        f"weights and cache {where}{', arithmetic from there on' if bends else ''}. The frontier model of the "
+        f"weights and cache {until}{', arithmetic from there on' if bends else ''}. The frontier model of the "
         f"catalogue on {RACK} in FP4 with {format_count(context)} tokens of context.",
     )
 
@@ -324,9 +327,8 @@ def q12(it: Work) -> Finding:
 
 def layer_reads(model: Model, context_len: float) -> list[float]:
     """Cache that each layer reads per token, with the rarer kinds spread evenly among the others [bytes]."""
-    groups = sorted(model.layer_groups, key=lambda group: group.count)
     placed: list[tuple[float, float]] = []
-    for group in groups:
+    for group in sorted(model.layer_groups, key=lambda group: group.count):
         one = dataclasses.replace(model, layer_groups=(dataclasses.replace(group, count=1),))
         reads = float(one.kv_read_bytes(context_len))
         placed += [((index + 0.5) / group.count, reads) for index in range(group.count)]

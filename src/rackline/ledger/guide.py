@@ -291,8 +291,7 @@ def guesses(
     """
     answering = True
     for chapter in chapters:
-        steps = [one for one in chapter.steps if claim in (None, one.claim)]
-        for place, step in enumerate(steps):
+        for place, step in enumerate([one for one in chapter.steps if claim in (None, one.claim)]):
             if answering:
                 head = [_heading(chapter)] if place == 0 else []
                 says(*head, question(step, chapter.steps.index(step) + 1, len(chapter.steps)))
@@ -386,8 +385,7 @@ def _rows(drawing: Drawing, marked: Collection[str]) -> Iterator[Text]:
     longest = max(len(name) for name in drawing.curves)
     write = _WRITE.get(drawing.y.kind, _number)
     for name, values in drawing.curves.items():
-        text = f"{name:<{longest}}  {plain_number(write(values[0])):>9}"
-        yield Text(text, style="bold" if name in marked else "")
+        yield Text(f"{name:<{longest}}  {plain_number(write(values[0])):>9}", style="bold" if name in marked else "")
 
 
 def _number(value: float) -> str:
@@ -401,8 +399,9 @@ def _slots(drawing: Drawing) -> list[Text]:
     for stage in sorted({slot[0] for slot in drawing.slots}):
         cells = ["·"] * ends
         for _, kind, _, start, end in (slot for slot in drawing.slots if slot[0] == stage):
-            letter = {"forward": "F", "backward": "B"}.get(kind, "W")
-            cells[round(start) : round(end)] = letter * (round(end) - round(start))
+            cells[round(start) : round(end)] = {"forward": "F", "backward": "B"}.get(kind, "W") * (
+                round(end) - round(start)
+            )
         lines.append(Text(f"stage {stage}  {' '.join(cells)}"))
     return lines
 

@@ -93,8 +93,7 @@ def c30(it: Work) -> Finding:
 def c31(it: Work) -> Finding:
     places = it.q("capacity")
     needed = arrivals_to_fill_per_s(places, it.q("time_s"))
-    pass_s = it.world.cluster(RACK).chip.drain_s
-    own = arrivals_to_fill_per_s(places, it.q("output_len") * pass_s)
+    own = arrivals_to_fill_per_s(places, it.q("output_len") * it.world.cluster(RACK).chip.drain_s)
     fleet = it.q("fleet_tokens_per_s") / it.q("output_len")
     return it.done(
         it.show("arrivals that fill 2,000 places in 100 ms", needed, "requests/s"),
@@ -160,8 +159,7 @@ def c33(it: Work) -> Finding:
 
 
 def c34(it: Work) -> Finding:
-    law = it.world.routed("clark-s-base")
-    size = dense_equivalent_params(law, it.q("active_params"), it.q("num_experts"))
+    size = dense_equivalent_params(it.world.routed("clark-s-base"), it.q("active_params"), it.q("num_experts"))
     return it.done(
         it.near("dense size by the published fit", size, "parameters", "dense_params"),
         because=f"The fit of the paper's table gives {format_count(size)} for what was read off its figure.",
@@ -414,10 +412,9 @@ def c46(it: Work) -> Finding:
 
 def c47(it: Work) -> Finding:
     ranks = int(it.q("ranks"))
-    one = dispatch_traffic(routing(it, ranks), 1.0, 1.0)
     two = dispatch_traffic(routing(it, ranks, ranks // 2), 1.0, 1.0)
     slower = it.q("slower")
-    times = two.seconds(slower, 1.0) / one.seconds(slower, 1.0)
+    times = two.seconds(slower, 1.0) / dispatch_traffic(routing(it, ranks), 1.0, 1.0).seconds(slower, 1.0)
     return it.done(
         it.near("share that crosses between two racks", two.crossing_share, "share", "share"),
         it.near(f"slower than one rack, links {slower:g} times slower", times, "times", "slowdown"),

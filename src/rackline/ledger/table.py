@@ -86,12 +86,11 @@ def ledger(world: World | None = None, *, segment: int | None = None, claim: str
         wanted = claim.strip().upper()
         known = [one for one in known if one.id == wanted]
         if not known:
-            ids = [one.id for one in claims()]
             raise InputError(
                 what="claim",
                 given=claim,
                 allowed="C01 to C133, N01 to N22, N34 to N56, G01 to G17 or Q1 to Q27, of the segment if one is named",
-                nearest=nearest_name(wanted, ids),
+                nearest=nearest_name(wanted, [one.id for one in claims()]),
             )
         answers = known[0].answered_by
         known += [one for one in claims() if one.id in answers]

@@ -89,13 +89,12 @@ def rl_flop(world: World, name: str, answers: int, shares: Sequence[float]) -> t
     """
     job = grpo_job(world, name, answers)
     step = given_step(job, Schedule(), _ENGINES, _TRAINING)
-    run = run_of(job, step, 1.0)
     counted = [run_of(replace(job, trained=round(share * answers)), step, 1.0).flop_per_param_token for share in shares]
     peak = CHIPS * job.cluster.chip.flop_per_s(job.training.precision.compute)
     updated = (
         6.0 * float(job.model.active_params) * job.trained_answers * job.sequence_len / step.updates.train_s / peak
     )
-    return counted, updated / run.mfu
+    return counted, updated / run_of(job, step, 1.0).mfu
 
 
 LAWS = ("chinchilla", "besiroglu")
@@ -371,8 +370,7 @@ def overtraining(world: World) -> Scene:
     days = spread(DAY, 365.0 * DAY, life.q("time_s"))
     sizes, at = spread(1e9, 1e13, exact.q("params")), exact.q("params")
     law, used = world.law("besiroglu"), exact.q("inference_tokens")
-    third = equal.q("third")
-    shares = spread(0.1, 1.0, third, count=61)
+    shares = spread(0.1, 1.0, equal.q("third"), count=61)
     per_param = 2.0 * used / exact.q("relative_mfu")
     best = exact_tokens(exact, "besiroglu", used)
     smaller = spread(at / 3.0, 4.0 * at, count=241)
@@ -385,7 +383,6 @@ def overtraining(world: World) -> Scene:
     chances = np.linspace(0.05, 1.0, 20)
     derated = np.asarray(optimal_tokens_of_params(law, at, per_param * chances))
     rule = {"20 a parameter": chinchilla_tokens(sizes)}
-    by_law = compute_optimal_of_params(law, sizes).tokens
     even = chance.q("probability")
     half = float(optimal_tokens_of_params(law, at, per_param * even)) / best
     return Scene(
@@ -408,7 +405,7 @@ def overtraining(world: World) -> Scene:
                 ("active parameters", "count"),
                 ("tokens of training", "count"),
                 sizes,
-                {**rule, "Besiroglu's law": by_law},
+                {**rule, "Besiroglu's law": compute_optimal_of_params(law, sizes).tokens},
             ),
             "over": line_drawing(
                 "Tokens of training, with and without use",

@@ -230,8 +230,7 @@ def write(value: float, unit: str) -> str:
         return _WRITE[unit](value)
     if unit.startswith("B/"):
         return f"{value:,.0f} {unit}"
-    small = abs(value) < 1000.0 and not float(value).is_integer()
-    text = f"{value:.3g}" if small else format_count(value)
+    text = f"{value:.3g}" if abs(value) < 1000.0 and not float(value).is_integer() else format_count(value)
     return f"{text} {unit}".strip()
 
 
@@ -362,8 +361,7 @@ class Work:
     def identity(self, label: str, value: Numbers, other: Numbers, unit: str = "", *, when: str = "") -> Computed:
         """Check that two calculations agree by definition, so that no value of the catalogue could change it."""
         one, two = float(value), float(other)
-        same = abs(one - two) <= 1e-9 * max(abs(one), abs(two))
-        return _compared(label, value, unit, same, when, by_definition=True)
+        return _compared(label, value, unit, abs(one - two) <= 1e-9 * max(abs(one), abs(two)), when, by_definition=True)
 
     def true(self, label: str, passes: bool, *, when: str = "", by_definition: bool = False) -> Computed:
         """Check a statement that follows from computed values."""

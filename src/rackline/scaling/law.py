@@ -169,8 +169,7 @@ def tokens_for_loss(law: LossLaw, params: Num, loss: Num) -> Num:
     """
     (n,) = checked("tokens_for_loss", params=params)
     room = np.asarray(check_loss(law, loss, "tokens_for_loss") - law.params_coefficient * n**-law.params_exponent)
-    out = np.full(room.shape, np.inf)
-    ratio = np.divide(law.tokens_coefficient, room, out=out, where=room > 0.0)
+    ratio = np.divide(law.tokens_coefficient, room, out=np.full(room.shape, np.inf), where=room > 0.0)
     return plain(ratio ** (1.0 / law.tokens_exponent))
 
 
@@ -198,8 +197,7 @@ def effective_tokens(tokens: Num, unique_tokens: Num, useful_repeats: Num) -> Nu
     3.73
     """
     d, u, r = checked("effective_tokens", tokens=tokens, unique_tokens=unique_tokens, useful_repeats=useful_repeats)
-    repeats = np.maximum(d / u - 1.0, 0.0)
-    return plain(np.minimum(d, u) + u * r * -np.expm1(-repeats / r))
+    return plain(np.minimum(d, u) + u * r * -np.expm1(-np.maximum(d / u - 1.0, 0.0) / r))
 
 
 def tokens_of_effective(effective: Num, unique_tokens: Num, useful_repeats: Num) -> Num:

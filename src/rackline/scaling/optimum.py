@@ -150,11 +150,10 @@ def optimal_allocation(
     feasible = np.isfinite(tokens)
     tokens = np.where(feasible, tokens, np.nan)
     params = np.where(feasible, params, np.nan)
-    cost = params * (PRETRAIN_FLOP_PER_PARAM_TOKEN * tokens + k)
     return LifetimeOptimum(
         params=plain(params),
         tokens=plain(tokens),
-        lifetime_flop=plain(cost),
+        lifetime_flop=plain(params * (PRETRAIN_FLOP_PER_PARAM_TOKEN * tokens + k)),
         feasible=bool(feasible) if feasible.ndim == 0 else feasible,
         reason="" if feasible.all() else "with so few unique tokens no model size reaches this loss",
     )
@@ -253,8 +252,7 @@ def _growth(law: LossLaw, effective: Any, tokens: Any, unique: Any) -> Any:
     """d ln D / d ln D': 1 for fresh tokens, more where each further one is a repeat."""
     if unique is None:
         return 1.0
-    limit = _useful_repeats(law)
-    left = np.maximum(1.0 - np.maximum(effective / unique - 1.0, 0.0) / limit, 0.0)
+    left = np.maximum(1.0 - np.maximum(effective / unique - 1.0, 0.0) / _useful_repeats(law), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(effective > unique, effective / tokens / left, 1.0)
 

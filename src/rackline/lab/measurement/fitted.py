@@ -139,7 +139,6 @@ def fitted(
 
     known = np.array([one.spread for one in numbers], dtype=float)
     found = fit(numbers, lambda values: np.log(predicted(values) / wanted), noise=_NOISE, loss="squares", x_scale=known)
-    after = found.spreads()
     calibration = calibration_of(found.values, name, name, context_block)
     errors = predicted(found.values) / wanted - 1.0
     spread = float(np.median(np.abs(errors)))
@@ -147,7 +146,7 @@ def fitted(
     return Fit(
         calibration=replace(calibration, operations=operations),
         values=found.values,
-        determined=dict(zip(found.values, (1.0 - np.minimum(after / known, 1.0)).tolist(), strict=True)),
+        determined=dict(zip(found.values, (1.0 - np.minimum(found.spreads() / known, 1.0)).tolist(), strict=True)),
         errors=errors,
     )
 
@@ -161,13 +160,12 @@ def fitted_works(limits: Limits) -> tuple[Work, ...]:
     """The corners of batch and context, two prompts, and a prompt beside a batch."""
     few, most = 1, limits.sequences
     short, longest, prompt = _contexts(limits)
-    some = max(most // 4, 1)
     return (
         _decode(few, short),
         _decode(few, longest),
         _decode(most, short),
         _decode(most, longest),
-        _decode(some, (short + longest) // 4),
+        _decode(max(most // 4, 1), (short + longest) // 4),
         Work(prompt_tokens=prompt // 8),
         Work(prompt_tokens=prompt),
         Work(sequences=max(most // 2, 1), context_len=longest // 2, prompt_tokens=prompt // 4),

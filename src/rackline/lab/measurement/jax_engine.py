@@ -83,8 +83,7 @@ def attend_to_cache(q: jax.Array, keys: jax.Array, values: jax.Array, lengths: j
         jnp.zeros(grouped.shape[:-1], dtype=jnp.float32),
         jnp.zeros(grouped.shape, dtype=jnp.float32),
     )
-    blocks = jnp.max(lengths) // BLOCK + 1
-    _, total, mixed = jax.lax.fori_loop(0, blocks, turn, start)
+    _, total, mixed = jax.lax.fori_loop(0, jnp.max(lengths) // BLOCK + 1, turn, start)
     return jnp.reshape(mixed / total[..., None], q.shape).astype(q.dtype)
 
 
@@ -278,12 +277,11 @@ def jax_engine(dtype: Dtype, seed: int, *, quick: bool, clock: Clock | None = No
             num_layers=3, d_model=1024, num_q_heads=16, num_kv_heads=4, head_dim=64, d_ff=2816, vocab_size=8192
         )
         limits = Limits(sequences=16, context_len=1024, prompt_tokens=256)
-    prompt = limits.prompt_tokens // 2
     scheduler = Scheduler(
         admission="prefill_first",
         max_num_seqs=max(limits.sequences // 2, 2),
         max_batched_tokens=limits.prompt_tokens,
-        prompt_tokens=prompt,
+        prompt_tokens=limits.prompt_tokens // 2,
     )
     return JaxEngine(
         shape=shape, dtype=dtype, limits=limits, scheduler=scheduler, clock=clock or Clock(cpu=False), seed=seed

@@ -409,8 +409,7 @@ def _rows(rows: Iterable[Compared]) -> Sheet[Compared]:
         Column("measured_s", "measured", "s"),
         Column("error", "error", "error"),
     ]
-    shown = [row for row in rows if row.kind in WORK_KINDS]
-    return Sheet("passes", columns, shown, "passes", "* fitted")
+    return Sheet("passes", columns, [row for row in rows if row.kind in WORK_KINDS], "passes", "* fitted")
 
 
 def _scores(found: Measured) -> Sheet[Any]:

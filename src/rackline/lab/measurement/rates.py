@@ -118,8 +118,7 @@ def _cpu_info() -> dict[str, str]:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return {}
-    first = text.split("\n\n", 1)[0]
-    pairs = (line.partition(":") for line in first.splitlines() if ":" in line)
+    pairs = (line.partition(":") for line in text.split("\n\n", 1)[0].splitlines() if ":" in line)
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
@@ -374,12 +373,11 @@ def _products(clock: Clock, *, small: bool) -> list[Trial]:
         run: Any = jax.jit(lambda x, weights: [x @ one for one in weights])
         for rows in _ROWS[: 2 if small else None]:
             some = weights[:1] if rows * inputs * outputs > 2e8 else weights
-            flop = 2.0 * rows * inputs * outputs * len(some)
             rate = Rate(
                 name="product",
                 dtype=dtype,
                 unit="FLOP/s",
-                value=flop,
+                value=2.0 * rows * inputs * outputs * len(some),
                 spread=0.0,
                 rows=rows,
                 inputs=inputs,
@@ -456,8 +454,7 @@ def raised(peaks: Peaks, calibration: Calibration, dtype: str) -> Peaks:
     """
     operations = list(calibration.operations.values())
     memory = max(1.0, *(one.eta_memory for one in operations))
-    compute = max(1.0, *(one.eta_compute for one in operations))
-    flop = {**peaks.flop_per_s, dtype: peaks.flop_per_s[dtype] * compute}
+    flop = {**peaks.flop_per_s, dtype: peaks.flop_per_s[dtype] * max(1.0, *(one.eta_compute for one in operations))}
     return Peaks(bytes_per_s=peaks.bytes_per_s * memory, flop_per_s=flop)
 
 

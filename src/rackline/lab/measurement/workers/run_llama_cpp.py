@@ -176,9 +176,8 @@ class LlamaCpp:
             for one in stale:
                 self._cut(one, context_len)
         self._cut(self.entry, 0)
-        decoded = [(one, context_len, True) for one in range(sequences)]
         prompt = [(self.entry, place, place == prompt_tokens - 1) for place in range(prompt_tokens)]
-        took = self._decode(decoded + prompt)
+        took = self._decode([(one, context_len, True) for one in range(sequences)] + prompt)
         for one in range(sequences):
             self.lengths[one] = context_len + 1
         return took
