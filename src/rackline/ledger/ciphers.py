@@ -21,7 +21,7 @@ from rackline.pricing.cache import keeping_cost
 from rackline.scaling import (
     train_flop,
 )
-from rackline.scaling.chinchilla import FORWARD_FLOP_PER_PARAM_TOKEN, PRETRAIN_FLOP_PER_PARAM_TOKEN
+from rackline.scaling.optimum import FORWARD_FLOP_PER_PARAM_TOKEN, PRETRAIN_FLOP_PER_PARAM_TOKEN
 from rackline.serving import blackboard as bb
 from rackline.units import format_count, format_percent, format_seconds
 

@@ -362,7 +362,7 @@ def joint_law(num_experts: float, name: str = "ludziejewski", overrides: Mapping
     """The loss law of mixtures with a given number of experts, in active parameters and tokens.
 
     L = a E'**delta N**(alpha + gamma ln E') + b E'**omega D**(beta + zeta ln E') + c, which at one E is
-    E + A / N**alpha + B / D**beta again, so that all of `chinchilla` and `optimum` holds for it
+    E + A / N**alpha + B / D**beta again, so that all of `optimum` holds for it
 
     Args:
         num_experts: E, one of which a token visits; 1 for a dense model [count].
@@ -380,7 +380,7 @@ def joint_law(num_experts: float, name: str = "ludziejewski", overrides: Mapping
 
     Sources: Ludziejewski et al. 2025, arXiv:2502.05172 (the joint law).
 
-    >>> from rackline.scaling.chinchilla import compute_optimal
+    >>> from rackline.scaling.optimum import compute_optimal
     >>> dense, four = compute_optimal(joint_law(1.0), 1e20), compute_optimal(joint_law(4.0), 1e20)
     >>> round(dense.params / 1e9, 1), round(four.params / 1e9, 1)
     (1.7, 1.2)
