@@ -27,7 +27,7 @@ from rackline.lab.experiment import start_jax
 from rackline.simulation import policy
 
 start_jax()
-from rackline.lab.measurement.jax_engine import JaxEngine, Job, Passes  # noqa: E402
+from rackline.lab.jax_engine import JaxEngine, Job, Passes  # noqa: E402
 from rackline.lab.serve import SERVED_LIMITS, SERVED_SHAPE as SHAPE, served_engine  # noqa: E402
 
 NAME = "rackline-lab"

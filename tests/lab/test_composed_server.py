@@ -26,7 +26,7 @@ from rackline.serving.workload import Mode, Workload
 
 pytest.importorskip("xllamacpp", reason="the server of llama.cpp is not installed: uv sync --group dev")
 
-WORKERS = Path(__file__).resolve().parents[2] / "src" / "rackline" / "lab" / "measurement" / "workers"
+WORKERS = Path(__file__).resolve().parents[2] / "src" / "rackline" / "lab" / "workers"
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 MACHINE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "machine-llama-cpp-fp32.toml"
 SHAPE = {

@@ -14,7 +14,7 @@ from rackline.simulation import Requests, policy, simulate
 pytest.importorskip("jax", reason="JAX has no wheel on this platform")
 start_jax()
 
-from rackline.lab.measurement.jax_engine import JaxEngine, serve  # noqa: E402
+from rackline.lab.jax_engine import JaxEngine, serve  # noqa: E402
 from rackline.lab.serve import PROMPT, SLOTS, SlotClock, measured_clock, served_engine, simulated  # noqa: E402
 from rackline.lab.transformer import logits  # noqa: E402
 

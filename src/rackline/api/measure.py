@@ -15,8 +15,7 @@ from rackline.files import check_outputs, write_text
 from rackline.late import late
 
 with late:
-    from rackline.lab import experiment
-    from rackline.lab.measurement import engine, measured as measurement
+    from rackline.lab import engine, experiment, measured as measurement
 
 
 @question

@@ -16,13 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rackline.lab.engine import Limits, Scheduler, Work, batch_of
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
-from rackline.lab.measurement.engine import Limits, Scheduler, Work, batch_of
-from rackline.lab.measurement.fitted import fitted
-from rackline.lab.measurement.jax_engine import JaxEngine
-from rackline.lab.measurement.measured import deployment_on, device_of, timed
-from rackline.lab.measurement.rates import measured_rates, peaks_of
-from rackline.lab.measurement.workers.worker import Clock
+from rackline.lab.fitted import fitted
+from rackline.lab.jax_engine import JaxEngine
+from rackline.lab.measured import deployment_on, device_of, timed
+from rackline.lab.rates import measured_rates, peaks_of
 from rackline.lab.transformer import (
     Cache,
     Compiled,
@@ -35,6 +34,7 @@ from rackline.lab.transformer import (
     model_of,
     prefill,
 )
+from rackline.lab.workers.worker import Clock
 from rackline.passes import Batch
 
 SHAPE = Shape(num_layers=6, d_model=512, num_q_heads=8, num_kv_heads=2, head_dim=64, d_ff=2048, vocab_size=2048)

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from rackline.lab.engine import Limits, Scheduler
 from rackline.lab.experiment import Curve, Experiment, Reading, Setup
-from rackline.lab.measurement.engine import Limits, Scheduler
-from rackline.lab.measurement.jax_engine import JaxEngine, Served, serve
-from rackline.lab.measurement.workers.worker import Clock
+from rackline.lab.jax_engine import JaxEngine, Served, serve
 from rackline.lab.transformer import Shape
+from rackline.lab.workers.worker import Clock
 from rackline.passes.features import Array
 from rackline.serving.blackboard import train_latency
 from rackline.simulation import Policy, Pool, RankSpec, Requests, Result, poisson, policy, simulate

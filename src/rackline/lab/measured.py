@@ -20,8 +20,8 @@ from rich.text import Text
 from rackline.errors import InputError, unknown_name
 from rackline.files import write_text
 from rackline.hardware import Chip, Cluster, FabricLevel, cluster
-from rackline.lab.measurement.engine import WORK_KINDS, Engine, MeasureSetup, Work, installable, process_engine
-from rackline.lab.measurement.fitted import (
+from rackline.lab.engine import WORK_KINDS, Engine, MeasureSetup, Work, installable, process_engine
+from rackline.lab.fitted import (
     Compared,
     Fit,
     Kind,
@@ -34,7 +34,7 @@ from rackline.lab.measurement.fitted import (
     scores,
     served,
 )
-from rackline.lab.measurement.rates import (
+from rackline.lab.rates import (
     AGREED,
     MEANINGLESS,
     Device,
@@ -51,8 +51,8 @@ from rackline.lab.measurement.rates import (
     raised,
     uncertainty,
 )
-from rackline.lab.measurement.workers.worker import Clock
 from rackline.lab.transformer import model_of
+from rackline.lab.workers.worker import Clock
 from rackline.late import late
 from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import UNIT, calibration_on
@@ -63,7 +63,7 @@ from rackline.system import System
 from rackline.units import format_bytes, format_flop_rate, format_seconds
 
 with late:
-    from rackline.lab.measurement import jax_engine
+    from rackline.lab import jax_engine
 
 OWN = "jax"
 _REPEATS, _QUICK_REPEATS = 7, 3

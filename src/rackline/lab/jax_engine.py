@@ -27,10 +27,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.lab.measurement.engine import Dtype, Engine, Limits, Scheduler, ServedTimes, Work
-from rackline.lab.measurement.rates import available_cores
-from rackline.lab.measurement.workers.worker import Clock
+from rackline.lab.engine import Dtype, Engine, Limits, Scheduler, ServedTimes, Work
+from rackline.lab.rates import available_cores
 from rackline.lab.transformer import Params, Shape, causal_attention, ffn_block, init, norm, project
+from rackline.lab.workers.worker import Clock
 from rackline.passes.features import Array
 from rackline.simulation import Policy, Requests, policy
 

@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from rackline.errors import InputError
-from rackline.lab.measurement.workers.worker import Clock
+from rackline.lab.workers.worker import Clock
 from rackline.passes import Calibration
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

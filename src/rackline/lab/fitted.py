@@ -11,8 +11,8 @@ import numpy as np
 
 from rackline.files import rounded, toml_text
 from rackline.fitting.solver import Parameter, Values, fit
-from rackline.lab.measurement.engine import WORK_KINDS, Engine, Limits, Work, batch_of
-from rackline.lab.measurement.rates import Device, Peaks, Rate, chip_name, link
+from rackline.lab.engine import WORK_KINDS, Engine, Limits, Work, batch_of
+from rackline.lab.rates import Device, Peaks, Rate, chip_name, link
 from rackline.parallel import Deployment
 from rackline.passes import Calibration, OperationCalibration, PassTable
 from rackline.passes.features import Array

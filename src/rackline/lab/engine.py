@@ -19,7 +19,7 @@ from typing import IO, Any, Literal, cast
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.lab.measurement.rates import available_cores
+from rackline.lab.rates import available_cores
 from rackline.lab.transformer import Shape
 from rackline.passes import Batch
 from rackline.passes.features import Array

@@ -1,1 +1,0 @@
-"""A machine and an engine on it, measured: device, rates, a few passes, the fit, and points that were not fitted."""
