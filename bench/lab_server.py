@@ -77,7 +77,7 @@ class EngineThread(threading.Thread):
     def __init__(self, engine: JaxEngine) -> None:
         super().__init__(name="engine", daemon=True)
         self.arrived: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
-        self._passes: Passes[Asked] = Passes(engine=engine, policy=policy("fcfs"))
+        self._passes: Passes = Passes(engine=engine, policy=policy("fcfs"))
         engine.ready([PROMPT])
 
     def run(self) -> None:

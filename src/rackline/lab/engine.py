@@ -193,9 +193,9 @@ _HERE = Path(__file__).parent
 _SHAPE = Shape(
     num_layers=10, d_model=768, num_q_heads=12, num_kv_heads=4, head_dim=64, d_ff=2048, vocab_size=16384
 )  # 88 million parameters
-_LIMITS = Limits(sequences=16, context_len=1024, prompt_tokens=256)
+LIMITS = Limits(sequences=16, context_len=1024, prompt_tokens=256)
 _QUICK_SHAPE = Shape(num_layers=2, d_model=128, num_q_heads=4, num_kv_heads=2, head_dim=32, d_ff=256, vocab_size=512)
-_QUICK_LIMITS = Limits(sequences=2, context_len=128, prompt_tokens=64)
+QUICK_LIMITS = Limits(sequences=2, context_len=128, prompt_tokens=64)
 _PROBE_S = 60.0
 
 
@@ -311,7 +311,7 @@ def process_engine(setup: MeasureSetup) -> ProcessEngine:
     how = installable()[setup.engine]
     python = setup.python or sys.executable
     _check(setup.engine, how, python)
-    limits = _QUICK_LIMITS if setup.quick else _LIMITS
+    limits = QUICK_LIMITS if setup.quick else LIMITS
     dtype: Dtype = setup.dtype or "fp32"
     scheduler = Scheduler(
         admission=how.admission,

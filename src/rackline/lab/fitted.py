@@ -389,54 +389,53 @@ def machine_text(
     source: dict[str, Any] = {"fields": ["*"], "kind": "measured", "citation": what, "accessed": date}
     assumed = {"fields": ["*"], "kind": "assumed", "citation": f"scheduler of {engine.name} as measured"}
     name = chip_name(device)
-    chip: dict[str, Any] = {
-        "name": name,
-        "full_name": device.name,
-        "vendor": device.vendor,
-        "generation": device.kind,
-        "peak_flop_per_s": dict(peaks.flop_per_s),
-        "hbm_bytes": device.memory_bytes,
-        "hbm_bytes_per_s": peaks.bytes_per_s,
-        "cores": device.cores,
-        "l2_bytes": device.cache_bytes,
-        "sources": [source],
-    }
     rate_s, latency_s = link(rates, peaks)
-    cluster: dict[str, Any] = {
-        "name": name,
-        "full_name": f"{device.count} × {device.name}" if device.count > 1 else device.name,
-        "num_chips": device.count,
-        "chips_per_host": device.count,
-        "levels": [
-            {
-                "name": "scale_up",
-                "size": device.count,
-                "bytes_per_s_each_way": rate_s,
-                "latency_s": latency_s,
-                "topology": "mesh",
-            }
-        ],
-        "sources": [source],
-    }
-    stack: dict[str, Any] = {
-        "name": f"{engine.name.replace('.', '-')}-here",
-        "full_name": f"{engine.name} as measured",
-        "admission": engine.scheduler.admission,
-        "max_batched_tokens": engine.scheduler.max_batched_tokens,
-        "max_num_seqs": engine.scheduler.max_num_seqs,
-        "memory_fraction": 0.9,
-        **({"neighbour_passes": True} if engine.scheduler.neighbour_passes else {}),
-        "sources": [assumed],
-    }
     parts = {
-        "chip": chip,
-        "cluster": cluster,
+        "chip": {
+            "name": name,
+            "full_name": device.name,
+            "vendor": device.vendor,
+            "generation": device.kind,
+            "peak_flop_per_s": dict(peaks.flop_per_s),
+            "hbm_bytes": device.memory_bytes,
+            "hbm_bytes_per_s": peaks.bytes_per_s,
+            "cores": device.cores,
+            "l2_bytes": device.cache_bytes,
+            "sources": [source],
+        },
+        "cluster": {
+            "name": name,
+            "full_name": f"{device.count} × {device.name}" if device.count > 1 else device.name,
+            "num_chips": device.count,
+            "chips_per_host": device.count,
+            "levels": [
+                {
+                    "name": "scale_up",
+                    "size": device.count,
+                    "bytes_per_s_each_way": rate_s,
+                    "latency_s": latency_s,
+                    "topology": "mesh",
+                }
+            ],
+            "sources": [source],
+        },
         "calibration": _calibration(calibration, peaks, before, engine, measured, source),
-        "stack": stack,
+        "stack": {
+            "name": f"{engine.name.replace('.', '-')}-here",
+            "full_name": f"{engine.name} as measured",
+            "admission": engine.scheduler.admission,
+            "max_batched_tokens": engine.scheduler.max_batched_tokens,
+            "max_num_seqs": engine.scheduler.max_num_seqs,
+            "memory_fraction": 0.9,
+            **({"neighbour_passes": True} if engine.scheduler.neighbour_passes else {}),
+            "sources": [assumed],
+        },
         "measured": dict(measured),
     }
-    comments = ["Written by rackline measure; works wherever a cluster, a chip or a calibration is asked for."]
-    return toml_text(rounded(parts), comments)
+    return toml_text(
+        rounded(parts),
+        ["Written by rackline measure; works wherever a cluster, a chip or a calibration is asked for."],
+    )
 
 
 def _calibration(

@@ -20,20 +20,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Generic, TypeVar, assert_never
+from typing import Any, assert_never
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.lab.engine import Dtype, Engine, Limits, Scheduler, ServedTimes, Work
+from rackline.lab.engine import LIMITS, QUICK_LIMITS, Dtype, Engine, Scheduler, ServedTimes, Work
 from rackline.lab.rates import available_cores
 from rackline.lab.transformer import Params, Shape, causal_attention, ffn_block, init, norm, project
 from rackline.lab.workers.worker import Clock
 from rackline.passes.features import Array
 from rackline.simulation import Policy, Requests, policy
 
+SHAPE = Shape(num_layers=3, d_model=1024, num_q_heads=16, num_kv_heads=4, head_dim=64, d_ff=2816, vocab_size=8192)
 QUICK_SHAPE = Shape(num_layers=1, d_model=128, num_q_heads=4, num_kv_heads=2, head_dim=32, d_ff=256, vocab_size=512)
 BLOCK = 64  # cached tokens that one turn of the attention reads
 Layers = list[jax.Array]
@@ -267,16 +268,9 @@ def _move(cache: tuple[Layers, Layers], source: Any, target: Any) -> tuple[Layer
     return jax.tree.map(moved, cache)
 
 
-def jax_engine(dtype: Dtype, seed: int, *, quick: bool, clock: Clock | None = None) -> JaxEngine:
+def jax_engine(dtype: Dtype, seed: int, *, quick: bool, clock: Clock) -> JaxEngine:
     """The engine with a model whose weights do not fit a usual cache; a small one if `quick`."""
-    if quick:
-        shape = QUICK_SHAPE
-        limits = Limits(sequences=2, context_len=128, prompt_tokens=64)
-    else:
-        shape = Shape(
-            num_layers=3, d_model=1024, num_q_heads=16, num_kv_heads=4, head_dim=64, d_ff=2816, vocab_size=8192
-        )
-        limits = Limits(sequences=16, context_len=1024, prompt_tokens=256)
+    limits = QUICK_LIMITS if quick else LIMITS
     scheduler = Scheduler(
         admission="prefill_first",
         max_num_seqs=max(limits.sequences // 2, 2),
@@ -284,7 +278,12 @@ def jax_engine(dtype: Dtype, seed: int, *, quick: bool, clock: Clock | None = No
         prompt_tokens=limits.prompt_tokens // 2,
     )
     return JaxEngine(
-        shape=shape, dtype=dtype, limits=limits, scheduler=scheduler, clock=clock or Clock(cpu=False), seed=seed
+        shape=QUICK_SHAPE if quick else SHAPE,
+        dtype=dtype,
+        limits=limits,
+        scheduler=scheduler,
+        clock=clock,
+        seed=seed,
     )
 
 
@@ -295,10 +294,12 @@ class Job:
     Args:
         prompt: ids.
         left: tokens that it is still to get [tokens].
+        number: of it in a list.
     """
 
     prompt: Ids
     left: int
+    number: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -306,11 +307,8 @@ class Job:
         return self.left <= 0
 
 
-J = TypeVar("J", bound=Job)
-
-
 @dataclass(slots=True, kw_only=True)
-class Passes(Generic[J]):
+class Passes:
     """The requests of an engine, pass by pass.
 
     Args:
@@ -322,15 +320,15 @@ class Passes(Generic[J]):
 
     engine: JaxEngine
     policy: Policy
-    waiting: deque[J] = field(default_factory=deque[J])
-    running: list[J] = field(default_factory=list[J])
+    waiting: deque[Job] = field(default_factory=deque[Job])
+    running: list[Job] = field(default_factory=list[Job])
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to compute."""
         return not self.waiting and not self.running
 
-    def run_pass(self) -> tuple[list[J], list[tuple[J, int]]]:
+    def run_pass(self) -> tuple[list[Job], list[tuple[Job, int]]]:
         """One pass: the requests whose prompts it computed, and every new token with its request."""
         entering = self._entering()
         before = len(self.running)
@@ -352,7 +350,7 @@ class Passes(Generic[J]):
                     self.running[place] = last
         return entering, found
 
-    def _entering(self) -> list[J]:
+    def _entering(self) -> list[Job]:
         """Requests that the policy lets in now."""
         match self.policy.passes:
             case "batch" if self.running:
@@ -363,7 +361,7 @@ class Passes(Generic[J]):
                 tokens = 0
             case _:
                 assert_never(self.policy.passes)
-        limits, found = self.engine.scheduler, list[J]()
+        limits, found = self.engine.scheduler, list[Job]()
         while self.waiting and len(self.running) + len(found) < limits.max_num_seqs:
             tokens += self.waiting[0].prompt.size
             if found and tokens > limits.max_batched_tokens:
@@ -389,13 +387,6 @@ class Served:
     makespan_s: float
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Listed(Job):
-    """A request of a list, by its number."""
-
-    number: int
-
-
 def serve(engine: JaxEngine, requests: Requests, policy: Policy) -> Served:
     """Serve all requests in real time.
 
@@ -406,13 +397,13 @@ def serve(engine: JaxEngine, requests: Requests, policy: Policy) -> Served:
     """
     random = np.random.default_rng(0)
     jobs = [
-        _Listed(number=number, prompt=random.integers(0, engine.shape.vocab_size, size, np.int32), left=left)
+        Job(number=number, prompt=random.integers(0, engine.shape.vocab_size, size, np.int32), left=left)
         for number, (size, left) in enumerate(
             zip(requests.input_len.tolist(), requests.output_len.tolist(), strict=True)
         )
     ]
     engine.ready(sorted({job.prompt.size for job in jobs}))
-    passes: Passes[_Listed] = Passes(engine=engine, policy=policy)
+    passes = Passes(engine=engine, policy=policy)
     arrival, clock = requests.arrival_s.tolist(), engine.clock
     start_s, first_s, last_s = (np.full(len(jobs), np.nan) for _ in range(3))
     came = done = 0
