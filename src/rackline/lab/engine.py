@@ -157,10 +157,6 @@ class Engine(ABC):
         """End what was started, if anything was."""
 
 
-def no_steps(text: str, finished: int, total: int) -> None:
-    """Reports nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureSetup:
     """How a machine is measured.
@@ -186,7 +182,7 @@ class MeasureSetup:
     seed: int = 0
     python: str | None = None
     cpu_clock: bool = False
-    progress: Callable[[str, int, int], None] = no_steps
+    progress: Callable[[str, int, int], None] = field(default=lambda *_: None)
 
 
 _HERE = Path(__file__).parent
@@ -227,8 +223,7 @@ class Installed:
 def installable() -> dict[str, Installed]:
     """Engines that run in a process of their own, by name."""
     data = tomllib.loads((_HERE / "engines.toml").read_text(encoding="utf-8"))
-    known: dict[str, dict[str, Any]] = {name: {**one, "also": tuple(one["also"])} for name, one in data.items()}
-    return {name: Installed(**one) for name, one in known.items()}
+    return {name: Installed(**{**one, "also": tuple(one["also"])}) for name, one in data.items()}
 
 
 @dataclass(slots=True, kw_only=True)

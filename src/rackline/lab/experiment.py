@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, assert_never
 
 import numpy as np
+from scipy.special import stdtrit
 
 from rackline.errors import InputError
 from rackline.late import load_optional
@@ -55,10 +56,6 @@ Verdict = Literal["holds", "differs", "undecided"]
 Check = Literal["equal", "at_most", "at_least", "shown"]
 
 
-def no_progress(text: str) -> None:
-    """Reports nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """How an experiment is run.
@@ -73,7 +70,7 @@ class Setup:
     quick: bool = False
     seed: int = 0
     device: str = "cpu"
-    progress: Callable[[str], None] = no_progress
+    progress: Callable[[str], None] = field(default=lambda _: None)
 
     def seeds(self, quick: int, full: int) -> range:
         """Random seeds of repeated runs.
@@ -244,8 +241,6 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     mean = float(numbers.mean())
     if numbers.size < 2:
         return mean, -math.inf, math.inf
-    from scipy.special import stdtrit
-
     half = float(stdtrit(numbers.size - 1, 0.975)) * float(numbers.std(ddof=1)) / math.sqrt(numbers.size)
     return mean, mean - half, mean + half
 
@@ -275,8 +270,6 @@ def share_interval(values: Sequence[float], trials: int) -> tuple[float, float, 
     mean, runs = float(numbers.mean()), numbers.size
     if runs < 2:
         return mean, 0.0, 1.0
-    from scipy.special import stdtrit
-
     spread = float(numbers.var(ddof=1)) / runs
     count = min(runs * trials, mean * (1.0 - mean) / spread) if spread > 0.0 else float(runs * trials)
     t2 = float(stdtrit(runs - 1, 0.975)) ** 2 / count

@@ -370,30 +370,21 @@ def measured_report(found: Measured, width: int) -> Iterable[RenderableType]:
 
 def _rates(rates: Iterable[Rate]) -> Sheet[Rate]:
     def name(rate: Rate) -> str:
-        size = f" {rate.rows} × {rate.inputs} × {rate.outputs}" if rate.rows else _footprint(rate)
-        return f"{rate.name}{size}"
+        if rate.rows:
+            return f"{rate.name} {rate.rows} × {rate.inputs} × {rate.outputs}"
+        return f"{rate.name}{f', {format_bytes(rate.footprint_bytes)}' if rate.footprint_bytes else ''}"
+
+    def value(rate: Rate) -> str:
+        write = {"s": format_seconds, "FLOP/s": format_flop_rate}.get(rate.unit)
+        return write(rate.value) if write is not None else f"{format_bytes(rate.value)}/s"
 
     columns: list[Column[Rate]] = [
         Column("name", "", getter=name),
         Column("dtype", "type"),
-        Column("value", "rate", "figures", _value),
+        Column("value", "rate", "figures", value),
         Column("spread", "spread", "share"),
     ]
     return Sheet("rates", columns, list(rates), title="reached without the engine")
-
-
-def _footprint(rate: Rate) -> str:
-    return f", {format_bytes(rate.footprint_bytes)}" if rate.footprint_bytes else ""
-
-
-def _value(rate: Rate) -> str:
-    match rate.unit:
-        case "s":
-            return format_seconds(rate.value)
-        case "FLOP/s":
-            return format_flop_rate(rate.value)
-        case _:
-            return f"{format_bytes(rate.value)}/s"
 
 
 def _rows(rows: Iterable[Compared]) -> Sheet[Compared]:
@@ -454,7 +445,8 @@ def _figure_rows(rows: Sequence[Compared], kind: Kind) -> list[dict[str, Any]]:
     points: dict[tuple[str, float, bool], list[Compared]] = {}
     for row in sorted(rows, key=lambda row: (row.sequences, row.context_len, row.prompt_tokens, row.load)):
         if row.kind == kind:
-            points.setdefault((_series(row), float(getattr(row, _FIELDS[kind])), row.is_fitted), []).append(row)
+            series = "requests" if row.load else f"batch {row.sequences}" if row.sequences else "prompt"
+            points.setdefault((series, float(getattr(row, _FIELDS[kind])), row.is_fitted), []).append(row)
     return [
         {
             "kind": kind,
@@ -467,12 +459,6 @@ def _figure_rows(rows: Sequence[Compared], kind: Kind) -> list[dict[str, Any]]:
         for (series, x, is_fitted), some in points.items()
         for which in ("predicted", "measured")
     ]
-
-
-def _series(row: Compared) -> str:
-    if row.load:
-        return "requests"
-    return f"batch {row.sequences}" if row.sequences else "prompt"
 
 
 def _panel(rows: Sequence[dict[str, Any]], kind: Kind, names: Sequence[str]) -> dict[str, Any]:

@@ -72,8 +72,7 @@ def reference(blocks: list[Weights], inputs: jax.Array) -> list[Weights]:
     def total(all_blocks: list[Weights]) -> jax.Array:
         return jnp.mean(jax.vmap(one, (None, 0))(all_blocks, inputs))
 
-    found: list[Weights] = jax.jit(jax.grad(total))(blocks)
-    return found
+    return jax.jit(jax.grad(total))(blocks)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -261,7 +260,9 @@ def run(setup: Setup) -> Experiment:
         runs = [execute_schedule(schedule, blocks, inputs, PP) for _ in range(REPEATS)]
         rows += _schedule_rows(schedule, runs[-1], chunks, wanted)
         times = measured_durations(runs, PP * chunks // schedule.copies)
-        predicted.append(_busy_share(schedule, _equal(times)))
+        parts = len(times.forward)
+        level = Durations.equal(parts, *(sum(one) / parts for one in (times.forward, times.backward, times.weight)))
+        predicted.append(_busy_share(schedule, level))  # the mean time of a part for all of them
         measured.append(_busy_share(schedule, times))
         rows.append(
             Reading(
@@ -316,12 +317,6 @@ def run(setup: Setup) -> Experiment:
             "share of the step that a device works",
         ),
     )
-
-
-def _equal(times: Durations) -> Durations:
-    """The mean time of a part for all of them."""
-    parts = len(times.forward)
-    return Durations.equal(parts, *(sum(one) / parts for one in (times.forward, times.backward, times.weight)))
 
 
 def _busy_share(schedule: Schedule, times: Durations) -> float:

@@ -318,20 +318,25 @@ def measured_rates(device: Device, repeats: int, clock: Clock, *, small: bool = 
     footprint = min(max(_BEYOND_CACHE * device.cache_bytes, 128.0 * 2**20), _MEMORY_SHARE * device.memory_bytes)
     if small:
         footprint = 4.0 * 2**20
-    trials = [*_memory(int(footprint), clock), *_products(clock, small=small), *_launch(clock), *_exchanges(clock)]
+    nothing: Any = jax.jit(lambda x: x + 1.0)
+    launch = Rate(name="launch", dtype="fp32", unit="s", value=0.0, spread=0.0)
+    trials = [
+        *_memory(int(footprint), clock),
+        *_products(clock, small=small),
+        (launch, partial(_timed, clock, nothing, jnp.zeros(8))),
+        *_exchanges(clock),
+    ]
     for _, call in trials:
         call()
     times = in_turns({number: call for number, (_, call) in enumerate(trials)}, repeats)
-    return tuple(_reached(rate, times[number]) for number, (rate, _) in enumerate(trials))
+    return tuple(
+        replace(rate, value=taken if rate.unit == "s" else rate.value / taken, spread=times[number].spread)
+        for number, (rate, taken) in enumerate((rate, times[at].typical_s) for at, (rate, _) in enumerate(trials))
+    )
 
 
 Trial = tuple[Rate, Callable[[], float]]
-
-
-def _reached(rate: Rate, times: Repeated) -> Rate:
-    """The rate at the time that was measured; until then its value is the amount of work."""
-    value = times.typical_s if rate.unit == "s" else rate.value / times.typical_s
-    return replace(rate, value=value, spread=times.spread)
+"""What is timed: until then the value of the rate is the amount of work."""
 
 
 def _timed(clock: Clock, run: Callable[..., Any], *arguments: Any) -> float:
@@ -386,13 +391,6 @@ def _products(clock: Clock, *, small: bool) -> list[Trial]:
             )
             found.append((rate, partial(_timed, clock, run, jnp.ones((rows, inputs), dtype=number), some)))
     return found
-
-
-def _launch(clock: Clock) -> list[Trial]:
-    """A call that does nothing."""
-    run: Any = jax.jit(lambda x: x + 1.0)
-    rate = Rate(name="launch", dtype="fp32", unit="s", value=0.0, spread=0.0)
-    return [(rate, partial(_timed, clock, run, jnp.zeros(8)))]
 
 
 def _exchanges(clock: Clock) -> list[Trial]:

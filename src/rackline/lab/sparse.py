@@ -199,12 +199,15 @@ def run(setup: Setup) -> Experiment:
     setup.progress("bytes and time by context")
     rows, curves = _reads(setup)
     setup.progress("quality")
-    more, said = _quality(setup)
+    more, said = _recalled(setup)
+    if not setup.quick:
+        written, words = _written(setup)
+        more, said = [*more, *written], f"{said}; {words}"
     return Experiment(
         name="sparse",
         claims=("C17", "C103", "C115"),
         rows=(*rows, *more),
-        findings=said,
+        findings=(said,),
         curves=curves,
         axes=("context, tokens", "bytes that a query reads"),
         log_axes=(True, True),
@@ -290,15 +293,6 @@ def _attentions(blocks: Sequence[int], size: int = 8) -> dict[str, Attend]:
     """Dense attention, and that to a number of blocks beside a query's own."""
     names = {n: OWN if n == 0 else f"own block and {n} more" for n in blocks}
     return {"dense": causal_attention} | {names[n]: partial(sparse_attention, blocks=n, size=size) for n in blocks}
-
-
-def _quality(setup: Setup) -> tuple[list[Reading], tuple[str, ...]]:
-    """Right answers of recall and loss on text by number of blocks, against dense attention."""
-    rows, said = _recalled(setup)
-    if not setup.quick:
-        more, words = _written(setup)
-        rows, said = [*rows, *more], f"{said}; {words}"
-    return rows, (said,)
 
 
 def _recalled(setup: Setup) -> tuple[list[Reading], str]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,12 +34,7 @@ Params = dict[str, Any]
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """queries (tokens, heads, head_dim), keys and values (tokens, kv heads, head_dim) -> (tokens, heads, head_dim)"""
 Product = Callable[[jax.Array, jax.Array], jax.Array]
-"""states (..., inputs) and a matrix of weights -> (..., outputs)"""
-
-
-def by_rows(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """The usual product: weights are (inputs, outputs)."""
-    return x @ weights
+"""states (..., inputs) and a matrix of weights -> (..., outputs); usually the weights are (inputs, outputs)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +104,7 @@ def rotate(x: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 def project(
-    layer: Layer, x: jax.Array, shape: Shape, positions: jax.Array, product: Product = by_rows
+    layer: Layer, x: jax.Array, shape: Shape, positions: jax.Array, product: Product = operator.matmul
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries, keys (both rotated) and values of normed states, each (..., tokens, heads, head_dim)."""
 
@@ -138,7 +134,7 @@ def attention_block(
     return jnp.reshape(attend(q, k, v), (x.shape[0], -1)) @ layer["o"]
 
 
-def ffn_block(layer: Layer, x: jax.Array, product: Product = by_rows) -> jax.Array:
+def ffn_block(layer: Layer, x: jax.Array, product: Product = operator.matmul) -> jax.Array:
     """What the SwiGLU block adds to the stream, (..., d_model)."""
     normed = norm(x)
     return product(jax.nn.silu(product(normed, layer["gate"])) * product(normed, layer["up"]), layer["down"])

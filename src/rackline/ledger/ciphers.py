@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any, cast
@@ -29,11 +30,6 @@ BITS = 16
 _MASK = (1 << BITS) - 1
 
 
-def exclusive_or(one: int, other: int) -> int:
-    """Sum of two words without carries, which undoes itself."""
-    return one ^ other
-
-
 def rounds_of(count: int) -> list[Callable[[int], int]]:
     """Round functions of a small cipher: keyed, not invertible, the same at each call."""
     rng = np.random.default_rng(count)
@@ -54,19 +50,21 @@ def flipped_shares(it: Work, rounds: Iterable[int]) -> list[float]:
     functions, samples = rounds_of(int(it.q("rounds"))), int(it.q("samples"))
 
     def encrypted(word: int, count: int) -> int:
-        left, right = bb.coupled_rounds(word >> BITS, word & _MASK, functions[:count], exclusive_or)
+        left, right = bb.coupled_rounds(word >> BITS, word & _MASK, functions[:count], operator.xor)
         return left << BITS | right
 
     rng = np.random.default_rng(samples)
-    shares: list[float] = []
-    for count in rounds:
+
+    def flipped(word: int, count: int) -> int:
+        change = 1 << BITS + int(rng.integers(0, BITS))
         cipher = functools.partial(encrypted, count=count)
-        flipped: list[int] = []
-        for word in rng.integers(0, 1 << 2 * BITS, size=samples):
-            place = BITS + int(rng.integers(0, BITS))
-            flipped.append(int(bb.output_difference(cipher, int(word), 1 << place, exclusive_or)).bit_count())
-        shares.append(float(np.mean(flipped)) / (2 * BITS))
-    return shares
+        return int(bb.output_difference(cipher, word, change, operator.xor)).bit_count()
+
+    return [
+        float(np.mean([flipped(int(word), count) for word in rng.integers(0, 1 << 2 * BITS, size=samples)]))
+        / (2 * BITS)
+        for count in rounds
+    ]
 
 
 def c126(it: Work) -> Finding:
@@ -148,7 +146,7 @@ def c130(it: Work) -> Finding:
     rng = np.random.default_rng(0)
     pairs = [tuple(int(v) for v in rng.integers(0, _MASK, size=2)) for _ in range(int(it.q("samples")))]
     back = [
-        bb.uncoupled_rounds(*bb.coupled_rounds(x, y, functions, exclusive_or), functions, exclusive_or) == (x, y)
+        bb.uncoupled_rounds(*bb.coupled_rounds(x, y, functions, operator.xor), functions, operator.xor) == (x, y)
         for x, y in pairs
     ]
     return it.done(
@@ -234,10 +232,8 @@ def c133(it: Work) -> Finding:
 def cipher_reads() -> NDArray[np.bool_]:
     """Bytes of the state that each byte depends on after a round of AES: rows are shifted, then columns mixed."""
     reads = np.zeros((16, 16), dtype=bool)
-    for row in range(4):
-        for column in range(4):
-            for read in range(4):
-                reads[4 * column + row, 4 * ((column + read) % 4) + read] = True
+    for row, column, read in itertools.product(range(4), repeat=3):
+        reads[4 * column + row, 4 * ((column + read) % 4) + read] = True
     return reads
 
 
@@ -288,7 +284,7 @@ def words_to_read(it: Work) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[An
     words = rng.integers(0, 1 << 32, size=int(it.q("samples")))
     answers = ((words[:, None] >> np.array([0, 7, 13, 22, 31])) & 1).sum(axis=1) >= 3
     functions = rounds_of(int(it.q("rounds")))
-    pairs = [bb.coupled_rounds(int(w) >> 16, int(w) & 0xFFFF, functions, exclusive_or) for w in words]
+    pairs = [bb.coupled_rounds(int(w) >> 16, int(w) & 0xFFFF, functions, operator.xor) for w in words]
     return words, answers, np.array([left << 16 | right for left, right in pairs])
 
 

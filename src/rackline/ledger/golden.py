@@ -217,9 +217,7 @@ def g13(it: Work) -> Finding:
 
 
 def g14(it: Work) -> Finding:
-    def equal(params: float, slope: float) -> float:
-        return bb.attention_equals_weights_context(params, slope)
-
+    equal = bb.attention_equals_weights_context
     heads, width = it.q("heads"), it.q("head_dim")
     llama, deepseek = it.world.model("llama-3.1-70b"), it.world.model(MODEL)
     expanded = bb.attention_flop_per_context_token(61.0, 128.0, it.q("qk"), it.q("v"))

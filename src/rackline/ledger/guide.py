@@ -293,8 +293,10 @@ def guesses(
     for chapter in chapters:
         for place, step in enumerate([one for one in chapter.steps if claim in (None, one.claim)]):
             if answering:
-                head = [_heading(chapter)] if place == 0 else []
-                says(*head, question(step, chapter.steps.index(step) + 1, len(chapter.steps)))
+                says(
+                    *([_heading(chapter)] if place == 0 else []),
+                    question(step, chapter.steps.index(step) + 1, len(chapter.steps)),
+                )
             while answering:
                 line = asks(f"Your guess{f' [{step.unit}]' if step.unit else ''}: ")
                 if line is None or line.strip().lower() in ENDS:

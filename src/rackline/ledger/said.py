@@ -111,6 +111,12 @@ class System:
         return f"{file}::test_{self.id.lower()}"
 
 
+def _rows(key: str, *names: str) -> list[dict[str, Any]]:
+    """Rows of a file that comes with the program."""
+    text = importlib.resources.files("rackline.ledger").joinpath(*names).read_text("utf-8")
+    return tomllib.loads(text)[key]
+
+
 @functools.cache
 def systems() -> tuple[System, ...]:
     """The 25 systems, in order.
@@ -118,13 +124,7 @@ def systems() -> tuple[System, ...]:
     >>> len(systems()), systems()[0].test_name
     (25, 'tests/golden/test_systems.py::test_y01')
     """
-    text = importlib.resources.files("rackline.ledger").joinpath("said", "systems.toml").read_text("utf-8")
-    return tuple(_system(row) for row in tomllib.loads(text)["system"])
-
-
-def _system(row: dict[str, Any]) -> System:
-    row["claims"] = tuple(row["claims"])
-    return System(**row)
+    return tuple(System(**{**row, "claims": tuple(row["claims"])}) for row in _rows("system", "said", "systems.toml"))
 
 
 @functools.cache
@@ -134,11 +134,7 @@ def claims() -> tuple[Claim, ...]:
     >>> claims()[0].id, claims()[-1].id
     ('C01', 'Q27')
     """
-    found: list[Claim] = []
-    for file in FILES:
-        text = importlib.resources.files("rackline.ledger").joinpath("said", f"{file}.toml").read_text("utf-8")
-        found += [_claim(row) for row in tomllib.loads(text)["claim"]]
-    return tuple(found)
+    return tuple(_claim(row) for file in FILES for row in _rows("claim", "said", f"{file}.toml"))
 
 
 def _claim(row: dict[str, Any]) -> Claim:
@@ -182,18 +178,15 @@ def shipped() -> Readings:
     >>> shipped()["cipher", "bits that change after 12 rounds"].run.startswith("20")
     True
     """
-    text = importlib.resources.files("rackline.ledger").joinpath("seen.toml").read_text("utf-8")
-    found: dict[tuple[str, str], Seen] = {}
-    for part in tomllib.loads(text)["experiment"]:
-        name = part["name"]
-        for row in part["reading"]:
-            low, high = row.get("low", row["measured"]), row.get("high", row["measured"])
-            found[name, row["quantity"]] = Seen(
-                experiment=name,
-                quantity=row["quantity"],
-                measured=row["measured"],
-                low=low,
-                high=high,
-                run=part["run"],
-            )
-    return found
+    return {
+        (part["name"], row["quantity"]): Seen(
+            experiment=part["name"],
+            quantity=row["quantity"],
+            measured=row["measured"],
+            low=row.get("low", row["measured"]),
+            high=row.get("high", row["measured"]),
+            run=part["run"],
+        )
+        for part in _rows("experiment", "seen.toml")
+        for row in part["reading"]
+    }

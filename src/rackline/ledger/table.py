@@ -36,6 +36,7 @@ from rackline.ledger.work import (
     Finding,
     Work,
     World,
+    counts,
     without_number,
 )
 from rackline.report.axes import Measure, stacked_bars
@@ -43,10 +44,9 @@ from rackline.report.column import SECTION, Column, Sheet
 from rackline.report.figure import Figure
 from rackline.report.wording import Box
 
-_CHAPTERS = (batches, racks, pipelines, training, prices, caches, ciphers, conflicts, golden, summaries)
 EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
     name.upper(): one
-    for chapter in _CHAPTERS
+    for chapter in (batches, racks, pipelines, training, prices, caches, ciphers, conflicts, golden, summaries)
     for name, one in vars(chapter).items()
     if re.fullmatch(r"[cgnq]\d+", name)
 }
@@ -110,8 +110,7 @@ STYLES = {
 
 def summary(findings: Sequence[Finding]) -> str:
     """Number of claims by verdict, in one line."""
-    parts = [(verdict, sum(one.verdict == verdict for one in findings)) for verdict in STYLES]
-    return ", ".join(f"{count} {verdict}" for verdict, count in parts if count)
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts(findings).items() if count)
 
 
 def ledger_table(
@@ -200,8 +199,7 @@ def verdicts_figure(findings: Sequence[Finding]) -> Figure:
     for finding in findings:
         bar = bars.setdefault(SEGMENTS[finding.claim.segment], {})
         bar[finding.verdict] = bar.get(finding.verdict, 0.0) + 1.0
-    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in VERDICTS}
-    texts = [f"{verdict} {count}" for verdict, count in counts.items() if count]
+    texts = [f"{verdict} {count}" for verdict, count in counts(findings).items() if count]
     return stacked_bars(
         bars,
         VERDICTS,

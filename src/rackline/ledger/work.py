@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -35,6 +35,7 @@ from rackline.units import (
     format_rate,
     format_seconds,
     format_usd,
+    format_watts,
 )
 
 if TYPE_CHECKING:
@@ -161,23 +162,16 @@ def overrides_from_texts(texts: Mapping[str, str]) -> dict[str, dict[str, object
     return found
 
 
-HOLDS = "holds"
-BY_DEFINITION = "by definition"
-IN_UNITS = "holds in these units"
-ONLY_IF = "holds only if"
-FAILS = "does not hold"
-NO_NUMBER = "no number"
-NOT_COMPUTED = "not computed"
-VERDICTS = (HOLDS, BY_DEFINITION, IN_UNITS, ONLY_IF, FAILS, NOT_COMPUTED, NO_NUMBER)
-
-
-def format_watts(watts: float) -> str:
-    """Power in kilowatts.
-
-    >>> format_watts(151e3)
-    '151 kW'
-    """
-    return f"{watts / 1e3:,.3g} kW"
+VERDICTS = (
+    "holds",
+    "by definition",
+    "holds in these units",
+    "holds only if",
+    "does not hold",
+    "not computed",
+    "no number",
+)
+HOLDS, BY_DEFINITION, IN_UNITS, ONLY_IF, FAILS, NOT_COMPUTED, NO_NUMBER = VERDICTS
 
 
 _WRITE = {
@@ -189,31 +183,6 @@ _WRITE = {
     "share": format_percent,
     "W": format_watts,
 }
-UNITS = (
-    "",
-    "s",
-    "B",
-    "B/s",
-    "B/token",
-    "FLOP",
-    "FLOP/B",
-    "FLOP/s",
-    "USD",
-    "W",
-    "requests/s",
-    "tokens/s",
-    "share",
-    "times",
-    "chips",
-    "layers",
-    "parameters",
-    "rounds",
-    "sequences",
-    "stages",
-    "systems",
-    "tokens",
-)
-"""Units of computed values, one for each quantity: a share is a fraction of 1, a ratio is in times, "" is a count."""
 
 
 def write(value: float, unit: str) -> str:
@@ -437,7 +406,7 @@ def without_number(claim: Claim) -> Finding:
     )
 
 
-def counts(findings: tuple[Finding, ...]) -> Mapping[str, int]:
+def counts(findings: Sequence[Finding]) -> Mapping[str, int]:
     """Number of findings by verdict."""
     return {verdict: sum(one.verdict == verdict for one in findings) for verdict in VERDICTS}
 

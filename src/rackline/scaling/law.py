@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.catalog import LawRecord, Source, law_record
+from rackline.catalog import Source, law_record
 from rackline.checked import Num, checked, plain
 from rackline.errors import InputError
 
@@ -113,19 +113,6 @@ def check_loss(law: LossLaw, wanted: Any, where: str) -> Any:
     return reducible
 
 
-def law_from_record(record: LawRecord) -> LossLaw:
-    """Build the loss law of a record.
-
-    Raises:
-        InputError: the record is a law of another kind.
-    """
-    if record.loss is None:
-        raise InputError(
-            what="law", given=record.name, allowed="a law of loss against size and tokens", nearest="besiroglu"
-        )
-    return LossLaw(name=record.name, sources=record.sources, **record.loss.model_dump())
-
-
 def loss_law(name: str, overrides: Mapping[str, object] | None = None) -> LossLaw:
     """Look a loss law up by name, alias or TOML file.
 
@@ -140,7 +127,12 @@ def loss_law(name: str, overrides: Mapping[str, object] | None = None) -> LossLa
     >>> loss_law("besiroglu").params_exponent
     0.3478
     """
-    return law_from_record(law_record(name, overrides=overrides))
+    record = law_record(name, overrides=overrides)
+    if record.loss is None:
+        raise InputError(
+            what="law", given=record.name, allowed="a law of loss against size and tokens", nearest="besiroglu"
+        )
+    return LossLaw(name=record.name, sources=record.sources, **record.loss.model_dump())
 
 
 def tokens_for_loss(law: LossLaw, params: Num, loss: Num) -> Num:

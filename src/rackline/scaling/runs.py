@@ -139,11 +139,6 @@ def run_mfu(active_params: Num, tokens: Num, chip_hours: Num, peak_flop_per_s: N
     return plain(train_flop(active_params, tokens) / (hours * HOUR_S * peak))
 
 
-def lifetime_tokens_of_flop(lifetime_flop_per_param: float, relative_mfu: float) -> float:
-    """Inference tokens that cost K FLOP of pre-training per parameter: K m / 2 [token]."""
-    return lifetime_flop_per_param * relative_mfu / FORWARD_FLOP_PER_PARAM_TOKEN
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
     """How large a model is and on how much it was trained.
@@ -204,7 +199,7 @@ def known_run(
         overtraining_factor=overtraining_factor(active, record.tokens),
         equal_cost_tokens=record.tokens / beta,
         optimal_lifetime_tokens=(
-            lifetime_tokens_of_flop(lifetime, inference_relative_mfu) if lifetime >= 0.0 else None
+            lifetime * inference_relative_mfu / FORWARD_FLOP_PER_PARAM_TOKEN if lifetime >= 0.0 else None
         ),
         chip=record.chip,
         peak_flop_per_s=peak,
