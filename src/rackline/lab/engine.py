@@ -347,8 +347,10 @@ def _check(name: str, how: Installed, python: str) -> None:
     """Whether an environment has an engine."""
     if not how.script:
         raise InputError(what="engine", given=name, allowed=how.install)
-    wanted = (how.module, *how.also)
-    probe = f"import importlib.util as u, sys; sys.exit(any(u.find_spec(one) is None for one in {wanted!r}))"
+    probe = (
+        "import importlib.util as u, sys; "
+        f"sys.exit(any(u.find_spec(one) is None for one in {(how.module, *how.also)!r}))"
+    )
     try:
         found = subprocess.run([python, "-c", probe], capture_output=True, timeout=_PROBE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

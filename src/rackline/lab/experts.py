@@ -61,14 +61,9 @@ def router(key: jax.Array, tokens: int) -> tuple[jax.Array, jax.Array]:
     return chosen, jax.nn.softmax(best, axis=-1)
 
 
-def expert(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """One expert on all tokens."""
-    return jnp.tanh(x @ weights)
-
-
 def dense_sum(weights: jax.Array, x: jax.Array, chosen: jax.Array, gates: jax.Array) -> jax.Array:
     """The layer without an exchange: all experts on all tokens, summed over the chosen ones."""
-    everything = jax.vmap(expert, (0, None))(weights, x)  # (experts, tokens, width)
+    everything = jax.vmap(lambda one, x: jnp.tanh(x @ one), (0, None))(weights, x)  # (experts, tokens, width)
     share = jnp.sum(jax.nn.one_hot(chosen, weights.shape[0]) * gates[..., None], axis=1)  # (tokens, experts)
     return jnp.einsum("te,etd->td", share, everything)
 

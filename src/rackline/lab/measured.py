@@ -327,10 +327,15 @@ def device_of(kind: str) -> Device:
 
 
 def _plain_rate(rate: Rate) -> dict[str, Any]:
-    found = {"name": rate.name, "dtype": rate.dtype, "unit": rate.unit, "value": rate.value, "spread": rate.spread}
-    if rate.rows:
-        found |= {"rows": rate.rows, "inputs": rate.inputs, "outputs": rate.outputs}
-    return found | ({"footprint_bytes": rate.footprint_bytes} if rate.footprint_bytes else {})
+    return {
+        "name": rate.name,
+        "dtype": rate.dtype,
+        "unit": rate.unit,
+        "value": rate.value,
+        "spread": rate.spread,
+        **({"rows": rate.rows, "inputs": rate.inputs, "outputs": rate.outputs} if rate.rows else {}),
+        **({"footprint_bytes": rate.footprint_bytes} if rate.footprint_bytes else {}),
+    }
 
 
 def _plain_scores(found: dict[Kind, Score]) -> dict[str, Any]:

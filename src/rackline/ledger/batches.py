@@ -316,9 +316,14 @@ def c16(it: Work) -> Finding:
         batch = times * balance
         return float(bb.mfu(batch, active, flop, bb.pass_s(batch, total, active, 0.5, context, kv, flop, hbm)))
 
-    alone = bb.mfu_at_context(context, it.q("crossover"))
     return it.done(
-        it.near("without weights", alone, "share", "mfu", when="weights are left out"),
+        it.near(
+            "without weights",
+            bb.mfu_at_context(context, it.q("crossover")),
+            "share",
+            "mfu",
+            when="weights are left out",
+        ),
         *(
             it.near(
                 f"at {times:g} times the balanced batch",
@@ -428,9 +433,12 @@ def c21(it: Work) -> Finding:
 
 def c22(it: Work) -> Finding:
     balance = bb.balance_batch(it.q("ridge"), it.q("total_over_active"))
-    within = it.q("low") <= balance <= it.q("high")
     return it.done(
-        it.true("the balanced batch is two to three thousand", within, when="one stays at balance"),
+        it.true(
+            "the balanced batch is two to three thousand",
+            it.q("low") <= balance <= it.q("high"),
+            when="one stays at balance",
+        ),
         *(
             it.most(label, factor * balance, "sequences", it.q("high"), when=f"it may be {label}")
             for label, factor in (("doubled", it.q("double")), ("tripled", it.q("triple")))

@@ -30,19 +30,15 @@ BITS = 16
 _MASK = (1 << BITS) - 1
 
 
+def _round(x: int, key: int) -> int:
+    mixed = ((x ^ key) * 40503 + (x >> 5) * 52711) & _MASK
+    return (mixed ^ (mixed >> 7)) & (_MASK ^ (mixed >> 3))
+
+
 def rounds_of(count: int) -> list[Callable[[int], int]]:
     """Round functions of a small cipher: keyed, not invertible, the same at each call."""
-    rng = np.random.default_rng(count)
-    keys = [int(key) for key in rng.integers(1, _MASK, size=count)]
-
-    def mixing(key: int) -> Callable[[int], int]:
-        def function(x: int) -> int:
-            mixed = ((x ^ key) * 40503 + (x >> 5) * 52711) & _MASK
-            return (mixed ^ (mixed >> 7)) & (_MASK ^ (mixed >> 3))
-
-        return function
-
-    return [mixing(key) for key in keys]
+    keys = np.random.default_rng(count).integers(1, _MASK, size=count)
+    return [functools.partial(_round, key=int(key)) for key in keys]
 
 
 def flipped_shares(it: Work, rounds: Iterable[int]) -> list[float]:

@@ -343,9 +343,8 @@ def question(step: Step, place: int, number: int) -> RenderableType:
     text = (
         Text(f"{place}/{number}  ", style="dim").append(step.title, style="bold").append(f"  {step.claim}", style="dim")
     )
-    lines: list[RenderableType] = [text, Text(step.ask)]
-    lines += [Text(f"  {index}  {one}") for index, one in enumerate(step.choices, start=1)]
-    return Group(*lines)
+    choices = (Text(f"  {index}  {one}") for index, one in enumerate(step.choices, start=1))
+    return Group(text, Text(step.ask), *choices)
 
 
 def _heading(chapter: Chapter) -> RenderableType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from rackline.hardware import Chip
-from rackline.ledger.caches import DDR, DISK, FLASH, hbm
+from rackline.ledger.caches import BESIDE, hbm
 from rackline.ledger.prices import GEMINI, OPUS, output_over_input
 from rackline.ledger.racks import MODEL, mixture
 from rackline.ledger.work import FRONTIER, HOPPER, RACK, Finding, Work, ridge
@@ -376,8 +376,7 @@ def n17(it: Work) -> Finding:
 
 
 def n18(it: Work) -> Finding:
-    known = [hbm(it), *(it.world.tier(name) for name in (DDR, FLASH, "qlc-31tb", DISK))]
-    found = [keeping_cost(tier, 1e9) for tier in known]
+    found = [keeping_cost(tier, 1e9) for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE))]
     short, long = (tier_by_drain(found, it.q(name)) for name in ("short_s", "long_s"))
     guesses = {
         "flash and spinning disk": ("nvme", "disk"),
