@@ -182,7 +182,7 @@ class MeasureSetup:
     seed: int = 0
     python: str | None = None
     cpu_clock: bool = False
-    progress: Callable[[str, int, int], None] = field(default=lambda *_: None)
+    progress: Callable[[str, int, int], None] = field(default=lambda text, finished, total: None)
 
 
 _HERE = Path(__file__).parent
@@ -223,7 +223,8 @@ class Installed:
 def installable() -> dict[str, Installed]:
     """Engines that run in a process of their own, by name."""
     data = tomllib.loads((_HERE / "engines.toml").read_text(encoding="utf-8"))
-    return {name: Installed(**{**one, "also": tuple(one["also"])}) for name, one in data.items()}
+    known: dict[str, dict[str, Any]] = {name: {**one, "also": tuple(one["also"])} for name, one in data.items()}
+    return {name: Installed(**one) for name, one in known.items()}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 from rich.console import Group, RenderableType
@@ -102,7 +102,7 @@ def read_experiments(path: str | Path) -> tuple[Experiment, ...]:
     """
     text = read_text(path, what="--measured", allowed=_ALLOWED)
     try:
-        experiments = TypeAdapter(tuple[Experiment, ...]).validate_python(parse_json(text)["experiments"])
+        experiments = TypeAdapter(tuple[Experiment, ...]).validate_python(cast("Any", parse_json(text))["experiments"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(what="--measured", given=str(path), allowed=_ALLOWED) from error
     unknown = next((one.name for one in experiments if one.name not in EXPERIMENTS), None)

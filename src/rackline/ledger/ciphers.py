@@ -46,7 +46,7 @@ def flipped_shares(it: Work, rounds: Iterable[int]) -> list[float]:
     functions, samples = rounds_of(int(it.q("rounds"))), int(it.q("samples"))
 
     def encrypted(word: int, count: int) -> int:
-        left, right = bb.coupled_rounds(word >> BITS, word & _MASK, functions[:count], operator.xor)
+        left, right = bb.coupled_rounds(word >> BITS, word & _MASK, functions[:count], int.__xor__)
         return left << BITS | right
 
     rng = np.random.default_rng(samples)
@@ -54,7 +54,7 @@ def flipped_shares(it: Work, rounds: Iterable[int]) -> list[float]:
     def flipped(word: int, count: int) -> int:
         change = 1 << BITS + int(rng.integers(0, BITS))
         cipher = functools.partial(encrypted, count=count)
-        return int(bb.output_difference(cipher, word, change, operator.xor)).bit_count()
+        return int(bb.output_difference(cipher, word, change, int.__xor__)).bit_count()
 
     return [
         float(np.mean([flipped(int(word), count) for word in rng.integers(0, 1 << 2 * BITS, size=samples)]))
@@ -142,7 +142,7 @@ def c130(it: Work) -> Finding:
     rng = np.random.default_rng(0)
     pairs = [tuple(int(v) for v in rng.integers(0, _MASK, size=2)) for _ in range(int(it.q("samples")))]
     back = [
-        bb.uncoupled_rounds(*bb.coupled_rounds(x, y, functions, operator.xor), functions, operator.xor) == (x, y)
+        bb.uncoupled_rounds(*bb.coupled_rounds(x, y, functions, int.__xor__), functions, int.__xor__) == (x, y)
         for x, y in pairs
     ]
     return it.done(
@@ -280,7 +280,7 @@ def words_to_read(it: Work) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[An
     words = rng.integers(0, 1 << 32, size=int(it.q("samples")))
     answers = ((words[:, None] >> np.array([0, 7, 13, 22, 31])) & 1).sum(axis=1) >= 3
     functions = rounds_of(int(it.q("rounds")))
-    pairs = [bb.coupled_rounds(int(w) >> 16, int(w) & 0xFFFF, functions, operator.xor) for w in words]
+    pairs = [bb.coupled_rounds(int(w) >> 16, int(w) & 0xFFFF, functions, int.__xor__) for w in words]
     return words, answers, np.array([left << 16 | right for left, right in pairs])
 
 

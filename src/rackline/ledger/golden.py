@@ -59,8 +59,8 @@ def g03(it: Work) -> Finding:
             "sequences",
             "published",
         ),
-        because=f"The published shape counts {format_count(it.world.model(MODEL).active_params)} active parameters, the "
-        "ledger 37 billion.",
+        because=f"The published shape counts {format_count(it.world.model(MODEL).active_params)} active parameters, "
+        "the ledger 37 billion.",
     )
 
 

@@ -124,7 +124,10 @@ def systems() -> tuple[System, ...]:
     >>> len(systems()), systems()[0].test_name
     (25, 'tests/golden/test_systems.py::test_y01')
     """
-    return tuple(System(**{**row, "claims": tuple(row["claims"])}) for row in _rows("system", "said", "systems.toml"))
+    rows: list[dict[str, Any]] = [
+        {**row, "claims": tuple(row["claims"])} for row in _rows("system", "said", "systems.toml")
+    ]
+    return tuple(System(**row) for row in rows)
 
 
 @functools.cache

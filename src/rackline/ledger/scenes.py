@@ -228,9 +228,8 @@ def pipeline(_: World) -> Scene:
 
     def ran(name: str, count: int) -> Any:
         one = schedule(named[name])
-        return one.run(
-            STAGES, count, equal_stages(one, STAGES, 1.0, 1.0, 1.0)
-        )  # as long forward as for each of the gradients
+        # as long forward as for the gradient of the input and for that of the weights
+        return one.run(STAGES, count, equal_stages(one, STAGES, 1.0, 1.0, 1.0))
 
     def slots(name: str, count: int, what: str) -> Drawing:
         kinds = {"F": "forward", "B": "backward", "W": "gradient of weights"}
