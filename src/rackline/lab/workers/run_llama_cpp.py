@@ -96,7 +96,7 @@ class LlamaCpp:
     """The engine with its context; the last sequence is a spare one that the others copy."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        import llama_cpp.llama_cpp as api  # here: whoever only writes a model need not have it
+        import llama_cpp.llama_cpp as api  # here: writing a model takes none of it
 
         self.api = api
         shape, limits = config["shape"], config["limits"]
