@@ -3,7 +3,7 @@
     uv run --group dev python bench/closed_loop.py docs/measured/machine-llama-cpp-fp32.toml [--runs 10] [--requests 60]
     uv run --group dev python bench/closed_loop.py docs/measured/machine-llama-cpp-fp32.toml --again
 
-The engine is llama.cpp with random weights (`random_gguf`, 88 million parameters), its server that of xllamacpp
+The engine is llama.cpp with random weights (88 million parameters), its server that of xllamacpp
 (`llama_server`), the machine file that of `rackline measure`. Three loads at 30, 50 and 70 % of what the simulator
 expects at most calibrate what the server adds to its passes. Then one plan with limits on the 90th percentiles, and its
 server, observed at the planned rate in runs with random seeds of their own, started anew for each.
@@ -41,7 +41,7 @@ from rackline.system import System
 from rackline.validation.observed_fit import scaled
 
 ROOT = Path(__file__).resolve().parents[1]
-SERVER = ROOT / "src" / "rackline" / "lab" / "measurement" / "workers" / "llama_server.py"
+SERVER = ROOT / "bench" / "llama_server.py"
 LENGTHS = {"input": 128, "output": 16}
 LIMITS = {"tpot": "100ms@p90", "ttft": "2s@p90"}
 TIMES = ("ttft_s", "tpot_s")

@@ -2,7 +2,7 @@
 
     uv run --group dev python bench/diagnosed_engine.py docs/measured/machine-llama-cpp-fp32.toml [--priority]
 
-The engine is llama.cpp with random weights (`random_gguf`, 88 million parameters), its server that of xllamacpp
+The engine is llama.cpp with random weights (88 million parameters), its server that of xllamacpp
 (`llama_server`), the machine file that of `rackline measure`. Three loads on the server as it should be calibrate it;
 then it is started anew for each fault, and once without any, and gets a load of another random seed, the same for all:
 

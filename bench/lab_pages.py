@@ -13,10 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rackline.lab import EXPERIMENTS, Experiment
-from rackline.lab.experiments import MARKS, experiment_figure, measured_text, predicted_text, read_experiments
-from rackline.ledger.said import claims
-from rackline.ledger.seen import shipped
+from rackline.lab.experiment import Experiment
+from rackline.lab.experiments import (
+    EXPERIMENTS,
+    MARKS,
+    experiment_figure,
+    measured_text,
+    predicted_text,
+    read_experiments,
+)
+from rackline.ledger.said import claims, shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, IMAGES = ROOT / "docs" / "lab", ROOT / "docs" / "images"

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from rackline.lab.observation import Bounds, Prompts, observe_load, target
+from rackline.lab.load_generator import Prompts, observe_load
+from rackline.lab.stream import Bounds, target
 from rackline.simulation import Requests, poisson
 from rackline.validation.observed import TIMING_LIMIT_S
 

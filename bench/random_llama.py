@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-WORKERS = Path(__file__).resolve().parents[1] / "src" / "rackline" / "lab" / "measurement" / "workers"
+WORKERS = Path(__file__).resolve().parents[1] / "src" / "rackline" / "lab" / "workers"
 SHAPE = {
     "num_layers": 10, "d_model": 768, "num_q_heads": 12, "num_kv_heads": 4, "head_dim": 64, "d_ff": 2048,
     "vocab_size": 16384,
@@ -40,7 +40,7 @@ def write_tokenizer(folder: Path) -> None:
 def main(folder: Path, dtype: str) -> None:
     """Write the three."""
     sys.path.insert(0, str(WORKERS))
-    from random_gguf import write_model
+    from run_llama_cpp import write_model
     from run_vllm import write_config
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -31,10 +31,8 @@ WHERE_INSTALLED = {
     "vllm": "engine to be measured, in a Python of its own",
     "llama_cpp": "engine to be measured, in a Python of its own",
     "gguf": "comes with llama_cpp",
-    "xllamacpp": "server of llama.cpp, in a Python of its own",
     "torch": "comes with vllm",
     "worker": "file beside the workers that run in the engine's Python",
-    "random_gguf": "file beside the workers that run in the engine's Python",
 }
 """Imported where it is there, never installed for its own sake, and why."""
 # tools and plugins that are run and not imported, or whose import needs what a test machine may lack

@@ -76,7 +76,7 @@ PHRASES: dict[str, str] = {
 """Phrase → what to write instead. Any white space, quote or comment mark may stand between its words."""
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("src/rackline/lab/experiment.py", "flops"): "key of XLA's cost analysis",
+    ("src/rackline/lab/transformer.py", "flops"): "key of XLA's cost analysis",
     ("src/rackline/units.py", "flops"): "spelling that is accepted as input",
     ("src/rackline/validation/forms.py", "flops"): "key of stored training cases",
     ("docs/nomenclature.md", "flops"): "says that the word is not used",

@@ -308,7 +308,7 @@ def test_each_system_has_claims_a_line_that_runs_and_a_test(system: System, caps
     words = system.command.split()
     if words[1] == "lab":  # tests/lab runs them
         pytest.importorskip("jax", reason="JAX has no wheel on this platform")
-        from rackline.lab import EXPERIMENTS
+        from rackline.lab.experiments import EXPERIMENTS
 
         assert system.id in EXPERIMENTS[words[2]].systems
     else:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rackline.lab import start_jax
+from rackline.lab.experiment import start_jax
 
 pytest.importorskip("jax", reason="JAX has no wheel on this platform")
 start_jax()

@@ -21,6 +21,7 @@ from rackline.validation.observed_fit import PARAMETERS, ObservedFit, fit_observ
 from rackline.validation.observed_report import calibration_text
 from rackline.validation.requests import ServedRun
 from rackline.validation.resolve import Resolver
+from scripts import load_script
 
 NAMES = [one.name for one in PARAMETERS]
 SERVER = {"model": "llama-3.1-8b", "num_chips": 1, "stack": "vllm", "precision": "bf16"}
@@ -162,21 +163,18 @@ def loss_of(run: ServedRun, values: dict[str, float]) -> float:
 def test_the_labs_server_is_observed_calibrated_and_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real transformer in JAX behind real HTTP; what comes out is checked, not how fast this machine is."""
     pytest.importorskip("jax", reason="JAX has no wheel on this platform")
-    from rackline.lab import start_jax
-
-    start_jax()
-    from rackline.lab.http_server import CONFIG, NAME, lab_server
+    lab = load_script("lab_server")
 
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "config.json").write_text(json.dumps(lab.CONFIG))
     (tmp_path / "here.toml").write_text(MACHINE)
-    with lab_server() as server:
+    with lab.lab_server() as server:
         load = {"input": 24, "output": 10, "lengths": "uniform", "yes": True, "model": "config.json",
                 "on": "here.toml", "precision": "fp32", "max_num_seqs": 8}  # fmt: skip
         for name, rate, seed in (("observed.jsonl", 30, 0), ("later.jsonl", 15, 1)):
             found = rl.observe(server.url, rate=rate, requests=24, seed=seed, save=name, **load)
             run = found.result.run
-            assert run.served_name == NAME
+            assert run.served_name == lab.NAME
             assert found.to_dict()["outcomes"] == {"finished": 24}
             assert all(one.output_tokens == one.output_len == len(one.token_s) for one in run.requests)
             assert all(one.prompt_tokens == one.input_len for one in run.requests)

@@ -26,7 +26,8 @@ from rackline.serving.workload import Mode, Workload
 
 pytest.importorskip("xllamacpp", reason="the server of llama.cpp is not installed: uv sync --group dev")
 
-WORKERS = Path(__file__).resolve().parents[2] / "src" / "rackline" / "lab" / "measurement" / "workers"
+WORKERS = Path(__file__).resolve().parents[2] / "src" / "rackline" / "lab" / "workers"
+BENCH = Path(__file__).resolve().parents[2] / "bench"
 MACHINE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "machine-llama-cpp-fp32.toml"
 SHAPE = {
     "num_layers": 2, "d_model": 128, "num_q_heads": 4, "num_kv_heads": 2, "head_dim": 32, "d_ff": 256,
@@ -46,7 +47,7 @@ def free_port() -> int:
 def service(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The only service of a file for a model with random weights, which lies on the host."""
     folder = tmp_path_factory.mktemp("model")
-    code = "import json, sys; from pathlib import Path; from random_gguf import write_model; "
+    code = "import json, sys; from pathlib import Path; from run_llama_cpp import write_model; "
     code += f"write_model(Path(sys.argv[1]), json.loads(sys.argv[2]), 'fp32', {LONGEST}, 0)"
     words = [sys.executable, "-c", code, str(folder / "model.gguf"), json.dumps(SHAPE)]
     subprocess.run(words, cwd=WORKERS, check=True, timeout=60)
@@ -88,7 +89,7 @@ def running(words: list[str], port: int) -> Iterator[str]:
     """llama.cpp's server with these words as a process; its address, once it is healthy."""
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(
-        [sys.executable, str(WORKERS / "llama_server.py"), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, str(BENCH / "llama_server.py"), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         try:
             until = time.monotonic() + 60.0

@@ -15,10 +15,17 @@ import numpy as np
 import pytest
 
 from rackline.cli.main import run
-from rackline.lab import EXPERIMENTS, Experiment, Reading, entry
-from rackline.lab.experiment import Curve, mean_interval, share_interval, shares_apart
-from rackline.lab.experiments import experiment_figure, measured_text, read_experiments, report_page, verdicts_by_claim
-from rackline.ledger.seen import shipped
+from rackline.lab.experiment import Curve, Experiment, Reading, mean_interval, share_interval, shares_apart
+from rackline.lab.experiments import (
+    EXPERIMENTS,
+    entry,
+    experiment_figure,
+    measured_text,
+    read_experiments,
+    report_page,
+    verdicts_by_claim,
+)
+from rackline.ledger.said import shipped
 from rackline.plain import plain
 
 HOLDS = Reading(quantity="a", predicted=1.0, measured=1.04, tolerance=0.05, check="equal")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rackline.lab import Setup, run_experiment, start_jax
+from rackline.lab.experiment import Setup, start_jax
+from rackline.lab.experiments import run_experiment
 
 pytest.importorskip("jax", reason="JAX has no wheel on this platform")
 

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with random weights, as one file for llama.cpp beside its configuration."""
     made = tmp_path_factory.mktemp("model")
     (made / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    code = "import json, sys; from pathlib import Path; from random_gguf import write_model; "
+    code = "import json, sys; from pathlib import Path; from run_llama_cpp import write_model; "
     code += "write_model(Path(sys.argv[1]), json.loads(sys.argv[2]), 'fp32', 1024, 0)"
     words = [sys.executable, "-c", code, str(made / "model.gguf"), json.dumps(SHAPE)]
     subprocess.run(words, cwd=WORKERS, check=True, timeout=120)

@@ -16,7 +16,7 @@ from rackline.catalog import calibration_record
 from rackline.cli.main import run
 from rackline.errors import CatalogError, InputError
 from rackline.hardware import chip_record, cluster, cluster_record
-from rackline.lab import start_jax
+from rackline.lab.experiment import start_jax
 from rackline.parallel import Layout
 from rackline.passes import calibration_on
 from rackline.serving.stack import stack as find_stack, stack_of
@@ -32,7 +32,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
     file = tmp_path_factory.mktemp("measured") / "here.toml"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rackline.lab.measurement.measured.MEANINGLESS", np.inf)  # refused on a busy machine otherwise
+        patch.setattr("rackline.lab.measured.MEANINGLESS", np.inf)  # refused on a busy machine otherwise
         answer = rl.measure(quick=True, max_time=2.0, output=str(file))
     return file, answer.to_dict()
 
@@ -107,9 +107,9 @@ def test_commands_take_the_file(
 
 @pytest.mark.slow
 def test_predictions_are_those_of_the_file(measured: tuple[Path, dict[str, Any]]) -> None:
-    from rackline.lab.measurement.engine import Work
-    from rackline.lab.measurement.jax_engine import QUICK_SHAPE
-    from rackline.lab.measurement.measured import resolved
+    from rackline.lab.engine import Work
+    from rackline.lab.jax_engine import QUICK_SHAPE
+    from rackline.lab.measured import resolved
 
     file, data = measured
     engine: Any = SimpleNamespace(shape=QUICK_SHAPE, dtype="fp32")
@@ -126,7 +126,7 @@ def test_passes_of_the_engine_are_those_of_the_transformer() -> None:
     import jax
     import jax.numpy as jnp
 
-    from rackline.lab.measurement.jax_engine import BLOCK, one_pass, turned
+    from rackline.lab.jax_engine import BLOCK, one_pass, turned
     from rackline.lab.transformer import Shape, init, logits
 
     shape = Shape(num_layers=2, d_model=32, num_q_heads=4, num_kv_heads=2, head_dim=8, d_ff=64, vocab_size=64)
@@ -165,11 +165,11 @@ def test_a_machine_file_names_what_is_wrong(tmp_path: Path) -> None:
 
 def judged(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
     """Measure a machine whose passes take these times, up to their judgement."""
-    from rackline.lab.measurement import MeasureSetup, measure_machine
-    from rackline.lab.measurement.engine import Limits
-    from rackline.lab.measurement.rates import Repeated
+    from rackline.lab.engine import Limits, MeasureSetup
+    from rackline.lab.measured import measure_machine
+    from rackline.lab.rates import Repeated
 
-    place = "rackline.lab.measurement.measured"
+    place = "rackline.lab.measured"
     monkeypatch.setattr(f"{place}.measured_rates", _no_rates)
     monkeypatch.setattr(
         f"{place}.timed", lambda engine, works, repeats, within_s: dict.fromkeys(works, Repeated(seconds=seconds))
@@ -196,7 +196,7 @@ def test_only_what_says_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_repeats_go_on_until_they_agree_or_time_is_up() -> None:
     """On a machine whose timings spread by 13 %, as a quiet virtual one with two cores: no wall clock is read."""
-    from rackline.lab.measurement.rates import AGREED, in_turns, uncertainty
+    from rackline.lab.rates import AGREED, in_turns, uncertainty
 
     def run_for(within_s: float, spread: float) -> tuple[int, float, float]:
         draws, clock = np.random.default_rng(7), [0.0]
@@ -228,7 +228,7 @@ def test_repeats_go_on_until_they_agree_or_time_is_up() -> None:
 
 def test_the_interval_of_a_median_holds_it() -> None:
     """In 94 to 100 % of samples of any size and shape, by the order of the repeats."""
-    from rackline.lab.measurement.rates import Repeated
+    from rackline.lab.rates import Repeated
 
     draws = np.random.default_rng(1)
     for number in (6, 9, 20, 70, 71, 2000):
@@ -241,14 +241,14 @@ def test_the_interval_of_a_median_holds_it() -> None:
 
 
 def test_a_pass_that_takes_no_time_is_refused() -> None:
-    from rackline.lab.measurement.rates import in_turns
+    from rackline.lab.rates import in_turns
 
     with pytest.raises(InputError, match="a clock that tells passes from nothing"):
         in_turns({"a": lambda: 0.0}, 3)
 
 
 def _no_rates(device: Any, repeats: int, clock: Any, *, small: bool) -> Any:
-    from rackline.lab.measurement.rates import Rate
+    from rackline.lab.rates import Rate
 
     return (
         Rate(name="read", dtype="fp32", unit="bytes/s", value=1e10, spread=0.0),
@@ -258,11 +258,10 @@ def _no_rates(device: Any, repeats: int, clock: Any, *, small: bool) -> Any:
 
 
 def test_a_fit_finds_the_numbers_that_made_its_passes() -> None:
-    from rackline.lab.experiment import deployment_of
-    from rackline.lab.measurement.engine import Limits, batch_of
-    from rackline.lab.measurement.fitted import calibration_of, fitted, fitted_works, held_out_works, starts
-    from rackline.lab.measurement.rates import processor
-    from rackline.lab.transformer import Shape
+    from rackline.lab.engine import Limits, batch_of
+    from rackline.lab.fitted import calibration_of, fitted, fitted_works, held_out_works, starts
+    from rackline.lab.rates import processor
+    from rackline.lab.transformer import Shape, deployment_of
 
     assert processor().cores >= 1
     shape = Shape(num_layers=3, d_model=1024, num_q_heads=16, num_kv_heads=4, head_dim=64, d_ff=2816, vocab_size=8192)
@@ -308,9 +307,8 @@ def test_contexts_are_read_in_blocks() -> None:
 def test_the_simulator_reads_half_a_block_more() -> None:
     from dataclasses import replace
 
-    from rackline.lab.experiment import deployment_of
-    from rackline.lab.measurement.fitted import calibration_of, starts
-    from rackline.lab.transformer import Shape
+    from rackline.lab.fitted import calibration_of, starts
+    from rackline.lab.transformer import Shape, deployment_of
     from rackline.simulation import TableClock
 
     numbers = calibration_of({one.name: one.start for one in starts(1e-5)}, "made", "made")
@@ -361,8 +359,8 @@ answer_commands(Made)
 def test_an_engine_in_a_process_of_its_own(tmp_path: Path) -> None:
     import sys
 
-    import rackline.lab.measurement.workers.worker as worker
-    from rackline.lab.measurement.engine import Limits, ProcessEngine, Scheduler, Work
+    import rackline.lab.workers.worker as worker
+    from rackline.lab.engine import Limits, ProcessEngine, Scheduler, Work
     from rackline.lab.transformer import Shape
     from rackline.simulation import Requests
 
@@ -393,7 +391,7 @@ def test_an_engine_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 def test_timings_are_taken_in_turns() -> None:
-    from rackline.lab.measurement.rates import in_turns
+    from rackline.lab.rates import in_turns
 
     order: list[str] = []
 
@@ -410,8 +408,8 @@ def test_timings_are_taken_in_turns() -> None:
 
 
 def test_passes_that_are_not_fitted_stay_inside_of_those_that_are() -> None:
-    from rackline.lab.measurement.engine import Limits
-    from rackline.lab.measurement.fitted import fitted_works, held_out_works
+    from rackline.lab.engine import Limits
+    from rackline.lab.fitted import fitted_works, held_out_works
 
     limits = Limits(sequences=16, context_len=1024, prompt_tokens=256)
     fitted = fitted_works(limits)

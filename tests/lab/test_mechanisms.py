@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from rackline.lab import start_jax
+from rackline.lab.experiment import start_jax
 
 pytest.importorskip("jax", reason="JAX has no wheel on this platform")
 start_jax()
@@ -179,7 +180,7 @@ def test_schedule_gives_the_gradients_of_one_device(name: str) -> None:
 
 
 def test_reversible_gradients_and_inverse() -> None:
-    shape = reversible.deep(reversible.SHAPE, 3)
+    shape = replace(reversible.SHAPE, num_layers=3)
     params = transformer.init(jax.random.key(0), shape)
     tokens = jax.random.randint(jax.random.key(1), (33,), 0, shape.vocab_size)
     slopes = {
@@ -195,7 +196,7 @@ def test_reversible_gradients_and_inverse() -> None:
 def test_memory_is_flat_in_depth_and_the_work_is_four_thirds() -> None:
     few, many = (
         {
-            name: reversible.gradient_cost(stack, reversible.deep(reversible.SHAPE, layers), 64)
+            name: reversible.gradient_cost(stack, replace(reversible.SHAPE, num_layers=layers), 64)
             for name, stack in reversible.STACKS.items()
             if name != "recomputed"
         }

@@ -20,8 +20,8 @@ import rackline as rl
 from hostile_server import BEHAVIOURS, EXPECTED, Server, hostile_server
 from rackline.cli.main import run
 from rackline.errors import InputError
-from rackline.lab.observation import Bounds, Prompts, observe_load, target
-from rackline.lab.observation.stream import base_url_of
+from rackline.lab.load_generator import Prompts, observe_load
+from rackline.lab.stream import Bounds, base_url_of, target
 from rackline.simulation import Lengths, Requests, Sessions, closed_loop_of
 from rackline.validation import read_cases
 from rackline.validation.observed import ObservedRun, request_from, requests_from
@@ -180,7 +180,7 @@ def test_conversations_repeat_their_prefix(hostile: Server) -> None:
 
 
 def test_bodies() -> None:
-    from rackline.lab.observation.stream import Target
+    from rackline.lab.stream import Target
 
     load = requests_of([5])
     plain = Prompts(target=Target(base_url="http://h/v1", served_name="m", endpoint="completions"), vocab_size=300)
@@ -309,15 +309,15 @@ def test_a_generator_that_binds_says_so() -> None:
 def test_a_blocked_generator_measures_its_own_lag(hostile: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
-    from rackline.lab.observation import generator
+    from rackline.lab import load_generator
 
-    usual = generator._Run._saw
+    usual = load_generator._Run._saw
 
-    def slow(self: generator._Run) -> None:
+    def slow(self: load_generator._Run) -> None:
         time.sleep(0.03)
         usual(self)
 
-    monkeypatch.setattr(generator._Run, "_saw", slow)
+    monkeypatch.setattr(load_generator._Run, "_saw", slow)
     found = observe_load(requests_of([WELL] * 20), prompts_to(hostile), PATIENT)
     assert found.generator.binds
     assert found.generator.lag_p99_s >= 0.03

@@ -8,15 +8,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from rackline.lab import start_jax
+from rackline.lab.experiment import start_jax
 from rackline.simulation import Requests, policy, simulate
 
 pytest.importorskip("jax", reason="JAX has no wheel on this platform")
 start_jax()
 
-from rackline.lab.measurement.jax_engine import JaxEngine, served_engine  # noqa: E402
-from rackline.lab.serve import PROMPT, SLOTS, simulated  # noqa: E402
-from rackline.lab.server import SlotClock, measured_clock, serve  # noqa: E402
+from rackline.lab.jax_engine import JaxEngine, serve  # noqa: E402
+from rackline.lab.serve import PROMPT, SLOTS, SlotClock, measured_clock, served_engine, simulated  # noqa: E402
 from rackline.lab.transformer import logits  # noqa: E402
 
 pytestmark = pytest.mark.part("lab")

@@ -19,7 +19,7 @@ from helpers import model
 from rackline import arch
 from rackline.cli.screen import Screen
 from rackline.errors import ConfigError, InputError
-from rackline.lab.observation.stream import Bounds, Stream
+from rackline.lab.stream import Bounds, Stream
 from rackline.pricing.offered import Demand
 from rackline.search import finalists
 from rackline.search.sustained_rate import SustainedRate

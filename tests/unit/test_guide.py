@@ -18,8 +18,7 @@ from rackline.api.lecture import LectureQuestion
 from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.ledger import claims, ledger
-from rackline.ledger.guessing import Picture, read_guess, summary
-from rackline.ledger.guide import Chapter, Step, chapters, plain_number
+from rackline.ledger.guide import Chapter, Picture, Step, chapters, plain_number, read_guess, summary
 from rackline.web.data import site
 
 WITHIN = 1e-3  # a crossing is found on straight lines between points

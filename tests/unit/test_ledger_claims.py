@@ -13,7 +13,7 @@ import pytest
 
 from rackline.errors import CatalogError, InputError
 from rackline.ledger import EXAMINATIONS, VERDICTS, Claim, Finding, Quoted, Work, World, claims, ledger
-from rackline.ledger.ledger import examine
+from rackline.ledger.table import examine
 from rackline.ledger.work import (
     BY_DEFINITION,
     FAILS,

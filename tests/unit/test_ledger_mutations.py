@@ -17,8 +17,8 @@ import pytest
 from rackline.catalog import names
 from rackline.errors import RacklineError
 from rackline.ledger import EXAMINATIONS, Claim, Finding, Quoted, World, claims, ledger
-from rackline.ledger.ledger import examine
-from rackline.ledger.seen import Seen, shipped
+from rackline.ledger.said import Seen, shipped
+from rackline.ledger.table import examine
 from rackline.ledger.work import (
     _RECORDS,
     BY_DEFINITION,
@@ -28,7 +28,6 @@ from rackline.ledger.work import (
     NO_NUMBER,
     NOT_COMPUTED,
     ONLY_IF,
-    UNITS,
 )
 
 FACTORS = (0.3, 4.0, 0.01, 100.0)
@@ -43,6 +42,31 @@ KEYS = {
     "prices": ("tiers.", "max_context_len"),
     "laws": ("routed.", "loss."),
 }
+UNITS = (
+    "",
+    "s",
+    "B",
+    "B/s",
+    "B/token",
+    "FLOP",
+    "FLOP/B",
+    "FLOP/s",
+    "USD",
+    "W",
+    "requests/s",
+    "tokens/s",
+    "share",
+    "times",
+    "chips",
+    "layers",
+    "parameters",
+    "rounds",
+    "sequences",
+    "stages",
+    "systems",
+    "tokens",
+)
+"""Units of computed values, one for each quantity: a share is a fraction of 1, a ratio is in times, "" is a count."""
 EXAMINED = [one for one in claims() if one.id in EXAMINATIONS]
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from rackline.lab.experiment import model_of
-from rackline.lab.transformer import Shape
+from rackline.lab.transformer import Shape, model_of
 from rackline.parallel import Deployment, Layout
 from rackline.passes import calibration
 from rackline.serving.stack import IDEAL

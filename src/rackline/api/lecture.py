@@ -18,9 +18,9 @@ from rackline.late import late
 from rackline.plain import plain
 
 with late:
-    from rackline import lab, ledger
-    from rackline.lab import experiments
-    from rackline.ledger import guessing, guide, table
+    from rackline import ledger
+    from rackline.lab import experiment as lab_experiment, experiments
+    from rackline.ledger import guide, table
 
 
 @question
@@ -66,15 +66,15 @@ class Ledger:
 
     claims: tuple[ledger.Finding, ...]
     experiments: Mapping[str, str]
-    steps: tuple[guessing.Guess, ...]
+    steps: tuple[guide.Guess, ...]
 
 
 def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
     if answer.question.guess:
         said = [one for one in answer.result.steps if one.guess is not None]
         if said:
-            yield guessing.score_table(said)
-        yield guessing.summary(answer.result.steps)
+            yield guide.score_table(said)
+        yield guide.summary(answer.result.steps)
         return
     found, measured = answer.result.claims, answer.result.experiments
     if answer.question.claim is not None:
@@ -85,7 +85,7 @@ def _text(answer: Answer[LectureQuestion, Ledger], width: int) -> Iterable[Any]:
 
 def _summary(answer: Answer[LectureQuestion, Ledger]) -> str:
     if answer.question.guess:
-        return guessing.summary(answer.result.steps)
+        return guide.summary(answer.result.steps)
     found = answer.result.claims
     if answer.question.claim is not None:
         return f"{found[0].claim.id}: {found[0].verdict}"
@@ -173,19 +173,19 @@ def _guessed(question: LectureQuestion, watch: Watch) -> Ledger:
         chapters = guide.chapters(question.segment)
     if not chapters:
         raise InputError(what="segment", given=question.segment, allowed="1 to 7 with `guess`")
-    shown = guessing.steps_of(chapters)
+    shown = guide.steps_of(chapters)
     claim = None if question.claim is None else question.claim.strip().upper()
     if claim is not None and claim not in shown:
         allowed = f"a claim that a step shows: {', '.join(sorted(shown))}"
         raise InputError(
             what="claim", given=question.claim, allowed=allowed, nearest=nearest_name(claim, sorted(shown))
         )
-    watch.says(guessing.HELP, "")
-    steps = tuple(guessing.guesses(chapters, claim, watch.says, watch.asks))
+    watch.says(guide.HELP, "")
+    steps = tuple(guide.guesses(chapters, claim, watch.says, watch.asks))
     return Ledger(claims=(), experiments={}, steps=steps)
 
 
-def _readings(found: Sequence[lab.Experiment], run: str) -> dict[tuple[str, str], ledger.Seen]:
+def _readings(found: Sequence[lab_experiment.Experiment], run: str) -> dict[tuple[str, str], ledger.Seen]:
     """What experiments measured, for the claims that rest on it; run: where that is from, as text."""
     return {
         (one.name, row.quantity): ledger.Seen(
@@ -221,7 +221,7 @@ class Experiments:
         experiments: each with its readings, claims and verdict.
     """
 
-    experiments: tuple[lab.Experiment, ...]
+    experiments: tuple[lab_experiment.Experiment, ...]
 
 
 def _lab_rows(answer: Answer[LabQuestion, Experiments]) -> Iterable[Any]:
@@ -266,18 +266,18 @@ def experiment(question: LabQuestion, watch: Watch) -> Experiments:
         >>> rl.experiment("cipher", quick=True).result.experiments[0].verdict  # doctest: +SKIP
         'holds'
     """
-    names = list(lab.EXPERIMENTS) if question.name == "all" else [lab.entry(question.name).name]
-    lab.start_jax(question.device)
-    found: list[lab.Experiment] = []
+    names = list(experiments.EXPERIMENTS) if question.name == "all" else [experiments.entry(question.name).name]
+    lab_experiment.start_jax(question.device)
+    found: list[lab_experiment.Experiment] = []
     with watch.counting("experiments", "experiments") as counted:
         for number, name in enumerate(names):
-            setup = lab.Setup(
+            setup = lab_experiment.Setup(
                 quick=question.quick,
                 seed=question.seed,
                 device=question.device,
                 progress=lambda text, name=name, number=number: counted(f"{name}: {text}", number, len(names)),
             )
-            found.append(lab.run_experiment(name, setup))
+            found.append(experiments.run_experiment(name, setup))
             if len(names) > 1:
                 watch.announces(experiments.result_line(found[-1]))
     return Experiments(experiments=tuple(found))

@@ -15,9 +15,7 @@ from rackline.files import check_outputs, write_text
 from rackline.late import late
 
 with late:
-    from rackline import lab
-    from rackline.lab import measurement
-    from rackline.lab.measurement import measured
+    from rackline.lab import engine, experiment, measured as measurement
 
 
 @question
@@ -80,7 +78,7 @@ def _text(answer: Answer[MeasureQuestion, MachineFile], width: int) -> Iterable[
     from rich.text import Text
 
     found = answer.result
-    yield from measured.measured_report(found.measured, width)
+    yield from measurement.measured_report(found.measured, width)
     yield Text(f"\n{found.file}: use it as --on {found.file}", style="bold")
 
 
@@ -98,7 +96,7 @@ def _summary(answer: Answer[MeasureQuestion, MachineFile]) -> str:
     text=_text,
     summary=_summary,
     rows=lambda answer: answer.result.measured.rows,
-    figures={"passes": lambda answer: measured.measured_figure(answer.result.measured)},
+    figures={"passes": lambda answer: measurement.measured_figure(answer.result.measured)},
     entry=Entry(
         group="Measure",
         place=0,
@@ -125,12 +123,12 @@ def measure(question: MeasureQuestion, watch: Watch) -> MachineFile:
     if target.suffix != ".toml":
         raise InputError(what="output", given=str(target), allowed="a name that ends in .toml")
     check_outputs({"output": target})
-    lab.start_jax(question.device)
+    experiment.start_jax(question.device)
 
     dtype = question.dtype or ("fp32" if question.device == "cpu" else "bf16")
     with watch.counting("measuring", "measured") as counted:
         found = measurement.measure_machine(
-            measurement.MeasureSetup(
+            engine.MeasureSetup(
                 engine=question.engine,
                 dtype="bf16" if dtype == "bf16" else "fp32",
                 device=question.device,

@@ -35,7 +35,7 @@ from rackline.units import format_seconds, format_usd
 
 with late:
     from rackline import arch, catalog, hardware, parallel, serving, simulation
-    from rackline.lab import observation
+    from rackline.lab import load_generator, stream
     from rackline.validation import observed, observed_report, result_files
 
 
@@ -332,7 +332,7 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
     traffic = _traffic(question)
     deployment, vocabulary = _deployment(question, watch)
     ahead = _ahead(question, traffic)
-    to = observation.target(
+    to = stream.target(
         question.url,
         endpoint="chat" if question.endpoint == "chat" else "completions",
         served_name=question.served_name,
@@ -341,14 +341,14 @@ def observe(question: ObserveQuestion, watch: Watch) -> Observation:
     announced = f"{ahead.text}, to {to.served_name} at {to.base_url}"
     if not (question.yes or watch.agrees(announced)):
         raise InputError(what="yes", given="nothing", allowed=f"`yes`, to send {announced}")
-    prompts = observation.Prompts(
+    prompts = load_generator.Prompts(
         target=to,
         form="words" if question.prompts == "words" else "tokens",
         vocab_size=question.vocabulary or vocabulary,
         natural_ends=question.natural_ends,
         seed=question.seed,
     )
-    bounds = observation.Bounds(
+    bounds = stream.Bounds(
         max_s=question.max_time or _USUAL_S + (0.0 if question.load is None else load_of(question).seconds),
         timeout_s=question.timeout,
         stall_s=question.stall,
@@ -390,7 +390,7 @@ def _traffic(question: ObserveQuestion) -> simulation.Requests:
 def _run(
     question: ObserveQuestion,
     traffic: simulation.Requests,
-    prompts: observation.Prompts,
+    prompts: load_generator.Prompts,
     bounds: Any,
     deployment: dict[str, Any],
     progress: Any,
@@ -398,8 +398,8 @@ def _run(
     from datetime import UTC, datetime
 
     started = datetime.now(UTC).replace(microsecond=0).isoformat()
-    found = observation.observe_load(traffic, prompts, bounds, progress)
-    to: observation.Target = prompts.target
+    found = load_generator.observe_load(traffic, prompts, bounds, progress)
+    to: stream.Target = prompts.target
     return observed.ObservedRun(
         run_id=f"{to.served_name} {started}",
         requests=found.requests,

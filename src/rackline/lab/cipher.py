@@ -72,11 +72,8 @@ def decrypt(words: Words, keys: list[int], f: RoundFunction = multiply_and_fold,
 def avalanche(cipher: Callable[[Words], Words], words: Words, num_bits: int) -> NDArray[np.float64]:
     """Share of the words in which output bit j changes when input bit i is flipped, shape (i, j)."""
     plain, places = cipher(words), np.arange(num_bits, dtype=np.uint64)
-    rows: list[NDArray[np.float64]] = []
-    for bit in range(num_bits):
-        changed = cipher(words ^ np.uint64(1 << bit)) ^ plain
-        rows.append(((changed[:, None] >> places) & np.uint64(1)).mean(axis=0))
-    return np.array(rows)
+    changes = (cipher(words ^ np.uint64(1 << bit)) ^ plain for bit in range(num_bits))
+    return np.array([((changed[:, None] >> places) & np.uint64(1)).mean(axis=0) for changed in changes])
 
 
 def differential_uniformity(table: NDArray[np.int64]) -> int:
@@ -91,10 +88,7 @@ def differential_uniformity(table: NDArray[np.int64]) -> int:
     4
     """
     inputs = np.arange(table.size)
-    worst = 0
-    for difference in range(1, table.size):
-        worst = max(worst, int(np.bincount(table[inputs ^ difference] ^ table).max()))
-    return worst
+    return max(int(np.bincount(table[inputs ^ change] ^ table).max()) for change in range(1, table.size))
 
 
 # --- The networks ---
@@ -286,7 +280,12 @@ def _cipher(setup: Setup) -> tuple[list[Reading], list[Curve], list[str]]:
         )
         for name, xor in (("XOR", True), ("addition modulo 2^16", False))
     ]
-    rows.append(
+    sample = words[: 500 if setup.quick else 4000]
+    ciphers = [partial(encrypt, keys=keys[:rounds]) for rounds in range(1, ROUNDS + 1)]
+    by_round = [avalanche(one, sample, 2 * HALF_BITS) for one in ciphers]
+    full = next((n for n, matrix in enumerate(by_round, 1) if (matrix > 0).all()), ROUNDS + 1)
+    share, spread = float(by_round[-1].mean()), float(np.abs(by_round[-1] - 0.5).max())
+    rows += [
         Reading(
             quantity="values that the round function takes, of all (1 would be invertible)",
             predicted=1.0 - 1.0 / np.e,
@@ -294,17 +293,7 @@ def _cipher(setup: Setup) -> tuple[list[Reading], list[Curve], list[str]]:
             tolerance=0.25,
             check="shown",
             source="a random function takes 1 - 1/e of them",
-        )
-    )
-    sample = words[: 500 if setup.quick else 4000]
-    num_bits = 2 * HALF_BITS
-
-    def after(rounds: int) -> NDArray[np.float64]:
-        return avalanche(lambda one: encrypt(one, keys[:rounds]), sample, num_bits)
-
-    by_round = [after(rounds) for rounds in range(1, ROUNDS + 1)]
-    full = next((n for n, matrix in enumerate(by_round, 1) if (matrix > 0).all()), ROUNDS + 1)
-    rows.append(
+        ),
         Reading(
             quantity="rounds until each output bit depends on each input bit",
             unit="rounds",
@@ -312,10 +301,7 @@ def _cipher(setup: Setup) -> tuple[list[Reading], list[Curve], list[str]]:
             measured=float(full),
             check="equal",
             source="powers of the Boolean matrix of one round",
-        )
-    )
-    share, spread = float(by_round[-1].mean()), float(np.abs(by_round[-1] - 0.5).max())
-    rows += [
+        ),
         Reading(
             quantity=f"bits that change after {ROUNDS} rounds",
             predicted=0.5,
@@ -361,8 +347,7 @@ def _networks(setup: Setup) -> tuple[list[Reading], list[Curve], list[str]]:
     number = 64 if setup.quick else 256
     gain, width = 4.0, NUM_BITS if setup.quick else 8 * NUM_BITS
     flips: dict[str, list[NDArray[np.float64]]] = {"chaotic": [], "untrained": [], "trained": []}
-    slopes: dict[str, list[float]] = {name: [] for name in flips}
-    boxes: dict[str, list[float]] = {name: [] for name in flips}
+    slopes, boxes = ({name: list[float]() for name in flips} for _ in range(2))
     right: dict[str, list[float]] = {"residual": [], "plain": []}
     steps = 200 if setup.quick else 600
     for seed in setup.seeds(3, 5):
@@ -438,10 +423,12 @@ def _networks(setup: Setup) -> tuple[list[Reading], list[Curve], list[str]]:
     ]
     depths = tuple(float(n) for n in range(1, DEPTH + 1))
     curves = [
-        Curve(name=f"{name} network", kind="measured", x=depths, y=tuple(float(v) for v in np.mean(found, axis=0)))
-        for name, found in flips.items()
+        *(
+            Curve(name=f"{name} network", kind="measured", x=depths, y=tuple(map(float, np.mean(found, axis=0))))
+            for name, found in flips.items()
+        ),
+        Curve(name="chaotic network", kind="predicted", x=depths, y=tuple(map(float, expected))),
     ]
-    curves.append(Curve(name="chaotic network", kind="predicted", x=depths, y=tuple(float(one) for one in expected)))
     said = [
         f"a plain stack with large random weights changes {shares['chaotic']:.0%} of its signs (mean-field theory: "
         f"{predicted:.0%}), a residual stack {shares['untrained']:.1%}, after training {shares['trained']:.1%}",

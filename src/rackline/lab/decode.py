@@ -16,19 +16,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rackline.lab.experiment import Compiled, Curve, Experiment, Reading, Setup, compiled_cost, deployment_of, model_of
-from rackline.lab.measurement.engine import Limits, Scheduler, Work, batch_of
-from rackline.lab.measurement.fitted import fitted
-from rackline.lab.measurement.jax_engine import JaxEngine
-from rackline.lab.measurement.machine import peaks_of
-from rackline.lab.measurement.measured import deployment_on, device_of, timed
-from rackline.lab.measurement.rates import measured_rates
-from rackline.lab.measurement.workers.worker import Clock
-from rackline.lab.transformer import Cache, Shape, decode_step, init, logits, prefill
+from rackline.lab.engine import Limits, Scheduler, Work, batch_of
+from rackline.lab.experiment import Curve, Experiment, Reading, Setup
+from rackline.lab.fitted import fitted
+from rackline.lab.jax_engine import JaxEngine
+from rackline.lab.measured import deployment_on, device_of, timed
+from rackline.lab.rates import measured_rates, peaks_of
+from rackline.lab.transformer import (
+    Cache,
+    Compiled,
+    Shape,
+    compiled_cost,
+    decode_step,
+    deployment_of,
+    init,
+    logits,
+    model_of,
+    prefill,
+)
+from rackline.lab.workers.worker import Clock
 from rackline.passes import Batch
 
 SHAPE = Shape(num_layers=6, d_model=512, num_q_heads=8, num_kv_heads=2, head_dim=64, d_ff=2048, vocab_size=2048)
-SMALL = Shape()
 BATCHES, CONTEXTS = (1, 4, 16, 64), (64, 256, 1024)
 POINTS = tuple((batch_size, context_len) for batch_size in BATCHES for context_len in CONTEXTS)
 FITTED = ((1, 64), (64, 64), (1, 1024), (64, 1024), (16, 256))
@@ -48,26 +57,6 @@ def amounts(shape: Shape, point: Point) -> tuple[float, float, float]:
     return flop, products, cache
 
 
-def work_of(point: Point) -> Work:
-    """A decode step of a batch and context."""
-    return Work(sequences=point[0], context_len=point[1])
-
-
-def steps_engine(seed: int) -> JaxEngine:
-    """The engine with room for the largest step."""
-    limits = Limits(sequences=BATCHES[-1], context_len=CONTEXTS[-1] + 1, prompt_tokens=CONTEXTS[0])
-    scheduler = Scheduler(
-        admission="prefill_first", max_num_seqs=BATCHES[-1], max_batched_tokens=CONTEXTS[0], prompt_tokens=CONTEXTS[0]
-    )
-    clock = Clock(cpu=False)
-    return JaxEngine(shape=SHAPE, dtype="fp32", limits=limits, scheduler=scheduler, clock=clock, seed=seed)
-
-
-def _batches(sequences: list[float], context_len: int) -> Batch:
-    """Decode steps of some batches, also between whole numbers, at one context."""
-    return Batch(decode_sequences=np.array(sequences), context_len=float(context_len))
-
-
 def random_cache(key: jax.Array, shape: Shape, point: Point) -> Cache:
     """A cache of a batch of contexts, with room for one token more."""
     batch_size, context_len = point
@@ -78,7 +67,7 @@ def random_cache(key: jax.Array, shape: Shape, point: Point) -> Cache:
 
 def cached_difference(seed: int) -> float:
     """Largest relative difference between logits with a cache, token by token, and without one."""
-    shape, tokens, prompt = SMALL, 48, 16
+    shape, tokens, prompt = Shape(), 48, 16
     params = init(jax.random.key(seed), shape)
     text = jax.random.randint(jax.random.key(seed + 1), (tokens,), 0, shape.vocab_size)
     wanted = jax.jit(partial(logits, shape=shape))(params, text)
@@ -119,15 +108,28 @@ def run(setup: Setup) -> Experiment:
     device = device_of(setup.device)
     rates = measured_rates(device, repeats, Clock(cpu=False))
     peaks, launch_s = peaks_of(rates), next(rate.value for rate in rates if rate.name == "launch")
-    engine = steps_engine(setup.seed)
+    engine = JaxEngine(
+        shape=SHAPE,
+        dtype="fp32",
+        limits=Limits(sequences=BATCHES[-1], context_len=CONTEXTS[-1] + 1, prompt_tokens=CONTEXTS[0]),
+        scheduler=Scheduler(
+            admission="prefill_first",
+            max_num_seqs=BATCHES[-1],
+            max_batched_tokens=CONTEXTS[0],
+            prompt_tokens=CONTEXTS[0],
+        ),
+        clock=Clock(cpu=False),
+        seed=setup.seed,
+    )
     setup.progress(f"decode steps of {len(POINTS)} batches and contexts")
-    engine.prepare([work_of(point) for point in POINTS])
-    times = timed(engine, [work_of(point) for point in POINTS], repeats)
-    measured = {point: times[work_of(point)].typical_s for point in POINTS}
+    works = {point: Work(sequences=point[0], context_len=point[1]) for point in POINTS}
+    engine.prepare([*works.values()])
+    times = timed(engine, [*works.values()], repeats)
+    measured = {point: times[work].typical_s for point, work in works.items()}
     table = deployment_on(engine, device, peaks).table()
     fit = fitted(
         table,
-        [work_of(point) for point in FITTED],
+        [works[point] for point in FITTED],
         [measured[point] for point in FITTED],
         launch_s,
         engine.name,
@@ -135,7 +137,7 @@ def run(setup: Setup) -> Experiment:
     )
     table = table.with_calibration(fit.calibration)
     others = [point for point in POINTS if point not in FITTED]
-    predicted = dict(zip(POINTS, table.seconds(batch_of([work_of(point) for point in POINTS])).tolist(), strict=True))
+    predicted = dict(zip(POINTS, table.seconds(batch_of([*works.values()])).tolist(), strict=True))
     errors = sorted(abs(predicted[point] / measured[point] - 1.0) for point in others)
     weights_per_s = fit.values["product_memory"] * peaks.bytes_per_s
     alone, full = ((measured[(n, CONTEXTS[0])]) for n in (BATCHES[0], BATCHES[-1]))
@@ -191,7 +193,9 @@ def run(setup: Setup) -> Experiment:
                 name=f"{context_len} tokens",
                 kind="predicted",
                 x=tuple(finer),
-                y=tuple(table.seconds(_batches(finer, context_len)).tolist()),
+                y=tuple(
+                    table.seconds(Batch(decode_sequences=np.array(finer), context_len=float(context_len))).tolist()
+                ),
             ),
             Curve(
                 name=f"{context_len} tokens",
@@ -222,7 +226,6 @@ def _compiled_rows() -> list[Reading]:
     cache_shapes = jax.eval_shape(partial(random_cache, shape=SHAPE, point=point), jax.random.key(0))
     held = float(sum(one.size * one.dtype.itemsize for one in cache_shapes))
     donated, kept = (step_cost(point, donate=donate) for donate in (True, False))
-    per_token = model_of(SHAPE).kv_bytes_per_token(4.0)
     return [
         Reading(
             quantity="work of a step, XLA over the pass table",
@@ -239,7 +242,7 @@ def _compiled_rows() -> list[Reading]:
         Reading(
             quantity="bytes of a cached token",
             unit="B",
-            predicted=per_token,
+            predicted=model_of(SHAPE).kv_bytes_per_token(4.0),
             measured=held / point[0] / (point[1] + 1),
             check="equal",
             source="layers x 2 x KV heads x head size x 4 B (C101)",

@@ -5,23 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, assert_never
 
-import jax
 import numpy as np
+from scipy.special import stdtrit
 
-from rackline.arch import Model, build_model
-from rackline.catalog import ModelRecord
 from rackline.errors import InputError
-from rackline.hardware import Chip, Cluster, FabricLevel
-from rackline.lab.transformer import Shape
 from rackline.late import load_optional
-from rackline.parallel import Deployment, Layout
-from rackline.parallel.precision import PARTS, Precision
-from rackline.passes import UNIT
-from rackline.system import System
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -61,93 +52,8 @@ def start_jax(device: str = "cpu") -> Any:
     return jax
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
-    """Cost of one call of a compiled function.
-
-    Args:
-        flop: work, element-wise work included [FLOP].
-        accessed_bytes: operands and results of all operations, fused ones once [bytes].
-        temporary_bytes: memory beside arguments and results [bytes].
-        reused_bytes: arguments whose memory the results take [bytes].
-    """
-
-    flop: float
-    accessed_bytes: float
-    temporary_bytes: float
-    reused_bytes: float
-
-
-def compiled_cost(function: Callable[..., Any], *arguments: Any, donate: tuple[int, ...] = ()) -> Compiled:
-    """Compile a function for arguments, or their shapes, and ask what it costs.
-
-    Args:
-        donate: arguments whose memory may be taken, by position.
-    """
-    compiled: Any = jax.jit(function, donate_argnums=donate).lower(*arguments).compile()
-    cost, memory = compiled.cost_analysis(), compiled.memory_analysis()
-    return Compiled(
-        flop=float(cost["flops"]),
-        accessed_bytes=float(cost["bytes accessed"]),
-        temporary_bytes=float(memory.temp_size_in_bytes),
-        reused_bytes=float(memory.alias_size_in_bytes),
-    )
-
-
-_SOURCES = [{"fields": ["*"], "kind": "assumed", "citation": "a transformer of rackline.lab"}]
-
-
-def model_of(shape: Shape) -> Model:
-    """The architecture of a small transformer in the catalogue's vocabulary."""
-    attention = {"num_q_heads": shape.num_q_heads, "num_kv_heads": shape.num_kv_heads, "head_dim": shape.head_dim}
-    record = ModelRecord.model_validate(
-        {
-            "name": "lab-transformer",
-            "full_name": "transformer of the lab",
-            "native_precision": "bf16",
-            "architecture": {
-                "num_layers": shape.num_layers,
-                "d_model": shape.d_model,
-                "vocab_size": shape.vocab_size,
-                "tied_embeddings": False,
-                "norm": "rmsnorm",
-                "attention": {"kind": "gqa", **attention},
-                "ffn": {"kind": "swiglu", "d_ff": shape.d_ff},
-            },
-            "sources": _SOURCES,
-        },
-        strict=False,
-    )
-    model = build_model(record)
-    if not isinstance(model, Model):
-        raise InputError(what="shape", given=str(shape), allowed="a transformer with layers")
-    return model
-
-
-@cache
-def deployment_of(shape: Shape) -> Deployment:
-    """The transformer in float32 on one chip whose peaks are 1: times of its rows are amounts of FLOP and bytes."""
-    chip = Chip(
-        name="this-machine",
-        full_name="this machine",
-        vendor="-",
-        generation="-",
-        peak_flop_per_s={"fp32": 1.0, "bf16": 1.0},
-        hbm_bytes=1e12,
-        hbm_bytes_per_s=1.0,
-    )
-    level = FabricLevel(name="scale_up", size=1, bytes_per_s_each_way=1.0, latency_s=0.0)
-    alone = Cluster(name="this-machine", chip=chip, num_chips=1, levels=(level,))
-    types = Precision(label="fp32", **dict.fromkeys(PARTS, "fp32"))
-    return System.of(model_of(shape), alone, calibration=UNIT, precisions=[types]).deployment(Layout())
-
-
 Verdict = Literal["holds", "differs", "undecided"]
 Check = Literal["equal", "at_most", "at_least", "shown"]
-
-
-def no_progress(text: str) -> None:
-    """Reports nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +70,7 @@ class Setup:
     quick: bool = False
     seed: int = 0
     device: str = "cpu"
-    progress: Callable[[str], None] = no_progress
+    progress: Callable[[str], None] = field(default=lambda _: None)
 
     def seeds(self, quick: int, full: int) -> range:
         """Random seeds of repeated runs.
@@ -335,8 +241,6 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     mean = float(numbers.mean())
     if numbers.size < 2:
         return mean, -math.inf, math.inf
-    from scipy.special import stdtrit
-
     half = float(stdtrit(numbers.size - 1, 0.975)) * float(numbers.std(ddof=1)) / math.sqrt(numbers.size)
     return mean, mean - half, mean + half
 
@@ -366,8 +270,6 @@ def share_interval(values: Sequence[float], trials: int) -> tuple[float, float, 
     mean, runs = float(numbers.mean()), numbers.size
     if runs < 2:
         return mean, 0.0, 1.0
-    from scipy.special import stdtrit
-
     spread = float(numbers.var(ddof=1)) / runs
     count = min(runs * trials, mean * (1.0 - mean) / spread) if spread > 0.0 else float(runs * trials)
     t2 = float(stdtrit(runs - 1, 0.975)) ** 2 / count

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 from rich.console import Group, RenderableType
@@ -81,18 +81,11 @@ def run_experiment(name: str, setup: Setup) -> Experiment:
     Raises:
         InputError: no experiment of this name, or no JAX.
     """
-    known = entry(name)
+    entry(name)
     start_jax(setup.device)
     began = time.perf_counter()
-    found: Experiment = importlib.import_module(f"rackline.lab.{known.name}").run(setup)
+    found: Experiment = importlib.import_module(f"rackline.lab.{name}").run(setup)
     return replace(found, seconds=time.perf_counter() - began, seed=setup.seed, quick=setup.quick, device=setup.device)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A file of experiments."""
-
-    experiments: tuple[Experiment, ...]
 
 
 _ALLOWED = "the JSON of `rackline lab all --json`"
@@ -109,8 +102,8 @@ def read_experiments(path: str | Path) -> tuple[Experiment, ...]:
     """
     text = read_text(path, what="--measured", allowed=_ALLOWED)
     try:
-        experiments = TypeAdapter(_Stored).validate_python(parse_json(text)).experiments
-    except ValueError as error:
+        experiments = TypeAdapter(tuple[Experiment, ...]).validate_python(cast("Any", parse_json(text))["experiments"])
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(what="--measured", given=str(path), allowed=_ALLOWED) from error
     unknown = next((one.name for one in experiments if one.name not in EXPERIMENTS), None)
     if unknown is not None:
@@ -136,10 +129,9 @@ def experiments_table(found: Sequence[Experiment]) -> Group:
     """A table for each experiment, and what came out."""
     parts: list[RenderableType] = []
     for one in found:
-        parts += [_table(one), *(Text(f"  {text}", style="dim") for text in one.findings)]
         verdict = Text(f"  {one.verdict}", style=STYLES[one.verdict])
         verdict.append(f" ({', '.join(one.claims)}; {format_seconds(one.seconds)})", style="dim")
-        parts += [verdict, Text("")]
+        parts += [_table(one), *(Text(f"  {text}", style="dim") for text in one.findings), verdict, Text("")]
     return Group(*parts)
 
 
@@ -263,28 +255,26 @@ def report_page(found: Sequence[Experiment]) -> str:
     Raises:
         InputError: nothing to draw the figures with (extra `plot`).
     """
-    parts = [_HEAD, f"<p>{_summary(found)}</p>"]
-    for one in found:
-        parts.append(f'<h2 id="{one.name}">{escape(one.name)}: {escape(entry(one.name).shows)}</h2>')
-        parts.append(
-            f'<p><strong class="{one.verdict}">{one.verdict}</strong> (claims {", ".join(one.claims)}; '
-            f"{one.seconds:.0f} s on {escape(one.device)}, random seed {one.seed}{', quick' if one.quick else ''})</p>"
-        )
-        parts += [f"<p>{escape(text[0].upper() + text[1:])}.</p>" for text in one.findings]
-        if one.curves:
-            parts.append(f"<figure>{experiment_figure(one).svg()}</figure>")
-        parts.append('<div class="table"><table><thead><tr><th>quantity</th><th>predicted</th><th>measured</th>')
-        parts.append("<th>agrees</th><th>prediction from</th></tr></thead><tbody>")
-        for row in one.rows:
-            mark = MARKS[row.holds][0] or "-"
-            parts.append(
-                f'<tr><td>{escape(row.quantity)}</td><td class="number">{escape(predicted_text(row))}</td>'
-                f'<td class="number">{escape(measured_text(row))}</td><td>{mark}</td><td>{escape(row.source)}</td></tr>'
-            )
-        parts.append("</tbody></table></div>")
-    return "\n".join(parts) + "\n</body>\n</html>\n"
-
-
-def _summary(found: Sequence[Experiment]) -> str:
     held = sum(one.verdict == "holds" for one in found)
-    return f"{held} of {len(found)} experiments hold. Each reading has its prediction and where that comes from."
+    parts = [
+        _HEAD,
+        f"<p>{held} of {len(found)} experiments hold. Each reading has its prediction and where that comes from.</p>",
+    ]
+    for one in found:
+        parts += [
+            f'<h2 id="{one.name}">{escape(one.name)}: {escape(entry(one.name).shows)}</h2>',
+            f'<p><strong class="{one.verdict}">{one.verdict}</strong> (claims {", ".join(one.claims)}; '
+            f"{one.seconds:.0f} s on {escape(one.device)}, random seed {one.seed}{', quick' if one.quick else ''})</p>",
+            *(f"<p>{escape(text[0].upper() + text[1:])}.</p>" for text in one.findings),
+            *((f"<figure>{experiment_figure(one).svg()}</figure>",) if one.curves else ()),
+            '<div class="table"><table><thead><tr><th>quantity</th><th>predicted</th><th>measured</th>',
+            "<th>agrees</th><th>prediction from</th></tr></thead><tbody>",
+            *(
+                f'<tr><td>{escape(row.quantity)}</td><td class="number">{escape(predicted_text(row))}</td>'
+                f'<td class="number">{escape(measured_text(row))}</td><td>{MARKS[row.holds][0] or "-"}</td>'
+                f"<td>{escape(row.source)}</td></tr>"
+                for row in one.rows
+            ),
+            "</tbody></table></div>",
+        ]
+    return "\n".join(parts) + "\n</body>\n</html>\n"

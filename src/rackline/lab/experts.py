@@ -7,6 +7,7 @@ ever dropped; what is counted are the tokens in them.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
 
 from __future__ import annotations
 
@@ -61,26 +62,19 @@ def router(key: jax.Array, tokens: int) -> tuple[jax.Array, jax.Array]:
     return chosen, jax.nn.softmax(best, axis=-1)
 
 
-def expert(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """One expert on all tokens."""
-    return jnp.tanh(x @ weights)
-
-
 def dense_sum(weights: jax.Array, x: jax.Array, chosen: jax.Array, gates: jax.Array) -> jax.Array:
     """The layer without an exchange: all experts on all tokens, summed over the chosen ones."""
-    everything = jax.vmap(expert, (0, None))(weights, x)  # (experts, tokens, width)
+    everything = jax.vmap(lambda one, x: jnp.tanh(x @ one), (0, None))(weights, x)  # (experts, tokens, width)
     share = jnp.sum(jax.nn.one_hot(chosen, weights.shape[0]) * gates[..., None], axis=1)  # (tokens, experts)
     return jnp.einsum("te,etd->td", share, everything)
 
 
 def _local(weights: jax.Array, x: jax.Array, chosen: jax.Array, gates: jax.Array) -> jax.Array:
     """What the experts of this rank add for tokens that arrived, (..., width); others' experts add nothing."""
-    rank = jax.lax.axis_index(_EVERYWHERE)
-    own = jnp.where(chosen // LOCAL == rank, chosen % LOCAL, LOCAL)
-    flat = jnp.reshape(x, (-1, x.shape[-1]))
+    own = jnp.where(chosen // LOCAL == jax.lax.axis_index(_EVERYWHERE), chosen % LOCAL, LOCAL)
     found = dense_sum(
         jnp.concatenate([weights, jnp.zeros_like(weights[:1])]),
-        flat,
+        jnp.reshape(x, (-1, x.shape[-1])),
         jnp.reshape(own, (-1, PER_TOKEN)),
         jnp.reshape(gates, (-1, PER_TOKEN)),
     )
@@ -100,11 +94,10 @@ def _direct(weights: jax.Array, x: jax.Array, chosen: jax.Array, gates: jax.Arra
     ids = _swap(jnp.broadcast_to(chosen, (RANKS, *chosen.shape)), _EVERYWHERE)
     shares = _swap(jnp.broadcast_to(gates, (RANKS, *gates.shape)), _EVERYWHERE)
     done = jnp.where(theirs[..., None], _local(weights, block, ids, shares), 0.0)
-    back = _swap(done, _EVERYWHERE)
     returned = jnp.sum(_swap(theirs, _EVERYWHERE), axis=-1)  # what came back from each rank
     rack = jax.lax.axis_index("rack")
     crossed = jnp.sum(jnp.where(jnp.arange(RANKS) // CHIPS == rack, 0, jnp.sum(wanted, axis=-1)))
-    return jnp.sum(back, axis=0), jnp.sum(wanted, axis=-1)[None], returned[None], crossed[None]
+    return jnp.sum(_swap(done, _EVERYWHERE), axis=0), jnp.sum(wanted, axis=-1)[None], returned[None], crossed[None]
 
 
 def _forwarded(weights: jax.Array, x: jax.Array, chosen: jax.Array, gates: jax.Array) -> tuple[jax.Array, ...]:
@@ -124,10 +117,8 @@ def _forwarded(weights: jax.Array, x: jax.Array, chosen: jax.Array, gates: jax.A
     done = jnp.where(here[..., None], _local(weights, block, inner_ids, inner_shares), 0.0)
     inside = jnp.sum(_swap(done, "chip"), axis=0)  # (racks, tokens, width)
     outputs = jnp.sum(_swap(inside, "rack"), axis=0)
-    per_rack = jnp.sum(to_rack, axis=-1)
-    crossed = jnp.sum(jnp.where(jnp.arange(RACKS) == rack, 0, per_rack))
-    inner = jnp.sum(wanted, axis=(1, 2))
-    return outputs, inner[None], jnp.sum(_swap(here, "chip"), axis=(1, 2))[None], crossed[None]
+    crossed = jnp.sum(jnp.where(jnp.arange(RACKS) == rack, 0, jnp.sum(to_rack, axis=-1)))
+    return outputs, jnp.sum(wanted, axis=(1, 2))[None], jnp.sum(_swap(here, "chip"), axis=(1, 2))[None], crossed[None]
 
 
 def exchange(weights: jax.Array, x: jax.Array, chosen: jax.Array, gates: jax.Array, *, forwarded: bool) -> Exchange:
@@ -289,7 +280,6 @@ def _times(sent: Bytes, same_rack: Bytes, distinct: float, setup: Setup) -> tupl
         buffer * max(float(two.scale_up_bytes) / up_per_s, float(two.scale_out_bytes) * ratio / up_per_s)
         for ratio in ratios
     ]
-    in_one = links_s(sent, np.zeros_like(sent), up_per_s, up_per_s)
     predicted_one = buffer * float(one.scale_up_bytes) / up_per_s
     rows = [
         Reading(
@@ -309,7 +299,7 @@ def _times(sent: Bytes, same_rack: Bytes, distinct: float, setup: Setup) -> tupl
         Reading(
             quantity="two racks over one, links between racks 8 times slower",
             predicted=predicted[slow] / predicted_one,
-            measured=measured[slow] / in_one,
+            measured=measured[slow] / links_s(sent, np.zeros_like(sent), up_per_s, up_per_s),
             tolerance=0.15,
             check="equal",
             statistical=True,

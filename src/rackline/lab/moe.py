@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rackline.lab.experiment import Curve, Experiment, Reading, Setup, compiled_cost
-from rackline.lab.transformer import largest_difference, shortest_s
+from rackline.lab.experiment import Curve, Experiment, Reading, Setup
+from rackline.lab.transformer import compiled_cost, largest_difference, shortest_s
 from rackline.passes.routing import experts_touched_mean
 
 Weights = dict[str, jax.Array]
@@ -118,9 +118,8 @@ def compiled_flop(sizes: Sizes, tokens: int, capacity: int) -> float:
     """Work of one forward of the layer as XLA counts it [FLOP]."""
     shapes = jax.eval_shape(partial(init, sizes=sizes), jax.random.key(0))
     given = (shapes, jax.ShapeDtypeStruct((tokens, sizes.d_model), jnp.float32))
-    bias = jax.ShapeDtypeStruct((sizes.num_experts,), jnp.float32)
     function = partial(layer, sizes=sizes, capacity=capacity)
-    return compiled_cost(function, *given, bias).flop
+    return compiled_cost(function, *given, jax.ShapeDtypeStruct((sizes.num_experts,), jnp.float32)).flop
 
 
 def clustered(key: jax.Array, tokens: int, sizes: Sizes, clusters: int = 32) -> jax.Array:
@@ -177,8 +176,7 @@ def forward_s(sizes: Sizes, tokens: int, capacity: int, repeats: int) -> float:
     """Shortest time of one forward of the layer [s]."""
     weights = init(jax.random.key(0), sizes)
     x, bias = jax.random.normal(jax.random.key(1), (tokens, sizes.d_model)), jnp.zeros(sizes.num_experts)
-    function = jax.jit(partial(layer, sizes=sizes, capacity=capacity))
-    return shortest_s(partial(function, weights, x, bias), repeats)
+    return shortest_s(partial(jax.jit(partial(layer, sizes=sizes, capacity=capacity)), weights, x, bias), repeats)
 
 
 def run(setup: Setup) -> Experiment:
@@ -196,6 +194,7 @@ def run(setup: Setup) -> Experiment:
         found = layer(w, x, bias, sizes, tokens)[0] if gathered else dense_sum(w, x, bias, sizes)
         return jnp.sum(found**2)
 
+    tight = tokens * sizes.experts_per_token // sizes.num_experts
     ours, theirs = (jax.jit(jax.grad(partial(square, gathered=gathered)))(weights) for gathered in (True, False))
     rows = [
         Reading(
@@ -220,20 +219,16 @@ def run(setup: Setup) -> Experiment:
             check="equal",
         ),
         _touched(sizes, setup),
-    ]
-    tight = tokens * sizes.experts_per_token // sizes.num_experts
-    _, _, dropped = jax.jit(partial(layer, sizes=sizes, capacity=tight))(weights, x, bias)
-    rows.append(
         Reading(
             quantity="copies without room, capacity of the mean load",
             unit="copies",
             predicted=float(jnp.sum(jnp.maximum(load - tight, 0))),
-            measured=float(dropped),
+            measured=float(jax.jit(partial(layer, sizes=sizes, capacity=tight))(weights, x, bias)[2]),
             check="equal",
             source="what the busier experts have above it",
-        )
-    )
-    rows += _balance(sizes, setup)
+        ),
+        *_balance(sizes, setup),
+    ]
     setup.progress("cost by active and total parameters")
     costs, curves = _costs(setup)
     rows += costs
@@ -261,12 +256,11 @@ def _touched(sizes: Sizes, setup: Setup) -> Reading:
         chosen, _ = route(router, x, jnp.zeros(sizes.num_experts), sizes.experts_per_token)
         return jnp.sum(jnp.any(jax.nn.one_hot(chosen, sizes.num_experts), axis=(0, 1)))
 
-    found = jax.vmap(touched)(keys, x)
     return Reading(
         quantity=f"experts that {tokens} tokens touch, of {sizes.num_experts}",
         unit="experts",
         predicted=float(experts_touched_mean(sizes.num_experts, sizes.experts_per_token, float(tokens))),
-        measured=float(found.mean()),
+        measured=float(jax.vmap(touched)(keys, x).mean()),
         tolerance=0.03,
         check="equal",
         statistical=True,
@@ -305,7 +299,7 @@ def _costs(setup: Setup) -> tuple[list[Reading], tuple[Curve, ...]]:
 
     work = [compiled_flop(sizes, tokens, room(sizes)) for sizes in all_sizes]
     seconds = [forward_s(sizes, tokens, room(sizes), 5 if setup.quick else 30) for sizes in all_sizes]
-    dense_s = [forward_s(Sizes(num_experts=8, experts_per_token=2), tokens, tokens, 3 if setup.quick else 10)]
+    dense_s = forward_s(Sizes(num_experts=8, experts_per_token=2), tokens, tokens, 3 if setup.quick else 10)
     active = 2.0 * tokens * 3 * all_sizes[0].expert_params
     routers = 2.0 * tokens * all_sizes[0].d_model * numbers[0]
     x = tuple(sizes.total_over_active for sizes in all_sizes)
@@ -340,7 +334,7 @@ def _costs(setup: Setup) -> tuple[list[Reading], tuple[Curve, ...]]:
         ),
         Reading(
             quantity="time, 8 experts with room for all tokens over room for the mean",
-            measured=dense_s[0] / seconds[0],
+            measured=dense_s / seconds[0],
             statistical=True,
         ),
     ]

@@ -72,8 +72,7 @@ def reference(blocks: list[Weights], inputs: jax.Array) -> list[Weights]:
     def total(all_blocks: list[Weights]) -> jax.Array:
         return jnp.mean(jax.vmap(one, (None, 0))(all_blocks, inputs))
 
-    found: list[Weights] = jax.jit(jax.grad(total))(blocks)
-    return found
+    return jax.jit(jax.grad(total))(blocks)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,8 +199,7 @@ def execute_schedule(schedule: Schedule, blocks: list[Weights], inputs: jax.Arra
     for event in ordered:
         do(event.device, event.slot)
     for index in range(of_model, parts):
-        there = device_of[index % of_model]
-        add(index % of_model, jax.device_put(sums[index], there))
+        add(index % of_model, jax.device_put(sums[index], device_of[index % of_model]))
     run.gradients = sums[:of_model]
     return run
 
@@ -243,8 +241,7 @@ def decode_in_a_ring(blocks: list[Weights], groups: int, passes: int, pp: int) -
     )
     stage_s = [float(np.median(one)) for one in seconds]  # a shortest time is luck where there are few
     # long enough that filling and emptying of the ring do not count
-    rounds = 400
-    timeline = ring(stage_s, groups, rounds)
+    timeline = ring(stage_s, groups, 400)
     return float(np.mean(timeline.busy_s)) / timeline.step_s, wrong
 
 
@@ -261,11 +258,27 @@ def run(setup: Setup) -> Experiment:
         chunks = schedule.num_chunks(VIRTUAL_PP)
         execute_schedule(schedule, blocks, inputs, PP)  # compiles
         runs = [execute_schedule(schedule, blocks, inputs, PP) for _ in range(REPEATS)]
-        rows += _schedule_rows(schedule, runs[-1], chunks, wanted)
+        wrong = largest_difference([weights for one in runs[-1].gradients for weights in one], wanted)
         times = measured_durations(runs, PP * chunks // schedule.copies)
-        predicted.append(_busy_share(schedule, _equal(times)))
+        parts = len(times.forward)
+        level = Durations.equal(parts, *(sum(one) / parts for one in (times.forward, times.backward, times.weight)))
+        predicted.append(_busy_share(schedule, level))  # the mean time of a part for all of them
         measured.append(_busy_share(schedule, times))
-        rows.append(
+        rows += [
+            Reading(
+                quantity=f"{name}: gradient, relative difference to one device",
+                predicted=1e-5,
+                measured=wrong,
+                check="at_most",
+                source="the same sums in another order",
+            ),
+            Reading(
+                quantity=f"{name}: activations in flight, of whole stages",
+                predicted=schedule.in_flight(PP, MICRO_BATCHES, chunks),
+                measured=max(runs[-1].peak) / (chunks // schedule.copies),
+                check="equal",
+                source="closed form of the schedule",
+            ),
             Reading(
                 quantity=f"{name}: share of the step that a device works",
                 predicted=predicted[-1],
@@ -274,8 +287,8 @@ def run(setup: Setup) -> Experiment:
                 check="equal",
                 statistical=True,
                 source="the schedule's table with equal stages (C63)",
-            )
-        )
+            ),
+        ]
     setup.progress("decoding in a ring")
     for groups in (1, 2, 4, 8):
         busy, wrong = decode_in_a_ring(blocks, groups, 12, PP)
@@ -320,34 +333,6 @@ def run(setup: Setup) -> Experiment:
     )
 
 
-def _equal(times: Durations) -> Durations:
-    """The mean time of a part for all of them."""
-    parts = len(times.forward)
-    return Durations.equal(parts, *(sum(one) / parts for one in (times.forward, times.backward, times.weight)))
-
-
 def _busy_share(schedule: Schedule, times: Durations) -> float:
     """Share of the step that the busiest device works."""
     return 1.0 - schedule.run(PP, MICRO_BATCHES, times, VIRTUAL_PP).bubble_fraction
-
-
-def _schedule_rows(schedule: Schedule, found: Run, chunks: int, wanted: list[Weights]) -> list[Reading]:
-    """Gradients against one device, and activations in flight against the closed form."""
-    flat = [weights for one in found.gradients for weights in one]
-    wrong = largest_difference(flat, wanted)
-    return [
-        Reading(
-            quantity=f"{schedule.name}: gradient, relative difference to one device",
-            predicted=1e-5,
-            measured=wrong,
-            check="at_most",
-            source="the same sums in another order",
-        ),
-        Reading(
-            quantity=f"{schedule.name}: activations in flight, of whole stages",
-            predicted=schedule.in_flight(PP, MICRO_BATCHES, chunks),
-            measured=max(found.peak) / (chunks // schedule.copies),
-            check="equal",
-            source="closed form of the schedule",
-        ),
-    ]

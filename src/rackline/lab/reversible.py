@@ -20,13 +20,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rackline.lab.experiment import Curve, Experiment, Reading, Setup, compiled_cost
+from rackline.lab.experiment import Curve, Experiment, Reading, Setup
 from rackline.lab.transformer import (
     Layer,
     Params,
     Shape,
     Tokens,
     attention_block,
+    compiled_cost,
     ffn_block,
     fit,
     init,
@@ -185,10 +186,6 @@ def loss_of(params: Params, tokens: jax.Array, shape: Shape, stack: Stack) -> ja
     return next_token_loss(norm(0.5 * (y1 + y2)) @ params["head"], tokens[1:])
 
 
-def _loss_of(stack: Stack) -> Callable[[Params, jax.Array], jax.Array]:
-    return partial(loss_of, shape=SHAPE, stack=stack)
-
-
 def inverse_error(layers: list[Layer], halves: Halves, shape: Shape) -> float:
     """Relative error of the first halves after all layers and their inverses."""
     last = stored_stack(layers, halves, shape)
@@ -206,11 +203,6 @@ def gradient_cost(stack: Stack, shape: Shape, tokens: int, batch_size: int | Non
     loss = loss_of if batch_size is None else batch_loss
     cost = compiled_cost(jax.grad(partial(loss, shape=shape, stack=stack)), params, text)
     return cost.temporary_bytes, cost.flop
-
-
-def deep(shape: Shape, num_layers: int) -> Shape:
-    """The same shape with another number of layers."""
-    return replace(shape, num_layers=num_layers)
 
 
 def batch_loss(params: Params, tokens: jax.Array, shape: Shape, stack: Stack) -> jax.Array:
@@ -259,7 +251,10 @@ def run(setup: Setup) -> Experiment:
     key = jax.random.key(setup.seed)
     params = init(key, SHAPE)
     tokens = jax.random.randint(key, (TOKENS + 1,), 0, SHAPE.vocab_size)
-    slopes = {name: jax.jit(jax.grad(_loss_of(stack)))(params, tokens) for name, stack in STACKS.items()}
+    slopes = {
+        name: jax.jit(jax.grad(partial(loss_of, shape=SHAPE, stack=stack)))(params, tokens)
+        for name, stack in STACKS.items()
+    }
     rows = [
         Reading(
             quantity="gradient: relative difference to stored activations, float32",
@@ -352,7 +347,7 @@ def _rounding(key: jax.Array) -> list[Reading]:
     rows: list[Reading] = []
     for dtype, epsilon in (("float32", 2.0**-23), ("bfloat16", 2.0**-7)):
         for num_layers in (DEPTHS[0], DEPTHS[-1]):
-            shape = deep(SHAPE, num_layers)
+            shape = replace(SHAPE, num_layers=num_layers)
             layers = [{name: w.astype(dtype) for name, w in layer.items()} for layer in init(key, shape)["layers"]]
             x = jax.random.normal(key, (TOKENS, shape.d_model)).astype(dtype)
             rows.append(
@@ -374,7 +369,7 @@ def _costs(setup: Setup, depths: Sequence[int]) -> tuple[list[Reading], list[Cur
     for name, stack in STACKS.items():
         for layers in depths:
             setup.progress(f"memory and work of {layers} layers, {name}")
-            counted[name].append(gradient_cost(stack, deep(SHAPE, layers), TOKENS))
+            counted[name].append(gradient_cost(stack, replace(SHAPE, num_layers=layers), TOKENS))
     added = depths[-1] - depths[-2]
 
     def slope(name: str, which: int) -> float:

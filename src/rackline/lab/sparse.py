@@ -165,8 +165,7 @@ def recall_accuracy(attend: Attend, seed: int, steps: int) -> float:
 
     params = fit(make_params(seed, RECALL), loss, batch, steps)
     tokens, answers = recall_task(np.random.default_rng(10**6 + seed), ASKED, PAIRS, QUERIES, SYMBOLS)
-    found = logits(params, tokens)
-    right = np.argmax(np.asarray(found[:, :-1]), axis=-1) == tokens[:, 1:]
+    right = np.argmax(np.asarray(logits(params, tokens)[:, :-1]), axis=-1) == tokens[:, 1:]
     return float((right * answers).sum() / answers.sum())
 
 
@@ -176,8 +175,7 @@ def _text(attend: Attend) -> Callable[..., jax.Array]:
 
     def loss(params: Params, tokens: jax.Array) -> jax.Array:
         logits = partial(shifted_logits, shape=TEXT, attend=attend, rotary=True)
-        found = jax.vmap(logits, (None, 0))(params, tokens[:, :-1])
-        return next_token_loss(found, tokens[:, 1:])
+        return next_token_loss(jax.vmap(logits, (None, 0))(params, tokens[:, :-1]), tokens[:, 1:])
 
     return loss
 
@@ -201,12 +199,15 @@ def run(setup: Setup) -> Experiment:
     setup.progress("bytes and time by context")
     rows, curves = _reads(setup)
     setup.progress("quality")
-    more, said = _quality(setup)
+    more, said = _recalled(setup)
+    if not setup.quick:
+        written, words = _written(setup)
+        more, said = [*more, *written], f"{said}; {words}"
     return Experiment(
         name="sparse",
         claims=("C17", "C103", "C115"),
         rows=(*rows, *more),
-        findings=said,
+        findings=(said,),
         curves=curves,
         axes=("context, tokens", "bytes that a query reads"),
         log_axes=(True, True),
@@ -292,15 +293,6 @@ def _attentions(blocks: Sequence[int], size: int = 8) -> dict[str, Attend]:
     """Dense attention, and that to a number of blocks beside a query's own."""
     names = {n: OWN if n == 0 else f"own block and {n} more" for n in blocks}
     return {"dense": causal_attention} | {names[n]: partial(sparse_attention, blocks=n, size=size) for n in blocks}
-
-
-def _quality(setup: Setup) -> tuple[list[Reading], tuple[str, ...]]:
-    """Right answers of recall and loss on text by number of blocks, against dense attention."""
-    rows, said = _recalled(setup)
-    if not setup.quick:
-        more, words = _written(setup)
-        rows, said = [*rows, *more], f"{said}; {words}"
-    return rows, (said,)
 
 
 def _recalled(setup: Setup) -> tuple[list[Reading], str]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,19 +19,22 @@ import numpy as np
 import optax
 from numpy.typing import NDArray
 
+from rackline.arch import Model, build_model
+from rackline.catalog import ModelRecord
+from rackline.errors import InputError
+from rackline.hardware import Chip, Cluster, FabricLevel
+from rackline.parallel import Deployment, Layout
+from rackline.parallel.precision import PARTS, Precision
+from rackline.passes import UNIT
+from rackline.system import System
+
 Layer = dict[str, jax.Array]
 Params = dict[str, Any]
 """embedding (vocab, d_model), head (d_model, vocab), layers: a list of dictionaries."""
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """queries (tokens, heads, head_dim), keys and values (tokens, kv heads, head_dim) -> (tokens, heads, head_dim)"""
-
 Product = Callable[[jax.Array, jax.Array], jax.Array]
-"""states (..., inputs) and a matrix of weights -> (..., outputs)"""
-
-
-def by_rows(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """The usual product: weights are (inputs, outputs)."""
-    return x @ weights
+"""states (..., inputs) and a matrix of weights -> (..., outputs); usually the weights are (inputs, outputs)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,7 @@ def rotate(x: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 def project(
-    layer: Layer, x: jax.Array, shape: Shape, positions: jax.Array, product: Product = by_rows
+    layer: Layer, x: jax.Array, shape: Shape, positions: jax.Array, product: Product = operator.matmul
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries, keys (both rotated) and values of normed states, each (..., tokens, heads, head_dim)."""
 
@@ -130,7 +134,7 @@ def attention_block(
     return jnp.reshape(attend(q, k, v), (x.shape[0], -1)) @ layer["o"]
 
 
-def ffn_block(layer: Layer, x: jax.Array, product: Product = by_rows) -> jax.Array:
+def ffn_block(layer: Layer, x: jax.Array, product: Product = operator.matmul) -> jax.Array:
     """What the SwiGLU block adds to the stream, (..., d_model)."""
     normed = norm(x)
     return product(jax.nn.silu(product(normed, layer["gate"])) * product(normed, layer["up"]), layer["down"])
@@ -191,8 +195,7 @@ def decode_step(
         grouped = jnp.reshape(q, (sequences, shape.num_kv_heads, group, shape.head_dim))
         scores = jnp.einsum("bkgd,bckd->bkgc", grouped, keys[number]) / np.sqrt(shape.head_dim)
         weights = jax.nn.softmax(jnp.where(seen[:, None, None], scores, -jnp.inf), axis=-1)
-        mixed = jnp.einsum("bkgc,bckd->bkgd", weights, values[number])
-        x = x + jnp.reshape(mixed, (sequences, -1)) @ layer["o"]
+        x = x + jnp.reshape(jnp.einsum("bkgc,bckd->bkgd", weights, values[number]), (sequences, -1)) @ layer["o"]
         x = x + ffn_block(layer, x)
     return norm(x) @ params["head"], (keys, values)
 
@@ -326,3 +329,84 @@ def shortest_s(call: Callable[[], Any], repeats: int, clock: Callable[[], float]
         jax.block_until_ready(call())
         best = min(best, clock() - began)
     return float(best)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """Cost of one call of a compiled function.
+
+    Args:
+        flop: work, element-wise work included [FLOP].
+        accessed_bytes: operands and results of all operations, fused ones once [bytes].
+        temporary_bytes: memory beside arguments and results [bytes].
+        reused_bytes: arguments whose memory the results take [bytes].
+    """
+
+    flop: float
+    accessed_bytes: float
+    temporary_bytes: float
+    reused_bytes: float
+
+
+def compiled_cost(function: Callable[..., Any], *arguments: Any, donate: tuple[int, ...] = ()) -> Compiled:
+    """Compile a function for arguments, or their shapes, and ask what it costs.
+
+    Args:
+        donate: arguments whose memory may be taken, by position.
+    """
+    compiled: Any = jax.jit(function, donate_argnums=donate).lower(*arguments).compile()
+    cost, memory = compiled.cost_analysis(), compiled.memory_analysis()
+    return Compiled(
+        flop=float(cost["flops"]),
+        accessed_bytes=float(cost["bytes accessed"]),
+        temporary_bytes=float(memory.temp_size_in_bytes),
+        reused_bytes=float(memory.alias_size_in_bytes),
+    )
+
+
+_SOURCES = [{"fields": ["*"], "kind": "assumed", "citation": "a transformer of rackline.lab"}]
+
+
+def model_of(shape: Shape) -> Model:
+    """The architecture of a small transformer in the catalogue's vocabulary."""
+    attention = {"num_q_heads": shape.num_q_heads, "num_kv_heads": shape.num_kv_heads, "head_dim": shape.head_dim}
+    record = ModelRecord.model_validate(
+        {
+            "name": "lab-transformer",
+            "full_name": "transformer of the lab",
+            "native_precision": "bf16",
+            "architecture": {
+                "num_layers": shape.num_layers,
+                "d_model": shape.d_model,
+                "vocab_size": shape.vocab_size,
+                "tied_embeddings": False,
+                "norm": "rmsnorm",
+                "attention": {"kind": "gqa", **attention},
+                "ffn": {"kind": "swiglu", "d_ff": shape.d_ff},
+            },
+            "sources": _SOURCES,
+        },
+        strict=False,
+    )
+    model = build_model(record)
+    if not isinstance(model, Model):
+        raise InputError(what="shape", given=str(shape), allowed="a transformer with layers")
+    return model
+
+
+@cache
+def deployment_of(shape: Shape) -> Deployment:
+    """The transformer in float32 on one chip whose peaks are 1: times of its rows are amounts of FLOP and bytes."""
+    chip = Chip(
+        name="this-machine",
+        full_name="this machine",
+        vendor="-",
+        generation="-",
+        peak_flop_per_s={"fp32": 1.0, "bf16": 1.0},
+        hbm_bytes=1e12,
+        hbm_bytes_per_s=1.0,
+    )
+    level = FabricLevel(name="scale_up", size=1, bytes_per_s_each_way=1.0, latency_s=0.0)
+    alone = Cluster(name="this-machine", chip=chip, num_chips=1, levels=(level,))
+    types = Precision(label="fp32", **dict.fromkeys(PARTS, "fp32"))
+    return System.of(model_of(shape), alone, calibration=UNIT, precisions=[types]).deployment(Layout())

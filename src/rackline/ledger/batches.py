@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rackline.ledger.racks import mixture
-from rackline.ledger.work import FRONTIER, RACK, Computed, Finding, Work, attention_slope, cores_of, ridge, ridges
+from rackline.ledger.work import FRONTIER, RACK, Finding, Work, attention_slope, cores_of, ridge, ridges
 from rackline.passes.routing import experts_touched_mean
 from rackline.serving import blackboard as bb
 from rackline.units import format_count, format_percent, format_seconds, format_usd
@@ -30,13 +30,12 @@ def c02(it: Work) -> Finding:
     rack, model = it.world.cluster(RACK), it.world.model("deepseek-v3")
     flop, hbm = rack.num_chips * rack.chip.flop_per_s("fp8"), rack.num_chips * rack.chip.hbm_bytes_per_s
     batch, context, kv = it.q("batch_size"), 4096.0, model.kv_bytes_per_token(1.0)
-    compute = bb.compute_s(batch, model.active_params, flop)
     memory = bb.memory_s(batch, model.total_params, 1.0, context, kv, hbm)
     bound = bb.pass_s(batch, model.total_params, model.active_params, 1.0, context, kv, flop, hbm)
     behind = bb.attention_then_weights_s(batch, model.total_params, model.active_params, 1.0, context, kv, flop, hbm)
     return it.done(
         it.near("chips of the rack", rack.num_chips, "chips", "chips"),
-        it.identity("pass of DeepSeek V3", bound, max(compute, memory), "s"),
+        it.identity("pass of DeepSeek V3", bound, max(bb.compute_s(batch, model.active_params, flop), memory), "s"),
         it.true("no shorter when attention hides behind nothing", behind >= bound, by_definition=True),
         because="It is a lower bound: anything that does not overlap only adds to the longer of the two.",
     )
@@ -277,21 +276,32 @@ def c14(it: Work) -> Finding:
 
 def c15(it: Work) -> Finding:
     served = (("llama-3.1-70b", "h100-sxm", "bf16"), ("deepseek-v3", "h800-sxm", "bf16"), (FRONTIER, "gb200", "fp4"))
-    stars: list[float] = []
-    rows: list[Computed] = []
-    for name, chip, dtype in served:
-        model, made_of = it.world.model(name), it.world.chip(chip)
-        flop, hbm, kv = made_of.flop_per_s(dtype), made_of.hbm_bytes_per_s, model.kv_bytes_per_token(2.0)
-        stars.append(bb.crossover_context(model.active_params, kv, flop, hbm))
-        cache, compute = bb.kv_fetch_s(1.0, stars[-1], kv, hbm), bb.compute_s(1.0, model.active_params, flop)
-        rows += [
-            it.show(f"{name} on {chip}", stars[-1], "tokens"),
-            it.identity("cache time is arithmetic time there", cache, compute, "s"),
-        ]
+    known = {
+        f"{name} on {chip}": (
+            it.world.model(name).active_params,
+            it.world.model(name).kv_bytes_per_token(2.0),
+            it.world.chip(chip).flop_per_s(dtype),
+            it.world.chip(chip).hbm_bytes_per_s,
+        )
+        for name, chip, dtype in served
+    }
+    stars = {label: bb.crossover_context(*numbers) for label, numbers in known.items()}
     return it.done(
-        *rows,
-        because=f"Such a context exists for each model and chip; here it lies between {format_count(min(stars))} and "
-        f"{format_count(max(stars))} tokens.",
+        *(
+            row
+            for label, (active, kv, flop, hbm) in known.items()
+            for row in (
+                it.show(label, stars[label], "tokens"),
+                it.identity(
+                    "cache time is arithmetic time there",
+                    bb.kv_fetch_s(1.0, stars[label], kv, hbm),
+                    bb.compute_s(1.0, active, flop),
+                    "s",
+                ),
+            )
+        ),
+        because=f"Such a context exists for each model and chip; here it lies between "
+        f"{format_count(min(stars.values()))} and {format_count(max(stars.values()))} tokens.",
     )
 
 
@@ -306,9 +316,14 @@ def c16(it: Work) -> Finding:
         batch = times * balance
         return float(bb.mfu(batch, active, flop, bb.pass_s(batch, total, active, 0.5, context, kv, flop, hbm)))
 
-    alone = bb.mfu_at_context(context, it.q("crossover"))
     return it.done(
-        it.near("without weights", alone, "share", "mfu", when="weights are left out"),
+        it.near(
+            "without weights",
+            bb.mfu_at_context(context, it.q("crossover")),
+            "share",
+            "mfu",
+            when="weights are left out",
+        ),
         *(
             it.near(
                 f"at {times:g} times the balanced batch",
@@ -374,16 +389,14 @@ def c19(it: Work) -> Finding:
 
 
 def c20(it: Work) -> Finding:
-    value = ridge(it.world.chip("gb200"), "fp4")
-    balance = bb.balance_batch(value, it.q("total_over_active"))
+    balance = bb.balance_batch(ridge(it.world.chip("gb200"), "fp4"), it.q("total_over_active"))
     chip, ratio = it.world.chip("gb200"), it.q("total_over_active")
     active = it.q("active_params")
-    compute = bb.compute_s(balance, active, chip.flop_per_s("fp4"))
     return it.done(
         it.near("balanced batch at 8 on GB200 in FP4", balance, "sequences", "balance"),
         it.identity(
             "arithmetic there takes as long as the weights",
-            compute,
+            bb.compute_s(balance, active, chip.flop_per_s("fp4")),
             bb.weight_fetch_s(ratio * active, 0.5, chip.hbm_bytes_per_s),
             "s",
         ),
@@ -420,9 +433,12 @@ def c21(it: Work) -> Finding:
 
 def c22(it: Work) -> Finding:
     balance = bb.balance_batch(it.q("ridge"), it.q("total_over_active"))
-    within = it.q("low") <= balance <= it.q("high")
     return it.done(
-        it.true("the balanced batch is two to three thousand", within, when="one stays at balance"),
+        it.true(
+            "the balanced batch is two to three thousand",
+            it.q("low") <= balance <= it.q("high"),
+            when="one stays at balance",
+        ),
         *(
             it.most(label, factor * balance, "sequences", it.q("high"), when=f"it may be {label}")
             for label, factor in (("doubled", it.q("double")), ("tripled", it.q("triple")))

@@ -1,19 +1,29 @@
-"""Segment 6, second half: in which memory a cache is kept, and for how long (C110, C116 to C123)."""
+"""Segment 6, second half: in which memory a cache is kept, and for how long (C110, C116 to C123), and the scene of
+the segment.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from rackline.hardware import MemoryTier, hbm_of
-from rackline.ledger.prices import OPUS
+from rackline.ledger.drawings import line_drawing, row_drawing, spread
+from rackline.ledger.prices import GEMINI, OPUS, output_over_input
+from rackline.ledger.scenes import Scene, work
 from rackline.ledger.work import RACK, Computed, Finding, Work, World
 from rackline.pricing.cache import KeepingCost, envelope, keeping_cost, recompute_cost, tier_by_drain
 from rackline.pricing.forms import storage_usd_per_token_s
 from rackline.pricing.prefixes import Repeats, bought_lifetimes, lifetime_cost
+from rackline.pricing.sheet import CacheWrite
 from rackline.serving import blackboard as bb
 from rackline.simulation import Sessions
 from rackline.simulation.reuse import SessionHits, session_hits
-from rackline.units import format_seconds
+from rackline.units import format_bytes, format_count, format_percent, format_rate, format_seconds, format_usd
 
 MODEL, CHIP = "llama-3.1-70b", "h100-sxm"
 USD_PER_CHIP_HOUR = 2.0
@@ -132,95 +142,121 @@ def c118(it: Work) -> Finding:
 
 def c119(it: Work) -> Finding:
     tier = it.world.sheet(OPUS).of_mode("standard")[0]
-    others: list[str] = []
-    rows: list[Computed] = []
-    for write in tier.cache_writes:
-        if write.lifetime_s == it.q("lifetime_s"):
-            rows.append(it.near(f"write for {write.name}", write.usd * 1e6, "USD", "write_usd"))
-        else:
-            rows.append(it.show(f"write for {write.name}", write.usd * 1e6, "USD"))
-            others.append(f"{write.name} is {write.usd / (tier.input_usd or 1.0):.3g} times the base price")
+    said = [write for write in tier.cache_writes if write.lifetime_s == it.q("lifetime_s")]
+    others = [
+        f"{write.name} is {write.usd / (tier.input_usd or 1.0):.3g} times the base price"
+        for write in tier.cache_writes
+        if write not in said
+    ]
     timed = [write for write in tier.cache_writes if write.lifetime_s is not None]
-    rows2: list[Computed] = []
+    rows: list[Computed] = []
     if len(timed) >= 2 and tier.input_usd and tier.cached_input_usd is not None:
-        first, last = timed[0], timed[-1]
-        slope = storage_usd_per_token_s(first.usd, first.lifetime_s or 0.0, last.usd, last.lifetime_s or 0.0)
-        rows2.append(
-            it.show("pause after which recomputing is cheaper", (tier.input_usd - tier.cached_input_usd) / slope, "s")
-        )
-        for bought in bought_lifetimes(tier, talks_repeat()):
-            rows2.append(
-                it.show(f"found of conversations within {format_seconds(bought.ttl_s)}", bought.hit_share, "share")
-            )
-            rows2.append(it.show(f"saved by the write for {bought.name}", bought.saving, "share"))
+        pause_s = (tier.input_usd - tier.cached_input_usd) / _slope(timed)
+        rows = [
+            it.show("pause after which recomputing is cheaper", pause_s, "s"),
+            *(
+                row
+                for bought in bought_lifetimes(tier, talks_repeat())
+                for row in (
+                    it.show(f"found of conversations within {format_seconds(bought.ttl_s)}", bought.hit_share, "share"),
+                    it.show(f"saved by the write for {bought.name}", bought.saving, "share"),
+                )
+            ),
+        ]
     return it.done(
         it.near("input", (tier.input_usd or 0.0) * 1e6, "USD", "input_usd"),
+        *(
+            it.near(f"write for {write.name}", write.usd * 1e6, "USD", "write_usd")
+            if write in said
+            else it.show(f"write for {write.name}", write.usd * 1e6, "USD")
+            for write in tier.cache_writes
+        ),
         *rows,
-        *rows2,
         because=f"From the price list; not read out was that {' and '.join(others) or 'there is no other'}.",
     )
 
 
+def _slope(timed: Sequence[CacheWrite]) -> float:
+    """What a second of keeping a token costs by the writes of the shortest and the longest lifetime [USD]."""
+    first, last = timed[0], timed[-1]
+    return storage_usd_per_token_s(first.usd, first.lifetime_s or 0.0, last.usd, last.lifetime_s or 0.0)
+
+
+MEANT = (("5 minutes", "short_s", "nvme"), ("1 hour", "long_s", "disk"))
+"""Lifetimes that are sold, the claim's names of them, and the memory that the lecture guessed for each."""
+
+
 def c120(it: Work) -> Finding:
     found = [keeping_cost(tier, 1e9) for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE))]
-    drains: list[str] = []
-    rows: list[Computed] = []
-    for label, name, wanted in (("5 minutes", "short_s", "nvme"), ("1 hour", "long_s", "disk")):
-        tier = tier_by_drain(found, it.q(name))
-        rows.append(
-            it.true(f"{label} is {wanted}: drain time says {tier.name}", tier.tier == wanted, when=f"{label} are meant")
-        )
-        drains.append(f"{label} is nearest to {tier.name}")
+    ruled = {label: tier_by_drain(found, it.q(name)) for label, name, _ in MEANT}
     repeats = talks_repeat()
-    lines_of_talks = talk_lines(it.world, BESIDE, repeats.input_len)
-    cheapest: list[str] = []
-    rows2: list[Computed] = []
-    for label, name, wanted in (("5 minutes", "short_s", "nvme"), ("1 hour", "long_s", "disk")):
-        kept = lifetime_cost(lines_of_talks, repeats, repeats.input_len, it.q(name))
-        kind = it.world.tier(kept.tier).tier
-        when = f"{label} are the lifetime of conversations, by cost"
-        rows2.append(
-            it.true(f"{label} is {wanted}: cheapest for conversations is {kept.tier}", kind == wanted, when=when)
-        )
-        cheapest.append(f"{kept.tier} for {label}")
-    disk = it.world.tier(DISK).drain_s
+    of_talks = talk_lines(it.world, BESIDE, repeats.input_len)
+    kept = {label: lifetime_cost(of_talks, repeats, repeats.input_len, it.q(name)).tier for label, name, _ in MEANT}
+    drains = [f"{label} is nearest to {tier.name}" for label, tier in ruled.items()]
+    cheapest = [f"{tier} for {label}" for label, tier in kept.items()]
     return it.done(
-        *rows,
-        *rows2,
-        because=f"By drain times {' and '.join(drains)}; a disk takes {format_seconds(disk)}. Prefixes of "
-        f"conversations, each kept that long after its last use, cost least in {' and '.join(cheapest)}.",
+        *(
+            it.true(
+                f"{label} is {wanted}: drain time says {ruled[label].name}",
+                ruled[label].tier == wanted,
+                when=f"{label} are meant",
+            )
+            for label, _, wanted in MEANT
+        ),
+        *(
+            it.true(
+                f"{label} is {wanted}: cheapest for conversations is {kept[label]}",
+                it.world.tier(kept[label]).tier == wanted,
+                when=f"{label} are the lifetime of conversations, by cost",
+            )
+            for label, _, wanted in MEANT
+        ),
+        because=f"By drain times {' and '.join(drains)}; a disk takes {format_seconds(it.world.tier(DISK).drain_s)}. "
+        f"Prefixes of conversations, each kept that long after its last use, cost least in {' and '.join(cheapest)}.",
     )
 
 
 def c121(it: Work) -> Finding:
     found = lines(it)
-    spans = envelope(found)
-    costs: list[str] = []
-    rows: list[Computed] = []
-    for label, name in (("5 minutes", "short_s"), ("1 hour", "long_s")):
-        by_rule = tier_by_drain(found, it.q(name))
-        over = float(by_rule.usd(it.q(name))) / min(float(line.usd(it.q(name))) for line in found)
-        what = f"cost of the rule's tier over the cheapest, {label} ({by_rule.name})"
-        rows.append(it.most(what, over, "times", it.q("small_factor"), when=f"it is held for {label}"))
-        costs.append(f"{over:.3g} times the least for {label}")
     repeats = talks_repeat()
     of_talks = talk_lines(it.world, BESIDE, repeats.input_len)
-    rows2: list[Computed] = []
-    for label, name in (("5 minutes", "short_s"), ("1 hour", "long_s")):
+    alone = {
+        label: (ruled.name, float(ruled.usd(it.q(name))) / min(float(line.usd(it.q(name))) for line in found))
+        for label, name, ruled in ((label, name, tier_by_drain(found, it.q(name))) for label, name, _ in MEANT)
+    }
+
+    def in_talks(name: str) -> tuple[str, float]:
         ruled = tier_by_drain(of_talks, it.q(name))
-        again = of_talks[-1]
         least, taken = (
             lifetime_cost(among, repeats, repeats.input_len, it.q(name)).usd_per_mtok_prompt
-            for among in (of_talks, [ruled, again])
+            for among in (of_talks, [ruled, of_talks[-1]])
         )
-        what = f"the same for all prompts of conversations, {label} ({ruled.name})"
-        rows2.append(
-            it.most(what, taken / least, "times", it.q("small_factor"), when=f"conversations are kept for {label}")
-        )
-    ends = ", ".join(f"{span.cost.name} from {format_seconds(span.from_s)}" for span in spans)
+        return ruled.name, taken / least
+
+    talks = {label: in_talks(name) for label, name, _ in MEANT}
+    costs = [f"{over:.3g} times the least for {label}" for label, (_, over) in alone.items()]
+    ends = ", ".join(f"{span.cost.name} from {format_seconds(span.from_s)}" for span in envelope(found))
     return it.done(
-        *rows,
-        *rows2,
+        *(
+            it.most(
+                f"cost of the rule's tier over the cheapest, {label} ({name})",
+                over,
+                "times",
+                it.q("small_factor"),
+                when=f"it is held for {label}",
+            )
+            for label, (name, over) in alone.items()
+        ),
+        *(
+            it.most(
+                f"the same for all prompts of conversations, {label} ({name})",
+                over,
+                "times",
+                it.q("small_factor"),
+                when=f"conversations are kept for {label}",
+            )
+            for label, (name, over) in talks.items()
+        ),
         because=f"The rule's tier costs {' and '.join(costs)} for one entry that is read once; by prices the cheapest "
         f"are {ends}. In all the prompts of conversations computing what is not found costs most, and the tier little.",
     )
@@ -247,4 +283,126 @@ def c123(it: Work) -> Finding:
         because=f"A flash drive takes {format_seconds(it.world.tier(FLASH).drain_s)}, a dense one "
         f"{format_seconds(it.world.tier('qlc-31tb').drain_s)} and a disk "
         f"{format_seconds(it.world.tier(DISK).drain_s)}.",
+    )
+
+
+def price(world: World) -> Scene:
+    """What prices say of a cache and of passes, and in which memory a cache is kept."""
+    step, bend, open_models, useful, tiers = (work(world, one) for one in ("C98", "C100", "C103", "C106", "C121"))
+    gemini, opus = world.sheet(GEMINI), world.sheet(OPUS).of_mode("standard")[0]
+    star, rise = step.q("context_len"), step.q("rise")
+    longest = gemini.max_context_len or star
+    contexts = spread(1e3, longest, star, star * 1.001)
+    bends = spread(1e3, 1e7, bend.q("context_len"))
+    hopper, blackwell = world.chip("h100-sxm"), world.chip("b200-sxm")
+    per_byte = {
+        "600 FLOP a byte, as was said": 2.0 * bend.q("ridge"),
+        "H100 in BF16": hopper.ridge_point("bf16"),
+        "B200 in FP4": blackwell.ridge_point("fp4"),
+    }
+
+    def kept(flop_per_byte: float, context_len: Any) -> Any:
+        return bb.kv_bytes_per_token_from_crossover(bend.q("params"), context_len, flop_per_byte, 1.0)
+
+    known = {
+        "Nemotron 3 Nano": "nemotron-3-nano-30b-a3b",
+        "DeepSeek-V4 Pro": "deepseek-v4-pro",
+        "Qwen3.5 397B": "qwen3.5-397b-a17b",
+        "DeepSeek-V3": "deepseek-v3",
+        "Llama 3.1 70B": "llama-3.1-70b",
+    }
+    ratio = output_over_input(world.sheet(OPUS))
+    per_pass = spread(1.0, 64.0, count=49)
+    tokens = spread(1.0, 512.0, count=61)
+    llama, sequences = world.model("llama-3.1-70b"), useful.q("batch_size")
+    compute = np.asarray(bb.compute_s(sequences, llama.active_params, hopper.flop_per_s("bf16"), tokens))
+    read = bb.memory_s(sequences, llama.total_params, 2.0, 4096.0, llama.kv_bytes_per_token(), hopper.hbm_bytes_per_s)
+    kept_in = dict(zip(("HBM", "DDR5", "NVMe flash", "dense flash", "disk"), lines(tiers), strict=True))
+    held = spread(1.0, 1e6, tiers.q("long_s"))
+    timed = [write for write in opus.cache_writes if write.lifetime_s is not None]
+    paused = spread(60.0, 2e4, count=241)
+    hit, miss = (1e6 * (one or math.nan) for one in (opus.cached_input_usd, opus.input_usd))
+    disk, cheap = world.tier(DISK), min(kept_in.items(), key=lambda one: float(one[1].usd(tiers.q("long_s"))))
+    return Scene(
+        drawings={
+            "context": line_drawing(
+                "Cost and price of an output token, that of a short context being 1",
+                f"arithmetic and cache take equally long at {star:,.0f} tokens; price of Gemini 3.1 Pro",
+                ("context length [tokens]", "count"),
+                ("over that of a short context", "number"),
+                contexts,
+                {"cost": np.maximum(1.0, contexts / star), "price": np.where(contexts > star, rise, 1.0)},
+            ),
+            "cache": line_drawing(
+                "Cache of a token by where the bend is",
+                f"{format_count(bend.q('params'))} active parameters, a large batch",
+                ("context at the bend [tokens]", "count"),
+                ("cache of a token", "bytes"),
+                bends,
+                {name: kept(one, bends) for name, one in per_byte.items()},
+            ),
+            "models": row_drawing(
+                "Cache of a token",
+                "one byte an element",
+                ("cache of a token", "bytes"),
+                {"what prices say": kept(2.0 * bend.q("ridge"), bend.q("context_len"))}
+                | {name: world.model(one).kv_bytes_per_token(1.0) for name, one in known.items()},
+            ),
+            "pass": line_drawing(
+                "Time of a token by the tokens of a pass",
+                "prices of Claude Opus 4.6 taken as costs; arithmetic is 1",
+                ("tokens of a sequence in a pass", "count"),
+                ("time of a token over its arithmetic", "number"),
+                per_pass,
+                {"memory": ratio / per_pass, "arithmetic": 1.0},
+            ),
+            "useful": line_drawing(
+                "Share of the arithmetic that is used",
+                f"Llama 3.1 70B in BF16 on H100s at peak rates, {sequences:.0f} sequences of 4,096 tokens",
+                ("new tokens of a sequence in a pass", "count"),
+                ("share of the arithmetic that is used", "share"),
+                tokens,
+                {"used": compute / np.maximum(compute, read)},
+            ),
+            "drains": row_drawing(
+                "Time to read a whole device once",
+                "capacity over bandwidth, of data sheets",
+                ("time to read all of it", "seconds"),
+                {name: one.drain_s or math.nan for name, one in kept_in.items()},
+            ),
+            "tiers": line_drawing(
+                "Cost of keeping a cache and reading it once",
+                f"{format_bytes(tiers.q('entry_bytes'))} of cache, devices at their price by the hour",
+                ("time held", "seconds"),
+                ("cost", "usd"),
+                held,
+                {name: one.usd(held) for name, one in kept_in.items()},
+            ),
+            "pause": line_drawing(
+                "Price of a million input tokens that were sent before",
+                "Claude Opus 4.6: what is kept costs by the hour what the two writes differ by",
+                ("time since they were sent", "seconds"),
+                ("price of a million tokens", "usd"),
+                paused,
+                {"kept, and read": hit + 1e6 * _slope(timed) * paused, "recomputed": miss},
+                log="x",
+            ),
+        },
+        facts={
+            "longest": f"{longest:,.0f}",
+            "covers": f"{rise * star:,.0f}",
+            "bf16": format_bytes(float(kept(per_byte["H100 in BF16"], bend.q("context_len")))),
+            "fp4": format_bytes(float(kept(per_byte["B200 in FP4"], bend.q("context_len")))),
+            "nano": format_bytes(world.model(known["Nemotron 3 Nano"]).kv_bytes_per_token(1.0)),
+            "said": format_bytes(open_models.q("kv_bytes_per_token")),
+            "ratio": f"{ratio:.3g}",
+            "share": format_percent(1.0 / ratio),
+            "capacity": format_bytes(disk.capacity_bytes),
+            "rate": format_rate(disk.bytes_per_s),
+            "nvme": format_seconds(world.tier(FLASH).drain_s),
+            "cheapest": cheap[0],
+            "hit": format_usd(hit),
+            "miss": format_usd(miss),
+            **{f"write_{one.name}": format_usd(1e6 * one.usd) for one in timed},
+        },
     )

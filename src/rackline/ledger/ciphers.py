@@ -1,12 +1,12 @@
-"""Segment 7: ciphers, networks and invertible couplings (C126 to C133); flash cards that no claim answers."""
+"""Segment 7: ciphers, networks and invertible couplings (C126 to C133), their flash cards and their scene."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,15 @@ from numpy.typing import NDArray
 from rackline.arch import Model
 from rackline.hardware import hbm_of
 from rackline.ledger.caches import FLASH
-from rackline.ledger.seen import Seen
-from rackline.ledger.work import FRONTIER, RACK, Computed, Finding, Work
+from rackline.ledger.drawings import line_drawing, row_drawing, spread
+from rackline.ledger.said import Seen
+from rackline.ledger.scenes import Scene, work
+from rackline.ledger.work import Finding, Work, World
 from rackline.pricing.cache import keeping_cost
-from rackline.scaling.chinchilla import FORWARD_FLOP_PER_PARAM_TOKEN, PRETRAIN_FLOP_PER_PARAM_TOKEN
+from rackline.scaling import (
+    train_flop,
+)
+from rackline.scaling.optimum import FORWARD_FLOP_PER_PARAM_TOKEN, PRETRAIN_FLOP_PER_PARAM_TOKEN
 from rackline.serving import blackboard as bb
 from rackline.units import format_count, format_percent, format_seconds
 
@@ -25,24 +30,15 @@ BITS = 16
 _MASK = (1 << BITS) - 1
 
 
-def exclusive_or(one: int, other: int) -> int:
-    """Sum of two words without carries, which undoes itself."""
-    return one ^ other
+def _round(x: int, key: int) -> int:
+    mixed = ((x ^ key) * 40503 + (x >> 5) * 52711) & _MASK
+    return (mixed ^ (mixed >> 7)) & (_MASK ^ (mixed >> 3))
 
 
 def rounds_of(count: int) -> list[Callable[[int], int]]:
     """Round functions of a small cipher: keyed, not invertible, the same at each call."""
-    rng = np.random.default_rng(count)
-    keys = [int(key) for key in rng.integers(1, _MASK, size=count)]
-
-    def mixing(key: int) -> Callable[[int], int]:
-        def function(x: int) -> int:
-            mixed = ((x ^ key) * 40503 + (x >> 5) * 52711) & _MASK
-            return (mixed ^ (mixed >> 7)) & (_MASK ^ (mixed >> 3))
-
-        return function
-
-    return [mixing(key) for key in keys]
+    keys = np.random.default_rng(count).integers(1, _MASK, size=count)
+    return [functools.partial(_round, key=int(key)) for key in keys]
 
 
 def flipped_shares(it: Work, rounds: Iterable[int]) -> list[float]:
@@ -50,19 +46,21 @@ def flipped_shares(it: Work, rounds: Iterable[int]) -> list[float]:
     functions, samples = rounds_of(int(it.q("rounds"))), int(it.q("samples"))
 
     def encrypted(word: int, count: int) -> int:
-        left, right = bb.coupled_rounds(word >> BITS, word & _MASK, functions[:count], exclusive_or)
+        left, right = bb.coupled_rounds(word >> BITS, word & _MASK, functions[:count], int.__xor__)
         return left << BITS | right
 
     rng = np.random.default_rng(samples)
-    shares: list[float] = []
-    for count in rounds:
+
+    def flipped(word: int, count: int) -> int:
+        change = 1 << BITS + int(rng.integers(0, BITS))
         cipher = functools.partial(encrypted, count=count)
-        flipped: list[int] = []
-        for word in rng.integers(0, 1 << 2 * BITS, size=samples):
-            place = BITS + int(rng.integers(0, BITS))
-            flipped.append(int(bb.output_difference(cipher, int(word), 1 << place, exclusive_or)).bit_count())
-        shares.append(float(np.mean(flipped)) / (2 * BITS))
-    return shares
+        return int(bb.output_difference(cipher, word, change, int.__xor__)).bit_count()
+
+    return [
+        float(np.mean([flipped(int(word), count) for word in rng.integers(0, 1 << 2 * BITS, size=samples)]))
+        / (2 * BITS)
+        for count in rounds
+    ]
 
 
 def c126(it: Work) -> Finding:
@@ -117,15 +115,25 @@ def c128(it: Work) -> Finding:
 
 
 def c127(it: Work) -> Finding:
-    shares: list[str] = []
-    rows: list[Computed] = []
     rounds = (1, int(it.q("rounds")))
-    for count, share in zip(rounds, flipped_shares(it, rounds), strict=True):
-        many = f"{count} {'round' if count == 1 else 'rounds'}"
-        label = f"share of output bits that one input bit flips, {many}"
-        rows.append(it.near(label, share, "share", "half", when=f"the cipher has {many}"))
-        shares.append(f"{format_percent(share)} after {many}")
-    return it.done(*rows, because=f"Of all bits change {' and '.join(shares)}.")
+    shares = {
+        f"{count} {'round' if count == 1 else 'rounds'}": share
+        for count, share in zip(rounds, flipped_shares(it, rounds), strict=True)
+    }
+    found = [f"{format_percent(share)} after {many}" for many, share in shares.items()]
+    return it.done(
+        *(
+            it.near(
+                f"share of output bits that one input bit flips, {many}",
+                share,
+                "share",
+                "half",
+                when=f"the cipher has {many}",
+            )
+            for many, share in shares.items()
+        ),
+        because=f"Of all bits change {' and '.join(found)}.",
+    )
 
 
 def c130(it: Work) -> Finding:
@@ -134,7 +142,7 @@ def c130(it: Work) -> Finding:
     rng = np.random.default_rng(0)
     pairs = [tuple(int(v) for v in rng.integers(0, _MASK, size=2)) for _ in range(int(it.q("samples")))]
     back = [
-        bb.uncoupled_rounds(*bb.coupled_rounds(x, y, functions, exclusive_or), functions, exclusive_or) == (x, y)
+        bb.uncoupled_rounds(*bb.coupled_rounds(x, y, functions, int.__xor__), functions, int.__xor__) == (x, y)
         for x, y in pairs
     ]
     return it.done(
@@ -217,139 +225,50 @@ def c133(it: Work) -> Finding:
     )
 
 
-def q4(it: Work) -> Finding:
-    rack, model, context = it.world.cluster(RACK), it.world.model(FRONTIER), it.q("context_len")
-    flop, hbm = rack.num_chips * rack.chip.flop_per_s("fp4"), rack.num_chips * rack.chip.hbm_bytes_per_s
-    total, active, kv = model.total_params, model.active_params, model.kv_bytes_per_token()
-    knee = bb.balance_batch_with_kv(bb.dimensionless_ridge(flop, hbm, 0.5), total, active, 0.5, context, kv)
-    bends = knee < float("inf")
-    around = knee if bends else bb.balance_batch(bb.dimensionless_ridge(flop, hbm, 0.5), total / active)
-    weights = bb.weight_fetch_s(total, 0.5, hbm)
-    rows = [it.true("cache and weights meet the ray of arithmetic", bends)]
-    for batch in (1.0, around / 16.0, around / 4.0, around, 2.0 * around, 4.0 * around):
-        at = f"at {format_count(round(batch))} sequences"
-        cache, compute = bb.kv_fetch_s(batch, context, kv, hbm), bb.compute_s(batch, active, flop)
-        bold = bb.pass_s(batch, total, active, 0.5, context, kv, flop, hbm)
-        rows += [
-            it.show(f"weights {at}", weights, "s"),
-            it.show(f"cache {at}", cache, "s"),
-            it.show(f"arithmetic {at}", compute, "s"),
-            it.identity(f"pass {at}", bold, max(weights + cache, compute), "s"),
-        ]
-    where = f"up to {format_count(knee)} sequences" if bends else "at every batch"
-    return it.done(
-        *rows,
-        because=f"Weights are flat at {format_seconds(weights)}, cache and arithmetic are rays; the bold line is "
-        f"weights and cache {where}{', arithmetic from there on' if bends else ''}. The frontier model of the "
-        f"catalogue on {RACK} in FP4 with {format_count(context)} tokens of context.",
-    )
-
-
-def q12(it: Work) -> Finding:
-    stages, micro = it.q("stages"), it.q("micro_batches")
-    bubble = bb.flush_bubble_share(stages, micro)
-    stale = bb.stale_updates(stages, micro)
-    model, rack = it.world.model("llama-3.1-405b"), it.world.cluster(RACK)
-    kept = model.total_params * it.q("weight_bytes") / stages
-    return it.done(
-        it.near("idle share with a stop after each batch", bubble, "share", "bubble"),
-        it.least("updates that the first stage misses without the stop", stale, "", it.q("any")),
-        it.show("weights of a stage of Llama 3.1 405B in BF16", kept, "B"),
-        it.show("versions kept without the stop, relative", stale, "times"),
-        it.show("memory of a chip of the rack", rack.chip.hbm_bytes, "B"),
-        because="The gradients of a batch are summed and the weights changed before the next forward. Without the "
-        f"stop nothing is idle, but the first stage computes with weights that lack {stale:g} "
-        f"{'update' if stale == 1 else 'updates'}, and keeps as many older versions for its backward; the stop costs "
-        f"{format_percent(bubble)}, less with more micro-batches (C63).",
-    )
-
-
-def layer_reads(model: Model, context_len: float) -> list[float]:
-    """Cache that each layer reads per token, with the rarer kinds spread evenly among the others [bytes]."""
-    groups = sorted(model.layer_groups, key=lambda group: group.count)
-    placed: list[tuple[float, float]] = []
-    for group in groups:
-        one = dataclasses.replace(model, layer_groups=(dataclasses.replace(group, count=1),))
-        reads = float(one.kv_read_bytes(context_len))
-        placed += [((index + 0.5) / group.count, reads) for index in range(group.count)]
-    return [reads for _, reads in sorted(placed)]
-
-
-def q14(it: Work) -> Finding:
-    models = [it.world.model(name) for name in ("gemma-3-27b", "gpt-oss-120b", "llama-3.1-405b")]
-    over = {
-        model.name: bb.stage_imbalance(layer_reads(model, it.q("context_len")), int(it.q("stages")))
-        for model in models
-        if isinstance(model, Model)
-    }
-    found = [f"{times:.3g} in {name}" for name, times in over.items()]
-    return it.done(
-        *(
-            it.least(
-                f"cache read by the busiest of 4 stages over the mean, {name}",
-                times,
-                "times",
-                it.q("uneven"),
-                when=f"layers are as in {name}",
-            )
-            for name, times in over.items()
-        ),
-        it.show(
-            "bytes between stages if layers attend to the outputs of all earlier stages", it.q("stages") / 2.0, "times"
-        ),
-        because="Stages have to be cut from equal layers: where window and global layers take turns the busiest stage "
-        f"reads {', '.join(found)} times the mean; residuals over several layers cross more than one cut. Each such "
-        "idea has to be fitted to the stages first, which slows research (C79).",
-    )
-
-
 def cipher_reads() -> NDArray[np.bool_]:
     """Bytes of the state that each byte depends on after a round of AES: rows are shifted, then columns mixed."""
     reads = np.zeros((16, 16), dtype=bool)
-    for row in range(4):
-        for column in range(4):
-            for read in range(4):
-                reads[4 * column + row, 4 * ((column + read) % 4) + read] = True
+    for row, column, read in itertools.product(range(4), repeat=3):
+        reads[4 * column + row, 4 * ((column + read) % 4) + read] = True
     return reads
 
 
 def q26(it: Work) -> Finding:
-    rounds = bb.layers_until_mixed(cipher_reads())
-    alone = bb.layers_until_mixed(np.eye(16, dtype=bool))
-    context = it.q("context_len")
-    needed: list[str] = []
-    rows: list[Computed] = []
-    for name in ("llama-3.1-70b", "gemma-3-27b"):
-        model = it.world.model(name)
-        if not isinstance(model, Model):
-            continue
-        for kind, attention in model.attention_kinds().items():
-            layers = bb.layers_to_reach(context, attention.window)
-            label = f"{kind} layers of {name} until the last token depends on the first"
-            rows.append(
-                it.most(
-                    label,
-                    layers,
-                    "layers",
-                    model.num_layers,
-                    when=f"attention is {kind} in {name}",
-                    by_definition=attention.window is None,
-                )
-            )
-            needed.append(f"{layers:.0f} of the {model.num_layers} layers of {name} if all were {kind}")
+    rounds, context = bb.layers_until_mixed(cipher_reads()), it.q("context_len")
+    models = [it.world.model(name) for name in ("llama-3.1-70b", "gemma-3-27b")]
+    kinds = [
+        (model, kind, attention.window, bb.layers_to_reach(context, attention.window))
+        for model in models
+        if isinstance(model, Model)
+        for kind, attention in model.attention_kinds().items()
+    ]
+    needed = [
+        f"{layers:.0f} of the {model.num_layers} layers of {model.name} if all were {kind}"
+        for model, kind, _, layers in kinds
+    ]
     return it.done(
         it.most(
             "rounds of AES until each byte depends on each", rounds, "rounds", it.q("aes_rounds"), when="rows are mixed"
         ),
         it.most(
             "without shifting and mixing",
-            alone,
+            bb.layers_until_mixed(np.eye(16, dtype=bool)),
             "rounds",
             it.q("aes_rounds"),
             when="bytes are substituted alone",
             by_definition=True,
         ),
-        *rows,
+        *(
+            it.most(
+                f"{kind} layers of {model.name} until the last token depends on the first",
+                layers,
+                "layers",
+                model.num_layers,
+                when=f"attention is {kind} in {model.name}",
+                by_definition=window is None,
+            )
+            for model, kind, window, layers in kinds
+        ),
         because=f"Each output has to depend on each input: AES takes {rounds:.0f} rounds for it, mixing rows and "
         f"columns in turn; attention over {format_count(context)} tokens takes {', '.join(needed)}.",
     )
@@ -361,7 +280,7 @@ def words_to_read(it: Work) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[An
     words = rng.integers(0, 1 << 32, size=int(it.q("samples")))
     answers = ((words[:, None] >> np.array([0, 7, 13, 22, 31])) & 1).sum(axis=1) >= 3
     functions = rounds_of(int(it.q("rounds")))
-    pairs = [bb.coupled_rounds(int(w) >> 16, int(w) & 0xFFFF, functions, exclusive_or) for w in words]
+    pairs = [bb.coupled_rounds(int(w) >> 16, int(w) & 0xFFFF, functions, int.__xor__) for w in words]
     return words, answers, np.array([left << 16 | right for left, right in pairs])
 
 
@@ -378,4 +297,129 @@ def q27(it: Work) -> Finding:
         because=f"A net starts from guessing and finds the structure ({format_percent(before)}, then "
         f"{format_percent(after)} right); a cipher takes words with structure and leaves none to be found "
         f"({format_percent(cipher)}).",
+    )
+
+
+def mixing(world: World) -> Scene:
+    """How rounds and layers mix, what can be undone, and what reversible layers cost."""
+    it, flips, feistel, probe, layers, trade = (
+        work(world, one) for one in ("Q26", "C127", "C130", "Q27", "C132", "C133")
+    )
+    rounds = np.arange(1.0, 7.0)
+
+    def depends(reads: NDArray[np.bool_]) -> list[float]:
+        return [float((np.linalg.matrix_power(reads.astype(float), int(one)) > 0.0).mean()) for one in rounds]
+
+    gemma = cast("Model", world.model("gemma-3-27b"))
+    window = next(one.window for one in gemma.attention_kinds().values() if one.window)
+    context = it.q("context_len")
+    windows = np.unique(np.rint(spread(256.0, context, window, count=61)))
+    last = int(flips.q("rounds"))
+    counts = (1, last, *range(2, last))  # in the order in which the claim draws
+    shares = dict(zip(counts, flipped_shares(flips, counts), strict=True))
+    tried = 1 << BITS
+    function: Callable[[Any], Any] = rounds_of(int(feistel.q("rounds")))[0]
+    _, firsts = np.unique(function(np.arange(tried)), return_index=True)
+    inputs = spread(1.0, tried, count=49)
+    words, answers, hidden = words_to_read(probe)
+    steps = [1, 2, 4, 8, 16, 32, 64, 128, 200]
+    read = {
+        name: [bb.reading_accuracy(one, answers, num_bits=32, steps=count) for count in steps]
+        for name, one in (("words", words), ("ciphertexts", hidden))
+    }
+    depth = np.array([2.0**power for power in range(2, 8)] + [layers.q("many")])
+    depth.sort()
+    once, again = train_flop(1.0, 1.0), train_flop(1.0, 1.0) + 2.0
+    llama, chip = world.model("llama-3.1-70b"), world.chip("h100-sxm")
+    lengths = spread(128.0, 131072.0, trade.q("context_len"), count=61)
+    return Scene(
+        drawings={
+            "mixing": line_drawing(
+                "Pairs of bytes of which one depends on the other",
+                "16 bytes of AES: rows are shifted, columns are mixed",
+                ("rounds", "count"),
+                ("share of all pairs", "share"),
+                rounds,
+                {
+                    "shifted and mixed": depends(cipher_reads()),
+                    "all pairs": 1.0,
+                    "bytes replaced alone": depends(np.eye(16, dtype=bool)),
+                },
+                log="",
+            ),
+            "window": line_drawing(
+                "Layers until the last token depends on the first",
+                f"{context:,.0f} tokens, each layer with the same window",
+                ("tokens that a layer sees", "count"),
+                ("layers", "count"),
+                windows,
+                {"layers": [bb.layers_to_reach(context, float(one)) for one in windows]},
+            ),
+            "flips": line_drawing(
+                "Output bits that one input bit flips",
+                f"a Feistel cipher of 32 bits, mean of {flips.q('samples'):.0f} words",
+                ("rounds", "count"),
+                ("share of the output bits", "share"),
+                sorted(shares),
+                {"flipped": [shares[one] for one in sorted(shares)], "a coin for each": 0.5},
+                log="",
+            ),
+            "taken": line_drawing(
+                "Values that a round function takes",
+                f"{BITS} bits in and out; inputs tried in order",
+                ("inputs tried", "count"),
+                ("different values", "count"),
+                inputs,
+                {"values": [np.count_nonzero(firsts < one) for one in np.floor(inputs)], "one an input": inputs},
+            ),
+            "probe": line_drawing(
+                "Right answers of a linear probe",
+                f"{len(words):,} words of 32 bits, trained on half of them, asked of the others",
+                ("steps of training", "count"),
+                ("share of right answers", "share"),
+                steps,
+                {**read, "guessing": 0.5},
+                log="x",
+            ),
+            "depth": line_drawing(
+                "Outputs of layers that are stored for the backward pass",
+                "one for each layer, or the two halves of the last",
+                ("layers", "count"),
+                ("outputs stored", "count"),
+                depth,
+                {
+                    name: [bb.stored_activations(int(one), reversible) for one in depth]
+                    for name, reversible in (("ordinary", False), ("reversible", True))
+                },
+            ),
+            "again": row_drawing(
+                "Arithmetic of a step of training",
+                "of each parameter and token",
+                ("FLOP", "number"),
+                {"ordinary": once, "reversible": again},
+                log="",
+            ),
+            "cache": line_drawing(
+                "A context recomputed, or read from the cache",
+                "Llama 3.1 70B in BF16 on one H100's rates",
+                ("context length [tokens]", "count"),
+                ("time", "seconds"),
+                lengths,
+                {
+                    "recomputed": bb.compute_s(1.0, llama.active_params, chip.flop_per_s("bf16"), lengths),
+                    "read": bb.kv_fetch_s(1.0, lengths, llama.kv_bytes_per_token(2.0), chip.hbm_bytes_per_s),
+                },
+            ),
+        },
+        facts={
+            "context": f"{context:,.0f}",
+            "window": f"{window:,.0f}",
+            "layers": str(gemma.num_layers),
+            "one": format_percent(shares[1]),
+            "tried": f"{tried:,}",
+            "words": format_percent(read["words"][-1]),
+            "growth": f"{layers.q('many') / layers.q('few'):g}",
+            "once": f"{once:g}",
+            "more": f"{again - once:g}",
+        },
     )

@@ -14,13 +14,17 @@ from rackline.units import format_bytes, format_count, format_percent, format_se
 
 
 def n34(it: Work) -> Finding:
-    meant = "sparsity is total over active parameters"
-    turned = "it is active over total"
     return it.done(
         it.near(
-            "total over active", bb.balance_batch(it.q("ridge"), it.q("ratio")), "sequences", "balance", when=meant
+            "total over active",
+            bb.balance_batch(it.q("ridge"), it.q("ratio")),
+            "sequences",
+            "balance",
+            when="sparsity is total over active parameters",
         ),
-        it.near("active over total", it.q("ridge") / it.q("ratio"), "sequences", "balance", when=turned),
+        it.near(
+            "active over total", it.q("ridge") / it.q("ratio"), "sequences", "balance", when="it is active over total"
+        ),
         because="Only total over active, at least 1, gives the batch that was meant; here it is `total_over_active`.",
     )
 
@@ -74,17 +78,18 @@ def n38(it: Work) -> Finding:
     drains = {name: it.world.chip(name).drain_s for name in HBM_CHIPS}
     within = it.claim.numbers["interval_s"].within
     rows = [it.near(name, seconds, "s", "interval_s") for name, seconds in drains.items()]
-    longer = sum(not row.passes for row in rows)
     return it.done(
         *rows,
-        because=f"{longer} of {len(drains)} chips are off by more than {format_percent(within)}; the range is "
-        f"{format_seconds(min(drains.values()))} to {format_seconds(max(drains.values()))}.",
+        because=f"{sum(not row.passes for row in rows)} of {len(drains)} chips are off by more than "
+        f"{format_percent(within)}; the range is {format_seconds(min(drains.values()))} to "
+        f"{format_seconds(max(drains.values()))}.",
     )
 
 
 def n39(it: Work) -> Finding:
-    racks = [it.world.cluster(name) for name in (RACK, "gb300-nvl72")]
-    held = {on.name: on.num_chips * on.chip.hbm_bytes for on in racks}
+    held = {
+        on.name: on.num_chips * on.chip.hbm_bytes for on in [it.world.cluster(name) for name in (RACK, "gb300-nvl72")]
+    }
     return it.done(
         *(
             row
@@ -226,8 +231,7 @@ def n46(it: Work) -> Finding:
 
 
 def n47(it: Work) -> Finding:
-    sheet = it.world.sheet(GEMINI)
-    longest = sheet.max_context_len or it.q("context_len")
+    longest = it.world.sheet(GEMINI).max_context_len or it.q("context_len")
     covered = it.q("rise") * it.q("context_len")
     return it.done(
         it.most(

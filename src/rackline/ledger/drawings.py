@@ -105,9 +105,8 @@ class Drawing:
         """
         match reading:
             case "idle":
-                ends = max(slot[-1] for slot in self.slots)
                 works = sum(end - start for *_, start, end in self.slots)
-                return 1.0 - works / (ends * len({stage for stage, *_ in self.slots}))
+                return 1.0 - works / (max(slot[-1] for slot in self.slots) * len({stage for stage, *_ in self.slots}))
             case "over":
                 first, second, *_ = self.points(marks)
                 return first[1] / second[1]

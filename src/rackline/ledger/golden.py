@@ -1,14 +1,19 @@
-"""The golden values of the ledger (G01 to G17), from the catalogue where it has what they start from."""
+"""The golden values of the ledger (G01 to G17), from the catalogue where it has what they start from; flash cards on
+passes and pipelines that no claim answers (Q4, Q12, Q14).
+"""
 
 from __future__ import annotations
 
+import dataclasses
+
+from rackline.arch import Model
 from rackline.ledger.pipelines import held
 from rackline.ledger.racks import MODEL, mixture
 from rackline.ledger.training import LAWS, exact_tokens
-from rackline.ledger.work import HBM_CHIPS, Finding, Work, attention_slope, ridge
+from rackline.ledger.work import FRONTIER, HBM_CHIPS, RACK, Computed, Finding, Work, attention_slope, ridge
 from rackline.scaling import dense_equivalent_params, equal_cost_ratio, lifetime_tokens, overtraining_factor
 from rackline.serving import blackboard as bb
-from rackline.units import format_count
+from rackline.units import format_count, format_percent, format_seconds
 
 
 def g01(it: Work) -> Finding:
@@ -34,7 +39,6 @@ def g02(it: Work) -> Finding:
 
 def g03(it: Work) -> Finding:
     moe, value = mixture(it), it.q("ridge")
-    active = it.world.model(MODEL).active_params
     return it.done(
         it.near("8", bb.balance_batch(value, 8.0), "sequences", "experts_said"),
         it.near(
@@ -55,7 +59,8 @@ def g03(it: Work) -> Finding:
             "sequences",
             "published",
         ),
-        because=f"The published shape counts {format_count(active)} active parameters, the ledger 37 billion.",
+        because=f"The published shape counts {format_count(it.world.model(MODEL).active_params)} active parameters, "
+        "the ledger 37 billion.",
     )
 
 
@@ -212,12 +217,9 @@ def g13(it: Work) -> Finding:
 
 
 def g14(it: Work) -> Finding:
-    def equal(params: float, slope: float) -> float:
-        return bb.attention_equals_weights_context(params, slope)
-
+    equal = bb.attention_equals_weights_context
     heads, width = it.q("heads"), it.q("head_dim")
     llama, deepseek = it.world.model("llama-3.1-70b"), it.world.model(MODEL)
-    expanded = bb.attention_flop_per_context_token(61.0, 128.0, it.q("qk"), it.q("v"))
     return it.done(
         it.near("Llama 3.1 70B", equal(llama.active_params, attention_slope(llama)), "tokens", "llama"),
         it.near(
@@ -233,7 +235,12 @@ def g14(it: Work) -> Finding:
             "one",
         ),
         it.near("DeepSeek V3 absorbed", equal(deepseek.active_params, attention_slope(deepseek)), "tokens", "absorbed"),
-        it.near("DeepSeek V3 expanded", equal(deepseek.active_params, expanded), "tokens", "expanded"),
+        it.near(
+            "DeepSeek V3 expanded",
+            equal(deepseek.active_params, bb.attention_flop_per_context_token(61.0, 128.0, it.q("qk"), it.q("v"))),
+            "tokens",
+            "expanded",
+        ),
         because="From the shapes of the catalogue.",
     )
 
@@ -267,4 +274,92 @@ def g17(it: Work) -> Finding:
     return it.done(
         *(it.near(name, it.world.tier(name).drain_s, "s", name) for name in it.claim.numbers),
         because="From the parts of the catalogue.",
+    )
+
+
+def q4(it: Work) -> Finding:
+    rack, model, context = it.world.cluster(RACK), it.world.model(FRONTIER), it.q("context_len")
+    flop, hbm = rack.num_chips * rack.chip.flop_per_s("fp4"), rack.num_chips * rack.chip.hbm_bytes_per_s
+    total, active, kv = model.total_params, model.active_params, model.kv_bytes_per_token()
+    knee = bb.balance_batch_with_kv(bb.dimensionless_ridge(flop, hbm, 0.5), total, active, 0.5, context, kv)
+    bends = knee < float("inf")
+    around = knee if bends else bb.balance_batch(bb.dimensionless_ridge(flop, hbm, 0.5), total / active)
+    weights = bb.weight_fetch_s(total, 0.5, hbm)
+
+    def at(batch: float) -> tuple[Computed, ...]:
+        where = f"at {format_count(round(batch))} sequences"
+        cache, compute = bb.kv_fetch_s(batch, context, kv, hbm), bb.compute_s(batch, active, flop)
+        bold = bb.pass_s(batch, total, active, 0.5, context, kv, flop, hbm)
+        return (
+            it.show(f"weights {where}", weights, "s"),
+            it.show(f"cache {where}", cache, "s"),
+            it.show(f"arithmetic {where}", compute, "s"),
+            it.identity(f"pass {where}", bold, max(weights + cache, compute), "s"),
+        )
+
+    batches = (1.0, around / 16.0, around / 4.0, around, 2.0 * around, 4.0 * around)
+    until = f"up to {format_count(knee)} sequences" if bends else "at every batch"
+    return it.done(
+        it.true("cache and weights meet the ray of arithmetic", bends),
+        *(row for batch in batches for row in at(batch)),
+        because=f"Weights are flat at {format_seconds(weights)}, cache and arithmetic are rays; the bold line is "
+        f"weights and cache {until}{', arithmetic from there on' if bends else ''}. The frontier model of the "
+        f"catalogue on {RACK} in FP4 with {format_count(context)} tokens of context.",
+    )
+
+
+def q12(it: Work) -> Finding:
+    stages, micro = it.q("stages"), it.q("micro_batches")
+    bubble = bb.flush_bubble_share(stages, micro)
+    stale = bb.stale_updates(stages, micro)
+    model, rack = it.world.model("llama-3.1-405b"), it.world.cluster(RACK)
+    kept = model.total_params * it.q("weight_bytes") / stages
+    return it.done(
+        it.near("idle share with a stop after each batch", bubble, "share", "bubble"),
+        it.least("updates that the first stage misses without the stop", stale, "", it.q("any")),
+        it.show("weights of a stage of Llama 3.1 405B in BF16", kept, "B"),
+        it.show("versions kept without the stop, relative", stale, "times"),
+        it.show("memory of a chip of the rack", rack.chip.hbm_bytes, "B"),
+        because="The gradients of a batch are summed and the weights changed before the next forward. Without the "
+        f"stop nothing is idle, but the first stage computes with weights that lack {stale:g} "
+        f"{'update' if stale == 1 else 'updates'}, and keeps as many older versions for its backward; the stop costs "
+        f"{format_percent(bubble)}, less with more micro-batches (C63).",
+    )
+
+
+def layer_reads(model: Model, context_len: float) -> list[float]:
+    """Cache that each layer reads per token, with the rarer kinds spread evenly among the others [bytes]."""
+    placed: list[tuple[float, float]] = []
+    for group in sorted(model.layer_groups, key=lambda group: group.count):
+        one = dataclasses.replace(model, layer_groups=(dataclasses.replace(group, count=1),))
+        reads = float(one.kv_read_bytes(context_len))
+        placed += [((index + 0.5) / group.count, reads) for index in range(group.count)]
+    return [reads for _, reads in sorted(placed)]
+
+
+def q14(it: Work) -> Finding:
+    models = [it.world.model(name) for name in ("gemma-3-27b", "gpt-oss-120b", "llama-3.1-405b")]
+    over = {
+        model.name: bb.stage_imbalance(layer_reads(model, it.q("context_len")), int(it.q("stages")))
+        for model in models
+        if isinstance(model, Model)
+    }
+    found = [f"{times:.3g} in {name}" for name, times in over.items()]
+    return it.done(
+        *(
+            it.least(
+                f"cache read by the busiest of 4 stages over the mean, {name}",
+                times,
+                "times",
+                it.q("uneven"),
+                when=f"layers are as in {name}",
+            )
+            for name, times in over.items()
+        ),
+        it.show(
+            "bytes between stages if layers attend to the outputs of all earlier stages", it.q("stages") / 2.0, "times"
+        ),
+        because="Stages have to be cut from equal layers: where window and global layers take turns the busiest stage "
+        f"reads {', '.join(found)} times the mean; residuals over several layers cross more than one cut. Each such "
+        "idea has to be fitted to the stages first, which slows research (C79).",
     )

@@ -36,15 +36,16 @@ def c53(it: Work) -> Finding:
 
 
 def c54(it: Work) -> Finding:
+    models = [it.world.model(name) for name in ("llama-3.1-405b", "gpt-3-175b", MODEL, "kimi-k2")]
+    known = [model for model in models if isinstance(model, Model)]
     kinds: dict[bool, list[str]] = {}
-    rows: list[Computed] = []
-    for name in ("llama-3.1-405b", "gpt-3-175b", MODEL, "kimi-k2"):
-        model = it.world.model(name)
-        if isinstance(model, Model):
-            rows.append(it.near(name, model.num_layers, "layers", "layers"))
-            kinds.setdefault(model.is_moe, []).append(str(model.num_layers))
+    for model in known:
+        kinds.setdefault(model.is_moe, []).append(str(model.num_layers))
     found = [f"{'mixtures' if moe else 'dense models'} {' and '.join(layers)}" for moe, layers in kinds.items()]
-    return it.done(*rows, because=f"Of these, {', '.join(found)}.")
+    return it.done(
+        *(it.near(model.name, model.num_layers, "layers", "layers") for model in known),
+        because=f"Of these, {', '.join(found)}.",
+    )
 
 
 def c55(it: Work) -> Finding:
@@ -186,8 +187,9 @@ def c63(it: Work) -> Finding:
 
 
 def c65(it: Work) -> Finding:
-    racks = [it.world.cluster(name) for name in (RACK, "gb300-nvl72")]
-    rooms = {on.name: on.num_chips * on.chip.hbm_bytes for on in racks}
+    rooms = {
+        on.name: on.num_chips * on.chip.hbm_bytes for on in [it.world.cluster(name) for name in (RACK, "gb300-nvl72")]
+    }
     needed = float(bb.chip_memory(it.q("params"), 1.0, 0.0, 0.0, 0.0, 1.0).weights_bytes)
     return it.done(
         *(
@@ -259,10 +261,9 @@ def c68(it: Work) -> Finding:
     stages, experts = it.q("stages"), it.q("experts")
     batch = stages * it.q("micro_batch")
     said = (it.q("total_params") + batch * it.q("context_len") * it.q("kv_bytes_per_token")) / (experts * stages)
-    rack = it.world.cluster(RACK)
     return it.done(
         it.identity("per chip", float(held(it, stages).total_bytes), said, "B"),
-        it.most("which fits", float(held(it, stages).total_bytes), "B", rack.chip.hbm_bytes),
+        it.most("which fits", float(held(it, stages).total_bytes), "B", it.world.cluster(RACK).chip.hbm_bytes),
         because="With the batch of all stages the formula is that of C70.",
     )
 
@@ -327,7 +328,6 @@ def c72(it: Work) -> Finding:
 
 def c73(it: Work) -> Finding:
     sizes = {"DeepSeek V3": it.world.model(MODEL).total_params, "5 T parameters": it.q("large_params")}
-    domains = [it.world.cluster(name) for name in (RACK, HOPPER)]
     return it.done(
         *(
             it.most(
@@ -336,7 +336,7 @@ def c73(it: Work) -> Finding:
                 "stages",
                 it.q("most_stages"),
             )
-            for on in domains
+            for on in [it.world.cluster(name) for name in (RACK, HOPPER)]
             for label, params in sizes.items()
         ),
         because="Stages are needed only for what does not fit into one domain.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rackline.arch import Model
 from rackline.arch.kinds.gqa import GroupedQueryAttention
-from rackline.ledger.work import FRONTIER, RACK, Computed, Finding, Work, attention_slope
+from rackline.ledger.work import FRONTIER, RACK, Finding, Work, attention_slope
 from rackline.pricing import PriceSheet
 from rackline.serving import blackboard as bb
 from rackline.units import format_bytes, format_count, format_percent, format_seconds
@@ -113,18 +113,21 @@ def c100(it: Work) -> Finding:
 
 
 def c101(it: Work) -> Finding:
-    rows: list[Computed] = []
-    for name in ("llama-3.1-70b", "qwen3-32b", "deepseek-v3"):
-        model = it.world.model(name)
-        if isinstance(model, Model):
-            formula = _full_cache(model) * it.q("element_bytes")
-            kept = model.kv_bytes_per_token(it.q("element_bytes"))
-            rows.append(
-                it.identity(f"keys and values of {name}", formula, kept, "B/token", when=f"the model is {name}")
-            )
-            rows.append(it.show(f"what {name} keeps", kept, "B/token"))
+    models = [it.world.model(name) for name in ("llama-3.1-70b", "qwen3-32b", "deepseek-v3")]
+    kept = {
+        model.name: (_full_cache(model) * it.q("element_bytes"), model.kv_bytes_per_token(it.q("element_bytes")))
+        for model in models
+        if isinstance(model, Model)
+    }
     return it.done(
-        *rows,
+        *(
+            row
+            for name, (formula, held) in kept.items()
+            for row in (
+                it.identity(f"keys and values of {name}", formula, held, "B/token", when=f"the model is {name}"),
+                it.show(f"what {name} keeps", held, "B/token"),
+            )
+        ),
         because="It counts elements of full keys and values, to be multiplied by bytes; MLA keeps a latent from which "
         "each head makes its own.",
     )
@@ -154,7 +157,6 @@ def c102(it: Work) -> Finding:
 
 
 def c103(it: Work) -> Finding:
-    shared = bb.kv_bytes_per_token(1.0, it.q("heads"), it.q("head_dim"), 1.0)
     newest = ("nemotron-3-nano-30b-a3b", "nemotron-3-super-120b-a12b", "deepseek-v4-pro")
     names = (*newest, "qwen3.5-397b-a17b", "deepseek-v3", "llama-3.1-70b")
     kept = {name: it.world.model(name).kv_bytes_per_token(1.0) for name in names}
@@ -162,7 +164,7 @@ def c103(it: Work) -> Finding:
     return it.done(
         it.near(
             "one global cache for all layers, 8 bit",
-            shared,
+            bb.kv_bytes_per_token(1.0, it.q("heads"), it.q("head_dim"), 1.0),
             "B/token",
             "kv_bytes_per_token",
             when="one cache serves all layers, in 8 bits",
@@ -234,14 +236,19 @@ def c109(it: Work) -> Finding:
 
 def c111(it: Work) -> Finding:
     heads, width = it.q("heads"), it.q("head_dim")
-    equal: dict[str, float] = {}
-    for layers in (it.q("global_layers"), it.q("layers")):
-        slope = bb.attention_flop_per_context_token(layers, heads, width, width)
-        name = f"a model of 100 B with {layers:.0f} global {'layer' if layers == 1 else 'layers'}"
-        equal[name] = float(bb.attention_equals_weights_context(it.q("params"), slope))
-    for name in ("llama-3.1-70b", "deepseek-v3"):
-        model = it.world.model(name)
-        equal[name] = float(bb.attention_equals_weights_context(model.active_params, attention_slope(model)))
+    made_up = {
+        f"a model of 100 B with {layers:.0f} global {'layer' if layers == 1 else 'layers'}": (
+            it.q("params"),
+            bb.attention_flop_per_context_token(layers, heads, width, width),
+        )
+        for layers in (it.q("global_layers"), it.q("layers"))
+    }
+    models = [it.world.model(name) for name in ("llama-3.1-70b", "deepseek-v3")]
+    known = {model.name: (model.active_params, attention_slope(model)) for model in models}
+    equal = {
+        name: float(bb.attention_equals_weights_context(params, slope))
+        for name, (params, slope) in {**made_up, **known}.items()
+    }
     low, high = min(equal, key=equal.__getitem__), max(equal, key=equal.__getitem__)
     return it.done(
         *(
@@ -277,28 +284,40 @@ def c112(it: Work) -> Finding:
 
 
 def c113(it: Work) -> Finding:
-    model = it.world.model(FRONTIER)
+    model, machines = it.world.model(FRONTIER), (("a100-sxm-80gb", "bf16"), ("h100-sxm", "fp8"), ("b200-sxm", "fp4"))
     active, kv = model.active_params, model.kv_bytes_per_token()
     short, long = it.q("short_context"), it.q("long_context")
-    stars: list[str] = []
-    rows: list[Computed] = []
-    for name, dtype in (("a100-sxm-80gb", "bf16"), ("h100-sxm", "fp8"), ("b200-sxm", "fp4")):
-        chip = it.world.chip(name)
-        flop, hbm, at = chip.flop_per_s(dtype), chip.hbm_bytes_per_s, f"{name} in {dtype.upper()}"
-        star = bb.crossover_context(active, kv, flop, hbm)
-        dearer = bb.cost_floor_usd(active, long, kv, flop, hbm, 1.0) / bb.cost_floor_usd(
-            active, short, kv, flop, hbm, 1.0
-        )
-        when = f"it is served on {at}"
-        rows.append(
-            it.most(f"a token at 200K over one at 8K on {at}", dearer, "times", it.q("about_as_much"), when=when)
-        )
-        again = bb.cost_floor_usd(active, it.q("beyond") * long, kv, flop, hbm, 1.0)
-        dear = again / bb.cost_floor_usd(active, short, kv, flop, hbm, 1.0)
-        rows.append(it.least(f"one at 1 M over one at 8K on {at}", dear, "times", it.q("much_more"), when=when))
-        stars.append(f"{format_count(star)} on {at}")
+    rates = {
+        f"{chip.name} in {dtype.upper()}": (chip.flop_per_s(dtype), chip.hbm_bytes_per_s)
+        for chip, dtype in ((it.world.chip(name), dtype) for name, dtype in machines)
+    }
+
+    def over_short(context: float, flop: float, hbm: float) -> float:
+        cost, least = (bb.cost_floor_usd(active, tokens, kv, flop, hbm, 1.0) for tokens in (context, short))
+        return cost / least
+
+    stars = [f"{format_count(bb.crossover_context(active, kv, *rate))} on {at}" for at, rate in rates.items()]
     return it.done(
-        *rows,
+        *(
+            row
+            for at, when, rate in ((at, f"it is served on {at}", rate) for at, rate in rates.items())
+            for row in (
+                it.most(
+                    f"a token at 200K over one at 8K on {at}",
+                    over_short(long, *rate),
+                    "times",
+                    it.q("about_as_much"),
+                    when=when,
+                ),
+                it.least(
+                    f"one at 1 M over one at 8K on {at}",
+                    over_short(it.q("beyond") * long, *rate),
+                    "times",
+                    it.q("much_more"),
+                    when=when,
+                ),
+            )
+        ),
         because="200 thousand is a balanced point where a token there costs little more than one at 8 thousand and "
         f"one at a million much more. The bend of the frontier model is at {', '.join(stars)}.",
     )

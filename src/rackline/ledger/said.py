@@ -1,4 +1,8 @@
-"""The lecture's statements: the claims of the lecture in our words with the numbers that were quoted, as data."""
+"""What was said and what was seen, as data: the lecture's claims in our words, and readings of the lab's experiments.
+
+Verdicts rest on readings where no formula can decide a claim. The shipped file holds a few, with the day and the
+machine of their run; a reader's own results replace them.
+"""
 
 from __future__ import annotations
 
@@ -107,6 +111,12 @@ class System:
         return f"{file}::test_{self.id.lower()}"
 
 
+def _rows(key: str, *names: str) -> list[dict[str, Any]]:
+    """Rows of a file that comes with the program."""
+    text = importlib.resources.files("rackline.ledger").joinpath(*names).read_text("utf-8")
+    return tomllib.loads(text)[key]
+
+
 @functools.cache
 def systems() -> tuple[System, ...]:
     """The 25 systems, in order.
@@ -114,13 +124,10 @@ def systems() -> tuple[System, ...]:
     >>> len(systems()), systems()[0].test_name
     (25, 'tests/golden/test_systems.py::test_y01')
     """
-    text = importlib.resources.files("rackline.ledger").joinpath("said", "systems.toml").read_text("utf-8")
-    return tuple(_system(row) for row in tomllib.loads(text)["system"])
-
-
-def _system(row: dict[str, Any]) -> System:
-    row["claims"] = tuple(row["claims"])
-    return System(**row)
+    rows: list[dict[str, Any]] = [
+        {**row, "claims": tuple(row["claims"])} for row in _rows("system", "said", "systems.toml")
+    ]
+    return tuple(System(**row) for row in rows)
 
 
 @functools.cache
@@ -130,11 +137,7 @@ def claims() -> tuple[Claim, ...]:
     >>> claims()[0].id, claims()[-1].id
     ('C01', 'Q27')
     """
-    found: list[Claim] = []
-    for file in FILES:
-        text = importlib.resources.files("rackline.ledger").joinpath("said", f"{file}.toml").read_text("utf-8")
-        found += [_claim(row) for row in tomllib.loads(text)["claim"]]
-    return tuple(found)
+    return tuple(_claim(row) for file in FILES for row in _rows("claim", "said", f"{file}.toml"))
 
 
 def _claim(row: dict[str, Any]) -> Claim:
@@ -145,3 +148,48 @@ def _claim(row: dict[str, Any]) -> Claim:
     }
     row["answered_by"] = tuple(row.get("answered_by", ()))
     return Claim(numbers=MappingProxyType(numbers), **row)
+
+
+Readings = Mapping[tuple[str, str], "Seen"]
+"""By experiment and quantity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One reading of an experiment.
+
+    Args:
+        experiment: its name.
+        quantity: what was measured, as the experiment calls it.
+        measured: the mean of its runs [SI].
+        low, high: interval of that mean (95 %); the measured value where there was one run.
+        run: day and form of the run, as text.
+    """
+
+    experiment: str
+    quantity: str
+    measured: float
+    low: float
+    high: float
+    run: str
+
+
+@functools.cache
+def shipped() -> Readings:
+    """The readings that come with the program.
+
+    >>> shipped()["cipher", "bits that change after 12 rounds"].run.startswith("20")
+    True
+    """
+    return {
+        (part["name"], row["quantity"]): Seen(
+            experiment=part["name"],
+            quantity=row["quantity"],
+            measured=row["measured"],
+            low=row.get("low", row["measured"]),
+            high=row.get("high", row["measured"]),
+            run=part["run"],
+        )
+        for part in _rows("experiment", "seen.toml")
+        for row in part["reading"]
+    }

@@ -219,7 +219,6 @@ def experts(world: World) -> Scene:
 
 
 STAGES, MANY = 4, 32  # of the lecture's drawing; micro-batches of the steps after it
-_EQUAL = (1.0, 1.0, 1.0)  # forward, gradient of the input, gradient of the weights
 
 
 def pipeline(_: World) -> Scene:
@@ -229,7 +228,8 @@ def pipeline(_: World) -> Scene:
 
     def ran(name: str, count: int) -> Any:
         one = schedule(named[name])
-        return one.run(STAGES, count, equal_stages(one, STAGES, *_EQUAL))
+        # as long forward as for the gradient of the input and for that of the weights
+        return one.run(STAGES, count, equal_stages(one, STAGES, 1.0, 1.0, 1.0))
 
     def slots(name: str, count: int, what: str) -> Drawing:
         kinds = {"F": "forward", "B": "backward", "W": "gradient of weights"}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from rackline.ledger.caches import DDR, DISK, FLASH, hbm
+from rackline.hardware import Chip
+from rackline.ledger.caches import BESIDE, hbm
 from rackline.ledger.prices import GEMINI, OPUS, output_over_input
 from rackline.ledger.racks import MODEL, mixture
-from rackline.ledger.work import FRONTIER, HOPPER, RACK, Computed, Finding, Work, ridge
+from rackline.ledger.work import FRONTIER, HOPPER, RACK, Finding, Work, ridge
 from rackline.pricing.cache import keeping_cost, tier_by_drain
 from rackline.scaling import chinchilla_tokens, equal_cost_ratio, train_flop
 from rackline.serving import blackboard as bb
-from rackline.serving.blackboard import ChipMemory
 from rackline.units import format_count, format_percent, format_seconds
 
 
@@ -45,26 +45,31 @@ def n02(it: Work) -> Finding:
 
 
 def n03(it: Work) -> Finding:
-    raws: list[float] = []
-    rows: list[Computed] = []
-    for name in ("b200-sxm", "gb200"):
-        chip = it.world.chip(name)
-        raws.append(chip.ridge_point("fp4"))
-        rows.append(
-            it.near(
-                f"FLOP per byte of {name} in FP4",
-                raws[-1],
-                "FLOP/B",
-                "ratio",
-                when=f"FLOP per byte of {name} are meant",
-            )
-        )
-        label, when = f"multiplies per weight of {name}", f"multiplies per weight of half a byte on {name} are"
-        rows.append(it.near(label, ridge(chip, "fp4"), "times", "ratio", when=when))
+    chips = [it.world.chip(name) for name in ("b200-sxm", "gb200")]
+    raws = {chip.name: chip.ridge_point("fp4") for chip in chips}
     return it.done(
-        *rows,
-        because=f"FLOP per byte are {min(raws):,.0f} to {max(raws):,.0f}; 300 comes after half a byte a weight and two "
-        "FLOP a multiply.",
+        *(
+            row
+            for chip in chips
+            for row in (
+                it.near(
+                    f"FLOP per byte of {chip.name} in FP4",
+                    raws[chip.name],
+                    "FLOP/B",
+                    "ratio",
+                    when=f"FLOP per byte of {chip.name} are meant",
+                ),
+                it.near(
+                    f"multiplies per weight of {chip.name}",
+                    ridge(chip, "fp4"),
+                    "times",
+                    "ratio",
+                    when=f"multiplies per weight of half a byte on {chip.name} are",
+                ),
+            )
+        ),
+        because=f"FLOP per byte are {min(raws.values()):,.0f} to {max(raws.values()):,.0f}; 300 comes after half a "
+        "byte a weight and two FLOP a multiply.",
     )
 
 
@@ -132,31 +137,26 @@ def n06(it: Work) -> Finding:
 def n07(it: Work) -> Finding:
     chip, model = it.world.chip("gb200"), it.world.model(FRONTIER)
     flop, rate, total, active = chip.flop_per_s("fp4"), chip.hbm_bytes_per_s, model.total_params, model.active_params
-    balance = bb.balance_batch(ridge(chip, "fp4"), total / active)
+    balance, kv = bb.balance_batch(ridge(chip, "fp4"), total / active), model.kv_bytes_per_token()
 
     def over_one(share: float, context: float) -> float:
-        kv = model.kv_bytes_per_token()
         times = [bb.pass_s(b, total, active, 0.5, context, kv, flop, rate) for b in (share * balance, 1.0)]
         return times[0] / times[1]
 
-    found: list[float] = []
-    rows: list[Computed] = []
-    for share, context in ((0.5, 0.0), (it.q("above"), 0.0), (0.5, it.q("context_len"))):
-        found.append(over_one(share, context))
-        label = f"{share:g} of the balanced batch, {format_count(context)} tokens of context"
-        rows.append(
-            it.most(
-                f"pass over that of one sequence at {label}",
-                found[-1],
-                "times",
-                it.q("no_change"),
-                when=f"it is {label}",
-            )
-        )
+    cases = ((0.5, 0.0), (it.q("above"), 0.0), (0.5, it.q("context_len")))
+    found = {
+        f"{share:g} of the balanced batch, {format_count(context)} tokens of context": over_one(share, context)
+        for share, context in cases
+    }
+    _, above, cached = found.values()
     return it.done(
-        *rows,
-        because=f"A pass grows with the batch once arithmetic or cache count: here {found[1]:.3g} and {found[2]:.3g} "
-        "times.",
+        *(
+            it.most(
+                f"pass over that of one sequence at {label}", times, "times", it.q("no_change"), when=f"it is {label}"
+            )
+            for label, times in found.items()
+        ),
+        because=f"A pass grows with the batch once arithmetic or cache count: here {above:.3g} and {cached:.3g} times.",
     )
 
 
@@ -183,21 +183,22 @@ def n08(it: Work) -> Finding:
 
 
 def n09(it: Work) -> Finding:
-    models = {MODEL: it.world.model(MODEL).total_params, "kimi-k2": it.world.model("kimi-k2").total_params}
-    needed: list[int] = []
-    rows: list[Computed] = []
-    for cluster, params in (
-        *((RACK, (name, count)) for name, count in models.items()),
-        (RACK, ("5 T parameters", it.q("large_params"))),
-        (HOPPER, ("5 T parameters", it.q("large_params"))),
-    ):
-        on = it.world.cluster(cluster)
-        stages = math.ceil(params[1] * it.q("weight_bytes") / (on.num_chips * on.chip.hbm_bytes))
-        needed.append(stages)
-        rows.append(it.least(f"stages for {params[0]} in FP8 on {cluster}", stages, "stages", it.q("more_than_one")))
+    sizes = {name: it.world.model(name).total_params for name in (MODEL, "kimi-k2")}
+    large = ("5 T parameters", it.q("large_params"))
+    needed = {
+        (name, on.name): math.ceil(params * it.q("weight_bytes") / (on.num_chips * on.chip.hbm_bytes))
+        for on, (name, params) in (
+            (it.world.cluster(cluster), held)
+            for cluster, held in (*((RACK, one) for one in (*sizes.items(), large)), (HOPPER, large))
+        )
+    }
     return it.done(
-        *rows,
-        because=f"Stages needed are {', '.join(map(str, needed))}: only what outgrows a domain needs more than one.",
+        *(
+            it.least(f"stages for {name} in FP8 on {cluster}", stages, "stages", it.q("more_than_one"))
+            for (name, cluster), stages in needed.items()
+        ),
+        because=f"Stages needed are {', '.join(map(str, needed.values()))}: only what outgrows a domain needs more "
+        "than one.",
     )
 
 
@@ -248,22 +249,25 @@ def n12(it: Work) -> Finding:
 
 
 def n13(it: Work) -> Finding:
-    def held(stages: float, context_len: float) -> ChipMemory:
+    def held(stages: float, context_len: float) -> float:
         kv = it.q("kv_bytes_per_token")
-        return bb.chip_memory(it.q("total_params"), 1.0, it.q("micro_batch"), context_len, kv, it.q("chips"), stages)
-
-    shares: list[str] = []
-    rows: list[Computed] = []
-    for name in ("short_context", "context_len", "long_context"):
-        one, four = (held(stages, it.q(name)) for stages in (1.0, it.q("stages")))
-        share, contexts = float(four.total_bytes / one.total_bytes), f"contexts have {format_count(it.q(name))} tokens"
-        rows.append(
-            it.near(f"memory of a chip, 4 stages over 1, {contexts}", share, "times", "no_benefit", when=contexts)
+        return float(
+            bb.chip_memory(
+                it.q("total_params"), 1.0, it.q("micro_batch"), context_len, kv, it.q("chips"), stages
+            ).total_bytes
         )
-        shares.append(f"{format_percent(share)} at {format_count(it.q(name))}")
+
+    contexts = [it.q(name) for name in ("short_context", "context_len", "long_context")]
+    shares = {context: held(it.q("stages"), context) / held(1.0, context) for context in contexts}
+    found = [f"{format_percent(share)} at {format_count(context)}" for context, share in shares.items()]
     return it.done(
-        *rows,
-        because=f"In inference too a chip keeps less with four stages, {', '.join(shares)} tokens of context: weights "
+        *(
+            it.near(f"memory of a chip, 4 stages over 1, {when}", share, "times", "no_benefit", when=when)
+            for when, share in (
+                (f"contexts have {format_count(context)} tokens", share) for context, share in shares.items()
+            )
+        ),
+        because=f"In inference too a chip keeps less with four stages, {', '.join(found)} tokens of context: weights "
         "are cut in four, the cache stays.",
     )
 
@@ -315,26 +319,35 @@ def n15(it: Work) -> Finding:
 def n16(it: Work) -> Finding:
     """Tokens of a chip in a second with its memory full or its arithmetic, in a domain of eight and of a rack."""
     model, sizes = it.world.model(MODEL), [it.world.cluster(name).scale_up.size for name in (HOPPER, RACK)]
-    kv, context = model.kv_bytes_per_token(1.0), it.q("context_len")
-    gains: list[str] = []
-    rows: list[Computed] = []
-    for chip in (it.world.chip("gb200"), it.world.chip("h100-sxm")):
-        flop, rate = chip.flop_per_s("fp8"), chip.hbm_bytes_per_s
-        made: list[float] = []
-        for size in sizes:
-            batch = max((size * chip.hbm_bytes - model.total_params) / (context * kv), 1.0)
-            seconds = bb.pass_s(
-                batch, model.total_params, model.active_params, 1.0, context, kv, size * flop, size * rate
-            )
-            made.append(float(bb.tokens_per_s(batch, seconds)) / size)
-        filled = model.total_params / (sizes[0] * chip.hbm_bytes)
-        when = f"weights fill {format_percent(filled)} of {sizes[0]} chips, as in FP8 of {chip.name}"
-        label = f"throughput of a chip, {sizes[1]} chips over {sizes[0]} of {chip.name}"
-        rows.append(it.least(label, made[1] / made[0], "times", it.q("dramatic"), when=when))
-        gains.append(f"{made[1] / made[0]:.3g} times with {chip.name}")
-    floors = [bb.weight_fetch_s(model.total_params, 1.0, it.world.chip("gb200").hbm_bytes_per_s, n) for n in sizes]
+    total, active, kv, context = (
+        model.total_params,
+        model.active_params,
+        model.kv_bytes_per_token(1.0),
+        it.q("context_len"),
+    )
+
+    def made(chip: Chip, size: int) -> float:
+        batch = max((size * chip.hbm_bytes - total) / (context * kv), 1.0)
+        flop, rate = size * chip.flop_per_s("fp8"), size * chip.hbm_bytes_per_s
+        seconds = bb.pass_s(batch, total, active, 1.0, context, kv, flop, rate)
+        return float(bb.tokens_per_s(batch, seconds)) / size
+
+    chips = [it.world.chip(name) for name in ("gb200", "h100-sxm")]
+    over = {chip.name: made(chip, sizes[1]) / made(chip, sizes[0]) for chip in chips}
+    filled = {chip.name: format_percent(total / (sizes[0] * chip.hbm_bytes)) for chip in chips}
+    gains = [f"{times:.3g} times with {name}" for name, times in over.items()]
+    floors = [bb.weight_fetch_s(total, 1.0, chips[0].hbm_bytes_per_s, size) for size in sizes]
     return it.done(
-        *rows,
+        *(
+            it.least(
+                f"throughput of a chip, {sizes[1]} chips over {sizes[0]} of {name}",
+                times,
+                "times",
+                it.q("dramatic"),
+                when=f"weights fill {filled[name]} of {sizes[0]} chips, as in FP8 of {name}",
+            )
+            for name, times in over.items()
+        ),
         it.show("speed of the shortest pass, the same chips", floors[0] / floors[1], "times"),
         because=f"A chip serves {' and '.join(gains)} in the larger domain: what counts is the memory that weights "
         f"leave to sequences. The shortest pass is {floors[0] / floors[1]:.3g} times as fast; that this explains who "
@@ -363,8 +376,7 @@ def n17(it: Work) -> Finding:
 
 
 def n18(it: Work) -> Finding:
-    known = [hbm(it), *(it.world.tier(name) for name in (DDR, FLASH, "qlc-31tb", DISK))]
-    found = [keeping_cost(tier, 1e9) for tier in known]
+    found = [keeping_cost(tier, 1e9) for tier in (hbm(it), *(it.world.tier(name) for name in BESIDE))]
     short, long = (tier_by_drain(found, it.q(name)) for name in ("short_s", "long_s"))
     guesses = {
         "flash and spinning disk": ("nvme", "disk"),

@@ -1,14 +1,28 @@
-"""The ledger as shown: a table on the terminal, verdicts by segment as a figure, a page of the documentation."""
+"""The ledger: every claim examined by a function that calls the library; a table, a figure and a page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.ledger.said import SEGMENTS, System, claims as known_claims, systems
+from rackline.errors import InputError, nearest_name
+from rackline.ledger import (
+    batches,
+    caches,
+    ciphers,
+    conflicts,
+    golden,
+    pipelines,
+    prices,
+    racks,
+    summaries,
+    training,
+)
+from rackline.ledger.said import SEGMENTS, Claim, System, claims, systems
 from rackline.ledger.work import (
     BY_DEFINITION,
     FAILS,
@@ -20,11 +34,68 @@ from rackline.ledger.work import (
     VERDICTS,
     Computed,
     Finding,
+    Work,
+    World,
+    counts,
+    without_number,
 )
 from rackline.report.axes import Measure, stacked_bars
 from rackline.report.column import SECTION, Column, Sheet
 from rackline.report.figure import Figure
 from rackline.report.wording import Box
+
+EXAMINATIONS: Mapping[str, Callable[[Work], Finding]] = {
+    name.upper(): one
+    for chapter in (batches, racks, pipelines, training, prices, caches, ciphers, conflicts, golden, summaries)
+    for name, one in vars(chapter).items()
+    if re.fullmatch(r"[cgnq]\d+", name)
+}
+"""By claim, the function of its name that examines it."""
+
+
+def examine(claim: Claim, world: World) -> Finding:
+    """Examine one claim."""
+    world.asked.clear()
+    examination = EXAMINATIONS.get(claim.id)
+    return without_number(claim) if examination is None else examination(Work(claim, world))
+
+
+def ledger(world: World | None = None, *, segment: int | None = None, claim: str | None = None) -> tuple[Finding, ...]:
+    """Examine the claims of the lecture.
+
+    Args:
+        world: the catalogue; other values may lead to other verdicts.
+        segment: 1 to 7, 8 for inconsistencies, 9 for golden values, 10 for summaries, 11 for flash cards; all by
+            default.
+        claim: one claim by its id, such as C99; for a flash card that other claims answer, these claims.
+
+    Returns:
+        A finding for each, in order.
+
+    Raises:
+        InputError: there is no such segment or claim.
+
+    >>> ledger(claim="C99")[0].verdict
+    'by definition'
+    """
+    where = World() if world is None else world
+    if segment is not None and segment not in SEGMENTS:
+        raise InputError(what="segment", given=segment, allowed=f"1 to {max(SEGMENTS)}")
+    known = [one for one in claims() if segment is None or one.segment == segment]
+    if claim is not None:
+        wanted = claim.strip().upper()
+        known = [one for one in known if one.id == wanted]
+        if not known:
+            raise InputError(
+                what="claim",
+                given=claim,
+                allowed="C01 to C133, N01 to N22, N34 to N56, G01 to G17 or Q1 to Q27, of the segment if one is named",
+                nearest=nearest_name(wanted, [one.id for one in claims()]),
+            )
+        answers = known[0].answered_by
+        known += [one for one in claims() if one.id in answers]
+    return tuple(examine(one, where) for one in known)
+
 
 STYLES = {
     HOLDS: "green",
@@ -39,8 +110,7 @@ STYLES = {
 
 def summary(findings: Sequence[Finding]) -> str:
     """Number of claims by verdict, in one line."""
-    parts = [(verdict, sum(one.verdict == verdict for one in findings)) for verdict in STYLES]
-    return ", ".join(f"{count} {verdict}" for verdict, count in parts if count)
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts(findings).items() if count)
 
 
 def ledger_table(
@@ -129,8 +199,7 @@ def verdicts_figure(findings: Sequence[Finding]) -> Figure:
     for finding in findings:
         bar = bars.setdefault(SEGMENTS[finding.claim.segment], {})
         bar[finding.verdict] = bar.get(finding.verdict, 0.0) + 1.0
-    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in VERDICTS}
-    texts = [f"{verdict} {count}" for verdict, count in counts.items() if count]
+    texts = [f"{verdict} {count}" for verdict, count in counts(findings).items() if count]
     return stacked_bars(
         bars,
         VERDICTS,
@@ -168,9 +237,9 @@ def page(findings: Sequence[Finding]) -> str:
     Returns:
         Markdown.
     """
-    claims = [one for one in findings if one.claim.segment <= 7]
+    said = [one for one in findings if one.claim.segment <= 7]
     others = [one for one in findings if one.claim.segment > 7 and not one.claim.answered_by]
-    parts = [_HEAD, f"{len(claims)} claims: {summary(claims)}. {len(others)} checks more: {summary(others)}.\n"]
+    parts = [_HEAD, f"{len(said)} claims: {summary(said)}. {len(others)} checks more: {summary(others)}.\n"]
     for segment, title in SEGMENTS.items():
         rows = [one for one in findings if one.claim.segment == segment]
         if not rows:
@@ -180,7 +249,7 @@ def page(findings: Sequence[Finding]) -> str:
         parts.append("| claim | said | formula | quoted | computed | verdict | why |\n|---|---|---|---|---|---|---|")
         parts += [_row(one) for one in rows]
         parts.append("")
-    if len(findings) == len(known_claims()):
+    if len(findings) == len(claims()):
         parts += ["## The 25 systems\n", _SYSTEMS, "| system | claims | runs it | tested by hand |\n|---|---|---|---|"]
         parts += [_system_row(one) for one in systems()]
     return "\n".join(parts).rstrip("\n") + "\n"

@@ -1,16 +1,23 @@
-"""Segment 5: what training, reinforcement learning and use cost, and how far to over-train (C80 to C95)."""
+"""Segment 5: what training, reinforcement learning and use cost, how far to over-train (C80 to C95); its scene."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rackline.bands.stacks import default_stack
+from rackline.ledger.drawings import line_drawing, spread
+from rackline.ledger.scenes import Scene, work
 from rackline.ledger.work import Finding, Work, World
 from rackline.parallel import Layout, precision
 from rackline.passes import calibration
 from rackline.posttraining.job import AnswerLengths, RlJob
 from rackline.posttraining.plan import Schedule, given_step, run_of
+from rackline.report.axes import DAY
 from rackline.scaling import (
     PhaseMfu,
     Usage,
@@ -18,12 +25,15 @@ from rackline.scaling import (
     compute_optimal_of_params,
     equal_cost_ratio,
     equal_costs,
+    flop_over_life,
     frontier,
     lifetime_flop_per_param,
     lifetime_tokens,
+    loss,
     optimal_tokens_of_params,
     overtraining_factor,
     power_sum_minimum,
+    tokens_for_loss,
     train_flop,
 )
 from rackline.system import System
@@ -79,18 +89,15 @@ def rl_flop(world: World, name: str, answers: int, shares: Sequence[float]) -> t
     """
     job = grpo_job(world, name, answers)
     step = given_step(job, Schedule(), _ENGINES, _TRAINING)
-    run = run_of(job, step, 1.0)
     counted = [run_of(replace(job, trained=round(share * answers)), step, 1.0).flop_per_param_token for share in shares]
     peak = CHIPS * job.cluster.chip.flop_per_s(job.training.precision.compute)
     updated = (
         6.0 * float(job.model.active_params) * job.trained_answers * job.sequence_len / step.updates.train_s / peak
     )
-    return counted, updated / run.mfu
+    return counted, updated / run_of(job, step, 1.0).mfu
 
 
 LAWS = ("chinchilla", "besiroglu")
-
-
 POLICY = "llama-3.1-70b"
 
 
@@ -354,4 +361,100 @@ def c95(it: Work) -> Finding:
         ),
         because="A hundred follows from rounding; the least exact cost is at "
         f"{' and at '.join(f'{factor:.0f} by {law}' for law, factor in exact.items())}.",
+    )
+
+
+def overtraining(world: World) -> Scene:
+    """Tokens of a life, ratios of equal costs, and the training that is cheapest over life."""
+    fleet, life, equal, exact, chance = (work(world, one) for one in ("C91", "C92", "C87", "C89", "C90"))
+    days = spread(DAY, 365.0 * DAY, life.q("time_s"))
+    sizes, at = spread(1e9, 1e13, exact.q("params")), exact.q("params")
+    law, used = world.law("besiroglu"), exact.q("inference_tokens")
+    shares = spread(0.1, 1.0, equal.q("third"), count=61)
+    per_param = 2.0 * used / exact.q("relative_mfu")
+    best = exact_tokens(exact, "besiroglu", used)
+    smaller = spread(at / 3.0, 4.0 * at, count=241)
+    tokens_of = np.asarray(tokens_for_loss(law, smaller, loss(law, at, best)))
+    fits = (tokens_of > 1e13) & (tokens_of < 1e16)  # elsewhere nobody trains
+    order = np.argsort(tokens_of[fits])
+    trained, params = tokens_of[fits][order], smaller[fits][order]
+    in_all: NDArray[np.float64] = flop_over_life(params, trained, per_param)
+    dearer = float(np.interp(used, trained, in_all) / in_all.min())
+    chances = np.linspace(0.05, 1.0, 20)
+    derated = np.asarray(optimal_tokens_of_params(law, at, per_param * chances))
+    rule = {"20 a parameter": chinchilla_tokens(sizes)}
+    even = chance.q("probability")
+    half = float(optimal_tokens_of_params(law, at, per_param * even)) / best
+    return Scene(
+        drawings={
+            "life": line_drawing(
+                "Tokens that are given out",
+                f"{format_count(life.q('tokens_per_s'))} tokens a second of one model, "
+                f"{format_count(fleet.q('tokens_per_s'))} of a fleet",
+                ("time in use", "seconds"),
+                ("tokens", "count"),
+                days,
+                {
+                    what: [lifetime_tokens(one.q("tokens_per_s"), float(span)) for span in days]
+                    for what, one in (("one model", life), ("a whole fleet", fleet))
+                },
+            ),
+            "optimal": line_drawing(
+                "Tokens of training at least FLOP",
+                "use left out",
+                ("active parameters", "count"),
+                ("tokens of training", "count"),
+                sizes,
+                {**rule, "Besiroglu's law": compute_optimal_of_params(law, sizes).tokens},
+            ),
+            "over": line_drawing(
+                "Tokens of training, with and without use",
+                "one model, two months of use",
+                ("active parameters", "count"),
+                ("tokens of training", "count"),
+                sizes,
+                {"as many as in use": used, **rule},
+            ),
+            "ratio": line_drawing(
+                "Tokens of pre-training for each token of a phase that costs as much",
+                "pre-training takes 6 FLOP a parameter and token",
+                ("efficiency of the phase over that of pre-training", "share"),
+                ("tokens of pre-training for each", "number"),
+                shares,
+                {f"{k:g} FLOP a token": equal_cost_ratio(k, shares) for k in (2.0, equal.q("rl_flop"), 6.0)},
+                log="y",
+            ),
+            "cost": line_drawing(
+                "FLOP over life at equal quality",
+                f"Besiroglu's law; {format_count(used)} tokens of use at a third of the efficiency",
+                ("tokens of training", "count"),
+                ("FLOP, at the efficiency of training", "power"),
+                trained,
+                {
+                    "in all": in_all,
+                    "training": train_flop(params, trained),
+                    "use": per_param * params,
+                },
+            ),
+            "chance": line_drawing(
+                "Tokens of training by the chance that the model is used",
+                f"Besiroglu's law, {format_count(at)} parameters",
+                ("chance that the model is shipped", "share"),
+                ("tokens over those of a sure use", "share"),
+                chances,
+                {"tokens": derated / derated[-1], "in proportion": chances},
+                log="",
+            ),
+        },
+        facts={
+            "rate": format_count(life.q("tokens_per_s")),
+            "size": format_count(at),
+            "used": format_count(used),
+            "rule": format_count(float(chinchilla_tokens(at))),
+            "law": format_count(float(compute_optimal_of_params(law, at).tokens)),
+            "other": f"{per_param / (6.0 * exact_tokens(exact, 'chinchilla', used)):.3g}",
+            "part": format_percent(best / used),
+            "dearer": f"{dearer:.3g}",
+            "power": f"{math.log(half) / math.log(even):.2g}",
+        },
     )

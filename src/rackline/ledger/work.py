@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -22,8 +22,7 @@ from rackline.hardware import (
     memory_record,
     memory_tier,
 )
-from rackline.ledger.said import Claim
-from rackline.ledger.seen import Readings, Seen, shipped
+from rackline.ledger.said import Claim, Readings, Seen, shipped
 from rackline.pricing import PriceSheet, sheet_from_record
 from rackline.scaling import LossLaw, RoutedLaw, loss_law, routed_law
 from rackline.scaling.law import Numbers
@@ -36,6 +35,7 @@ from rackline.units import (
     format_rate,
     format_seconds,
     format_usd,
+    format_watts,
 )
 
 if TYPE_CHECKING:
@@ -162,23 +162,16 @@ def overrides_from_texts(texts: Mapping[str, str]) -> dict[str, dict[str, object
     return found
 
 
-HOLDS = "holds"
-BY_DEFINITION = "by definition"
-IN_UNITS = "holds in these units"
-ONLY_IF = "holds only if"
-FAILS = "does not hold"
-NO_NUMBER = "no number"
-NOT_COMPUTED = "not computed"
-VERDICTS = (HOLDS, BY_DEFINITION, IN_UNITS, ONLY_IF, FAILS, NOT_COMPUTED, NO_NUMBER)
-
-
-def format_watts(watts: float) -> str:
-    """Power in kilowatts.
-
-    >>> format_watts(151e3)
-    '151 kW'
-    """
-    return f"{watts / 1e3:,.3g} kW"
+VERDICTS = (
+    "holds",
+    "by definition",
+    "holds in these units",
+    "holds only if",
+    "does not hold",
+    "not computed",
+    "no number",
+)
+HOLDS, BY_DEFINITION, IN_UNITS, ONLY_IF, FAILS, NOT_COMPUTED, NO_NUMBER = VERDICTS
 
 
 _WRITE = {
@@ -190,31 +183,6 @@ _WRITE = {
     "share": format_percent,
     "W": format_watts,
 }
-UNITS = (
-    "",
-    "s",
-    "B",
-    "B/s",
-    "B/token",
-    "FLOP",
-    "FLOP/B",
-    "FLOP/s",
-    "USD",
-    "W",
-    "requests/s",
-    "tokens/s",
-    "share",
-    "times",
-    "chips",
-    "layers",
-    "parameters",
-    "rounds",
-    "sequences",
-    "stages",
-    "systems",
-    "tokens",
-)
-"""Units of computed values, one for each quantity: a share is a fraction of 1, a ratio is in times, "" is a count."""
 
 
 def write(value: float, unit: str) -> str:
@@ -231,8 +199,7 @@ def write(value: float, unit: str) -> str:
         return _WRITE[unit](value)
     if unit.startswith("B/"):
         return f"{value:,.0f} {unit}"
-    small = abs(value) < 1000.0 and not float(value).is_integer()
-    text = f"{value:.3g}" if small else format_count(value)
+    text = f"{value:.3g}" if abs(value) < 1000.0 and not float(value).is_integer() else format_count(value)
     return f"{text} {unit}".strip()
 
 
@@ -363,8 +330,7 @@ class Work:
     def identity(self, label: str, value: Numbers, other: Numbers, unit: str = "", *, when: str = "") -> Computed:
         """Check that two calculations agree by definition, so that no value of the catalogue could change it."""
         one, two = float(value), float(other)
-        same = abs(one - two) <= 1e-9 * max(abs(one), abs(two))
-        return _compared(label, value, unit, same, when, by_definition=True)
+        return _compared(label, value, unit, abs(one - two) <= 1e-9 * max(abs(one), abs(two)), when, by_definition=True)
 
     def true(self, label: str, passes: bool, *, when: str = "", by_definition: bool = False) -> Computed:
         """Check a statement that follows from computed values."""
@@ -440,7 +406,7 @@ def without_number(claim: Claim) -> Finding:
     )
 
 
-def counts(findings: tuple[Finding, ...]) -> Mapping[str, int]:
+def counts(findings: Sequence[Finding]) -> Mapping[str, int]:
     """Number of findings by verdict."""
     return {verdict: sum(one.verdict == verdict for one in findings) for verdict in VERDICTS}
 

@@ -1,23 +1,17 @@
 """Scaling laws: parameters and tokens for a given quality, and how long to train a model that will be deployed."""
 
-from rackline.scaling.budget import Budget, PhaseCost, PhaseMfu, Usage, budget, lifetime_flop_per_param
-from rackline.scaling.chinchilla import (
-    Allocation,
+from rackline.scaling.budget import (
+    Budget,
     EqualCosts,
-    Frontier,
-    chinchilla_tokens,
-    compute_optimal,
-    compute_optimal_of_loss,
-    compute_optimal_of_params,
+    PhaseCost,
+    PhaseMfu,
+    Usage,
+    budget,
+    chip_hours_of_flop,
     equal_cost_ratio,
     equal_costs,
-    frontier,
-    lifetime_tokens,
-    overtraining_factor,
-    power_sum_minimum,
-    train_flop,
+    lifetime_flop_per_param,
 )
-from rackline.scaling.fit import FittedLaw, fit_file, fit_frontier, fit_loss_law, isoflop_minimum
 from rackline.scaling.law import (
     LossLaw,
     RoutedLaw,
@@ -35,17 +29,34 @@ from rackline.scaling.law import (
     tokens_of_effective,
 )
 from rackline.scaling.optimum import (
-    KnownRun,
+    Allocation,
     LifetimeOptimum,
-    Trained,
-    chip_hours_of_flop,
+    chinchilla_tokens,
+    compute_optimal,
+    compute_optimal_of_loss,
+    compute_optimal_of_params,
     flop_over_life,
     implied_lifetime_flop_per_param,
-    known_run,
-    known_runs,
     lifetime_flop_of,
     optimal_allocation,
     optimal_tokens_of_params,
+    overtraining_factor,
+    power_sum_minimum,
+    train_flop,
+)
+from rackline.scaling.runs import (
+    FittedLaw,
+    Frontier,
+    KnownRun,
+    Trained,
+    fit_file,
+    fit_frontier,
+    fit_loss_law,
+    frontier,
+    isoflop_minimum,
+    known_run,
+    known_runs,
+    lifetime_tokens,
     run_mfu,
     trained,
 )

@@ -1,4 +1,7 @@
-"""A budget: model size and tokens for a target quality and expected inference, and the cost of each phase."""
+"""A budget: model size and tokens for a target quality and expected inference, and the cost of each phase.
+
+By the lecture's rule pre-training, reinforcement learning and inference cost the same.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,136 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rackline.checked import Num, checked, plain
 from rackline.errors import InputError
-from rackline.scaling.chinchilla import (
+from rackline.scaling.law import LossLaw, routed_total_params
+from rackline.scaling.optimum import (
     FORWARD_FLOP_PER_PARAM_TOKEN,
     PRETRAIN_FLOP_PER_PARAM_TOKEN,
     Allocation,
-    EqualCosts,
+    LifetimeOptimum,
     compute_optimal_of_loss,
-    equal_costs,
+    compute_optimal_of_params,
+    lifetime_flop_of,
+    optimal_allocation,
     overtraining_factor,
 )
-from rackline.scaling.law import LossLaw, routed_total_params
-from rackline.scaling.optimum import LifetimeOptimum, chip_hours_of_flop, lifetime_flop_of, optimal_allocation
 
 CURVE_POINTS = 241
 CURVE_SPAN = 30.0  # the curve shows sizes from the best over 30 to the best times 30
 FLAT = (0.05, 0.20)
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualCosts:
+    """Tokens of the three phases when they cost the same.
+
+    Args:
+        pretrain_tokens: D_pre [token].
+        rl_tokens: D_RL [token].
+        inference_tokens: D_inf [token].
+    """
+
+    json_keys: ClassVar = ("pretrain_tokens", "rl_tokens")
+
+    pretrain_tokens: float | NDArray[np.float64]
+    rl_tokens: float | NDArray[np.float64]
+    inference_tokens: float | NDArray[np.float64]
+
+
+def equal_cost_ratio(flop_per_param_token: Num, relative_mfu: Num | float = 1.0) -> Num:
+    """Pre-training tokens per token of another phase, when both take the same machine time.
+
+    D_pre / D = k / (6 * m),  m = MFU of the phase / MFU of pre-training
+
+    Args:
+        flop_per_param_token: k, 2 for use, 2 to 6 for reinforcement learning [FLOP], any shape.
+        relative_mfu: m [ratio], broadcasts. Dividing is right: a phase of less MFU takes more time, so fewer of its
+            tokens cost the same. The lecture first multiplied and took it back.
+
+    Returns:
+        Ratio, broadcast shape: alpha of reinforcement learning, beta of use.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: the same model and chips in both phases; attention left out.
+
+    Sources: lecture C85, C86; ledger check G12.
+
+    >>> round(equal_cost_ratio(2.0, 1 / 3), 2), round(equal_cost_ratio(3.0, 1 / 3), 2)
+    (1.0, 1.5)
+    """
+    k, m = checked("equal_cost_ratio", flop_per_param_token=flop_per_param_token, relative_mfu=relative_mfu)
+    return plain(k / (PRETRAIN_FLOP_PER_PARAM_TOKEN * m))
+
+
+def equal_costs(
+    inference_tokens: Num,
+    rl_flop_per_param_token: Num | float = 3.0,
+    rl_relative_mfu: Num | float = 1.0 / 3.0,
+    inference_relative_mfu: Num | float = 1.0 / 3.0,
+) -> EqualCosts:
+    """Tokens of each phase by the lecture's rule that all three cost the same.
+
+    D_pre = alpha * D_RL = beta * D_inf
+
+    Args:
+        inference_tokens: D_inf [token], any shape.
+        rl_flop_per_param_token: k, 2 if no rollout is trained on, 6 if each is [FLOP], broadcasts.
+        rl_relative_mfu: MFU of reinforcement learning over that of pre-training [ratio], broadcasts.
+        inference_relative_mfu: MFU of use over that of pre-training [ratio], broadcasts.
+
+    Returns:
+        Tokens by phase, broadcast shape.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: equal costs are near the least cost (see `power_sum_minimum` and `optimal_allocation` for the exact
+        optimum, which depends on the loss law).
+
+    Sources: lecture C84, C85, C87.
+
+    >>> equal_costs(259.2e12).pretrain_tokens
+    259200000000000.0
+    """
+    (used,) = checked("equal_costs", inference_tokens=inference_tokens)
+    pretrain = used * equal_cost_ratio(FORWARD_FLOP_PER_PARAM_TOKEN, inference_relative_mfu)
+    rl = pretrain / equal_cost_ratio(rl_flop_per_param_token, rl_relative_mfu)
+    return EqualCosts(pretrain_tokens=plain(pretrain), rl_tokens=plain(rl), inference_tokens=plain(used))
+
+
+def chip_hours_of_flop(flop: Num, mfu: Num, peak_flop_per_s: Num) -> Num:
+    """Chip-hours for a number of FLOP.
+
+    hours = FLOP / (MFU * peak * 3600)
+
+    Args:
+        flop: FLOP of the model [FLOP], any shape, 0 allowed.
+        mfu: share of the peak that is reached, at most 1 [ratio], broadcasts.
+        peak_flop_per_s: dense peak of one chip [FLOP/s], broadcasts.
+
+    Returns:
+        Hours of one chip, broadcast shape.
+
+    Raises:
+        InputError: an MFU above 1, a value that is not positive and finite.
+
+    Assumes: a constant MFU.
+
+    Sources: definition of MFU (PaLM, Chowdhery et al. 2022, appendix B).
+
+    >>> round(chip_hours_of_flop(6.3e24, 0.4, 459e12) / 8960 / 24)  # days of LLaMA 3 70B on a pod of TPU v5p
+    44
+    """
+    c, share, peak = checked("chip_hours_of_flop", zero=("flop",), flop=flop, mfu=mfu, peak_flop_per_s=peak_flop_per_s)
+    if not (share <= 1.0).all():
+        raise InputError(
+            what="mfu", given=float(share.max()), allowed="above 0 to 1: no run is above the peak", nearest="1"
+        )
+    return plain(c / (share * peak * HOUR_S))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +315,6 @@ class Budget:
     @property
     def tokens_over_compute_optimal(self) -> float:
         """Tokens over those that this law finds best for the same size, when nobody uses it."""
-        from rackline.scaling.chinchilla import compute_optimal_of_params
-
         if not self.feasible:
             return float("nan")
         return float(self.optimum.tokens / compute_optimal_of_params(self.law, self.optimum.params).tokens)

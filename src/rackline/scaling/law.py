@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.catalog import LawRecord, Source, law_record
+from rackline.catalog import Source, law_record
 from rackline.checked import Num, checked, plain
 from rackline.errors import InputError
 
@@ -113,19 +113,6 @@ def check_loss(law: LossLaw, wanted: Any, where: str) -> Any:
     return reducible
 
 
-def law_from_record(record: LawRecord) -> LossLaw:
-    """Build the loss law of a record.
-
-    Raises:
-        InputError: the record is a law of another kind.
-    """
-    if record.loss is None:
-        raise InputError(
-            what="law", given=record.name, allowed="a law of loss against size and tokens", nearest="besiroglu"
-        )
-    return LossLaw(name=record.name, sources=record.sources, **record.loss.model_dump())
-
-
 def loss_law(name: str, overrides: Mapping[str, object] | None = None) -> LossLaw:
     """Look a loss law up by name, alias or TOML file.
 
@@ -140,7 +127,12 @@ def loss_law(name: str, overrides: Mapping[str, object] | None = None) -> LossLa
     >>> loss_law("besiroglu").params_exponent
     0.3478
     """
-    return law_from_record(law_record(name, overrides=overrides))
+    record = law_record(name, overrides=overrides)
+    if record.loss is None:
+        raise InputError(
+            what="law", given=record.name, allowed="a law of loss against size and tokens", nearest="besiroglu"
+        )
+    return LossLaw(name=record.name, sources=record.sources, **record.loss.model_dump())
 
 
 def tokens_for_loss(law: LossLaw, params: Num, loss: Num) -> Num:
@@ -169,8 +161,7 @@ def tokens_for_loss(law: LossLaw, params: Num, loss: Num) -> Num:
     """
     (n,) = checked("tokens_for_loss", params=params)
     room = np.asarray(check_loss(law, loss, "tokens_for_loss") - law.params_coefficient * n**-law.params_exponent)
-    out = np.full(room.shape, np.inf)
-    ratio = np.divide(law.tokens_coefficient, room, out=out, where=room > 0.0)
+    ratio = np.divide(law.tokens_coefficient, room, out=np.full(room.shape, np.inf), where=room > 0.0)
     return plain(ratio ** (1.0 / law.tokens_exponent))
 
 
@@ -198,8 +189,7 @@ def effective_tokens(tokens: Num, unique_tokens: Num, useful_repeats: Num) -> Nu
     3.73
     """
     d, u, r = checked("effective_tokens", tokens=tokens, unique_tokens=unique_tokens, useful_repeats=useful_repeats)
-    repeats = np.maximum(d / u - 1.0, 0.0)
-    return plain(np.minimum(d, u) + u * r * -np.expm1(-repeats / r))
+    return plain(np.minimum(d, u) + u * r * -np.expm1(-np.maximum(d / u - 1.0, 0.0) / r))
 
 
 def tokens_of_effective(effective: Num, unique_tokens: Num, useful_repeats: Num) -> Num:
@@ -364,7 +354,7 @@ def joint_law(num_experts: float, name: str = "ludziejewski", overrides: Mapping
     """The loss law of mixtures with a given number of experts, in active parameters and tokens.
 
     L = a E'**delta N**(alpha + gamma ln E') + b E'**omega D**(beta + zeta ln E') + c, which at one E is
-    E + A / N**alpha + B / D**beta again, so that all of `chinchilla` and `optimum` holds for it
+    E + A / N**alpha + B / D**beta again, so that all of `optimum` holds for it
 
     Args:
         num_experts: E, one of which a token visits; 1 for a dense model [count].
@@ -382,7 +372,7 @@ def joint_law(num_experts: float, name: str = "ludziejewski", overrides: Mapping
 
     Sources: Ludziejewski et al. 2025, arXiv:2502.05172 (the joint law).
 
-    >>> from rackline.scaling.chinchilla import compute_optimal
+    >>> from rackline.scaling.optimum import compute_optimal
     >>> dense, four = compute_optimal(joint_law(1.0), 1e20), compute_optimal(joint_law(4.0), 1e20)
     >>> round(dense.params / 1e9, 1), round(four.params / 1e9, 1)
     (1.7, 1.2)

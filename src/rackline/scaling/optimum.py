@@ -1,4 +1,6 @@
-"""The model size that reaches a loss at minimum lifetime cost, training and inference; and known training runs.
+"""Optimal models: size and tokens of least loss for a FLOP budget, and those that reach a loss at least lifetime cost.
+
+Compute-optimal training splits a FLOP budget between size and tokens, and nobody uses the model. Over a life:
 
 A phase of t tokens with k FLOP per parameter and token at the relative MFU m costs as much machine time as
 k t / m FLOP per parameter of pre-training. The sum of that over all phases but pre-training is
@@ -12,28 +14,242 @@ and the derivative of ln cost by ln N is zero where 6 D (r - 1) = K, r = alpha u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.catalog import Evidence, RunRecord, names, run_record
 from rackline.checked import Num, checked, plain
-from rackline.errors import InputError, UnknownNameError
-from rackline.hardware import chip
-from rackline.scaling.chinchilla import (
-    FORWARD_FLOP_PER_PARAM_TOKEN,
-    PRETRAIN_FLOP_PER_PARAM_TOKEN,
-    equal_cost_ratio,
-    overtraining_factor,
-    train_flop,
-)
-from rackline.scaling.law import LossLaw, check_loss, tokens_for_loss, tokens_of_effective
+from rackline.scaling.law import LossLaw, Numbers, check_loss, tokens_for_loss, tokens_of_effective
 
+TOKENS_PER_PARAM = 20.0  # the rule that people draw from Hoffmann et al., tables 3 and A3
+PRETRAIN_FLOP_PER_PARAM_TOKEN = 6.0
+FORWARD_FLOP_PER_PARAM_TOKEN = 2.0
 DEFAULT_USEFUL_REPEATS = 15.387756  # Muennighoff et al. 2023, for laws that were fitted without repeats
 _STEPS = 80  # halvings of the range of logit(u), 80 wide: below the rounding of a float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A model and what it is trained on.
+
+    Args:
+        params: N [count].
+        tokens: D [token].
+        train_flop: 6 N D [FLOP].
+    """
+
+    params: float | NDArray[np.float64]
+    tokens: float | NDArray[np.float64]
+    train_flop: float | NDArray[np.float64]
+
+
+def train_flop(active_params: Num, tokens: Num) -> Num:
+    """FLOP of pre-training.
+
+    C = 6 * N_active * D
+
+    Args:
+        active_params: N_active [count], any shape.
+        tokens: D [token], broadcasts.
+
+    Returns:
+        FLOP, broadcast shape.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: attention's own products are left out; nothing is computed twice to save memory.
+
+    Sources: lecture C81.
+
+    >>> train_flop(70e9, 1.4e12)
+    5.88e+23
+    """
+    n, d = checked("train_flop", active_params=active_params, tokens=tokens)
+    # 6: a multiply-add forward (2), its gradient by the input (2) and by the weight (2)
+    return plain(6.0 * n * d)
+
+
+def chinchilla_tokens(active_params: Num, tokens_per_param: Num | float = TOKENS_PER_PARAM) -> Num:
+    """Tokens of compute-optimal training by the rule of thumb.
+
+    D = 20 * N
+
+    Args:
+        active_params: N [count], any shape.
+        tokens_per_param: the ratio, 20 [token per parameter], broadcasts.
+
+    Returns:
+        Tokens, broadcast shape.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: the ratio of one law at one compute budget; laws give 4 to 40 at 1e26 FLOP.
+
+    Sources: lecture C94; Hoffmann et al. 2022, table 3 (1.4e12 tokens for 70e9 parameters).
+
+    >>> chinchilla_tokens(100e9)
+    2000000000000.0
+    """
+    n, ratio = checked("chinchilla_tokens", active_params=active_params, tokens_per_param=tokens_per_param)
+    return plain(ratio * n)
+
+
+def overtraining_factor(active_params: Num, tokens: Num, tokens_per_param: Num | float = TOKENS_PER_PARAM) -> Num:
+    """How many times longer than compute-optimal a model was trained.
+
+    factor = D / (20 * N_active)
+
+    Args:
+        active_params: N_active [count], any shape.
+        tokens: D [token], broadcasts.
+        tokens_per_param: the compute-optimal ratio [token per parameter], broadcasts.
+
+    Returns:
+        Ratio, broadcast shape.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: as in `chinchilla_tokens`.
+
+    Sources: lecture C95.
+
+    >>> overtraining_factor(100e9, 200e12)
+    100.0
+    """
+    (d,) = checked("overtraining_factor", tokens=tokens)
+    return plain(d / chinchilla_tokens(active_params, tokens_per_param))
+
+
+def compute_optimal(law: LossLaw, flop: Numbers) -> Allocation:
+    """The size and tokens of least loss for a FLOP budget (approach 3).
+
+    N = G * (C / 6)**a, D = (C / 6)**b / G, G = (alpha A / (beta B))**(1 / (alpha + beta)),
+    a = beta / (alpha + beta), b = alpha / (alpha + beta)
+
+    Args:
+        law: the constants.
+        flop: C [FLOP], any shape.
+
+    Returns:
+        The allocation, shape of `flop`.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: C = 6 N D; nobody will use the model (see `optimal_allocation`).
+
+    Sources: Hoffmann et al. 2022, equation 4.
+
+    >>> from rackline.scaling.law import loss_law
+    >>> best = compute_optimal(loss_law("besiroglu"), 5.76e23)
+    >>> round(best.tokens / best.params, 1)
+    18.4
+    """
+    (c,) = checked("compute_optimal", flop=flop)
+    alpha, beta = law.params_exponent, law.tokens_exponent
+    g = (alpha * law.params_coefficient / (beta * law.tokens_coefficient)) ** (1.0 / (alpha + beta))
+    n = g * (c / 6.0) ** (beta / (alpha + beta))
+    d = (c / 6.0) ** (alpha / (alpha + beta)) / g
+    return Allocation(params=plain(n), tokens=plain(d), train_flop=plain(c))
+
+
+def compute_optimal_of_loss(law: LossLaw, loss: Numbers) -> Allocation:
+    """The size and tokens that reach a loss with the fewest FLOP.
+
+    A / N**alpha = (L - E) * beta / (alpha + beta),  B / D**beta = (L - E) * alpha / (alpha + beta)
+
+    Args:
+        law: the constants.
+        loss: L [nat per token], any shape.
+
+    Returns:
+        The allocation, shape of `loss`.
+
+    Raises:
+        InputError: a loss at or below the irreducible one.
+
+    Assumes: as in `compute_optimal`, of which it is the inverse.
+
+    Sources: Hoffmann et al. 2022, equations 2 and 4.
+
+    >>> from rackline.scaling.law import loss_law
+    >>> law = loss_law("besiroglu")
+    >>> round(compute_optimal_of_loss(law, 1.94).params / 1e9)
+    147
+    """
+    c = check_loss(law, loss, "compute_optimal_of_loss")
+    alpha, beta = law.params_exponent, law.tokens_exponent
+    n = (law.params_coefficient * (alpha + beta) / (beta * c)) ** (1.0 / alpha)
+    d = (law.tokens_coefficient * (alpha + beta) / (alpha * c)) ** (1.0 / beta)
+    return Allocation(params=plain(n), tokens=plain(d), train_flop=plain(6.0 * n * d))
+
+
+def compute_optimal_of_params(law: LossLaw, params: Numbers) -> Allocation:
+    """The compute budget for which a size is the best, and its tokens.
+
+    D = (beta B N**alpha / (alpha A))**(1 / beta)
+
+    Args:
+        law: the constants.
+        params: N [count], any shape.
+
+    Returns:
+        The allocation, shape of `params`.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: as in `compute_optimal`.
+
+    Sources: Hoffmann et al. 2022, equation 4 and table A3.
+
+    >>> from rackline.scaling.law import loss_law
+    >>> round(compute_optimal_of_params(loss_law("chinchilla-unrounded"), 1e9).tokens / 1e9)
+    29
+    """
+    (n,) = checked("compute_optimal_of_params", params=params)
+    alpha, beta = law.params_exponent, law.tokens_exponent
+    d = (beta * law.tokens_coefficient / (alpha * law.params_coefficient) * n**alpha) ** (1.0 / beta)
+    return Allocation(params=plain(n), tokens=plain(d), train_flop=plain(6.0 * n * d))
+
+
+def power_sum_minimum(rising_coefficient: Num, rising: Num, falling_coefficient: Num, falling: Num) -> Num:
+    """Where a rising and a falling power law have the least sum.
+
+    x* = (q b / (p a))**(1 / (p + q)) of a x**p + b x**-q;  there p a x**p = q b x**-q
+
+    Args:
+        rising_coefficient: a, any shape.
+        rising: p, above 0, broadcasts.
+        falling_coefficient: b, broadcasts.
+        falling: q, above 0, broadcasts.
+
+    Returns:
+        x*, broadcast shape. The two parts are equal there only for p = q; in general they are as q to p.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: nothing.
+
+    Sources: lecture C80, whose rule is that the parts are about equal.
+
+    >>> power_sum_minimum(1.0, 1.0, 1.0, 1.0)
+    1.0
+    """
+    a, p, b, q = checked(
+        "power_sum_minimum",
+        rising_coefficient=rising_coefficient,
+        rising=rising,
+        falling_coefficient=falling_coefficient,
+        falling=falling,
+    )
+    return plain((q * b / (p * a)) ** (1.0 / (p + q)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +366,10 @@ def optimal_allocation(
     feasible = np.isfinite(tokens)
     tokens = np.where(feasible, tokens, np.nan)
     params = np.where(feasible, params, np.nan)
-    cost = params * (PRETRAIN_FLOP_PER_PARAM_TOKEN * tokens + k)
     return LifetimeOptimum(
         params=plain(params),
         tokens=plain(tokens),
-        lifetime_flop=plain(cost),
+        lifetime_flop=plain(params * (PRETRAIN_FLOP_PER_PARAM_TOKEN * tokens + k)),
         feasible=bool(feasible) if feasible.ndim == 0 else feasible,
         reason="" if feasible.all() else "with so few unique tokens no model size reaches this loss",
     )
@@ -253,207 +468,6 @@ def _growth(law: LossLaw, effective: Any, tokens: Any, unique: Any) -> Any:
     """d ln D / d ln D': 1 for fresh tokens, more where each further one is a repeat."""
     if unique is None:
         return 1.0
-    limit = _useful_repeats(law)
-    left = np.maximum(1.0 - np.maximum(effective / unique - 1.0, 0.0) / limit, 0.0)
+    left = np.maximum(1.0 - np.maximum(effective / unique - 1.0, 0.0) / _useful_repeats(law), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(effective > unique, effective / tokens / left, 1.0)
-
-
-PUBLISHED_PEAK = "bf16"  # the data type whose peak published MFU refer to
-HOUR_S = 3600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownRun:
-    """A run and what follows from its published numbers.
-
-    Args:
-        name: catalogue name.
-        full_name: display name.
-        total_params: all parameters [count].
-        active_params: parameters that one token is multiplied with [count].
-        tokens: tokens of pre-training [token].
-        train_flop: 6 N_active D [FLOP].
-        tokens_per_param: D / N_active [token per parameter].
-        overtraining_factor: D / (20 N_active).
-        equal_cost_tokens: lifetime tokens by the lecture's rule that use costs as much as pre-training [token].
-        optimal_lifetime_tokens: lifetime tokens for which this was the cheapest way to its loss under the law; None
-            where the model is larger than compute-optimal, which no use justifies [token].
-        chip: chip it ran on, or None.
-        peak_flop_per_s: dense peak that MFU refers to, or None [FLOP/s].
-        chip_hours: published, or None [hour].
-        mfu_published: published MFU of a step, or None.
-        mfu_of_hours: 6 N D over what the chips could have done in the published hours, or None.
-        goodput: mfu_of_hours / mfu_published: share of the hours that were steps of the final run, or None.
-        evidence: kind of the weakest source of size and tokens.
-    """
-
-    name: str
-    full_name: str
-    total_params: float
-    active_params: float
-    tokens: float
-    train_flop: float
-    tokens_per_param: float
-    overtraining_factor: float
-    equal_cost_tokens: float
-    optimal_lifetime_tokens: float | None
-    chip: str | None
-    peak_flop_per_s: float | None
-    chip_hours: float | None
-    mfu_published: float | None
-    mfu_of_hours: float | None
-    goodput: float | None
-    evidence: str
-
-
-def run_mfu(active_params: Num, tokens: Num, chip_hours: Num, peak_flop_per_s: Num) -> Num:
-    """Share of what the chips could have done in the hours of a run that its 6 N D are.
-
-    MFU = 6 N D / (chip_hours * 3600 * peak)
-
-    Args:
-        active_params: N_active [count], any shape.
-        tokens: D [token], broadcasts.
-        chip_hours: hours of all chips together [hour], broadcasts.
-        peak_flop_per_s: dense peak of one chip [FLOP/s], broadcasts.
-
-    Returns:
-        Fraction, broadcast shape; above 1 says that the numbers do not belong together.
-
-    Raises:
-        InputError: a value that is not positive and finite.
-
-    Assumes: all hours went into this run; attention's own products are not counted.
-
-    Sources: scaling book, "Transformers", problem 7 (DeepSeek V3).
-
-    >>> round(run_mfu(37e9, 14.8e12, 2.79e6, 1513e12), 3)
-    0.216
-    """
-    hours, peak = checked("run_mfu", chip_hours=chip_hours, peak_flop_per_s=peak_flop_per_s)
-    return plain(train_flop(active_params, tokens) / (hours * HOUR_S * peak))
-
-
-def chip_hours_of_flop(flop: Num, mfu: Num, peak_flop_per_s: Num) -> Num:
-    """Chip-hours for a number of FLOP.
-
-    hours = FLOP / (MFU * peak * 3600)
-
-    Args:
-        flop: FLOP of the model [FLOP], any shape, 0 allowed.
-        mfu: share of the peak that is reached, at most 1 [ratio], broadcasts.
-        peak_flop_per_s: dense peak of one chip [FLOP/s], broadcasts.
-
-    Returns:
-        Hours of one chip, broadcast shape.
-
-    Raises:
-        InputError: an MFU above 1, a value that is not positive and finite.
-
-    Assumes: a constant MFU.
-
-    Sources: definition of MFU (PaLM, Chowdhery et al. 2022, appendix B).
-
-    >>> round(chip_hours_of_flop(6.3e24, 0.4, 459e12) / 8960 / 24)  # days of LLaMA 3 70B on a pod of TPU v5p
-    44
-    """
-    c, share, peak = checked("chip_hours_of_flop", zero=("flop",), flop=flop, mfu=mfu, peak_flop_per_s=peak_flop_per_s)
-    if not (share <= 1.0).all():
-        raise InputError(
-            what="mfu", given=float(share.max()), allowed="above 0 to 1: no run is above the peak", nearest="1"
-        )
-    return plain(c / (share * peak * HOUR_S))
-
-
-def lifetime_tokens_of_flop(lifetime_flop_per_param: float, relative_mfu: float) -> float:
-    """Inference tokens that cost K FLOP of pre-training per parameter: K m / 2 [token]."""
-    return lifetime_flop_per_param * relative_mfu / FORWARD_FLOP_PER_PARAM_TOKEN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """How large a model is and on how much it was trained.
-
-    Args:
-        full_name: display name.
-        active_params: parameters that one token is multiplied with [count].
-        tokens: of pre-training [token].
-    """
-
-    full_name: str
-    active_params: float
-    tokens: float
-
-
-def trained() -> list[Trained]:
-    """Sizes and tokens of all runs of the catalogue."""
-    records = [run_record(name) for name in names("runs")]
-    return [Trained(full_name=one.full_name, active_params=_active(one), tokens=one.tokens) for one in records]
-
-
-def _active(record: RunRecord) -> float:
-    return record.total_params if record.active_params is None else record.active_params
-
-
-def known_run(
-    name: str, law: LossLaw, inference_relative_mfu: float, overrides: Mapping[str, object] | None = None
-) -> KnownRun:
-    """What follows from the published numbers of one run.
-
-    Args:
-        name: catalogue name, alias or TOML file.
-        law: loss law for the exact optimum.
-        inference_relative_mfu: MFU of use over that of pre-training.
-        overrides: dotted keys and the values that replace the catalogue's.
-
-    Raises:
-        UnknownNameError: no such run.
-        CatalogError: a file that breaks the schema, such as a model smaller than its active part.
-    """
-    record = run_record(name, overrides=overrides)
-    active = _active(record)
-    lifetime = implied_lifetime_flop_per_param(law, active, record.tokens)
-    beta = equal_cost_ratio(FORWARD_FLOP_PER_PARAM_TOKEN, inference_relative_mfu)
-    peak = _peak(record)
-    of_hours = None
-    if record.chip_hours is not None and peak is not None:
-        of_hours = run_mfu(active, record.tokens, record.chip_hours, peak)
-    kinds = [source.kind for key in ("total_params", "tokens") if (source := record.source_of(key)) is not None]
-    return KnownRun(
-        name=record.name,
-        full_name=record.full_name,
-        total_params=record.total_params,
-        active_params=active,
-        tokens=record.tokens,
-        train_flop=train_flop(active, record.tokens),
-        tokens_per_param=record.tokens / active,
-        overtraining_factor=overtraining_factor(active, record.tokens),
-        equal_cost_tokens=record.tokens / beta,
-        optimal_lifetime_tokens=(
-            lifetime_tokens_of_flop(lifetime, inference_relative_mfu) if lifetime >= 0.0 else None
-        ),
-        chip=record.chip,
-        peak_flop_per_s=peak,
-        chip_hours=record.chip_hours,
-        mfu_published=record.mfu,
-        mfu_of_hours=of_hours,
-        goodput=of_hours / record.mfu if of_hours is not None and record.mfu is not None else None,
-        evidence=str(max(kinds, key=list(Evidence).index)),
-    )
-
-
-def known_runs(law: LossLaw, inference_relative_mfu: float) -> list[KnownRun]:
-    """All runs of the catalogue, the most over-trained first; arguments as in `known_run`."""
-    found = [known_run(name, law, inference_relative_mfu) for name in names("runs")]
-    return sorted(found, key=lambda run: -run.overtraining_factor)
-
-
-def _peak(record: RunRecord) -> float | None:
-    if record.peak_flop_per_s is not None or record.chip is None:
-        return record.peak_flop_per_s
-    try:
-        made_of = chip(record.chip)
-    except UnknownNameError:
-        return None
-    return made_of.flop_per_s(PUBLISHED_PEAK) if made_of.supports(PUBLISHED_PEAK) else None

@@ -1,10 +1,13 @@
-"""Fit a loss law to measured losses: Huber loss of the logarithms, minimised by L-BFGS; losses from a CSV file."""
+"""Training runs: what follows from the published numbers of known ones, and laws fitted to the losses of one's own.
+
+A loss law is fitted by the Huber loss of the logarithms, minimised by L-BFGS; losses come from a CSV file.
+"""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -12,17 +15,255 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rackline.checked import checked
-from rackline.errors import InputError
+from rackline.catalog import Evidence, RunRecord, law_record, names, run_record
+from rackline.checked import Num, checked, plain
+from rackline.errors import InputError, UnknownNameError
 from rackline.files import read_lines
-from rackline.scaling.chinchilla import Frontier
-from rackline.scaling.law import LossLaw
+from rackline.hardware import chip
+from rackline.scaling.budget import HOUR_S, equal_cost_ratio
+from rackline.scaling.law import LossLaw, Numbers
+from rackline.scaling.optimum import (
+    FORWARD_FLOP_PER_PARAM_TOKEN,
+    Allocation,
+    implied_lifetime_flop_per_param,
+    overtraining_factor,
+    train_flop,
+)
 
 Array = NDArray[np.float64]
 LEAST_POINTS = 8
 # Huber's width: wide first, so that the start does not matter, then that of the paper.
 _WIDTHS = (0.1, 1e-2, 1e-3)
 _STARTS = ((0.3, 0.3), (0.5, 0.3), (0.3, 0.5), (0.15, 0.15))
+PUBLISHED_PEAK = "bf16"  # the data type whose peak published MFU refer to
+
+
+def lifetime_tokens(tokens_per_s: Num, seconds: Num, ship_probability: Num | float = 1.0) -> Num:
+    """Tokens that a model is expected to generate while it is in use.
+
+    D_inf = p * rate * time
+
+    Args:
+        tokens_per_s: rate of the model's traffic [token/s], any shape.
+        seconds: how long it is in use [s], broadcasts.
+        ship_probability: chance that the model is put to use at all [ratio], broadcasts.
+
+    Returns:
+        Tokens, broadcast shape.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: a constant rate.
+
+    Sources: lecture C90, C91, C92.
+
+    >>> lifetime_tokens(50e6, 60 * 86400.0)
+    259200000000000.0
+    """
+    rate, time, p = checked(
+        "lifetime_tokens", tokens_per_s=tokens_per_s, seconds=seconds, ship_probability=ship_probability
+    )
+    return plain(p * rate * time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRun:
+    """A run and what follows from its published numbers.
+
+    Args:
+        name: catalogue name.
+        full_name: display name.
+        total_params: all parameters [count].
+        active_params: parameters that one token is multiplied with [count].
+        tokens: tokens of pre-training [token].
+        train_flop: 6 N_active D [FLOP].
+        tokens_per_param: D / N_active [token per parameter].
+        overtraining_factor: D / (20 N_active).
+        equal_cost_tokens: lifetime tokens by the lecture's rule that use costs as much as pre-training [token].
+        optimal_lifetime_tokens: lifetime tokens for which this was the cheapest way to its loss under the law; None
+            where the model is larger than compute-optimal, which no use justifies [token].
+        chip: chip it ran on, or None.
+        peak_flop_per_s: dense peak that MFU refers to, or None [FLOP/s].
+        chip_hours: published, or None [hour].
+        mfu_published: published MFU of a step, or None.
+        mfu_of_hours: 6 N D over what the chips could have done in the published hours, or None.
+        goodput: mfu_of_hours / mfu_published: share of the hours that were steps of the final run, or None.
+        evidence: kind of the weakest source of size and tokens.
+    """
+
+    name: str
+    full_name: str
+    total_params: float
+    active_params: float
+    tokens: float
+    train_flop: float
+    tokens_per_param: float
+    overtraining_factor: float
+    equal_cost_tokens: float
+    optimal_lifetime_tokens: float | None
+    chip: str | None
+    peak_flop_per_s: float | None
+    chip_hours: float | None
+    mfu_published: float | None
+    mfu_of_hours: float | None
+    goodput: float | None
+    evidence: str
+
+
+def run_mfu(active_params: Num, tokens: Num, chip_hours: Num, peak_flop_per_s: Num) -> Num:
+    """Share of what the chips could have done in the hours of a run that its 6 N D are.
+
+    MFU = 6 N D / (chip_hours * 3600 * peak)
+
+    Args:
+        active_params: N_active [count], any shape.
+        tokens: D [token], broadcasts.
+        chip_hours: hours of all chips together [hour], broadcasts.
+        peak_flop_per_s: dense peak of one chip [FLOP/s], broadcasts.
+
+    Returns:
+        Fraction, broadcast shape; above 1 says that the numbers do not belong together.
+
+    Raises:
+        InputError: a value that is not positive and finite.
+
+    Assumes: all hours went into this run; attention's own products are not counted.
+
+    Sources: scaling book, "Transformers", problem 7 (DeepSeek V3).
+
+    >>> round(run_mfu(37e9, 14.8e12, 2.79e6, 1513e12), 3)
+    0.216
+    """
+    hours, peak = checked("run_mfu", chip_hours=chip_hours, peak_flop_per_s=peak_flop_per_s)
+    return plain(train_flop(active_params, tokens) / (hours * HOUR_S * peak))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """How large a model is and on how much it was trained.
+
+    Args:
+        full_name: display name.
+        active_params: parameters that one token is multiplied with [count].
+        tokens: of pre-training [token].
+    """
+
+    full_name: str
+    active_params: float
+    tokens: float
+
+
+def trained() -> list[Trained]:
+    """Sizes and tokens of all runs of the catalogue."""
+    records = [run_record(name) for name in names("runs")]
+    return [Trained(full_name=one.full_name, active_params=_active(one), tokens=one.tokens) for one in records]
+
+
+def _active(record: RunRecord) -> float:
+    return record.total_params if record.active_params is None else record.active_params
+
+
+def known_run(
+    name: str, law: LossLaw, inference_relative_mfu: float, overrides: Mapping[str, object] | None = None
+) -> KnownRun:
+    """What follows from the published numbers of one run.
+
+    Args:
+        name: catalogue name, alias or TOML file.
+        law: loss law for the exact optimum.
+        inference_relative_mfu: MFU of use over that of pre-training.
+        overrides: dotted keys and the values that replace the catalogue's.
+
+    Raises:
+        UnknownNameError: no such run.
+        CatalogError: a file that breaks the schema, such as a model smaller than its active part.
+    """
+    record = run_record(name, overrides=overrides)
+    active = _active(record)
+    lifetime = implied_lifetime_flop_per_param(law, active, record.tokens)
+    beta = equal_cost_ratio(FORWARD_FLOP_PER_PARAM_TOKEN, inference_relative_mfu)
+    peak = _peak(record)
+    of_hours = None
+    if record.chip_hours is not None and peak is not None:
+        of_hours = run_mfu(active, record.tokens, record.chip_hours, peak)
+    kinds = [source.kind for key in ("total_params", "tokens") if (source := record.source_of(key)) is not None]
+    return KnownRun(
+        name=record.name,
+        full_name=record.full_name,
+        total_params=record.total_params,
+        active_params=active,
+        tokens=record.tokens,
+        train_flop=train_flop(active, record.tokens),
+        tokens_per_param=record.tokens / active,
+        overtraining_factor=overtraining_factor(active, record.tokens),
+        equal_cost_tokens=record.tokens / beta,
+        optimal_lifetime_tokens=(
+            lifetime * inference_relative_mfu / FORWARD_FLOP_PER_PARAM_TOKEN if lifetime >= 0.0 else None
+        ),
+        chip=record.chip,
+        peak_flop_per_s=peak,
+        chip_hours=record.chip_hours,
+        mfu_published=record.mfu,
+        mfu_of_hours=of_hours,
+        goodput=of_hours / record.mfu if of_hours is not None and record.mfu is not None else None,
+        evidence=str(max(kinds, key=list(Evidence).index)),
+    )
+
+
+def known_runs(law: LossLaw, inference_relative_mfu: float) -> list[KnownRun]:
+    """All runs of the catalogue, the most over-trained first; arguments as in `known_run`."""
+    found = [known_run(name, law, inference_relative_mfu) for name in names("runs")]
+    return sorted(found, key=lambda run: -run.overtraining_factor)
+
+
+def _peak(record: RunRecord) -> float | None:
+    if record.peak_flop_per_s is not None or record.chip is None:
+        return record.peak_flop_per_s
+    try:
+        made_of = chip(record.chip)
+    except UnknownNameError:
+        return None
+    return made_of.flop_per_s(PUBLISHED_PEAK) if made_of.supports(PUBLISHED_PEAK) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """The best size of a compute budget as a power law (approaches 1 and 2), N = coefficient * C**exponent.
+
+    Args:
+        name: catalogue name, or what it was fitted to.
+        coefficient: parameters at 1 FLOP [count].
+        exponent: growth of the size with FLOP.
+    """
+
+    name: str
+    coefficient: float
+    exponent: float
+
+    def at_params(self, params: Numbers) -> Allocation:
+        """The compute budget for which a size [count] is the best."""
+        (n,) = checked("frontier", params=params)
+        c = (n / self.coefficient) ** (1.0 / self.exponent)
+        return Allocation(params=plain(n), tokens=plain(c / (6.0 * n)), train_flop=plain(c))
+
+
+def frontier(name: str) -> Frontier:
+    """Look a frontier up: "chinchilla-1", "chinchilla-2" or a file.
+
+    Raises:
+        UnknownNameError: no such law.
+        InputError: a law of another kind.
+
+    >>> round(frontier("chinchilla-1").at_params(10e9).tokens / 1e9)
+    206
+    """
+    record = law_record(name)
+    if record.frontier is None:
+        raise InputError(
+            what="law", given=record.name, allowed="a frontier of size against FLOP", nearest="chinchilla-1"
+        )
+    return Frontier(name=record.name, coefficient=record.frontier.coefficient, exponent=record.frontier.exponent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A calibration fitted to a few passes of an engine, and predictions of the passes that only judge the fit."""
+"""A calibration fitted to a few passes of an engine, its file, and predictions of passes that only judge the fit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from rackline.files import rounded, toml_text
 from rackline.fitting.solver import Parameter, Values, fit
-from rackline.lab.measurement.engine import WORK_KINDS, Engine, Limits, Work, batch_of
+from rackline.lab.engine import WORK_KINDS, Engine, Limits, Work, batch_of
+from rackline.lab.rates import Device, Peaks, Rate, chip_name, link
 from rackline.parallel import Deployment
 from rackline.passes import Calibration, OperationCalibration, PassTable
 from rackline.passes.features import Array
@@ -137,7 +139,6 @@ def fitted(
 
     known = np.array([one.spread for one in numbers], dtype=float)
     found = fit(numbers, lambda values: np.log(predicted(values) / wanted), noise=_NOISE, loss="squares", x_scale=known)
-    after = found.spreads()
     calibration = calibration_of(found.values, name, name, context_block)
     errors = predicted(found.values) / wanted - 1.0
     spread = float(np.median(np.abs(errors)))
@@ -145,7 +146,7 @@ def fitted(
     return Fit(
         calibration=replace(calibration, operations=operations),
         values=found.values,
-        determined=dict(zip(found.values, (1.0 - np.minimum(after / known, 1.0)).tolist(), strict=True)),
+        determined=dict(zip(found.values, (1.0 - np.minimum(found.spreads() / known, 1.0)).tolist(), strict=True)),
         errors=errors,
     )
 
@@ -159,13 +160,12 @@ def fitted_works(limits: Limits) -> tuple[Work, ...]:
     """The corners of batch and context, two prompts, and a prompt beside a batch."""
     few, most = 1, limits.sequences
     short, longest, prompt = _contexts(limits)
-    some = max(most // 4, 1)
     return (
         _decode(few, short),
         _decode(few, longest),
         _decode(most, short),
         _decode(most, longest),
-        _decode(some, (short + longest) // 4),
+        _decode(max(most // 4, 1), (short + longest) // 4),
         Work(prompt_tokens=prompt // 8),
         Work(prompt_tokens=prompt),
         Work(sequences=max(most // 2, 1), context_len=longest // 2, prompt_tokens=prompt // 4),
@@ -363,3 +363,115 @@ def served(
         measured_s=float(np.max(engine.serve(backlog).e2e_s)) / len(backlog),
     )
     return [*rows, saturated]
+
+
+def machine_text(
+    device: Device,
+    rates: Sequence[Rate],
+    peaks: Peaks,
+    before: Peaks,
+    engine: Engine,
+    calibration: Calibration,
+    measured: Mapping[str, Any],
+) -> str:
+    """The file: chip, cluster, calibration, stack, and how they were measured.
+
+    Args:
+        device: that was measured.
+        rates: that it reached.
+        peaks, before: best rates, with and without what the engine reached.
+        engine: that was measured.
+        calibration: fitted with the peaks `before`.
+        measured: date, versions, spread, errors; becomes a table of its own.
+    """
+    date = str(measured["date"])
+    what = f"measured by rackline on {date}: {device.name}, {engine.name} {' '.join(engine.versions.values())}"
+    source: dict[str, Any] = {"fields": ["*"], "kind": "measured", "citation": what, "accessed": date}
+    assumed = {"fields": ["*"], "kind": "assumed", "citation": f"scheduler of {engine.name} as measured"}
+    name = chip_name(device)
+    rate_s, latency_s = link(rates, peaks)
+    parts = {
+        "chip": {
+            "name": name,
+            "full_name": device.name,
+            "vendor": device.vendor,
+            "generation": device.kind,
+            "peak_flop_per_s": dict(peaks.flop_per_s),
+            "hbm_bytes": device.memory_bytes,
+            "hbm_bytes_per_s": peaks.bytes_per_s,
+            "cores": device.cores,
+            "l2_bytes": device.cache_bytes,
+            "sources": [source],
+        },
+        "cluster": {
+            "name": name,
+            "full_name": f"{device.count} × {device.name}" if device.count > 1 else device.name,
+            "num_chips": device.count,
+            "chips_per_host": device.count,
+            "levels": [
+                {
+                    "name": "scale_up",
+                    "size": device.count,
+                    "bytes_per_s_each_way": rate_s,
+                    "latency_s": latency_s,
+                    "topology": "mesh",
+                }
+            ],
+            "sources": [source],
+        },
+        "calibration": _calibration(calibration, peaks, before, engine, measured, source),
+        "stack": {
+            "name": f"{engine.name.replace('.', '-')}-here",
+            "full_name": f"{engine.name} as measured",
+            "admission": engine.scheduler.admission,
+            "max_batched_tokens": engine.scheduler.max_batched_tokens,
+            "max_num_seqs": engine.scheduler.max_num_seqs,
+            "memory_fraction": 0.9,
+            **({"neighbour_passes": True} if engine.scheduler.neighbour_passes else {}),
+            "sources": [assumed],
+        },
+        "measured": dict(measured),
+    }
+    return toml_text(
+        rounded(parts),
+        ["Written by rackline measure; works wherever a cluster, a chip or a calibration is asked for."],
+    )
+
+
+def _calibration(
+    found: Calibration,
+    peaks: Peaks,
+    before: Peaks,
+    engine: Engine,
+    measured: Mapping[str, Any],
+    source: Mapping[str, Any],
+) -> dict[str, Any]:
+    memory = before.bytes_per_s / peaks.bytes_per_s
+    compute = before.flop_per_s[engine.dtype] / peaks.flop_per_s[engine.dtype]
+    return {
+        "name": f"{engine.name.replace('.', '-')}-here",
+        "full_name": f"{engine.name} on this machine",
+        "stack": engine.name,
+        "description": found.description,
+        "evidence": "measured",
+        "step_policy": found.step_policy,
+        "context_block": found.context_block,
+        "operation": [
+            {
+                "class": kind,
+                "dtype": dtype,
+                "overhead_s": one.overhead_s,
+                "eta_compute": min(one.eta_compute * compute, 1.0),
+                "eta_memory": min(one.eta_memory * memory, 1.0),
+                "exposed": one.exposed,
+                "depth_s": one.depth_s,
+                "tile_s": one.tile_s,
+                "evidence": "measured",
+                "rows": int(measured["fitted_passes"]),
+                "median_error": one.median_error,
+                "stack_version": next(iter(engine.versions.values())),
+            }
+            for (kind, dtype), one in found.operations.items()
+        ],
+        "sources": [dict(source)],
+    }

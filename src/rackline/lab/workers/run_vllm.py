@@ -17,11 +17,14 @@ from typing import Any
 
 from worker import Clock, answer_commands
 
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+for name, value in {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+}.items():
+    os.environ.setdefault(name, value)
 
 BLOCK = 32  # tokens of the cache; what a context has beyond whole blocks is computed anew for each of its passes
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -70,8 +71,6 @@ def base_url_of(url: str) -> str:
     >>> base_url_of("http://localhost:8000"), base_url_of("https://api.example.com/llm/v1/")
     ('http://localhost:8000/v1', 'https://api.example.com/llm/v1')
     """
-    from urllib.parse import urlsplit
-
     allowed = "an address such as http://localhost:8000 or https://HOST/v1"
     try:
         parts = urlsplit(url.strip())
@@ -81,8 +80,9 @@ def base_url_of(url: str) -> str:
     if "@" in parts.netloc:  # what is before it is not repeated
         raise InputError(what="url", given="a name or password in it", allowed="a key by `key_env` alone")
     if parts.scheme not in ("http", "https") or not host:
-        near = f"http://{url}" if not parts.scheme or not host else None
-        raise InputError(what="url", given=url, allowed=allowed, nearest=near)
+        raise InputError(
+            what="url", given=url, allowed=allowed, nearest=None if parts.scheme and host else f"http://{url}"
+        )
     if parts.query or parts.fragment:
         raise InputError(what="url", given="a query or fragment in it", allowed=allowed)
     path = parts.path.rstrip("/")
@@ -116,8 +116,6 @@ def target(url: str, *, endpoint: Endpoint, served_name: str | None = None, key_
     Raises:
         InputError: it does not answer, refuses the key, lists no model or several.
     """
-    import httpx2
-
     base, key = base_url_of(url), key_from(key_env)
     found = Target(base_url=base, served_name=served_name or "", endpoint=endpoint, key=key)
     try:
@@ -126,14 +124,17 @@ def target(url: str, *, endpoint: Endpoint, served_name: str | None = None, key_
         reason = found.hidden(str(error)) or type(error).__name__
         raise InputError(what="url", given=base, allowed=f"a server that answers ({reason})") from None
     if status in (401, 403):
-        how = "`key_env` NAME of a variable with a valid key"
-        raise InputError(what="url", given=f"{base} answers {status}", allowed=how)
+        raise InputError(
+            what="url", given=f"{base} answers {status}", allowed="`key_env` NAME of a variable with a valid key"
+        )
     names = _listed(text) if 200 <= status < 300 else []
     if served_name is not None:
         if names and served_name not in names:
-            allowed = ", ".join(names[:_MOST_SHOWN])
             raise InputError(
-                what="served_name", given=served_name, allowed=allowed, nearest=nearest_name(served_name, names)
+                what="served_name",
+                given=served_name,
+                allowed=", ".join(names[:_MOST_SHOWN]),
+                nearest=nearest_name(served_name, names),
             )
         return found
     if len(names) != 1:
@@ -145,8 +146,6 @@ def target(url: str, *, endpoint: Endpoint, served_name: str | None = None, key_
 
 def _models(url: str, headers: dict[str, str]) -> tuple[int, bytes]:
     """(HTTP status, body) of a list of models, of a bounded length, within a bounded time."""
-    import httpx2
-
     until, text = time.monotonic() + _ASKED_S, bytearray()
     with httpx2.stream("GET", url, headers=headers, timeout=_ASKED_S) as found:
         for part in found.iter_bytes():
@@ -452,14 +451,13 @@ class Stream:
             "completion_tokens": self.output_len,
             "cached_tokens": _LONGEST_PROMPT,
         }
-        for name, value in ({key: usage.get(key) for key in _COUNTED} | {"cached_tokens": cached}).items():
+        for name, value in ({key: usage.get(key) for key in most} | {"cached_tokens": cached}).items():
             if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most[name]:
                 self.usage[name] = value
             elif value is not None:
                 self.malformed += 1
 
 
-_COUNTED = ("prompt_tokens", "completion_tokens")
 _LONGEST_PROMPT = 100_000_000  # ten times the longest context of a public model: Llama 4 Scout, 10M
 
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,8 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from rackline.errors import InputError
-from rackline.lab.measurement.workers.worker import Clock
+from rackline.lab.workers.worker import Clock
+from rackline.passes import Calibration
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -117,8 +118,7 @@ def _cpu_info() -> dict[str, str]:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return {}
-    first = text.split("\n\n", 1)[0]
-    pairs = (line.partition(":") for line in first.splitlines() if ":" in line)
+    pairs = (line.partition(":") for line in text.split("\n\n", 1)[0].splitlines() if ":" in line)
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
@@ -318,20 +318,25 @@ def measured_rates(device: Device, repeats: int, clock: Clock, *, small: bool = 
     footprint = min(max(_BEYOND_CACHE * device.cache_bytes, 128.0 * 2**20), _MEMORY_SHARE * device.memory_bytes)
     if small:
         footprint = 4.0 * 2**20
-    trials = [*_memory(int(footprint), clock), *_products(clock, small=small), *_launch(clock), *_exchanges(clock)]
+    nothing: Any = jax.jit(lambda x: x + 1.0)
+    launch = Rate(name="launch", dtype="fp32", unit="s", value=0.0, spread=0.0)
+    trials = [
+        *_memory(int(footprint), clock),
+        *_products(clock, small=small),
+        (launch, partial(_timed, clock, nothing, jnp.zeros(8))),
+        *_exchanges(clock),
+    ]
     for _, call in trials:
         call()
     times = in_turns({number: call for number, (_, call) in enumerate(trials)}, repeats)
-    return tuple(_reached(rate, times[number]) for number, (rate, _) in enumerate(trials))
+    return tuple(
+        replace(rate, value=taken if rate.unit == "s" else rate.value / taken, spread=times[number].spread)
+        for number, (rate, taken) in enumerate((rate, times[at].typical_s) for at, (rate, _) in enumerate(trials))
+    )
 
 
 Trial = tuple[Rate, Callable[[], float]]
-
-
-def _reached(rate: Rate, times: Repeated) -> Rate:
-    """The rate at the time that was measured; until then its value is the amount of work."""
-    value = times.typical_s if rate.unit == "s" else rate.value / times.typical_s
-    return replace(rate, value=value, spread=times.spread)
+"""What is timed: until then the value of the rate is the amount of work."""
 
 
 def _timed(clock: Clock, run: Callable[..., Any], *arguments: Any) -> float:
@@ -373,12 +378,11 @@ def _products(clock: Clock, *, small: bool) -> list[Trial]:
         run: Any = jax.jit(lambda x, weights: [x @ one for one in weights])
         for rows in _ROWS[: 2 if small else None]:
             some = weights[:1] if rows * inputs * outputs > 2e8 else weights
-            flop = 2.0 * rows * inputs * outputs * len(some)
             rate = Rate(
                 name="product",
                 dtype=dtype,
                 unit="FLOP/s",
-                value=flop,
+                value=2.0 * rows * inputs * outputs * len(some),
                 spread=0.0,
                 rows=rows,
                 inputs=inputs,
@@ -387,13 +391,6 @@ def _products(clock: Clock, *, small: bool) -> list[Trial]:
             )
             found.append((rate, partial(_timed, clock, run, jnp.ones((rows, inputs), dtype=number), some)))
     return found
-
-
-def _launch(clock: Clock) -> list[Trial]:
-    """A call that does nothing."""
-    run: Any = jax.jit(lambda x: x + 1.0)
-    rate = Rate(name="launch", dtype="fp32", unit="s", value=0.0, spread=0.0)
-    return [(rate, partial(_timed, clock, run, jnp.zeros(8)))]
 
 
 def _exchanges(clock: Clock) -> list[Trial]:
@@ -420,3 +417,63 @@ def _exchanges(clock: Clock) -> list[Trial]:
         )
         found.append((rate, partial(_timed, clock, run, spread)))
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """Best rates that anything reached on the device.
+
+    Args:
+        bytes_per_s: of memory [bytes/s].
+        flop_per_s: of products, by data type [FLOP/s].
+    """
+
+    bytes_per_s: float
+    flop_per_s: Mapping[str, float]
+
+
+def peaks_of(rates: Sequence[Rate]) -> Peaks:
+    """The best of the measured rates: reading or copying, products of any number of rows."""
+    best: dict[str, float] = {}
+    for rate in rates:
+        if rate.unit == "FLOP/s":
+            best[rate.dtype] = max(best.get(rate.dtype, 0.0), rate.value)
+    memory = max(rate.value for rate in rates if rate.name in ("read", "copy"))
+    return Peaks(bytes_per_s=memory, flop_per_s=best)
+
+
+def raised(peaks: Peaks, calibration: Calibration, dtype: str) -> Peaks:
+    """The peaks, raised to what an engine reached where that is more: a share of a peak is at most 1.
+
+    Args:
+        peaks: of the device alone.
+        calibration: fitted with these peaks.
+        dtype: in which the engine multiplies.
+    """
+    operations = list(calibration.operations.values())
+    memory = max(1.0, *(one.eta_memory for one in operations))
+    flop = {**peaks.flop_per_s, dtype: peaks.flop_per_s[dtype] * max(1.0, *(one.eta_compute for one in operations))}
+    return Peaks(bytes_per_s=peaks.bytes_per_s * memory, flop_per_s=flop)
+
+
+_LOCAL_LATENCY_S = 1e-6  # where nothing was exchanged
+
+
+def chip_name(device: Device) -> str:
+    """A name for the catalogue: "AMD EPYC 7763" with 2 cores is "amd-epyc-7763-2-cores"."""
+    words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((?:r|tm)\)", "", device.name.lower())).strip("-")
+    return f"{words or 'device'}-{device.cores}-cores" if device.kind == "cpu" else words or "device"
+
+
+def link(rates: Sequence[Rate], peaks: Peaks) -> tuple[float, float]:
+    """(rate [bytes/s], latency [s]) of exchanges between the local devices; the memory's where there are none."""
+    found = sorted(
+        (rate for rate in rates if rate.name.startswith("all-reduce")), key=lambda rate: rate.footprint_bytes
+    )
+    if not found:
+        return peaks.bytes_per_s, _LOCAL_LATENCY_S
+    smallest, largest = found[0], found[-1]
+    devices = int(smallest.name.rsplit(" ", 1)[-1])
+    sent = 2.0 * (devices - 1) / devices  # of an all-reduce by ring, each way, per byte of the buffer
+    size = smallest.footprint_bytes / devices
+    return sent * largest.value, size / smallest.value / (2.0 * (devices - 1))

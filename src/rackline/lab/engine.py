@@ -19,7 +19,7 @@ from typing import IO, Any, Literal, cast
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.lab.measurement.rates import available_cores
+from rackline.lab.rates import available_cores
 from rackline.lab.transformer import Shape
 from rackline.passes import Batch
 from rackline.passes.features import Array
@@ -157,10 +157,6 @@ class Engine(ABC):
         """End what was started, if anything was."""
 
 
-def no_steps(text: str, finished: int, total: int) -> None:
-    """Reports nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureSetup:
     """How a machine is measured.
@@ -186,16 +182,16 @@ class MeasureSetup:
     seed: int = 0
     python: str | None = None
     cpu_clock: bool = False
-    progress: Callable[[str, int, int], None] = no_steps
+    progress: Callable[[str, int, int], None] = field(default=lambda text, finished, total: None)
 
 
 _HERE = Path(__file__).parent
 _SHAPE = Shape(
     num_layers=10, d_model=768, num_q_heads=12, num_kv_heads=4, head_dim=64, d_ff=2048, vocab_size=16384
 )  # 88 million parameters
-_LIMITS = Limits(sequences=16, context_len=1024, prompt_tokens=256)
+LIMITS = Limits(sequences=16, context_len=1024, prompt_tokens=256)
 _QUICK_SHAPE = Shape(num_layers=2, d_model=128, num_q_heads=4, num_kv_heads=2, head_dim=32, d_ff=256, vocab_size=512)
-_QUICK_LIMITS = Limits(sequences=2, context_len=128, prompt_tokens=64)
+QUICK_LIMITS = Limits(sequences=2, context_len=128, prompt_tokens=64)
 _PROBE_S = 60.0
 
 
@@ -311,7 +307,7 @@ def process_engine(setup: MeasureSetup) -> ProcessEngine:
     how = installable()[setup.engine]
     python = setup.python or sys.executable
     _check(setup.engine, how, python)
-    limits = _QUICK_LIMITS if setup.quick else _LIMITS
+    limits = QUICK_LIMITS if setup.quick else LIMITS
     dtype: Dtype = setup.dtype or "fp32"
     scheduler = Scheduler(
         admission=how.admission,
@@ -352,8 +348,10 @@ def _check(name: str, how: Installed, python: str) -> None:
     """Whether an environment has an engine."""
     if not how.script:
         raise InputError(what="engine", given=name, allowed=how.install)
-    wanted = (how.module, *how.also)
-    probe = f"import importlib.util as u, sys; sys.exit(any(u.find_spec(one) is None for one in {wanted!r}))"
+    probe = (
+        "import importlib.util as u, sys; "
+        f"sys.exit(any(u.find_spec(one) is None for one in {(how.module, *how.also)!r}))"
+    )
     try:
         found = subprocess.run([python, "-c", probe], capture_output=True, timeout=_PROBE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -20,9 +20,8 @@ from rich.text import Text
 from rackline.errors import InputError, unknown_name
 from rackline.files import write_text
 from rackline.hardware import Chip, Cluster, FabricLevel, cluster
-from rackline.lab.experiment import model_of
-from rackline.lab.measurement.engine import WORK_KINDS, Engine, MeasureSetup, Work, installable, process_engine
-from rackline.lab.measurement.fitted import (
+from rackline.lab.engine import WORK_KINDS, Engine, MeasureSetup, Work, installable, process_engine
+from rackline.lab.fitted import (
     Compared,
     Fit,
     Kind,
@@ -30,25 +29,30 @@ from rackline.lab.measurement.fitted import (
     fitted,
     fitted_works,
     held_out_works,
+    machine_text,
     score,
     scores,
     served,
 )
-from rackline.lab.measurement.machine import Peaks, chip_name, machine_text, peaks_of, raised
-from rackline.lab.measurement.rates import (
+from rackline.lab.rates import (
     AGREED,
     MEANINGLESS,
     Device,
+    Peaks,
     Rate,
     Repeated,
     accelerator,
+    chip_name,
     in_turns,
     measured_rates,
     one_core,
+    peaks_of,
     processor,
+    raised,
     uncertainty,
 )
-from rackline.lab.measurement.workers.worker import Clock
+from rackline.lab.transformer import model_of
+from rackline.lab.workers.worker import Clock
 from rackline.late import late
 from rackline.parallel import Deployment, Layout, precision
 from rackline.passes import UNIT, calibration_on
@@ -59,7 +63,7 @@ from rackline.system import System
 from rackline.units import format_bytes, format_flop_rate, format_seconds
 
 with late:
-    from rackline.lab.measurement import jax_engine
+    from rackline.lab import jax_engine
 
 OWN = "jax"
 _REPEATS, _QUICK_REPEATS = 7, 3
@@ -323,10 +327,15 @@ def device_of(kind: str) -> Device:
 
 
 def _plain_rate(rate: Rate) -> dict[str, Any]:
-    found = {"name": rate.name, "dtype": rate.dtype, "unit": rate.unit, "value": rate.value, "spread": rate.spread}
-    if rate.rows:
-        found |= {"rows": rate.rows, "inputs": rate.inputs, "outputs": rate.outputs}
-    return found | ({"footprint_bytes": rate.footprint_bytes} if rate.footprint_bytes else {})
+    return {
+        "name": rate.name,
+        "dtype": rate.dtype,
+        "unit": rate.unit,
+        "value": rate.value,
+        "spread": rate.spread,
+        **({"rows": rate.rows, "inputs": rate.inputs, "outputs": rate.outputs} if rate.rows else {}),
+        **({"footprint_bytes": rate.footprint_bytes} if rate.footprint_bytes else {}),
+    }
 
 
 def _plain_scores(found: dict[Kind, Score]) -> dict[str, Any]:
@@ -366,30 +375,21 @@ def measured_report(found: Measured, width: int) -> Iterable[RenderableType]:
 
 def _rates(rates: Iterable[Rate]) -> Sheet[Rate]:
     def name(rate: Rate) -> str:
-        size = f" {rate.rows} × {rate.inputs} × {rate.outputs}" if rate.rows else _footprint(rate)
-        return f"{rate.name}{size}"
+        if rate.rows:
+            return f"{rate.name} {rate.rows} × {rate.inputs} × {rate.outputs}"
+        return f"{rate.name}{f', {format_bytes(rate.footprint_bytes)}' if rate.footprint_bytes else ''}"
+
+    def value(rate: Rate) -> str:
+        write = {"s": format_seconds, "FLOP/s": format_flop_rate}.get(rate.unit)
+        return write(rate.value) if write is not None else f"{format_bytes(rate.value)}/s"
 
     columns: list[Column[Rate]] = [
         Column("name", "", getter=name),
         Column("dtype", "type"),
-        Column("value", "rate", "figures", _value),
+        Column("value", "rate", "figures", value),
         Column("spread", "spread", "share"),
     ]
     return Sheet("rates", columns, list(rates), title="reached without the engine")
-
-
-def _footprint(rate: Rate) -> str:
-    return f", {format_bytes(rate.footprint_bytes)}" if rate.footprint_bytes else ""
-
-
-def _value(rate: Rate) -> str:
-    match rate.unit:
-        case "s":
-            return format_seconds(rate.value)
-        case "FLOP/s":
-            return format_flop_rate(rate.value)
-        case _:
-            return f"{format_bytes(rate.value)}/s"
 
 
 def _rows(rows: Iterable[Compared]) -> Sheet[Compared]:
@@ -405,8 +405,7 @@ def _rows(rows: Iterable[Compared]) -> Sheet[Compared]:
         Column("measured_s", "measured", "s"),
         Column("error", "error", "error"),
     ]
-    shown = [row for row in rows if row.kind in WORK_KINDS]
-    return Sheet("passes", columns, shown, "passes", "* fitted")
+    return Sheet("passes", columns, [row for row in rows if row.kind in WORK_KINDS], "passes", "* fitted")
 
 
 def _scores(found: Measured) -> Sheet[Any]:
@@ -451,7 +450,8 @@ def _figure_rows(rows: Sequence[Compared], kind: Kind) -> list[dict[str, Any]]:
     points: dict[tuple[str, float, bool], list[Compared]] = {}
     for row in sorted(rows, key=lambda row: (row.sequences, row.context_len, row.prompt_tokens, row.load)):
         if row.kind == kind:
-            points.setdefault((_series(row), float(getattr(row, _FIELDS[kind])), row.is_fitted), []).append(row)
+            series = "requests" if row.load else f"batch {row.sequences}" if row.sequences else "prompt"
+            points.setdefault((series, float(getattr(row, _FIELDS[kind])), row.is_fitted), []).append(row)
     return [
         {
             "kind": kind,
@@ -464,12 +464,6 @@ def _figure_rows(rows: Sequence[Compared], kind: Kind) -> list[dict[str, Any]]:
         for (series, x, is_fitted), some in points.items()
         for which in ("predicted", "measured")
     ]
-
-
-def _series(row: Compared) -> str:
-    if row.load:
-        return "requests"
-    return f"batch {row.sequences}" if row.sequences else "prompt"
 
 
 def _panel(rows: Sequence[dict[str, Any]], kind: Kind, names: Sequence[str]) -> dict[str, Any]:

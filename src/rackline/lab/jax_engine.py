@@ -4,6 +4,9 @@ A pass takes one token of the first sequences and, optionally, one whole prompt.
 together. Each sequence attends to what it has cached, in blocks, as far as the longest one needs. Batches are padded to
 1, 2, 4, 8, 16, ... sequences, as engines on GPUs pad them to their graphs: there are fewer passes to compile, and
 products of 12 rows take another kernel of XLA's, which is slower than that of 16.
+
+`serve` schedules such passes over requests in real time, by the policies of the simulator: a pass computes one token of
+every sequence that decodes and the prompts that the policy lets in, one call each; answers are seen when it ends.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -11,33 +14,32 @@ products of 12 rows take another kernel of XLA's, which is slower than that of 1
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, assert_never
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
-from rackline.lab.measurement.engine import Dtype, Engine, Limits, Scheduler, ServedTimes, Work
-from rackline.lab.measurement.rates import available_cores
-from rackline.lab.measurement.workers.worker import Clock
-from rackline.lab.server import Ids, serve
+from rackline.lab.engine import LIMITS, QUICK_LIMITS, Dtype, Engine, Scheduler, ServedTimes, Work
+from rackline.lab.rates import available_cores
 from rackline.lab.transformer import Params, Shape, causal_attention, ffn_block, init, norm, project
-from rackline.simulation import Requests, policy
+from rackline.lab.workers.worker import Clock
+from rackline.passes.features import Array
+from rackline.simulation import Policy, Requests, policy
 
+SHAPE = Shape(num_layers=3, d_model=1024, num_q_heads=16, num_kv_heads=4, head_dim=64, d_ff=2816, vocab_size=8192)
 QUICK_SHAPE = Shape(num_layers=1, d_model=128, num_q_heads=4, num_kv_heads=2, head_dim=32, d_ff=256, vocab_size=512)
 BLOCK = 64  # cached tokens that one turn of the attention reads
-SERVED_SHAPE = Shape(num_layers=4, d_model=256, num_q_heads=8, num_kv_heads=2, head_dim=32, d_ff=1024, vocab_size=512)
-SERVED_LIMITS = Limits(sequences=8, context_len=127, prompt_tokens=64)
-SERVED_SCHEDULER = Scheduler(
-    admission="chunked", max_num_seqs=8, max_batched_tokens=8 * (64 + 1), prompt_tokens=SERVED_LIMITS.prompt_tokens
-)  # whole prompts of all slots fit into a pass
 Layers = list[jax.Array]
 """A layer each: (slots, kv heads, capacity, head_dim)."""
+Ids = NDArray[np.int32]
 
 
 def by_columns(x: jax.Array, weights: jax.Array) -> jax.Array:
@@ -82,8 +84,7 @@ def attend_to_cache(q: jax.Array, keys: jax.Array, values: jax.Array, lengths: j
         jnp.zeros(grouped.shape[:-1], dtype=jnp.float32),
         jnp.zeros(grouped.shape, dtype=jnp.float32),
     )
-    blocks = jnp.max(lengths) // BLOCK + 1
-    _, total, mixed = jax.lax.fori_loop(0, blocks, turn, start)
+    _, total, mixed = jax.lax.fori_loop(0, jnp.max(lengths) // BLOCK + 1, turn, start)
     return jnp.reshape(mixed / total[..., None], q.shape).astype(q.dtype)
 
 
@@ -267,35 +268,169 @@ def _move(cache: tuple[Layers, Layers], source: Any, target: Any) -> tuple[Layer
     return jax.tree.map(moved, cache)
 
 
-def jax_engine(dtype: Dtype, seed: int, *, quick: bool, clock: Clock | None = None) -> JaxEngine:
+def jax_engine(dtype: Dtype, seed: int, *, quick: bool, clock: Clock) -> JaxEngine:
     """The engine with a model whose weights do not fit a usual cache; a small one if `quick`."""
-    if quick:
-        shape = QUICK_SHAPE
-        limits = Limits(sequences=2, context_len=128, prompt_tokens=64)
-    else:
-        shape = Shape(
-            num_layers=3, d_model=1024, num_q_heads=16, num_kv_heads=4, head_dim=64, d_ff=2816, vocab_size=8192
-        )
-        limits = Limits(sequences=16, context_len=1024, prompt_tokens=256)
-    prompt = limits.prompt_tokens // 2
+    limits = QUICK_LIMITS if quick else LIMITS
     scheduler = Scheduler(
         admission="prefill_first",
         max_num_seqs=max(limits.sequences // 2, 2),
         max_batched_tokens=limits.prompt_tokens,
-        prompt_tokens=prompt,
+        prompt_tokens=limits.prompt_tokens // 2,
     )
     return JaxEngine(
-        shape=shape, dtype=dtype, limits=limits, scheduler=scheduler, clock=clock or Clock(cpu=False), seed=seed
-    )
-
-
-def served_engine(seed: int) -> JaxEngine:
-    """The engine with a model whose passes take about a millisecond, for the experiment `serve` and over HTTP."""
-    return JaxEngine(
-        shape=SERVED_SHAPE,
-        dtype="fp32",
-        limits=SERVED_LIMITS,
-        scheduler=SERVED_SCHEDULER,
-        clock=Clock(cpu=False),
+        shape=QUICK_SHAPE if quick else SHAPE,
+        dtype=dtype,
+        limits=limits,
+        scheduler=scheduler,
+        clock=clock,
         seed=seed,
+    )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """A request as the passes see it.
+
+    Args:
+        prompt: ids.
+        left: tokens that it is still to get [tokens].
+        number: of it in a list.
+    """
+
+    prompt: Ids
+    left: int
+    number: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its slot is free again."""
+        return self.left <= 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Passes:
+    """The requests of an engine, pass by pass.
+
+    Args:
+        engine: that computes; its scheduler says how many sequences and tokens a pass has at most.
+        policy: which passes carry prompts; prompts are never cut, and wait in the order of arrival.
+        waiting: requests without a slot.
+        running: requests by slot.
+    """
+
+    engine: JaxEngine
+    policy: Policy
+    waiting: deque[Job] = field(default_factory=deque[Job])
+    running: list[Job] = field(default_factory=list[Job])
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not self.waiting and not self.running
+
+    def run_pass(self) -> tuple[list[Job], list[tuple[Job, int]]]:
+        """One pass: the requests whose prompts it computed, and every new token with its request."""
+        entering = self._entering()
+        before = len(self.running)
+        steps = before > 0 and (self.policy.passes == "mixed" or not entering)
+        if steps:
+            self.engine.step()  # before the prompts: a step that is padded writes to slots behind its sequences
+        for job in entering:
+            self.engine.enter(job.prompt)
+        self.running += entering
+        first = 0 if steps else before
+        found = [(job, int(self.engine.newest[first + at])) for at, job in enumerate(self.running[first:])]
+        for job, _ in found:
+            job.left -= 1
+        for place in reversed(range(len(self.running))):
+            if self.running[place].is_over:
+                self.engine.leave(place)
+                last = self.running.pop()
+                if place < len(self.running):
+                    self.running[place] = last
+        return entering, found
+
+    def _entering(self) -> list[Job]:
+        """Requests that the policy lets in now."""
+        match self.policy.passes:
+            case "batch" if self.running:
+                return []
+            case "mixed":
+                tokens = len(self.running)
+            case "batch" | "prompts_first":
+                tokens = 0
+            case _:
+                assert_never(self.policy.passes)
+        limits, found = self.engine.scheduler, list[Job]()
+        while self.waiting and len(self.running) + len(found) < limits.max_num_seqs:
+            tokens += self.waiting[0].prompt.size
+            if found and tokens > limits.max_batched_tokens:
+                break
+            found.append(self.waiting.popleft())
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What clients saw, one value per request [s].
+
+    Args:
+        ttft_s: arrival to first token.
+        e2e_s: arrival to last token.
+        wait_s: arrival to the start of the pass that computes the prompt.
+        makespan_s: until the last token of all.
+    """
+
+    ttft_s: Array
+    e2e_s: Array
+    wait_s: Array
+    makespan_s: float
+
+
+def serve(engine: JaxEngine, requests: Requests, policy: Policy) -> Served:
+    """Serve all requests in real time.
+
+    Args:
+        engine: with room for them; all that it may have to compile is compiled before the first arrives.
+        requests: each arrives at its time.
+        policy: which passes carry prompts, and at which times passes start.
+    """
+    random = np.random.default_rng(0)
+    jobs = [
+        Job(number=number, prompt=random.integers(0, engine.shape.vocab_size, size, np.int32), left=left)
+        for number, (size, left) in enumerate(
+            zip(requests.input_len.tolist(), requests.output_len.tolist(), strict=True)
+        )
+    ]
+    engine.ready(sorted({job.prompt.size for job in jobs}))
+    passes = Passes(engine=engine, policy=policy)
+    arrival, clock = requests.arrival_s.tolist(), engine.clock
+    start_s, first_s, last_s = (np.full(len(jobs), np.nan) for _ in range(3))
+    came = done = 0
+    began = clock.now()
+    while done < len(jobs):
+        now = boards = clock.now() - began
+        if policy.interval_s:  # a train that leaves late takes those that came by its time, nobody later
+            boards = np.ceil(now / policy.interval_s) * policy.interval_s
+            clock.wait_until(began + boards)
+            now = clock.now() - began
+        while came < len(jobs) and arrival[came] <= boards:
+            passes.waiting.append(jobs[came])
+            came += 1
+        if passes.is_idle:
+            if not policy.interval_s:
+                clock.wait_until(began + arrival[came])
+            continue
+        entered, found = passes.run_pass()
+        start_s[[job.number for job in entered]] = now
+        now = clock.now() - began
+        for job, _ in found:
+            if np.isnan(first_s[job.number]):
+                first_s[job.number] = now
+            if job.is_over:
+                last_s[job.number] = now
+                done += 1
+    arrived = np.array(arrival)
+    return Served(
+        ttft_s=first_s - arrived, e2e_s=last_s - arrived, wait_s=start_s - arrived, makespan_s=float(last_s.max())
     )

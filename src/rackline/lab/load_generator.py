@@ -16,7 +16,7 @@ import httpx2
 import numpy as np
 
 from rackline.interrupts import Held, held
-from rackline.lab.observation.stream import Bounds, Connections, Stream, Target
+from rackline.lab.stream import Bounds, Connections, Stream, Target
 from rackline.simulation import Requests
 from rackline.validation.observed import GeneratorLimits, ObservedRequest
 
@@ -87,8 +87,7 @@ class Prompts:
 
     def _drawn(self, count: int, kind: int, number: int) -> np.ndarray[Any, Any]:
         random = np.random.default_rng((self.seed, kind, number & (2**64 - 1)))
-        first = min(_FIRST_ID, self.vocab_size // 2)
-        return random.integers(first, self.vocab_size, count)
+        return random.integers(min(_FIRST_ID, self.vocab_size // 2), self.vocab_size, count)
 
 
 Progress = Callable[[int, int, float], None]
