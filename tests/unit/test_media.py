@@ -75,7 +75,7 @@ def test_a_grid_of_layouts_has_the_rows_of_each(vl: str) -> None:
 
 def test_a_tower_whose_heads_cannot_be_spread_runs_whole_on_each_chip() -> None:
     from rackline.parallel import Layout
-    from rackline.parallel.towers import tower_bytes, tower_layout
+    from rackline.parallel.work import tower_bytes, tower_layout
 
     assert tower_layout(TOWER.model, Layout(tp=3)) == Layout(tp=1)
     held = tower_bytes(with_media(rl.model("llama-3.1-8b"), Media(parts=(IMAGE,))), Layout(tp=3))

@@ -43,10 +43,10 @@ with late:
         kept_prefixes,
         launch as search_launch,
         launch_plan,
-        launch_rules as search_launch_rules,
         misfit,
         serving_changes,
         space as search_space,
+        stacks as search_stacks,
     )
     from rackline.serving import fleet, workload as serving_workload
     from rackline.simulation import policies, prefix_cache
@@ -321,7 +321,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
         space=search.SearchSpace(
             modes=modes or None,
             layouts=layouts,
-            rules=search_launch_rules.launch_rules(engine, version) if engine else None,
+            rules=search_stacks.launch_rules(engine, version) if engine else None,
             any_layout=question.any_layout,
         ),
         prefill=search.PrefillPool(system=ahead, layouts=pool_layouts)

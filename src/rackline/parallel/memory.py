@@ -11,10 +11,9 @@ from rackline.arch import AggregateModel, AnyModel, DenseFfn, Model, media_of
 from rackline.arch.attention import STATE_BYTES
 from rackline.errors import InputError
 from rackline.hardware import Chip
-from rackline.parallel.adapters import adapter_bytes, most_sequences
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
-from rackline.parallel.towers import tower_activation_bytes, tower_bytes, tower_layout
+from rackline.parallel.work import adapter_bytes, most_sequences, tower_activation_bytes, tower_bytes, tower_layout
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.passes.trace import is_traced
 

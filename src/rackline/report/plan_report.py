@@ -41,11 +41,9 @@ from rackline.report.wording import (
     written,
 )
 from rackline.search import Candidate, Choice, Plan, PoolPair
-from rackline.search.attention_ffn import AttentionFfnSplit
-from rackline.search.least_energy import Tried
+from rackline.search.extensions import AttentionFfnSplit, SpeculationRow
 from rackline.search.misfit import Misfit
-from rackline.search.plan import WhatIfPoint
-from rackline.search.speculation import SpeculationRow
+from rackline.search.plan import Tried, WhatIfPoint
 from rackline.serving.workload import Mixture
 from rackline.system import Risk
 from rackline.units import format_bytes, format_seconds, spaced_quantity

@@ -18,7 +18,7 @@ import numpy as np
 
 from rackline.hardware import drawn_w, wall_w
 from rackline.parallel import Layout, Precision, expert_law
-from rackline.parallel.adapters import most_sequences
+from rackline.parallel.work import most_sequences
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.search.candidate import Basis, open_loop_caveat, output_rate
 from rackline.search.points import Numbering, OperatingPoints

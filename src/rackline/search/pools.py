@@ -16,6 +16,7 @@ from rackline.passes import Batch, PassTime
 from rackline.passes.features import Array
 from rackline.search.candidate import Pool, PoolPair, price_per_chip_s
 from rackline.search.choice import Choice, Inside, floors
+from rackline.search.engines import CONTENDERS
 from rackline.search.points import firsts, pareto_front
 from rackline.search.pool_pairs import Budget, Pairs, pair
 from rackline.search.pool_points import (
@@ -28,7 +29,6 @@ from rackline.search.pool_points import (
     prefill_points,
     undominated,
 )
-from rackline.search.select import CONTENDERS
 from rackline.search.space import Part, Space
 from rackline.serving.disaggregated import kv_transfer, prefill_chunk, shared_level
 from rackline.serving.workload import Mode, Workload

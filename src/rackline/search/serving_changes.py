@@ -12,8 +12,18 @@ from rackline.parallel import Layout, LayoutGrid, Precision, memory_use
 from rackline.passes import Batch
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import price_per_chip_s
-from rackline.search.fits import larger_chips, more_chips
-from rackline.search.misfit import HOST_MEMORY, Change, ChangeKind, ChipMemory, Cost, Misfit, change_of, until_it_fits
+from rackline.search.misfit import (
+    HOST_MEMORY,
+    Change,
+    ChangeKind,
+    ChipMemory,
+    Cost,
+    Misfit,
+    change_of,
+    larger_chips,
+    more_chips,
+    until_it_fits,
+)
 from rackline.search.space import every_layout
 from rackline.system import System, default_precisions
 from rackline.units import format_bytes, format_seconds

@@ -11,12 +11,12 @@ from rackline.arch import AggregateModel, AnyModel
 from rackline.errors import InputError
 from rackline.hardware import paid_share
 from rackline.parallel import Layout, LayoutGrid, Precision, enumerate_layouts, expert_law, memory_use, precision
-from rackline.parallel.adapters import most_sequences
 from rackline.parallel.deployment import ExpertLoads
+from rackline.parallel.work import most_sequences
 from rackline.passes import Batch, ExpertLoad
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import price_per_chip_s
-from rackline.search.launch_rules import Asked, LaunchRules, Role, rules_of
+from rackline.search.stacks import Asked, LaunchRules, Role, rules_of
 from rackline.serving.stack import Stack
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode, Workload, parse_mode

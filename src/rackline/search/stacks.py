@@ -1,4 +1,4 @@
-"""Serving stacks beside each other: which were measured on a chip, and how much of a step stands on their own rows.
+"""Serving stacks: what each starts with (its launch rules), which were measured on a chip, and what stands on that.
 
 What can be said of their costs, given how far off each of them was, is `rackline.bands.stacks`.
 """
@@ -6,17 +6,242 @@ What can be said of their costs, given how far off each of them was, is `racklin
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Literal
 
-from rackline.arch import AnyModel, Model
-from rackline.catalog import measured_stacks, names
+import numpy as np
+
+from rackline.arch import AnyModel, DenseFfn, Model
+from rackline.catalog import LaunchRule, launch_rules_record, measured_stacks, names
+from rackline.errors import InputError
 from rackline.hardware import Chip, Cluster
-from rackline.parallel import Layout, Precision, Routing, enumerate_layouts, precision
+from rackline.parallel import Layout, LayoutGrid, Precision, Routing, enumerate_layouts, precision
 from rackline.parallel.precision import storage_bytes
-from rackline.passes import Batch, PassTime, calibration
+from rackline.passes import Batch, Calibration, PassTime, calibration
 from rackline.passes.fallback import num_measured
+from rackline.passes.features import Array, as_array
+from rackline.serving.workload import Mode
 from rackline.system import System
+
+Role = Literal["both", "prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A configuration that an engine is asked to launch.
+
+    Args:
+        sharding: one layout, or many as arrays.
+        mode: scheduler; only an engine that does both has a choice of admission.
+        cp: ranks that share a context [count].
+    """
+
+    model: AnyModel
+    cluster: Cluster
+    sharding: Layout | LayoutGrid
+    precision: Precision
+    mode: Mode
+    role: Role
+    cp: int = 1
+
+    @property
+    def group(self) -> Array:
+        """Ranks that experts are spread over [chips]."""
+        return as_array(self.sharding.tp) * self.sharding.attention_dp
+
+    @property
+    def split(self) -> Array:
+        """Whether attention-dp ranks hold different sequences."""
+        return as_array(self.sharding.attention_dp) > 1
+
+
+Check = Callable[[LaunchRule, Asked], "Array | bool"]
+
+
+def _uneven_hosts(rule: LaunchRule, asked: Asked) -> Array:
+    chips = as_array(asked.sharding.chips_per_replica)
+    return chips % np.ceil(chips / asked.cluster.host_chips) != 0
+
+
+def _part_of_group(rule: LaunchRule, asked: Asked) -> Array:
+    ep = as_array(asked.sharding.ep)
+    return (ep != 1) & (ep != asked.group)
+
+
+def _unequal_experts(rule: LaunchRule, asked: Asked) -> Array | bool:
+    moe = asked.model.moe() if isinstance(asked.model, Model) else None
+    if moe is None:
+        return False
+    ep = as_array(asked.sharding.ep)
+    return (moe.num_experts % ep != 0) & ~(asked.split & (ep == asked.group))
+
+
+def _odd_exchange(rule: LaunchRule, asked: Asked) -> Array:
+    host = asked.cluster.host_chips
+    inside = np.isin(asked.group, rule.sizes or ())
+    suits = np.where(asked.group <= host, inside, asked.group % host == 0)
+    return asked.split & (as_array(asked.sharding.ep) > 1) & ~suits
+
+
+def _half_split(rule: LaunchRule, asked: Asked) -> Array:
+    return asked.split & (as_array(asked.sharding.tp) > 1)
+
+
+def _decode_stages(rule: LaunchRule, asked: Asked) -> Array:
+    return (as_array(asked.sharding.pp) > 1) & (asked.role == "decode")
+
+
+def _decode_context(rule: LaunchRule, asked: Asked) -> bool:
+    return asked.cp > 1 and asked.role == "decode"
+
+
+def _prefill_context(rule: LaunchRule, asked: Asked) -> bool:
+    return asked.cp > 1 and asked.role == "prefill"
+
+
+def _admission(rule: LaunchRule, asked: Asked) -> bool:
+    return asked.role == "both" and asked.mode.admission not in (rule.admissions or ())
+
+
+def _mixed_stages(rule: LaunchRule, asked: Asked) -> Array:
+    mixed = asked.role == "both" and asked.mode.admission == "chunked"
+    return (as_array(asked.sharding.pp) > 1) & mixed
+
+
+def _overlap(rule: LaunchRule, asked: Asked) -> Array:
+    whole = asked.split & (as_array(asked.sharding.ep) == asked.group)
+    return ~whole & asked.mode.two_batch_overlap
+
+
+def _any_overlap(rule: LaunchRule, asked: Asked) -> bool:
+    return asked.mode.two_batch_overlap
+
+
+def _cut_groups(rule: LaunchRule, asked: Asked) -> Array | bool:
+    """Whether a rank's share of a feed-forward block cuts through weights with a common scale."""
+    model, groups = asked.model, rule.groups or {}
+    if not isinstance(model, Model):
+        return False
+    cut: Array | bool = False
+    dense, routed = groups.get(asked.precision.linear_weights), groups.get(asked.precision.expert_weights)
+    tp, moe_tp, moe = as_array(asked.sharding.tp), as_array(asked.sharding.moe_tp), model.moe()
+    for layers in model.layer_groups:
+        if dense and isinstance(layers.ffn, DenseFfn):
+            cut = cut | ((tp > 1) & ((layers.ffn.d_ff // tp) % dense != 0))
+    if routed and moe is not None:
+        cut = cut | ((moe_tp > 1) & ((moe.d_expert // moe_tp) % routed != 0))
+    return cut
+
+
+def _vendor(rule: LaunchRule, asked: Asked) -> bool:
+    return asked.cluster.chip.vendor not in (rule.vendors or ())
+
+
+def _lacking(rule: LaunchRule, asked: Asked) -> bool:
+    lacking = (rule.lacking or {}).get(asked.cluster.chip.generation, ())
+    return asked.precision.linear_weights in lacking or asked.precision.expert_weights in lacking
+
+
+CHECKS: Mapping[str, Check] = {
+    "same_chips_on_each_host": _uneven_hosts,
+    "expert_group_whole": _part_of_group,
+    "experts_equal": _unequal_experts,
+    "exchange_ranks": _odd_exchange,
+    "attention_whole_or_split": _half_split,
+    "decode_pool_unpipelined": _decode_stages,
+    "context_whole": _decode_context,
+    "prefill_context_whole": _prefill_context,
+    "admissions": _admission,
+    "mixed_unpipelined": _mixed_stages,
+    "overlap_whole_group": _overlap,
+    "no_overlap": _any_overlap,
+    "scale_groups": _cut_groups,
+    "vendors": _vendor,
+    "weights_of_chip": _lacking,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRules:
+    """The launch rules of one engine in one version.
+
+    Args:
+        engine: name of the engine.
+        version: version of the engine; by default the newest with known rules.
+        rules: the rules of the version by name.
+    """
+
+    engine: str
+    version: str
+    rules: Mapping[str, LaunchRule] = field(repr=False)
+
+    def broken(self, asked: Asked) -> Iterator[tuple[str, LaunchRule, Array]]:
+        """(name, rule, whether each layout breaks it, shape (layouts,)) of every rule."""
+        size = len(asked.sharding) if isinstance(asked.sharding, LayoutGrid) else 1
+        for name, rule in self.rules.items():
+            yield name, rule, np.broadcast_to(as_array(CHECKS[name](rule, asked)), (size,)).astype(bool)
+
+    def launches(self, asked: Asked) -> Array:
+        """Whether the engine starts each layout, shape (layouts,)."""
+        size = len(asked.sharding) if isinstance(asked.sharding, LayoutGrid) else 1
+        found = np.ones(size, dtype=bool)
+        for _, _, breaks in self.broken(asked):
+            found &= ~breaks
+        return found
+
+    def refusal(self, asked: Asked) -> str | None:
+        """Why the engine does not launch a layout, in one line; None if it does."""
+        for _, rule, breaks in self.broken(asked):
+            if breaks[0]:
+                return f"{self.engine} {self.version} does not launch it: {rule.says}"
+        return None
+
+
+def launch_rules(engine: str, version: str = "") -> LaunchRules:
+    """The rules of an engine by name or file.
+
+    Args:
+        version: such as "0.12"; the newest that was read when it is empty.
+
+    Raises:
+        UnknownNameError, CatalogError: as the catalogue.
+        InputError: a version without a number.
+    """
+    record = launch_rules_record(engine)
+    at = version_numbers(version or record.version, version)
+    kept = {
+        name: rule
+        for name, rule in record.rules.items()
+        if (rule.since is None or at >= version_numbers(rule.since))
+        and (rule.before is None or at < version_numbers(rule.before))
+    }
+    return LaunchRules(engine=record.name, version=version or record.version, rules=kept)
+
+
+def rules_of(calibration: Calibration) -> LaunchRules | None:
+    """The rules of the engine whose kernels a calibration holds; none for the blackboard."""
+    if calibration.name == "unit":
+        return None
+    return launch_rules(calibration.name if calibration.name in names("launch_rules") else "generic")
+
+
+def version_numbers(version: str, given: str = "") -> tuple[int, ...]:
+    """A version as numbers that compare.
+
+    Args:
+        given: what an error names.
+
+    Raises:
+        InputError: it does not begin with a number.
+    """
+    found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
+    if found is None:
+        raise InputError(what="version", given=given or version, allowed="a number such as 0.12.0")
+    return tuple(int(part) for part in found.group(1).split("."))
+
 
 _BATCH, _CONTEXT_LEN = 32.0, 2048.0  # of the usual step, on a rank
 _ROOM = 1.25  # memory for weights, and for some KV cache beside them

@@ -36,7 +36,7 @@ from typing import assert_never
 import numpy as np
 
 from rackline.errors import RacklineError
-from rackline.parallel.adapters import most_sequences
+from rackline.parallel.work import most_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import Candidate, PoolPair

@@ -13,8 +13,18 @@ from rackline.hardware import Cluster, host_bytes_per_s, memory_tier
 from rackline.passes import calibration
 from rackline.passes.features import Array
 from rackline.search.candidate import price_per_chip_s
-from rackline.search.fits import larger_chips, more_chips
-from rackline.search.misfit import HOST_MEMORY, Change, ChangeKind, ChipMemory, Cost, Misfit, change_of, until_it_fits
+from rackline.search.misfit import (
+    HOST_MEMORY,
+    Change,
+    ChangeKind,
+    ChipMemory,
+    Cost,
+    Misfit,
+    change_of,
+    larger_chips,
+    more_chips,
+    until_it_fits,
+)
 from rackline.search.train import TrainPlan, candidates, train_plan
 from rackline.search.train_space import evaluate_runs, train_space, whole_batch
 from rackline.training.memory import CHEAPEST_FIRST, MARGIN, TrainMemory, train_memory

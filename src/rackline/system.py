@@ -1,4 +1,4 @@
-"""What serves, before its layout is chosen: model, machines, kernels, engine, data types and routing."""
+"""What serves, before its layout is chosen (model, machines, kernels, engine, data types), and what is asked of it."""
 
 from __future__ import annotations
 
