@@ -26,7 +26,7 @@ from rackline.late import late
 with late:
     from rackline import parallel, serving
     from rackline.report import figure, misfit_report, plan_figures, simulate_report, wording
-    from rackline.search import misfit, serving_changes
+    from rackline.search import changes as search_changes, misfit
     from rackline.serving import workload
 
 
@@ -163,7 +163,7 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
             server=system.server(),
             layouts=layouts,
         )
-    asked = serving_changes.Asked(
+    asked = search_changes.Asked(
         system=replace(system, precisions=(system.precision,)),
         context_len=context_len,
         requests=question.concurrency,
@@ -175,8 +175,8 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
         need = misfit.nearest_cluster(system, request)
         with watch.moving("nothing fits: trying changes"):
             beside = float(media_tokens(media))
-            changes = serving_changes.ServingChanges(asked=asked, context=("--context", beside)).misfit()
-    held = serving_changes.Held.of(asked)
+            changes = search_changes.ServingChanges(asked=asked, context=("--context", beside)).misfit()
+    held = search_changes.Held.of(asked)
     return Fitting(
         capacity=found,
         num_chips=cluster.num_chips,

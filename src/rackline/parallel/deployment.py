@@ -1,10 +1,10 @@
-"""A deployment: a model on a cluster under a layout, a precision and a calibration; it yields pass tables, also of drafts."""
+"""A deployment: a model on a cluster under a layout, a precision and a calibration; its pass tables; drafts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, assert_never
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -59,15 +59,9 @@ class Routing:
 
     def skew(self, num_experts: int) -> float:
         """Exponent or spread of the law, for a router with this number of experts."""
-        match self.law:
-            case "log_normal":
-                return expert_spread(num_experts) if self.spread is None else self.spread
-            case "power_law":
-                return self.exponent
-            case "balanced" | "uniform":
-                return 0.0
-            case _:
-                assert_never(self.law)
+        if self.law == "log_normal":
+            return expert_spread(num_experts) if self.spread is None else self.spread
+        return self.exponent if self.law == "power_law" else 0.0
 
     def copies(self, ep: int) -> int | None:
         """Redundant experts with this number of ranks; None if experts are placed in the order of their numbers."""
@@ -95,20 +89,12 @@ def parse_routing(text: str) -> Routing:
             allowed="balanced, uniform, log-normal[=SPREAD][+COPIES] or power-law=EXPONENT[+COPIES]",
             nearest=nearest_name(name.strip(), known),
         )
-    exponent, spread = 0.0, None
-    match law:
-        case "power_law":
-            exponent = parse_count(skew, name="routing exponent", maximum=10.0) if equals else 0.5
-        case "log_normal":
-            spread = parse_count(skew, name="routing spread", maximum=10.0) if equals else None
-        case "balanced" | "uniform":
-            pass
-        case _:
-            assert_never(law)
+    what = "exponent" if law == "power_law" else "spread"
+    given = parse_count(skew, name=f"routing {what}", maximum=10.0) if equals else None
     return Routing(
         law=law,
-        exponent=exponent,
-        spread=spread,
+        exponent=(0.5 if given is None else given) if law == "power_law" else 0.0,
+        spread=given if law == "log_normal" else None,
         rearranged_from_ep=1 if plus else None,
         redundant_experts=_copies_in(text, copies) if plus else 0,
     )

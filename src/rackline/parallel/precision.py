@@ -30,8 +30,7 @@ STORAGE_BYTES = {
 }
 COMPUTE_DTYPE = {"mxfp8": "fp8", "fp8_block": "fp8", "mxfp4": "fp4", "int4": "fp4"}
 LABELS = ("bf16", "fp32", "fp8", "fp8_block", "fp4", "mxfp4", "int8", "int8-weights", "int4", "q4_k_m")
-MEASURED_AS = {"q4_k_m": "int4", "q6_k": "int8"}
-"""Stored types without measured products, and the nearest type that has some."""
+MEASURED_AS = {"q4_k_m": "int4", "q6_k": "int8"}  # stored types without measured products: the nearest that has some
 LABEL_ALIASES = {
     "fp16": "bf16",
     "nvfp4": "fp4",
@@ -43,8 +42,7 @@ LABEL_ALIASES = {
 }
 PARTS = (
     "linear_weights", "expert_weights", "other_weights", "activations", "expert_activations", "kv_cache", "attention",
-)  # fmt: skip
-"""What has a data type of its own; fields of `Precision`."""
+)  # fmt: skip  # what has a data type of its own; fields of `Precision`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,7 +108,7 @@ def plan_report(
             bands_sheet(bands, best, plan.demand.limits, priced=plan.priced, risk=risk) if bands else None,
             stacked(served_table(best), estimate_line(best), other_kind(plan)),
             pool_table(best) if best.serving == "disaggregated" else None,
-            memory_table(best.memory, "memory of the fullest chip"),
+            memory_table(best.inside.memory, "memory of the fullest chip"),
             *_passes(plan, best),
             _floors(plan, best),
         ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import ClassVar, Literal, TypedDict
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from rackline.hardware import Cluster, billed_chips, replicas, taken_chips
+from rackline.hardware import Cluster
 from rackline.parallel import Layout, Precision
 from rackline.parallel.layout import LayoutKind
 from rackline.passes.features import FloatLike
@@ -19,17 +19,7 @@ Basis = Literal["closed_loop_estimate", "open_loop_estimate", "simulated"]
 """Basis of numbers: formulas with every slot taken, formulas with random arrivals, or a simulation."""
 
 _STEEP = 5.0  # d ln tpot / d ln rate, about that at 90 % of saturation
-_MANY_RANKS = 8
-
-
-class RateAndCosts(TypedDict):
-    """Rates and costs; units as in `Candidate`."""
-
-    requests_per_s: float
-    output_tokens_per_s_per_chip: float
-    usd_per_mtok_output_all_in: float
-    usd_per_mtok_input: float
-    usd_per_mtok_output: float
+MANY_RANKS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +60,14 @@ class Candidate:
         "free_bytes",
         "basis",
         "caveat",
-        "prefill_pool",
-        "decode_pool",
-        "kv_transfer",
+        "prefill_pool=prefill",
+        "decode_pool=decode",
+        "kv_transfer=transfer",
     )
 
+    prefill: ClassVar[None] = None  # a single engine has no pools
+    decode: ClassVar[None] = None
+    transfer: ClassVar[None] = None
     layout: Layout
     precision: Precision
     mode: Mode
@@ -107,12 +100,6 @@ class Candidate:
     def layout_kind(self) -> LayoutKind:
         """What measured servers of its kind have in common with it."""
         return self.layout.kind
-
-    @property
-    def prefill_pool(self) -> None:
-        """None: a single engine has no prefill pool."""
-
-    decode_pool = kv_transfer = prefill_pool
 
     def label(self) -> str:
         """One replica in short."""
@@ -204,6 +191,7 @@ class PoolPair:
         "kv_transfer=transfer",
     )
 
+    free_bytes: ClassVar[None] = None
     prefill: Pool
     decode: Pool
     transfer: KvTransfer
@@ -270,39 +258,9 @@ def open_loop_caveat(
         return "prompts of unlike lengths in a pipeline: times up to 25 % low"
     if layout.attention_dp > 1 and layout.pp > 1:
         return "attention-dp ranks and pipeline stages together: times up to 15 % low"
-    if layout.attention_dp >= _MANY_RANKS:
+    if layout.attention_dp >= MANY_RANKS:
         return f"{layout.attention_dp} attention-dp ranks: time to first token about 10 % low, per output token 5 % low"
     return ""
-
-
-def rate_and_costs(
-    layout: Layout, workload: Workload, rate: float, cost: float, prompt_cost_share: float
-) -> RateAndCosts:
-    """The rates and costs of a candidate.
-
-    Args:
-        layout: layout with all replicas.
-        rate: output tokens per chip [tokens/s].
-        cost: all cost over output tokens [USD per million].
-        prompt_cost_share: share of the cost that goes to prompts [1].
-    """
-    return RateAndCosts(
-        requests_per_s=rate * layout.num_chips / workload.output_len,
-        output_tokens_per_s_per_chip=rate,
-        usd_per_mtok_output_all_in=cost,
-        usd_per_mtok_input=cost * prompt_cost_share * workload.output_len / workload.input_len,
-        usd_per_mtok_output=cost * (1.0 - prompt_cost_share),
-    )
-
-
-def placed_on(cluster: Cluster, layout: Layout) -> Layout:
-    """The layout with as many replicas as fit on the cluster."""
-    return replace(layout, dp=int(replicas(cluster, layout.chips_per_replica)))
-
-
-def billed_of(cluster: Cluster, layout: Layout) -> int:
-    """Chips that are paid for with all replicas of a layout on a cluster [count]."""
-    return round(float(billed_chips(cluster, layout.dp * taken_chips(cluster, layout.chips_per_replica))))
 
 
 def price_per_chip_s(cluster: Cluster) -> tuple[float, bool]:

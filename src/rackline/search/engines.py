@@ -14,11 +14,12 @@ from typing import TypeVar
 import numpy as np
 
 from rackline.errors import InputError
+from rackline.hardware import billed_chips, replicas, taken_chips
 from rackline.parallel import MemoryUse
 from rackline.parallel.layout import KINDS
 from rackline.passes import Batch
 from rackline.passes.features import Array
-from rackline.search.candidate import Candidate, PoolPair, billed_of, placed_on, price_per_chip_s, rate_and_costs
+from rackline.search.candidate import Candidate, PoolPair, price_per_chip_s
 from rackline.search.choice import Choice, Inside, floors
 from rackline.search.estimates import Block, ClosedLoop, Estimate, OpenLoop, numbering
 from rackline.search.misfit import ClusterNeed, nearest_cluster
@@ -175,11 +176,13 @@ def _refined(
         return []
     finer = estimate.between(points.engine[chosen], points.per_rank[chosen])
     good = finer.serves & finer.meets(limits, slack)
-    found: list[Candidate] = []
-    for at in chosen.tolist():
-        mine = np.flatnonzero(good & (finer.engine == points.engine[at]))
-        better = candidate_of(finer, int(mine[np.argmin(finer.cost[mine])]), estimate) if mine.size else None
-        found.append(better or candidate_of(points, at, estimate))
+    each = ((at, np.flatnonzero(good & (finer.engine == points.engine[at]))) for at in chosen.tolist())
+    found = (
+        candidate_of(finer, int(mine[np.argmin(finer.cost[mine])]), estimate)
+        if mine.size
+        else candidate_of(points, at, estimate)
+        for at, mine in each
+    )
     return sorted(found, key=lambda one: one.usd_per_mtok_output_all_in)
 
 
@@ -193,7 +196,8 @@ def candidate_of(points: OperatingPoints, at: int, estimate: Estimate) -> Candid
     """One point with its numbers, on all replicas that the cluster holds."""
     space = estimate.space
     label, mode, row = numbering(space).place(int(points.engine[at]))
-    layout, cluster = placed_on(space.system.cluster, space.grid.layout(row)), space.system.cluster
+    cluster, work, layout = space.system.cluster, space.workload, space.grid.layout(row)
+    layout = replace(layout, dp=int(replicas(cluster, layout.chips_per_replica)))
     n, rate, cost, share = (
         float(column[at]) for column in (points.per_rank, points.rate, points.cost, points.prompt_cost_share)
     )
@@ -206,10 +210,14 @@ def candidate_of(points: OperatingPoints, at: int, estimate: Estimate) -> Candid
         sequences_per_rank=max(1, round(n)),
         tpot_s=float(points.tpot_s[at]),
         ttft_s=float(points.ttft_s[at]),
-        **rate_and_costs(layout, space.workload, rate, cost, share),
+        requests_per_s=rate * layout.num_chips / work.output_len,
+        output_tokens_per_s_per_chip=rate,
+        usd_per_mtok_output_all_in=cost,
+        usd_per_mtok_input=cost * share * work.output_len / work.input_len,
+        usd_per_mtok_output=cost * (1.0 - share),
         prefill_utilisation=float(points.utilisation[at]),
         free_bytes=float(points.free_bytes[at]),
-        billed_chips=billed_of(cluster, layout),
+        billed_chips=round(float(billed_chips(cluster, layout.dp * taken_chips(cluster, layout.chips_per_replica)))),
         basis=estimate.basis,
         caveat=estimate.caveat(layout, space.modes[mode], float(points.steepness[at])),
     )
@@ -229,13 +237,12 @@ def nearest_rejected(
         names: reasons that are considered.
     """
     best_cost = answers[0].usd_per_mtok_output_all_in if answers else np.inf
-    found: list[Rejected] = []
-    for name, at, excess in nearest_violations(points, limits, best_cost):
-        if name in names:
-            one = candidate_of(points, at, estimate)
-            reason = _reason(name, points, at, limits)
-            found.append(Rejected(what=one.label(), reason=reason, excess=excess, candidate=one))
-    return found
+    return [
+        Rejected(what=one.label(), reason=_reason(name, points, at, limits), excess=excess, candidate=one)
+        for name, at, excess in nearest_violations(points, limits, best_cost)
+        if name in names
+        for one in [candidate_of(points, at, estimate)]
+    ]
 
 
 def nearest_violations(
@@ -254,16 +261,14 @@ def nearest_violations(
 
 
 def _reason(name: str, points: OperatingPoints, at: int, limits: Constraints) -> str:
-    limits = limits.of_predictions(KINDS[int(points.kind[at])])
-    if name == "memory":
-        return f"memory: {format_bytes(-points.free_bytes[at])} too much on the fullest chip"
-    if name == "prefill":
-        room = f"prompts need {points.utilisation[at]:.3g} of the room in each pass"
-        return f"prefill: {room}, so the batch never fills"
-    if name == "tpot" and limits.tpot_s is not None:
-        return f"tpot: {format_seconds(points.tpot_s[at])}, limit {format_seconds(limits.tpot_s)}"
-    limit = limits.ttft_s or 0.0
-    return f"ttft: {format_seconds(points.ttft_s[at])}, limit {format_seconds(limit)}"
+    limits, (free, load) = limits.of_predictions(KINDS[int(points.kind[at])]), (points.free_bytes, points.utilisation)
+    if name in ("tpot", "ttft"):
+        is_s, limit_s = (points.tpot_s, limits.tpot_s) if name == "tpot" else (points.ttft_s, limits.ttft_s)
+        return f"{name}: {format_seconds(is_s[at])}, limit {format_seconds(limit_s or 0.0)}"
+    return {
+        "memory": f"memory: {format_bytes(-free[at])} too much on the fullest chip",
+        "prefill": f"prefill: prompts need {load[at]:.3g} of the room in each pass, so the batch never fills",
+    }[name]
 
 
 MOST_NEAR = 250  # engines near the closed-loop front that are evaluated in an open loop
@@ -292,10 +297,6 @@ class Engines:
     candidates_evaluated: int
     reason: str
     need: ClusterNeed | None
-
-    def without_answer(self, reason: str) -> Engines:
-        """The same points without an answer."""
-        return replace(self, contenders=(), pareto=(), ranked=(), reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,9 +454,8 @@ class EngineSearch:
         space = self.space
         if not np.any(points.free_bytes >= 0):
             candidate = candidate_of(points, int(np.argmax(points.free_bytes)), ClosedLoop(space=space))
-            memory = self._memory(candidate)
+            memory, need = self._memory(candidate), nearest_cluster(space.system, space.workload)
             used, usable = format_bytes(float(memory.used)), format_bytes(float(memory.usable))
-            need = nearest_cluster(space.system, space.workload)
             return (
                 f"{space.system.model.name} fits nowhere on {space.system.cluster.name}: at best "
                 f"({candidate.label()}) a chip needs {used}, has {usable}"
@@ -463,9 +463,8 @@ class EngineSearch:
         if found.fastest is None or found.soonest is None:
             return "no batch that fits can be kept full: prefill is slower than decoding frees slots", None
         fastest, soonest = found.fastest, found.soonest
-        parts = [
+        first = f"; lowest ttft {format_seconds(soonest.ttft_s)} ({soonest.label()})"
+        return (
             f"nothing that fits meets the limits; fastest tpot {format_seconds(fastest.tpot_s)} ({fastest.label()})"
-        ]
-        if self.limits.ttft_s is not None:
-            parts.append(f"lowest ttft {format_seconds(soonest.ttft_s)} ({soonest.label()})")
-        return "; ".join(parts), None
+            f"{'' if self.limits.ttft_s is None else first}"
+        ), None

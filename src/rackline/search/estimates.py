@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -39,31 +39,6 @@ _FULL = 0.99  # of the slots: beyond it, the wait for a slot grows without bound
 _STEPS = 17  # of the number in flight between two points of the grid
 _WHOLE = 64  # numbers of sequences that are tried between two points of the grid, at the most
 _TPOT_ERROR, _TTFT_ERROR = 1.05, 1.1  # as _OVER; where nothing meets the limits, the simulation decides
-
-
-class Estimate(Protocol):
-    """Fills the columns of operating points of a space.
-
-    Args:
-        basis: of its numbers.
-        slack: factors on the limits of time per output token and to first token, where nothing meets them.
-    """
-
-    basis: ClassVar[Basis]
-    slack: ClassVar[tuple[float, float]]
-
-    @property
-    def space(self) -> Space:
-        """Of the engines."""
-        ...
-
-    def between(self, engines: Array, per_rank: Array) -> OperatingPoints:
-        """Engines from a number of sequences each to the next of the grid, both (engines,)."""
-        ...
-
-    def caveat(self, layout: Layout, mode: Mode, steepness: float) -> str:
-        """Known error of a point; empty if there is none."""
-        ...
 
 
 def numbering(space: Space) -> Numbering:
@@ -207,14 +182,20 @@ def _joules(part: Part, rate: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
-    """Engines with every slot always taken."""
+    """Engines with every slot always taken.
+
+    Args:
+        basis: of its numbers.
+        slack: factors on the limits of time per output token and to first token, where nothing meets them.
+        space: of the engines.
+    """
 
     basis: ClassVar[Basis] = "closed_loop_estimate"
     slack: ClassVar[tuple[float, float]] = (1.0, 1.0)
     space: Space
 
     def between(self, engines: Array, per_rank: Array) -> OperatingPoints:
-        """In whole numbers, see `Estimate.between`."""
+        """Engines from a number of sequences each to the next of the grid, in whole numbers, both (engines,)."""
         space, found = self.space, list[OperatingPoints]()
         for engine, start in zip(engines.tolist(), per_rank.tolist(), strict=True):
             at = int(start)
@@ -228,7 +209,7 @@ class ClosedLoop:
         return OperatingPoints.join(found)
 
     def caveat(self, layout: Layout, mode: Mode, steepness: float) -> str:
-        """None is known; see `Estimate.caveat`."""
+        """Known error of a point: none is."""
         return ""
 
 
@@ -245,7 +226,7 @@ def engine_points(space: Space, layout: Layout, precision: Precision, mode: Mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoop:
-    """Engines under random arrivals."""
+    """Engines under random arrivals; fields as of `ClosedLoop`."""
 
     basis: ClassVar[Basis] = "open_loop_estimate"
     slack: ClassVar[tuple[float, float]] = (_TPOT_ERROR, _TTFT_ERROR)
@@ -261,13 +242,13 @@ class OpenLoop:
         return self.at(engines, np.broadcast_to(self.numbers, (engines.size, self.numbers.size)))
 
     def between(self, engines: Array, per_rank: Array) -> OperatingPoints:
-        """In whole numbers where they are above one, see `Estimate.between`."""
+        """As `ClosedLoop.between`, in whole numbers where they are above one."""
         after = self.numbers[np.minimum(np.searchsorted(self.numbers, per_rank) + 1, self.numbers.size - 1)]
         found = per_rank[:, None] + (after - per_rank)[:, None] * np.linspace(0.0, 1.0, _STEPS)
         return self.at(engines, np.where(found > 1.0, np.floor(found), found))
 
     def caveat(self, layout: Layout, mode: Mode, steepness: float) -> str:
-        """See `Estimate.caveat`."""
+        """Known error of a point; empty if there is none."""
         if mode.alignment is not None:  # tests/golden/test_aligned_ranks.py
             return "prompts that are held for other ranks: times to within 25 to 35 %"
         return open_loop_caveat(layout, steepness, self.space.workload, float(mode.max_batched_tokens))
@@ -358,6 +339,9 @@ class OpenLoop:
             return np.where(state.prefill_utilisation < 1.0, state.requests_per_s, 0.0)
 
         return _by_budget(budgets, most)
+
+
+Estimate = ClosedLoop | OpenLoop
 
 
 def _by_budget(budgets: Array, of: Callable[[Array, float], Array]) -> Array:

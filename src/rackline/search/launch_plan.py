@@ -143,7 +143,7 @@ def plan_commands(
     best = plan.best
     if best is None:
         return []
-    kinds = [_kind("both", best, best, plan.system.cluster, best.memory)]
+    kinds = [_kind("both", best, best, plan.system.cluster, best.inside.memory)]
     first, then = best.prefill_inside, best.decode_inside
     if first is not None and then is not None:
         prefill_on = options.prefill_on or plan.system.cluster
@@ -153,7 +153,7 @@ def plan_commands(
         ]
     if leftover and best.leftover is not None:
         beside = best.leftover.choice
-        kinds.append(_kind("both", beside, beside, plan.system.cluster, beside.memory))
+        kinds.append(_kind("both", beside, beside, plan.system.cluster, beside.inside.memory))
     return commands_of(
         kinds,
         plan.system.model,

@@ -14,7 +14,7 @@ from rackline.hardware import Cluster, FabricLevel
 from rackline.parallel import Deployment, Layout, MemoryUse
 from rackline.passes import Batch, PassTime
 from rackline.passes.features import Array
-from rackline.search.candidate import Pool, PoolPair, price_per_chip_s
+from rackline.search.candidate import MANY_RANKS, Pool, PoolPair, price_per_chip_s
 from rackline.search.choice import Choice, Inside, floors
 from rackline.search.engines import CONTENDERS
 from rackline.search.points import firsts, pareto_front
@@ -34,7 +34,6 @@ from rackline.serving.disaggregated import kv_transfer, prefill_chunk, shared_le
 from rackline.serving.workload import Mode, Workload
 from rackline.system import Constraints
 
-_MANY_RANKS = 8
 _NEAR, _PAIRED = 12, 4  # cheapest decode engines, and how many of them are paired with other prefill replicas too
 
 
@@ -127,7 +126,7 @@ def _caveat(prefill: Layout, decode: Layout, workload: Workload) -> str:
     """Known error of the estimate of a pair against the simulator; empty if there is none."""
     if prefill.cp > 1 or decode.cp > 1:
         return "context parallelism has not been checked against a simulation"
-    if prefill.attention_dp >= _MANY_RANKS:
+    if prefill.attention_dp >= MANY_RANKS:
         return f"prompts of equal length; spread ones wait up to a third longer on {prefill.attention_dp} ranks"
     if workload.mixture is not None and workload.input_cv2 > 0.0:
         return "prompts of unlike lengths before a prefill pool: time to first token to within a quarter"

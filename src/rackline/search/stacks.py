@@ -48,6 +48,21 @@ class Asked:
     cp: int = 1
 
     @property
+    def ep(self) -> Array:
+        """Ranks that share the experts [count]."""
+        return as_array(self.sharding.ep)
+
+    @property
+    def chips(self) -> Array:
+        """Of one replica [count]."""
+        return as_array(self.sharding.chips_per_replica)
+
+    @property
+    def piped(self) -> Array:
+        """Whether there are several pipeline stages."""
+        return as_array(self.sharding.pp) > 1
+
+    @property
     def group(self) -> Array:
         """Ranks that experts are spread over [chips]."""
         return as_array(self.sharding.tp) * self.sharding.attention_dp
@@ -61,63 +76,18 @@ class Asked:
 Check = Callable[[LaunchRule, Asked], "Array | bool"]
 
 
-def _uneven_hosts(rule: LaunchRule, asked: Asked) -> Array:
-    chips = as_array(asked.sharding.chips_per_replica)
-    return chips % np.ceil(chips / asked.cluster.host_chips) != 0
-
-
-def _part_of_group(rule: LaunchRule, asked: Asked) -> Array:
-    ep = as_array(asked.sharding.ep)
-    return (ep != 1) & (ep != asked.group)
-
-
 def _unequal_experts(rule: LaunchRule, asked: Asked) -> Array | bool:
     moe = asked.model.moe() if isinstance(asked.model, Model) else None
     if moe is None:
         return False
-    ep = as_array(asked.sharding.ep)
-    return (moe.num_experts % ep != 0) & ~(asked.split & (ep == asked.group))
+    return (moe.num_experts % asked.ep != 0) & ~(asked.split & (asked.ep == asked.group))
 
 
 def _odd_exchange(rule: LaunchRule, asked: Asked) -> Array:
     host = asked.cluster.host_chips
     inside = np.isin(asked.group, rule.sizes or ())
     suits = np.where(asked.group <= host, inside, asked.group % host == 0)
-    return asked.split & (as_array(asked.sharding.ep) > 1) & ~suits
-
-
-def _half_split(rule: LaunchRule, asked: Asked) -> Array:
-    return asked.split & (as_array(asked.sharding.tp) > 1)
-
-
-def _decode_stages(rule: LaunchRule, asked: Asked) -> Array:
-    return (as_array(asked.sharding.pp) > 1) & (asked.role == "decode")
-
-
-def _decode_context(rule: LaunchRule, asked: Asked) -> bool:
-    return asked.cp > 1 and asked.role == "decode"
-
-
-def _prefill_context(rule: LaunchRule, asked: Asked) -> bool:
-    return asked.cp > 1 and asked.role == "prefill"
-
-
-def _admission(rule: LaunchRule, asked: Asked) -> bool:
-    return asked.role == "both" and asked.mode.admission not in (rule.admissions or ())
-
-
-def _mixed_stages(rule: LaunchRule, asked: Asked) -> Array:
-    mixed = asked.role == "both" and asked.mode.admission == "chunked"
-    return (as_array(asked.sharding.pp) > 1) & mixed
-
-
-def _overlap(rule: LaunchRule, asked: Asked) -> Array:
-    whole = asked.split & (as_array(asked.sharding.ep) == asked.group)
-    return ~whole & asked.mode.two_batch_overlap
-
-
-def _any_overlap(rule: LaunchRule, asked: Asked) -> bool:
-    return asked.mode.two_batch_overlap
+    return asked.split & (asked.ep > 1) & ~suits
 
 
 def _cut_groups(rule: LaunchRule, asked: Asked) -> Array | bool:
@@ -136,30 +106,26 @@ def _cut_groups(rule: LaunchRule, asked: Asked) -> Array | bool:
     return cut
 
 
-def _vendor(rule: LaunchRule, asked: Asked) -> bool:
-    return asked.cluster.chip.vendor not in (rule.vendors or ())
-
-
 def _lacking(rule: LaunchRule, asked: Asked) -> bool:
     lacking = (rule.lacking or {}).get(asked.cluster.chip.generation, ())
     return asked.precision.linear_weights in lacking or asked.precision.expert_weights in lacking
 
 
 CHECKS: Mapping[str, Check] = {
-    "same_chips_on_each_host": _uneven_hosts,
-    "expert_group_whole": _part_of_group,
+    "same_chips_on_each_host": lambda _, asked: asked.chips % np.ceil(asked.chips / asked.cluster.host_chips) != 0,
+    "expert_group_whole": lambda _, asked: (asked.ep != 1) & (asked.ep != asked.group),
     "experts_equal": _unequal_experts,
     "exchange_ranks": _odd_exchange,
-    "attention_whole_or_split": _half_split,
-    "decode_pool_unpipelined": _decode_stages,
-    "context_whole": _decode_context,
-    "prefill_context_whole": _prefill_context,
-    "admissions": _admission,
-    "mixed_unpipelined": _mixed_stages,
-    "overlap_whole_group": _overlap,
-    "no_overlap": _any_overlap,
+    "attention_whole_or_split": lambda _, asked: asked.split & (as_array(asked.sharding.tp) > 1),
+    "decode_pool_unpipelined": lambda _, asked: asked.piped & (asked.role == "decode"),
+    "context_whole": lambda _, asked: asked.cp > 1 and asked.role == "decode",
+    "prefill_context_whole": lambda _, asked: asked.cp > 1 and asked.role == "prefill",
+    "admissions": lambda rule, asked: asked.role == "both" and asked.mode.admission not in (rule.admissions or ()),
+    "mixed_unpipelined": lambda _, asked: asked.piped & (asked.role == "both" and asked.mode.admission == "chunked"),
+    "overlap_whole_group": lambda _, asked: ~(asked.split & (asked.ep == asked.group)) & asked.mode.two_batch_overlap,
+    "no_overlap": lambda _, asked: asked.mode.two_batch_overlap,
     "scale_groups": _cut_groups,
-    "vendors": _vendor,
+    "vendors": lambda rule, asked: asked.cluster.chip.vendor not in (rule.vendors or ()),
     "weights_of_chip": _lacking,
 }
 
@@ -187,17 +153,12 @@ class LaunchRules:
     def launches(self, asked: Asked) -> Array:
         """Whether the engine starts each layout, shape (layouts,)."""
         size = len(asked.sharding) if isinstance(asked.sharding, LayoutGrid) else 1
-        found = np.ones(size, dtype=bool)
-        for _, _, breaks in self.broken(asked):
-            found &= ~breaks
-        return found
+        return ~np.logical_or.reduce([np.zeros(size, dtype=bool), *(breaks for _, _, breaks in self.broken(asked))])
 
     def refusal(self, asked: Asked) -> str | None:
         """Why the engine does not launch a layout, in one line; None if it does."""
-        for _, rule, breaks in self.broken(asked):
-            if breaks[0]:
-                return f"{self.engine} {self.version} does not launch it: {rule.says}"
-        return None
+        says = (rule.says for _, rule, breaks in self.broken(asked) if breaks[0])
+        return next((f"{self.engine} {self.version} does not launch it: {why}" for why in says), None)
 
 
 def launch_rules(engine: str, version: str = "") -> LaunchRules:
@@ -283,14 +244,17 @@ def _shares(model: Model, machine: Cluster, types: Precision) -> dict[str, float
     """Remembered by all values of model and machine, not by their names."""
     layout = _widest(model, machine.num_chips)
     batch = Batch(decode_sequences=_BATCH, context_len=_CONTEXT_LEN)
-    found: dict[str, float] = {}
-    if layout is None:
-        return found
-    for stack in stacks_on(machine.chip):
-        numbers = calibration(stack, machine.chip)
-        system = System.of(model, machine, calibration=numbers, precisions=[types], routing=Routing())
-        found[stack] = own_share(system.deployment(layout).table().time(batch), stack, machine.chip)
-    return found
+    systems = {
+        stack: System.of(
+            model, machine, calibration=calibration(stack, machine.chip), precisions=[types], routing=Routing()
+        )
+        for stack in (stacks_on(machine.chip) if layout else ())
+    }
+    return {
+        stack: own_share(system.deployment(layout).table().time(batch), stack, machine.chip)
+        for stack, system in systems.items()
+        if layout
+    }
 
 
 def _chips_holding(model: Model, cluster: Cluster, types: Precision) -> int | None:
