@@ -100,7 +100,7 @@ def test_plan_and_simulation_pay_the_encoder(vl: str) -> None:
     best, other = images.result.plan.best, plain.result.plan.best
     assert best.requests_per_s < other.requests_per_s
     assert best.usd_per_mtok_input > other.usd_per_mtok_input
-    assert best.memory.weights["vision_tower"] == 2.0 * TOWER.model.total_params
+    assert best.inside.memory.weights["vision_tower"] == 2.0 * TOWER.model.total_params
     data = images.to_dict()
     assert data["media"][0]["tokens"] == TOKENS
     printed = "\n".join(

@@ -166,32 +166,28 @@ def expert_rows(
     spread = as_array(group.outside)
     domains = distinct_ranks(np.minimum(spread, moe.num_experts), *picks)
 
-    def gathered(g: c.Group) -> c.CollectiveCost:
-        return replace(c.all_gather(g), algorithm="gathered")  # the sums come back by the mirror image
-
-    def direct(g: c.Group) -> c.CollectiveCost:
-        return c.scaled_cost(c.all_to_all(g), copies / chips)
-
-    def forwarded(g: c.Group) -> c.CollectiveCost:
-        return c.scaled_cost(c.forwarded_all_to_all(g, copies, domains), 1.0 / chips)
-
-    rows: list[Row] = []
-    for name, size in (
-        ("dispatch", moe.expert_d_in(model.d_model) * storage_bytes(precision.expert_activations)),
-        ("combine", 2.0 * moe.expert_d_in(model.d_model)),
-    ):
-        rows += collective_rows(
+    methods: tuple[Callable[[c.Group], c.CollectiveCost], ...] = (
+        lambda g: c.scaled_cost(c.all_to_all(g), copies / chips),
+        lambda g: c.scaled_cost(c.forwarded_all_to_all(g, copies, domains), 1.0 / chips),
+        lambda g: replace(c.all_gather(g), algorithm="gathered"),  # the sums come back by the mirror image
+    )
+    width = moe.expert_d_in(model.d_model)
+    sizes = {"dispatch": width * storage_bytes(precision.expert_activations), "combine": 2.0 * width}
+    return [
+        row
+        for name, size in sizes.items()
+        for row in collective_rows(
             name,
             cluster=cluster,
             group=group,
-            algorithms=(direct, forwarded, gathered) if np.any(spread > 1) else (direct, gathered),
+            algorithms=methods if np.any(spread > 1) else methods[::2],
             buffer={f.GROUP_TOKENS: size},
             calls=calls,
             op_class="all_to_all",
             where="expert parallel",
             formula=f"{layers} × {size:g} B of a token to its distinct expert ranks",
         )
-    return rows
+    ]
 
 
 def crossing_hops(pp: FloatLike, stage_chips: FloatLike, domain_size: int) -> Array:
@@ -285,11 +281,6 @@ class ExpertRouting:
         """Ranks of one scale-up domain [count]."""
         return self.ranks_per_domain or self.num_ranks
 
-    @property
-    def num_domains(self) -> int:
-        """Scale-up domains (racks) [count]."""
-        return self.num_ranks // self.domain_size
-
     def hit_probability(self, num_parts: int) -> Array:
         """Probability that a token has an expert on each of `num_parts` equal parts of the experts, shape (parts,).
 
@@ -320,15 +311,6 @@ class TrafficMatrix:
         """Whether the pair of ranks is in different domains, shape (ranks, ranks)."""
         domain = np.arange(len(self.sent)) // self.ranks_per_domain
         return domain[:, None] != domain[None, :]
-
-    @property
-    def transposed(self) -> TrafficMatrix:
-        """The reverse exchange: each rank sends what it received."""
-        return TrafficMatrix(sent=self.sent.T.copy(), ranks_per_domain=self.ranks_per_domain)
-
-    def scaled(self, factor: float) -> TrafficMatrix:
-        """The same pattern with `factor` times the bytes."""
-        return TrafficMatrix(sent=self.sent * factor, ranks_per_domain=self.ranks_per_domain)
 
     @property
     def crossing_share(self) -> float:
@@ -401,7 +383,7 @@ def forwarded_traffic(routing: ExpertRouting, tokens_per_rank: float, bytes_per_
 
     Sources: DeepEP README, normal kernels.
     """
-    size, domains = routing.domain_size, routing.num_domains
+    size, domains = routing.domain_size, routing.num_ranks // routing.domain_size
     bytes_per_rank = tokens_per_rank * bytes_per_token
     place = np.arange(routing.num_ranks) % size
     same_domain = ~TrafficMatrix(sent=np.eye(routing.num_ranks), ranks_per_domain=size).crosses
@@ -418,7 +400,7 @@ def combine_traffic(dispatch: TrafficMatrix, bytes_ratio: float) -> TrafficMatri
     Args:
         bytes_ratio: bytes of a result over bytes of a dispatched token, 2 for bf16 after fp8; 1 when equal (C41).
     """
-    return dispatch.transposed.scaled(bytes_ratio)
+    return replace(dispatch, sent=dispatch.sent.T * bytes_ratio)
 
 
 def drawn_dispatch(routing: ExpertRouting, tokens_per_rank: int, rng: np.random.Generator) -> Array:

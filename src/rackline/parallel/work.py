@@ -257,9 +257,7 @@ def tower_rows(part: MediaPart, rows: Iterable[Row], prompt_len: float) -> list[
     share = (1.0 + part.outer_share) / prompt_len
 
     def a_token(amounts: Amounts) -> dict[str, FloatLike]:
-        total: FloatLike = 0.0
-        for name, value in amounts.items():
-            total = total + value * features.get(name, 0.0)
+        total = sum((value * features.get(name, 0.0) for name, value in amounts.items()), 0.0)
         return {f.PREFILL_TOKENS: total * share} if np.any(as_array(total)) else {}
 
     kind = part.tower.kind

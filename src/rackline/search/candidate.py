@@ -15,8 +15,8 @@ from rackline.passes.features import FloatLike
 from rackline.serving.disaggregated import KvTransfer
 from rackline.serving.workload import Mode, Workload
 
+# of numbers: formulas with every slot taken, formulas with random arrivals, or a simulation
 Basis = Literal["closed_loop_estimate", "open_loop_estimate", "simulated"]
-"""Basis of numbers: formulas with every slot taken, formulas with random arrivals, or a simulation."""
 
 _STEEP = 5.0  # d ln tpot / d ln rate, about that at 90 % of saturation
 MANY_RANKS = 8
@@ -249,18 +249,22 @@ def open_loop_caveat(
         workload: requests, whose lengths may differ; None for equal ones.
         max_batched_tokens: that a pass of one rank may hold [tokens].
     """
-    if steepness > _STEEP:
-        return f"near saturation: 1 % more requests take {min(steepness, 99.0):.0f} % more time, to within tens of %"
-    mixture = None if workload is None else workload.mixture
-    if mixture is not None and float(np.max(mixture.input_len)) > max_batched_tokens:
-        return "prompts of several passes among shorter ones: times up to 40 % low"
-    if mixture is not None and layout.pp > 1:
-        return "prompts of unlike lengths in a pipeline: times up to 25 % low"
-    if layout.attention_dp > 1 and layout.pp > 1:
-        return "attention-dp ranks and pipeline stages together: times up to 15 % low"
-    if layout.attention_dp >= MANY_RANKS:
-        return f"{layout.attention_dp} attention-dp ranks: time to first token about 10 % low, per output token 5 % low"
-    return ""
+    mixture, ranks = None if workload is None else workload.mixture, layout.attention_dp
+    more = min(steepness, 99.0)
+    known = (
+        (steepness > _STEEP, f"near saturation: 1 % more requests take {more:.0f} % more time, to within tens of %"),
+        (
+            mixture is not None and float(np.max(mixture.input_len)) > max_batched_tokens,
+            "prompts of several passes among shorter ones: times up to 40 % low",
+        ),
+        (mixture is not None and layout.pp > 1, "prompts of unlike lengths in a pipeline: times up to 25 % low"),
+        (ranks > 1 and layout.pp > 1, "attention-dp ranks and pipeline stages together: times up to 15 % low"),
+        (
+            ranks >= MANY_RANKS,
+            f"{ranks} attention-dp ranks: time to first token about 10 % low, per output token 5 % low",
+        ),
+    )
+    return next((error for applies, error in known if applies), "")
 
 
 def price_per_chip_s(cluster: Cluster) -> tuple[float, bool]:

@@ -128,8 +128,7 @@ class Held:
         return ChipMemory.of_server(f"{layout.label()} · {types.short()}", use)
 
 
-Costing = Callable[[Held], Cost]
-"""Time and dollars of what holds the requests."""
+Costing = Callable[[Held], Cost]  # time and dollars of what holds the requests
 
 
 def decoding_cost(held: Held, host_s: float = 0.0) -> Cost:

@@ -87,7 +87,8 @@ class Block:
             arrivals, room = prompt_arrivals(part.engine, space.workload, mode, b)
             load = arrivals * space.workload.new_tokens / room
         where = np.flatnonzero(exists)
-        none = np.zeros(where.size)
+        none, cluster = np.zeros(where.size), space.system.cluster
+        idle_w = wall_w(cluster, float(drawn_w(cluster.chip, 0.0, 1.0))) if objective == "joules" else 0.0
 
         def flat(column: FloatLike) -> Array:
             return np.broadcast_to(column, exists.shape)[exists]
@@ -99,7 +100,7 @@ class Block:
             tpot_s=flat(tpot_s),
             ttft_s=none,
             alone_s=none,
-            cost=flat(_least_joules(part, rate) if objective == "joules" else _usd(part.space, rate)),
+            cost=flat(idle_w / rate if objective == "joules" else _usd(part.space, rate)),
             rate=none,
             free_bytes=flat(part.free_bytes(mode.max_batched_tokens)),
             utilisation=flat(load),
@@ -155,12 +156,6 @@ def _rate(part: Part, tpot_s: Array, hold_s: FloatLike) -> Array:
 def _usd(space: Space, rate: Array) -> Array:
     """All cost over output tokens [USD per million]."""
     return space.usd_per_chip_s[:, None] / rate * 1e6
-
-
-def _least_joules(part: Part, rate: Array) -> Array:
-    """Energy of an output token at idle power [J]."""
-    cluster = part.space.system.cluster
-    return wall_w(cluster, float(drawn_w(cluster.chip, 0.0, 1.0))) / rate
 
 
 def _joules(part: Part, rate: Array) -> Array:

@@ -22,7 +22,7 @@ from rackline.arch import Model, MoeFfn
 from rackline.errors import InputError
 from rackline.hardware import Cluster
 from rackline.parallel import Layout, Precision
-from rackline.parallel.layout import problem
+from rackline.parallel.layout import is_usual, problem
 from rackline.parallel.memory import kv_bytes_per_sequence, runtime_bytes, weight_bytes
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch
@@ -344,7 +344,7 @@ def split_attention_ffn(
     moe = model.moe() if isinstance(model, Model) else None
     if not isinstance(model, Model) or moe is None:
         raise InputError(what="attention-ffn", given=model.name, allowed="a mixture of experts")
-    sizes = [n for n in range(2, cluster.num_chips) if _usual(n) and moe.num_experts >= n]
+    sizes = [n for n in range(2, cluster.num_chips) if is_usual(n) and moe.num_experts >= n]
     holders = [Layout(tp=tp, ep=tp) for tp in (1, 2, 4, 8) if tp < cluster.num_chips]
     pools = [_Attention.of(system, model, one, workload) for one in holders if problem(one, model) is None]
     splits = (
@@ -372,13 +372,6 @@ def plan_split(plan: Plan) -> AttentionFfnSplit | None:
         plan.demand.workload,
         tpot_limit_s=plan.demand.limits.tpot_s,
     )
-
-
-def _usual(chips: int) -> bool:
-    for factor in (2, 3):
-        while chips % factor == 0:
-            chips //= factor
-    return chips == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

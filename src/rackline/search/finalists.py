@@ -23,7 +23,6 @@ from rackline.search.stacks import Role
 from rackline.search.sustained_rate import (
     MOST_LOAD,
     RESOLVED,
-    NoSustainedRate,
     SustainedRate,
     most_rate,
     sustained_rate,
@@ -90,17 +89,9 @@ _OFF_POOLS = 1.3
 _FEWER = (0.5, 0.7)  # of the running sequences: a request that waits does not slow those that run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finalist:
-    """The best of one kind.
-
-    Args:
-        choice: simulated, or with the reason why not; None if none meets the limits.
-        reason: why none does.
-    """
-
-    choice: Choice | None = None
-    reason: str = ""
+Finalist = tuple[
+    Choice | None, str
+]  # the best of one kind, simulated or with the reason why not; else why there is none
 
 
 def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]], below: float = float("inf")) -> list[Finalist]:
@@ -114,14 +105,14 @@ def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]], below: floa
         kinds: of single engines and of pools, the cheapest by their estimates, cheapest first; may be empty.
         below: cost of an option that is known already [USD per million output tokens].
     """
-    found = [Finalist() for _ in kinds]
+    found: list[Finalist] = [(None, "")] * len(kinds)
     costs = [kind[0].usd_with_leftover if kind else float("inf") for kind in kinds]
     least = below
     for index in sorted(range(len(kinds)), key=lambda place: costs[place]):
-        finalist = _first_that_holds(service, kinds[index], least)
-        found[index] = finalist
-        if finalist.choice is not None and finalist.choice.sustained is not None:
-            least = min(least, finalist.choice.usd_with_leftover)
+        found[index] = _first_that_holds(service, kinds[index], least)
+        best = found[index][0]
+        if best is not None and best.sustained is not None:
+            least = min(least, best.usd_with_leftover)
     return found
 
 
@@ -131,9 +122,7 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], least: float)
     Args:
         least: simulated cost of the other kind; infinite before it is known [USD per million output tokens].
     """
-    best: Choice | None = None
-    unserved: Choice | None = None
-    reason = ""
+    best, unserved, reason = None, None, ""
     for choice in choices:
         off = _OFF_POOLS if choice.serving == "disaggregated" else _OFF
         if (best or unserved) and choice.usd_with_leftover >= (off if best else 1.0) * least:
@@ -146,12 +135,12 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], least: float)
             if best is None or served.usd_with_leftover < best.usd_with_leftover:
                 best = served
             least = min(least, served.usd_with_leftover)
-        elif isinstance(found, NoSustainedRate) and found.simulated:
+        elif found.simulated:
             reason = reason or found.reason
         else:
             unserved = unserved or replace(choice, not_simulated=found.reason)
     best = _with_fewer_slots(best, service) if best else unserved
-    return Finalist(choice=best, reason="" if best is not None else reason)
+    return best, "" if best is not None else reason
 
 
 def _with_fewer_slots(best: Choice, service: Service) -> Choice:
@@ -260,30 +249,25 @@ def run_energy(
     busy_s = result.busy_s - result.prefill_busy_s
     if not isinstance(clock, TableClock) or not np.any(done) or not busy_s > 0 or not result.makespan_s > 0:
         return None
-    outputs = float(result.requests.output_len[done].mean())
-    inputs = float(result.requests.input_len[done].mean())
-    cached = float(result.cached_tokens[done].mean()) / inputs
+    inputs, outputs, cached = (
+        float(tokens[done].mean())
+        for tokens in (result.requests.input_len, result.requests.output_len, result.cached_tokens)
+    )
+    cached /= inputs
     work = Workload(input_len=inputs, output_len=max(outputs, 2.0), cache_hit=min(cached, 1.0 - 1.0 / inputs))
     decoding = max(result.sequence_s / busy_s / (pool.ranks * pool.micro_batches), 1.0)
     rate = float(done.sum()) / result.makespan_s
-    if front is None:
-        joules = request_joules(clock.engine, deployment.layout, work, decoding)
-        power = power_at(deployment.cluster, joules, rate, chips)
-        prefill = None
-    else:
-        ahead = front.pool.clock
-        if not isinstance(ahead, TableClock):
-            return None
-        tokens = min(work.new_tokens * float(len(result.requests)) / max(result.prefill_passes, 1), front.most_tokens)
-        joules = prompt_joules(ahead.engine, front.deployment.layout, work, tokens)
+    of_decode, prefill, ahead_w = (request_joules if front is None else output_joules), None, 0.0
+    power = power_at(deployment.cluster, of_decode(clock.engine, deployment.layout, work, decoding), rate, chips)
+    if front is not None and isinstance(front.pool.clock, TableClock):
+        most_tokens = float(front.pool.spec.max_batched_tokens)  # of all ranks of a replica in one pass
+        tokens = min(work.new_tokens * float(len(result.requests)) / max(result.prefill_passes, 1), most_tokens)
+        joules = prompt_joules(front.pool.clock.engine, front.deployment.layout, work, tokens)
         prefill = power_at(front.deployment.cluster, joules, rate, front.chips)
-        joules = output_joules(clock.engine, deployment.layout, work, decoding)
-        power = power_at(deployment.cluster, joules, rate, chips)
-        if prefill is None:
-            return None
-    if power is None:
+        ahead_w = prefill.wall_w * front.chips if prefill else 0.0
+    if power is None or (front is not None and prefill is None):
         return None
-    watts = power.wall_w * chips + (prefill.wall_w * front.chips if front is not None and prefill is not None else 0.0)
+    watts = power.wall_w * chips + ahead_w
     return Energy(
         power=power,
         prefill_power=prefill,
@@ -305,11 +289,6 @@ class FrontPool:
     pool: Pool
     deployment: Deployment
     chips: int
-
-    @property
-    def most_tokens(self) -> float:
-        """Tokens of all ranks of a replica in one pass, at most [tokens]."""
-        return float(self.pool.spec.max_batched_tokens)
 
 
 _PAIRS = 3  # cheapest pairs among which one is refused by a rule

@@ -172,17 +172,6 @@ def check_stack(stack: str) -> str:
     raise InputError(what="launch", given=stack, allowed=allowed, nearest=near[0] if near else STACKS[0])
 
 
-def transfer_library(stages: int) -> str:
-    """The library that moves KV caches between the pools of SGLang, on both sides.
-
-    Mooncake alone moves those of a prefill pool with pipeline stages.
-
-    Args:
-        stages: of the pool with the most [count].
-    """
-    return "mooncake" if stages > 1 else "nixl"
-
-
 def _conversion(stack: str, replica: Replica, version: str) -> tuple[str, str]:
     """How the weights are converted while they are loaded, and what the version lacks for it; empty for neither."""
     if replica.quantise_to != "fp4":

@@ -322,6 +322,7 @@ def router_command(
         return f"{'localhost' if len(hosts) == 1 else f'$HOST{start.host}'}:{start.port}"
 
     address = address or of_host
+    urls = [f"http://{address(start)}" for command in commands for start in command.starts]
     match first.stack:
         case "trtllm" if pools:
             lines, name = _disaggregated(commands, address), "router.yaml"
@@ -332,7 +333,7 @@ def router_command(
             words = ["nginx", "-p", ".", "-c", name, "-g", "daemon off;"]
         case stack:
             words = ["vllm-router"] if stack == "vllm" else ["python", "-m", "sglang_router.launch_router"]
-            words += _replicas(commands, address) if pools else ["--worker-urls", *_urls(commands, address)]
+            words += _replicas(commands, address) if pools else ["--worker-urls", *urls]
             words += ["--policy", "cache_aware" if kept_prefixes else "power_of_two"]
             words += ["--worker-startup-timeout-secs", str(_STARTS_WITHIN_S)]
             words += ["--host", "0.0.0.0", "--port", str(ROUTER_PORT)]
@@ -345,10 +346,6 @@ def router_command(
         options_name=name,
         chips_per_replica=0,
     )
-
-
-def _urls(commands: Sequence[LaunchCommand], address: Callable[[Start], str]) -> list[str]:
-    return [f"http://{address(start)}" for command in commands for start in command.starts]
 
 
 def _replicas(commands: Sequence[LaunchCommand], address: Callable[[Start], str]) -> list[str]:

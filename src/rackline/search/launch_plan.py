@@ -12,7 +12,7 @@ from rackline.parallel import Layout, Precision, precision
 from rackline.parallel.memory import MemoryUse, kv_size
 from rackline.search.candidate import Pool
 from rackline.search.choice import Choice
-from rackline.search.launch import Drafts, Replica, check_stack, drafts_refusal, launch_command, transfer_library
+from rackline.search.launch import Drafts, Replica, check_stack, drafts_refusal, launch_command
 from rackline.search.launch_commands import LaunchCommand, placed
 from rackline.search.plan import Plan
 from rackline.search.stacks import Role
@@ -220,7 +220,7 @@ def commands_of(
             num_experts=moe.num_experts if moe else 0,
             drafts=options.drafts,
             max_tokens=longest,
-            transfer=transfer_library(stages),
+            transfer="mooncake" if stages > 1 else "nixl",  # Mooncake alone moves those of a prefill pool with stages
             host_cache_bytes=options.host_cache_bytes,
             vendor=kind.on.chip.vendor,
             cores=(kind.on.chip.cores or 0) if kind.on.chip.generation == "cpu" else 0,

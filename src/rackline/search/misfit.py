@@ -16,16 +16,14 @@ from rackline.serving.workload import Workload
 from rackline.system import System, default_precisions
 from rackline.units import format_bytes
 
-HOST_MEMORY = "ddr5-host"
-"""Tier of the catalogue that is the memory of a host."""
+HOST_MEMORY = "ddr5-host"  # tier of the catalogue that is the memory of a host
 
+# in the order in which they are tried: what costs nothing, precision, time, work left out, chips
 ChangeKind = Literal[
     "layout", "recompute", "memory_fraction", "precision", "optimizer", "offload", "requests", "context", "adapters",
     "chips", "cluster",
 ]  # fmt: skip
-"""Kinds of change in the order in which they are tried: what costs nothing, precision, time, work left out, chips."""
-LESS_WORK: tuple[ChangeKind, ...] = ("requests", "context", "adapters")
-"""Kinds that leave out some of the work that was asked for."""
+LESS_WORK: tuple[ChangeKind, ...] = ("requests", "context", "adapters")  # they leave out some of what was asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,12 +220,12 @@ def change_of(
 
 def until_it_fits(changes: Iterable[Change]) -> list[Change]:
     """The first change that fits, as far as they are asked for; else the last."""
-    tried: list[Change] = []
+    last: list[Change] = []
     for one in changes:
-        tried.append(one)
+        last = [one]
         if one.fits:
             break
-    return tried[-1:]
+    return last
 
 
 _MULTIPLES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -293,14 +291,10 @@ def nearest_cluster(system: System, workload: Workload) -> ClusterNeed:
     for option in known:
         free, label = free_on(option)
         if free >= 0:
-            total = option.num_chips * option.chip.hbm_bytes
-            return ClusterNeed(
-                cluster=option.name,
-                num_chips=option.num_chips,
-                reason=f"{option.num_chips} chips of {option.name}, {format_bytes(total)}: {label}, "
-                f"{format_bytes(free)} free on the fullest",
-                narrower=narrower,
-            )
+            chips, total = option.num_chips, option.num_chips * option.chip.hbm_bytes
+            what = f"{chips} chips of {option.name}, {format_bytes(total)}"
+            reason = f"{what}: {label}, {format_bytes(free)} free on the fullest"
+            return ClusterNeed(cluster=option.name, num_chips=chips, reason=reason, narrower=narrower)
     largest = max(known, key=lambda option: option.num_chips * option.chip.hbm_bytes)
     free, label = free_on(largest)
     return ClusterNeed(
@@ -342,8 +336,12 @@ def more_chips(on: Cluster, multiples: Sequence[int] = _MULTIPLES) -> list[int]:
 
 def _narrower(system: System, workload: Workload) -> str:
     """The widest of the default types in which one request fits on a cluster; empty where none does."""
-    for option in default_precisions(system.model, system.cluster.chip):
-        if best_free_bytes(replace(system, precisions=(option,)), workload)[0] >= 0:
-            head = option.label.partition(",")[0]
-            return option.label if head == "native" else head
-    return ""
+    heads = ((one, one.label.partition(",")[0]) for one in default_precisions(system.model, system.cluster.chip))
+    return next(
+        (
+            one.label if head == "native" else head
+            for one, head in heads
+            if best_free_bytes(replace(system, precisions=(one,)), workload)[0] >= 0
+        ),
+        "",
+    )

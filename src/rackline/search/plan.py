@@ -134,23 +134,21 @@ class Plan:
         """The cheapest of the other kind; None when only one kind meets the limits."""
         return self.choices[1] if len(self.choices) > 1 else None
 
-    def with_energy(self, service: Service) -> Plan:
-        """The same with power and energy of the cheapest of each kind."""
-        alone, both = self.aggregated, self.disaggregated
-        if both is not None and both.best is not None:
-            both = replace(both, best=replace(both.best, energy=energy_of(both.best, service)))
-        return replace(
-            self,
-            aggregated=None if alone is None else replace(alone, energy=energy_of(alone, service)),
-            disaggregated=both,
-        )
+    def with_energy(self, service: Service, not_simulated: str = "") -> Plan:
+        """The same with power and energy of the cheapest of each kind.
 
-    def waiting(self) -> Plan:
-        """The same, said to be simulated next."""
+        Args:
+            not_simulated: why none of them is simulated; empty where that is said already.
+        """
+
+        def known(one: Choice) -> Choice:
+            why = not_simulated or one.not_simulated
+            return replace(one, energy=energy_of(one, service), not_simulated=why)
+
         alone, both = self.aggregated, self.disaggregated
         if both is not None and both.best is not None:
-            both = replace(both, best=replace(both.best, not_simulated=_NEXT))
-        return replace(self, aggregated=alone and replace(alone, not_simulated=_NEXT), disaggregated=both)
+            both = replace(both, best=known(both.best))
+        return replace(self, aggregated=alone and known(alone), disaggregated=both)
 
     def served(self, service: Service, engines: Engines, below: float = math.inf) -> Plan:
         """The same with the cheapest of each kind served.
@@ -162,15 +160,10 @@ class Plan:
         """
         both = self.disaggregated
         pairs = both.contenders if both else ()
-        alone, apart = serve_kinds(service, (engines.contenders, pairs), below)
+        (alone, why), (apart, why_apart) = serve_kinds(service, (engines.contenders, pairs), below)
         if both is not None and pairs:
-            both = replace(both, best=apart.choice, reason=apart.reason)
-        return replace(
-            self,
-            aggregated=alone.choice,
-            reason=alone.reason if engines.contenders else self.reason,
-            disaggregated=both,
-        )
+            both = replace(both, best=apart, reason=why_apart)
+        return replace(self, aggregated=alone, reason=why if engines.contenders else self.reason, disaggregated=both)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +253,7 @@ def plan(
     )
     service = Service(system=system, prefill_system=(prefill and prefill.system) or system, demand=demand)
     if served and tell_estimate is not None:
-        tell_estimate(answer.waiting().with_energy(service))
+        tell_estimate(answer.with_energy(service, _NEXT))
     best = next(iter(engines.contenders), None)
     better = [better_refused(found.whole, demand.limits, best, open_loop=served)]
     if prefill is not None and pools is not None:
@@ -341,13 +334,11 @@ def _looked_at(space: Space, limits: Constraints, apart: PoolSearch | None, *, o
         search.look_at(replace(part, space=replace(part.space, rules=None)) if refused else part)
         if apart is not None:
             apart.look_at(part)
-    return search.answer().without_answer(refused) if refused else search.answer()
+    return replace(search.answer(), contenders=(), pareto=(), ranked=(), reason=refused) if refused else search.answer()
 
 
-MOST_RANKED = 4
-"""Engines of the least energy that are compared with their idle chips, at each cap."""
-CAPS = (1.0, 0.85, 0.7, 0.55, 0.4)
-"""Power caps that are tried, as shares of the range between idle power and the limit."""
+MOST_RANKED = 4  # engines of the least energy that are compared with their idle chips, at each cap
+CAPS = (1.0, 0.85, 0.7, 0.55, 0.4)  # power caps that are tried, as shares of the range between idle power and the limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,7 +407,7 @@ def least_energy(
             (joules, (one, kept), choice.layout.label())
             for one, kept in ((on, among), *ranked_by_energy(space, demand.limits, among))
             for choice in plan(one, demand, kept, prefill=prefill, served=False).choices
-            if (joules := _joules(choice)) is not None
+            if (joules := choice.energy and choice.energy.joules_per_output_token) is not None
         ]
         joules, chosen, layout = min(best, key=lambda one: one[0], default=(None, (on, among), ""))
         tried.append(Tried(cap_w=cap_w, joules_per_output_token=joules, layout=layout))
@@ -445,18 +436,17 @@ def ranked_by_energy(
     order = np.flatnonzero(points.serves & points.meets(limits) & np.isfinite(points.cost))
     order = order[np.argsort(points.cost[order], kind="stable")]
     numbers = numbering(space)
-    found: list[tuple[System, SearchSpace]] = []
-    for at in order[firsts(numbers.deployed(points.engine[order]))][:most]:
-        label, mode, row = numbers.place(int(points.engine[at]))
-        only = replace(
-            among,
-            layouts=[space.grid.layout(row)],
-            modes=[space.modes[mode]],
-            batches=space.batches[space.batches <= points.per_rank[at]],
+    best = order[firsts(numbers.deployed(points.engine[order]))][:most]
+    places = [(*numbers.place(int(points.engine[at])), points.per_rank[at]) for at in best]
+    return [
+        (
+            replace(space.system, precisions=(space.system.precisions[label],)),
+            replace(
+                among,
+                layouts=[space.grid.layout(row)],
+                modes=[space.modes[mode]],
+                batches=space.batches[space.batches <= per_rank],
+            ),
         )
-        found.append((replace(space.system, precisions=(space.system.precisions[label],)), only))
-    return found
-
-
-def _joules(choice: Choice | None) -> float | None:
-    return choice.energy.joules_per_output_token if choice is not None and choice.energy is not None else None
+        for label, mode, row, per_rank in places
+    ]

@@ -379,7 +379,7 @@ def _run(group: Group, rate: float, requests: int, seed: int) -> dict[str, NDArr
     if work.mixture is not None:
         prompts, answers = work.mixture.draw(rng, requests)
     cached = prompts * round(work.cached_tokens) // max(round(work.input_len), 1)
-    found: dict[str, list[NDArray[Any]]] = {"ttft_s": [], "tpot_s": []}
+    found: list[Result] = []
     for copy in range(min(group.copies, requests)):
         mine = slice(copy, None, group.copies)
         sent = Requests(
@@ -390,7 +390,7 @@ def _run(group: Group, rate: float, requests: int, seed: int) -> dict[str, NDArr
             name="a few requests",
         )
         sent = with_chosen_adapters(sent, group.adapter, seed)
-        done = simulate(sent, group.pool, router="round-robin", prefill=group.prefill, beyond_s=group.beyond_s)
-        found["ttft_s"].append(done.ttft_s)
-        found["tpot_s"].append(done.tpot_s)
-    return {"arrival_s": arrival_s, **{name: np.concatenate(parts) for name, parts in found.items()}}
+        run = simulate(sent, group.pool, router="round-robin", prefill=group.prefill, beyond_s=group.beyond_s)
+        found.append(run)
+    times = {name: np.concatenate([getattr(run, name) for run in found]) for name in ("ttft_s", "tpot_s")}
+    return {"arrival_s": arrival_s, **times}
