@@ -89,6 +89,8 @@ def parse_routing(text: str) -> Routing:
             allowed="balanced, uniform, log-normal[=SPREAD][+COPIES] or power-law=EXPONENT[+COPIES]",
             nearest=nearest_name(name.strip(), known),
         )
+    if plus and (not copies.strip().isdecimal() or int(copies) > _MOST_COPIES):
+        raise InputError(what="routing", given=text, allowed=f"0 to {_MOST_COPIES} redundant experts after +")
     what = "exponent" if law == "power_law" else "spread"
     given = parse_count(skew, name=f"routing {what}", maximum=10.0) if equals else None
     return Routing(
@@ -96,14 +98,8 @@ def parse_routing(text: str) -> Routing:
         exponent=(0.5 if given is None else given) if law == "power_law" else 0.0,
         spread=given if law == "log_normal" else None,
         rearranged_from_ep=1 if plus else None,
-        redundant_experts=_copies_in(text, copies) if plus else 0,
+        redundant_experts=int(copies) if plus else 0,
     )
-
-
-def _copies_in(text: str, copies: str) -> int:
-    if not copies.strip().isdecimal() or int(copies) > _MOST_COPIES:
-        raise InputError(what="routing", given=text, allowed=f"0 to {_MOST_COPIES} redundant experts after +")
-    return int(copies)
 
 
 @dataclass(frozen=True, slots=True)

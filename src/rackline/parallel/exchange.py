@@ -93,16 +93,6 @@ def collective_rows(
     return rows
 
 
-def all_reduce_algorithms(cluster: Cluster) -> tuple[Callable[[c.Group], c.CollectiveCost], ...]:
-    """On a torus only neighbours are one step away, on a switch all are; through the host's memory libraries run rings,
-    and the engines' own kernels need access to each other's memory.
-
-    Sources: vLLM, custom_all_reduce.py (disabled where peer access is missing).
-    """
-    level = cluster.scale_up
-    return c.ALL_REDUCE if level.topology != "torus" and level.peer_access else (c.all_reduce_ring,)
-
-
 def exchange_rows(model: Model, layout: Sharding, precision: Precision, cluster: Cluster) -> list[Row]:
     """All collectives of a pass: tensor parallelism, expert dispatch and combine, pipeline hops, logits."""
     tp, attention_dp = as_array(layout.tp), as_array(layout.attention_dp)
@@ -118,11 +108,14 @@ def exchange_rows(model: Model, layout: Sharding, precision: Precision, cluster:
     after_experts = moe_layers * np.where(shared_dp, float(bool(moe and moe.d_shared)), 1.0)
     blocks = np.where(model.parallel_block, 0.0, 1.0)
     calls = mixers * blocks + dense_layers + after_experts + 1.0  # 1: embedding
+    # on a torus only neighbours are one step away, on a switch all are; through the host's memory libraries run rings,
+    # and the engines' own kernels need access to each other's memory (vLLM, custom_all_reduce.py: disabled without)
+    direct = cluster.scale_up.topology != "torus" and cluster.scale_up.peer_access
     rows = collective_rows(
         "all_reduce",
         cluster=cluster,
         group=tp_group,
-        algorithms=all_reduce_algorithms(cluster),
+        algorithms=c.ALL_REDUCE if direct else (c.all_reduce_ring,),
         buffer={f.TOKENS: 2.0 * d},
         calls=calls,
         op_class="all_reduce_ring",

@@ -189,12 +189,11 @@ def check(layout: Layout, model: AnyModel, num_chips: int | None = None) -> None
     if reason is None:
         return
     chips = num_chips or max(layout.num_chips, 1)
-    options = [o for o in enumerate_layouts(model, chips) if problem(o, model, num_chips) is None]
-
-    def distance(option: Layout) -> float:
-        return sum(abs(np.log2(getattr(option, f.name) / getattr(layout, f.name))) for f in fields(Layout))
-
-    nearest = min(options, key=distance, default=None)
+    nearest = min(
+        (option for option in enumerate_layouts(model, chips) if problem(option, model, num_chips) is None),
+        key=lambda one: sum(abs(np.log2(getattr(one, f.name) / getattr(layout, f.name))) for f in fields(Layout)),
+        default=None,
+    )
     raise LayoutError(
         what="--layout",
         given=layout.label(),

@@ -185,7 +185,7 @@ def _from_label(base: str, model: AnyModel) -> Precision:
         "int4": dict.fromkeys(weights, "int4"),
     }
     narrow = released == "mxfp4" and base in ("fp8", "fp8_block", "fp4")
-    return Precision(label=base, **kinds["mxfp4" if narrow else "fp8" if base == "fp8_block" else base])
+    return replace(Precision(label=base), **kinds["mxfp4" if narrow else "fp8" if base == "fp8_block" else base])
 
 
 _PARTS = {

@@ -140,7 +140,7 @@ def _passes(plan: Plan, best: Choice) -> Iterable[Group]:
     chunk = float(prompts.max_batched_tokens)
     tokens = min(work.new_tokens, chunk) if first is None else chunk
     decode, prefill = best.inside.decode, best.inside.prefill
-    context = f"{best.sequences_per_rank:,} sequences/rank, context {short_count(work.mean_context)}"
+    context = f"{best.engine.sequences_per_rank:,} sequences/rank, context {short_count(work.mean_context)}"
     for time, mode, title in (
         (decode, best.mode, f"decode step: {context}"),
         (prefill, prompts, f"prefill pass: {short_count(tokens)} new tokens per rank"),

@@ -103,8 +103,8 @@ class Candidate:
 
     def label(self) -> str:
         """One replica in short."""
-        layout = replace(self.layout, dp=1).label()
-        return f"{layout} · {self.precision.short()} · {self.mode.label()} · batch {self.batch_size:.4g}"
+        engine = f"{replace(self.layout, dp=1).label()} · {self.precision.short()} · {self.mode.label()}"
+        return f"{engine} · batch {self.batch_size:.4g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,10 +267,9 @@ def open_loop_caveat(
     return next((error for applies, error in known if applies), "")
 
 
-def price_per_chip_s(cluster: Cluster) -> tuple[float, bool]:
-    """(USD per chip-second, True), or (chip-hours per chip-second, False) if there is no price."""
-    price = cluster.usd_per_chip_hour
-    return (price / 3600.0, True) if price is not None else (1.0 / 3600.0, False)
+def price_per_chip_s(cluster: Cluster) -> float:
+    """Of a chip [USD/s]; chip-hours a second where there is no price."""
+    return (1.0 if cluster.usd_per_chip_hour is None else cluster.usd_per_chip_hour) / 3600.0
 
 
 def output_rate(workload: Workload, batch_size: FloatLike, tpot_s: FloatLike, hold_s: FloatLike) -> FloatLike:

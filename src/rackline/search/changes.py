@@ -99,11 +99,8 @@ class Held:
             )
             for types in system.precisions
         )
-        return cls(
-            asked=asked,
-            grid=grid,
-            free_bytes=np.array([np.broadcast_to(as_array(use.free), len(grid)) for use in uses]),
-        )
+        free = [np.broadcast_to(as_array(use.free), len(grid)) for use in uses]
+        return cls(asked=asked, grid=grid, free_bytes=np.array(free))
 
     @property
     def fits(self) -> bool:
@@ -149,7 +146,7 @@ def decoding_cost(held: Held, host_s: float = 0.0) -> Cost:
         row = int(np.argmin(step_s))
         best = min(best, (float(step_s[row]), f"{grid.layout(row).label()} · {types.short()}"))
     step_s = best[0] + host_s
-    usd_per_s = price_per_chip_s(system.cluster)[0] * float(billed_chips(system.cluster, system.cluster.num_chips))
+    usd_per_s = price_per_chip_s(system.cluster) * float(billed_chips(system.cluster, system.cluster.num_chips))
     return Cost(layout=best[1], step_s=step_s, usd_per_mtok=usd_per_s * step_s / (asked.requests or 1) * 1e6)
 
 
@@ -250,9 +247,8 @@ class ServingChanges:
         if most is None or most == 1:
             return []
         count = max(_largest(most, lambda count: self._holds(requests=count)), 1)
-        return [
-            self._tried("requests", f"--concurrency {count}", replace(self.asked, requests=count), "requests at once")
-        ]
+        fewer = replace(self.asked, requests=count)
+        return [self._tried("requests", f"--concurrency {count}", fewer, "requests at once")]
 
     def _context(self) -> list[Change]:
         if self.context is None:
@@ -452,8 +448,7 @@ class TrainChanges:
                 sequences = whole_batch(system.global_batch_tokens, seq_len, system.cluster.num_chips)
                 yield f"--seq {seq_len}", replace(system, seq_len=seq_len, global_batch_sequences=sequences)
 
-        last = list(halves())[-1:]
-        shortest = self._first("context", last, "longer contexts")
+        shortest = self._first("context", list(halves())[-1:], "longer contexts")
         return self._first("context", halves(), "longer contexts") if shortest and shortest[0].fits else shortest
 
     def _adapters(self) -> list[Change]:
@@ -501,5 +496,5 @@ def _memory_of(system: TrainingSystem, runs: Runs, index: int) -> ChipMemory:
 
 
 def _cost(system: TrainingSystem, step_s: float, layout: str) -> Cost:
-    usd_per_s = price_per_chip_s(system.cluster)[0] * system.cluster.num_chips
+    usd_per_s = price_per_chip_s(system.cluster) * system.cluster.num_chips
     return Cost(layout=layout, step_s=step_s, usd_per_mtok=usd_per_s * step_s / system.global_batch_tokens * 1e6)

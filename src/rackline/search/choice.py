@@ -345,11 +345,6 @@ class Choice:
         return self.engine.mode
 
     @property
-    def sequences_per_rank(self) -> int:
-        """Sequences of one rank and micro-batch in the estimate [sequences]."""
-        return self.engine.sequences_per_rank
-
-    @property
     def num_chips(self) -> int:
         """Chips of all replicas."""
         return self.estimate.num_chips

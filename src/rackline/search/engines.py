@@ -319,9 +319,7 @@ class EngineSearch:
         cls, space: Space, limits: Constraints, *, open_loop: bool, objective: Objective = "dollars"
     ) -> EngineSearch:
         """A search with nothing evaluated yet."""
-        wanted = limits
-        if open_loop and limits.ttft_s is not None:
-            wanted = replace(limits, ttft_s=LATE * limits.ttft_s)
+        wanted = replace(limits, ttft_s=limits.ttft_s and LATE * limits.ttft_s) if open_loop else limits
         shortlist = Shortlist(limits=wanted, near=NEAR if open_loop else 1.0)
         return cls(space=space, limits=limits, shortlist=shortlist, open_loop=open_loop, objective=objective)
 
@@ -417,7 +415,7 @@ class EngineSearch:
 
     def _inside(self, best: Candidate) -> Inside:
         deployment = self.space.system.deployment(best.layout, best.precision)
-        table, usd_per_chip_s = deployment.table(), price_per_chip_s(self.space.system.cluster)[0]
+        table, usd_per_chip_s = deployment.table(), price_per_chip_s(self.space.system.cluster)
         workload, layout = self.space.workload, best.layout
         decode = table.time(
             Batch(

@@ -275,19 +275,20 @@ class OpenLoop:
         space, work, (label, first, _) = self.space, self.space.workload, places[0]
         precision, mode = space.system.precisions[label], space.modes[first]
         part = replace(space, grid=space.grid.take(np.array([row for _, _, row in places])), threads=1)
-        law = expert_law(space.system.model, part.grid, space.system.routing)
         budgets = np.array([[float(space.modes[one].max_batched_tokens)] for _, one, _ in places])
         few = np.full((len(places), 1), FEW[0])  # where no request waits
-        engine = part.engine(precision, law)
+        engine = part.engine(precision, expert_law(space.system.model, part.grid, space.system.routing))
         whole = open_loop(engine, work, mode, np.concatenate([few, n], axis=1), max_batched_tokens=budgets)
         chips = as_array(part.grid.chips_per_replica)[:, None]
         replicas = np.maximum(space.system.cluster.num_chips // chips, 1.0)
         alone_s = whole.ttft_s[:, :1] + 1.5 * (whole.decode_s - whole.decode_s[:, :1])
         gathers = mode.is_batch_by_batch or mode.alignment is not None
-        in_turn_s = whole.ttft_s if gathers else _in_turn(whole, alone_s, replicas)
-        columns = {name: getattr(whole, name) for name in SteadyState.__slots__} | {"ttft_s": in_turn_s}
+        turned = whole if gathers else replace(whole, ttft_s=_in_turn(whole, alone_s, replicas))
         state = SteadyState(
-            **{name: np.broadcast_to(value, whole.tpot_s.shape)[:, 1:] for name, value in columns.items()}
+            **{
+                name: np.broadcast_to(getattr(turned, name), whole.tpot_s.shape)[:, 1:]
+                for name in SteadyState.__slots__
+            }
         )
         both = replace(part, batches=np.array([0.0, 1.0]))  # sequences on each rank and micro-batch
         free = _by_budget(budgets, lambda rows, budget: both.free_bytes(precision, budget)[rows])
@@ -310,7 +311,10 @@ class OpenLoop:
             serves = np.isfinite(rate) & (slots >= 1.0) & (held < _FULL * slots * peers)
             serves &= _by_budget(budgets, lambda rows, budget: part.holds_longest(precision, budget)[rows])[:, None] > 0
             serves &= np.isfinite(ttft_s) & (state.prefill_utilisation < 1.0) & possible
-            steepness = _steepness(state.tpot_s, state.requests_per_s)
+            steepness = np.zeros(n.shape)
+            if n.shape[1] > 1:
+                slower, faster = (np.gradient(np.log(x), axis=1) for x in (state.tpot_s, state.requests_per_s))
+                steepness = slower / faster
             return {
                 "kind": np.broadcast_to(part.grid.kind[:, None], n.shape),
                 "per_rank": n,
@@ -367,9 +371,3 @@ def _in_turn(state: SteadyState, alone_s: Array, replicas: Array) -> Array:
     rho = np.clip(state.prefill_cost_share, 1e-9, 1.0)
     share = np.exp(-2.0 * (1.0 - rho) / (3.0 * rho) * (1.0 - 1.0 / replicas) ** 2) / replicas
     return np.where(state.ttft_s > alone_s, alone_s + (state.ttft_s - alone_s) * share, state.ttft_s)
-
-
-def _steepness(tpot_s: Array, requests_per_s: Array) -> Array:
-    if tpot_s.shape[1] < 2:
-        return np.zeros(tpot_s.shape)
-    return np.gradient(np.log(tpot_s), axis=1) / np.gradient(np.log(requests_per_s), axis=1)

@@ -39,9 +39,11 @@ from rackline.search.containers import (
     workloads,
 )
 from rackline.search.launch import HOST, RANK
-from rackline.search.launch_commands import PORT, LaunchCommand, Start, router_name
+from rackline.search.launch_commands import PORT, LaunchCommand, Start
 
 _PROBED_EVERY_S = 10
+# routers of pools as they are called on the command line
+_ROUTERS = {"sglang": "python -m sglang_router.launch_router --pd-disaggregation", "vllm": "vllm-router"}
 SECRET = "hf-token-secret"
 _LEADER, _RANK = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
 _ADDRESS = Start(host=0)  # every pod has an address of its own
@@ -173,7 +175,7 @@ def routing_note(commands: Sequence[LaunchCommand]) -> str:
         return (
             "requests are shared by the two services in the ratio of their rates; what shares them is not in this file"
         )
-    known = router_name(commands[0].stack)
+    known = _ROUTERS.get(commands[0].stack, "trtllm-serve disaggregated")
     return f"requests reach the two pools by a router ({known}), which is not part of this file; Dynamo brings one"
 
 
@@ -297,7 +299,9 @@ def dynamo_manifests(commands: Sequence[LaunchCommand], places: Sequence[Cluster
     found = workloads(orchestrator_record("dynamo"), commands, places, name)
     graph = kubernetes_name(name)
     documents, template = rack_links(found, graph)
-    components = [_frontend(found[0])]
+    container = {"name": "main", "image": image_of(orchestrator_record("dynamo"), found[0])}
+    pod = {"spec": {"containers": [container]}}
+    components: list[Document] = [{"name": "Frontend", "type": "frontend", "replicas": 1, "podTemplate": pod}]
     for one in found:
         if one.command.stack == "trtllm":
             text = yaml.safe_dump(trtllm_config(one.command), sort_keys=False)
@@ -312,12 +316,6 @@ def dynamo_manifests(commands: Sequence[LaunchCommand], places: Sequence[Cluster
             "spec": {"backendFramework": found[0].command.stack, "env": [hub_token()], "components": components},
         },
     ]
-
-
-def _frontend(one: Workload) -> Document:
-    container = {"name": "main", "image": image_of(orchestrator_record("dynamo"), one)}
-    pod = {"spec": {"containers": [container]}}
-    return {"name": "Frontend", "type": "frontend", "replicas": 1, "podTemplate": pod}
 
 
 def _component(one: Workload, template: str) -> Document:

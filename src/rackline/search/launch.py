@@ -380,15 +380,6 @@ _ENGINES: Mapping[str, Callable[[Replica, str], LaunchCommand]] = {
 }
 
 
-def drafts_refusal(stack: str, stages: int) -> str:
-    """Why an engine does not draft in a layout; empty where it does.
-
-    Args:
-        stages: of the replica with the most [count].
-    """
-    return "SGLang has no pipeline stages with them" if stack == "sglang" and stages > 1 else ""
-
-
 def vllm_drafts(drafts: Drafts) -> Mapping[str, Any]:
     """The value of --speculative-config (vllm/config/speculative.py)."""
     count = {"num_speculative_tokens": drafts.tokens}

@@ -359,13 +359,6 @@ def _replicas(commands: Sequence[LaunchCommand], address: Callable[[Start], str]
     return words
 
 
-def router_name(stack: str) -> str:
-    """The router of an engine's pools, as it is called on the command line."""
-    return {"sglang": "python -m sglang_router.launch_router --pd-disaggregation", "vllm": "vllm-router"}.get(
-        stack, "trtllm-serve disaggregated"
-    )
-
-
 def _disaggregated(commands: Sequence[LaunchCommand], address: Callable[[Start], str]) -> list[str]:
     """The file of `trtllm-serve disaggregated`."""
     lines = ["hostname: 0.0.0.0", f"port: {ROUTER_PORT}", "backend: pytorch"]

@@ -12,18 +12,15 @@ from rackline.parallel import Layout, Precision, precision
 from rackline.parallel.memory import MemoryUse, kv_size
 from rackline.search.candidate import Pool
 from rackline.search.choice import Choice
-from rackline.search.launch import Drafts, Replica, check_stack, drafts_refusal, launch_command
+from rackline.search.launch import Drafts, Replica, check_stack, launch_command
 from rackline.search.launch_commands import LaunchCommand, placed
 from rackline.search.plan import Plan
 from rackline.search.stacks import Role
 from rackline.serving.workload import Mode, Workload
 
+# Longest request over the mean one where lengths are typical ones. Public traces, rounded up: 3.8 (Azure 2023, code),
+# 10.3 (Azure 2023, conversation), 10.2 (Mooncake, conversation), 12.4 (Mooncake, synthetic).
 LONGEST_OVER_MEAN = 13
-"""Longest request over the mean one where lengths are typical ones.
-
-Public traces, rounded up: 3.8 (Azure 2023, code), 10.3 (Azure 2023, conversation), 10.2 (Mooncake, conversation), 12.4
-(Mooncake, synthetic).
-"""
 # of the room that the cache is estimated to have: vLLM does not start where one longest request does not fit
 _SURE_OF_ROOM = 0.5
 
@@ -197,10 +194,9 @@ def commands_of(
     longest, why = longest_request(kinds, model, workload)
     notes = [f"requests of up to {longest:,} tokens, prompt and answer: {why}", *options.notes]
     stages = max(kind.layout.pp for kind in kinds)
-    refused = drafts_refusal(options.stack, stages)
-    if options.drafts is not None and refused:
+    if options.drafts is not None and options.stack == "sglang" and stages > 1:
         options = replace(options, drafts=None)
-        notes.append(f"drafts would pay, but {refused}")
+        notes.append("drafts would pay, but SGLang has no pipeline stages with them")
     moe = model.moe() if isinstance(model, Model) else None
     commands: list[LaunchCommand] = []
     for kind in kinds:

@@ -254,8 +254,7 @@ def plan(
     service = Service(system=system, prefill_system=(prefill and prefill.system) or system, demand=demand)
     if served and tell_estimate is not None:
         tell_estimate(answer.with_energy(service, _NEXT))
-    best = next(iter(engines.contenders), None)
-    better = [better_refused(found.whole, demand.limits, best, open_loop=served)]
+    better = [better_refused(found.whole, demand.limits, answer.aggregated, open_loop=served)]
     if prefill is not None and pools is not None:
         launched = [*engines.contenders[:1], *pools.contenders[:1]]
         better.append(better_refused_pair(found.whole, demand.limits, prefill, launched))

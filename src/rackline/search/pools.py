@@ -320,8 +320,8 @@ class PoolSearch:
             prefill_chips=self.prefill.cluster.num_chips,
             decode_chips=self.decode.cluster.num_chips,
             shared_chips=self.decode.cluster.num_chips if self.prefill.cluster is self.decode.cluster else None,
-            prefill_usd_per_chip_s=price_per_chip_s(self.prefill.cluster)[0],
-            decode_usd_per_chip_s=price_per_chip_s(self.decode.cluster)[0],
+            prefill_usd_per_chip_s=price_per_chip_s(self.prefill.cluster),
+            decode_usd_per_chip_s=price_per_chip_s(self.decode.cluster),
             prefill_on=self.prefill.cluster,
             decode_on=self.decode.cluster,
         )

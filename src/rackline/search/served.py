@@ -117,19 +117,17 @@ class Simulated:
     @classmethod
     def joined(cls, runs: Sequence[Simulated]) -> Simulated:
         """Several runs at one rate as a longer one."""
-
-        def together(values: Sequence[Latency]) -> Latency:
-            return latency(np.concatenate([one.values for one in values]), len(runs))
-
+        times = {
+            name: latency(np.concatenate([getattr(run, name).values for run in runs]), len(runs))
+            for name in ("ttft_s", "tpot_s", "e2e_s")
+        }
         return replace(
             runs[0],
             requests=sum(run.requests for run in runs),
             in_flight=float(np.mean([run.in_flight for run in runs])),
             prompt_cost_share=float(np.mean([run.prompt_cost_share for run in runs])),
-            ttft_s=together([run.ttft_s for run in runs]),
-            tpot_s=together([run.tpot_s for run in runs]),
-            e2e_s=together([run.e2e_s for run in runs]),
             queue_grows=any(run.queue_grows for run in runs),
+            **times,
         )
 
     def over_limits(self, limits: Constraints) -> dict[str, float]:

@@ -60,18 +60,7 @@ def default_modes(model: AnyModel, stack: Stack) -> list[Mode]:
     plain.append(Mode(admission="prefill_first", max_batched_tokens=16384))
     if not model.is_moe or isinstance(model, AggregateModel):
         return plain
-    return (
-        plain
-        + [
-            Mode(
-                admission=mode.admission,
-                max_batched_tokens=mode.max_batched_tokens,
-                two_batch_overlap=True,
-            )
-            for mode in plain
-        ]
-        + aligned_modes(stack)
-    )
+    return [*plain, *(replace(mode, two_batch_overlap=True) for mode in plain), *aligned_modes(stack)]
 
 
 def aligned_modes(stack: Stack) -> list[Mode]:
@@ -216,7 +205,7 @@ class Space:
     @property
     def usd_per_chip_s(self) -> Array:
         """Cost of a chip in use, including unused chips that are paid for, shape (layouts,) [USD/s]."""
-        return price_per_chip_s(self.system.cluster)[0] * paid_share(self.system.cluster, self.grid.chips_per_replica)
+        return price_per_chip_s(self.system.cluster) * paid_share(self.system.cluster, self.grid.chips_per_replica)
 
     def free_bytes(self, precision: Precision, batched_tokens: float | None, cp: int = 1) -> Array:
         """Free bytes on the fullest chip at every (layout, batch); linear in the sequences.

@@ -48,19 +48,14 @@ class Asked:
     cp: int = 1
 
     @property
-    def ep(self) -> Array:
-        """Ranks that share the experts [count]."""
-        return as_array(self.sharding.ep)
+    def hosts(self) -> Array:
+        """That a replica spans [count]."""
+        return np.ceil(as_array(self.sharding.chips_per_replica) / self.cluster.host_chips)
 
     @property
-    def chips(self) -> Array:
-        """Of one replica [count]."""
-        return as_array(self.sharding.chips_per_replica)
-
-    @property
-    def piped(self) -> Array:
-        """Whether there are several pipeline stages."""
-        return as_array(self.sharding.pp) > 1
+    def whole(self) -> Array:
+        """Whether experts are spread over all attention-dp ranks."""
+        return self.split & (self.sharding.ep == self.group)
 
     @property
     def group(self) -> Array:
@@ -80,14 +75,14 @@ def _unequal_experts(rule: LaunchRule, asked: Asked) -> Array | bool:
     moe = asked.model.moe() if isinstance(asked.model, Model) else None
     if moe is None:
         return False
-    return (moe.num_experts % asked.ep != 0) & ~(asked.split & (asked.ep == asked.group))
+    return (moe.num_experts % asked.sharding.ep != 0) & ~asked.whole
 
 
 def _odd_exchange(rule: LaunchRule, asked: Asked) -> Array:
     host = asked.cluster.host_chips
     inside = np.isin(asked.group, rule.sizes or ())
     suits = np.where(asked.group <= host, inside, asked.group % host == 0)
-    return asked.split & (asked.ep > 1) & ~suits
+    return asked.split & (asked.sharding.ep > 1) & ~suits
 
 
 def _cut_groups(rule: LaunchRule, asked: Asked) -> Array | bool:
@@ -112,17 +107,19 @@ def _lacking(rule: LaunchRule, asked: Asked) -> bool:
 
 
 CHECKS: Mapping[str, Check] = {
-    "same_chips_on_each_host": lambda _, asked: asked.chips % np.ceil(asked.chips / asked.cluster.host_chips) != 0,
-    "expert_group_whole": lambda _, asked: (asked.ep != 1) & (asked.ep != asked.group),
+    "same_chips_on_each_host": lambda _, asked: asked.sharding.chips_per_replica % asked.hosts != 0,
+    "expert_group_whole": lambda _, asked: (asked.sharding.ep != 1) & (asked.sharding.ep != asked.group),
     "experts_equal": _unequal_experts,
     "exchange_ranks": _odd_exchange,
-    "attention_whole_or_split": lambda _, asked: asked.split & (as_array(asked.sharding.tp) > 1),
-    "decode_pool_unpipelined": lambda _, asked: asked.piped & (asked.role == "decode"),
+    "attention_whole_or_split": lambda _, asked: asked.split & (asked.sharding.tp > 1),
+    "decode_pool_unpipelined": lambda _, asked: (asked.sharding.pp > 1) & (asked.role == "decode"),
     "context_whole": lambda _, asked: asked.cp > 1 and asked.role == "decode",
     "prefill_context_whole": lambda _, asked: asked.cp > 1 and asked.role == "prefill",
     "admissions": lambda rule, asked: asked.role == "both" and asked.mode.admission not in (rule.admissions or ()),
-    "mixed_unpipelined": lambda _, asked: asked.piped & (asked.role == "both" and asked.mode.admission == "chunked"),
-    "overlap_whole_group": lambda _, asked: ~(asked.split & (asked.ep == asked.group)) & asked.mode.two_batch_overlap,
+    "mixed_unpipelined": lambda _, asked: (
+        (asked.sharding.pp > 1) & (asked.role == "both" and asked.mode.admission == "chunked")
+    ),
+    "overlap_whole_group": lambda _, asked: ~asked.whole & asked.mode.two_batch_overlap,
     "no_overlap": lambda _, asked: asked.mode.two_batch_overlap,
     "scale_groups": _cut_groups,
     "vendors": lambda rule, asked: asked.cluster.chip.vendor not in (rule.vendors or ()),
@@ -233,8 +230,10 @@ def usual_shares(model: AnyModel, cluster: Cluster) -> dict[str, float]:
     if not isinstance(model, Model):
         return {}
     types = precision("native", model, cluster.chip)
-    chips = _chips_holding(model, cluster, types)
-    if chips is None:
+    weights = model.total_params * storage_bytes(types.expert_weights if model.is_moe else types.linear_weights)
+    hosts = 2 ** max(math.ceil(math.log2(_ROOM * weights / (cluster.host_chips * cluster.chip.program_bytes))), 0)
+    chips = cluster.host_chips * hosts
+    if chips > cluster.max_chips:  # the fabric joins too few
         return {}
     return _shares(model, replace(cluster, usd_per_chip_hour=None, rented_chips=1).with_num_chips(chips), types)
 
@@ -242,7 +241,11 @@ def usual_shares(model: AnyModel, cluster: Cluster) -> dict[str, float]:
 @lru_cache(maxsize=256)
 def _shares(model: Model, machine: Cluster, types: Precision) -> dict[str, float]:
     """Remembered by all values of model and machine, not by their names."""
-    layout = _widest(model, machine.num_chips)
+    alike = enumerate_layouts(
+        model, machine.num_chips
+    )  # of these the most tensor parallelism, experts cut as attention
+    plain = [one for one in alike if one.pp == one.cp == one.attention_dp == one.ep == 1]
+    layout = max(plain, key=lambda one: one.tp, default=None)
     batch = Batch(decode_sequences=_BATCH, context_len=_CONTEXT_LEN)
     systems = {
         stack: System.of(
@@ -255,17 +258,3 @@ def _shares(model: Model, machine: Cluster, types: Precision) -> dict[str, float
         for stack, system in systems.items()
         if layout
     }
-
-
-def _chips_holding(model: Model, cluster: Cluster, types: Precision) -> int | None:
-    """Chips of as many hosts as hold the weights, a power of two; None where the fabric joins too few."""
-    weights = model.total_params * storage_bytes(types.expert_weights if model.is_moe else types.linear_weights)
-    hosts = 2 ** max(math.ceil(math.log2(_ROOM * weights / (cluster.host_chips * cluster.chip.program_bytes))), 0)
-    chips = cluster.host_chips * hosts
-    return chips if chips <= cluster.max_chips else None
-
-
-def _widest(model: Model, num_chips: int) -> Layout | None:
-    """The most tensor parallelism, experts cut as attention is; None where there is no such layout."""
-    plain = [one for one in enumerate_layouts(model, num_chips) if one.pp == one.cp == one.attention_dp == one.ep == 1]
-    return max(plain, key=lambda one: one.tp, default=None)

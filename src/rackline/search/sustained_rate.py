@@ -390,7 +390,8 @@ class _Search:
             tries += 1
             found = Simulated.joined([self.group.serve(rate, tpot_s, seed) for seed in seeds])
             tpot_s = found.tpot_s.mean
-            held, broken = (found, broken) if self._excess(found) <= 1.0 else (held, found)
+            holds = not found.queue_grows and max(found.over_limits(self.limits).values(), default=0.0) <= 1.0
+            held, broken = (found, broken) if holds else (held, found)
             if held is None:
                 if rate <= self.above:
                     return NoSustainedRate(reason=self._worst(found, ", where it would cost as much,"))
@@ -429,10 +430,6 @@ class _Search:
             return True
         over = held.over_limits(self.limits)
         return any(place is not None and over[name] > _SURE for name, _, place in self.limits.latencies())
-
-    def _excess(self, found: Simulated) -> float:
-        """The latency that is furthest over its limit, over that; infinite where the queue grows."""
-        return float("inf") if found.queue_grows else max(found.over_limits(self.limits).values(), default=0.0)
 
     def _raised(self, held: Simulated) -> float:
         """A rate at which the nearest limit is about reached, below saturation; that of `held` where it is near."""
