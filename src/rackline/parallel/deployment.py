@@ -23,6 +23,7 @@ from rackline.passes.routing import POPULAR, ROUTING_LAWS, expert_spread
 from rackline.units import parse_count
 
 _MOST_COPIES = 4096
+_SKEWS: Mapping[RoutingLaw, tuple[str, float | None]] = {"power_law": ("exponent", 0.5), "log_normal": ("spread", None)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +60,8 @@ class Routing:
 
     def skew(self, num_experts: int) -> float:
         """Exponent or spread of the law, for a router with this number of experts."""
-        if self.law == "log_normal":
-            return expert_spread(num_experts) if self.spread is None else self.spread
-        return self.exponent if self.law == "power_law" else 0.0
+        skew = {"power_law": self.exponent, "log_normal": self.spread}.get(self.law, 0.0)
+        return expert_spread(num_experts) if skew is None else skew
 
     def copies(self, ep: int) -> int | None:
         """Redundant experts with this number of ranks; None if experts are placed in the order of their numbers."""
@@ -91,15 +91,10 @@ def parse_routing(text: str) -> Routing:
         )
     if plus and (not copies.strip().isdecimal() or int(copies) > _MOST_COPIES):
         raise InputError(what="routing", given=text, allowed=f"0 to {_MOST_COPIES} redundant experts after +")
-    what = "exponent" if law == "power_law" else "spread"
-    given = parse_count(skew, name=f"routing {what}", maximum=10.0) if equals else None
-    return Routing(
-        law=law,
-        exponent=(0.5 if given is None else given) if law == "power_law" else 0.0,
-        spread=given if law == "log_normal" else None,
-        rearranged_from_ep=1 if plus else None,
-        redundant_experts=int(copies) if plus else 0,
-    )
+    field_name, usual = _SKEWS.get(law, ("", None))
+    given = parse_count(skew, name=f"routing {field_name}", maximum=10.0) if equals else usual
+    routing = Routing(law=law, rearranged_from_ep=1 if plus else None, redundant_experts=int(copies) if plus else 0)
+    return replace(routing, **{field_name: given}) if field_name else routing
 
 
 @dataclass(frozen=True, slots=True)
