@@ -34,8 +34,7 @@ from rackline.files import rounded
 from rackline.hardware import cluster
 from rackline.parallel import Layout, precision
 from rackline.plain import plain
-from rackline.search.few_requests import FewRequests, of_group
-from rackline.search.served import group_of_one
+from rackline.search.served import FewRequests, few_requests, group_of_one
 from rackline.serving.workload import Mode, Workload
 from rackline.system import System
 from rackline.validation.observed_fit import scaled
@@ -104,7 +103,7 @@ def again(machine: str, path: Path) -> None:
     mode = Mode(admission="chunked", max_batched_tokens=int(flags["--batch-size"]))
     group = group_of_one(system.deployment(Layout(), system.precisions[0]), stack, mode, work)
     errors = {one["metric"]: one["held_out_p90"] for one in data["calibrated"]["errors"]}
-    sample = of_group(group, data["requests_per_s"], data["runs"][0]["finished"], errors)
+    sample = few_requests(group, data["requests_per_s"], data["runs"][0]["finished"], errors)
     data |= {"sample": plain(sample), "inside": inside(sample, data["runs"])}
     path.write_text(json.dumps(rounded(data), indent=1) + "\n", encoding="utf-8")
     print(json.dumps(data["inside"], indent=1))

@@ -63,7 +63,7 @@ def random_commands(engine: str, version: str, count: int, seed: int) -> list[li
     from rackline.passes import calibration
     from rackline.search import SearchSpace, plan
     from rackline.search.launch_plan import LaunchOptions, plan_commands
-    from rackline.search.launch_rules import launch_rules
+    from rackline.search.stacks import launch_rules
     from rackline.serving.workload import Workload
     from rackline.system import Constraints, Demand, System
 
@@ -99,7 +99,8 @@ def router_commands(engine: str) -> list[list[str]]:
     from rackline.arch import model
     from rackline.hardware import cluster
     from rackline.parallel import Layout, precision
-    from rackline.search.launch_plan import Checkpoints, LaunchOptions, ReplicaKind, commands_of, router_command
+    from rackline.search.launch_commands import router_command
+    from rackline.search.launch_plan import Checkpoints, LaunchOptions, ReplicaKind, commands_of
     from rackline.serving.workload import Mode, Workload
 
     of, on = model("llama-3.1-8b"), cluster("h100-96")

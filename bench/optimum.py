@@ -156,7 +156,7 @@ def looked_at(asked: dict[str, Any]) -> list[Found]:
         other = served({**asked, **same, **fixed})
         name = ", ".join(f"{key}={value}" for key, value in fixed.items())
         found.append(_compared(asked, name, plan, None if other is None else other.best))
-    room = 2 * plan.best.sequences_per_rank + MORE_SLOTS  # less is what memory holds
+    room = 2 * plan.best.engine.sequences_per_rank + MORE_SLOTS  # less is what memory holds
     for slots in (plan.best.max_num_seqs // 2, min(plan.best.max_num_seqs * 2, room)):
         if plan.best.sustained is not None and slots and room >= slots != plan.best.max_num_seqs:
             held = sustained_rate(plan.best.estimate, service_of(plan), max_num_seqs=slots)

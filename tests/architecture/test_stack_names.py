@@ -10,8 +10,7 @@ import ast
 from rackline.catalog import names
 from source import source_files, tree_of
 
-WRITTEN_FOR_THEM = ("search/launch.py", "search/launch_options.py", "search/launch_plan.py",
-                    "search/kubernetes.py", "search/dynamo.py", "search/llm_d.py",
+WRITTEN_FOR_THEM = ("search/launch.py", "search/launch_commands.py", "search/launch_plan.py", "search/kubernetes.py",
                     "validation/importers.py",
                     "validation/requests.py", "validation/tables.py",
                     "validation/result_files.py", "fitting/kernel_tables.py", "api/validate.py",

@@ -16,7 +16,7 @@ from rackline.arch import Model
 from rackline.hardware import cluster
 from rackline.search import Choice, Plan
 from rackline.search.candidate import Pool
-from rackline.search.launch_rules import Asked, Role, launch_rules
+from rackline.search.stacks import Asked, Role, launch_rules
 
 FLAGS = flags_of_engines()
 
@@ -281,6 +281,6 @@ def test_explain_says_of_a_plan_what_the_plan_says(name: str) -> None:
         batch=best.engine.batch_size,
         context=plan.demand.workload.mean_context,
     ).to_dict()
-    weights = float(sum(float(value) for value in best.memory.weights.values()))
+    weights = float(sum(float(value) for value in best.inside.memory.weights.values()))
     assert found["memory"]["weights_bytes"] == pytest.approx(weights, rel=1e-6)
     assert found["seconds"] == pytest.approx(best.inside.decode.seconds, rel=1e-6)

@@ -19,9 +19,9 @@ import pytest
 from rackline.arch import model
 from rackline.hardware import Cluster, cluster
 from rackline.parallel import Layout, precision
-from rackline.search.compose import compose_file
+from rackline.search.containers import compose_file
 from rackline.search.launch import Replica, launch_command
-from rackline.search.launch_plan import placed
+from rackline.search.launch_commands import placed
 from rackline.serving.workload import Mode, Workload
 
 pytest.importorskip("xllamacpp", reason="the server of llama.cpp is not installed: uv sync --group dev")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rackline.errors import InputError
-from rackline.search.launch_options import alignment_words
+from rackline.search.launch_commands import alignment_words
 from rackline.search.space import aligned_modes
 from rackline.serving.stack import stack
 from rackline.serving.workload import parse_mode

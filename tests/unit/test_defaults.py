@@ -22,7 +22,7 @@ from rackline.hardware import cluster, cluster_record
 from rackline.parallel import precision
 from rackline.passes import calibration
 from rackline.passes.fallback import best_stack
-from rackline.search.fits import best_free_bytes, nearest_cluster
+from rackline.search.misfit import best_free_bytes, nearest_cluster
 from rackline.search.stacks import stacks_on, usual_shares
 from rackline.serving.workload import Workload
 from rackline.system import System, default_precisions

@@ -296,7 +296,7 @@ def test_pairing_is_that_of_brute_force(seed: int, slack_s: float | None, shared
         prefill_usd_per_chip_s=1.0,
         decode_usd_per_chip_s=2.0,
     )
-    found = pair(first, then, budget, slack_s)
+    found, _ = pair(first, then, budget, slack_s)
     costs: list[float] = []
     for d in range(then.chips.size):
         best = math.inf
@@ -334,7 +334,7 @@ def test_pairs_that_fill_whole_hosts_are_nearly_those_of_brute_force(seed: int) 
             prefill_on=on,
             decode_on=on,
         )
-        found, excess = pair(first, then, budget, None), list[float]()
+        (found, _), excess = pair(first, then, budget, None), list[float]()
         for d in range(then.chips.size):
             best = math.inf
             for p, n, m in itertools.product(range(first.chips.size), range(1, chips + 1), range(1, chips + 1)):

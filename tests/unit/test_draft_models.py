@@ -11,7 +11,7 @@ import pytest
 import rackline as rl
 from helpers import deploy
 from rackline.errors import InputError
-from rackline.parallel.draft import draft_table
+from rackline.parallel.deployment import draft_table
 
 RUN: dict[str, Any] = {"on": "dgx-h100", "layout": "tp=4", "rate": 2, "requests": 100, "input": "1k", "output": 100}
 EAGLE = {

@@ -71,9 +71,9 @@ def test_an_option_whose_estimate_may_be_off_by_enough_is_simulated(
     monkeypatch.setattr(finalists, "sustained_rate", rate)
     service = cast("Any", SimpleNamespace(demand=SimpleNamespace(limits=SimpleNamespace(latencies=dict))))
     kinds = cast("Any", [[_Cheap("first", 1.0), _Cheap("second", usd, share=0.8)]])
-    (found,) = finalists.serve_kinds(service, kinds)
+    ((found, _),) = finalists.serve_kinds(service, kinds)
     assert asked == ["first", "second"][: 1 + tried]
-    assert cast("Any", found.choice).name == ("second" if tried else "first")
+    assert cast("Any", found).name == ("second" if tried else "first")
 
 
 def _outcome(line_bytes: int) -> str:

@@ -11,9 +11,7 @@ from scipy.stats import gamma
 import rackline as rl
 from rackline.catalog import stated_errors
 from rackline.parallel import Layout
-from rackline.search import few_requests
-from rackline.search.few_requests import of_group
-from rackline.search.served import Group, group_of_one
+from rackline.search.served import STATISTICS, Group, few_requests, group_of_one
 from rackline.serving.workload import Mode, Workload
 from rackline.simulation import Requests, simulate
 from rackline.system import System
@@ -35,7 +33,7 @@ def group() -> Group:
 
 @pytest.fixture(scope="module")
 def shown(group: Group) -> dict[tuple[str, str], Any]:
-    return {(one.metric, one.statistic): one for one in of_group(group, RATE, COUNT, {}).shown}
+    return {(one.metric, one.statistic): one for one in few_requests(group, RATE, COUNT, {}).shown}
 
 
 def _seen(group: Group, seed: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -50,7 +48,7 @@ def _seen(group: Group, seed: int) -> dict[str, np.ndarray[Any, Any]]:
 def test_nine_of_ten_other_runs_lie_inside(group: Group, shown: dict[tuple[str, str], Any]) -> None:
     runs = [_seen(group, seed) for seed in range(60)]
     for (metric, statistic), one in shown.items():
-        place = few_requests.STATISTICS[statistic]
+        place = STATISTICS[statistic]
         values = [run[metric].mean() if place is None else np.percentile(run[metric], place) for run in runs]
         inside = np.mean([one.low_s <= value <= one.high_s for value in values])
         assert inside >= 0.72, (metric, statistic)  # 90 % of both, 40 and 60 runs: two deviations below
@@ -58,14 +56,14 @@ def test_nine_of_ten_other_runs_lie_inside(group: Group, shown: dict[tuple[str, 
 
 def test_rates_are_those_of_a_poisson_process(group: Group) -> None:
     """The time of the n-th arrival is gamma distributed."""
-    found = of_group(group, RATE, COUNT, {})
+    found = few_requests(group, RATE, COUNT, {})
     low, high = (RATE * COUNT / gamma.ppf(share, COUNT) for share in (0.95, 0.05))
     assert found.low_requests_per_s == pytest.approx(low, rel=0.12)
     assert found.high_requests_per_s == pytest.approx(high, rel=0.12)
 
 
 def test_an_error_of_the_calibration_widens(group: Group, shown: dict[tuple[str, str], Any]) -> None:
-    wide = {(one.metric, one.statistic): one for one in of_group(group, RATE, COUNT, {"tpot_s": 0.3}).shown}
+    wide = {(one.metric, one.statistic): one for one in few_requests(group, RATE, COUNT, {"tpot_s": 0.3}).shown}
     for key, one in shown.items():
         if key[0] == "ttft_s":
             assert wide[key] == one

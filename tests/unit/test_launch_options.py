@@ -11,8 +11,8 @@ from rackline.arch import AppliedAdapter, Model, apply_adapter, model
 from rackline.hardware import cluster
 from rackline.hub import Adapter
 from rackline.parallel import Layout, precision
-from rackline.search.launch import LaunchCommand, Replica, launch_command
-from rackline.search.launch_options import adapter_words
+from rackline.search.launch import Replica, launch_command
+from rackline.search.launch_commands import LaunchCommand, adapter_words
 from rackline.serving.workload import Mode, Workload
 
 TABLES = flags_of_engines()

@@ -24,20 +24,12 @@ from rackline.hardware import Cluster, cluster
 from rackline.hub import Adapter
 from rackline.parallel import Layout, precision
 from rackline.report.exports import commands_text
+from rackline.search.extensions import paying_drafts
 from rackline.search.kubernetes import kubernetes_manifests
-from rackline.search.launch import LaunchCommand, check_stack
-from rackline.search.launch_options import Drafts
-from rackline.search.launch_places import PORT, Start, Wanted, starts_of
-from rackline.search.launch_plan import (
-    Checkpoints,
-    LaunchOptions,
-    ReplicaKind,
-    commands_of,
-    deployment_commands,
-    longest_request,
-)
-from rackline.search.launch_rules import Role
-from rackline.search.speculation import paying_drafts
+from rackline.search.launch import Drafts, check_stack
+from rackline.search.launch_commands import PORT, LaunchCommand, Start, deployment_commands, starts_of
+from rackline.search.launch_plan import Checkpoints, LaunchOptions, ReplicaKind, commands_of, longest_request
+from rackline.search.stacks import Role
 from rackline.serving.workload import Mixture, Mode, Workload
 
 TABLES = flag_tables()
@@ -306,16 +298,17 @@ def test_chips_of_a_vendor_without_a_variable_are_said() -> None:
     assert any("which chips" in lack for lack in command.lacks)
 
 
-def wanted(replicas: int, chips: int, num_hosts: int = 1) -> Wanted:
-    return Wanted(replicas=replicas, chips=chips, num_hosts=num_hosts, on=cluster("h100-96"))
+def wanted(replicas: int, chips: int, num_hosts: int = 1) -> LaunchCommand:
+    command = LaunchCommand(stack="vllm", role="both", words=())
+    return replace(command, replicas=replicas, chips_per_replica=chips, num_hosts=num_hosts)
 
 
 def test_replicas_share_hosts_and_nothing_else() -> None:
-    prefill, decode = starts_of([wanted(3, 2), wanted(1, 4)])
+    prefill, decode = starts_of([wanted(3, 2), wanted(1, 4)], [cluster("h100-96")] * 2)
     assert decode == (Start(host=0, chips=(0, 1, 2, 3), port=PORT),)
     assert [(one.host, one.chips) for one in prefill] == [(0, (4, 5)), (0, (6, 7)), (1, (0, 1))]
     assert [one.port for one in prefill] == [8100, 8200, 8000]
-    wide, narrow = starts_of([wanted(2, 16, 2), wanted(1, 8)])
+    wide, narrow = starts_of([wanted(2, 16, 2), wanted(1, 8)], [cluster("h100-96")] * 2)
     assert [(one.host, one.num_hosts, one.chips) for one in wide] == [(0, 2, ()), (2, 2, ())]
     assert narrow[0].host == 4
 

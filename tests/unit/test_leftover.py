@@ -146,7 +146,7 @@ def test_it_is_shown_and_launched() -> None:
 def test_fleets_and_comparisons_count_it() -> None:
     """One copy is the replicas of a machine with the engine on its free chips; the machine is paid once."""
     from rackline.report.compare_report import deployment_side
-    from rackline.search.fleet import plan_fleet
+    from rackline.search.extensions import plan_fleet
     from rackline.serving.fleet import Traffic
 
     answer = of_layouts(Layout(pp=3))

@@ -16,12 +16,19 @@ from rackline.errors import InputError
 from rackline.hardware import Cluster, cluster
 from rackline.parallel import Layout, precision
 from rackline.report.exports import manifest_text
-from rackline.search.dynamo import dynamo_manifests, engine_version, trtllm_config
-from rackline.search.kubernetes import kubernetes_manifests, kubernetes_name, routing_note
-from rackline.search.launch import LaunchCommand, Replica, launch_command
-from rackline.search.launch_places import PORT
-from rackline.search.launch_rules import Role
-from rackline.search.llm_d import llm_d_manifests, router_lines
+from rackline.search.containers import kubernetes_name
+from rackline.search.kubernetes import (
+    dynamo_manifests,
+    engine_version,
+    kubernetes_manifests,
+    llm_d_manifests,
+    router_lines,
+    routing_note,
+    trtllm_config,
+)
+from rackline.search.launch import Replica, launch_command
+from rackline.search.launch_commands import PORT, LaunchCommand
+from rackline.search.stacks import Role
 from rackline.serving.workload import Mode, Workload
 
 SCHEMAS = Path(__file__).parent.parent / "data" / "manifest_schemas"

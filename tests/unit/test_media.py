@@ -75,7 +75,7 @@ def test_a_grid_of_layouts_has_the_rows_of_each(vl: str) -> None:
 
 def test_a_tower_whose_heads_cannot_be_spread_runs_whole_on_each_chip() -> None:
     from rackline.parallel import Layout
-    from rackline.parallel.towers import tower_bytes, tower_layout
+    from rackline.parallel.work import tower_bytes, tower_layout
 
     assert tower_layout(TOWER.model, Layout(tp=3)) == Layout(tp=1)
     held = tower_bytes(with_media(rl.model("llama-3.1-8b"), Media(parts=(IMAGE,))), Layout(tp=3))
@@ -100,7 +100,7 @@ def test_plan_and_simulation_pay_the_encoder(vl: str) -> None:
     best, other = images.result.plan.best, plain.result.plan.best
     assert best.requests_per_s < other.requests_per_s
     assert best.usd_per_mtok_input > other.usd_per_mtok_input
-    assert best.memory.weights["vision_tower"] == 2.0 * TOWER.model.total_params
+    assert best.inside.memory.weights["vision_tower"] == 2.0 * TOWER.model.total_params
     data = images.to_dict()
     assert data["media"][0]["tokens"] == TOKENS
     printed = "\n".join(

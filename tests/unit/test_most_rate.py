@@ -14,8 +14,8 @@ from rackline.search import Choice, SearchSpace, plan
 from rackline.search.finalists import serve_kinds
 from rackline.search.served import Group, Service, Simulated
 from rackline.search.sustained_rate import (
+    NoSustainedRate,
     SustainedRate,
-    TooSlow,
     decode_s,
     most_rate,
     most_requests_per_s,
@@ -196,7 +196,7 @@ def test_what_the_passes_allow_is_simulated_and_no_more(monkeypatch: pytest.Monk
     assert most > choice.requests_per_s
     monkeypatch.setattr(Group, "serve", unserved)
     none = sustained_rate(choice.estimate, service, above=1.02 * most)
-    assert isinstance(none, TooSlow)
+    assert isinstance(none, NoSustainedRate)
     assert "its passes alone cost at least 1.02 times as much" in none.reason
     for above in (0.0, 0.97 * most):
         with pytest.raises(AssertionError, match="simulated"):
@@ -214,7 +214,7 @@ def test_what_cannot_win_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Group, "serve", counted)
     none = sustained_rate(choice.estimate, service, above=1.3 * rate)
-    assert isinstance(none, TooSlow)
+    assert isinstance(none, NoSustainedRate)
     assert rates[-1] == pytest.approx(1.3 * rate)
     assert "requests/s, where it would cost as much, " in none.reason
     again = sustained_rate(choice.estimate, service, above=0.9 * rate)
@@ -232,19 +232,19 @@ def test_a_kind_is_held_against_the_cost_of_the_other(
     assert promised is not None
     other = replace(choice, sustained=None, estimate=replace(choice.estimate, usd_per_mtok_output_all_in=100.0))
 
-    def found(estimate: object, _: Service, above: float = 0.0) -> SustainedRate | TooSlow:
+    def found(estimate: object, _: Service, above: float = 0.0) -> SustainedRate | NoSustainedRate:
         if estimate is choice.estimate:
             assert above == 0.0
             return promised
         rate = dearer * 100.0 * choice.estimate.requests_per_s / choice.usd_per_mtok_output_all_in
-        return replace(promised, requests_per_s=rate) if rate > above else TooSlow(reason="no")
+        return replace(promised, requests_per_s=rate) if rate > above else NoSustainedRate(reason="no")
 
     monkeypatch.setattr("rackline.search.finalists.sustained_rate", found)
-    first, second = serve_kinds(service, ([replace(choice, sustained=None)], [other]))
-    assert first.choice is not None
-    assert second.choice is not None
-    assert (second.choice.sustained is not None) == wins
-    assert (second.choice.usd_with_leftover < first.choice.usd_with_leftover) == wins
+    (first, _), (second, _) = serve_kinds(service, ([replace(choice, sustained=None)], [other]))
+    assert first is not None
+    assert second is not None
+    assert (second.sustained is not None) == wins
+    assert (second.usd_with_leftover < first.usd_with_leftover) == wins
 
 
 def test_the_first_of_all_is_simulated_whatever_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,9 @@ def test_an_estimate_is_near_its_simulation() -> None:
     found = both_kinds()
     engine = next(one for one in found.ranked if one.prefill_utilisation <= MOST_LOAD)
     estimates: list[tuple[Candidate | PoolPair, float]] = [(engine, engine.sequences_per_rank)]
-    estimates += [(one.estimate, one.sequences_per_rank) for one in found.choices if isinstance(one.estimate, PoolPair)]
+    estimates += [
+        (one.estimate, one.engine.sequences_per_rank) for one in found.choices if isinstance(one.estimate, PoolPair)
+    ]
     assert len(estimates) == 2
     for estimate, sequences in estimates:
         group = group_of(estimate, site(), int(2 * sequences + 8))

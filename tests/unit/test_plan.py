@@ -16,7 +16,7 @@ from rackline.parallel import Layout, Routing
 from rackline.plain import plain
 from rackline.search import BATCH_GRID, Candidate, Plan, SearchSpace, default_modes
 from rackline.search.choice import floors
-from rackline.search.fits import best_free_bytes
+from rackline.search.misfit import best_free_bytes
 from rackline.serving.stack import IDEAL, stack
 from rackline.serving.steady import Engine, steady_state
 from rackline.serving.workload import Mode, Workload

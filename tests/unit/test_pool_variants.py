@@ -14,8 +14,7 @@ from rackline.api.plan_parts import speculations_of
 from rackline.cli.main import run
 from rackline.passes import Batch, Calibration
 from rackline.passes.calibration import CollectiveCalibration
-from rackline.search.attention_ffn import _Attention, _exchange_s, layer_s, split_attention_ffn
-from rackline.search.speculation import speculation_rows
+from rackline.search.extensions import _Attention, _exchange_s, layer_s, speculation_rows, split_attention_ffn
 from rackline.serving import Workload
 from rackline.serving.workload import Speculation, usual_speculation
 

@@ -12,7 +12,7 @@ import rackline as rl
 from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.hardware import cluster, wall_w
-from rackline.search.least_energy import capped, caps_of, least_energy, ranked_by_energy
+from rackline.search.plan import capped, caps_of, least_energy, ranked_by_energy
 from rackline.search.space import SearchSpace, Space
 from rackline.serving.fleet import Part, Power, Traffic, fleet
 from rackline.serving.workload import Workload, parse_mode

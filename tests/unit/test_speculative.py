@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 import rackline as rl
 from rackline.errors import InputError
-from rackline.parallel.draft import draft_table
+from rackline.parallel.deployment import draft_table
 from rackline.passes import Batch
 from rackline.serving import Mode, Workload, closed_loop
 from rackline.serving.closed_loop import engine_of

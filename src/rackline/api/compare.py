@@ -23,7 +23,7 @@ with late:
     from rackline.bands import bands as error_bands
     from rackline.parallel import layout as parallel_layout
     from rackline.report import compare_report, deployments_report, plan_figures
-    from rackline.search import fleet as search_fleet, plan as search_plan
+    from rackline.search import extensions, plan as search_plan
 
 
 @question
@@ -397,7 +397,7 @@ def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.
                 found,
                 engine=engine,
                 bands={each.metric: compare_report.Band(low=each.low, high=each.high) for each in known},
-                fleet=search_fleet.plan_fleet(given.traffic, found, given.prefill_cluster, given.users),
+                fleet=extensions.plan_fleet(given.traffic, found, given.prefill_cluster, given.users),
                 today=one.now is not None,
             )
         )

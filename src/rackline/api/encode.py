@@ -16,7 +16,7 @@ from rackline.units import format_seconds
 
 with late:
     from rackline import arch, parallel, passes as pass_tables, serving, system as systems
-    from rackline.parallel import towers
+    from rackline.parallel import work
     from rackline.report import prefix_report
 
 
@@ -139,13 +139,13 @@ def encode(question: EncodeQuestion, watch: Watch) -> prefix_report.Encoding:
 def _pass(part: arch.MediaPart, system: systems.System, beside: parallel.Layout) -> prefix_report.Encoded:
     """The pass of a tower on the chips of the language model; on one of them where its heads cannot be spread."""
     inner, view = part.tower.model, part.view
-    layout = towers.tower_layout(inner, beside)
+    layout = work.tower_layout(inner, beside)
     tower = replace(system, model=inner)
     own = tower.deployment(
         layout if isinstance(layout, parallel.Layout) else parallel.Layout(),
         parallel.precision("bf16", inner, system.cluster.chip),
     )
-    time = own.table().time(towers.tower_batch(part))
+    time = own.table().time(work.tower_batch(part))
     return prefix_report.Encoded(
         kind=part.tower.kind,
         items=part.items,
@@ -155,8 +155,8 @@ def _pass(part: arch.MediaPart, system: systems.System, beside: parallel.Layout)
         patches=view.patches,
         tokens_per_item=view.tokens,
         total_params=inner.total_params,
-        weight_bytes=towers.TOWER_BYTES * inner.total_params,
-        activation_bytes=towers.tower_activation_bytes(part),
+        weight_bytes=work.TOWER_BYTES * inner.total_params,
+        activation_bytes=work.tower_activation_bytes(part),
         flop=part.tower.flop(view, part.items),
         seconds=time.seconds * (1.0 + part.outer_share),
         binds=time.binds,

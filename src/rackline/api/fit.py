@@ -26,7 +26,7 @@ from rackline.late import late
 with late:
     from rackline import parallel, serving
     from rackline.report import figure, misfit_report, plan_figures, simulate_report, wording
-    from rackline.search import fits, misfit, serving_changes
+    from rackline.search import changes as search_changes, misfit
     from rackline.serving import workload
 
 
@@ -60,7 +60,7 @@ class Fitting:
     capacity: serving.Capacity
     num_chips: int
     hbm_bytes: float
-    need: fits.ClusterNeed | None
+    need: misfit.ClusterNeed | None
     memory: misfit.ChipMemory | None = None
     misfit: misfit.Misfit | None = None
 
@@ -163,7 +163,7 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
             server=system.server(),
             layouts=layouts,
         )
-    asked = serving_changes.Asked(
+    asked = search_changes.Asked(
         system=replace(system, precisions=(system.precision,)),
         context_len=context_len,
         requests=question.concurrency,
@@ -172,11 +172,11 @@ def fit(question: FitQuestion, watch: Watch) -> Fitting:
     need = changes = None
     if not found.fitting:
         request = workload.Workload(input_len=max(context_len - 2, 1), output_len=2)
-        need = fits.nearest_cluster(system, request)
+        need = misfit.nearest_cluster(system, request)
         with watch.moving("nothing fits: trying changes"):
             beside = float(media_tokens(media))
-            changes = serving_changes.ServingChanges(asked=asked, context=("--context", beside)).misfit()
-    held = serving_changes.Held.of(asked)
+            changes = search_changes.ServingChanges(asked=asked, context=("--context", beside)).misfit()
+    held = search_changes.Held.of(asked)
     return Fitting(
         capacity=found,
         num_chips=cluster.num_chips,

@@ -39,14 +39,11 @@ with late:
         wording,
     )
     from rackline.search import (
-        attention_ffn as search_split,
-        few_requests as search_few,
-        fleet as search_fleet,
+        extensions,
         kept_prefixes,
-        launch as search_launch,
-        least_energy,
+        launch_commands,
         misfit as search_misfit,
-        speculation as search_speculation,
+        served,
     )
     from rackline.serving import fleet as serving_fleet
 
@@ -107,16 +104,16 @@ class Planned:
     plan: search.Plan
     use: Use
     fleet: serving_fleet.Fleet | None = None
-    speculation: tuple[search_speculation.SpeculationRow, ...] | None = None
-    attention_ffn: search_split.AttentionFfnSplit | None = None
-    launch: tuple[search_launch.LaunchCommand, ...] | None = None
+    speculation: tuple[extensions.SpeculationRow, ...] | None = None
+    attention_ffn: extensions.AttentionFfnSplit | None = None
+    launch: tuple[launch_commands.LaunchCommand, ...] | None = None
     starting: Starting | None = None
-    power_caps: tuple[least_energy.Tried, ...] | None = None
+    power_caps: tuple[search.Tried, ...] | None = None
     prefixes: kept_prefixes.KeptPrefixes | None = None
     stacks: bands_stacks.Stacks | None = None
     risk: systems.Risk | None = None
     misfit: search_misfit.Misfit | None = None
-    sample: search_few.FewRequests | None = None
+    sample: served.FewRequests | None = None
 
     @property
     def best(self) -> Banded | None:
@@ -489,7 +486,7 @@ def _completed(question: PlanQuestion, found: Found, use: Use) -> Planned:
     asked, plan, prefixes = found.asked, found.plan, found.prefixes
     looser = asked.without_headroom()
     without = None if looser is None else planned_under(looser).plan.best
-    rows = None if asked.drafts is None else tuple(search_speculation.plan_speculation(plan, asked.drafts or None))
+    rows = None if asked.drafts is None else tuple(extensions.plan_speculation(plan, asked.drafts or None))
     starting = Starting(
         plan=plan,
         checkpoints=asked.checkpoints,
@@ -499,9 +496,9 @@ def _completed(question: PlanQuestion, found: Found, use: Use) -> Planned:
     return Planned(
         plan=plan,
         use=use,
-        fleet=search_fleet.plan_fleet(asked.traffic, plan, asked.prefill_cluster, asked.users, pue=question.pue),
+        fleet=extensions.plan_fleet(asked.traffic, plan, asked.prefill_cluster, asked.users, pue=question.pue),
         speculation=rows,
-        attention_ffn=search_split.plan_split(plan) if question.attention_ffn else None,
+        attention_ffn=extensions.plan_split(plan) if question.attention_ffn else None,
         launch=None if question.launch is None else tuple(starting.commands()),
         starting=starting,
         power_caps=found.power_caps or None,
@@ -513,13 +510,16 @@ def _completed(question: PlanQuestion, found: Found, use: Use) -> Planned:
     )
 
 
-def _sample(question: PlanQuestion, plan: search.Plan) -> search_few.FewRequests | None:
+def _sample(question: PlanQuestion, plan: search.Plan) -> served.FewRequests | None:
     """What few requests show of the best, with the errors that a calibration of the user's own states."""
-    if question.sample is None or plan.best is None:
+    best = plan.best
+    if question.sample is None or best is None or best.sustained is None:
         return None
     fitted = question.calibration if str(question.calibration).endswith(".toml") else question.on
     errors = catalog.stated_errors(fitted) if isinstance(fitted, str) else {}
-    return search_few.few_requests(plan, plan.best, question.sample, errors)
+    service = served.Service(system=plan.system, prefill_system=plan.system, demand=plan.demand)
+    group = served.group_of(best.estimate, service, best.max_num_seqs)
+    return served.few_requests(group, best.requests_per_s, question.sample, errors)
 
 
 def _what_if(question: PlanQuestion, text: str, use: Use, watch: Watch) -> WhatIf:

@@ -40,13 +40,13 @@ with late:
     from rackline import arch, hardware, parallel, search, serving, system as systems
     from rackline.bands import bands
     from rackline.search import (
+        changes,
         kept_prefixes,
         launch as search_launch,
         launch_plan,
-        launch_rules as search_launch_rules,
         misfit,
-        serving_changes,
         space as search_space,
+        stacks as search_stacks,
     )
     from rackline.serving import fleet, workload as serving_workload
     from rackline.simulation import policies, prefix_cache
@@ -238,7 +238,7 @@ class PlanInputs:
         """Why nothing fits, and the changes with which it would, single engines by estimates; None without a layout."""
         demand, work, budgets = self.demand, self.demand.workload, [mode.max_batched_tokens for mode in self.modes]
 
-        def costing(held: serving_changes.Held) -> misfit.Cost:
+        def costing(held: changes.Held) -> misfit.Cost:
             at = held.asked
             shorter = replace(work, input_len=work.input_len + at.context_len - work.final_context)
             found = search.contenders(
@@ -249,7 +249,7 @@ class PlanInputs:
             )
             best = found.best
             if best is None:
-                return replace(serving_changes.decoding_cost(held), reason=f"fits, but {found.engines.reason}")
+                return replace(changes.decoding_cost(held), reason=f"fits, but {found.engines.reason}")
             return misfit.Cost(
                 layout=f"{best.layout.label()} · {best.precision.short()}",
                 step_s=best.tpot_s,
@@ -257,8 +257,8 @@ class PlanInputs:
                 usd_per_mtok=best.usd_with_leftover,
             )
 
-        return serving_changes.ServingChanges(
-            asked=serving_changes.Asked(
+        return changes.ServingChanges(
+            asked=changes.Asked(
                 system=self.system,
                 context_len=work.final_context,
                 layouts=self.space.layouts,
@@ -321,7 +321,7 @@ def plan_inputs(question: PlanQuestion, watch: Watch) -> PlanInputs:
         space=search.SearchSpace(
             modes=modes or None,
             layouts=layouts,
-            rules=search_launch_rules.launch_rules(engine, version) if engine else None,
+            rules=search_stacks.launch_rules(engine, version) if engine else None,
             any_layout=question.any_layout,
         ),
         prefill=search.PrefillPool(system=ahead, layouts=pool_layouts)

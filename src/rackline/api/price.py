@@ -42,7 +42,7 @@ with late:
     from rackline.bands import bands, stacks as bands_stacks
     from rackline.pricing import costs, margins, offered
     from rackline.report import margin_report, pricing_figures, pricing_report
-    from rackline.search import fleet as search_fleet
+    from rackline.search import extensions
     from rackline.serving import workload
 
 
@@ -208,7 +208,7 @@ def sold_to(
     with watch.moving("planning the fleet that serves the traffic"):
         found = asked.plan()
     fleet, work, best = (
-        search_fleet.plan_fleet(asked.traffic, found, None, asked.users),
+        extensions.plan_fleet(asked.traffic, found, None, asked.users),
         asked.demand.workload,
         found.best,
     )

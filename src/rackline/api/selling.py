@@ -157,7 +157,7 @@ class SearchedWays:
         costs = pricing.TokenCosts.of(self.system, found.layout, found.mode)
         prefill = None if first is None else pricing.TokenCosts.of(self.system, first.layout, first.mode)
         # the same rent over all output tokens, those of engines on chips that are left over included
-        per_mtok = candidate.price_per_chip_s(self.system.cluster)[0] * 1e6
+        per_mtok = candidate.price_per_chip_s(self.system.cluster) * 1e6
         per_mtok *= found.usd_per_mtok_output_all_in / found.usd_with_leftover
         spread = 1.0  # of a mixture a plan counts the prompts as they are
         if lengths.known is None:

@@ -52,7 +52,7 @@ with late:
     from rackline import arch, hardware, parallel, serving, simulation, system as systems
     from rackline.parallel import memory
     from rackline.report import simulate_report
-    from rackline.search import choice, energy as search_energy, served
+    from rackline.search import choice, finalists, served
     from rackline.serving import workload as workloads
     from rackline.simulation import admissions, frontend as frontends, gate, metrics, routers
 
@@ -298,14 +298,14 @@ class Server:
     def energy(self, result: simulation.Result) -> choice.Energy | None:
         """Power and energy of a run; None where nothing ended or is known of the chips."""
         if self.prefill is None:
-            return search_energy.run_energy(result, self.pool, self.deployment, self.chips)
+            return finalists.run_energy(result, self.pool, self.deployment, self.chips)
         ahead = self.prefill_replicas * self.prefill_chips
-        front = search_energy.FrontPool(
+        front = finalists.FrontPool(
             pool=self.prefill.pool,
             deployment=replace(self.deployment, layout=self.prefill_layout or self.deployment.layout),
             chips=ahead,
         )
-        return search_energy.run_energy(result, self.pool, self.deployment, self.chips - ahead, front)
+        return finalists.run_energy(result, self.pool, self.deployment, self.chips - ahead, front)
 
     def serve(
         self, requests: simulation.Requests, skip_bad: bool, progress: Served | None, *, keep_passes: bool = False

@@ -15,7 +15,7 @@ from rackline.late import late
 with late:
     from rackline import passes, search, system as systems
     from rackline.bands import stacks as weighing
-    from rackline.search import kept_prefixes, launch, launch_rules, least_energy, stacks as search_stacks
+    from rackline.search import kept_prefixes, launch, stacks as search_stacks
 
 
 def stacks_of(question: OnCluster, watch: Watch) -> list[str]:
@@ -50,7 +50,7 @@ class Found:
 
     asked: PlanInputs
     plan: search.Plan
-    power_caps: tuple[least_energy.Tried, ...] = ()
+    power_caps: tuple[search.Tried, ...] = ()
     prefixes: kept_prefixes.KeptPrefixes | None = None
     stacks: weighing.Stacks | None = None
 
@@ -68,13 +68,13 @@ def planned_under(
         below: cost from which on the best need not be simulated to the end.
         tell_estimate: is given the plan by estimates, before the best is simulated.
     """
-    caps: tuple[least_energy.Tried, ...] = ()
+    caps: tuple[search.Tried, ...] = ()
 
     def planned(at: PlanInputs) -> search.Plan:
         nonlocal caps
         if at.demand.objective != "joules":
             return at.plan(found=known, below=below, tell_estimate=tell_estimate)
-        found, caps = least_energy.least_energy(at.system, at.demand, at.space, prefill=at.prefill)
+        found, caps = search.least_energy(at.system, at.demand, at.space, prefill=at.prefill)
         return found
 
     if asked.keeping is None:
@@ -236,7 +236,7 @@ def stack_cost(system: systems.System, offer: Offer | str, *, version: str = "")
         version: that is launched; the stack's own by default.
     """
     stack, chip, found = system.calibration.name, system.cluster.chip, None if isinstance(offer, str) else offer
-    rules = launch_rules.rules_of(system.calibration)
+    rules = search_stacks.rules_of(system.calibration)
     return weighing.StackCost(
         stack=stack,
         version=version or system.calibration.version or (rules.version if rules else ""),

@@ -14,15 +14,13 @@ with late:
     from rackline import arch, hardware, search
     from rackline.report import exports
     from rackline.search import (
-        compose,
-        dynamo,
+        containers,
+        extensions,
         kept_prefixes as search_kept_prefixes,
         kubernetes,
         launch,
-        launch_options as search_launch_options,
+        launch_commands,
         launch_plan,
-        llm_d,
-        speculation,
     )
 
 
@@ -53,20 +51,20 @@ class Starting:
     options: launch_plan.LaunchOptions
     kept_prefixes: bool = False
 
-    def commands(self) -> list[launch.LaunchCommand]:
+    def commands(self) -> list[launch_commands.LaunchCommand]:
         """Commands of all replicas and of the router in front of them; none without an answer.
 
         Raises:
             InputError: an engine whose options were not read.
         """
         commands = launch_plan.plan_commands(self.plan, self.checkpoints, self.options, leftover=True)
-        return launch_plan.deployment_commands(commands, kept_prefixes=self.kept_prefixes)
+        return launch_commands.deployment_commands(commands, kept_prefixes=self.kept_prefixes)
 
 
 def launch_options(
     asked: PlanInputs,
     found: search.Plan,
-    rows: Sequence[speculation.SpeculationRow] | None,
+    rows: Sequence[extensions.SpeculationRow] | None,
     prefixes: search_kept_prefixes.KeptPrefixes | None,
 ) -> launch_plan.LaunchOptions:
     """What the engines of a plan's answer are told beside their layout: drafts that pay, memory of the host.
@@ -76,16 +74,14 @@ def launch_options(
         prefixes: that the answer keeps; None where prompts do not repeat.
     """
     model, notes = found.system.model, list[str]()
-    drafts: search_launch_options.Drafts | None = None
-    row = None if rows is None else speculation.paying_drafts(found, rows)
+    drafts: launch.Drafts | None = None
+    row = None if rows is None else extensions.paying_drafts(found, rows)
     if row is not None and isinstance(model, arch.Model):
         count = row.speculation.draft_tokens
         if model.draft is not None:
-            drafts = search_launch_options.Drafts(
-                tokens=count, model_id=asked.draft_id, is_head=model.draft.num_layers == 1
-            )
+            drafts = launch.Drafts(tokens=count, model_id=asked.draft_id, is_head=model.draft.num_layers == 1)
         elif model.mtp_layers:
-            drafts = search_launch_options.Drafts(tokens=count)
+            drafts = launch.Drafts(tokens=count)
         else:
             notes.append(f"{count} drafts a step would pay: name a head or a small model with --draft")
     behind = prefixes.tiers[1:] if prefixes is not None else ()
@@ -123,7 +119,7 @@ def manifests_of(starting: Starting, kind: str) -> str:
     of_dynamo = kind == "dynamo"
     options = starting.options
     if of_dynamo and not options.version:
-        options = replace(options, version=dynamo.engine_version(options.stack))
+        options = replace(options, version=kubernetes.engine_version(options.stack))
     commands = launch_plan.plan_commands(plan, starting.checkpoints, options, leftover=not of_dynamo)
     prefill = options.prefill_on or plan.system.cluster
     places = [prefill if command.role == "prefill" else plan.system.cluster for command in commands]
@@ -131,11 +127,11 @@ def manifests_of(starting: Starting, kind: str) -> str:
     documents: list[kubernetes.Document]
     match kind:
         case "compose":
-            documents = [compose.compose_file(commands, places, name, kept_prefixes=starting.kept_prefixes)]
+            documents = [containers.compose_file(commands, places, name, kept_prefixes=starting.kept_prefixes)]
         case "llm-d":
-            documents = llm_d.llm_d_manifests(commands, places, name)
+            documents = kubernetes.llm_d_manifests(commands, places, name)
         case "dynamo":
-            documents = dynamo.dynamo_manifests(commands, places, name)
+            documents = kubernetes.dynamo_manifests(commands, places, name)
         case _:
             documents = kubernetes.kubernetes_manifests(commands, places, name)
     beside = best.leftover
@@ -158,5 +154,5 @@ def manifests_of(starting: Starting, kind: str) -> str:
     ]
     notes = [left, kubernetes.routing_note(commands) if kind == "kubernetes" else ""]
     if kind == "llm-d":
-        notes += llm_d.router_lines(commands, name)
+        notes += kubernetes.router_lines(commands, name)
     return exports.manifest_text(documents, [*about, *filter(None, notes)])

@@ -35,7 +35,7 @@ with late:
     from rackline import arch
     from rackline.bands import bands
     from rackline.report import train_report, train_stages
-    from rackline.search import train as search_train, train_changes, train_space
+    from rackline.search import changes as search_changes, train as search_train, train_space
     from rackline.training import practice, runs, schedules, stack as training_stack, system as training_system
 
 
@@ -356,7 +356,7 @@ def train(question: TrainQuestion, watch: Watch) -> search_train.TrainPlan:
     if plan.best:
         return plan
     with watch.moving("nothing fits: trying changes"):
-        changes = train_changes.TrainChanges(
+        changes = search_changes.TrainChanges(
             plan=plan,
             fixed=fixed,
             schedules=question.schedule or (),

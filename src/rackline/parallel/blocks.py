@@ -6,12 +6,13 @@ one value per layout.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rackline.arch import Core, DenseFfn, Model, MoeFfn, Projection
+from rackline.arch import Core, DenseFfn, Dim, Model, MoeFfn, Projection
 from rackline.arch.kinds import LATENT_KERNELS, STATE_BYTES
 from rackline.hardware import Chip
 from rackline.parallel.layout import Sharding
@@ -87,21 +88,18 @@ def attention_rows(model: Model, layout: Sharding, precision: Precision, chip: C
     """Projections and cores of all layers; layers of the same shape share a row."""
     tp = np.asarray(layout.tp) if not isinstance(layout.tp, int) else layout.tp
     linear = Weights(stored=precision.linear_weights, activations=precision.activations)
-    projections: dict[Projection, int] = {}
-    expansions: dict[tuple[Projection, bool], int] = {}
-    cores: dict[Core, int] = {}
-    convolutions: dict[tuple[int, int], int] = {}
+    projections, cores = Counter[Projection](), Counter[Core]()
+    expansions, convolutions = Counter[tuple[Projection, bool]](), Counter[tuple[int, int]]()
     for group in model.layer_groups:
         if group.attention.convolution is not None:
-            convolutions[group.attention.convolution] = convolutions.get(group.attention.convolution, 0) + group.count
+            convolutions[group.attention.convolution] += group.count
         for projection in group.attention.projections(model.d_model):
-            projections[projection] = projections.get(projection, 0) + group.count
+            projections[projection] += group.count
         expansion = group.attention.expansion()
         if expansion is not None:
-            key = (expansion, group.attention.expands_prefix)
-            expansions[key] = expansions.get(key, 0) + group.count
+            expansions[expansion, group.attention.expands_prefix] += group.count
         for core in group.attention.cores():
-            cores[core] = cores.get(core, 0) + group.count
+            cores[core] += group.count
     rows = [gemm_row(p, count=n, tp=tp, weights=linear, chip=chip, group="attention") for p, n in projections.items()]
     rows += [
         gemm_row(
@@ -284,9 +282,9 @@ def ffn_rows(
     linear = Weights(stored=precision.linear_weights, activations=precision.activations)
     expert = Weights(stored=precision.expert_weights, activations=precision.expert_activations)
     other = Weights(stored=precision.other_weights, activations=precision.other_activations)
-    counts: dict[DenseFfn | MoeFfn, int] = {}
+    counts = Counter[DenseFfn | MoeFfn]()
     for group in model.layer_groups:
-        counts[group.ffn] = counts.get(group.ffn, 0) + group.count
+        counts[group.ffn] += group.count
     rows: list[Row] = []
     for ffn, count in counts.items():
         if not isinstance(ffn, MoeFfn):
@@ -295,7 +293,8 @@ def ffn_rows(
                 for p in ffn.projections(model.d_model)
             ]
             continue
-        rows.append(gemm_row(_router(model, ffn), count=count, tp=1, weights=other, chip=chip, group="experts"))
+        router = Projection(name="router", d_in=(Dim(size=model.d_model),), d_out=(Dim(size=ffn.num_experts),))
+        rows.append(gemm_row(router, count=count, tp=1, weights=other, chip=chip, group="experts"))
         rows += [
             gemm_row(p, count=count, tp=1, weights=linear, chip=chip, group="experts")
             for p in ffn.latent(model.d_model)
@@ -310,12 +309,6 @@ def ffn_rows(
                 for p in shared.projections(model.d_model, prefix="shared")
             ]
     return rows
-
-
-def _router(model: Model, ffn: MoeFfn) -> Projection:
-    from rackline.arch import Dim
-
-    return Projection(name="router", d_in=(Dim(size=model.d_model),), d_out=(Dim(size=ffn.num_experts),))
 
 
 def experts_rows(
@@ -407,21 +400,21 @@ def experts_row(model: Model, ffn: MoeFfn, *, count: int, layout: Sharding, weig
 
 def small_kernels(model: Model) -> float:
     """Launches of small kernels in one pass [count]."""
-    total = 0.0
-    for group in model.layer_groups:
-        extra = group.attention.extra_kernels
-        if isinstance(group.ffn, MoeFfn) and group.ffn.shared_gate:
-            extra += 3.0
-        total += group.count * (SMALL_KERNELS_PER_LAYER + extra)
-    return total
+    return sum(
+        group.count
+        * (
+            SMALL_KERNELS_PER_LAYER
+            + group.attention.extra_kernels
+            + (3.0 if isinstance(group.ffn, MoeFfn) and group.ffn.shared_gate else 0.0)
+        )
+        for group in model.layer_groups
+    )
 
 
 def ends_rows(
     model: Model, layout: Sharding, precision: Precision, chip: Chip, sample_bytes_per_logit: float = 0.0
 ) -> list[Row]:
     """Embedding lookup, small kernels of all layers, output head on the rows whose logits are needed, sampling."""
-    from rackline.arch import Dim
-
     tp = np.asarray(layout.tp) if not isinstance(layout.tp, int) else layout.tp
     head = Projection(
         name="head",

@@ -1,29 +1,29 @@
-"""A deployment: a model on a cluster under a layout, a precision and a calibration; it yields pass tables."""
+"""A deployment: a model on a cluster under a layout, a precision and a calibration; its pass tables; drafts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, assert_never
+from typing import Any, ClassVar
 
 import numpy as np
 
-from rackline.arch import AggregateModel, AnyModel, Model, media_of
-from rackline.errors import InputError, nearest_name
+from rackline.arch import AggregateModel, AnyModel, Dim, Model, Projection, media_of, with_media
+from rackline.errors import InputError, LayoutError, nearest_name
 from rackline.hardware import Cluster
-from rackline.parallel.adapters import adapter_rows
-from rackline.parallel.blocks import attention_rows, ends_rows, ffn_rows
+from rackline.parallel.blocks import Weights, attention_rows, ends_rows, ffn_rows, gemm_row
 from rackline.parallel.exchange import exchange_rows
 from rackline.parallel.layout import Layout, LayoutGrid, Sharding, check
 from rackline.parallel.memory import SERVER, MemoryUse, ServerMemory, max_sequences, memory_use
 from rackline.parallel.precision import Precision, compute_dtype, precision as find_precision, storage_bytes
-from rackline.parallel.towers import tower_layout, tower_rows
+from rackline.parallel.work import adapter_rows, tower_layout, tower_rows
 from rackline.passes import Calibration, ExpertLoad, PassTable, RoutingLaw, Row, features as f
 from rackline.passes.features import Array, ExpertLaw, FloatLike, as_array
 from rackline.passes.routing import POPULAR, ROUTING_LAWS, expert_spread
 from rackline.units import parse_count
 
 _MOST_COPIES = 4096
+_SKEWS: Mapping[RoutingLaw, tuple[str, float | None]] = {"power_law": ("exponent", 0.5), "log_normal": ("spread", None)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +60,8 @@ class Routing:
 
     def skew(self, num_experts: int) -> float:
         """Exponent or spread of the law, for a router with this number of experts."""
-        match self.law:
-            case "log_normal":
-                return expert_spread(num_experts) if self.spread is None else self.spread
-            case "power_law":
-                return self.exponent
-            case "balanced" | "uniform":
-                return 0.0
-            case _:
-                assert_never(self.law)
+        skew = {"power_law": self.exponent, "log_normal": self.spread}.get(self.law, 0.0)
+        return expert_spread(num_experts) if skew is None else skew
 
     def copies(self, ep: int) -> int | None:
         """Redundant experts with this number of ranks; None if experts are placed in the order of their numbers."""
@@ -96,29 +89,12 @@ def parse_routing(text: str) -> Routing:
             allowed="balanced, uniform, log-normal[=SPREAD][+COPIES] or power-law=EXPONENT[+COPIES]",
             nearest=nearest_name(name.strip(), known),
         )
-    exponent, spread = 0.0, None
-    match law:
-        case "power_law":
-            exponent = parse_count(skew, name="routing exponent", maximum=10.0) if equals else 0.5
-        case "log_normal":
-            spread = parse_count(skew, name="routing spread", maximum=10.0) if equals else None
-        case "balanced" | "uniform":
-            pass
-        case _:
-            assert_never(law)
-    return Routing(
-        law=law,
-        exponent=exponent,
-        spread=spread,
-        rearranged_from_ep=1 if plus else None,
-        redundant_experts=_copies_in(text, copies) if plus else 0,
-    )
-
-
-def _copies_in(text: str, copies: str) -> int:
-    if not copies.strip().isdecimal() or int(copies) > _MOST_COPIES:
+    if plus and (not copies.strip().isdecimal() or int(copies) > _MOST_COPIES):
         raise InputError(what="routing", given=text, allowed=f"0 to {_MOST_COPIES} redundant experts after +")
-    return int(copies)
+    field_name, usual = _SKEWS.get(law, ("", None))
+    given = parse_count(skew, name=f"routing {field_name}", maximum=10.0) if equals else usual
+    routing = Routing(law=law, rearranged_from_ep=1 if plus else None, redundant_experts=int(copies) if plus else 0)
+    return replace(routing, **{field_name: given}) if field_name else routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,3 +348,73 @@ def stage_imbalance(model: AnyModel, pp: int | Array) -> Any:
     stages = as_array(pp)
     stretch = np.ceil(model.num_layers / stages) * stages / model.num_layers
     return float(stretch) if stretch.ndim == 0 else stretch
+
+
+_EAGLE_3_STATES = 3  # hidden states of low, middle and high layers, as wide as the model
+
+
+def draft_table(deployment: Deployment) -> PassTable:
+    """Pass table of one draft: a projection of the two inputs, one layer like the model's last, and the output head.
+
+    Raises:
+        InputError: the model is an aggregate, whose layers are not known.
+
+    A draft model that is named (`Model.draft`) takes the place of the layer: all of its layers and its head; a head of
+    one layer as wide as the model keeps the projection of its inputs (EAGLE-3 joins three, arXiv:2503.01840).
+
+    Assumes: the draft layer is sharded over the same chips as a layer of the model (the last stage of a pipeline); its
+        weights and the KV cache of its one layer do not count as memory, those of a named draft model do; prompts take
+        no time of a draft model.
+    Sources: DeepSeek-V3 technical report (arXiv:2412.19437), section 2.2: MTP module.
+    """
+    model = deployment.model
+    if not isinstance(model, Model):
+        raise InputError(what="speculation", given=model.name, allowed="a model with layers")
+    if model.draft is not None:
+        return _named_draft_table(deployment, model, model.draft)
+    last = replace(model.layer_groups[-1], count=1)
+    layout = replace(deployment.layout, pp=1)
+    chips = max(deployment.cluster.num_chips // deployment.layout.pp, 1)
+    try:
+        draft = replace(
+            deployment,
+            model=with_media(replace(model, layer_groups=(last,), adapter=None, draft=None), None),
+            layout=layout,
+            cluster=deployment.cluster.with_num_chips(chips),
+        )
+    except LayoutError as error:
+        raise InputError(
+            what="speculation", given=deployment.layout.label(), allowed="a layout that shards one layer"
+        ) from error
+    return _with_inputs(draft, model.d_model, joined=2)
+
+
+def _with_inputs(draft: Deployment, d_model: int, *, joined: int) -> PassTable:
+    """The table of a draft layer with the projection of its inputs: hidden states of the model and the last token."""
+    table = draft.table()
+    width = Dim(size=d_model)
+    weights = Weights(stored=draft.precision.linear_weights, activations=draft.precision.activations)
+    inputs = gemm_row(
+        Projection(name="draft_in", d_in=(width,) * joined, d_out=(width,)),
+        count=1,
+        tp=draft.layout.tp,
+        weights=weights,
+        chip=draft.cluster.chip,
+        group="ends",
+    )
+    return replace(table, rows=(*table.rows, inputs))
+
+
+def _named_draft_table(deployment: Deployment, model: Model, draft: Model) -> PassTable:
+    """Pass of a named draft model on the tensor-parallel group of the model, or whole on each chip."""
+    chip = deployment.cluster.chip
+    layout = tower_layout(draft, deployment.layout)
+    own = replace(
+        deployment,
+        model=draft,
+        layout=layout if isinstance(layout, Layout) else Layout(),
+        precision=find_precision("native", draft, chip),
+    )
+    if draft.num_layers == 1 and draft.d_model == model.d_model:
+        return _with_inputs(own, draft.d_model, joined=_EAGLE_3_STATES)
+    return own.table()

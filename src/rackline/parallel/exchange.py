@@ -93,16 +93,6 @@ def collective_rows(
     return rows
 
 
-def all_reduce_algorithms(cluster: Cluster) -> tuple[Callable[[c.Group], c.CollectiveCost], ...]:
-    """On a torus only neighbours are one step away, on a switch all are; through the host's memory libraries run rings,
-    and the engines' own kernels need access to each other's memory.
-
-    Sources: vLLM, custom_all_reduce.py (disabled where peer access is missing).
-    """
-    level = cluster.scale_up
-    return c.ALL_REDUCE if level.topology != "torus" and level.peer_access else (c.all_reduce_ring,)
-
-
 def exchange_rows(model: Model, layout: Sharding, precision: Precision, cluster: Cluster) -> list[Row]:
     """All collectives of a pass: tensor parallelism, expert dispatch and combine, pipeline hops, logits."""
     tp, attention_dp = as_array(layout.tp), as_array(layout.attention_dp)
@@ -118,11 +108,14 @@ def exchange_rows(model: Model, layout: Sharding, precision: Precision, cluster:
     after_experts = moe_layers * np.where(shared_dp, float(bool(moe and moe.d_shared)), 1.0)
     blocks = np.where(model.parallel_block, 0.0, 1.0)
     calls = mixers * blocks + dense_layers + after_experts + 1.0  # 1: embedding
+    # on a torus only neighbours are one step away, on a switch all are; through the host's memory libraries run rings,
+    # and the engines' own kernels need access to each other's memory (vLLM, custom_all_reduce.py: disabled without)
+    direct = cluster.scale_up.topology != "torus" and cluster.scale_up.peer_access
     rows = collective_rows(
         "all_reduce",
         cluster=cluster,
         group=tp_group,
-        algorithms=all_reduce_algorithms(cluster),
+        algorithms=c.ALL_REDUCE if direct else (c.all_reduce_ring,),
         buffer={f.TOKENS: 2.0 * d},
         calls=calls,
         op_class="all_reduce_ring",
@@ -166,32 +159,28 @@ def expert_rows(
     spread = as_array(group.outside)
     domains = distinct_ranks(np.minimum(spread, moe.num_experts), *picks)
 
-    def gathered(g: c.Group) -> c.CollectiveCost:
-        return replace(c.all_gather(g), algorithm="gathered")  # the sums come back by the mirror image
-
-    def direct(g: c.Group) -> c.CollectiveCost:
-        return c.scaled_cost(c.all_to_all(g), copies / chips)
-
-    def forwarded(g: c.Group) -> c.CollectiveCost:
-        return c.scaled_cost(c.forwarded_all_to_all(g, copies, domains), 1.0 / chips)
-
-    rows: list[Row] = []
-    for name, size in (
-        ("dispatch", moe.expert_d_in(model.d_model) * storage_bytes(precision.expert_activations)),
-        ("combine", 2.0 * moe.expert_d_in(model.d_model)),
-    ):
-        rows += collective_rows(
+    methods: tuple[Callable[[c.Group], c.CollectiveCost], ...] = (
+        lambda g: c.scaled_cost(c.all_to_all(g), copies / chips),
+        lambda g: c.scaled_cost(c.forwarded_all_to_all(g, copies, domains), 1.0 / chips),
+        lambda g: replace(c.all_gather(g), algorithm="gathered"),  # the sums come back by the mirror image
+    )
+    width = moe.expert_d_in(model.d_model)
+    sizes = {"dispatch": width * storage_bytes(precision.expert_activations), "combine": 2.0 * width}
+    return [
+        row
+        for name, size in sizes.items()
+        for row in collective_rows(
             name,
             cluster=cluster,
             group=group,
-            algorithms=(direct, forwarded, gathered) if np.any(spread > 1) else (direct, gathered),
+            algorithms=methods if np.any(spread > 1) else methods[::2],
             buffer={f.GROUP_TOKENS: size},
             calls=calls,
             op_class="all_to_all",
             where="expert parallel",
             formula=f"{layers} × {size:g} B of a token to its distinct expert ranks",
         )
-    return rows
+    ]
 
 
 def crossing_hops(pp: FloatLike, stage_chips: FloatLike, domain_size: int) -> Array:
@@ -285,11 +274,6 @@ class ExpertRouting:
         """Ranks of one scale-up domain [count]."""
         return self.ranks_per_domain or self.num_ranks
 
-    @property
-    def num_domains(self) -> int:
-        """Scale-up domains (racks) [count]."""
-        return self.num_ranks // self.domain_size
-
     def hit_probability(self, num_parts: int) -> Array:
         """Probability that a token has an expert on each of `num_parts` equal parts of the experts, shape (parts,).
 
@@ -320,15 +304,6 @@ class TrafficMatrix:
         """Whether the pair of ranks is in different domains, shape (ranks, ranks)."""
         domain = np.arange(len(self.sent)) // self.ranks_per_domain
         return domain[:, None] != domain[None, :]
-
-    @property
-    def transposed(self) -> TrafficMatrix:
-        """The reverse exchange: each rank sends what it received."""
-        return TrafficMatrix(sent=self.sent.T.copy(), ranks_per_domain=self.ranks_per_domain)
-
-    def scaled(self, factor: float) -> TrafficMatrix:
-        """The same pattern with `factor` times the bytes."""
-        return TrafficMatrix(sent=self.sent * factor, ranks_per_domain=self.ranks_per_domain)
 
     @property
     def crossing_share(self) -> float:
@@ -401,7 +376,7 @@ def forwarded_traffic(routing: ExpertRouting, tokens_per_rank: float, bytes_per_
 
     Sources: DeepEP README, normal kernels.
     """
-    size, domains = routing.domain_size, routing.num_domains
+    size, domains = routing.domain_size, routing.num_ranks // routing.domain_size
     bytes_per_rank = tokens_per_rank * bytes_per_token
     place = np.arange(routing.num_ranks) % size
     same_domain = ~TrafficMatrix(sent=np.eye(routing.num_ranks), ranks_per_domain=size).crosses
@@ -418,7 +393,7 @@ def combine_traffic(dispatch: TrafficMatrix, bytes_ratio: float) -> TrafficMatri
     Args:
         bytes_ratio: bytes of a result over bytes of a dispatched token, 2 for bf16 after fp8; 1 when equal (C41).
     """
-    return dispatch.transposed.scaled(bytes_ratio)
+    return replace(dispatch, sent=dispatch.sent.T * bytes_ratio)
 
 
 def drawn_dispatch(routing: ExpertRouting, tokens_per_rank: int, rng: np.random.Generator) -> Array:

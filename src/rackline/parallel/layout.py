@@ -14,8 +14,7 @@ from rackline.errors import LayoutError, nearest_names
 IntArray = NDArray[np.int64]
 IntLike = int | IntArray
 LayoutKind = Literal["one", "tp", "attention_dp", "pools"]
-KINDS: tuple[LayoutKind, ...] = ("one", "tp", "attention_dp")
-"""Of single engines."""
+KINDS: tuple[LayoutKind, ...] = ("one", "tp", "attention_dp")  # of single engines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +83,8 @@ class LayoutGrid:
     def of(cls, layouts: list[Layout]) -> LayoutGrid:
         """Stack scalar layouts (dp and cp are left out)."""
 
-        def column(name: str) -> IntArray:
-            return np.array([getattr(layout, name) for layout in layouts], dtype=np.int64)
-
-        return cls(
-            tp=column("tp"),
-            pp=column("pp"),
-            ep=column("ep"),
-            moe_tp=column("moe_tp"),
-            attention_dp=column("attention_dp"),
-        )
+        names = [each.name for each in fields(cls)]
+        return cls(**{name: np.array([getattr(one, name) for one in layouts], dtype=np.int64) for name in names})
 
     def take(self, some: slice | IntArray) -> LayoutGrid:
         """Some of the layouts."""
@@ -158,9 +149,8 @@ def problem(layout: Layout, model: AnyModel, num_chips: int | None = None) -> st
     if num_chips is not None and layout.num_chips > num_chips:
         return f"{layout.label()} needs {layout.num_chips} chips, the cluster has {num_chips}"
     if isinstance(model, AggregateModel):
-        if layout.pp * layout.ep * layout.moe_tp * layout.attention_dp != 1:
-            return "an aggregate model has no layers or experts to shard: only tp and dp"
-        return None
+        sharded = layout.pp * layout.ep * layout.moe_tp * layout.attention_dp != 1
+        return "an aggregate model has no layers or experts to shard: only tp and dp" if sharded else None
     if layout.pp > model.num_layers:
         return f"pp={layout.pp} exceeds the {model.num_layers} layers"
     return _attention_problem(layout, model) or _ffn_problem(layout, model)
@@ -182,9 +172,8 @@ def _ffn_problem(layout: Layout, model: Model) -> str | None:
             return f"tp={layout.tp} does not divide d_ff={group.ffn.d_ff}"
     moe = model.moe()
     if moe is None:
-        if layout.ep * layout.moe_tp * layout.attention_dp != 1:
-            return "a dense model has no ep, moe_tp or attention_dp; use tp and dp"
-        return None
+        sharded = layout.ep * layout.moe_tp * layout.attention_dp != 1
+        return "a dense model has no ep, moe_tp or attention_dp; use tp and dp" if sharded else None
     if layout.ep * layout.moe_tp != layout.tp * layout.attention_dp:
         return f"ep·moe_tp = {layout.ep * layout.moe_tp} must equal tp·attention_dp = {layout.tp * layout.attention_dp}"
     if layout.ep > moe.num_experts:
@@ -200,12 +189,11 @@ def check(layout: Layout, model: AnyModel, num_chips: int | None = None) -> None
     if reason is None:
         return
     chips = num_chips or max(layout.num_chips, 1)
-    options = [o for o in enumerate_layouts(model, chips) if problem(o, model, num_chips) is None]
-
-    def distance(option: Layout) -> float:
-        return sum(abs(np.log2(getattr(option, f.name) / getattr(layout, f.name))) for f in fields(Layout))
-
-    nearest = min(options, key=distance, default=None)
+    nearest = min(
+        (option for option in enumerate_layouts(model, chips) if problem(option, model, num_chips) is None),
+        key=lambda one: sum(abs(np.log2(getattr(one, f.name) / getattr(layout, f.name))) for f in fields(Layout)),
+        default=None,
+    )
     raise LayoutError(
         what="--layout",
         given=layout.label(),
@@ -214,12 +202,9 @@ def check(layout: Layout, model: AnyModel, num_chips: int | None = None) -> None
     )
 
 
-def _usual(chips: int) -> bool:
+def is_usual(chips: int) -> bool:
     """Whether a group size is of the form 2^a 3^b, as racks and nodes are."""
-    for factor in (2, 3):
-        while chips % factor == 0:
-            chips //= factor
-    return chips == 1
+    return (6**64) % chips == 0
 
 
 def enumerate_layouts(model: AnyModel, num_chips: int, max_pp: int = 8) -> list[Layout]:
@@ -242,7 +227,7 @@ def enumerate_layouts(model: AnyModel, num_chips: int, max_pp: int = 8) -> list[
                 continue
             for attention_dp in range(1, num_chips // (tp * pp) + 1):
                 group = tp * attention_dp
-                if not _usual(group) and group * pp != num_chips:
+                if not is_usual(group) and group * pp != num_chips:
                     continue
                 found.extend(
                     Layout(tp=tp, pp=pp, ep=ep, moe_tp=group // ep, attention_dp=attention_dp)

@@ -11,10 +11,9 @@ from rackline.arch import AggregateModel, AnyModel, DenseFfn, Model, media_of
 from rackline.arch.kinds import STATE_BYTES
 from rackline.errors import InputError
 from rackline.hardware import Chip
-from rackline.parallel.adapters import adapter_bytes, most_sequences
 from rackline.parallel.layout import Layout, Sharding
 from rackline.parallel.precision import Precision, storage_bytes
-from rackline.parallel.towers import tower_activation_bytes, tower_bytes, tower_layout
+from rackline.parallel.work import adapter_bytes, most_sequences, tower_activation_bytes, tower_bytes, tower_layout
 from rackline.passes.features import Array, FloatLike, as_array, is_traced
 
 FractionOf = Literal["memory", "free", "static"]
@@ -124,12 +123,13 @@ def weight_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> dic
     tp, pp = as_array(layout.tp), as_array(layout.pp)
     if isinstance(model, AggregateModel):
         return {"all": model.total_params * storage_bytes(precision.linear_weights) / tp}
-    linear, expert = storage_bytes(precision.linear_weights), storage_bytes(precision.expert_weights)
-    other = storage_bytes(precision.other_weights)
-    d = model.d_model
+    linear, expert, other = (
+        storage_bytes(stored)
+        for stored in (precision.linear_weights, precision.expert_weights, precision.other_weights)
+    )
+    d, held = model.d_model, dict[str, FloatLike]()
     # a stage holds ceil(layers / pp) of the layers; groups of different layers are counted in proportion
     share = np.ceil(model.num_layers / pp) / model.num_layers
-    held: dict[str, FloatLike] = {}
 
     def add(kind: str, value: FloatLike) -> None:
         held[kind] = held.get(kind, 0.0) + value
@@ -216,17 +216,12 @@ def allocator_bytes(model: AnyModel, layout: Sharding, precision: Precision) -> 
             outer = _stored(ffn.expert_d_in(model.d_model), _FP4_WIDE, expert)
             inner = _stored(ffn.d_expert / as_array(layout.moe_tp), _FP4_NARROW, expert)
             one = np.ceil(ffn.num_experts / as_array(layout.ep)) * outer * inner
-            for matrices in (ffn.matrices - 1, 1):
-                tensors += [one * matrices * part for part in _stored_parts(expert)]
+            # each tensor has another that holds the scales of its blocks where there are any
+            values = 0.5 if expert < _FOUR_BITS else float(np.floor(expert))
+            parts = (values, expert - values) if expert > values else (values,)
+            tensors += [one * matrices * part for matrices in (ffn.matrices - 1, 1) for part in parts]
         total = total + group.count * share * sum((_rounding(size) for size in tensors), 0.0)
     return total
-
-
-def _stored_parts(element_bytes: float) -> tuple[float, ...]:
-    """Bytes of an element in each tensor that holds it: values, and the scales of their blocks where there are any."""
-    values = 0.5 if element_bytes < _FOUR_BITS else np.floor(element_bytes)
-    scales = element_bytes - values
-    return (float(values), scales) if scales > 0 else (float(values),)
 
 
 def _rounding(size: FloatLike) -> FloatLike:

@@ -30,8 +30,7 @@ STORAGE_BYTES = {
 }
 COMPUTE_DTYPE = {"mxfp8": "fp8", "fp8_block": "fp8", "mxfp4": "fp4", "int4": "fp4"}
 LABELS = ("bf16", "fp32", "fp8", "fp8_block", "fp4", "mxfp4", "int8", "int8-weights", "int4", "q4_k_m")
-MEASURED_AS = {"q4_k_m": "int4", "q6_k": "int8"}
-"""Stored types without measured products, and the nearest type that has some."""
+MEASURED_AS = {"q4_k_m": "int4", "q6_k": "int8"}  # stored types without measured products: the nearest that has some
 LABEL_ALIASES = {
     "fp16": "bf16",
     "nvfp4": "fp4",
@@ -43,8 +42,7 @@ LABEL_ALIASES = {
 }
 PARTS = (
     "linear_weights", "expert_weights", "other_weights", "activations", "expert_activations", "kv_cache", "attention",
-)  # fmt: skip
-"""What has a data type of its own; fields of `Precision`."""
+)  # fmt: skip  # what has a data type of its own; fields of `Precision`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,53 +157,35 @@ def _from_label(base: str, model: AnyModel) -> Precision:
     mla = isinstance(model, Model) and any(core.kernel in LATENT_KERNELS for core in model.cores().values())
     kv = "bf16" if mla else "fp8"  # MLA stacks keep the latent in bf16 unless told otherwise
     moe = isinstance(model, Model) and model.is_moe
-    if base == "bf16":
-        return Precision(label=base)
-    if base == "fp32":
-        return Precision(label=base, **dict.fromkeys(PARTS, base))
     released = model.native_precision.partition(",")[0]
-    if base in ("fp8", "fp8_block") and released != "mxfp4":
-        # checkpoints released with block scales keep them
-        stored = "fp8_block" if "fp8_block" in (base, released) else "fp8"
-        return Precision(
-            label=base,
-            linear_weights=stored,
-            expert_weights=stored,
-            activations=stored,
-            expert_activations=stored,
-            kv_cache=kv,
-        )
-    if base in ("mxfp4", "fp8", "fp8_block") or (base == "fp4" and released == "mxfp4"):
-        return Precision(
-            label=base,
-            linear_weights="bf16" if moe else "mxfp4",
-            expert_weights="mxfp4",
-            activations="bf16" if moe else "mxfp8",
-            expert_activations="mxfp8",
-            kv_cache="bf16",  # what the checkpoint's quantization_config leaves as it is
-        )
-    if base == "fp4":
-        dense = "bf16" if moe and mla else "fp4"  # published NVFP4 checkpoints of MLA models keep attention in bf16
-        return Precision(
-            label=base,
-            linear_weights=dense,
-            expert_weights="fp4",
-            activations=dense,
-            expert_activations="fp4",
-            kv_cache="fp8",
-        )
-    if base == "int8":
-        return Precision(
-            label=base,
-            linear_weights="int8",
-            expert_weights="int8",
-            activations="int8",
-            expert_activations="int8",
-        )
-    if base == "q4_k_m":
-        return Precision(label=base, linear_weights=base, expert_weights=base, other_weights="q6_k")
-    stored = "int8" if base == "int8-weights" else "int4"
-    return Precision(label=base, linear_weights=stored, expert_weights=stored)
+    # checkpoints released with block scales keep them
+    eight = "fp8_block" if "fp8_block" in (base, released) else "fp8"
+    dense = "bf16" if moe and mla else "fp4"  # published NVFP4 checkpoints of MLA models keep attention in bf16
+    weights, products = PARTS[:2], (*PARTS[:2], *PARTS[3:5])  # linear and experts; with the activations of both
+    kinds: dict[str, dict[str, str]] = {
+        "bf16": {},
+        "fp32": dict.fromkeys(PARTS, "fp32"),
+        "fp8": {**dict.fromkeys(products, eight), "kv_cache": kv},
+        "mxfp4": {  # the cache is what the checkpoint's quantization_config leaves as it is
+            "linear_weights": "bf16" if moe else "mxfp4",
+            "expert_weights": "mxfp4",
+            "activations": "bf16" if moe else "mxfp8",
+            "expert_activations": "mxfp8",
+        },
+        "fp4": {
+            "linear_weights": dense,
+            "expert_weights": "fp4",
+            "activations": dense,
+            "expert_activations": "fp4",
+            "kv_cache": "fp8",
+        },
+        "int8": dict.fromkeys(products, "int8"),
+        "q4_k_m": {**dict.fromkeys(weights, "q4_k_m"), "other_weights": "q6_k"},
+        "int8-weights": dict.fromkeys(weights, "int8"),
+        "int4": dict.fromkeys(weights, "int4"),
+    }
+    narrow = released == "mxfp4" and base in ("fp8", "fp8_block", "fp4")
+    return replace(Precision(label=base), **kinds["mxfp4" if narrow else "fp8" if base == "fp8_block" else base])
 
 
 _PARTS = {

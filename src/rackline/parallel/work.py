@@ -1,15 +1,42 @@
-"""What a kernel has to do, counted once: FLOP and bytes of a product, of attention, of experts.
+"""What a kernel has to do, counted once, and what adapters and towers add to the passes of a language model.
 
-The rows of a pass (`blocks`), those of a training step and the fits to measured kernels are made of these. Every
-argument may be an array.
+The rows of a pass (`blocks`), those of a training step and the fits to measured kernels are made of `ProductWork`,
+`AttentionWork` and `ExpertsWork`. Every argument may be an array.
+
+**Low-rank adapters.** The two products of an adapter follow the product that they modify: if that is sharded along its
+outputs, A is replicated on every chip and B is sharded; if it is sharded along its inputs, A is sharded and B
+replicated (vLLM, column and row parallel layers with LoRA).
+
+**Towers for images and sound.** An encoder runs once for each prompt, before its tokens go through the language model.
+Its pass is divided by the tokens of the prompt and added to the rows of every prompt token: since the time of a row
+grows with all its amounts alike, the prompt's passes together take what the encoder takes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from rackline.arch import Core
-from rackline.passes.features import FloatLike
+import numpy as np
+
+from rackline.arch import (
+    ADAPTER_BYTES,
+    AdaptedModule,
+    AnyModel,
+    Core,
+    DenseFfn,
+    Dim,
+    MediaPart,
+    Model,
+    Projection,
+    media_of,
+)
+from rackline.hardware import Chip
+from rackline.parallel.layout import Layout, LayoutGrid, Sharding, problem
+from rackline.passes import Batch, Row, features as f
+from rackline.passes.features import FloatLike, as_array
+from rackline.passes.row import Amounts
 
 TILE = 128.0  # rows and columns of a tile of work on one core [elements]
 
@@ -120,3 +147,159 @@ class ExpertsWork:
             expert_tiles=(2.0 * width + d_in) / TILE,
             permute_bytes=4.0 * d_in,
         )
+
+
+def adapter_rows(model: Model, layout: Sharding, chip: Chip) -> list[Row]:
+    """Two products for each kind of module, into the bottleneck (A) and out of it (B), on every token."""
+    from rackline.parallel.blocks import Weights, gemm_row
+
+    if model.adapter is None:
+        return []
+    tp = np.asarray(layout.tp) if not isinstance(layout.tp, int) else layout.tp
+    weights = Weights(stored="bf16", activations="bf16")
+    rows: list[Row] = []
+    for module in model.adapter.modules:
+        if module.copies > 1:
+            rows.append(_experts_row(module, layout))
+            continue
+        bottleneck = (Dim(size=module.rank),)
+        for name, d_in, d_out in (("a", (module.d_in,), bottleneck), ("b", bottleneck, module.d_out)):
+            product = Projection(name=f"lora_{name}_{module.name.rpartition('.')[2]}", d_in=d_in, d_out=d_out)
+            row = gemm_row(product, count=module.layers, tp=tp, weights=weights, chip=chip, group="adapter")
+            rows.append(_grouped(row) if model.adapter.number > 1 else row)
+    return rows
+
+
+def _grouped(row: Row) -> Row:
+    """The products of the adapters that a pass uses, in one kernel: the weights of each are read once.
+
+    Sources: SGMV, Punica (arXiv:2310.18547); S-LoRA (arXiv:2311.03285).
+    """
+    once = {name: amount for name, amount in row.hbm.items() if name != f.ONE}
+    more = {**once, f.ADAPTERS_TOUCHED: row.hbm[f.ONE]}
+    return replace(row, hbm=more, formula=f"{row.formula}, weights of each adapter in use")
+
+
+def _experts_row(module: AdaptedModule, layout: Sharding) -> Row:
+    """Both products of the adapters of experts: those of a touched expert once, FLOP per token-expert pair."""
+    width = sum((part.shard(layout.moe_tp) for part in (module.d_in, *module.d_out)), 0.0)
+    work = ExpertsWork.of(width, float(module.rank), matrices=1.0, bytes_per_weight=2.0, bytes_per_activation=2.0)
+    return Row(
+        name=f"lora_experts_{module.name.rpartition('.')[2]}",
+        group="adapter",
+        op_class="moe",
+        dtype="bf16",
+        compute={f.EXPERT_TOKENS: work.pair_flop * module.layers},
+        hbm={
+            f.EXPERTS_TOUCHED: work.expert_bytes * module.layers,
+            f.EXPERT_TOKENS: work.pair_bytes * module.layers,
+        },
+        launches={f.ONE: 2.0 * module.layers},
+        formula=f"{module.layers} × {module.rank}·({module.inputs} + {module.outputs}) weights per expert in bf16",
+    )
+
+
+def most_sequences(model: AnyModel) -> float:
+    """Sequences of a rank whose adapters are resident at a time; infinite where all adapters are [sequences]."""
+    return model.adapter.most_sequences if isinstance(model, Model) and model.adapter is not None else math.inf
+
+
+def adapter_bytes(model: Model, layout: Sharding) -> dict[str, FloatLike]:
+    """Weights of the resident adapters on the fullest chip [bytes]; nothing without one."""
+    if model.adapter is None:
+        return {}
+    tp, pp = as_array(layout.tp), as_array(layout.pp)
+    stage = np.ceil(model.num_layers / pp) / model.num_layers
+    held: FloatLike = 0.0
+    for module in model.adapter.modules:
+        ways = as_array(layout.moe_tp) if module.copies > 1 else tp
+        copies = np.ceil(module.copies / as_array(layout.ep)) if module.copies > 1 else 1.0
+        widths = module.d_in.shard(ways) + sum((part.shard(ways) for part in module.d_out), 0.0)
+        held = held + module.layers * stage * copies * module.rank * widths
+    return {"adapter": ADAPTER_BYTES * model.adapter.resident * (held + model.adapter.whole_params / tp)}
+
+
+TOWER_BYTES = 2.0  # of a parameter, bf16: quantised checkpoints keep their towers
+
+
+def tower_layout(model: Model, layout: Sharding) -> Sharding:
+    """Where a tower runs: on the chips of a tensor-parallel group, or whole on each where its heads cannot be spread.
+
+    Args:
+        model: of the tower.
+        layout: of the language model.
+    """
+
+    def degree(tp: int) -> int:
+        return tp if problem(Layout(tp=tp), model) is None else 1
+
+    if isinstance(layout, Layout):
+        return Layout(tp=degree(layout.tp))
+    known = {int(tp): degree(int(tp)) for tp in np.unique(layout.tp)}
+    one = np.ones_like(layout.tp)
+    tp = np.array([known[int(tp)] for tp in layout.tp], dtype=np.int64)
+    return LayoutGrid(tp=tp, pp=one, ep=one, moe_tp=one, attention_dp=one)
+
+
+def tower_batch(part: MediaPart) -> Batch:
+    """What the encoder works on for one request."""
+    return Batch(prefill_sequences=float(part.sequences), chunk_tokens=float(part.view.patches))
+
+
+def tower_rows(part: MediaPart, rows: Iterable[Row], prompt_len: float) -> list[Row]:
+    """Rows of an encoder's pass as rows of the prompt's tokens.
+
+    Args:
+        rows: of the pass of the layers of the tower.
+        prompt_len: tokens over which it is spread [tokens].
+    """
+    features = tower_batch(part).features(part.tower.model.cores())
+    share = (1.0 + part.outer_share) / prompt_len
+
+    def a_token(amounts: Amounts) -> dict[str, FloatLike]:
+        total = sum((value * features.get(name, 0.0) for name, value in amounts.items()), 0.0)
+        return {f.PREFILL_TOKENS: total * share} if np.any(as_array(total)) else {}
+
+    kind = part.tower.kind
+    return [
+        replace(
+            row,
+            name=f"{kind}_{row.name}",
+            group=f"{kind} tower",
+            compute=a_token(row.compute),
+            hbm=a_token(row.hbm),
+            scale_up=a_token(row.scale_up),
+            scale_out=a_token(row.scale_out),
+            launches=a_token(row.launches),
+            extra=a_token(row.extra),
+            depth=a_token(row.depth),
+            tiles=a_token(row.tiles),
+            scale_up_steps=row.scale_up_steps * share,
+            scale_out_steps=row.scale_out_steps * share,
+            step_feature=f.PREFILL_TOKENS,
+            choice=f"{kind} {row.choice}" if row.choice else "",
+            formula=f"{part.sequences} × {part.view.patches} patches of a request over {prompt_len:g} tokens of its "
+            f"prompt; {row.formula}",
+        )
+        for row in rows
+        if any(a_token(row.amounts(resource)) for resource in row.resources)
+    ]
+
+
+def tower_bytes(of: AnyModel, layout: Sharding) -> dict[str, FloatLike]:
+    """Weights of the towers on a chip, by kind [bytes]."""
+    media, held = media_of(of), dict[str, FloatLike]()
+    if isinstance(of, Model) and of.tower_params:  # text does not pass them, but engines load them
+        held["towers"] = TOWER_BYTES * of.tower_params / as_array(layout.tp)
+    for part in media.parts if media is not None else ():
+        model = part.tower.model
+        tp = as_array(tower_layout(model, layout).tp)
+        held[f"{part.tower.kind}_tower"] = TOWER_BYTES * model.total_params / tp
+    return held
+
+
+def tower_activation_bytes(part: MediaPart) -> float:
+    """Inputs and outputs of the widest product of the pass of one request [bytes]."""
+    model = part.tower.model
+    widest = max(group.ffn.d_ff for group in model.layer_groups if isinstance(group.ffn, DenseFfn))
+    return TOWER_BYTES * part.sequences * part.view.patches * (model.d_model + widest)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rackline.pricing.terms import Blend, Owning, Terms, blend, owning, spare_hosts
-from rackline.search.fleet import plan_fleet
+from rackline.search.extensions import plan_fleet
 from rackline.search.plan import Plan
 from rackline.serving.fleet import HOURS_PER_MONTH, Fleet, Traffic
 from rackline.serving.open_loop import Population

@@ -16,12 +16,11 @@ from rackline.report.misfit_report import misfit_report
 from rackline.report.wording import Box, Prose, composed, money, money_name, percent, share, short_count, trust, written
 from rackline.search import Basis, Candidate, Choice, Plan, Pool, PoolPair
 from rackline.search.choice import Energy
-from rackline.search.few_requests import FewRequests
 from rackline.search.misfit import Misfit
+from rackline.search.served import FewRequests
 from rackline.serving.fleet import Fleet, Interactive
 from rackline.simulation.statistics import Interval
-from rackline.system import Constraints, LimitRisk, Risk
-from rackline.system.system import LEAST_CHANCE
+from rackline.system import LEAST_CHANCE, Constraints, LimitRisk, Risk
 from rackline.units import format_count, format_seconds, format_usd, format_watts
 
 BASIS: dict[Basis, str] = {

@@ -17,8 +17,7 @@ from rackline.files import replacing
 from rackline.late import load_optional
 from rackline.passes import PassTime, RowTime
 from rackline.plain import plain
-from rackline.search.launch import LaunchCommand
-from rackline.search.launch_places import Start
+from rackline.search.launch_commands import LaunchCommand, Start
 
 if TYPE_CHECKING:
     from rackline.simulation import Result

@@ -41,11 +41,9 @@ from rackline.report.wording import (
     written,
 )
 from rackline.search import Candidate, Choice, Plan, PoolPair
-from rackline.search.attention_ffn import AttentionFfnSplit
-from rackline.search.least_energy import Tried
+from rackline.search.extensions import AttentionFfnSplit, SpeculationRow
 from rackline.search.misfit import Misfit
-from rackline.search.plan import WhatIfPoint
-from rackline.search.speculation import SpeculationRow
+from rackline.search.plan import Tried, WhatIfPoint
 from rackline.serving.workload import Mixture
 from rackline.system import Risk
 from rackline.units import format_bytes, format_seconds, spaced_quantity
@@ -110,7 +108,7 @@ def plan_report(
             bands_sheet(bands, best, plan.demand.limits, priced=plan.priced, risk=risk) if bands else None,
             stacked(served_table(best), estimate_line(best), other_kind(plan)),
             pool_table(best) if best.serving == "disaggregated" else None,
-            memory_table(best.memory, "memory of the fullest chip"),
+            memory_table(best.inside.memory, "memory of the fullest chip"),
             *_passes(plan, best),
             _floors(plan, best),
         ]
@@ -142,7 +140,7 @@ def _passes(plan: Plan, best: Choice) -> Iterable[Group]:
     chunk = float(prompts.max_batched_tokens)
     tokens = min(work.new_tokens, chunk) if first is None else chunk
     decode, prefill = best.inside.decode, best.inside.prefill
-    context = f"{best.sequences_per_rank:,} sequences/rank, context {short_count(work.mean_context)}"
+    context = f"{best.engine.sequences_per_rank:,} sequences/rank, context {short_count(work.mean_context)}"
     for time, mode, title in (
         (decode, best.mode, f"decode step: {context}"),
         (prefill, prompts, f"prefill pass: {short_count(tokens)} new tokens per rank"),

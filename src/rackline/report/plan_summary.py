@@ -224,7 +224,7 @@ def _leftover(plan: Plan, best: Choice) -> str:
 
 def _limits(plan: Plan, best: Choice) -> Iterable[str]:
     """What a pass waits for and which rows take most of it; what the fullest chip holds."""
-    prefill, memory = best.inside.prefill, best.memory
+    prefill, memory = best.inside.prefill, best.inside.memory
     yield _pass_line("a decode step", best.inside.decode)
     if best.prefill_pool is not None:
         yield _pass_line("a prefill pass", prefill)

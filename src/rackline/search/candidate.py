@@ -4,32 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import ClassVar, Literal, TypedDict
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from rackline.hardware import Cluster, billed_chips, replicas, taken_chips
+from rackline.hardware import Cluster
 from rackline.parallel import Layout, Precision
 from rackline.parallel.layout import LayoutKind
 from rackline.passes.features import FloatLike
 from rackline.serving.disaggregated import KvTransfer
 from rackline.serving.workload import Mode, Workload
 
+# of numbers: formulas with every slot taken, formulas with random arrivals, or a simulation
 Basis = Literal["closed_loop_estimate", "open_loop_estimate", "simulated"]
-"""Basis of numbers: formulas with every slot taken, formulas with random arrivals, or a simulation."""
 
 _STEEP = 5.0  # d ln tpot / d ln rate, about that at 90 % of saturation
-_MANY_RANKS = 8
-
-
-class RateAndCosts(TypedDict):
-    """Rates and costs; units as in `Candidate`."""
-
-    requests_per_s: float
-    output_tokens_per_s_per_chip: float
-    usd_per_mtok_output_all_in: float
-    usd_per_mtok_input: float
-    usd_per_mtok_output: float
+MANY_RANKS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +60,14 @@ class Candidate:
         "free_bytes",
         "basis",
         "caveat",
-        "prefill_pool",
-        "decode_pool",
-        "kv_transfer",
+        "prefill_pool=prefill",
+        "decode_pool=decode",
+        "kv_transfer=transfer",
     )
 
+    prefill: ClassVar[None] = None  # a single engine has no pools
+    decode: ClassVar[None] = None
+    transfer: ClassVar[None] = None
     layout: Layout
     precision: Precision
     mode: Mode
@@ -108,16 +101,10 @@ class Candidate:
         """What measured servers of its kind have in common with it."""
         return self.layout.kind
 
-    @property
-    def prefill_pool(self) -> None:
-        """None: a single engine has no prefill pool."""
-
-    decode_pool = kv_transfer = prefill_pool
-
     def label(self) -> str:
         """One replica in short."""
-        layout = replace(self.layout, dp=1).label()
-        return f"{layout} · {self.precision.short()} · {self.mode.label()} · batch {self.batch_size:.4g}"
+        engine = f"{replace(self.layout, dp=1).label()} · {self.precision.short()} · {self.mode.label()}"
+        return f"{engine} · batch {self.batch_size:.4g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +191,7 @@ class PoolPair:
         "kv_transfer=transfer",
     )
 
+    free_bytes: ClassVar[None] = None
     prefill: Pool
     decode: Pool
     transfer: KvTransfer
@@ -261,54 +249,27 @@ def open_loop_caveat(
         workload: requests, whose lengths may differ; None for equal ones.
         max_batched_tokens: that a pass of one rank may hold [tokens].
     """
-    if steepness > _STEEP:
-        return f"near saturation: 1 % more requests take {min(steepness, 99.0):.0f} % more time, to within tens of %"
-    mixture = None if workload is None else workload.mixture
-    if mixture is not None and float(np.max(mixture.input_len)) > max_batched_tokens:
-        return "prompts of several passes among shorter ones: times up to 40 % low"
-    if mixture is not None and layout.pp > 1:
-        return "prompts of unlike lengths in a pipeline: times up to 25 % low"
-    if layout.attention_dp > 1 and layout.pp > 1:
-        return "attention-dp ranks and pipeline stages together: times up to 15 % low"
-    if layout.attention_dp >= _MANY_RANKS:
-        return f"{layout.attention_dp} attention-dp ranks: time to first token about 10 % low, per output token 5 % low"
-    return ""
-
-
-def rate_and_costs(
-    layout: Layout, workload: Workload, rate: float, cost: float, prompt_cost_share: float
-) -> RateAndCosts:
-    """The rates and costs of a candidate.
-
-    Args:
-        layout: layout with all replicas.
-        rate: output tokens per chip [tokens/s].
-        cost: all cost over output tokens [USD per million].
-        prompt_cost_share: share of the cost that goes to prompts [1].
-    """
-    return RateAndCosts(
-        requests_per_s=rate * layout.num_chips / workload.output_len,
-        output_tokens_per_s_per_chip=rate,
-        usd_per_mtok_output_all_in=cost,
-        usd_per_mtok_input=cost * prompt_cost_share * workload.output_len / workload.input_len,
-        usd_per_mtok_output=cost * (1.0 - prompt_cost_share),
+    mixture, ranks = None if workload is None else workload.mixture, layout.attention_dp
+    more = min(steepness, 99.0)
+    known = (
+        (steepness > _STEEP, f"near saturation: 1 % more requests take {more:.0f} % more time, to within tens of %"),
+        (
+            mixture is not None and float(np.max(mixture.input_len)) > max_batched_tokens,
+            "prompts of several passes among shorter ones: times up to 40 % low",
+        ),
+        (mixture is not None and layout.pp > 1, "prompts of unlike lengths in a pipeline: times up to 25 % low"),
+        (ranks > 1 and layout.pp > 1, "attention-dp ranks and pipeline stages together: times up to 15 % low"),
+        (
+            ranks >= MANY_RANKS,
+            f"{ranks} attention-dp ranks: time to first token about 10 % low, per output token 5 % low",
+        ),
     )
+    return next((error for applies, error in known if applies), "")
 
 
-def placed_on(cluster: Cluster, layout: Layout) -> Layout:
-    """The layout with as many replicas as fit on the cluster."""
-    return replace(layout, dp=int(replicas(cluster, layout.chips_per_replica)))
-
-
-def billed_of(cluster: Cluster, layout: Layout) -> int:
-    """Chips that are paid for with all replicas of a layout on a cluster [count]."""
-    return round(float(billed_chips(cluster, layout.dp * taken_chips(cluster, layout.chips_per_replica))))
-
-
-def price_per_chip_s(cluster: Cluster) -> tuple[float, bool]:
-    """(USD per chip-second, True), or (chip-hours per chip-second, False) if there is no price."""
-    price = cluster.usd_per_chip_hour
-    return (price / 3600.0, True) if price is not None else (1.0 / 3600.0, False)
+def price_per_chip_s(cluster: Cluster) -> float:
+    """Of a chip [USD/s]; chip-hours a second where there is no price."""
+    return (1.0 if cluster.usd_per_chip_hour is None else cluster.usd_per_chip_hour) / 3600.0
 
 
 def output_rate(workload: Workload, batch_size: FloatLike, tpot_s: FloatLike, hold_s: FloatLike) -> FloatLike:

@@ -11,7 +11,6 @@ from rackline.parallel.memory import weight_bytes
 from rackline.passes import UNIT, Batch, PassTime
 from rackline.search.candidate import Basis, Candidate, Pool, PoolPair
 from rackline.search.sustained_rate import SustainedRate
-from rackline.serving.disaggregated import KvTransfer
 from rackline.serving.fleet import Power
 from rackline.serving.workload import Mode, Workload
 
@@ -123,7 +122,7 @@ class Energy:
         "wall_w=power.wall_w",
         "basis=power.basis",
         "cap_w=power.cap_w",
-        "prefill_chip_w",
+        "prefill_chip_w=prefill_power.chip_w",
         "power_w",
         "joules_per_request",
         "joules_per_output_token",
@@ -134,11 +133,6 @@ class Energy:
     power_w: float
     joules_per_request: float
     joules_per_output_token: float
-
-    @property
-    def prefill_chip_w(self) -> float | None:
-        """Mean power of a chip of the prefill pool [W]; None for a single engine."""
-        return self.prefill_power.chip_w if self.prefill_power else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,12 +221,12 @@ class Choice:
         "estimate.usd_per_mtok_input=estimate.usd_per_mtok_input",
         "estimate.usd_per_mtok_output=estimate.usd_per_mtok_output",
         "estimate.prefill_utilisation=estimate.prefill_utilisation",
-        "estimate.free_bytes=free_bytes",
+        "estimate.free_bytes=estimate.free_bytes",
         "prefill_pool=prefill_inside",
         "decode_pool=decode_inside",
-        "kv_transfer",
-        "memory",
-        "binding",
+        "kv_transfer=estimate.transfer",
+        "memory=inside.memory",
+        "binding=inside.decode.binds",
         "decode=inside.decode",
         "prefill=inside.prefill",
         "floors=inside.floors",
@@ -323,12 +317,12 @@ class Choice:
     @property
     def prefill_pool(self) -> Pool | None:
         """The prefill pool; None for a single engine."""
-        return self.estimate.prefill if isinstance(self.estimate, PoolPair) else None
+        return self.estimate.prefill
 
     @property
     def decode_pool(self) -> Pool | None:
         """The decode pool; None for a single engine."""
-        return self.estimate.decode if isinstance(self.estimate, PoolPair) else None
+        return self.estimate.decode
 
     @property
     def engine(self) -> Candidate | Pool:
@@ -349,11 +343,6 @@ class Choice:
     def mode(self) -> Mode:
         """Scheduler of the decode engine."""
         return self.engine.mode
-
-    @property
-    def sequences_per_rank(self) -> int:
-        """Sequences of one rank and micro-batch in the estimate [sequences]."""
-        return self.engine.sequences_per_rank
 
     @property
     def num_chips(self) -> int:
@@ -433,16 +422,6 @@ class Choice:
         """The rest of the cost over output tokens [USD per million]; chip-hours per million without a price."""
         return self.usd_per_mtok_output_all_in * (1.0 - self.prompt_cost_share)
 
-    @property
-    def memory(self) -> MemoryUse:
-        """Memory of the fullest decode chip."""
-        return self.inside.memory
-
-    @property
-    def binding(self) -> str:
-        """Bottleneck of a decode step."""
-        return self.inside.decode.binds
-
     def with_sustained_rate(self, sustained: SustainedRate) -> Choice:
         """The same with its simulated sustained rate."""
         served = replace(self, sustained=sustained)
@@ -459,24 +438,14 @@ class Choice:
     @property
     def prefill_inside(self) -> PoolInside | None:
         """The prefill pool with its bottleneck and the memory of its fullest chip; None for a single engine."""
-        pool = self.prefill_pool
+        pool = self.estimate.prefill
         return pool and PoolInside(pool=pool, binding=self.inside.prefill.binds, memory=self.inside.prefill_memory)
 
     @property
     def decode_inside(self) -> PoolInside | None:
         """The same for the decode pool."""
-        pool = self.decode_pool
+        pool = self.estimate.decode
         return pool and PoolInside(pool=pool, binding=self.inside.decode.binds, memory=self.inside.memory)
-
-    @property
-    def kv_transfer(self) -> KvTransfer | None:
-        """Transfer of a prompt's KV cache between the pools; None for a single engine."""
-        return self.estimate.transfer if isinstance(self.estimate, PoolPair) else None
-
-    @property
-    def free_bytes(self) -> float | None:
-        """Free memory on the fullest chip in the estimate [bytes]; None for pools."""
-        return None if isinstance(self.estimate, PoolPair) else self.estimate.free_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
 from rackline.hardware import drawn_w, wall_w
 from rackline.parallel import Layout, Precision, expert_law
-from rackline.parallel.adapters import most_sequences
+from rackline.parallel.work import most_sequences
 from rackline.passes.features import Array, FloatLike, as_array
 from rackline.search.candidate import Basis, open_loop_caveat, output_rate
 from rackline.search.points import Numbering, OperatingPoints
@@ -39,31 +39,6 @@ _FULL = 0.99  # of the slots: beyond it, the wait for a slot grows without bound
 _STEPS = 17  # of the number in flight between two points of the grid
 _WHOLE = 64  # numbers of sequences that are tried between two points of the grid, at the most
 _TPOT_ERROR, _TTFT_ERROR = 1.05, 1.1  # as _OVER; where nothing meets the limits, the simulation decides
-
-
-class Estimate(Protocol):
-    """Fills the columns of operating points of a space.
-
-    Args:
-        basis: of its numbers.
-        slack: factors on the limits of time per output token and to first token, where nothing meets them.
-    """
-
-    basis: ClassVar[Basis]
-    slack: ClassVar[tuple[float, float]]
-
-    @property
-    def space(self) -> Space:
-        """Of the engines."""
-        ...
-
-    def between(self, engines: Array, per_rank: Array) -> OperatingPoints:
-        """Engines from a number of sequences each to the next of the grid, both (engines,)."""
-        ...
-
-    def caveat(self, layout: Layout, mode: Mode, steepness: float) -> str:
-        """Known error of a point; empty if there is none."""
-        ...
 
 
 def numbering(space: Space) -> Numbering:
@@ -112,7 +87,8 @@ class Block:
             arrivals, room = prompt_arrivals(part.engine, space.workload, mode, b)
             load = arrivals * space.workload.new_tokens / room
         where = np.flatnonzero(exists)
-        none = np.zeros(where.size)
+        none, cluster = np.zeros(where.size), space.system.cluster
+        idle_w = wall_w(cluster, float(drawn_w(cluster.chip, 0.0, 1.0))) if objective == "joules" else 0.0
 
         def flat(column: FloatLike) -> Array:
             return np.broadcast_to(column, exists.shape)[exists]
@@ -124,7 +100,7 @@ class Block:
             tpot_s=flat(tpot_s),
             ttft_s=none,
             alone_s=none,
-            cost=flat(_least_joules(part, rate) if objective == "joules" else _usd(part.space, rate)),
+            cost=flat(idle_w / rate if objective == "joules" else _usd(part.space, rate)),
             rate=none,
             free_bytes=flat(part.free_bytes(mode.max_batched_tokens)),
             utilisation=flat(load),
@@ -182,12 +158,6 @@ def _usd(space: Space, rate: Array) -> Array:
     return space.usd_per_chip_s[:, None] / rate * 1e6
 
 
-def _least_joules(part: Part, rate: Array) -> Array:
-    """Energy of an output token at idle power [J]."""
-    cluster = part.space.system.cluster
-    return wall_w(cluster, float(drawn_w(cluster.chip, 0.0, 1.0))) / rate
-
-
 def _joules(part: Part, rate: Array) -> Array:
     """Energy of an output token at the machine's plug: kernels of the mean step, idle power, the machine [J]."""
     space, cluster = part.space, part.space.system.cluster
@@ -207,14 +177,20 @@ def _joules(part: Part, rate: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
-    """Engines with every slot always taken."""
+    """Engines with every slot always taken.
+
+    Args:
+        basis: of its numbers.
+        slack: factors on the limits of time per output token and to first token, where nothing meets them.
+        space: of the engines.
+    """
 
     basis: ClassVar[Basis] = "closed_loop_estimate"
     slack: ClassVar[tuple[float, float]] = (1.0, 1.0)
     space: Space
 
     def between(self, engines: Array, per_rank: Array) -> OperatingPoints:
-        """In whole numbers, see `Estimate.between`."""
+        """Engines from a number of sequences each to the next of the grid, in whole numbers, both (engines,)."""
         space, found = self.space, list[OperatingPoints]()
         for engine, start in zip(engines.tolist(), per_rank.tolist(), strict=True):
             at = int(start)
@@ -228,7 +204,7 @@ class ClosedLoop:
         return OperatingPoints.join(found)
 
     def caveat(self, layout: Layout, mode: Mode, steepness: float) -> str:
-        """None is known; see `Estimate.caveat`."""
+        """Known error of a point: none is."""
         return ""
 
 
@@ -245,7 +221,7 @@ def engine_points(space: Space, layout: Layout, precision: Precision, mode: Mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoop:
-    """Engines under random arrivals."""
+    """Engines under random arrivals; fields as of `ClosedLoop`."""
 
     basis: ClassVar[Basis] = "open_loop_estimate"
     slack: ClassVar[tuple[float, float]] = (_TPOT_ERROR, _TTFT_ERROR)
@@ -261,13 +237,13 @@ class OpenLoop:
         return self.at(engines, np.broadcast_to(self.numbers, (engines.size, self.numbers.size)))
 
     def between(self, engines: Array, per_rank: Array) -> OperatingPoints:
-        """In whole numbers where they are above one, see `Estimate.between`."""
+        """As `ClosedLoop.between`, in whole numbers where they are above one."""
         after = self.numbers[np.minimum(np.searchsorted(self.numbers, per_rank) + 1, self.numbers.size - 1)]
         found = per_rank[:, None] + (after - per_rank)[:, None] * np.linspace(0.0, 1.0, _STEPS)
         return self.at(engines, np.where(found > 1.0, np.floor(found), found))
 
     def caveat(self, layout: Layout, mode: Mode, steepness: float) -> str:
-        """See `Estimate.caveat`."""
+        """Known error of a point; empty if there is none."""
         if mode.alignment is not None:  # tests/golden/test_aligned_ranks.py
             return "prompts that are held for other ranks: times to within 25 to 35 %"
         return open_loop_caveat(layout, steepness, self.space.workload, float(mode.max_batched_tokens))
@@ -299,19 +275,20 @@ class OpenLoop:
         space, work, (label, first, _) = self.space, self.space.workload, places[0]
         precision, mode = space.system.precisions[label], space.modes[first]
         part = replace(space, grid=space.grid.take(np.array([row for _, _, row in places])), threads=1)
-        law = expert_law(space.system.model, part.grid, space.system.routing)
         budgets = np.array([[float(space.modes[one].max_batched_tokens)] for _, one, _ in places])
         few = np.full((len(places), 1), FEW[0])  # where no request waits
-        engine = part.engine(precision, law)
+        engine = part.engine(precision, expert_law(space.system.model, part.grid, space.system.routing))
         whole = open_loop(engine, work, mode, np.concatenate([few, n], axis=1), max_batched_tokens=budgets)
         chips = as_array(part.grid.chips_per_replica)[:, None]
         replicas = np.maximum(space.system.cluster.num_chips // chips, 1.0)
         alone_s = whole.ttft_s[:, :1] + 1.5 * (whole.decode_s - whole.decode_s[:, :1])
         gathers = mode.is_batch_by_batch or mode.alignment is not None
-        in_turn_s = whole.ttft_s if gathers else _in_turn(whole, alone_s, replicas)
-        columns = {name: getattr(whole, name) for name in SteadyState.__slots__} | {"ttft_s": in_turn_s}
+        turned = whole if gathers else replace(whole, ttft_s=_in_turn(whole, alone_s, replicas))
         state = SteadyState(
-            **{name: np.broadcast_to(value, whole.tpot_s.shape)[:, 1:] for name, value in columns.items()}
+            **{
+                name: np.broadcast_to(getattr(turned, name), whole.tpot_s.shape)[:, 1:]
+                for name in SteadyState.__slots__
+            }
         )
         both = replace(part, batches=np.array([0.0, 1.0]))  # sequences on each rank and micro-batch
         free = _by_budget(budgets, lambda rows, budget: both.free_bytes(precision, budget)[rows])
@@ -334,7 +311,10 @@ class OpenLoop:
             serves = np.isfinite(rate) & (slots >= 1.0) & (held < _FULL * slots * peers)
             serves &= _by_budget(budgets, lambda rows, budget: part.holds_longest(precision, budget)[rows])[:, None] > 0
             serves &= np.isfinite(ttft_s) & (state.prefill_utilisation < 1.0) & possible
-            steepness = _steepness(state.tpot_s, state.requests_per_s)
+            steepness = np.zeros(n.shape)
+            if n.shape[1] > 1:
+                slower, faster = (np.gradient(np.log(x), axis=1) for x in (state.tpot_s, state.requests_per_s))
+                steepness = slower / faster
             return {
                 "kind": np.broadcast_to(part.grid.kind[:, None], n.shape),
                 "per_rank": n,
@@ -358,6 +338,9 @@ class OpenLoop:
             return np.where(state.prefill_utilisation < 1.0, state.requests_per_s, 0.0)
 
         return _by_budget(budgets, most)
+
+
+Estimate = ClosedLoop | OpenLoop
 
 
 def _by_budget(budgets: Array, of: Callable[[Array, float], Array]) -> Array:
@@ -388,9 +371,3 @@ def _in_turn(state: SteadyState, alone_s: Array, replicas: Array) -> Array:
     rho = np.clip(state.prefill_cost_share, 1e-9, 1.0)
     share = np.exp(-2.0 * (1.0 - rho) / (3.0 * rho) * (1.0 - 1.0 / replicas) ** 2) / replicas
     return np.where(state.ttft_s > alone_s, alone_s + (state.ttft_s - alone_s) * share, state.ttft_s)
-
-
-def _steepness(tpot_s: Array, requests_per_s: Array) -> Array:
-    if tpot_s.shape[1] < 2:
-        return np.zeros(tpot_s.shape)
-    return np.gradient(np.log(tpot_s), axis=1) / np.gradient(np.log(requests_per_s), axis=1)

@@ -1,25 +1,35 @@
-"""The cheapest of each kind, with engines on chips that they leave free, are simulated; the cheapest is the answer."""
+"""The cheapest of each kind, with engines on chips that they leave free, are simulated; the cheapest is the answer.
+
+Beside it stand its power and energy (kernels of its requests, idle power of its chips, machines), and what would be
+better if the launch rules of the engine allowed it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rackline.hardware import Cluster
-from rackline.parallel import LayoutGrid, Precision
-from rackline.search.choice import Choice, Leftover
-from rackline.search.engines import EngineSearch
-from rackline.search.select import with_a_sure_one
+import numpy as np
+
+from rackline.hardware import Cluster, drawn_w
+from rackline.parallel import Deployment, Layout, LayoutGrid, Precision
+from rackline.search.candidate import Candidate, PoolPair
+from rackline.search.choice import Choice, Energy, Leftover
+from rackline.search.engines import EngineSearch, Rejected, with_a_sure_one
+from rackline.search.pools import PoolSearch, without_context
 from rackline.search.served import Service
-from rackline.search.space import Space, every_layout
+from rackline.search.space import PrefillPool, Space, every_layout
+from rackline.search.stacks import Role
 from rackline.search.sustained_rate import (
     MOST_LOAD,
     RESOLVED,
-    NoSustainedRate,
     SustainedRate,
     most_rate,
     sustained_rate,
 )
+from rackline.serving.fleet import Power, output_joules, power_at, power_of, prompt_joules, request_joules
+from rackline.serving.workload import Workload
+from rackline.simulation import Pool, Result, TableClock
 from rackline.system import Constraints
 
 
@@ -79,17 +89,9 @@ _OFF_POOLS = 1.3
 _FEWER = (0.5, 0.7)  # of the running sequences: a request that waits does not slow those that run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finalist:
-    """The best of one kind.
-
-    Args:
-        choice: simulated, or with the reason why not; None if none meets the limits.
-        reason: why none does.
-    """
-
-    choice: Choice | None = None
-    reason: str = ""
+Finalist = tuple[
+    Choice | None, str
+]  # the best of one kind, simulated or with the reason why not; else why there is none
 
 
 def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]], below: float = float("inf")) -> list[Finalist]:
@@ -103,14 +105,14 @@ def serve_kinds(service: Service, kinds: Sequence[Sequence[Choice]], below: floa
         kinds: of single engines and of pools, the cheapest by their estimates, cheapest first; may be empty.
         below: cost of an option that is known already [USD per million output tokens].
     """
-    found = [Finalist() for _ in kinds]
+    found: list[Finalist] = [(None, "")] * len(kinds)
     costs = [kind[0].usd_with_leftover if kind else float("inf") for kind in kinds]
     least = below
     for index in sorted(range(len(kinds)), key=lambda place: costs[place]):
-        finalist = _first_that_holds(service, kinds[index], least)
-        found[index] = finalist
-        if finalist.choice is not None and finalist.choice.sustained is not None:
-            least = min(least, finalist.choice.usd_with_leftover)
+        found[index] = _first_that_holds(service, kinds[index], least)
+        best = found[index][0]
+        if best is not None and best.sustained is not None:
+            least = min(least, best.usd_with_leftover)
     return found
 
 
@@ -120,9 +122,7 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], least: float)
     Args:
         least: simulated cost of the other kind; infinite before it is known [USD per million output tokens].
     """
-    best: Choice | None = None
-    unserved: Choice | None = None
-    reason = ""
+    best, unserved, reason = None, None, ""
     for choice in choices:
         off = _OFF_POOLS if choice.serving == "disaggregated" else _OFF
         if (best or unserved) and choice.usd_with_leftover >= (off if best else 1.0) * least:
@@ -135,12 +135,12 @@ def _first_that_holds(service: Service, choices: Sequence[Choice], least: float)
             if best is None or served.usd_with_leftover < best.usd_with_leftover:
                 best = served
             least = min(least, served.usd_with_leftover)
-        elif isinstance(found, NoSustainedRate) and found.simulated:
+        elif found.simulated:
             reason = reason or found.reason
         else:
             unserved = unserved or replace(choice, not_simulated=found.reason)
     best = _with_fewer_slots(best, service) if best else unserved
-    return Finalist(choice=best, reason="" if best is not None else reason)
+    return best, "" if best is not None else reason
 
 
 def _with_fewer_slots(best: Choice, service: Service) -> Choice:
@@ -179,3 +179,198 @@ def _with_served_leftover(choice: Choice, service: Service) -> Choice:
     if not isinstance(found, SustainedRate):
         return replace(choice, leftover=None)
     return replace(choice, leftover=replace(choice.leftover, choice=engine.with_sustained_rate(found)))
+
+
+def energy_of(choice: Choice, service: Service) -> Energy | None:
+    """Power and energy of a choice; None where neither chip nor cluster state any power.
+
+    Args:
+        service: what serves.
+    """
+    first, then = choice.prefill_pool, choice.decode_pool
+    if first is None or then is None:
+        alone = service.system.engine(choice.layout, choice.precision)
+        joules = request_joules(alone, choice.layout, choice.workload, _per_rank(choice, choice.layout))
+        decode = power_at(service.system.cluster, joules, choice.requests_per_s, choice.num_chips)
+        return _summed(choice, service.system.cluster, decode, None)
+    # ranks that share contexts take the energy of as many that each hold a part of the sequences
+    system, ahead = service.system, service.prefill_system
+    ranks = without_context(then.layout, system.model)
+    decoding = system.engine(ranks, then.precision)
+    prompts = ahead.engine(without_context(first.layout, system.model), first.precision)
+    share = max(_per_rank(choice, then.layout) / then.layout.cp, 1.0)
+    output = output_joules(decoding, ranks, choice.workload, share)
+    prompt = prompt_joules(prompts, first.layout, choice.workload, float(first.mode.max_batched_tokens))
+    return _summed(
+        choice,
+        system.cluster,
+        power_at(system.cluster, output, choice.requests_per_s, then.num_chips),
+        power_at(ahead.cluster, prompt, choice.requests_per_s, first.num_chips),
+    )
+
+
+def _summed(choice: Choice, cluster: Cluster, decode: Power | None, prefill: Power | None) -> Energy | None:
+    waiting = power_of(cluster, float(drawn_w(cluster.chip, 0.0, 1.0)))
+    first = choice.prefill_pool
+    if decode is None or waiting is None or (first is not None and prefill is None):
+        return None
+    chips = choice.num_chips - (first.num_chips if first else 0)
+    watts = decode.wall_w * chips + waiting.wall_w * (choice.billed_chips - choice.num_chips)
+    if first is not None and prefill is not None:
+        watts += prefill.wall_w * first.num_chips
+    joules = watts / choice.requests_per_s
+    return Energy(
+        power=decode,
+        prefill_power=prefill,
+        power_w=watts,
+        joules_per_request=joules,
+        joules_per_output_token=joules / choice.workload.output_len,
+    )
+
+
+def _per_rank(choice: Choice, layout: Layout) -> float:
+    """Sequences that decode together on a rank and micro-batch, on average [sequences]."""
+    return max(choice.batch_size / (layout.attention_dp * layout.pp), 1.0)
+
+
+def run_energy(
+    result: Result, pool: Pool, deployment: Deployment, chips: int, front: FrontPool | None = None
+) -> Energy | None:
+    """Power and energy of a run; None where no request ended or nothing is known of the chips.
+
+    Requests take the energy of the mean request at the mean number that decoded together, and of the mean pass of
+    prompts where these have a pool of their own; idle power is that of the whole run.
+
+    Args:
+        chips: of the replicas that decode [count].
+        front: the prefill pool; None where prompts and outputs share one.
+    """
+    clock, done = pool.clock, result.finished
+    busy_s = result.busy_s - result.prefill_busy_s
+    if not isinstance(clock, TableClock) or not np.any(done) or not busy_s > 0 or not result.makespan_s > 0:
+        return None
+    inputs, outputs, cached = (
+        float(tokens[done].mean())
+        for tokens in (result.requests.input_len, result.requests.output_len, result.cached_tokens)
+    )
+    cached /= inputs
+    work = Workload(input_len=inputs, output_len=max(outputs, 2.0), cache_hit=min(cached, 1.0 - 1.0 / inputs))
+    decoding = max(result.sequence_s / busy_s / (pool.ranks * pool.micro_batches), 1.0)
+    rate = float(done.sum()) / result.makespan_s
+    of_decode, prefill, ahead_w = (request_joules if front is None else output_joules), None, 0.0
+    power = power_at(deployment.cluster, of_decode(clock.engine, deployment.layout, work, decoding), rate, chips)
+    if front is not None and isinstance(front.pool.clock, TableClock):
+        most_tokens = float(front.pool.spec.max_batched_tokens)  # of all ranks of a replica in one pass
+        tokens = min(work.new_tokens * float(len(result.requests)) / max(result.prefill_passes, 1), most_tokens)
+        joules = prompt_joules(front.pool.clock.engine, front.deployment.layout, work, tokens)
+        prefill = power_at(front.deployment.cluster, joules, rate, front.chips)
+        ahead_w = prefill.wall_w * front.chips if prefill else 0.0
+    if power is None or (front is not None and prefill is None):
+        return None
+    watts = power.wall_w * chips + ahead_w
+    return Energy(
+        power=power,
+        prefill_power=prefill,
+        power_w=watts,
+        joules_per_request=watts / rate,
+        joules_per_output_token=watts / rate / outputs,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPool:
+    """A pool of a run that computes prompts only.
+
+    Args:
+        deployment: of one replica.
+        chips: of all its replicas [count].
+    """
+
+    pool: Pool
+    deployment: Deployment
+    chips: int
+
+
+_PAIRS = 3  # cheapest pairs among which one is refused by a rule
+
+
+def better_refused(space: Space, limits: Constraints, best: Choice | None, *, open_loop: bool) -> Rejected | None:
+    """The cheapest single engine that the engine's rules alone keep from being the answer; None without one.
+
+    Args:
+        space: with the rules, before `Space.launchable`.
+        best: the cheapest that is launched; its precision and scheduler are considered, all without it.
+        open_loop: by which estimate, as of the best.
+    """
+    rules = space.rules
+    if rules is None:
+        return None
+    if best is not None:
+        space = replace(space.in_precision(best.precision), modes=[best.mode])
+    starts = np.logical_or.reduce([space.starting(mode) for mode in space.modes])
+    if starts.all():
+        return None
+    free = replace(space, grid=space.grid.take(np.flatnonzero(~starts)), rules=None)
+    if all(mode.two_batch_overlap for mode in free.modes) and not np.any(free.grid.attention_dp > 1):
+        return None
+    search = EngineSearch.through(free, limits, open_loop=open_loop)
+    found = next(iter(search.answer().contenders), None)
+    if found is None or not isinstance(found.estimate, Candidate):
+        return None
+    cost = found.usd_per_mtok_output_all_in
+    if best is not None and not cost < best.estimate.usd_per_mtok_output_all_in:
+        return None
+    asked = space.asked(found.precision, found.mode, layout=found.layout)
+    return Rejected(
+        what=found.estimate.label(),
+        reason=f"launch: {rules.refusal(asked)}",
+        excess=0.0 if best is None else best.estimate.usd_per_mtok_output_all_in / cost - 1.0,
+        candidate=found.estimate,
+    )
+
+
+def better_refused_pair(
+    space: Space, limits: Constraints, prefill: PrefillPool, choices: Sequence[Choice]
+) -> Rejected | None:
+    """The cheapest pair of pools that the engine's rules alone keep from being the answer; None without one.
+
+    Args:
+        space: with the rules, before `Space.launchable`.
+        prefill: what the prefill pool may be.
+        choices: the cheapest of each kind that is launched; only the precision of the pair among them is searched, all
+            without it.
+    """
+    pairs = [one for one in choices if one.serving == "disaggregated"]
+    if pairs:
+        space = space.in_precision(pairs[0].precision)
+    if space.rules is None or space.in_pools(every=True).all():
+        return None
+    free = replace(space, rules=None)
+    search = PoolSearch.of(free, limits, prefill.space(free))
+    for part in free.parts():
+        search.look_at(part)
+    least = min((one.estimate.usd_per_mtok_output_all_in for one in choices), default=np.inf)
+    for found in search.answer(_PAIRS).contenders:
+        if not isinstance(found.estimate, PoolPair) or not found.usd_per_mtok_output_all_in < least:
+            continue
+        why = _pair_refusal(space, found.estimate, prefill)
+        if why:
+            return Rejected(
+                what=found.estimate.label(),
+                reason=f"launch: {why}",
+                excess=0.0 if not choices else least / found.usd_per_mtok_output_all_in - 1.0,
+                candidate=found.estimate,
+            )
+    return None
+
+
+def _pair_refusal(space: Space, pair: PoolPair, prefill: PrefillPool) -> str:
+    """Which rule keeps a pool from being launched; empty where none does."""
+    roles: tuple[Role, Role] = ("prefill", "decode")
+    for role, pool, own in zip(roles, (pair.prefill, pair.decode), (prefill.space(space), space), strict=True):
+        layout = without_context(pool.layout, own.system.model)
+        asked = own.asked(pool.precision, pool.mode, role, pool.layout.cp, layout)
+        why = space.rules.refusal(asked) if space.rules else ""
+        if why:
+            return f"{role} pool: {why}"
+    return ""

@@ -173,20 +173,17 @@ def agreeing(
         planned: the plan at an assumed hit rate.
     """
     assumed = _agreed(keeping, estimated)
-    best: tuple[Plan, KeptPrefixes] | None = None
+    tried: list[tuple[Plan, KeptPrefixes]] = []
     for _ in range(_MOST_PLANS):
         found = planned(assumed)
         if found.best is None:
-            return best or (found, None)
+            return tried[0] if tried else (found, None)
         kept = kept_by(found, found.best, keeping)
-        if best is None or abs(kept.apart) < abs(best[1].apart):
-            best = (found, kept)
+        tried.append((found, kept))
         if abs(kept.apart) <= _CLOSE:
             break
         assumed = min(max(assumed + 0.5 * kept.apart, 0.0), keeping.most)
-    if best is None:
-        raise AssertionError  # there is at least one plan
-    return best
+    return min(tried, key=lambda one: abs(one[1].apart))
 
 
 def _agreed(keeping: Keeping, estimated: Callable[[float], Plan]) -> float:
@@ -232,9 +229,7 @@ def kept_by(plan: Plan, choice: Choice, keeping: Keeping) -> KeptPrefixes:
         answer_tokens=choice.workload.output_len,
         answer_s=_answer_s(choice),
     )
-    tiers = [_kept_in(rooms[0], None, None, within[0], rate, keeping, size)]
-    for place, tier in enumerate(spec.tiers, start=1):
-        tiers.append(_kept_in(rooms[place], tier, within[place - 1], within[place], rate, keeping, size))
+    faster = zip(rooms, (None, *spec.tiers), (None, *within), within, strict=False)
     return KeptPrefixes(
         name=keeping.traffic.name,
         assumed_hit_share=plan.demand.workload.cache_hit,
@@ -244,7 +239,7 @@ def kept_by(plan: Plan, choice: Choice, keeping: Keeping) -> KeptPrefixes:
         caches=caches,
         input_len=keeping.traffic.input_len,
         bytes_per_token=size,
-        tiers=tuple(tiers),
+        tiers=tuple(_kept_in(*memory, rate, keeping, size) for memory in faster),
         eviction=keeping.rules.eviction.name,
         is_estimated=isinstance(keeping.traffic, RepeatingSessions) and within[0].kept_s is not None,
     )

@@ -1,134 +1,71 @@
-"""A plan's deployment as Kubernetes manifests: a Deployment, or a LeaderWorkerSet over several hosts, and a Service.
+"""A plan's deployment on Kubernetes: as plain manifests, as a graph of NVIDIA Dynamo, as model servers of llm-d.
 
-The commands are those of `launch`, with the addresses of a group's hosts from the variables that LeaderWorkerSet sets
+**Plain manifests**: a Deployment, or a LeaderWorkerSet over several hosts, and a Service. The commands are those of
+`launch`, with the addresses of a group's hosts from the variables that LeaderWorkerSet sets
 (leaderworkerset.x-k8s.io/v1). Two pools are two workloads that move KV caches by their connector; the router that sends
-a prompt to one and its cache to the other is another program.
+a prompt to one and its cache to the other is another program. Names of resources, node labels and images are data of
+the catalogue (`orchestrators`). Shared memory, probes and the secret of the Hugging Face Hub follow the examples of
+LeaderWorkerSet and Dynamo (read on 2026-11-22).
 
-Names of resources, node labels and images are data of the catalogue (`orchestrators`). Shared memory, probes and the
-secret of the Hugging Face Hub follow the examples of LeaderWorkerSet and Dynamo (read on 2026-11-22).
+**Dynamo** (nvidia.com/v1beta1, kind DynamoGraphDeployment): a frontend, and a worker or a prefill and a decode
+component. Its workers take the options of their engine; those that join the hosts of a replica are set by its operator
+(deploy/operator/internal/dynamo/backend_vllm.go and the other two, read on 2026-11-22) and left out here.
+
+**llm-d**: its guides apply model servers as plain Deployments or LeaderWorkerSets, patched by Kustomize, and install
+the router, which picks the server of each request by prefix and load, from its own Helm chart. The decode servers of
+two pools stand behind a side car that sends each prompt to a prefill server first. Labels, ports and side car follow
+guides/optimized-baseline and guides/pd-disaggregation (@05b03f7, @34272a6, @9829045, read on 2026-11-25).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import yaml
 
 from rackline.catalog import OrchestratorRecord, orchestrator_record
 from rackline.errors import InputError
-from rackline.hardware import Chip, Cluster
-from rackline.search.launch import HOST, RANK, LaunchCommand
-from rackline.search.launch_places import PORT, Start
-from rackline.search.launch_plan import router_name
+from rackline.hardware import Cluster
+from rackline.search.containers import (
+    OPTIONS,
+    STARTS_WITHIN_S,
+    Document,
+    Workload,
+    image_of,
+    kubernetes_name,
+    resource_of,
+    shared_memory,
+    workloads,
+)
+from rackline.search.launch import HOST, RANK
+from rackline.search.launch_commands import PORT, LaunchCommand, Start
 
-Document = dict[str, Any]
-
-_SHARED_GIB_PER_CHIP, _LEAST_SHARED_GIB = 2, 8  # 15 GiB for 8 chips in LeaderWorkerSet's example; 8 is Dynamo's default
-STARTS_WITHIN_S = 7200  # loading weights and compiling; Dynamo's own start-up probe waits as long
 _PROBED_EVERY_S = 10
+# routers of pools as they are called on the command line
+_ROUTERS = {"sglang": "python -m sglang_router.launch_router --pd-disaggregation", "vllm": "vllm-router"}
 SECRET = "hf-token-secret"
-_LONGEST_NAME = 52  # a service has 63 letters, pods of a group add an index
-ROLE_NAMES: dict[str, str] = {"both": "", "prefill": "prefill", "decode": "decode"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """Replicas of one command.
-
-    Args:
-        name: of the workload, as Kubernetes allows it.
-        command: what a replica runs.
-        on: the cluster that it runs on.
-    """
-
-    name: str
-    command: LaunchCommand
-    on: Cluster
-
-    @property
-    def chips_per_host(self) -> int:
-        """Chips that one of its pods asks for [count]."""
-        return self.command.chips_per_replica // self.command.num_hosts
-
-    @property
-    def in_one_domain(self) -> bool:
-        """Whether its hosts are joined by the scale-up links of a rack."""
-        return self.command.num_hosts > 1 and self.on.scale_up.size > self.on.host_chips
-
-
-def workloads(
-    record: OrchestratorRecord, commands: Sequence[LaunchCommand], places: Sequence[Cluster], name: str
-) -> list[Workload]:
-    """The workloads of a plan's commands.
-
-    Args:
-        record: what runs them.
-        commands: as `plan_commands` gives them.
-        places: the cluster of each.
-        name: of the deployment.
-
-    Raises:
-        InputError: no command, one that does not run all of the plan, or chips that cannot be asked for.
-    """
-    if not commands:
-        raise InputError(what="launch_as", given=name, allowed="a plan that has an answer")
-    for command, on in zip(commands, places, strict=True):
-        resource_of(record, on.chip)
-        if command.lacks:
-            allowed = f"a plan that {command.stack} can start; {command.lacks[0]}"
-            raise InputError(what="launch_as", given=name, allowed=allowed)
-    found: list[Workload] = []
-    for number, (command, on) in enumerate(zip(commands, places, strict=True)):
-        # an engine that does both after another command is the one on chips that the others leave free
-        role = "beside" if number and command.role == "both" else ROLE_NAMES[command.role]
-        found.append(Workload(name=kubernetes_name(name, role), command=command, on=on))
-    return found
-
-
-def kubernetes_name(*parts: str) -> str:
-    """A name that Kubernetes allows for a workload and its service.
-
-    >>> kubernetes_name("Qwen/Qwen3-32B on dgx-h100", "decode")
-    'qwen-qwen3-32b-on-dgx-h100-decode'
-    """
-    text = "-".join(part for part in parts if part).lower()
-    ending = f"-{parts[-1]}" if len(parts) > 1 and parts[-1] else ""
-    plain = re.sub(r"[^a-z0-9]+", "-", text).strip("-")
-    plain = plain if plain[:1].isalpha() else f"m-{plain}"
-    if len(plain) <= _LONGEST_NAME:
-        return plain
-    return plain.removesuffix(ending)[: _LONGEST_NAME - len(ending)].rstrip("-") + ending
-
-
-def resource_of(record: OrchestratorRecord, chip: Chip) -> str:
-    """Name under which a chip is asked for.
-
-    Raises:
-        InputError: chips of this vendor have none.
-    """
-    found = record.resources.get(chip.vendor)
-    if found is None:
-        known = " and ".join(record.resources)
-        raise InputError(
-            what="launch_as", given=record.name, allowed=f"chips of {known}; {chip.name} is {chip.vendor}'s"
-        )
-    return found
-
-
-def image_of(record: OrchestratorRecord, workload: Workload) -> str:
-    """Container image of a workload's engine.
-
-    Raises:
-        InputError: none is known for this engine on this chip.
-    """
-    chip, command = workload.on.chip, workload.command
-    by_chip = record.images.get(command.stack, {})
-    found = by_chip.get(chip.name) or by_chip.get(chip.vendor)
-    if found is None:
-        allowed = f"an engine with an image for {chip.name}; none is known of {command.stack}"
-        raise InputError(what="launch_as", given=record.name, allowed=allowed)
-    return found.replace("{version}", command.version)
+_LEADER, _RANK = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
+_ADDRESS = Start(host=0)  # every pod has an address of its own
+_OPERATORS = {  # options with one value each that the operator sets on every host
+    "vllm": ("--nnodes", "--node-rank", "--master-addr", "--data-parallel-size-local", "--data-parallel-address"),
+    "sglang": ("--nnodes", "--node-rank", "--dist-init-addr"),
+    "trtllm": (),
+}
+_TRTLLM_KEYS = {  # options of trtllm-serve as keys of the file that Dynamo's worker reads
+    "--tp_size": ("tensor_parallel_size",),
+    "--pp_size": ("pipeline_parallel_size",),
+    "--ep_size": ("moe_expert_parallel_size",),
+    "--max_batch_size": ("max_batch_size",),
+    "--max_num_tokens": ("max_num_tokens",),
+    "--max_seq_len": ("max_seq_len",),
+    "--kv_cache_free_gpu_memory_fraction": ("kv_cache_config", "free_gpu_memory_fraction"),
+}
+_CONFIG = f"{OPTIONS}/engine.yaml"
+_BEHIND_PORT = 8200  # of an engine behind the side car, which takes the port of the others
+_CONNECTORS = {"vllm": "nixlv2", "sglang": "sglang"}
+_ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
+_RAW = "https://raw.githubusercontent.com/llm-d/llm-d"
 
 
 def pod_spec(container: Document, workload: Workload, record: OrchestratorRecord) -> Document:
@@ -148,11 +85,6 @@ def chips_asked(workload: Workload, record: OrchestratorRecord) -> Document:
     return {"limits": {resource_of(record, workload.on.chip): str(workload.chips_per_host)}}
 
 
-def shared_memory(workload: Workload) -> str:
-    """Size of /dev/shm, over which the ranks of a host exchange."""
-    return f"{max(_SHARED_GIB_PER_CHIP * workload.chips_per_host, _LEAST_SHARED_GIB)}Gi"
-
-
 def probes(port: int | str) -> Document:
     """Probes of a server that answers /health when it takes requests."""
     asked = {"httpGet": {"path": "/health", "port": port}, "periodSeconds": _PROBED_EVERY_S}
@@ -169,11 +101,6 @@ def hub_token() -> Document:
         "name": "HF_TOKEN",
         "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "HF_TOKEN", "optional": True}},
     }
-
-
-def pod_address(name: str) -> Document:
-    """The pod's own address in an environment variable."""
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
 def rack_links(found: Sequence[Workload], name: str) -> tuple[list[Document], str]:
@@ -212,9 +139,9 @@ def with_rack_links(pod: Document, template: str) -> Document:
     return {**pod, "containers": [{**first, "resources": asked}, *others], "resourceClaims": claims}
 
 
-_LEADER, _RANK = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
-_OPTIONS = "/etc/engine"
-_ADDRESS = Start(host=0)  # every pod has an address of its own
+def _config_map(one: Workload, file: str, text: str) -> Document:
+    """The file of options that the engine reads."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": one.name}, "data": {file: text}}
 
 
 def kubernetes_manifests(commands: Sequence[LaunchCommand], places: Sequence[Cluster], name: str) -> list[Document]:
@@ -231,7 +158,8 @@ def kubernetes_manifests(commands: Sequence[LaunchCommand], places: Sequence[Clu
     found = workloads(orchestrator_record("kubernetes"), commands, places, name)
     documents, template = rack_links(found, kubernetes_name(name))
     for one in found:
-        documents += _options(one)
+        if one.command.options_file:
+            documents.append(_config_map(one, one.command.options_name, "\n".join(one.command.options_file) + "\n"))
         pod = _pod(one)
         pod = with_rack_links(pod, template) if one.in_one_domain else pod
         documents.append(_group(one, pod) if one.command.num_hosts > 1 else _deployment(one, pod))
@@ -247,27 +175,12 @@ def routing_note(commands: Sequence[LaunchCommand]) -> str:
         return (
             "requests are shared by the two services in the ratio of their rates; what shares them is not in this file"
         )
-    known = router_name(commands[0].stack)
+    known = _ROUTERS.get(commands[0].stack, "trtllm-serve disaggregated")
     return f"requests reach the two pools by a router ({known}), which is not part of this file; Dynamo brings one"
 
 
 def _labels(one: Workload) -> dict[str, str]:
     return {"app.kubernetes.io/name": one.name, "app.kubernetes.io/managed-by": "rackline"}
-
-
-def _options(one: Workload) -> list[Document]:
-    """The file of options that the engine reads, if it reads one."""
-    if not one.command.options_file:
-        return []
-    text = "\n".join(one.command.options_file) + "\n"
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": one.name},
-            "data": {one.command.options_name: text},
-        },
-    ]
 
 
 def _pod(one: Workload) -> Document:
@@ -277,10 +190,11 @@ def _pod(one: Workload) -> Document:
         {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory(one)}},
     ]
     if command.options_file:
-        mounts.append({"name": "options", "mountPath": _OPTIONS})
+        mounts.append({"name": "options", "mountPath": OPTIONS})
         volumes.append({"name": "options", "configMap": {"name": one.name}})
     side = [
-        pod_address(name) if not value else {"name": name, "value": value}
+        # the pod's own address, or a value
+        {"name": name, **({"value": value} if value else {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})}
         for name, value in (*command.env, *command.server_env(str(_ADDRESS.side_port), ""))
     ]
     container: Document = {
@@ -302,17 +216,12 @@ def _started(command: LaunchCommand, *, leads: bool) -> Document:
     Raises:
         InputError: an engine that is started over several hosts by MPI.
     """
-    words = list(command.words)
-    if command.stack == "trtllm":
-        if command.num_hosts > 1:
-            allowed = "replicas on one host: TensorRT-LLM starts over several by mpirun; Dynamo does that"
-            raise InputError(what="launch_as", given="kubernetes", allowed=allowed)
-        words = [f"{_OPTIONS}/{word}" if word == command.options_name else word for word in words]
-    serving = command.server_words(str(_ADDRESS.port), str(_ADDRESS.side_port))
-    if not leads:
-        words = list(command.other_words)
+    if command.stack == "trtllm" and command.num_hosts > 1:
+        allowed = "replicas on one host: TensorRT-LLM starts over several by mpirun; Dynamo does that"
+        raise InputError(what="launch_as", given="kubernetes", allowed=allowed)
+    words = command.in_folder(OPTIONS) if leads else list(command.other_words)
     if leads or command.stack == "sglang":
-        words += serving
+        words += command.server_words(str(_ADDRESS.port), str(_ADDRESS.side_port))
     words = [word.replace(HOST, _LEADER).replace(RANK, _RANK) for word in words]
     if not words[-1].startswith("$(("):
         return {"command": words}
@@ -369,3 +278,193 @@ def _service(one: Workload) -> Document:
             "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
         },
     }
+
+
+def engine_version(stack: str) -> str:
+    """Version of an engine in Dynamo's images; empty for one that it does not have."""
+    return orchestrator_record("dynamo").engines.get(stack, "")
+
+
+def dynamo_manifests(commands: Sequence[LaunchCommand], places: Sequence[Cluster], name: str) -> list[Document]:
+    """Documents of a deployment, in the order in which they are applied.
+
+    Args:
+        commands: as `plan_commands` gives them, in the version of Dynamo's engine.
+        places: the cluster of each.
+        name: of the deployment.
+
+    Raises:
+        InputError: what Dynamo cannot express.
+    """
+    found = workloads(orchestrator_record("dynamo"), commands, places, name)
+    graph = kubernetes_name(name)
+    documents, template = rack_links(found, graph)
+    container = {"name": "main", "image": image_of(orchestrator_record("dynamo"), found[0])}
+    pod = {"spec": {"containers": [container]}}
+    components: list[Document] = [{"name": "Frontend", "type": "frontend", "replicas": 1, "podTemplate": pod}]
+    for one in found:
+        if one.command.stack == "trtllm":
+            text = yaml.safe_dump(trtllm_config(one.command), sort_keys=False)
+            documents.append(_config_map(one, "engine.yaml", text))
+        components.append(_component(one, template if one.in_one_domain else ""))
+    return [
+        *documents,
+        {
+            "apiVersion": "nvidia.com/v1beta1",
+            "kind": "DynamoGraphDeployment",
+            "metadata": {"name": graph},
+            "spec": {"backendFramework": found[0].command.stack, "env": [hub_token()], "components": components},
+        },
+    ]
+
+
+def _component(one: Workload, template: str) -> Document:
+    record, command = orchestrator_record("dynamo"), one.command
+    if command.version != record.engines[command.stack]:
+        allowed = f"{command.stack} {record.engines[command.stack]}, which Dynamo {record.version} has in its image"
+        raise InputError(what="launch_as", given=f"{command.stack}={command.version}", allowed=allowed)
+    container: Document = {
+        "name": "main",
+        "image": image_of(record, one),
+        "command": ["python3", "-m", f"dynamo.{command.stack}"],
+        "args": worker_args(command),
+        "resources": chips_asked(one, record),
+    }
+    pod = pod_spec(container, one, record)
+    if command.stack == "trtllm":
+        container["volumeMounts"] = [{"name": "engine", "mountPath": _CONFIG.rpartition("/")[0], "readOnly": True}]
+        pod["volumes"] = [{"name": "engine", "configMap": {"name": one.name}}]
+    pod = with_rack_links(pod, template) if template else pod
+    return {
+        "name": one.role or "worker",
+        "type": one.role or "worker",
+        "replicas": command.replicas,
+        **({"multinode": {"nodeCount": command.num_hosts}} if command.num_hosts > 1 else {}),
+        "sharedMemorySize": shared_memory(one),
+        "podTemplate": {"spec": pod},
+    }
+
+
+def worker_args(command: LaunchCommand) -> list[str]:
+    """Arguments of Dynamo's worker for a command of its engine."""
+    role = [] if command.role == "both" else ["--disaggregation-mode", command.role]
+    match command.stack:
+        case "sglang":
+            # the role is an option of the engine itself
+            return _without(command.words[command.words.index("--model-path") :], _OPERATORS["sglang"])
+        case "trtllm":
+            return ["--model-path", command.words[1], "--extra-engine-args", _CONFIG, *role]
+        case _:
+            return ["--model", command.words[2], *_without(command.words[3:], _OPERATORS["vllm"]), *role]
+
+
+def _without(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """Words without some options and their values."""
+    return [
+        word
+        for index, word in enumerate(words)
+        if word not in flags and not (index and words[index - 1] in flags and not word.startswith("--"))
+    ]
+
+
+def trtllm_config(command: LaunchCommand) -> Mapping[str, Any]:
+    """Options of a TensorRT-LLM command as one table of LLM arguments."""
+    found: dict[str, Any] = yaml.safe_load("\n".join(command.options_file)) or {}
+    for flag, value in zip(command.words, command.words[1:], strict=False):
+        if flag in _TRTLLM_KEYS:
+            *outer, key = _TRTLLM_KEYS[flag]
+            table = found
+            for part in outer:
+                table = table.setdefault(part, {})
+            table[key] = yaml.safe_load(value)
+    return found
+
+
+def llm_d_manifests(commands: Sequence[LaunchCommand], places: Sequence[Cluster], name: str) -> list[Document]:
+    """Documents of the model servers of a deployment; the router is installed by `router_lines`.
+
+    Args:
+        commands: as `plan_commands` gives them.
+        places: the cluster of each.
+        name: of the deployment, which is the guide's name of its labels.
+
+    Raises:
+        InputError: what llm-d cannot express, or an engine that its router does not know.
+    """
+    record, guide = orchestrator_record("llm-d"), kubernetes_name(name)
+    by_name = {one.name: one for one in workloads(record, commands, places, name)}
+    for one in by_name.values():
+        image_of(record, one)
+        if one.command.is_pool and one.command.num_hosts > 1:
+            allowed = "pools whose replicas stand on one host each; llm-d's guide for more has other manifests"
+            raise InputError(what="launch_as", given=f"{one.command.num_hosts} hosts a replica", allowed=allowed)
+    found: list[Document] = []
+    for document in kubernetes_manifests(commands, places, name):
+        if document["kind"] == "Service":  # the router finds pods by their labels
+            continue
+        one = by_name.get(document["metadata"]["name"])
+        if one is None or document["kind"] not in ("Deployment", "LeaderWorkerSet"):
+            found.append(document)
+            continue
+        labels = {
+            "llm-d.ai/guide": guide,
+            "llm-d.ai/inference-serving": "true",
+            "llm-d.ai/role": one.command.role if one.command.is_pool else "decode",
+            _ENGINE_LABEL: one.command.stack,
+        }
+        template = _template(document)
+        template["metadata"]["labels"] |= labels
+        document["metadata"]["labels"] = {**document["metadata"]["labels"], **labels}
+        if one.command.role == "decode":
+            _behind(template["spec"], one.command.stack)
+        found.append(document)
+    return found
+
+
+def _template(document: Document) -> dict[str, Any]:
+    """The pods that take requests, with labels of their own."""
+    spec, groups = document["spec"], document["kind"] == "LeaderWorkerSet"
+    template: dict[str, Any] = spec["leaderWorkerTemplate"]["leaderTemplate"] if groups else spec["template"]
+    template["metadata"] = {**template["metadata"], "labels": dict(template["metadata"]["labels"])}
+    return template
+
+
+def _behind(pod: dict[str, Any], stack: str) -> None:
+    """Put a decode server behind the side car that has its prompts computed elsewhere."""
+    engine = pod["containers"][0]
+    key = "args" if "args" in engine else "command"
+    engine[key] = [str(_BEHIND_PORT) if word == str(PORT) else word for word in engine[key]]
+    engine["ports"] = [{"name": "engine", "containerPort": _BEHIND_PORT}]
+    engine |= probes("engine")
+    pod["initContainers"] = [
+        {
+            "name": "routing-proxy",
+            "image": orchestrator_record("llm-d").images["side-car"]["any"],
+            "args": [
+                f"--port={PORT}",
+                f"--model-server-port={_BEHIND_PORT}",
+                f"--kv-connector={_CONNECTORS[stack]}",
+                "--secure-serving=false",
+            ],
+            "ports": [{"name": "http", "containerPort": PORT}],
+            "restartPolicy": "Always",  # which makes an init container a side car
+            "securityContext": {"allowPrivilegeEscalation": False, "runAsNonRoot": True},
+        },
+    ]
+
+
+def router_lines(commands: Sequence[LaunchCommand], name: str) -> list[str]:
+    """How llm-d's router is installed in front of the servers, and where requests go then."""
+    record, guide = orchestrator_record("llm-d"), kubernetes_name(name)
+    pools = any(command.is_pool for command in commands)
+    values = "pd-disaggregation" if pools else "optimized-baseline"
+    guides = f"{_RAW}/v{record.version}/guides"
+    return [
+        f"the router of llm-d {record.version} finds these pods by the label llm-d.ai/guide; install it with",
+        f"helm install {guide} oci://ghcr.io/llm-d/charts/llm-d-router-standalone"
+        f" --version v{record.engines['router']} -f {guides}/recipes/router/base.values.yaml"
+        f" -f {guides}/{values}/router/{values}.values.yaml"
+        f" --set-string 'router.modelServers.matchLabels.llm-d\\.ai/guide={guide}'",
+        f"requests go to port 80 of the service {guide}-epp; a gated model needs the secret {SECRET}, key HF_TOKEN",
+        "a resource of Kustomize as it is: `resources: [FILE]` in a kustomization.yaml, with your patches",
+    ]

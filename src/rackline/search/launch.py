@@ -13,24 +13,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, assert_never
+from typing import Any
 
 from rackline.arch import AppliedAdapter
 from rackline.errors import InputError, nearest_names
 from rackline.parallel import Layout, Precision
-from rackline.search.launch_options import (
-    Drafts,
-    MoreWords,
-    adapter_words,
-    alignment_words,
-    sglang_drafts,
-    trtllm_drafts,
-    vllm_drafts,
-)
-from rackline.search.launch_places import Start
-from rackline.search.launch_rules import Role, launch_rules
+from rackline.search.launch_commands import LaunchCommand, adapter_words, alignment_words, chosen
+from rackline.search.stacks import Role, launch_rules, version_numbers
 from rackline.serving.workload import Mode, Workload
 
 STACKS = ("vllm", "sglang", "trtllm", "llama-cpp")
@@ -40,85 +31,22 @@ _CHIPS_OF = {"NVIDIA": "CUDA_VISIBLE_DEVICES", "AMD": "HIP_VISIBLE_DEVICES"}
 _ATTENTION_DP_OPTION = (0, 5, 23)  # first SGLang that was read with --attn-dp-size; --dp-size meant it before
 _GRAPH_TOKENS = 8192  # of the largest pass with prompts that TensorRT-LLM captures, as its stack has it
 _FP4_WHILE_LOADING = {"vllm": ((0, 33), "nvfp4_per_token"), "sglang": ((0, 5, 23), "nvfp4_online")}  # first read
+_GGUF_TYPES = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "q8_0"}  # of the cache, by data type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchCommand:
-    """The command of one replica, or of the router in front of several.
+class Drafts:
+    """Speculative decoding of a replica.
 
     Args:
-        stack: one of STACKS.
-        role: what it does.
-        words: the command and its arguments; on the first host where a replica spans several. Without the address of
-            its server, see `server_words`.
-        other_words: the command on the other hosts of a replica; empty where they need none.
-        before: what starts the command on all hosts of a replica at once; empty for none.
-        env: names and values of environment variables.
-        chips_variable: environment variable that names the chips of a process; empty where none is known.
-        version: of the stack, whose options these are.
-        options_file: lines of a file that the command reads, empty for none.
-        options_name: of that file.
-        notes: settings that differ in the stack.
-        lacks: parts of the plan that the stack cannot express.
-        replicas: number of times that it is started [count].
-        chips_per_replica: [count].
-        num_hosts: hosts of one replica [count].
-        starts: where each replica runs; empty until that is chosen.
+        tokens: drafts of a step [tokens].
+        model_id: Hugging Face id or path of the draft model; empty for the model's own layer.
+        is_head: whether the draft model is a head of one layer (EAGLE), not a model of its own.
     """
 
-    stack: str
-    role: Role | Literal["router"]
-    words: tuple[str, ...]
-    other_words: tuple[str, ...] = ()
-    before: tuple[str, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
-    chips_variable: str = ""
-    version: str = ""
-    options_file: tuple[str, ...] = ()
-    options_name: str = ""
-    notes: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
-    replicas: int = 1
-    chips_per_replica: int = 1
-    num_hosts: int = 1
-    starts: tuple[Start, ...] = ()
-
-    @property
-    def is_pool(self) -> bool:
-        """Whether other replicas run the other phase."""
-        return self.role in ("prefill", "decode")
-
-    @property
-    def needs_side_port(self) -> bool:
-        """Whether its server listens on a second port, for the transfer of KV caches."""
-        return (self.stack == "vllm" and self.is_pool) or (self.stack == "sglang" and self.role == "prefill")
-
-    def server_words(self, port: str, side_port: str) -> tuple[str, ...]:
-        """Arguments for the address of its server.
-
-        Args:
-            port: of the server, as text or a shell expression.
-            side_port: of the transfer of KV caches, see `needs_side_port`.
-        """
-        side = ("--disaggregation-bootstrap-port", side_port)
-        return (
-            "--host",
-            "0.0.0.0",
-            "--port",
-            port,
-            *(side if self.stack == "sglang" and self.role == "prefill" else ()),
-        )
-
-    def server_env(self, side_port: str, address: str) -> tuple[tuple[str, str], ...]:
-        """Names and values of the environment variables for its address.
-
-        Args:
-            side_port: as of `server_words`.
-            address: of its host, for the replicas of the other pool.
-        """
-        if self.stack != "vllm" or not self.is_pool:
-            return ()
-        return (("VLLM_NIXL_SIDE_CHANNEL_HOST", address), ("VLLM_NIXL_SIDE_CHANNEL_PORT", side_port))
+    tokens: int
+    model_id: str = ""
+    is_head: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,24 +120,14 @@ class Replica:
     @property
     def pass_tokens(self) -> int:
         """Tokens of a pass of one rank [tokens]."""
-        match self.role:
-            case "decode":
-                return max(self.sequences_per_rank, 1)
-            case "both" | "prefill":
-                return max(self.mode.max_batched_tokens, self.sequences_per_rank)
-            case _:
-                assert_never(self.role)
+        return max(1 if self.role == "decode" else self.mode.max_batched_tokens, self.sequences_per_rank)
 
     @property
     def running(self) -> int:
         """Running sequences of one rank; for a prefill replica those of one pass and the next [sequences]."""
-        match self.role:
-            case "prefill":
-                return 2 * math.ceil(self.mode.max_batched_tokens / self.workload.new_tokens)
-            case "both" | "decode":
-                return self.sequences_per_rank
-            case _:
-                assert_never(self.role)
+        if self.role == "prefill":
+            return 2 * math.ceil(self.mode.max_batched_tokens / self.workload.new_tokens)
+        return self.sequences_per_rank
 
 
 def launch_command(stack: str, replica: Replica, version: str = "") -> LaunchCommand:
@@ -222,20 +140,11 @@ def launch_command(stack: str, replica: Replica, version: str = "") -> LaunchCom
     Raises:
         InputError: an engine whose options were not read.
     """
-    layout = replica.layout
-    match check_stack(stack):
-        case "sglang":
-            command = _sglang(replica, version)
-        case "trtllm":
-            command = _trtllm(replica)
-        case "llama-cpp":
-            command = _llama_cpp(replica)
-        case _:
-            command = _vllm(replica, version)
+    layout, command = replica.layout, _ENGINES[check_stack(stack)](replica, version)
     if replica.adapter is not None:
-        command = _with(command, adapter_words(command.stack, replica.adapter))
+        command = command.told(adapter_words(command.stack, replica.adapter))
     if replica.mode.alignment is not None and replica.role == "both":
-        command = _with(command, alignment_words(command.stack, version, replica.mode.alignment))
+        command = command.told(alignment_words(command.stack, version, replica.mode.alignment))
     if command.options_file:
         name = f"{replica.role}.yaml" if replica.is_pool else "options.yaml"
         words = (*command.words, "--extra_llm_api_options", name)
@@ -263,84 +172,60 @@ def check_stack(stack: str) -> str:
     raise InputError(what="launch", given=stack, allowed=allowed, nearest=near[0] if near else STACKS[0])
 
 
-def transfer_library(stages: int) -> str:
-    """The library that moves KV caches between the pools of SGLang, on both sides.
-
-    Mooncake alone moves those of a prefill pool with pipeline stages.
-
-    Args:
-        stages: of the pool with the most [count].
-    """
-    return "mooncake" if stages > 1 else "nixl"
-
-
-def _with(command: LaunchCommand, more: MoreWords) -> LaunchCommand:
-    return replace(
-        command,
-        words=(*command.words, *more.words),
-        other_words=(*command.other_words, *more.words) if command.other_words else (),
-        options_file=(*command.options_file, *more.file),
-        notes=(*command.notes, *more.notes),
-        lacks=(*command.lacks, *more.lacks),
-    )
-
-
-def _conversion(stack: str, replica: Replica, version: str, lacks: list[str]) -> list[str]:
-    """Options that convert the weights while they are loaded."""
+def _conversion(stack: str, replica: Replica, version: str) -> tuple[str, str]:
+    """How the weights are converted while they are loaded, and what the version lacks for it; empty for neither."""
     if replica.quantise_to != "fp4":
-        return ["--quantization", replica.quantise_to] if replica.quantise_to else []
+        return replica.quantise_to, ""
     since, method = _FP4_WHILE_LOADING[stack]
-    if version and _numbers(version) < since:
-        lacks.append(f"{stack} {version} does not convert to fp4: a checkpoint in fp4 is needed")
-        return []
-    return ["--quantization", method]
+    if version and version_numbers(version) < since:
+        return "", f"{stack} {version} does not convert to fp4: a checkpoint in fp4 is needed"
+    return method, ""
 
 
 def _vllm(replica: Replica, version: str) -> LaunchCommand:
-    layout, lacks = replica.layout, list[str]()
-    words = ["vllm", "serve", replica.model_id, "--tensor-parallel-size", str(layout.tp)]
-    if layout.pp > 1:
-        words += ["--pipeline-parallel-size", str(layout.pp)]
-    if layout.attention_dp > 1:
-        words += ["--data-parallel-size", str(layout.attention_dp)]
-    if layout.cp > 1 and not replica.decodes:
-        words += ["--prefill-context-parallel-size", str(layout.cp)]
-    elif layout.cp > 1:
-        lacks.append(f"cp={layout.cp} adds chips that share a context; --decode-context-parallel-size cannot")
-    if layout.ep > 1:
-        words.append("--enable-expert-parallel")
-        if layout.moe_tp > 1:
-            lacks.append(f"ep={layout.ep} with moe_tp={layout.moe_tp} cannot be set: experts go to all chips or none")
-        if layout.attention_dp > 1:
-            kind = "high_throughput" if not replica.decodes else "low_latency"
-            words += ["--all2all-backend", f"deepep_{kind}"]
-        if replica.redundant_experts and layout.attention_dp > 1:
-            words += ["--enable-eplb", "--eplb-config", _json({"num_redundant_experts": replica.redundant_experts})]
-    if replica.mode.two_batch_overlap:
-        words.append("--enable-dbo")
-    words += ["--max-num-seqs", str(replica.running), "--max-num-batched-tokens", str(replica.pass_tokens)]
-    words += [
-        "--max-model-len",
-        str(replica.longest_request),
-        "--gpu-memory-utilization",
-        f"{replica.memory_fraction:g}",
-    ]
-    words += _conversion("vllm", replica, version, lacks)
-    if replica.precision.kv_cache == "fp8":
-        words += ["--kv-cache-dtype", "fp8"]
-    if replica.is_pool:
-        words += ["--kv-transfer-config", _json({"kv_connector": "NixlConnector", "kv_role": "kv_both"})]
-    if replica.drafts is not None:
-        words += ["--speculative-config", _json(vllm_drafts(replica.drafts))]
-    if replica.host_cache_bytes and replica.is_pool:
-        lacks.append("a connector for the other pool and one for the memory of the host")
-    elif replica.host_cache_bytes:
-        # counted over the tensor-parallel and pipeline ranks of an attention-dp rank, in GiB (vllm/config/cache.py)
-        size = replica.host_cache_bytes * layout.tp * layout.pp / 2**30
-        words += ["--kv-offloading-size", f"{size:.4g}", "--kv-offloading-backend", "native"]
-    if replica.mode.admission != "chunked" and not replica.is_pool:
-        lacks.append("prompts are mixed with decodes: vLLM has no passes of prompts alone")
-    first, others = _vllm_hosts(replica)
+    layout, spread = replica.layout, replica.layout.attention_dp > 1
+    (first, others), (method, missing) = _vllm_hosts(replica), _conversion("vllm", replica, version)
+    exchange = "low_latency" if replica.decodes else "high_throughput"
+    copies = json.dumps({"num_redundant_experts": replica.redundant_experts})
+    transfer = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
+    drafts = json.dumps(replica.drafts and vllm_drafts(replica.drafts))
+    # counted over the tensor-parallel and pipeline ranks of an attention-dp rank, in GiB (vllm/config/cache.py)
+    kept_gib = replica.host_cache_bytes * layout.tp * layout.pp / 2**30
+    words = chosen(
+        (True, "vllm", "serve", replica.model_id, "--tensor-parallel-size", layout.tp),
+        (layout.pp > 1, "--pipeline-parallel-size", layout.pp),
+        (spread, "--data-parallel-size", layout.attention_dp),
+        (layout.cp > 1 and not replica.decodes, "--prefill-context-parallel-size", layout.cp),
+        (layout.ep > 1, "--enable-expert-parallel"),
+        (layout.ep > 1 and spread, "--all2all-backend", f"deepep_{exchange}"),
+        (replica.redundant_experts and spread, "--enable-eplb", "--eplb-config", copies),
+        (replica.mode.two_batch_overlap, "--enable-dbo"),
+        (True, "--max-num-seqs", replica.running, "--max-num-batched-tokens", replica.pass_tokens),
+        (True, "--max-model-len", replica.longest_request),
+        (True, "--gpu-memory-utilization", f"{replica.memory_fraction:g}"),
+        (method, "--quantization", method),
+        (replica.precision.kv_cache == "fp8", "--kv-cache-dtype", "fp8"),
+        (replica.is_pool, "--kv-transfer-config", transfer),
+        (replica.drafts, "--speculative-config", drafts),
+        (kept_gib and not replica.is_pool, "--kv-offloading-size", f"{kept_gib:.4g}"),
+        (kept_gib and not replica.is_pool, "--kv-offloading-backend", "native"),
+    )
+    lacks = chosen(
+        (
+            layout.cp > 1 and replica.decodes,
+            f"cp={layout.cp} adds chips that share a context; --decode-context-parallel-size cannot",
+        ),
+        (
+            layout.ep > 1 and layout.moe_tp > 1,
+            f"ep={layout.ep} with moe_tp={layout.moe_tp} cannot be set: experts go to all chips or none",
+        ),
+        (missing, missing),
+        (kept_gib and replica.is_pool, "a connector for the other pool and one for the memory of the host"),
+        (
+            replica.mode.admission != "chunked" and not replica.is_pool,
+            "prompts are mixed with decodes: vLLM has no passes of prompts alone",
+        ),
+    )
     return LaunchCommand(
         stack="vllm",
         role=replica.role,
@@ -363,103 +248,86 @@ def _vllm_hosts(replica: Replica) -> tuple[list[str], list[str]]:
     return [*start, "0"], [*start, RANK, "--headless"]
 
 
-def _json(value: Mapping[str, Any] | Sequence[int]) -> str:
-    return json.dumps(value)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
-
-
 def _sglang(replica: Replica, version: str) -> LaunchCommand:
-    layout, lacks = replica.layout, list[str]()
-    ranks = layout.attention_dp
-    # --tp-size counts all chips of a pipeline stage; attention-dp groups among them hold other sequences
-    words = ["python", "-m", "sglang.launch_server", "--model-path", replica.model_id]
-    words += ["--tp-size", str(layout.tp * ranks)]
-    if layout.pp > 1:
-        words += ["--pp-size", str(layout.pp)]
-    if ranks > 1 and version and _numbers(version) < _ATTENTION_DP_OPTION:
-        words += ["--dp-size", str(ranks), "--enable-dp-attention"]
-    elif ranks > 1:
-        words += ["--attn-dp-size", str(ranks)]
-    if layout.cp > 1:
-        lacks.append(f"cp={layout.cp} cannot be set for this model")
-    if layout.ep > 1:
-        words += ["--ep-size", str(layout.ep)]
-        if ranks > 1 and layout.moe_tp == 1:
-            words += ["--moe-a2a-backend", "deepep"]
-        if replica.redundant_experts:
-            words += ["--ep-num-redundant-experts", str(replica.redundant_experts), "--enable-eplb"]
-    if replica.mode.two_batch_overlap:
-        words.append("--enable-two-batch-overlap")
-    if replica.prefills:
+    layout, ranks = replica.layout, replica.layout.attention_dp
+    method, missing = _conversion("sglang", replica, version)
+    option = bool(version) and version_numbers(version) < _ATTENTION_DP_OPTION
+    mixed = replica.mode.admission == "chunked" and replica.decodes
+    words = chosen(
+        (True, "python", "-m", "sglang.launch_server", "--model-path", replica.model_id),
+        # it counts all chips of a pipeline stage; attention-dp groups among them hold other sequences
+        (True, "--tp-size", layout.tp * ranks),
+        (layout.pp > 1, "--pp-size", layout.pp),
+        (ranks > 1 and option, "--dp-size", ranks, "--enable-dp-attention"),
+        (ranks > 1 and not option, "--attn-dp-size", ranks),
+        (layout.ep > 1, "--ep-size", layout.ep),
+        (layout.ep > 1 and ranks > 1 and layout.moe_tp == 1, "--moe-a2a-backend", "deepep"),
+        (replica.redundant_experts, "--ep-num-redundant-experts", replica.redundant_experts, "--enable-eplb"),
+        (replica.mode.two_batch_overlap, "--enable-two-batch-overlap"),
         # the option counts the tokens of all attention-dp ranks together
-        words += ["--chunked-prefill-size", str(replica.mode.max_batched_tokens * ranks)]
-        if replica.mode.admission == "chunked" and replica.decodes:
-            words.append("--enable-mixed-chunk")
-    words += ["--max-running-requests", str(replica.running * ranks)]
-    words += ["--context-length", str(replica.longest_request), "--mem-fraction-static", f"{replica.memory_fraction:g}"]
-    words += _conversion("sglang", replica, version, lacks)
-    if replica.precision.kv_cache == "fp8":
-        words += ["--kv-cache-dtype", "fp8_e4m3"]
-    if replica.is_pool:
-        words += ["--disaggregation-mode", replica.role, "--disaggregation-transfer-backend", replica.transfer]
-    if replica.drafts is not None:
-        words += sglang_drafts(replica.drafts)
-    if replica.host_cache_bytes:
+        (replica.prefills, "--chunked-prefill-size", replica.mode.max_batched_tokens * ranks),
+        (replica.prefills and mixed, "--enable-mixed-chunk"),
+        (True, "--max-running-requests", replica.running * ranks),
+        (True, "--context-length", replica.longest_request, "--mem-fraction-static", f"{replica.memory_fraction:g}"),
+        (method, "--quantization", method),
+        (replica.precision.kv_cache == "fp8", "--kv-cache-dtype", "fp8_e4m3"),
+        (replica.is_pool, "--disaggregation-mode", replica.role),
+        (replica.is_pool, "--disaggregation-transfer-backend", replica.transfer),
+        (replica.drafts, *(sglang_drafts(replica.drafts) if replica.drafts else ())),
         # a rank's share in GB (sglang/srt/mem_cache, HostKVCache)
-        size = max(int(replica.host_cache_bytes / 1e9), 1)
-        words += ["--enable-hierarchical-cache", "--hicache-size", str(size)]
-    others: list[str] = []
-    if replica.num_hosts > 1:
-        words += ["--nnodes", str(replica.num_hosts), "--dist-init-addr", f"{HOST}:5000", "--node-rank", RANK]
-        others = words
+        (replica.host_cache_bytes, "--enable-hierarchical-cache"),
+        (replica.host_cache_bytes, "--hicache-size", max(int(replica.host_cache_bytes / 1e9), 1)),
+        (replica.num_hosts > 1, "--nnodes", replica.num_hosts, "--dist-init-addr", f"{HOST}:5000"),
+        (replica.num_hosts > 1, "--node-rank", RANK),
+    )
+    lacks = chosen((layout.cp > 1, f"cp={layout.cp} cannot be set for this model"), (missing, missing))
     return LaunchCommand(
-        stack="sglang", role=replica.role, words=tuple(words), other_words=tuple(others), lacks=tuple(lacks)
+        stack="sglang",
+        role=replica.role,
+        words=tuple(words),
+        other_words=tuple(words) if replica.num_hosts > 1 else (),
+        lacks=tuple(lacks),
     )
 
 
-def _trtllm(replica: Replica) -> LaunchCommand:
-    layout, lacks = replica.layout, list[str]()
-    words = ["trtllm-serve", replica.model_id, "--tp_size", str(layout.tp * layout.attention_dp)]
-    if layout.pp > 1:
-        words += ["--pp_size", str(layout.pp)]
-    if replica.num_experts:
-        words += ["--ep_size", str(layout.ep)]
-    if layout.tp > 1 and layout.attention_dp > 1:
-        lacks.append(f"attention is either cut over all chips or not at all: tp={layout.tp} a rank becomes 1")
-    words += ["--max_batch_size", str(replica.running), "--max_num_tokens", str(replica.pass_tokens)]
-    words += ["--max_seq_len", str(replica.longest_request)]
-    words += ["--kv_cache_free_gpu_memory_fraction", f"{replica.memory_fraction:g}"]
-    options: list[str] = []
-    if layout.attention_dp > 1:
-        options.append("enable_attention_dp: true")
-    if replica.prefills:
-        options.append("enable_chunked_prefill: true")  # else a prompt longer than a pass is refused
-        # off by default; the tokens of a pass are padded to the next of these
-        sizes = [2**power for power in range(8)] + list(range(256, min(replica.pass_tokens, _GRAPH_TOKENS) + 1, 256))
-        options += ["torch_compile_config:", "  enable_piecewise_cuda_graph: true", "  enable_userbuffers: false"]
-        options.append(f"  capture_num_tokens: {_json(sizes)}")
-    if replica.role == "prefill":
-        options.append("disable_overlap_scheduler: true")  # workers that only prefill do not have it
-    if replica.redundant_experts:
-        slots = replica.num_experts + replica.redundant_experts
-        options += ["moe_config:", "  load_balancer:", f"    num_slots: {slots}"]
-    cache = ["  dtype: fp8"] if replica.precision.kv_cache == "fp8" else []
-    if replica.host_cache_bytes:
-        cache.append(f"  host_cache_size: {int(replica.host_cache_bytes)}")
-    if cache:
+def _trtllm(replica: Replica, version: str) -> LaunchCommand:
+    layout, spread = replica.layout, replica.layout.attention_dp > 1
+    eight_bits, kept = replica.precision.kv_cache == "fp8", int(replica.host_cache_bytes)
+    words = chosen(
+        (True, "trtllm-serve", replica.model_id, "--tp_size", layout.tp * layout.attention_dp),
+        (layout.pp > 1, "--pp_size", layout.pp),
+        (replica.num_experts, "--ep_size", layout.ep),
+        (True, "--max_batch_size", replica.running, "--max_num_tokens", replica.pass_tokens),
+        (True, "--max_seq_len", replica.longest_request),
+        (True, "--kv_cache_free_gpu_memory_fraction", f"{replica.memory_fraction:g}"),
+    )
+    # off by default; the tokens of a pass are padded to the next of these
+    sizes = [2**power for power in range(8)] + list(range(256, min(replica.pass_tokens, _GRAPH_TOKENS) + 1, 256))
+    slots = replica.num_experts + replica.redundant_experts
+    options = chosen(
+        (spread, "enable_attention_dp: true"),
+        (replica.prefills, "enable_chunked_prefill: true"),  # else a prompt longer than a pass is refused
+        (replica.prefills, "torch_compile_config:", "  enable_piecewise_cuda_graph: true"),
+        (replica.prefills, "  enable_userbuffers: false", f"  capture_num_tokens: {json.dumps(sizes)}"),
+        (replica.role == "prefill", "disable_overlap_scheduler: true"),  # workers that only prefill do not have it
+        (replica.redundant_experts, "moe_config:", "  load_balancer:", f"    num_slots: {slots}"),
         # the table of the file stands in place of the option
-        options += ["kv_cache_config:", *cache, f"  free_gpu_memory_fraction: {replica.memory_fraction:g}"]
-    if replica.quantise_to:
-        options += ["quant_config:", f"  quant_algo: {'FP8' if replica.quantise_to == 'fp8' else 'NVFP4'}"]
-    if replica.is_pool:
-        options += ["cache_transceiver_config:", "  backend: NIXL"]
-    if replica.drafts is not None:
-        options += trtllm_drafts(replica.drafts)
-    if replica.mode.two_batch_overlap:
-        lacks.append("no option splits the batch to overlap the exchange of tokens")
+        (eight_bits or kept, "kv_cache_config:"),
+        (eight_bits, "  dtype: fp8"),
+        (kept, f"  host_cache_size: {kept}"),
+        (eight_bits or kept, f"  free_gpu_memory_fraction: {replica.memory_fraction:g}"),
+        (replica.quantise_to, "quant_config:"),
+        (replica.quantise_to, f"  quant_algo: {'FP8' if replica.quantise_to == 'fp8' else 'NVFP4'}"),
+        (replica.is_pool, "cache_transceiver_config:", "  backend: NIXL"),
+        (replica.drafts, *(trtllm_drafts(replica.drafts) if replica.drafts else ())),
+    )
+    lacks = chosen(
+        (
+            layout.tp > 1 and spread,
+            f"attention is either cut over all chips or not at all: tp={layout.tp} a rank becomes 1",
+        ),
+        (replica.mode.two_batch_overlap, "no option splits the batch to overlap the exchange of tokens"),
+    )
     before = ("mpirun", "-n", str(layout.chips_per_replica), "--host", "$HOST_SLOTS", "trtllm-llmapi-launch")
     return LaunchCommand(
         stack="trtllm",
@@ -471,36 +339,74 @@ def _trtllm(replica: Replica) -> LaunchCommand:
     )
 
 
-_GGUF_TYPES = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "q8_0"}  # of the cache, by data type
-
-
-def _llama_cpp(replica: Replica) -> LaunchCommand:
+def _llama_cpp(replica: Replica, version: str) -> LaunchCommand:
     """llama-server: slots with a part of the context each, all of whose prompts and tokens share a batch."""
-    layout, lacks = replica.layout, list[str]()
-    slots, longest = replica.running, replica.longest_request
-    model_id = replica.model_id
-    local = model_id.startswith(("/", "."))
-    words = ["llama-server", "--model" if local else "--hf-repo"]
-    words.append(f"{model_id}/model.gguf" if local and not model_id.endswith(".gguf") else model_id)
-    words += ["--ctx-size", str(slots * longest), "--parallel", str(slots)]
-    words += ["--batch-size", str(replica.pass_tokens), "--ubatch-size", str(replica.pass_tokens)]
-    kind = _GGUF_TYPES.get(replica.precision.kv_cache)
-    if kind is None:
-        lacks.append(f"a cache in {replica.precision.kv_cache}: --cache-type-k takes {', '.join(_GGUF_TYPES)}")
-    else:
-        words += ["--cache-type-k", kind, "--cache-type-v", kind]
-    words += ["--cache-ram", str(round(replica.host_cache_bytes * layout.chips_per_replica / 2**20))]  # in MiB; 0: none
-    if replica.cores:
-        words += ["--threads", str(replica.cores)]
-    if layout.chips_per_replica > layout.pp:
-        lacks.append(f"{layout.label()} cannot be set: layers are split over chips, --split-mode layer")
-    if replica.is_pool:
-        lacks.append("separate pools for prefill and decode")
-    if replica.drafts is not None:
-        lacks.append("drafts: its options were not read")
-    if replica.quantise_to:
-        lacks.append(f"weights converted to {replica.quantise_to} while loading: a GGUF file in that type is needed")
+    layout, model_id, cache = replica.layout, replica.model_id, replica.precision.kv_cache
+    local, kind = model_id.startswith(("/", ".")), _GGUF_TYPES.get(cache)
+    file = f"{model_id}/model.gguf" if local and not model_id.endswith(".gguf") else model_id
+    kept_mib = round(replica.host_cache_bytes * layout.chips_per_replica / 2**20)  # 0: none
+    words = chosen(
+        (True, "llama-server", "--model" if local else "--hf-repo", file),
+        (True, "--ctx-size", replica.running * replica.longest_request, "--parallel", replica.running),
+        (True, "--batch-size", replica.pass_tokens, "--ubatch-size", replica.pass_tokens),
+        (kind, "--cache-type-k", kind, "--cache-type-v", kind),
+        (True, "--cache-ram", kept_mib),
+        (replica.cores, "--threads", replica.cores),
+    )
+    lacks = chosen(
+        (kind is None, f"a cache in {cache}: --cache-type-k takes {', '.join(_GGUF_TYPES)}"),
+        (
+            layout.chips_per_replica > layout.pp,
+            f"{layout.label()} cannot be set: layers are split over chips, --split-mode layer",
+        ),
+        (replica.is_pool, "separate pools for prefill and decode"),
+        (replica.drafts, "drafts: its options were not read"),
+        (
+            replica.quantise_to,
+            f"weights converted to {replica.quantise_to} while loading: a GGUF file in that type is needed",
+        ),
+    )
     note = "the weights are a GGUF file in the plan's data types" + (
         ", written by convert_hf_to_gguf.py" if local else ""
     )
     return LaunchCommand(stack="llama-cpp", role=replica.role, words=tuple(words), notes=(note,), lacks=tuple(lacks))
+
+
+_ENGINES: Mapping[str, Callable[[Replica, str], LaunchCommand]] = {
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "trtllm": _trtllm,
+    "llama-cpp": _llama_cpp,
+}
+
+
+def vllm_drafts(drafts: Drafts) -> Mapping[str, Any]:
+    """The value of --speculative-config (vllm/config/speculative.py)."""
+    count = {"num_speculative_tokens": drafts.tokens}
+    if not drafts.model_id:
+        return {"method": "mtp", **count}
+    return {"method": _eagle(drafts) if drafts.is_head else "draft_model", "model": drafts.model_id, **count}
+
+
+def _eagle(drafts: Drafts) -> str:
+    """Which EAGLE a head is, by its name, as vLLM tells them apart."""
+    return "eagle3" if "eagle3" in drafts.model_id.lower().replace("-", "") else "eagle"
+
+
+def sglang_drafts(drafts: Drafts) -> list[str]:
+    """Options of speculative decoding: one draft after another, without a tree (SGLang, speculative decoding)."""
+    chain = ["--speculative-num-steps", str(drafts.tokens), "--speculative-eagle-topk", "1"]
+    chain += ["--speculative-num-draft-tokens", str(drafts.tokens + 1)]
+    if not drafts.model_id:
+        return ["--speculative-algorithm", "EAGLE", *chain]  # the model's own layer, which NEXTN is another name of
+    kind = _eagle(drafts).upper() if drafts.is_head else "STANDALONE"
+    return ["--speculative-algorithm", kind, "--speculative-draft-model-path", drafts.model_id, *chain]
+
+
+def trtllm_drafts(drafts: Drafts) -> list[str]:
+    """Lines of speculative decoding (tensorrt_llm/llmapi/llm_args.py)."""
+    if not drafts.model_id:
+        return ["speculative_config:", "  decoding_type: MTP", f"  num_nextn_predict_layers: {drafts.tokens}"]
+    kind = "Eagle" if drafts.is_head else "DraftTarget"
+    where = f"  speculative_model_dir: {json.dumps(drafts.model_id)}"
+    return ["speculative_config:", f"  decoding_type: {kind}", f"  max_draft_len: {drafts.tokens}", where]

@@ -1,21 +1,9 @@
-"""The launch commands of a plan: which checkpoint, how long a context, where each replica runs, and its router.
-
-The routers of the engines themselves, whose options `bench/engine_flags.py` reads from their own parsers:
-
-- vLLM: vllm-router 0.1.17 (PyPI; vllm-project/router), `--worker-urls`, or `--vllm-pd-disaggregation` with the URLs of
-  both pools, which is how it leads requests between servers with NixlConnector.
-- SGLang: sglang-router 0.3.2 (PyPI), `python -m sglang_router.launch_router`, `--worker-urls`, or
-  `--pd-disaggregation` with the URL and bootstrap port of prefill servers (SGLang documentation, PD disaggregation).
-- llama.cpp: nginx, as below.
-- TensorRT-LLM: `trtllm-serve disaggregated -c FILE` with `context_servers` and `generation_servers`
-  (tensorrt_llm/commands/serve.py; examples/disaggregated/README.md). It has no router of replicas that do both: nginx
-  with the fewest connections first, as the documentation of vLLM has it (deployment/nginx).
-"""
+"""The launch commands of a plan: which checkpoint, how long a context, and which replicas."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rackline.arch import AnyModel, Model
@@ -24,135 +12,15 @@ from rackline.parallel import Layout, Precision, precision
 from rackline.parallel.memory import MemoryUse, kv_size
 from rackline.search.candidate import Pool
 from rackline.search.choice import Choice
-from rackline.search.launch import (
-    LaunchCommand,
-    Replica,
-    check_stack,
-    launch_command,
-    transfer_library,
-)
-from rackline.search.launch_options import Drafts, drafts_refusal
-from rackline.search.launch_places import ROUTER_PORT, Start, Wanted, starts_of
-from rackline.search.launch_rules import Role
+from rackline.search.launch import Drafts, Replica, check_stack, launch_command
+from rackline.search.launch_commands import LaunchCommand, placed
 from rackline.search.plan import Plan
+from rackline.search.stacks import Role
 from rackline.serving.workload import Mode, Workload
 
-_STARTS_WITHIN_S = 7200  # loading weights and compiling, as the probes of the manifests allow
-_REQUEST_WITHIN_S = 3600
-
-
-def router_command(
-    commands: Sequence[LaunchCommand],
-    *,
-    kept_prefixes: bool = False,
-    address: Callable[[Start], str] | None = None,
-) -> LaunchCommand | None:
-    """The router in front of a deployment, on its first host; None for a single replica.
-
-    Args:
-        commands: the replicas, with their places.
-        kept_prefixes: whether a request should go where its prefix is cached.
-        address: of a replica, as host:port; None for hosts by their numbers.
-    """
-    if sum(len(command.starts) for command in commands) < 2:
-        return None
-    hosts = {start.host + more for command in commands for start in command.starts for more in range(start.num_hosts)}
-    pools = any(command.role != "both" for command in commands)
-    first = commands[0]
-    lines: list[str] = []
-    name = ""
-
-    def of_host(start: Start) -> str:
-        return f"{'localhost' if len(hosts) == 1 else f'$HOST{start.host}'}:{start.port}"
-
-    address = address or of_host
-    match first.stack:
-        case "trtllm" if pools:
-            lines, name = _disaggregated(commands, address), "router.yaml"
-            words = ["trtllm-serve", "disaggregated", "-c", name]
-            words += ["-t", str(_STARTS_WITHIN_S), "-r", str(_REQUEST_WITHIN_S)]
-        case "trtllm" | "llama-cpp":
-            lines, name = _nginx(commands, address), "router.conf"
-            words = ["nginx", "-p", ".", "-c", name, "-g", "daemon off;"]
-        case stack:
-            words = ["vllm-router"] if stack == "vllm" else ["python", "-m", "sglang_router.launch_router"]
-            words += _replicas(commands, address) if pools else ["--worker-urls", *_urls(commands, address)]
-            words += ["--policy", "cache_aware" if kept_prefixes else "power_of_two"]
-            words += ["--worker-startup-timeout-secs", str(_STARTS_WITHIN_S)]
-            words += ["--host", "0.0.0.0", "--port", str(ROUTER_PORT)]
-    return LaunchCommand(
-        stack=first.stack,
-        role="router",
-        words=tuple(words),
-        version=first.version,
-        options_file=tuple(lines),
-        options_name=name,
-        chips_per_replica=0,
-    )
-
-
-def _urls(commands: Sequence[LaunchCommand], address: Callable[[Start], str]) -> list[str]:
-    return [f"http://{address(start)}" for command in commands for start in command.starts]
-
-
-def _replicas(commands: Sequence[LaunchCommand], address: Callable[[Start], str]) -> list[str]:
-    """The servers of both pools; SGLang's prefill servers with the port at which decode servers meet them."""
-    sglang = commands[0].stack == "sglang"
-    words = ["--pd-disaggregation" if sglang else "--vllm-pd-disaggregation"]
-    for command in commands:
-        for start in command.starts:
-            words += [f"--{command.role}", f"http://{address(start)}"]
-            words += [str(start.side_port)] if sglang and command.role == "prefill" else []
-    return words
-
-
-def router_name(stack: str) -> str:
-    """The router of an engine's pools, as it is called on the command line."""
-    return {"sglang": "python -m sglang_router.launch_router --pd-disaggregation", "vllm": "vllm-router"}.get(
-        stack, "trtllm-serve disaggregated"
-    )
-
-
-def _disaggregated(commands: Sequence[LaunchCommand], address: Callable[[Start], str]) -> list[str]:
-    """The file of `trtllm-serve disaggregated`."""
-    lines = ["hostname: 0.0.0.0", f"port: {ROUTER_PORT}", "backend: pytorch"]
-    for role, key in (("prefill", "context_servers"), ("decode", "generation_servers")):
-        urls = [address(start) for command in commands if command.role == role for start in command.starts]
-        lines += [f"{key}:", f"  num_instances: {len(urls)}", "  urls:", *(f'    - "{url}"' for url in urls)]
-    return lines
-
-
-def _nginx(commands: Sequence[LaunchCommand], address: Callable[[Start], str]) -> list[str]:
-    """A configuration of nginx that sends a request to the replica with the fewest."""
-    servers = [f"    server {address(start)};" for command in commands for start in command.starts]
-    return [
-        "pid router.pid;",
-        "error_log stderr;",
-        "events {}",
-        "http {",
-        "  access_log off;",
-        "  upstream replicas {",
-        "    least_conn;",
-        *servers,
-        "  }",
-        "  server {",
-        f"    listen {ROUTER_PORT};",
-        "    location / {",
-        "      proxy_pass http://replicas;",
-        "      proxy_buffering off;",
-        f"      proxy_read_timeout {_REQUEST_WITHIN_S}s;",
-        "    }",
-        "  }",
-        "}",
-    ]
-
-
+# Longest request over the mean one where lengths are typical ones. Public traces, rounded up: 3.8 (Azure 2023, code),
+# 10.3 (Azure 2023, conversation), 10.2 (Mooncake, conversation), 12.4 (Mooncake, synthetic).
 LONGEST_OVER_MEAN = 13
-"""Longest request over the mean one where lengths are typical ones.
-
-Public traces, rounded up: 3.8 (Azure 2023, code), 10.3 (Azure 2023, conversation), 10.2 (Mooncake, conversation), 12.4
-(Mooncake, synthetic).
-"""
 # of the room that the cache is estimated to have: vLLM does not start where one longest request does not fit
 _SURE_OF_ROOM = 0.5
 
@@ -272,7 +140,7 @@ def plan_commands(
     best = plan.best
     if best is None:
         return []
-    kinds = [_kind("both", best, best, plan.system.cluster, best.memory)]
+    kinds = [_kind("both", best, best, plan.system.cluster, best.inside.memory)]
     first, then = best.prefill_inside, best.decode_inside
     if first is not None and then is not None:
         prefill_on = options.prefill_on or plan.system.cluster
@@ -282,7 +150,7 @@ def plan_commands(
         ]
     if leftover and best.leftover is not None:
         beside = best.leftover.choice
-        kinds.append(_kind("both", beside, beside, plan.system.cluster, beside.memory))
+        kinds.append(_kind("both", beside, beside, plan.system.cluster, beside.inside.memory))
     return commands_of(
         kinds,
         plan.system.model,
@@ -326,10 +194,9 @@ def commands_of(
     longest, why = longest_request(kinds, model, workload)
     notes = [f"requests of up to {longest:,} tokens, prompt and answer: {why}", *options.notes]
     stages = max(kind.layout.pp for kind in kinds)
-    refused = drafts_refusal(options.stack, stages)
-    if options.drafts is not None and refused:
+    if options.drafts is not None and options.stack == "sglang" and stages > 1:
         options = replace(options, drafts=None)
-        notes.append(f"drafts would pay, but {refused}")
+        notes.append("drafts would pay, but SGLang has no pipeline stages with them")
     moe = model.moe() if isinstance(model, Model) else None
     commands: list[LaunchCommand] = []
     for kind in kinds:
@@ -349,7 +216,7 @@ def commands_of(
             num_experts=moe.num_experts if moe else 0,
             drafts=options.drafts,
             max_tokens=longest,
-            transfer=transfer_library(stages),
+            transfer="mooncake" if stages > 1 else "nixl",  # Mooncake alone moves those of a prefill pool with stages
             host_cache_bytes=options.host_cache_bytes,
             vendor=kind.on.chip.vendor,
             cores=(kind.on.chip.cores or 0) if kind.on.chip.generation == "cpu" else 0,
@@ -390,33 +257,3 @@ def _room_tokens(model: AnyModel, kind: ReplicaKind) -> float:
     size = kv_size(model, replace(kind.layout, cp=1), kind.precision)
     room, each = _SURE_OF_ROOM * float(kind.memory.kv_room) - float(size.fixed_bytes), float(size.bytes_per_token)
     return room / each if each > 0 else math.inf
-
-
-def placed(commands: Sequence[LaunchCommand], places: Sequence[Cluster]) -> list[LaunchCommand]:
-    """The commands with a host, chips and a port for each replica.
-
-    Args:
-        places: the cluster of each command.
-    """
-    starts = starts_of(
-        [
-            Wanted(replicas=one.replicas, chips=one.chips_per_replica, num_hosts=one.num_hosts, on=on)
-            for one, on in zip(commands, places, strict=True)
-        ]
-    )
-    found: list[LaunchCommand] = []
-    for command, on, where in zip(commands, places, starts, strict=True):
-        lacks = command.lacks
-        if not command.chips_variable and any(start.chips for start in where):
-            lacks = (
-                *lacks,
-                f"which chips of a host a replica takes: no variable is known for those of {on.chip.vendor}",
-            )
-        found.append(replace(command, starts=where, lacks=lacks))
-    return found
-
-
-def deployment_commands(commands: Sequence[LaunchCommand], *, kept_prefixes: bool = False) -> list[LaunchCommand]:
-    """The commands of replicas, and of the router in front where there are several."""
-    router = router_command(commands, kept_prefixes=kept_prefixes)
-    return [*commands, *([router] if router is not None else [])]

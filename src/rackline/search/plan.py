@@ -1,4 +1,10 @@
-"""`plan`: the cheapest way to serve a model on a cluster under latency limits, and how far from the floors it is."""
+"""`plan`: the cheapest way to serve a model on a cluster under latency limits, or that of the least energy.
+
+At each power cap all engines of the space are ranked by the energy of an output token with every slot taken: idle power
+and kernels of the mean step, at the machine's plug. The best of these, with the chips that they leave idle, the
+cheapest engine and the cheapest pair of pools (whose search is by dollars: chip-seconds, of which joules are watts
+times) are compared; the best of all caps is searched again and simulated.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from rackline.arch import AggregateModel
-from rackline.hardware import billing
+from rackline.errors import InputError
+from rackline.hardware import Cluster, billing, checked_cap
 from rackline.search.candidate import Candidate
 from rackline.search.choice import Choice
-from rackline.search.energy import energy_of
-from rackline.search.engines import Engines, EngineSearch
-from rackline.search.finalists import serve_kinds, with_leftover
-from rackline.search.fits import ClusterNeed
+from rackline.search.engines import Engines, EngineSearch, Rejected
+from rackline.search.estimates import numbering
+from rackline.search.finalists import better_refused, better_refused_pair, energy_of, serve_kinds, with_leftover
+from rackline.search.misfit import ClusterNeed
+from rackline.search.points import firsts
 from rackline.search.pools import Disaggregated, PoolSearch
-from rackline.search.refused import better_refused, better_refused_pair
-from rackline.search.select import Rejected
 from rackline.search.served import Service
 from rackline.search.space import ANY_POOL, PrefillPool, SearchSpace, Space
 from rackline.system import Constraints, Demand, Objective, System
@@ -126,23 +134,21 @@ class Plan:
         """The cheapest of the other kind; None when only one kind meets the limits."""
         return self.choices[1] if len(self.choices) > 1 else None
 
-    def with_energy(self, service: Service) -> Plan:
-        """The same with power and energy of the cheapest of each kind."""
-        alone, both = self.aggregated, self.disaggregated
-        if both is not None and both.best is not None:
-            both = replace(both, best=replace(both.best, energy=energy_of(both.best, service)))
-        return replace(
-            self,
-            aggregated=None if alone is None else replace(alone, energy=energy_of(alone, service)),
-            disaggregated=both,
-        )
+    def with_energy(self, service: Service, not_simulated: str = "") -> Plan:
+        """The same with power and energy of the cheapest of each kind.
 
-    def waiting(self) -> Plan:
-        """The same, said to be simulated next."""
+        Args:
+            not_simulated: why none of them is simulated; empty where that is said already.
+        """
+
+        def known(one: Choice) -> Choice:
+            why = not_simulated or one.not_simulated
+            return replace(one, energy=energy_of(one, service), not_simulated=why)
+
         alone, both = self.aggregated, self.disaggregated
         if both is not None and both.best is not None:
-            both = replace(both, best=replace(both.best, not_simulated=_NEXT))
-        return replace(self, aggregated=alone and replace(alone, not_simulated=_NEXT), disaggregated=both)
+            both = replace(both, best=known(both.best))
+        return replace(self, aggregated=alone and known(alone), disaggregated=both)
 
     def served(self, service: Service, engines: Engines, below: float = math.inf) -> Plan:
         """The same with the cheapest of each kind served.
@@ -154,15 +160,10 @@ class Plan:
         """
         both = self.disaggregated
         pairs = both.contenders if both else ()
-        alone, apart = serve_kinds(service, (engines.contenders, pairs), below)
+        (alone, why), (apart, why_apart) = serve_kinds(service, (engines.contenders, pairs), below)
         if both is not None and pairs:
-            both = replace(both, best=apart.choice, reason=apart.reason)
-        return replace(
-            self,
-            aggregated=alone.choice,
-            reason=alone.reason if engines.contenders else self.reason,
-            disaggregated=both,
-        )
+            both = replace(both, best=apart, reason=why_apart)
+        return replace(self, aggregated=alone, reason=why if engines.contenders else self.reason, disaggregated=both)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,9 +253,8 @@ def plan(
     )
     service = Service(system=system, prefill_system=(prefill and prefill.system) or system, demand=demand)
     if served and tell_estimate is not None:
-        tell_estimate(answer.waiting().with_energy(service))
-    best = next(iter(engines.contenders), None)
-    better = [better_refused(found.whole, demand.limits, best, open_loop=served)]
+        tell_estimate(answer.with_energy(service, _NEXT))
+    better = [better_refused(found.whole, demand.limits, answer.aggregated, open_loop=served)]
     if prefill is not None and pools is not None:
         launched = [*engines.contenders[:1], *pools.contenders[:1]]
         better.append(better_refused_pair(found.whole, demand.limits, prefill, launched))
@@ -333,4 +333,119 @@ def _looked_at(space: Space, limits: Constraints, apart: PoolSearch | None, *, o
         search.look_at(replace(part, space=replace(part.space, rules=None)) if refused else part)
         if apart is not None:
             apart.look_at(part)
-    return search.answer().without_answer(refused) if refused else search.answer()
+    return replace(search.answer(), contenders=(), pareto=(), ranked=(), reason=refused) if refused else search.answer()
+
+
+MOST_RANKED = 4  # engines of the least energy that are compared with their idle chips, at each cap
+CAPS = (1.0, 0.85, 0.7, 0.55, 0.4)  # power caps that are tried, as shares of the range between idle power and the limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """The least energy at a power cap.
+
+    Args:
+        cap_w: the cap; None is the limit [W].
+        joules_per_output_token: of the best there; None where nothing meets the limits [J].
+        layout: of the engine that decodes.
+    """
+
+    cap_w: float | None
+    joules_per_output_token: float | None
+    layout: str = ""
+
+
+def caps_of(cluster: Cluster) -> tuple[float | None, ...]:
+    """Power caps to try on a cluster [W]; only its own where one is set.
+
+    Raises:
+        InputError: nothing is known of what its chips draw.
+    """
+    chip = cluster.chip
+    if chip.power_cap_w is not None:
+        return (chip.power_cap_w,)
+    power = chip.power
+    if power is None:
+        raise InputError(what="objective", given="joules", allowed=f"dollars: nothing is known of {chip.name}'s power")
+    spread = power.limit_w - power.idle_w
+    return tuple(None if share == 1.0 else round(power.idle_w + share * spread) for share in CAPS)
+
+
+def capped(cluster: Cluster, cap_w: float | None) -> Cluster:
+    """The cluster with its chips set to keep below a power."""
+    if cap_w is None or cap_w == cluster.chip.power_cap_w:
+        return cluster
+    return replace(cluster, chip=replace(cluster.chip, power_cap_w=checked_cap(cluster.chip, cap_w)))
+
+
+def least_energy(
+    system: System,
+    demand: Demand,
+    among: SearchSpace,
+    *,
+    prefill: PrefillPool | None = ANY_POOL,
+    served: bool = True,
+) -> tuple[Plan, tuple[Tried, ...]]:
+    """The plan with the least energy of an output token, and what was tried.
+
+    Args:
+        system: with a power cap where only that one counts.
+        demand, prefill: as `rackline.search.plan`.
+        among: what the plan may choose from.
+        served: whether the plan that is returned is simulated.
+
+    Raises:
+        InputError: nothing is known of what its chips draw.
+    """
+    found: list[tuple[float, System, SearchSpace]] = []
+    tried: list[Tried] = []
+    for cap_w in caps_of(system.cluster):
+        on = replace(system, cluster=capped(system.cluster, cap_w))
+        space = Space.of(on, demand.workload, among)
+        best = [
+            (joules, (one, kept), choice.layout.label())
+            for one, kept in ((on, among), *ranked_by_energy(space, demand.limits, among))
+            for choice in plan(one, demand, kept, prefill=prefill, served=False).choices
+            if (joules := choice.energy and choice.energy.joules_per_output_token) is not None
+        ]
+        joules, chosen, layout = min(best, key=lambda one: one[0], default=(None, (on, among), ""))
+        tried.append(Tried(cap_w=cap_w, joules_per_output_token=joules, layout=layout))
+        if joules is not None:
+            found.append((joules, *chosen))
+    if not found:
+        return plan(system, demand, among, prefill=prefill, served=served), tuple(tried)
+    _, on, kept = min(found, key=lambda one: one[0])
+    return replace(plan(on, demand, kept, prefill=prefill, served=served), objective="joules"), tuple(tried)
+
+
+def ranked_by_energy(
+    space: Space, limits: Constraints, among: SearchSpace, most: int = MOST_RANKED
+) -> list[tuple[System, SearchSpace]]:
+    """Engines that meet the limits with the least energy of an output token, all slots taken: the best of each layout
+    and precision, the least first.
+
+    Every layout × precision × mode × batch is compared, those apart that idle power alone makes worse than what is
+    ranked already.
+
+    Args:
+        among: what each of the spaces is a part of.
+        most: engines [count].
+    """
+    points = EngineSearch.through(space, limits, open_loop=False, objective="joules").shortlist.points()
+    order = np.flatnonzero(points.serves & points.meets(limits) & np.isfinite(points.cost))
+    order = order[np.argsort(points.cost[order], kind="stable")]
+    numbers = numbering(space)
+    best = order[firsts(numbers.deployed(points.engine[order]))][:most]
+    places = [(*numbers.place(int(points.engine[at])), points.per_rank[at]) for at in best]
+    return [
+        (
+            replace(space.system, precisions=(space.system.precisions[label],)),
+            replace(
+                among,
+                layouts=[space.grid.layout(row)],
+                modes=[space.modes[mode]],
+                batches=space.batches[space.batches <= per_rank],
+            ),
+        )
+        for label, mode, row, per_rank in places
+    ]

@@ -62,25 +62,41 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """For each decode point its cheapest partner; infinite cost where there is none.
+    """Pairs of replicas in their best ratio; arrays (pairs,), with infinite cost where there is no ratio.
 
     Args:
+        partner, decode: indices of the prefill and of the decode point.
         usd_per_request: [USD].
         requests_per_s: of both pools together [requests/s].
-        partner: index of the prefill point.
         prefill_replicas, decode_replicas: [count].
-        evaluated: prefill points that were compared, over all decode points [count].
     """
 
+    partner: Array
+    decode: Array
     usd_per_request: Array
     requests_per_s: Array
-    partner: Array
     prefill_replicas: Array
     decode_replicas: Array
-    evaluated: int
+
+    @classmethod
+    def none(cls, partner: Array, decode: Array) -> Pairs:
+        """Pairs before any ratio is known."""
+        whole = np.zeros(decode.shape, dtype=np.int64)
+        return cls(
+            partner=partner,
+            decode=decode,
+            usd_per_request=np.full(decode.shape, np.inf),
+            requests_per_s=np.zeros(decode.shape),
+            prefill_replicas=whole,
+            decode_replicas=whole.copy(),
+        )
+
+    def take(self, index: Array) -> Pairs:
+        """The pairs of an index."""
+        return Pairs(**{name: getattr(self, name)[index] for name in self.__slots__})
 
 
-def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float | None) -> Pairs:
+def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float | None) -> tuple[Pairs, int]:
     """The cheapest prefill pool and the best ratio for each decode point, in whole replicas.
 
     A request costs (n a + m c) / min(n f, m r): least where m / n is nearest to f / r, from below or from above, so
@@ -90,17 +106,12 @@ def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float
 
     Args:
         slack_s: time to first token less its constant part; None for no limit [s].
+
+    Returns:
+        (the pair of each decode point, prefill points that were compared over all decode points).
     """
-    size = decode.chips.size
-    found = Pairs(
-        usd_per_request=np.full(size, np.inf),
-        requests_per_s=np.zeros(size),
-        partner=np.zeros(size, dtype=np.int64),
-        prefill_replicas=np.zeros(size, dtype=np.int64),
-        decode_replicas=np.zeros(size, dtype=np.int64),
-        evaluated=0,
-    )
-    evaluated = 0
+    size, evaluated = decode.chips.size, 0
+    found = Pairs.none(np.zeros(size, dtype=np.int64), np.arange(size))
     for label in np.unique(decode.label):
         mine = np.flatnonzero(decode.label == label)
         others = np.flatnonzero(prefill.label == label)
@@ -113,74 +124,43 @@ def pair(prefill: PoolPoints, decode: PoolPoints, budget: Budget, slack_s: float
             transfer = _transfer_s(prefill, decode, part[:, None], others[None, :])
             first, then = (np.broadcast_to(index, shape).ravel() for index in (others[None, :], part[:, None]))
             links, place = np.unique(transfer, return_inverse=True)
-            row, ways = np.arange(part.size), list[_Ways]()
+            row, ways = np.arange(part.size), list[Pairs]()
             for in_turn in _IN_TURN if slack_s is not None else (0,):
                 load = prefill.load(
                     others[None, :], links[:, None], slack_s, max(in_turn, 1)
                 )  # few links: each load once
                 load = load[place.reshape(shape), np.arange(others.size)[None, :]].ravel()
                 every = _costs(prefill, decode, first, then, budget, load)
-                best = np.argsort(every.usd.reshape(shape), axis=1, kind="stable")[:, : _PARTNERS if in_turn else 1]
+                best = np.argsort(every.usd_per_request.reshape(shape), axis=1, kind="stable")[
+                    :, : _PARTNERS if in_turn else 1
+                ]
                 ways.extend(every.take(row * others.size + one) for one in best.T)
                 evaluated += load.size
             if slack_s is not None:
                 ways = _in_turn(prefill, decode, ways, budget, slack_s)
-            which = np.argmin(np.array([one.usd for one in ways]), axis=0)
-            found.partner[part] = _chosen(which, [one.first for one in ways])
-            found.usd_per_request[part] = _chosen(which, [one.usd for one in ways])
-            found.requests_per_s[part] = _chosen(which, [one.requests_per_s for one in ways])
-            found.prefill_replicas[part] = _chosen(which, [one.prefill_replicas for one in ways])
-            found.decode_replicas[part] = _chosen(which, [one.decode_replicas for one in ways])
-    return Pairs(
-        **{name: getattr(found, name) for name in Pairs.__slots__ if name != "evaluated"},
-        evaluated=evaluated,
-    )
+            which = np.argmin(np.array([one.usd_per_request for one in ways]), axis=0)
+            for name in Pairs.__slots__:
+                getattr(found, name)[part] = np.array([getattr(one, name) for one in ways])[which, row]
+    return found, evaluated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ways:
-    """Pairs of replicas in their best ratio; arrays (pairs,).
-
-    Args:
-        first, then: indices of the prefill and of the decode point.
-        usd: of a request [USD].
-        requests_per_s: of both pools together [requests/s].
-        prefill_replicas, decode_replicas: [count].
-    """
-
-    first: Array
-    then: Array
-    usd: Array
-    requests_per_s: Array
-    prefill_replicas: Array
-    decode_replicas: Array
-
-    def take(self, index: Array) -> _Ways:
-        """The pairs of an index."""
-        return _Ways(**{name: getattr(self, name)[index] for name in self.__slots__})
-
-
-def _chosen(which: Array, arrays: list[Array]) -> Array:
-    return np.array(arrays)[which, np.arange(which.size)]
-
-
-def _in_turn(prefill: PoolPoints, decode: PoolPoints, ways: list[_Ways], budget: Budget, slack_s: float) -> list[_Ways]:
+def _in_turn(prefill: PoolPoints, decode: PoolPoints, ways: list[Pairs], budget: Budget, slack_s: float) -> list[Pairs]:
     """The same pairs in the ratios that several numbers of prefill replicas allow, each at its own load."""
-    count, size = len(ways) * len(_NUMBERS), ways[0].usd.size
-    first = np.concatenate([way.first for way in ways for _ in _NUMBERS])
-    then = np.concatenate([way.then for way in ways for _ in _NUMBERS])
+    count, size = len(ways) * len(_NUMBERS), ways[0].decode.size
+    first = np.concatenate([way.partner for way in ways for _ in _NUMBERS])
+    then = np.concatenate([way.decode for way in ways for _ in _NUMBERS])
     numbers = np.tile(np.repeat(_NUMBERS, size), len(ways))
     transfer = _transfer_s(prefill, decode, then, first)
     found = _costs(prefill, decode, first, then, budget, prefill.load(first, transfer, slack_s, numbers))
     # as often as it fits: more replicas in turn, each with a higher load
     used = np.array([found.prefill_replicas, found.decode_replicas])
     limits = _chip_limits(prefill, decode, first, then, budget)
-    often = np.minimum.reduce([limit.steps(0 * used, used) for limit in limits])
+    often = _most(limits, 0 * used, used)
     n, m = used * np.where(np.isfinite(often), np.maximum(often, 1.0), 1.0).astype(np.int64)
     load = prefill.load(first, transfer, slack_s, np.maximum(n, 1))
     rate = np.minimum(n * prefill.requests_per_s[first] * load, m * decode.requests_per_s[then])
     usd = _usd(prefill, decode, first, then, budget, n, m, rate)
-    found = replace(found, usd=usd, requests_per_s=rate, prefill_replicas=n, decode_replicas=m)
+    found = replace(found, usd_per_request=usd, requests_per_s=rate, prefill_replicas=n, decode_replicas=m)
     return [found.take(np.arange(at * size, (at + 1) * size)) for at in range(count)]
 
 
@@ -218,7 +198,7 @@ def _ratios(rate_p: Array, rate_d: Array, limits: list[ChipLimit], budget: Budge
     for counts in nearest_ratios(rate_p / rate_d, limits):
         often = np.ones(counts.shape[1:])
         if budget.in_units:
-            often = np.minimum.reduce([limit.steps(0.0 * counts, counts) for limit in limits])
+            often = _most(limits, 0.0 * counts, counts)
             often = np.where(np.isfinite(often), np.maximum(often, 1.0), 1.0)
         n, m = counts * often
         yield n, m
@@ -239,7 +219,7 @@ def _ratios(rate_p: Array, rate_d: Array, limits: list[ChipLimit], budget: Budge
         yield np.where(good, n, 0.0), np.where(good, m, 0.0)
 
 
-def _costs(prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, budget: Budget, load: Array) -> _Ways:
+def _costs(prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, budget: Budget, load: Array) -> Pairs:
     """Prefill replicas `first` beside decode replicas `then` in their best ratio.
 
     Args:
@@ -247,21 +227,14 @@ def _costs(prefill: PoolPoints, decode: PoolPoints, first: Array, then: Array, b
     """
     rate_p, rate_d = prefill.requests_per_s[first] * load, decode.requests_per_s[then]
     limits = _chip_limits(prefill, decode, first, then, budget)
-    best = _Ways(
-        first=first,
-        then=then,
-        usd=np.full(first.shape, np.inf),
-        requests_per_s=np.zeros(first.shape),
-        prefill_replicas=np.zeros(first.shape, dtype=np.int64),
-        decode_replicas=np.zeros(first.shape, dtype=np.int64),
-    )
+    best = Pairs.none(first, then)
     for n, m in _ratios(rate_p, rate_d, limits, budget):
         rate = np.minimum(n * rate_p, m * rate_d)
         cost = _usd(prefill, decode, first, then, budget, n, m, rate)
-        better = cost < best.usd
+        better = cost < best.usd_per_request
         best = replace(
             best,
-            usd=np.where(better, cost, best.usd),
+            usd_per_request=np.where(better, cost, best.usd_per_request),
             requests_per_s=np.where(better, rate, best.requests_per_s),
             prefill_replicas=np.where(better, n.astype(np.int64), best.prefill_replicas),
             decode_replicas=np.where(better, m.astype(np.int64), best.decode_replicas),

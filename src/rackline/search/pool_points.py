@@ -119,21 +119,14 @@ class PoolPoints:
         return self.take(np.lexsort((self.per_rank, self.row, self.cp, self.mode, self.label)))
 
 
-def undominated(points: PoolPoints, limit_s: float | None = None) -> PoolPoints:
-    """Of each precision and size of a replica, what no other beats in time and in rate.
-
-    Args:
-        limit_s: largest time; nothing slower is kept [s].
-    """
-    keep: list[Array] = []
-    usable = np.ones(points.chips.size, dtype=bool) if limit_s is None else points.seconds <= limit_s
+def undominated(points: PoolPoints) -> PoolPoints:
+    """Of each precision and size of a replica, what no other beats in time and in rate."""
     kind = points.label * (int(points.chips.max(initial=0)) + 1) + points.chips
-    order = np.flatnonzero(usable)
-    order = order[np.argsort(kind[order], kind="stable")]
-    for group in np.split(order, np.flatnonzero(np.diff(kind[order])) + 1):
-        if group.size:
-            keep.append(group[pareto_front(points.requests_per_s[group], points.seconds[group])])
-    return points.take(np.concatenate(keep) if keep else np.empty(0, dtype=np.int64))
+    order = np.argsort(kind, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(kind[order])) + 1)
+    return points.take(
+        np.concatenate([group[pareto_front(points.requests_per_s[group], points.seconds[group])] for group in groups])
+    )
 
 
 def best_loaded(points: PoolPoints, slack_s: float | None, most: int = 3) -> PoolPoints:

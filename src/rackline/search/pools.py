@@ -14,8 +14,9 @@ from rackline.hardware import Cluster, FabricLevel
 from rackline.parallel import Deployment, Layout, MemoryUse
 from rackline.passes import Batch, PassTime
 from rackline.passes.features import Array
-from rackline.search.candidate import Pool, PoolPair, price_per_chip_s
+from rackline.search.candidate import MANY_RANKS, Pool, PoolPair, price_per_chip_s
 from rackline.search.choice import Choice, Inside, floors
+from rackline.search.engines import CONTENDERS
 from rackline.search.points import firsts, pareto_front
 from rackline.search.pool_pairs import Budget, Pairs, pair
 from rackline.search.pool_points import (
@@ -28,13 +29,11 @@ from rackline.search.pool_points import (
     prefill_points,
     undominated,
 )
-from rackline.search.select import CONTENDERS
 from rackline.search.space import Part, Space
 from rackline.serving.disaggregated import kv_transfer, prefill_chunk, shared_level
 from rackline.serving.workload import Mode, Workload
 from rackline.system import Constraints
 
-_MANY_RANKS = 8
 _NEAR, _PAIRED = 12, 4  # cheapest decode engines, and how many of them are paired with other prefill replicas too
 
 
@@ -125,13 +124,18 @@ def pool_links(decode: Cluster, prefill: Cluster | None) -> tuple[FabricLevel, F
 
 def _caveat(prefill: Layout, decode: Layout, workload: Workload) -> str:
     """Known error of the estimate of a pair against the simulator; empty if there is none."""
-    if prefill.cp > 1 or decode.cp > 1:
-        return "context parallelism has not been checked against a simulation"
-    if prefill.attention_dp >= _MANY_RANKS:
-        return f"prompts of equal length; spread ones wait up to a third longer on {prefill.attention_dp} ranks"
-    if workload.mixture is not None and workload.input_cv2 > 0.0:
-        return "prompts of unlike lengths before a prefill pool: time to first token to within a quarter"
-    return ""
+    known = (
+        (prefill.cp > 1 or decode.cp > 1, "context parallelism has not been checked against a simulation"),
+        (
+            prefill.attention_dp >= MANY_RANKS,
+            f"prompts of equal length; spread ones wait up to a third longer on {prefill.attention_dp} ranks",
+        ),
+        (
+            workload.mixture is not None and workload.input_cv2 > 0.0,
+            "prompts of unlike lengths before a prefill pool: time to first token to within a quarter",
+        ),
+    )
+    return next((error for applies, error in known if applies), "")
 
 
 def without_context(layout: Layout, model: AnyModel) -> Layout:
@@ -203,7 +207,7 @@ class PoolSearch:
             return Disaggregated(
                 best=None, pareto=(), candidates_evaluated=evaluated, pairs_compared=0, reason=f"no {pool} pool fits"
             )
-        pairs = pair(first, then, self.budget, self.slack_s)
+        pairs, compared = pair(first, then, self.budget, self.slack_s)
         cost = pairs.usd_per_request
         front = pareto_front(np.where(np.isfinite(cost), 1.0 / then.seconds, np.nan), cost)
         meets = np.isfinite(cost)
@@ -230,7 +234,7 @@ class PoolSearch:
             contenders=contenders,
             pareto=tuple(shown[int(index)] for index in again),
             candidates_evaluated=evaluated,
-            pairs_compared=pairs.evaluated,
+            pairs_compared=compared,
             reason="" if contenders else self._why_nothing(first, then, cost),
         )
 
@@ -242,7 +246,7 @@ class PoolSearch:
         """
         found: list[tuple[float, int, int, Pairs]] = []
         for at in range(first.chips.size):
-            pairs = pair(first.take(np.array([at])), then, self.budget, self.slack_s)
+            pairs, _ = pair(first.take(np.array([at])), then, self.budget, self.slack_s)
             costs = np.where(partner == at, np.inf, pairs.usd_per_request)
             found += [(cost, at, index, pairs) for index, cost in enumerate(costs.tolist()) if np.isfinite(cost)]
         cheapest = sorted(found, key=lambda one: one[0])[:_NEAR]
@@ -251,16 +255,21 @@ class PoolSearch:
     def _inside(self, pair: PoolPair) -> Inside:
         prefill, prefill_memory = self._prefilling(pair.prefill)
         decode, memory = self._decoding(pair.decode)
-        limits = None
-        if pair.decode.layout.cp == 1:  # with shared contexts the floor of one replica is not meaningful
-            limits = floors(
-                self._deployment(pair.decode, self.decode),
-                self.decode.space.workload,
-                pair.tpot_s,
-                pair.usd_per_mtok_output,
-                self.budget.decode_usd_per_chip_s,
-            )
-        return Inside(decode=decode, prefill=prefill, memory=memory, prefill_memory=prefill_memory, floors=limits)
+        limits = floors(
+            self._deployment(pair.decode, self.decode),
+            self.decode.space.workload,
+            pair.tpot_s,
+            pair.usd_per_mtok_output,
+            self.budget.decode_usd_per_chip_s,
+        )
+        return Inside(
+            decode=decode,
+            prefill=prefill,
+            memory=memory,
+            prefill_memory=prefill_memory,
+            # with shared contexts the floor of one replica is not meaningful
+            floors=limits if pair.decode.layout.cp == 1 else None,
+        )
 
     def _deployment(self, pool: Pool, side: Side) -> Deployment:
         system = side.space.system
@@ -311,8 +320,8 @@ class PoolSearch:
             prefill_chips=self.prefill.cluster.num_chips,
             decode_chips=self.decode.cluster.num_chips,
             shared_chips=self.decode.cluster.num_chips if self.prefill.cluster is self.decode.cluster else None,
-            prefill_usd_per_chip_s=price_per_chip_s(self.prefill.cluster)[0],
-            decode_usd_per_chip_s=price_per_chip_s(self.decode.cluster)[0],
+            prefill_usd_per_chip_s=price_per_chip_s(self.prefill.cluster),
+            decode_usd_per_chip_s=price_per_chip_s(self.decode.cluster),
             prefill_on=self.prefill.cluster,
             decode_on=self.decode.cluster,
         )
@@ -331,19 +340,13 @@ class PoolSearch:
         mode = self.decode.modes[int(then.mode[index])]
         finer = decode_points(part, [mode], self.decode.link)
         finer = finer.take(np.flatnonzero(finer.cp == then.cp[index]))
-        size = finer.row.size
-        finer = replace(
-            finer,
-            label=np.full(size, label),
-            row=np.full(size, row),
-            mode=np.full(size, then.mode[index]),
-            alone_s=np.full(size, then.alone_s[index]),
-        )
+        same = ("label", "row", "mode", "alone_s")
+        finer = replace(finer, **{name: np.full(finer.row.size, getattr(then, name)[index]) for name in same})
         if self.limits.tpot_s is not None:
             finer = finer.take(np.flatnonzero(finer.seconds <= self.limits.tpot_s))
         if finer.chips.size == 0:
             return base
-        again = pair(first, finer, self.budget, self.slack_s)
+        again, _ = pair(first, finer, self.budget, self.slack_s)
         best = int(np.argmin(again.usd_per_request))
         if not again.usd_per_request[best] < pairs.usd_per_request[index]:
             return base

@@ -231,6 +231,5 @@ class _Search:
 
 def _first_broken(one: TriedRate, slo: Slo) -> str:
     values = cast("Mapping[str, float]", one.values)
-    worst = max(slo.limits().items(), key=lambda item: values[item[0]] / item[1])
-    name = worst[0].removesuffix("_s")
-    return f"{name} p{slo.percentile:g} is {values[worst[0]]:.3g} s, the limit is {worst[1]:.3g} s"
+    name, limit = max(slo.limits().items(), key=lambda item: values[item[0]] / item[1])
+    return f"{name.removesuffix('_s')} p{slo.percentile:g} is {values[name]:.3g} s, the limit is {limit:.3g} s"

@@ -11,12 +11,12 @@ from rackline.arch import AggregateModel, AnyModel
 from rackline.errors import InputError
 from rackline.hardware import paid_share
 from rackline.parallel import Layout, LayoutGrid, Precision, enumerate_layouts, expert_law, memory_use, precision
-from rackline.parallel.adapters import most_sequences
 from rackline.parallel.deployment import ExpertLoads
+from rackline.parallel.work import most_sequences
 from rackline.passes import Batch, ExpertLoad
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import price_per_chip_s
-from rackline.search.launch_rules import Asked, LaunchRules, Role, rules_of
+from rackline.search.stacks import Asked, LaunchRules, Role, rules_of
 from rackline.serving.stack import Stack
 from rackline.serving.steady import Engine
 from rackline.serving.workload import Mode, Workload, parse_mode
@@ -60,18 +60,7 @@ def default_modes(model: AnyModel, stack: Stack) -> list[Mode]:
     plain.append(Mode(admission="prefill_first", max_batched_tokens=16384))
     if not model.is_moe or isinstance(model, AggregateModel):
         return plain
-    return (
-        plain
-        + [
-            Mode(
-                admission=mode.admission,
-                max_batched_tokens=mode.max_batched_tokens,
-                two_batch_overlap=True,
-            )
-            for mode in plain
-        ]
-        + aligned_modes(stack)
-    )
+    return [*plain, *(replace(mode, two_batch_overlap=True) for mode in plain), *aligned_modes(stack)]
 
 
 def aligned_modes(stack: Stack) -> list[Mode]:
@@ -216,7 +205,7 @@ class Space:
     @property
     def usd_per_chip_s(self) -> Array:
         """Cost of a chip in use, including unused chips that are paid for, shape (layouts,) [USD/s]."""
-        return price_per_chip_s(self.system.cluster)[0] * paid_share(self.system.cluster, self.grid.chips_per_replica)
+        return price_per_chip_s(self.system.cluster) * paid_share(self.system.cluster, self.grid.chips_per_replica)
 
     def free_bytes(self, precision: Precision, batched_tokens: float | None, cp: int = 1) -> Array:
         """Free bytes on the fullest chip at every (layout, batch); linear in the sequences.

@@ -1,4 +1,4 @@
-"""Serving stacks beside each other: which were measured on a chip, and how much of a step stands on their own rows.
+"""Serving stacks: what each starts with (its launch rules), which were measured on a chip, and what stands on that.
 
 What can be said of their costs, given how far off each of them was, is `rackline.bands.stacks`.
 """
@@ -6,17 +6,200 @@ What can be said of their costs, given how far off each of them was, is `racklin
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Literal
 
-from rackline.arch import AnyModel, Model
-from rackline.catalog import measured_stacks, names
+import numpy as np
+
+from rackline.arch import AnyModel, DenseFfn, Model
+from rackline.catalog import LaunchRule, launch_rules_record, measured_stacks, names
+from rackline.errors import InputError
 from rackline.hardware import Chip, Cluster
-from rackline.parallel import Layout, Precision, Routing, enumerate_layouts, precision
+from rackline.parallel import Layout, LayoutGrid, Precision, Routing, enumerate_layouts, precision
 from rackline.parallel.precision import storage_bytes
-from rackline.passes import Batch, PassTime, calibration
+from rackline.passes import Batch, Calibration, PassTime, calibration
 from rackline.passes.fallback import num_measured
+from rackline.passes.features import Array, as_array
+from rackline.serving.workload import Mode
 from rackline.system import System
+
+Role = Literal["both", "prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A configuration that an engine is asked to launch.
+
+    Args:
+        sharding: one layout, or many as arrays.
+        mode: scheduler; only an engine that does both has a choice of admission.
+        cp: ranks that share a context [count].
+    """
+
+    model: AnyModel
+    cluster: Cluster
+    sharding: Layout | LayoutGrid
+    precision: Precision
+    mode: Mode
+    role: Role
+    cp: int = 1
+
+    @property
+    def hosts(self) -> Array:
+        """That a replica spans [count]."""
+        return np.ceil(as_array(self.sharding.chips_per_replica) / self.cluster.host_chips)
+
+    @property
+    def whole(self) -> Array:
+        """Whether experts are spread over all attention-dp ranks."""
+        return self.split & (self.sharding.ep == self.group)
+
+    @property
+    def group(self) -> Array:
+        """Ranks that experts are spread over [chips]."""
+        return as_array(self.sharding.tp) * self.sharding.attention_dp
+
+    @property
+    def split(self) -> Array:
+        """Whether attention-dp ranks hold different sequences."""
+        return as_array(self.sharding.attention_dp) > 1
+
+
+Check = Callable[[LaunchRule, Asked], "Array | bool"]
+
+
+def _unequal_experts(rule: LaunchRule, asked: Asked) -> Array | bool:
+    moe = asked.model.moe() if isinstance(asked.model, Model) else None
+    if moe is None:
+        return False
+    return (moe.num_experts % asked.sharding.ep != 0) & ~asked.whole
+
+
+def _odd_exchange(rule: LaunchRule, asked: Asked) -> Array:
+    host = asked.cluster.host_chips
+    inside = np.isin(asked.group, rule.sizes or ())
+    suits = np.where(asked.group <= host, inside, asked.group % host == 0)
+    return asked.split & (asked.sharding.ep > 1) & ~suits
+
+
+def _cut_groups(rule: LaunchRule, asked: Asked) -> Array | bool:
+    """Whether a rank's share of a feed-forward block cuts through weights with a common scale."""
+    model, groups = asked.model, rule.groups or {}
+    if not isinstance(model, Model):
+        return False
+    cut: Array | bool = False
+    dense, routed = groups.get(asked.precision.linear_weights), groups.get(asked.precision.expert_weights)
+    tp, moe_tp, moe = as_array(asked.sharding.tp), as_array(asked.sharding.moe_tp), model.moe()
+    for layers in model.layer_groups:
+        if dense and isinstance(layers.ffn, DenseFfn):
+            cut = cut | ((tp > 1) & ((layers.ffn.d_ff // tp) % dense != 0))
+    if routed and moe is not None:
+        cut = cut | ((moe_tp > 1) & ((moe.d_expert // moe_tp) % routed != 0))
+    return cut
+
+
+def _lacking(rule: LaunchRule, asked: Asked) -> bool:
+    lacking = (rule.lacking or {}).get(asked.cluster.chip.generation, ())
+    return asked.precision.linear_weights in lacking or asked.precision.expert_weights in lacking
+
+
+CHECKS: Mapping[str, Check] = {
+    "same_chips_on_each_host": lambda _, asked: asked.sharding.chips_per_replica % asked.hosts != 0,
+    "expert_group_whole": lambda _, asked: (asked.sharding.ep != 1) & (asked.sharding.ep != asked.group),
+    "experts_equal": _unequal_experts,
+    "exchange_ranks": _odd_exchange,
+    "attention_whole_or_split": lambda _, asked: asked.split & (asked.sharding.tp > 1),
+    "decode_pool_unpipelined": lambda _, asked: (asked.sharding.pp > 1) & (asked.role == "decode"),
+    "context_whole": lambda _, asked: asked.cp > 1 and asked.role == "decode",
+    "prefill_context_whole": lambda _, asked: asked.cp > 1 and asked.role == "prefill",
+    "admissions": lambda rule, asked: asked.role == "both" and asked.mode.admission not in (rule.admissions or ()),
+    "mixed_unpipelined": lambda _, asked: (
+        (asked.sharding.pp > 1) & (asked.role == "both" and asked.mode.admission == "chunked")
+    ),
+    "overlap_whole_group": lambda _, asked: ~asked.whole & asked.mode.two_batch_overlap,
+    "no_overlap": lambda _, asked: asked.mode.two_batch_overlap,
+    "scale_groups": _cut_groups,
+    "vendors": lambda rule, asked: asked.cluster.chip.vendor not in (rule.vendors or ()),
+    "weights_of_chip": _lacking,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRules:
+    """The launch rules of one engine in one version.
+
+    Args:
+        engine: name of the engine.
+        version: version of the engine; by default the newest with known rules.
+        rules: the rules of the version by name.
+    """
+
+    engine: str
+    version: str
+    rules: Mapping[str, LaunchRule] = field(repr=False)
+
+    def broken(self, asked: Asked) -> Iterator[tuple[str, LaunchRule, Array]]:
+        """(name, rule, whether each layout breaks it, shape (layouts,)) of every rule."""
+        size = len(asked.sharding) if isinstance(asked.sharding, LayoutGrid) else 1
+        for name, rule in self.rules.items():
+            yield name, rule, np.broadcast_to(as_array(CHECKS[name](rule, asked)), (size,)).astype(bool)
+
+    def launches(self, asked: Asked) -> Array:
+        """Whether the engine starts each layout, shape (layouts,)."""
+        size = len(asked.sharding) if isinstance(asked.sharding, LayoutGrid) else 1
+        return ~np.logical_or.reduce([np.zeros(size, dtype=bool), *(breaks for _, _, breaks in self.broken(asked))])
+
+    def refusal(self, asked: Asked) -> str | None:
+        """Why the engine does not launch a layout, in one line; None if it does."""
+        says = (rule.says for _, rule, breaks in self.broken(asked) if breaks[0])
+        return next((f"{self.engine} {self.version} does not launch it: {why}" for why in says), None)
+
+
+def launch_rules(engine: str, version: str = "") -> LaunchRules:
+    """The rules of an engine by name or file.
+
+    Args:
+        version: such as "0.12"; the newest that was read when it is empty.
+
+    Raises:
+        UnknownNameError, CatalogError: as the catalogue.
+        InputError: a version without a number.
+    """
+    record = launch_rules_record(engine)
+    at = version_numbers(version or record.version, version)
+    kept = {
+        name: rule
+        for name, rule in record.rules.items()
+        if (rule.since is None or at >= version_numbers(rule.since))
+        and (rule.before is None or at < version_numbers(rule.before))
+    }
+    return LaunchRules(engine=record.name, version=version or record.version, rules=kept)
+
+
+def rules_of(calibration: Calibration) -> LaunchRules | None:
+    """The rules of the engine whose kernels a calibration holds; none for the blackboard."""
+    if calibration.name == "unit":
+        return None
+    return launch_rules(calibration.name if calibration.name in names("launch_rules") else "generic")
+
+
+def version_numbers(version: str, given: str = "") -> tuple[int, ...]:
+    """A version as numbers that compare.
+
+    Args:
+        given: what an error names.
+
+    Raises:
+        InputError: it does not begin with a number.
+    """
+    found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
+    if found is None:
+        raise InputError(what="version", given=given or version, allowed="a number such as 0.12.0")
+    return tuple(int(part) for part in found.group(1).split("."))
+
 
 _BATCH, _CONTEXT_LEN = 32.0, 2048.0  # of the usual step, on a rank
 _ROOM = 1.25  # memory for weights, and for some KV cache beside them
@@ -47,8 +230,10 @@ def usual_shares(model: AnyModel, cluster: Cluster) -> dict[str, float]:
     if not isinstance(model, Model):
         return {}
     types = precision("native", model, cluster.chip)
-    chips = _chips_holding(model, cluster, types)
-    if chips is None:
+    weights = model.total_params * storage_bytes(types.expert_weights if model.is_moe else types.linear_weights)
+    hosts = 2 ** max(math.ceil(math.log2(_ROOM * weights / (cluster.host_chips * cluster.chip.program_bytes))), 0)
+    chips = cluster.host_chips * hosts
+    if chips > cluster.max_chips:  # the fabric joins too few
         return {}
     return _shares(model, replace(cluster, usd_per_chip_hour=None, rented_chips=1).with_num_chips(chips), types)
 
@@ -56,27 +241,20 @@ def usual_shares(model: AnyModel, cluster: Cluster) -> dict[str, float]:
 @lru_cache(maxsize=256)
 def _shares(model: Model, machine: Cluster, types: Precision) -> dict[str, float]:
     """Remembered by all values of model and machine, not by their names."""
-    layout = _widest(model, machine.num_chips)
+    alike = enumerate_layouts(
+        model, machine.num_chips
+    )  # of these the most tensor parallelism, experts cut as attention
+    plain = [one for one in alike if one.pp == one.cp == one.attention_dp == one.ep == 1]
+    layout = max(plain, key=lambda one: one.tp, default=None)
     batch = Batch(decode_sequences=_BATCH, context_len=_CONTEXT_LEN)
-    found: dict[str, float] = {}
-    if layout is None:
-        return found
-    for stack in stacks_on(machine.chip):
-        numbers = calibration(stack, machine.chip)
-        system = System.of(model, machine, calibration=numbers, precisions=[types], routing=Routing())
-        found[stack] = own_share(system.deployment(layout).table().time(batch), stack, machine.chip)
-    return found
-
-
-def _chips_holding(model: Model, cluster: Cluster, types: Precision) -> int | None:
-    """Chips of as many hosts as hold the weights, a power of two; None where the fabric joins too few."""
-    weights = model.total_params * storage_bytes(types.expert_weights if model.is_moe else types.linear_weights)
-    hosts = 2 ** max(math.ceil(math.log2(_ROOM * weights / (cluster.host_chips * cluster.chip.program_bytes))), 0)
-    chips = cluster.host_chips * hosts
-    return chips if chips <= cluster.max_chips else None
-
-
-def _widest(model: Model, num_chips: int) -> Layout | None:
-    """The most tensor parallelism, experts cut as attention is; None where there is no such layout."""
-    plain = [one for one in enumerate_layouts(model, num_chips) if one.pp == one.cp == one.attention_dp == one.ep == 1]
-    return max(plain, key=lambda one: one.tp, default=None)
+    systems = {
+        stack: System.of(
+            model, machine, calibration=calibration(stack, machine.chip), precisions=[types], routing=Routing()
+        )
+        for stack in (stacks_on(machine.chip) if layout else ())
+    }
+    return {
+        stack: own_share(system.deployment(layout).table().time(batch), stack, machine.chip)
+        for stack, system in systems.items()
+        if layout
+    }

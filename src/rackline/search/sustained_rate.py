@@ -36,7 +36,7 @@ from typing import assert_never
 import numpy as np
 
 from rackline.errors import RacklineError
-from rackline.parallel.adapters import most_sequences
+from rackline.parallel.work import most_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array, as_array
 from rackline.search.candidate import Candidate, PoolPair
@@ -60,7 +60,7 @@ def most_requests_per_s(group: Group, *limits: Constraints) -> list[float]:
     Limits on the time to first token are left out. 0 where not even a sequence that is alone is fast enough.
     """
     work, pool = group.workload, group.pool
-    outputs_s = [_outputs(work) * each for each in decode_s(pool, work, limits)]
+    outputs_s = [(work.output_len - 1.0) * each for each in decode_s(pool, work, limits)]
     if group.prefill is not None:
         prompts = group.prefill.pool.replicas / prompt_s(group.prefill.pool, work)
         return [group.copies * min(pool.replicas / decoding, prompts) for decoding in outputs_s]
@@ -133,11 +133,6 @@ def prompt_s(pool: Pool, work: Workload, *, others: bool = True) -> float:
     return least / (pool.ranks * pool.micro_batches)
 
 
-def _outputs(work: Workload) -> float:
-    """Decode tokens of a request on average [tokens]."""
-    return work.output_len - 1.0
-
-
 def _totals(pool: Pool, work: Workload) -> list[int]:
     """Sequences on all ranks that share a pass: one, and more up to what has a slot and a place in memory."""
     most = pool.spec.max_num_seqs
@@ -179,7 +174,7 @@ def _within(work: Workload, percentile: float | None) -> tuple[float, float]:
     """
     heavy = 1.0
     if work.mixture is not None:
-        heavy = float(np.max(work.mixture.output_len) - 1.0) / _outputs(work)
+        heavy = float(np.max(work.mixture.output_len) - 1.0) / (work.output_len - 1.0)
     if percentile is None:
         return 1.0, heavy
     return max(1.0 - heavy * (1.0 - percentile / 100.0), 0.0), 1.0
@@ -258,31 +253,20 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSustainedRate:
-    """Why there is no rate.
+    """Why there is no rate, or none above the one that was asked for.
 
     Args:
-        reason: as a sentence.
-        simulated: whether it was served and no rate held; else it cannot be simulated.
+        reason: as a sentence; the bound of its passes, or what broke in simulation.
+        simulated: whether it was served and no rate held; else it cannot be, or is too slow for what was asked.
     """
 
     reason: str
-    simulated: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TooSlow:
-    """No rate above the one that was asked for.
-
-    Args:
-        reason: the bound of its passes, or what broke in simulation at that rate.
-    """
-
-    reason: str
+    simulated: bool = False
 
 
 def sustained_rate(
     estimate: Candidate | PoolPair, service: Service, above: float = 0.0, *, max_num_seqs: int | None = None
-) -> SustainedRate | NoSustainedRate | TooSlow:
+) -> SustainedRate | NoSustainedRate:
     """Find the rate, or say why there is none.
 
     Args:
@@ -291,18 +275,18 @@ def sustained_rate(
     """
     served = _group_with_slots(estimate, service, max_num_seqs)
     if isinstance(served, str):
-        return NoSustainedRate(reason=served, simulated=False)
+        return NoSustainedRate(reason=served)
     group, span = served
     limits = service.demand.limits.of_predictions(estimate.layout_kind)
     most, saturation = most_requests_per_s(group, limits, Constraints())
     if above > 0.0 and most <= above:
         costs = f"cost at least {above / most:.3g} times as much" if most else "are too slow"
         off = ", which its estimate is below" if estimate.requests_per_s > most > 0.0 else ""
-        return TooSlow(reason=f"it cannot be cheaper: its passes alone {costs}{off}")
+        return NoSustainedRate(reason=f"it cannot be cheaper: its passes alone {costs}{off}")
     span = replace(span, saturation_requests_per_s=min(span.saturation_requests_per_s, saturation))
     found = _Search(estimate=estimate, span=span, group=group, limits=limits, above=above).answer()
     if isinstance(found, SustainedRate) and found.utilisation > MOST_LOAD * (1.0 + 1e-9):
-        return TooSlow(reason=f"it cannot be cheaper: at that rate it is more than {MOST_LOAD:.0%} full")
+        return NoSustainedRate(reason=f"it cannot be cheaper: at that rate it is more than {MOST_LOAD:.0%} full")
     return found
 
 
@@ -384,7 +368,7 @@ class _Search:
     limits: Constraints
     above: float
 
-    def answer(self) -> SustainedRate | NoSustainedRate | TooSlow:
+    def answer(self) -> SustainedRate | NoSustainedRate:
         first = min(self.estimate.requests_per_s, MOST_LOAD * self.span.saturation_requests_per_s)
         found = self._highest(max(first, self.above), self.estimate.tpot_s, SEEDS[:1])
         if isinstance(found, SustainedRate) and self._is_chance(found.simulated):
@@ -392,7 +376,7 @@ class _Search:
             return replace(again, runs=again.runs + found.runs) if isinstance(again, SustainedRate) else again
         return found
 
-    def _highest(self, first: float, tpot_s: float, seeds: Sequence[int]) -> SustainedRate | NoSustainedRate | TooSlow:
+    def _highest(self, first: float, tpot_s: float, seeds: Sequence[int]) -> SustainedRate | NoSustainedRate:
         """The highest rate at which the limits hold over all runs with some seeds.
 
         Args:
@@ -406,13 +390,11 @@ class _Search:
             tries += 1
             found = Simulated.joined([self.group.serve(rate, tpot_s, seed) for seed in seeds])
             tpot_s = found.tpot_s.mean
-            if self._excess(found) <= 1.0:
-                held = found
-            else:
-                broken = found
+            holds = not found.queue_grows and max(found.over_limits(self.limits).values(), default=0.0) <= 1.0
+            held, broken = (found, broken) if holds else (held, found)
             if held is None:
                 if rate <= self.above:
-                    return TooSlow(reason=self._worst(found, ", where it would cost as much,"))
+                    return NoSustainedRate(reason=self._worst(found, ", where it would cost as much,"))
                 rate = max(self._lowered(found, tries), self.above)
                 if rate < _LEAST_RATE * first:
                     reason = f"no request rate meets the limits: {self._worst(found)}"
@@ -432,7 +414,14 @@ class _Search:
                 )
             most = held.requests_per_s * (1.0 + RESOLVED)
             if tries >= _MOST_RUNS or (more if broken is None else broken.requests_per_s) <= most:
-                return self._sustained(held, tries * len(seeds))
+                return SustainedRate(
+                    requests_per_s=held.requests_per_s,
+                    saturation_requests_per_s=self.span.saturation_requests_per_s,
+                    max_num_seqs=self.span.max_num_seqs,
+                    simulated=held,
+                    runs=tries * len(seeds),
+                    alone_s=self.span.alone,
+                )
             rate = more
 
     def _is_chance(self, held: Simulated) -> bool:
@@ -441,20 +430,6 @@ class _Search:
             return True
         over = held.over_limits(self.limits)
         return any(place is not None and over[name] > _SURE for name, _, place in self.limits.latencies())
-
-    def _sustained(self, held: Simulated, runs: int) -> SustainedRate:
-        return SustainedRate(
-            requests_per_s=held.requests_per_s,
-            saturation_requests_per_s=self.span.saturation_requests_per_s,
-            max_num_seqs=self.span.max_num_seqs,
-            simulated=held,
-            runs=runs,
-            alone_s=self.span.alone,
-        )
-
-    def _excess(self, found: Simulated) -> float:
-        """The latency that is furthest over its limit, over that; infinite where the queue grows."""
-        return float("inf") if found.queue_grows else max(found.over_limits(self.limits).values(), default=0.0)
 
     def _raised(self, held: Simulated) -> float:
         """A rate at which the nearest limit is about reached, below saturation; that of `held` where it is near."""

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rackline.errors import InputError, nearest_name
+from rackline.errors import InputError, unknown_name
 from rackline.hardware import host_bytes_per_s
 from rackline.parallel.exchange import make_group
 from rackline.passes.features import as_array
 from rackline.search.misfit import Misfit
-from rackline.search.train_space import Evaluated, evaluate_runs, timed_steps, train_space
+from rackline.search.points import firsts
+from rackline.search.train_space import evaluate_runs, timed_steps, train_space
 from rackline.serving.fleet import Power, power_of
 from rackline.training.flop import hardware_share, mfu, model_flop, training_w
 from rackline.training.memory import CHEAPEST_FIRST, train_memory
@@ -26,8 +27,7 @@ from rackline.training.stage_memory import StageMemory, held_at_once, stage_memo
 from rackline.training.step import hop_seconds
 from rackline.training.system import MicroBatch, TrainingSystem
 
-MOST_MICRO_BATCHES = 4
-"""Micro-batches per stage that a timeline shows; the middle of a longer step repeats itself."""
+MOST_MICRO_BATCHES = 4  # per stage that a timeline shows; the middle of a longer step repeats itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +221,7 @@ def train_plan(
     for what, names, allowed in (("schedule", schedules, SCHEDULES), ("recompute", recompute, RECOMPUTE)):
         for name in names:
             if name not in allowed:
-                near = nearest_name(name, allowed)
-                raise InputError(what=what, given=name, allowed=", ".join(allowed), nearest=near)
+                raise unknown_name(what, name, allowed)
     fused = system.stack.flash_attention
     again = [name for name in recompute or CHEAPEST_FIRST if name != "selective" or not fused] or ["none"]
     schedules = tuple(schedules) or system.stack.schedules
@@ -239,7 +238,9 @@ def train_plan(
     order = order[np.isfinite(found.step_s[order])]
     best, reason, nearest = (), "", None
     if order.size:
-        best = candidates(system, runs.take(_unlike(found, order, most)), tokens, reliable, pue, practice)
+        # one of each (tp, pp, cp, ep): variants of one layout say little new
+        degrees = np.stack([column[order] for column in (runs.tp, runs.pp, runs.cp, runs.ep)], axis=1)
+        best = candidates(system, runs.take(order[firsts(degrees)][:most]), tokens, reliable, pue, practice)
     else:
         least = int(np.argmin(found.total_bytes))
         nearest, has = runs.layout(least), system.cluster.chip.hbm_bytes
@@ -258,21 +259,6 @@ def train_plan(
         schedules=schedules,
         practice=practice,
     )
-
-
-def _unlike(found: Evaluated, order: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, Any]:
-    """The fastest runs, one of each (tp, pp, cp, ep): variants of one layout say little new."""
-    seen: set[tuple[int, ...]] = set()
-    kept: list[int] = []
-    runs = found.runs
-    for index in order:
-        key = (int(runs.tp[index]), int(runs.pp[index]), int(runs.cp[index]), int(runs.ep[index]))
-        if key not in seen:
-            seen.add(key)
-            kept.append(int(index))
-        if len(kept) == most:
-            break
-    return np.array(kept)
 
 
 def candidates(
@@ -307,15 +293,9 @@ def candidates(
     found: list[TrainCandidate] = []
     for index in range(len(runs)):
         step_s, parts = slowdown * float(step.step[index]), step.at(index)
-        days = usd = kwh = None
-        power = power_of(system.cluster, float(watts[index]))
-        if tokens is not None:
-            hours = tokens / system.global_batch_tokens * step_s / reliable.goodput / 3600.0
-            days = hours / 24.0
-            chip_hours = hours * system.cluster.num_chips
-            price = system.cluster.usd_per_chip_hour
-            usd = chip_hours * price if price is not None else None
-            kwh = chip_hours * power.site_w(pue) / 1000.0 if power is not None else None
+        power, price = power_of(system.cluster, float(watts[index])), system.cluster.usd_per_chip_hour
+        hours = tokens and tokens / system.global_batch_tokens * step_s / reliable.goodput / 3600.0
+        chip_hours = hours and hours * system.cluster.num_chips
         found.append(
             TrainCandidate(
                 layout=runs.layout(index),
@@ -327,9 +307,9 @@ def candidates(
                 mfu_causal=float(causal[index]),
                 hfu=float(executed[index]),
                 tokens_per_s_per_chip=system.global_batch_tokens / step_s / system.cluster.num_chips,
-                days=days,
-                usd=usd,
-                kwh=kwh,
+                days=hours and hours / 24.0,
+                usd=None if chip_hours is None or price is None else chip_hours * price,
+                kwh=None if chip_hours is None or power is None else chip_hours * power.site_w(pue) / 1000.0,
                 binds=binding(parts, float(batch.per_step[index])),
                 levels=crossings(system, runs, index),
                 power=power,
@@ -367,8 +347,7 @@ def shares(parts: Mapping[str, Any], micro_batches: float) -> dict[str, float]:
 
 def binding(parts: Mapping[str, Any], micro_batches: float) -> str:
     """What takes most of a step."""
-    found = shares(parts, micro_batches)
-    return max(found, key=lambda name: found[name])
+    return max(shares(parts, micro_batches).items(), key=lambda item: item[1])[0]
 
 
 def crossings(system: TrainingSystem, runs: Runs, index: int) -> tuple[Crossing, ...]:
@@ -382,21 +361,15 @@ def crossings(system: TrainingSystem, runs: Runs, index: int) -> tuple[Crossing,
         ("expert data", int(runs.expert_dp()[index]) if system.model.is_moe else 1, one.ep * one.expert_tp),
     ]
     found: list[Crossing] = []
-    for name, size, stride in groups:
-        if size < 2:
-            continue
+    for name, size, stride in (each for each in groups if each[1] > 1):
         group = make_group(system.cluster, float(size), float(stride))
         inside = max(1, round(float(as_array(group.inside))))
         outside = float(as_array(group.outside)) > 1
         level = "both" if outside and inside > 1 else "scale-out" if outside else "scale-up"
         found.append(Crossing(name=name, size=size, inside=inside, level=level))
     if one.pp > 1:
-        far = one.num_chips > system.cluster.scale_up.size
-        found.append(
-            Crossing(
-                name="pipeline", size=one.pp, inside=1 if far else one.pp, level="scale-out" if far else "scale-up"
-            )
-        )
+        inside, level = (1, "scale-out") if one.num_chips > system.cluster.scale_up.size else (one.pp, "scale-up")
+        found.append(Crossing(name="pipeline", size=one.pp, inside=inside, level=level))
     return tuple(found)
 
 

@@ -29,14 +29,14 @@ from rackline.training.system import MicroBatch, TrainingSystem
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 MOST_TP = 64
 MOST_CP = 64
+# context parallelism is not considered where a chip would hold fewer tokens of a sequence
 SHORTEST_SHARE = 1024
-"""Context parallelism is not considered where a chip would hold fewer tokens of a sequence."""
+# runs that are evaluated together: their arrays stay in the cache
 CHUNK = 8192
-"""Runs that are evaluated together: their arrays stay in the cache."""
+# micro-batches of a step on each replica up to which a rounded batch is divided further
 MICRO_BATCHES_OF_A_STEP = 64
-"""Micro-batches of a step on each replica up to which a rounded batch is divided further."""
+# how far a batch may be moved so that replicas can share it: 16M tokens in sequences of 8192 are 2048 of them
 ROUNDING = 0.06
-"""How far a batch may be moved so that replicas can share it: 16M tokens in sequences of 8192 are 2048 of them."""
 
 
 def divisors(number: int, most: int | None = None) -> list[int]:
@@ -145,18 +145,15 @@ def _orders(pp: int, chunks: Sequence[int], micro_batches: int, schedules: Seque
     """(virtual_pp, schedule) that this number of micro-batches allows."""
     if pp == 1:  # without a pipeline all are one
         return [(1, "1f1b")] if chunks else []
-    found: list[tuple[int, str]] = []
-    for v in chunks:
-        if v > 1:
-            if "interleaved" in schedules and micro_batches % pp == 0:
-                found.append((v, "interleaved"))
-            continue
-        found += [(1, name) for name in schedules if name in ("1f1b", "gpipe", "zb-h1", "zb-h2")]
-        if "zb-v" in schedules and max(chunks) > 1:
-            found.append((1, "zb-v"))
-        if "dualpipe" in schedules and pp % 2 == 0 and micro_batches % 2 == 0 and micro_batches >= 2 * pp:
-            found.append((1, "dualpipe"))
-    return found
+    able = {
+        **dict.fromkeys(("1f1b", "gpipe", "zb-h1", "zb-h2"), True),
+        "zb-v": max(chunks, default=1) > 1,
+        "dualpipe": pp % 2 == 0 and micro_batches % 2 == 0 and micro_batches >= 2 * pp,
+    }
+    whole = [name for name in schedules if name not in ("zb-v", "dualpipe")]
+    whole += [name for name in ("zb-v", "dualpipe") if name in schedules]
+    cut = ["interleaved"] if "interleaved" in schedules and micro_batches % pp == 0 else []
+    return [(v, name) for v in chunks for name in (cut if v > 1 else whole) if v > 1 or able.get(name)]
 
 
 def _refused(system: TrainingSystem, fixed: Mapping[str, int], schedules: Sequence[str]) -> LayoutError:

@@ -24,7 +24,7 @@ import numpy as np
 from rackline.arch import Model
 from rackline.errors import InputError
 from rackline.parallel import Deployment, Layout
-from rackline.parallel.draft import draft_table
+from rackline.parallel.deployment import draft_table
 from rackline.parallel.memory import fitting_sequences
 from rackline.passes import Batch
 from rackline.passes.features import Array, as_array

@@ -9,8 +9,8 @@ from rackline.arch import Model
 from rackline.errors import InputError
 from rackline.hardware.chip import host_bytes_per_s
 from rackline.parallel import Deployment
-from rackline.parallel.adapters import adapter_bytes
 from rackline.parallel.memory import kv_room_bytes, kv_size
+from rackline.parallel.work import adapter_bytes
 from rackline.passes.features import as_array
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.workload import PLAIN, Speculation

@@ -1,8 +1,9 @@
-"""Attention/FFN disaggregation: each pool sized to its own bottleneck, with token exchange between them.
+"""What follows from the deployment that a plan has chosen: its fleet, draft tokens, attention and experts apart.
 
-A attention ranks of tp chips hold the KV caches and the attention weights; F chips hold the experts. m micro-batches
-take turns, so that one pool works while the tokens of another micro-batch are in the other pool or in transit. With t_a
-and t_f the time of one layer of a micro-batch in each pool, and t_d and t_c the times of dispatch and combine,
+**Attention and experts apart.** Each pool is sized to its own bottleneck, with token exchange between them. A attention
+ranks of tp chips hold the KV caches and the attention weights; F chips hold the experts. m micro-batches take turns, so
+that one pool works while the tokens of another micro-batch are in the other pool or in transit. With t_a and t_f the
+time of one layer of a micro-batch in each pool, and t_d and t_c the times of dispatch and combine,
 
     tpot = layers · max(t_a + t_f + t_d + t_c, m · max(t_a, t_f, t_d, t_c))
 """
@@ -10,16 +11,18 @@ and t_f the time of one layer of a micro-batch in each pool, and t_d and t_c the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import ClassVar
 
 import numpy as np
 
 from rackline.arch import Model, MoeFfn
 from rackline.errors import InputError
-from rackline.parallel import Layout
-from rackline.parallel.layout import problem
+from rackline.hardware import Cluster
+from rackline.parallel import Layout, Precision
+from rackline.parallel.layout import is_usual, problem
 from rackline.parallel.memory import kv_bytes_per_sequence, runtime_bytes, weight_bytes
 from rackline.parallel.precision import storage_bytes
 from rackline.passes import Batch
@@ -27,10 +30,230 @@ from rackline.passes.features import ONE, Array, as_array
 from rackline.passes.routing import distinct_ranks
 from rackline.passes.row import Row, row_numbers, row_seconds
 from rackline.passes.table import PassTable
+from rackline.search.choice import Choice
 from rackline.search.plan import Plan
+from rackline.search.pools import without_context
 from rackline.search.space import BATCH_GRID
-from rackline.serving.workload import Workload
+from rackline.serving.fleet import Fleet, Part, Traffic, fleet, fleet_of_users
+from rackline.serving.open_loop import Population, Response
+from rackline.serving.workload import PLAIN, Speculation, Workload, breakeven_tokens, usual_speculation
 from rackline.system import System
+
+
+def plan_fleet(
+    traffic: Traffic | None,
+    answer: Plan,
+    prefill_on: Cluster | None = None,
+    users: Population | None = None,
+    *,
+    pue: float = 1.0,
+) -> Fleet | None:
+    """Copies of the cheapest deployment: one replica of an aggregated plan, or a pair of pools; None without an answer.
+
+    With an engine on chips that are left free, a copy is as many replicas as share one such engine.
+
+    Args:
+        traffic: of the fleet; None where it was not asked for.
+        prefill_on: cluster of the prefill pool where it has its own.
+        users: where the traffic follows from them; then only its peak counts.
+        pue: power of the site over that of the machines [1].
+    """
+    best = answer.best
+    if best is None or traffic is None:
+        return None
+    parts, copies = _parts(best, answer.system.cluster, prefill_on)
+    output_len = best.workload.output_len
+    if users is not None:
+        return fleet_of_users(users, traffic, output_len, _response(best, copies), parts, pue=pue)
+    rate = best.requests_per_s_with_leftover / copies * output_len
+    return replace(fleet(traffic, rate, parts, pue=pue), requests_per_s=traffic.tokens_per_s / output_len)
+
+
+def _parts(best: Choice, cluster: Cluster, prefill_on: Cluster | None) -> tuple[tuple[Part, ...], int]:
+    """Chips of one copy, and copies in the plan."""
+    first, then, left, energy = best.prefill_pool, best.decode_pool, best.leftover, best.energy
+    beside: Part | None = None
+    if left is not None:
+        layout = left.choice.layout
+        count = layout.dp * left.places
+        power = left.choice.energy and left.choice.energy.power
+        size = layout.chips_per_replica
+        beside = Part(cluster=cluster, replica_chips=size, replicas=count, beside=True, power=power)
+    if first is not None and then is not None:
+        decode = Part(
+            cluster=cluster,
+            replica_chips=then.layout.chips_per_replica,
+            replicas=then.layout.dp,
+            power=energy and energy.power,
+        )
+        prefill = Part(
+            cluster=prefill_on or cluster,
+            replica_chips=first.layout.chips_per_replica,
+            replicas=first.layout.dp,
+            power=energy and energy.prefill_power,
+        )
+        return (decode, prefill, *(() if beside is None else (beside,))), 1
+    size, copies = best.layout.chips_per_replica, best.layout.dp
+    if beside is None:
+        return (Part(cluster=cluster, replica_chips=size, power=energy and energy.power),), copies
+    together = gcd(copies, beside.replicas)
+    shared = replace(beside, replicas=beside.replicas // together)
+    engine = Part(cluster=cluster, replica_chips=size, replicas=copies // together, power=energy and energy.power)
+    return (engine, shared), together
+
+
+def _response(best: Choice, copies: int) -> Response:
+    """How long a request takes on one copy."""
+    steps = best.workload.output_len - 1.0
+    loaded_s = best.ttft_s + steps * best.tpot_s
+    alone_s = (
+        loaded_s
+        if best.sustained is None
+        else best.sustained.alone_s["ttft_s"] + steps * best.sustained.alone_s["tpot_s"]
+    )
+    rate = best.requests_per_s_with_leftover / copies
+    return Response(alone_s=min(alone_s, loaded_s), loaded_s=loaded_s, requests_per_s=rate)
+
+
+USUAL_DRAFTS = (1, 2, 3, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationRow:
+    """One number of drafts on one replica; arrays over batches.
+
+    Args:
+        speculation: drafts and the tokens that a step yields.
+        sequences_per_rank: of one rank and micro-batch [sequences].
+        tpot_s: time per output token [s].
+        breakeven: tokens per step above which drafting pays [tokens].
+        pays_up_to: largest batch at which it is faster than one token per step; 0 when at none [sequences].
+        best_batch: largest batch that meets the limit; 0 when none does [sequences].
+        output_tokens_per_s_per_chip: at that batch [tokens/s].
+    """
+
+    json_keys: ClassVar = (
+        "draft_tokens=speculation.draft_tokens",
+        "tokens_per_step=speculation.tokens_per_step",
+        "sequences_per_rank",
+        "tpot_s",
+        "breakeven_tokens=breakeven",
+        "pays_up_to",
+        "best_batch",
+        "output_tokens_per_s_per_chip",
+    )
+
+    speculation: Speculation
+    sequences_per_rank: Array
+    tpot_s: Array
+    breakeven: Array
+    pays_up_to: int
+    best_batch: int
+    output_tokens_per_s_per_chip: float
+
+
+def speculation_rows(
+    system: System,
+    layout: Layout,
+    precision: Precision,
+    workload: Workload,
+    speculations: Sequence[Speculation],
+    *,
+    largest_batch: int,
+    tpot_limit_s: float | None,
+) -> list[SpeculationRow]:
+    """Decode steps with and without drafts over batches, the plain one first.
+
+    Args:
+        largest_batch: sequences of a rank that memory holds [sequences].
+        tpot_limit_s: None for no limit [s].
+
+    Assumes: passes that only decode; the drafts' own weights and cache take no memory worth counting.
+    """
+    batches = np.unique(np.rint(np.geomspace(1, max(largest_batch, 1), 96)))
+    chips_batches = layout.attention_dp * layout.pp / layout.chips_per_replica
+    rows: list[SpeculationRow] = []
+    plain: Array | None = None
+    for speculation in (PLAIN, *speculations):
+        engine = system.engine(layout, precision, speculation)
+        batch = Batch(
+            decode_sequences=batches, decode_tokens=speculation.verified_tokens, context_len=workload.mean_context
+        )
+        verify = engine.decode_s(batch, engine.time_table(False), two_batch_overlap=False)
+        drafts = np.broadcast_to(engine.drafts_s(batches, workload.mean_context), verify.shape)
+        tpot = (verify + drafts) / speculation.tokens_per_step
+        plain = tpot if plain is None else plain
+        faster = np.flatnonzero(tpot < plain)
+        kept = np.flatnonzero(tpot <= tpot_limit_s) if tpot_limit_s is not None else np.arange(batches.size)
+        best = int(kept[-1]) if kept.size else -1
+        count = speculation.draft_tokens
+        rows.append(
+            SpeculationRow(
+                speculation=speculation,
+                sequences_per_rank=batches,
+                tpot_s=tpot,
+                breakeven=np.array(
+                    [
+                        breakeven_tokens(v, d / max(count, 1), p, count)
+                        for v, d, p in zip(verify, drafts, plain, strict=True)
+                    ]
+                ),
+                pays_up_to=int(batches[faster[-1]]) if faster.size else 0,
+                best_batch=int(batches[best]) if best >= 0 else 0,
+                output_tokens_per_s_per_chip=float(batches[best] * chips_batches / tpot[best]) if best >= 0 else 0.0,
+            )
+        )
+    return rows
+
+
+def paying_drafts(plan: Plan, rows: Sequence[SpeculationRow]) -> SpeculationRow | None:
+    """The drafts with which a plan's answer is fastest at its most running sequences; None where none pays.
+
+    Engines draft with each of the model's own layers in turn, as often as all of them or a multiple of that.
+    """
+    best, model = plan.best, plan.system.model
+    if best is None or not isinstance(model, Model):
+        return None
+    own = 1 if model.draft is not None else max(model.mtp_layers, 1)
+    plain, *others = rows
+    able = [row for row in others if row.speculation.draft_tokens <= own or row.speculation.draft_tokens % own == 0]
+
+    def tpot_s(row: SpeculationRow) -> float:
+        return float(np.interp(best.max_num_seqs, row.sequences_per_rank, row.tpot_s))
+
+    found = min(able, key=tpot_s, default=plain)
+    return found if tpot_s(found) < tpot_s(plain) else None
+
+
+def plan_speculation(plan: Plan, speculations: Sequence[Speculation] | None = None) -> list[SpeculationRow]:
+    """The decode replica of a plan's cheapest deployment with drafts; empty without an answer.
+
+    Args:
+        speculations: drafts and acceptance; 1 to 4 drafts with the acceptance usually measured by default.
+
+    Raises:
+        InputError: a model without layers.
+    """
+    system, workload = plan.system, plan.demand.workload
+    if not isinstance(system.model, Model):
+        raise InputError(what="speculation", given=system.model.name, allowed="a model with layers")
+    best = plan.best
+    if best is None:
+        return []
+    layout, precision = without_context(best.layout, system.model), best.precision
+    fits = system.deployment(layout, precision).max_sequences(
+        context_len=workload.final_context, server=system.server()
+    )
+    return speculation_rows(
+        system,
+        layout,
+        precision,
+        workload,
+        list(speculations) if speculations else [usual_speculation(count) for count in USUAL_DRAFTS],
+        largest_batch=fits // (layout.attention_dp * layout.pp),
+        tpot_limit_s=plan.demand.limits.tpot_s,
+    )
+
 
 EXPERT_GROUPS = ("experts", "expert parallel")
 EXPERT_WEIGHTS = ("experts", "shared_experts", "router")
@@ -121,7 +344,7 @@ def split_attention_ffn(
     moe = model.moe() if isinstance(model, Model) else None
     if not isinstance(model, Model) or moe is None:
         raise InputError(what="attention-ffn", given=model.name, allowed="a mixture of experts")
-    sizes = [n for n in range(2, cluster.num_chips) if _usual(n) and moe.num_experts >= n]
+    sizes = [n for n in range(2, cluster.num_chips) if is_usual(n) and moe.num_experts >= n]
     holders = [Layout(tp=tp, ep=tp) for tp in (1, 2, 4, 8) if tp < cluster.num_chips]
     pools = [_Attention.of(system, model, one, workload) for one in holders if problem(one, model) is None]
     splits = (
@@ -149,13 +372,6 @@ def plan_split(plan: Plan) -> AttentionFfnSplit | None:
         plan.demand.workload,
         tpot_limit_s=plan.demand.limits.tpot_s,
     )
-
-
-def _usual(chips: int) -> bool:
-    for factor in (2, 3):
-        while chips % factor == 0:
-            chips //= factor
-    return chips == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

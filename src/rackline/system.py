@@ -1,4 +1,4 @@
-"""What serves, before its layout is chosen: model, machines, kernels, engine, data types and routing."""
+"""What serves, before its layout is chosen (model, machines, kernels, engine, data types), and what is asked of it."""
 
 from __future__ import annotations
 
@@ -216,13 +216,9 @@ def default_precisions(model: AnyModel, chip: Chip) -> list[Precision]:
         "q4_k_m": 1,
     }
     native = widths.get(model.native_precision.partition(",")[0], 3)
-    labels = ["native"]
-    if native >= 3 and chip.supports("fp8"):
-        labels.append("fp8")
-    if native >= 3 and not chip.supports("fp8") and chip.supports("int8"):
-        labels.append("int8")
-    if native >= 2 and chip.supports("fp4"):
-        labels.append("fp4")
+    eight_bits = "fp8" if chip.supports("fp8") else "int8"
+    narrower = [name for name, wider in ((eight_bits, 3), ("fp4", 2)) if native >= wider and chip.supports(name)]
+    labels = ["native", *narrower]
     if isinstance(model, AggregateModel):
         return [precision(label, model, chip) for label in labels]
     kv_types = ("bf16", "fp8") if chip.supports("fp8") else ("bf16",)
