@@ -14,8 +14,7 @@ from rackline.fitting import calibrate, generic_file, merged_file, read_tables, 
 from rackline.fitting.amounts import amounts
 from rackline.fitting.collectives import calibrate_collectives, custom_seconds, ring_seconds, wire_bytes
 from rackline.fitting.fit import TERMS, fit_line, seconds, terms_of
-from rackline.fitting.reject import alone_against_siblings, gross_outliers
-from rackline.fitting.run import CalibrationResult
+from rackline.fitting.run import CalibrationResult, alone_against_siblings, gross_outliers
 from rackline.fitting.tables import Measurements
 from rackline.hardware import Chip, chip
 

@@ -17,9 +17,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.fitting.evaluate import Errors, Mask, Older, OlderFit, older_fits, random_half
 from rackline.fitting.fit import MOST_STEPS, drawn_to
-from rackline.fitting.solver import Parameter, Values, fit, leave_out
+from rackline.fitting.solver import (
+    Errors,
+    Mask,
+    Older,
+    OlderFit,
+    Parameter,
+    Values,
+    fit,
+    leave_out,
+    older_fits,
+    random_half,
+)
 from rackline.fitting.tables import Array, Measurements
 from rackline.passes import collectives as c
 from rackline.passes.features import as_array

@@ -23,11 +23,9 @@ from rackline.catalog.index import file_of
 from rackline.errors import InputError
 from rackline.files import rounded, toml_text
 from rackline.fitting.collectives import CUSTOM
-from rackline.fitting.evaluate import SEEDS, Errors, half_of_families, held_out_errors, is_worse, is_worth
-from rackline.fitting.fit import Group, terms_of
-from rackline.fitting.reject import host_bound_chips
-from rackline.fitting.run import CalibrationResult, KernelFit, version_of
-from rackline.fitting.solver import Values
+from rackline.fitting.fit import Group, KernelFit, terms_of, version_of
+from rackline.fitting.run import CalibrationResult, host_bound_chips
+from rackline.fitting.solver import SEEDS, Errors, Values, half_of_families, held_out_errors, is_worse, is_worth
 from rackline.fitting.tables import Measurements
 from rackline.fitting.write import GENERIC, Entry, collective_entries, kernel_entries
 

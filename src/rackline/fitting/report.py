@@ -11,10 +11,10 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from rackline.fitting.collectives import CUSTOM, CollectiveFit
-from rackline.fitting.evaluate import Errors
+from rackline.fitting.fit import KernelFit
 from rackline.fitting.onboard import OnboardedGroup, Onboarding
-from rackline.fitting.reject import Disagreement
-from rackline.fitting.run import CalibrationResult, KernelFit
+from rackline.fitting.run import CalibrationResult, Disagreement
+from rackline.fitting.solver import Errors
 from rackline.report.axes import BAR_HEIGHT, Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
 from rackline.report.column import Column, Sheet
 from rackline.report.figure import Figure

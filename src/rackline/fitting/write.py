@@ -12,12 +12,10 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.files import rounded, toml_text, write_text
 from rackline.fitting.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, CollectiveFit, two_shot_values
-from rackline.fitting.evaluate import Errors, OlderFit
-from rackline.fitting.fit import of_class
+from rackline.fitting.fit import KernelFit, of_class
 from rackline.fitting.kernel_tables import VERSION as ROCM
-from rackline.fitting.reject import host_bound_chips
-from rackline.fitting.run import CalibrationResult, KernelFit
-from rackline.fitting.solver import Values
+from rackline.fitting.run import CalibrationResult, host_bound_chips
+from rackline.fitting.solver import Errors, OlderFit, Values
 from rackline.passes.calibration import PARENT_CLASS, STAGED
 from rackline.serving.stack import known_stack
 

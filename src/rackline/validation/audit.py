@@ -25,6 +25,8 @@ import numpy as np
 from rackline.errors import RacklineError
 from rackline.parallel import Deployment
 from rackline.passes import Batch
+from rackline.report.axes import Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
+from rackline.report.figure import Figure
 from rackline.validation.cases import Case, Predicted
 from rackline.validation.predict import Predictor
 from rackline.validation.reported import Reported
@@ -35,7 +37,7 @@ VERDICTS: tuple[Verdict, ...] = ("impossible", "explained", "implausible", "plau
 RARE = 0.004  # share of measured servers beyond which a row is implausible
 _CERTAIN = 0.95  # of a roofline, whose experts are chosen uniformly
 _SLOWEST = 0.975  # share of servers, and of machines, that a slow machine is beyond
-_FEWEST = 4  # rows of a machine that are judged together
+FEWEST_ROWS = 4  # rows of a machine that are judged together
 _SAME = 2e-5  # relative difference of two figures that are the same
 _COMPARED = ("tpot_s", "ttft_s", "output_tokens_per_s")
 _REQUEST_RATES = (
@@ -180,30 +182,8 @@ def spreads() -> Mapping[str, Spread]:
     return {one.metric: one for one in found}
 
 
-_QUANTILES = (0.0, 0.002, 0.005, 0.01, 0.025, 0.05, 0.25, 0.5, 0.75, 0.95, 0.975, 0.99, 0.995, 0.998, 1.0)
-
-
-def spread_of(metric: str, ratios: Sequence[float]) -> Spread:
-    """The spread of measured over predicted values."""
-    found = np.exp(np.quantile(np.log(np.asarray(ratios)), _QUANTILES))
-    return Spread(metric=metric, count=len(ratios), shares=_QUANTILES, ratios=tuple(np.maximum.accumulate(found)))
-
-
-def spreads_of(rows: Sequence[Audited]) -> dict[str, Spread]:
-    """The spreads of measured rows and of their machines."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for one in rows:
-        for key, ratio in one.ratios.items():
-            found[key].append(ratio)
-    for group in _machines(rows).values():
-        for key in ("tpot_s", "ttft_s"):
-            own = [one.ratios[key] for one in group if key in one.ratios]
-            if len(own) >= _FEWEST:
-                found[f"machine {key}"].append(float(np.median(own)))
-    return {key: spread_of(key, own) for key, own in found.items() if len(own) > 1}
-
-
-def _machines(rows: Sequence[Audited]) -> dict[tuple[str, ...], list[Audited]]:
+def machines(rows: Sequence[Audited]) -> dict[tuple[str, ...], list[Audited]]:
+    """Rows with a prediction, by machine."""
     found: dict[tuple[str, ...], list[Audited]] = defaultdict(list)
     for one in rows:
         if one.ratios:
@@ -391,12 +371,12 @@ class Auditor:
     def _slow_machines(self, rows: Sequence[Audited]) -> Iterator[tuple[int, Finding]]:
         """Machines whose rows are all slow, and the resource that explains it."""
         places = {id(one): at for at, one in enumerate(rows)}
-        for group in _machines(rows).values():
+        for group in machines(rows).values():
             found: dict[str, float] = {}
             for key in ("tpot_s", "ttft_s"):
                 own = [one.ratios[key] for one in group if key in one.ratios]
                 known = self.spread.get(f"machine {key}")
-                if len(own) >= _FEWEST and known and np.quantile(own, 0.1) > 1.0:
+                if len(own) >= FEWEST_ROWS and known and np.quantile(own, 0.1) > 1.0:
                     found[key] = float(np.median(own))
             known = [self.spread[key].ratio_at(_SLOWEST) for key in ("machine tpot_s", "tpot_s") if key in self.spread]
             ratio, bound = found.get("tpot_s", 0.0), max(known, default=math.inf)
@@ -468,3 +448,33 @@ def _copied(rows: Sequence[Reported]) -> Iterator[tuple[int, Finding]]:
         if len({settings(rows[at]) for at in places}) > 1:
             for at in places:
                 yield at, _finding("copied", float(len(places)), 1.0, "implausible", len(places))
+
+
+_RATIO = Measure(field="ratio", title="measured over predicted", kind="number")
+_TITLE = "Results against their predictions"
+
+
+def audit_figure(rows: Sequence[Audited]) -> Figure:
+    """Measured over predicted of each row and quantity, coloured by the verdict on the row."""
+    points: list[Row] = [
+        {"row": one.row.row_id, "quantity": key, "ratio": ratio, "verdict": one.verdict,
+         "why": one.findings[0].text if one.findings else ""}
+        for one in rows for key, ratio in one.ratios.items()
+    ]  # fmt: skip
+    if not points:
+        return nothing_figure(_TITLE, "no row says enough of its deployment to be predicted")
+    x = log_axis(_RATIO, [*(point["ratio"] for point in points), 0.5, 2.0])
+    y: Layer = {"field": "quantity", "type": "nominal", "title": None, "axis": {"ticks": False}}
+    spread: Layer = {"field": "row", "type": "nominal", "axis": None}
+    encoding: Layer = {"x": x, "y": y, "yOffset": spread, "color": colour(VERDICTS, "verdict")}
+    shown = [Measure(field="row", title="row"), Measure(field="verdict", title="verdict"), _RATIO,
+             Measure(field="why", title="because")]  # fmt: skip
+    words = ", ".join(f"{sum(one.verdict == name for one in rows)} {name}" for name in VERDICTS)
+    return Figure(
+        title=_TITLE,
+        subtitle="one point a row and quantity; 1 is as predicted",
+        description=f"Measured over predicted of {len(rows)} rows: {words}.",
+        spec={"data": {"values": points}, "layer": [hovered({"type": "point", "filled": True}, encoding, shown)]},
+        width=520,
+        height=110 * len({point["quantity"] for point in points}),
+    )

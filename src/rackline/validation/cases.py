@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Literal, cast
 from rackline.errors import RacklineError
 from rackline.validation.forms import FORMS, find_problem, known_keys
 
+UNKNOWN_SPECULATION = "unknown"
+"""Of `speculative`: the source does not say whether it drafts."""
 Layout = Mapping[str, int | str]
 Predicted = dict[str, float] | RacklineError | ValueError
 """Predicted values by measured key, or the error that explains why there are none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -21,12 +22,11 @@ from rackline.serving.closed_loop import TwoPools, closed_loops, engine_of, unli
 from rackline.serving.curve import static_batches
 from rackline.serving.stack import Stack
 from rackline.serving.steady import median_step_s, steady_state
-from rackline.serving.workload import PLAIN, Speculation, Workloads
+from rackline.serving.workload import PLAIN, USUAL_DRAFT_TOKENS, Speculation, Workloads, usual_speculation
 from rackline.simulation import CacheConfig, Lengths, Requests, open_arrivals, pool_of, simulate
-from rackline.validation.cases import Case, Predicted, requests_of, rounds_of, source_of
+from rackline.validation.cases import UNKNOWN_SPECULATION, Case, Predicted, requests_of, rounds_of, source_of
 from rackline.validation.power import PowerCase, has_power, power_case, single_numbers
 from rackline.validation.resolve import Resolver
-from rackline.validation.speculation import speculation_of
 
 with late:
     from rackline.validation import op, requests, rl, train_cases
@@ -39,6 +39,7 @@ _LONG_TAILED = ("sharegpt",)  # data sets of conversations
 # is_valid_sequence, which SGLang's client has as well).
 _LONGEST_PROMPT, _LONGEST = 1024, 2048
 _SEED = 0
+_ALLOWED = "none, unknown, mtp, mtp-K, eagle, eagle-K or eagle3-K with K drafts per step"
 
 
 @dataclass(slots=True)
@@ -158,6 +159,21 @@ def workload_of(case: Case) -> Workload:
         equal_lengths=distribution_of(case) == FIXED and not source.output_spread,
         output_spread=source.output_spread,
     )
+
+
+def speculation_of(case: Case) -> Speculation:
+    """Speculation that a case states; one token per step if it states nothing or "unknown".
+
+    Raises:
+        InputError: the value is not recognised.
+    """
+    text = case.text("speculative", "none").lower()
+    if text in ("none", "off", "false", UNKNOWN_SPECULATION):
+        return PLAIN
+    found = re.fullmatch(r"(?:mtp|eagle3?)(?:[-=_]([1-9]|1[0-9]))?", text)
+    if found is None:
+        raise InputError(what="speculative", given=case.text("speculative"), allowed=_ALLOWED, nearest="mtp-3")
+    return usual_speculation(int(found.group(1) or USUAL_DRAFT_TOKENS))
 
 
 def length_share(case: Case) -> float:

@@ -16,9 +16,9 @@ from rackline.report.figure import Figure
 from rackline.report.wording import RESOURCE_NAMES
 from rackline.units import format_count, format_seconds
 from rackline.validation.cases import Case
+from rackline.validation.page import speculation_sheet
 from rackline.validation.predict import Predictor
 from rackline.validation.scoreboard import GROUPED_BY, Score, Scoreboard, Stats, WorstCase, WorstPass
-from rackline.validation.speculation import speculation_sheet
 
 R = TypeVar("R")
 _MOST_GROUPS = 12
