@@ -13,7 +13,7 @@ from rackline.errors import InputError
 from rackline.validation import Case, read_cases
 from rackline.validation.importers import Given, import_results
 from rackline.validation.observed import ObservedRequest, ObservedRun, requests_from
-from rackline.validation.result_files import WRITTEN, result_text
+from rackline.validation.observed_report import WRITTEN, result_text
 
 RUN = ObservedRun(
     run_id="x",

@@ -16,7 +16,7 @@ from rackline.fitting.solver import groups_of, leave_out
 from rackline.hardware import ChipPower
 from rackline.passes.features import Array
 from rackline.validation.cases import Case, shape_of
-from rackline.validation.power import PowerCase, fit_power
+from rackline.validation.fit_cases import PowerCase, fit_power
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver
 from rackline.validation.run import read_cases, score_cases

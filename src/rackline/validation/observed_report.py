@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -21,7 +22,7 @@ from rackline.report.wording import Prose, percent, written
 from rackline.serving.stack import Stack
 from rackline.units import format_count, format_seconds
 from rackline.validation.diagnosis import Diagnosis
-from rackline.validation.observed import ObservedRun
+from rackline.validation.observed import ObservedRequest, ObservedRun
 from rackline.validation.observed_fit import DETERMINED, Estimate, ObservedFit
 
 _TIMES = {"ttft_s": "time to first token", "tpot_s": "time per output token", "e2e_s": "whole request"}
@@ -253,6 +254,7 @@ def _shown(one: Estimate, value: float) -> str:
     return "0" if value == 0.0 else format_seconds(value)
 
 
+_MS = 1e-3
 _DIGITS = 6  # of numbers: shares of peaks are products of several
 
 
@@ -361,3 +363,118 @@ def causes_figure(runs: Sequence[Diagnosis]) -> Figure:
         width=420,
         height=(len(kept) + 1) * max(22, 12 * len(names)),
     )
+
+
+WRITTEN = ("vllm", "aiperf", "genai-perf", "inference-perf")
+"""Formats that a run is written in; a report of GuideLLM holds settings that only GuideLLM has."""
+
+
+def result_text(run: ObservedRun, form: str) -> str:
+    """A run in the format of another load generator, as far as the format goes.
+
+    Args:
+        form: one of WRITTEN.
+    """
+    begin = datetime.fromisoformat(run.started).timestamp() if run.started else datetime.now(UTC).timestamp()
+    sent = [one for one in run.requests if one.sent_s is not None]
+    return _WRITERS[form](run, sent, begin)
+
+
+def _ns(begin: float, at: float | None) -> int:
+    return round((begin + (at or 0.0)) * 1e9)
+
+
+def _vllm(run: ObservedRun) -> dict[str, Any]:
+    done = [one for one in run.requests if one.is_finished]
+    took = max(run.duration_s, 1e-9)
+    inputs, outputs = sum(one.prompt_len for one in done), sum(one.tokens for one in done)
+    data: dict[str, Any] = {
+        "date": run.started, "backend": "openai", "model_id": run.served_name, "num_prompts": len(run.requests),
+        "request_rate": run.load.get("rate", "inf"), "max_concurrency": run.load.get("users"), "duration": took,
+        "completed": len(done), "failed": len(run.requests) - len(done), "total_input_tokens": inputs,
+        "total_output_tokens": outputs, "request_throughput": len(done) / took, "output_throughput": outputs / took,
+        "total_token_throughput": (inputs + outputs) / took,
+    }  # fmt: skip
+    for name, key in (("ttft", "ttft_s"), ("tpot", "tpot_s"), ("e2el", "e2e_s")):
+        values = run.measured(cast("Any", key))
+        if len(values):
+            data |= {f"mean_{name}_ms": values.mean() / _MS, f"median_{name}_ms": np.median(values) / _MS}
+            data |= {f"std_{name}_ms": values.std() / _MS, f"p99_{name}_ms": np.percentile(values, 99) / _MS}
+    good = [one.is_finished for one in run.requests]
+    each = list(zip(run.requests, good, strict=True))
+    data |= {
+        "input_lens": [one.prompt_len for one in run.requests],
+        "output_lens": [one.tokens if well else 0 for one, well in each],
+        "ttfts": [one.ttft_s if well and one.token_s else 0.0 for one, well in each],
+        "itls": [np.diff(one.token_s).tolist() if well else [] for one, well in each],
+        "start_times": [one.arrival_s if one.sent_s is None else one.sent_s for one in run.requests],
+        "errors": ["" if well else one.error or one.outcome for one, well in each],
+    }
+    return data
+
+
+def _aiperf(one: ObservedRequest, index: int, begin: float) -> dict[str, Any]:
+    cancelled = one.outcome == "unfinished"
+    end = None if one.end_s is None else _ns(begin, one.end_s)
+    metadata: dict[str, Any] = {
+        "session_num": index, "turn_index": 0, "request_start_ns": _ns(begin, one.sent_s), "request_end_ns": end,
+        "benchmark_phase": "profiling", "was_cancelled": cancelled,
+        "cancellation_time_ns": end if cancelled else None,
+    }  # fmt: skip
+    if not one.is_finished:
+        error = {"code": one.status or 0, "type": one.outcome, "message": one.error}
+        return {"metadata": metadata, "metrics": {"error_isl": _tokens(one.prompt_len)}, "error": error}
+    metrics: dict[str, Any] = {
+        "input_sequence_length": _tokens(one.prompt_len),
+        "output_sequence_length": _tokens(one.tokens),
+        "request_latency": {"value": one.e2e_s / _MS, "unit": "ms"},
+        "time_to_first_token": {"value": one.ttft_s / _MS, "unit": "ms"},
+    }
+    if len(one.token_s) > 1:
+        gaps = (np.diff(one.token_s) / _MS).tolist()
+        metrics["inter_chunk_latency"] = {"value": gaps, "unit": "ms"}
+        if one.tokens > 1:
+            metrics["inter_token_latency"] = {"value": one.tpot_s / _MS, "unit": "ms"}
+    return {"metadata": metadata, "metrics": metrics, "error": None}
+
+
+def _tokens(count: int) -> dict[str, Any]:
+    return {"value": count, "unit": "tokens"}
+
+
+def _inference_perf(one: ObservedRequest, begin: float) -> dict[str, Any]:
+    well = one.is_finished
+    times = [begin + at for at in one.token_s]
+    answer = {"output_tokens": one.tokens, "response_chunks": [], "chunk_times": times, "output_token_times": times}
+    return {
+        "start_time": begin + (one.sent_s or 0.0),
+        "end_time": begin + (one.end_s if one.end_s is not None else one.sent_s or 0.0),
+        "request": "",
+        "response": None,
+        "info": {
+            "request_metrics": {"text": {"input_tokens": one.prompt_len}},
+            "response_metrics": answer if well else None,
+            "input_tokens": one.prompt_len,
+        },
+        "error": None if well else {"error_type": one.outcome, "error_msg": one.error or one.outcome},
+    }
+
+
+def _genai_perf(run: ObservedRun, sent: Sequence[ObservedRequest], begin: float) -> dict[str, Any]:
+    rows = [
+        {"timestamp": _ns(begin, one.sent_s), "response_timestamps": [_ns(begin, at) for at in one.token_s]}
+        for one in sent
+        if one.is_finished
+    ]
+    users = run.load.get("users")
+    mode = {"mode": "concurrency", "value": int(users)} if users else {"mode": "request_rate", "value": 0}
+    return {"service_kind": "openai", "experiments": [{"experiment": mode, "requests": rows}]}
+
+
+# (run, requests that were sent, Unix time of its begin) -> text of the file
+_WRITERS: Mapping[str, Callable[[ObservedRun, Sequence[ObservedRequest], float], str]] = {
+    "vllm": lambda run, sent, begin: json.dumps(_vllm(run)) + "\n",
+    "aiperf": lambda run, sent, begin: "".join(json.dumps(_aiperf(one, i, begin)) + "\n" for i, one in enumerate(sent)),
+    "genai-perf": lambda run, sent, begin: json.dumps(_genai_perf(run, sent, begin)) + "\n",
+    "inference-perf": lambda run, sent, begin: json.dumps([_inference_perf(one, begin) for one in sent]) + "\n",
+}

@@ -25,11 +25,10 @@ from rackline.serving.steady import median_step_s, steady_state
 from rackline.serving.workload import PLAIN, USUAL_DRAFT_TOKENS, Speculation, Workloads, usual_speculation
 from rackline.simulation import CacheConfig, Lengths, Requests, open_arrivals, pool_of, simulate
 from rackline.validation.cases import UNKNOWN_SPECULATION, Case, Predicted, requests_of, rounds_of, source_of
-from rackline.validation.power import PowerCase, has_power, power_case, single_numbers
 from rackline.validation.resolve import Resolver
 
 with late:
-    from rackline.validation import op, requests, rl, train_cases
+    from rackline.validation import fit_cases, op, requests, rl, train_cases
 
 FIXED, LONG_TAIL = "fixed", "lognormal"
 # Mean length over the nominal one.
@@ -66,7 +65,7 @@ class Predictor:
             self._engines[key] = engine_of(deployment, stack, speculation)
         return self._engines[key]
 
-    def power(self, case: Case) -> PowerCase | None:
+    def power(self, case: Case) -> fit_cases.PowerCase | None:
         """What the kernels of a serving do in a step; None where nothing is known of the power of its chip.
 
         Raises:
@@ -75,9 +74,9 @@ class Predictor:
         deployment, stack = self.resolver.deployments(case)[0], self.resolver.stack(case)
         engine, layout = self.engine(deployment, stack, speculation_of(case)), deployment.layout
         if engine not in self._single:
-            self._single[engine] = single_numbers(engine)
+            self._single[engine] = fit_cases.single_numbers(engine)
         single, ranks = self._single[engine], layout.attention_dp * layout.pp * layout.dp
-        return power_case(case, engine, single, workload_of(case), ranks) if single else None
+        return fit_cases.power_case(case, engine, single, workload_of(case), ranks) if single else None
 
     def pools(self, case: Case) -> TwoPools:
         """The prefill and the decode pool of a case, built once per deployment."""
@@ -319,7 +318,7 @@ def _serve(predictor: Predictor, group: _Group) -> Sequence[Predicted]:
 
 def _power(predictor: Predictor, case: Case, output_tokens_per_s: float) -> dict[str, float]:
     """Watts and joules of a serving that states them."""
-    drawn = predictor.power(case) if has_power(case) else None
+    drawn = predictor.power(case) if fit_cases.has_power(case) else None
     if drawn is None or drawn.chip.power is None:
         return {}
     return drawn.values(predictor.powers.get(case.chip, drawn.chip.power), output_tokens_per_s)

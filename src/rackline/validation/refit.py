@@ -21,8 +21,16 @@ from rackline.passes.features import Array
 from rackline.processes import mapped
 from rackline.serving.stack import Stack
 from rackline.validation.cases import Case, CaseSet, Unsupported, laboratory_of, shape_of
-from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
-from rackline.validation.power import PowerCase, fit_power, flat, has_power
+from rackline.validation.fit_cases import (
+    FitCases,
+    PowerCase,
+    ServingNumbers,
+    fit_power,
+    flat,
+    has_power,
+    prepare,
+    shipped_numbers,
+)
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver, version_of
 from rackline.validation.run import scores_of

@@ -22,8 +22,8 @@ from rackline.late import late
 from rackline.passes import calibration as find_calibration
 from rackline.serving.stack import Stack
 from rackline.validation.cases import Case, CaseSet, Unsupported, read_line
+from rackline.validation.fit_cases import AT_MEASURED, MEASURED_KEYS
 from rackline.validation.page import write_stored
-from rackline.validation.power import AT_MEASURED, MEASURED_KEYS
 from rackline.validation.predict import Predictor, predict_serve, request_s
 from rackline.validation.report import MOST, worst_cases
 from rackline.validation.resolve import Resolver
