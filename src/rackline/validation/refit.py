@@ -70,9 +70,9 @@ class Fold:
             EVERYTHING where it saw all cases.
         num_cases: cases that are scored [count].
         numbers: what was fitted to the others.
-        power: numbers of the chips' power (`power.FITTED`), fitted to the others; none where no case states power.
+        power: numbers of the chips' power (`fit_cases.FITTED`), fitted to the others; none where no case states power.
         engine: the four numbers of an older engine (`serving_fit.NAMES`), fitted to the others; none where no case
-            states medians. The slowdown of single batches (`single_batch_fit.NAME`) where there are some.
+            states medians. The slowdown of single batches (`serving_fit.NAME`) where there are some.
         scores: of the cases left out; of all cases where nothing is.
         memory_bound: ids of scored cases whose batch the memory bounds, so that requests queue for it.
     """

@@ -24,7 +24,8 @@ from rackline.validation.predict import Predictor, workload_of
 from rackline.validation.resolve import Resolver
 
 FEWEST = 5
-"""A parameter of the time to first token with fewer cases takes the value of similar ones [cases]."""
+"""A parameter of the time to first token with fewer cases takes the value of similar ones; those of pools and of single
+batches are not fitted to fewer [cases]."""
 _LEAST = {"rank_skew_s": 0.0, "prefill_slowdown": 1.0, "eager_s_per_layer": 0.0}
 _ROUNDS = 3
 _LINES = 2
@@ -134,7 +135,7 @@ def _best_line(rest: Array, slopes: list[Array], measured: Array, names: Sequenc
 
 
 NAME = "single_batch_prefill_slowdown"
-"""Cases that the number needs [cases]."""
+"""Name of the slowdown of prompt passes of single batches [ratio]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

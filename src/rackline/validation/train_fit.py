@@ -141,9 +141,9 @@ _RARE = (
     "trained",
     "stated",
 )
+"""Properties that a file states only if they differ from the defaults."""
 _DESCRIBES = ("is_default", "default_on", "stands_for", "own")
 """Fields that describe the record itself and are not fitted."""
-"""Properties that a file states only if they differ from the defaults."""
 _HABITS = (
     "name",
     "kernels",
