@@ -278,8 +278,7 @@ def _fitting(tables: list[type[BaseModel]], data: Mapping[str, Any]) -> list[typ
     if len(tables) == 1:
         return tables
     if not all("kind" in table.model_fields for table in tables):
-        known = [table for table in tables if set(data) <= set(_fields(table))]
-        return known[:1] or tables[:1]
+        return [table for table in tables if set(data) <= set(_fields(table))][:1] or tables[:1]
     return [table for table in tables if table.model_fields["kind"].default == data.get("kind")]
 
 
@@ -293,10 +292,9 @@ def _replaced(data: Any, path: list[str], value: object) -> Any:
         return value
     head, rest = path[0], path[1:]
     if isinstance(data, tuple):
-        elements = cast("tuple[Mapping[str, Any], ...]", data)
         return tuple(
             _replaced(element, rest, value) if _called(element, index) == head else element
-            for index, element in enumerate(elements)
+            for index, element in enumerate(cast("tuple[Mapping[str, Any], ...]", data))
         )
     table = cast("Mapping[str, Any]", data)
     return {**table, head: _replaced(table.get(head, {}), rest, value)}

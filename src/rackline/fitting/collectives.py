@@ -215,15 +215,13 @@ def calibrate_collectives(
     ]
 
     def model(table: Measurements) -> Model:
-        outer = (scale_out or {}).get(table.chip, np.inf)
-        return _model(table, (links[table.chip], outer), table.chip in in_network)
+        return _model(table, (links[table.chip], (scale_out or {}).get(table.chip, np.inf)), table.chip in in_network)
 
     out: list[CollectiveFit] = []
     for kind, start in ((ring, _RING_START), (custom, _CUSTOM_START), (exchange, _EXCHANGE_START)):
         by_class: dict[tuple[str, ...], list[Measurements]] = {}
         for table in kind:
-            label = (CUSTOM, table.labels[1]) if kind is custom else table.labels
-            by_class.setdefault(label, []).append(table)
+            by_class.setdefault((CUSTOM, table.labels[1]) if kind is custom else table.labels, []).append(table)
         for _, members in sorted(by_class.items()):
             out += _fit_alike(members, model, start)
     return out

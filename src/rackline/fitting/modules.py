@@ -143,8 +143,7 @@ def _convolution(shape: Shape, chip: Chip) -> Found:
 
 
 def _hyper_connections(shape: Shape, chip: Chip) -> Found:
-    count = int(shape["sites"])
-    return [hyper_connection_row(shape["part"], shape["d_model"], shape["streams"], count=count)], ()
+    return [hyper_connection_row(shape["part"], shape["d_model"], shape["streams"], count=int(shape["sites"]))], ()
 
 
 def _quantise(shape: Shape, chip: Chip) -> Found:
@@ -208,11 +207,9 @@ def parts(measured: Measurements, chip: Chip) -> Iterator[Part]:
         found.setdefault(key, []).append(place)
     for key, members in found.items():
         places = np.array(members, dtype=np.int64)
-        shape = {**labels, **dict(zip(layer.shape, key, strict=True))}
-        rows, cores = layer.rows(shape, chip)
+        rows, cores = layer.rows({**labels, **dict(zip(layer.shape, key, strict=True))}, chip)
         batch = _batch({name: values[places] for name, values in measured.columns.items()}, layer.decodes)
-        laws = {core.kind: core for core in cores}
-        yield Part(places=places, rows=tuple(rows), features=batch.features(laws))
+        yield Part(places=places, rows=tuple(rows), features=batch.features({core.kind: core for core in cores}))
 
 
 def _batch(columns: Mapping[str, Array], decodes: bool | None) -> Batch:

@@ -206,8 +206,7 @@ class _Entries:
             reason=reason,
         )
         if all(stored):
-            known = _values(group, stored)
-            fit, stored_error, gains = _drawn(fit, known)
+            fit, stored_error, gains = _drawn(fit, _values(group, stored))
             found = replace(
                 found,
                 errors=fit.errors,

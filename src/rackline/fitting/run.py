@@ -399,8 +399,7 @@ def layer_shapes(models: Iterable[Model]) -> dict[str, list[tuple[float, ...]]]:
                     found.setdefault("mla_decode", set()).update((b, c, heads) for b, c in _DECODE)
                     found.setdefault("mla_prefill", set()).update((b, t, heads) for b, t in _PREFILL)
                     continue
-                kv = float(np.ceil(attention.num_kv_heads / tp))
-                gqa = (heads, kv, attention.decode_flop_per_pair / 4.0)
+                gqa = (heads, float(np.ceil(attention.num_kv_heads / tp)), attention.decode_flop_per_pair / 4.0)
                 found.setdefault("attention_decode", set()).update((b, c, *gqa) for b, c in _DECODE)
                 found.setdefault("attention_prefill", set()).update((b, t, *gqa) for b, t in _PREFILL)
     return {name: sorted(shapes) for name, shapes in sorted(found.items())}

@@ -160,8 +160,7 @@ def fit(
     of_all, of_cases = _ROBUST[loss]
     scale = noise if of_all else 1.0  # of residuals: SciPy's robust loss knows the noise, squares do not
 
-    spreads = [one.spread for one in parameters if one.spread and not one.alike]
-    pull = scale / np.array(spreads, dtype=np.float64)
+    pull = scale / np.array([one.spread for one in parameters if one.spread and not one.alike], dtype=np.float64)
 
     def residuals(x: Array) -> Array:
         found = errors(values_of(parameters, x)) / (noise / scale)

@@ -398,8 +398,7 @@ def _meaning(tables: list[type[BaseModel]], key: str) -> str:
 def _meaning_of_table(tables: list[type[BaseModel]]) -> str:
     if not tables:
         return ""
-    doc = inspect.getdoc(tables[0]) or ""
-    return doc.split("\n\n")[0].replace("\n", " ")
+    return (inspect.getdoc(tables[0]) or "").split("\n\n")[0].replace("\n", " ")
 
 
 def _arguments(record: type[Any]) -> dict[str, str]:

@@ -231,8 +231,7 @@ def open_repository(repository: RepositoryId, *, offline: bool = False) -> Repos
     page = f"{settings.endpoint}/api/models/{repository.name}{place}?expand=sha&expand=safetensors"
 
     def ask() -> dict[str, Any]:
-        text = b"".join(parts_of(page, settings, most_bytes=_MOST_PAGE_BYTES))
-        found: Any = json.loads(text)
+        found: Any = json.loads(b"".join(parts_of(page, settings, most_bytes=_MOST_PAGE_BYTES)))
         if not isinstance(found, dict):
             raise ValueError("no object")
         return cast("dict[str, Any]", found)
@@ -500,8 +499,7 @@ def _refused(error: Any, repository: RepositoryId, settings: HubSettings, what: 
 
     given, link = str(repository), f"{settings.endpoint}/{repository.name}"
     status = error.response.status_code
-    has_token = bool(get_token())
-    token = "a token (HF_TOKEN) of an account that" if not has_token else "an account (that of HF_TOKEN) that"
+    token = "a token (HF_TOKEN) of an account that" if not get_token() else "an account (that of HF_TOKEN) that"
     if isinstance(error, GatedRepoError):
         allowed = f"{token} has been granted access: the repository is gated; ask for access at {link}"
     elif isinstance(error, RevisionNotFoundError):

@@ -436,8 +436,7 @@ def _copied(rows: Sequence[Reported]) -> Iterator[tuple[int, Finding]]:
     seen: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for at, row in enumerate(rows):
         known = [(name, row.values[name]) for name in keys if name in row.values]
-        exact = [value for _, value in known if float(f"{value:.3g}") != value]
-        if len(exact) >= checks()["copied"].limit:
+        if len([value for _, value in known if float(f"{value:.3g}") != value]) >= checks()["copied"].limit:
             seen[tuple(round(math.log(value) / _SAME) for _, value in known)].append(at)
 
     def settings(row: Reported) -> tuple[object, ...]:

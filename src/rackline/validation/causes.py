@@ -66,8 +66,7 @@ class Cause:
     @property
     def sizes(self) -> tuple[float, ...]:
         """Sizes that are simulated, the smallest effect not necessarily first."""
-        count = 1 if self.low == self.high else _SIZES
-        return tuple(np.geomspace(self.low, self.high, count).tolist())
+        return tuple(np.geomspace(self.low, self.high, 1 if self.low == self.high else _SIZES).tolist())
 
 
 @cache

@@ -140,8 +140,7 @@ class _Errors:
         self.slopes = slopes / noise[:, None]
         self.noise = noise
         self.share = independent / max(len(noise), 1)
-        inner = np.eye(slopes.shape[1]) + self.share * self.slopes.T @ self.slopes
-        self.factor = np.linalg.cholesky(inner)
+        self.factor = np.linalg.cholesky(np.eye(slopes.shape[1]) + self.share * self.slopes.T @ self.slopes)
 
     def products(self, left: Array, right: Array) -> Array:
         """leftᵀ R⁻¹ right, for columns of entries, with R = J Jᵀ + D (Woodbury)."""
@@ -199,8 +198,7 @@ class _Numbers:
 
     def slopes(self, around: Array, usual: Result) -> Array:
         """Shift of what is seen by one standard deviation of each number, (entries, count)."""
-        steps = np.eye(self.count) * _STEP
-        return np.array([(self.logs(step, (), usual) - around) / _STEP for step in steps]).T
+        return np.array([(self.logs(step, (), usual) - around) / _STEP for step in np.eye(self.count) * _STEP]).T
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +255,8 @@ def _settle(
     def cost(found: Array, place: Array) -> float:
         square = float(found @ found)
         s2 = variance(square)
-        away = place - center
         return 0.5 * ((2.0 * _SHAPE + share * square) / s2 + (independent + 2.0 * _SHAPE) * math.log(s2)
-                      + float((precision * away**2).sum()))  # fmt: skip
+                      + float((precision * (place - center) ** 2).sum()))  # fmt: skip
 
     try:
         left = residual(at)

@@ -119,12 +119,10 @@ class KeptEngine(Engine):
             batch.prefix_tokens,
             np.nan if batch.group_tokens is None else batch.group_tokens,
         )
-        arrays = [as_array(part) for part in parts]
-        key = (two_batch_overlap, *((array.shape, array.tobytes()) for array in arrays))
+        key = (two_batch_overlap, *((array.shape, array.tobytes()) for array in map(as_array, parts)))
         if key not in self.kept_seconds:
-            alone = replace(self, stack=IDEAL)
             self.kept_seconds[key] = Engine.seconds(
-                alone, batch, times, two_batch_overlap=two_batch_overlap, threads=threads
+                replace(self, stack=IDEAL), batch, times, two_batch_overlap=two_batch_overlap, threads=threads
             )
         return self.kept_seconds[key] + self.skew_s() * self.stage_imbalance
 
@@ -200,8 +198,7 @@ class FitCases:
         """Cases that one call predicts: of one engine, one scheduler, one way to draw lengths."""
         if not self._groups:
             for index, (kept, work) in enumerate(zip(self.schedulers, self._workloads, strict=True)):
-                engine = self._engine(index)[1]
-                key = (engine, kept, work.equal_lengths, work.output_spread)
+                key = (self._engine(index)[1], kept, work.equal_lengths, work.output_spread)
                 self._groups.setdefault(key, []).append(index)
         return self._groups
 

@@ -296,8 +296,7 @@ def fit_observed(cases: Sequence[Case], calibration: str = "auto", done: Done | 
         )
 
     def scored(found: Fit, left_out: Sequence[Array]) -> list[Array]:
-        parts = zip(errors(found.values), left_out, strict=True)
-        return [np.where(mask, own, np.nan) for own, mask in parts]
+        return [np.where(mask, own, np.nan) for own, mask in zip(errors(found.values), left_out, strict=True)]
 
     lengths = [len(run.requests) for run in runs]
     nothing, parts = [np.zeros(count, dtype=bool) for count in lengths], _folds(lengths)

@@ -125,10 +125,9 @@ def observed_report(run: ObservedRun) -> Group:
     """What `rackline observe` prints: counts, rates, latencies, and what limited the load generator."""
     data = summary_of_run(run)
     body = Text()
-    whole = data["finished"] == data["requests"]
     body.append(
         f"{data['finished']:,} of {data['requests']:,} requests finished",
-        style="bold green" if whole else "bold yellow",
+        style="bold green" if data["finished"] == data["requests"] else "bold yellow",
     )
     body.append(f" in {format_seconds(data['duration_s'])}: {run.served_name or run.source}")
     body.append(
@@ -151,8 +150,7 @@ def observed_report(run: ObservedRun) -> Group:
         Column("latency"),
         *(Column(name, name, "s") for name in ("mean", "p50", "p90", "p99")),
     ]
-    table = Sheet("latency", columns, rows, title="latency")
-    parts: list[RenderableType] = [body, Text(""), table]
+    parts: list[RenderableType] = [body, Text(""), Sheet("latency", columns, rows, title="latency")]
     if data["by_class"]:
         of: list[Column[Any]] = [
             Column("name", "class"),
@@ -178,10 +176,9 @@ def observed_figure(run: ObservedRun) -> Figure:
     sent = Measure(field="sent_s", title="sent at", kind="seconds")
     latency = Measure(field="latency_s", title="latency", kind="seconds")
     done = [one for one in run.requests if one.outcome == "finished" and one.sent_s is not None]
-    kept = [done[index] for index in thinned(len(done), _MOST_POINTS)]
     rows: list[Row] = [
         {"metric": label, "sent_s": one.sent_s, "latency_s": value, "prompt": one.prompt_len, "answer": one.tokens}
-        for one in kept
+        for one in (done[index] for index in thinned(len(done), _MOST_POINTS))
         for name, label in _TIMES.items()
         if math.isfinite(value := getattr(one, name)) and value > 0
     ]
@@ -376,8 +373,7 @@ def result_text(run: ObservedRun, form: str) -> str:
         form: one of WRITTEN.
     """
     begin = datetime.fromisoformat(run.started).timestamp() if run.started else datetime.now(UTC).timestamp()
-    sent = [one for one in run.requests if one.sent_s is not None]
-    return _WRITERS[form](run, sent, begin)
+    return _WRITERS[form](run, [one for one in run.requests if one.sent_s is not None], begin)
 
 
 def _ns(begin: float, at: float | None) -> int:
@@ -400,8 +396,7 @@ def _vllm(run: ObservedRun) -> dict[str, Any]:
         if len(values):
             data |= {f"mean_{name}_ms": values.mean() / _MS, f"median_{name}_ms": np.median(values) / _MS}
             data |= {f"std_{name}_ms": values.std() / _MS, f"p99_{name}_ms": np.percentile(values, 99) / _MS}
-    good = [one.is_finished for one in run.requests]
-    each = list(zip(run.requests, good, strict=True))
+    each = list(zip(run.requests, [one.is_finished for one in run.requests], strict=True))
     data |= {
         "input_lens": [one.prompt_len for one in run.requests],
         "output_lens": [one.tokens if well else 0 for one, well in each],
@@ -431,8 +426,7 @@ def _aiperf(one: ObservedRequest, index: int, begin: float) -> dict[str, Any]:
         "time_to_first_token": {"value": one.ttft_s / _MS, "unit": "ms"},
     }
     if len(one.token_s) > 1:
-        gaps = (np.diff(one.token_s) / _MS).tolist()
-        metrics["inter_chunk_latency"] = {"value": gaps, "unit": "ms"}
+        metrics["inter_chunk_latency"] = {"value": (np.diff(one.token_s) / _MS).tolist(), "unit": "ms"}
         if one.tokens > 1:
             metrics["inter_token_latency"] = {"value": one.tpot_s / _MS, "unit": "ms"}
     return {"metadata": metadata, "metrics": metrics, "error": None}

@@ -72,8 +72,7 @@ def op_seconds(resolver: Resolver, cases: Sequence[Case]) -> list[float]:
     elif op in LAYERS:
         seconds = layer_seconds(_measurements(op, cases, columns), chip, numbers)
     else:
-        work = amounts(_measurements(op, cases, columns), chip)
-        seconds = kernel_seconds(work, numbers)
+        seconds = kernel_seconds(amounts(_measurements(op, cases, columns), chip), numbers)
     return [float(value) for value in np.broadcast_to(seconds, (len(cases),))]
 
 

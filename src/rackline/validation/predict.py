@@ -425,8 +425,7 @@ def _params(predictor: Predictor, case: Case) -> dict[str, float]:
 def _pools(predictor: Predictor, case: Case) -> dict[str, float]:
     """A closed loop of a prefill and a decode pool."""
     loop = predictor.pools(case).closed_loop(workload_of(case), case.number("concurrency"))
-    whole = request_s(case, loop.tpot_s, loop.ttft_s)
-    return {"tpot_s": loop.tpot_s, "ttft_s": loop.ttft_s, "request_s": whole}
+    return {"tpot_s": loop.tpot_s, "ttft_s": loop.ttft_s, "request_s": request_s(case, loop.tpot_s, loop.ttft_s)}
 
 
 _PREDICTORS: dict[str, Callable[[Predictor, Sequence[Case]], Sequence[Predicted]]] = {

@@ -58,8 +58,7 @@ def read_runs(path: Path, text: str) -> list[Case | Unsupported]:
     runs = cast("dict[str, object]", parse_json(text))["runs"]
     if not isinstance(runs, dict):
         return [_bad(path.stem, path.name, "runs: got no table, allowed: run → settings")]
-    table = path.with_name("requests.csv")
-    if not table.is_file():
+    if not path.with_name("requests.csv").is_file():
         raise InputError(what="runs", given=str(path), allowed="a requests.csv in the same folder")
     return [_case(str(name), settings, path) for name, settings in cast("dict[object, object]", runs).items()]
 
@@ -378,8 +377,7 @@ def requests_per_s(resolver: Resolver, case: Case) -> float:
         cache=CacheConfig(pool_tokens=int(pool_tokens - taken), reserve="prompt"),
         policy_name="prefill-first",
     )
-    result = simulate(requests, pool)
-    return len(requests) / float(np.max(result.finish_s))
+    return len(requests) / float(np.max(simulate(requests, pool).finish_s))
 
 
 def _adapters(model: Model, case: Case, requests: Requests, token_bytes: float) -> tuple[AppliedAdapter, float]:

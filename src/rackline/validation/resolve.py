@@ -412,15 +412,13 @@ def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
             given=", ".join(f"{key}={value}" for key, value in parts.items()),
             allowed=f"{per_replica} chips per replica to divide num_chips={case.num_chips}",
         )
-    dp = case.num_chips // per_replica
-    base = Layout(tp=tp, pp=pp, cp=cp, attention_dp=attention_dp, dp=dp)
+    base = Layout(tp=tp, pp=pp, cp=cp, attention_dp=attention_dp, dp=case.num_chips // per_replica)
     if not mixture:
         return (base,)
     group = tp * attention_dp
     if "ep" in parts or case.kind != "max-throughput":
         ep = parts.get("ep", 1)
-        moe_tp = parts.get("moe_tp", group // ep if group % ep == 0 else 1)
-        return (replace(base, ep=ep, moe_tp=moe_tp),)
+        return (replace(base, ep=ep, moe_tp=parts.get("moe_tp", group // ep if group % ep == 0 else 1)),)
     options = [replace(base, ep=ep, moe_tp=group // ep) for ep in range(1, group + 1) if group % ep == 0]
     possible = [option for option in options if layout_problem(option, model) is None]
     return tuple(possible or options[:1])

@@ -223,8 +223,7 @@ def _rl_data(row: TableRow, case_id: str) -> dict[str, object]:
         data["gen_chips"] = whole(row, "gen_chips")
     if row["algorithm"] == "DAPO":  # the column of samples is an update; without graphs, as its recipe says
         trained = whole(row, "prompts_per_step") * whole(row, "gens_per_prompt")
-        prompts = _BATCH_MULTIPLIER * whole(row, "prompts_per_step")
-        data |= {"prompts": prompts, "trained": trained, "eager": True}
+        data |= {"prompts": _BATCH_MULTIPLIER * whole(row, "prompts_per_step"), "trained": trained, "eager": True}
     return data
 
 

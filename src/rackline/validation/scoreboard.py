@@ -300,10 +300,10 @@ class Scoreboard:
                 for metric in _metrics_of(case):
                     key = (metric, group_of(case)[by])
                     missing[key] = missing.get(key, 0) + 1
-            keys = [key for key in dict.fromkeys([*scores, *missing]) if key[1]]
             here = [
                 Group(by=by, group=key[1], metric=key[0], stats=statistics(scores.get(key, []), missing.get(key, 0)))
-                for key in keys
+                for key in dict.fromkeys([*scores, *missing])
+                if key[1]
             ]
             found += sorted(here, key=lambda group: (group.metric, -group.stats.n, group.group))
         return tuple(found)

@@ -325,8 +325,7 @@ def step_of(predictor: Predictor, case: Case) -> Step:
         mixed = replace(batch, prefill_sequences=prompts / chunk, chunk_tokens=chunk)
         extra = float(engine.seconds(mixed, times, two_batch_overlap=False)) - alone
         kernels += (around.prefill_slowdown if launched else 1.0) * extra
-    rows = {row.name: row for row in engine.table.time(batch).rows}
-    experts = rows.get("experts")
+    experts = {row.name: row for row in engine.table.time(batch).rows}.get("experts")
     of = f"{chip.generation} {deployment.precision.expert_weights}"
     untuned = experts.seconds if experts is not None and of in around.untuned_experts else 0.0
     return Step(

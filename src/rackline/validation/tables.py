@@ -63,8 +63,7 @@ class PublishedTable:
                 data, doubt = case_of(row, case_id)
                 case = case_from(data, where, unknown_keys) if "id" in data else None
             except InputError as error:
-                known = {key: row.get(key, "") for key in ("model", "chip")}
-                found.append(replace(lost, cause=str(error), **known))
+                found.append(replace(lost, cause=str(error), **{key: row.get(key, "") for key in ("model", "chip")}))
                 continue
             if case is None:
                 found.append(replace(lost, cause=doubt, bad_input=False, metrics=tuple(data)))
