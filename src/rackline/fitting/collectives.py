@@ -204,7 +204,8 @@ def calibrate_collectives(
         t
         for t in tables
         if t.table == CUSTOM
-        and _graph_all_reduce(t.stack) == t.labels[0]
+        and (stack := known_stack(t.stack)) is not None
+        and stack.graph_all_reduce == t.labels[0]
         and t.chip in links
         and len(t.seconds) >= _FEWEST
     ]
@@ -248,11 +249,14 @@ def _fit_alike(
     fits: list[CollectiveFit] = []
     for place, (table, values) in enumerate(zip(tables, fit_all(everything), strict=True)):
         unseen = np.concatenate([fold[place] for fold in held])
-        ideal = np.abs(models[place](_ideal(start)) / table.seconds - 1.0)
+        nothing = {name: float(name.startswith("eta")) for name in start}  # no latency, the full link
+        ideal = np.abs(models[place](nothing) / table.seconds - 1.0)
+        # where servers fuse the all-reduce, older tables of the custom one do not describe them
+        fused = (record := known_stack(table.stack)) is not None and record.fused_all_reduce
         own = [
             _older(one, values, model_of(one))
             for one in table.older
-            if table.table == CUSTOM and not _is_fused(table.stack) and len(one.seconds) >= _FEWEST
+            if table.table == CUSTOM and not fused and len(one.seconds) >= _FEWEST
         ]
         oldest, older = older_fits(values, table.stack_version, own)
         fits.append(
@@ -297,11 +301,6 @@ def _older(table: Measurements, newest: Values, model: Model) -> Older:
     )
 
 
-def _ideal(start: Values) -> Values:
-    """No latency, the full link."""
-    return {name: 1.0 if name.startswith("eta") else 0.0 for name in start}
-
-
 Model = Callable[[Mapping[str, float]], Array]
 
 
@@ -336,13 +335,3 @@ def _fit(
 def _capped(values: Values) -> Values:
     """No link is faster than its peak."""
     return {name: min(value, _MOST_ETA) if name.startswith("eta") else value for name, value in values.items()}
-
-
-def _is_fused(stack: str) -> bool:
-    """Whether servers fuse the all-reduce, so that older tables of the custom one do not describe them."""
-    return (record := known_stack(stack)) is not None and record.fused_all_reduce
-
-
-def _graph_all_reduce(stack: str) -> str:
-    record = known_stack(stack)
-    return record.graph_all_reduce if record else ""

@@ -246,7 +246,12 @@ def onboarding_report(
         Column("kernels", "kernels", "words", lambda one: f"{one.chip} {one.stack} {one.op_class} {one.dtype}"),
         Column("errors.rows", "rows", "whole"),
         Column("", "random half", "figures", lambda one: _both(one.errors.median_error, one.errors.p90_error)),
-        Column("", "whole families", "figures", _families),
+        Column(
+            "",
+            "whole families",
+            "figures",
+            lambda one: _both(one.errors.family_median_error, one.errors.family_p90_error),
+        ),
         Column("stored_error", "stored numbers", "share"),
         Column(
             "", "stored", "figures", lambda one: one.stored_version and f"{one.stored_version}: {one.stated_error:.1%}"
@@ -261,10 +266,6 @@ def onboarding_report(
     ]
     lines += ["", "Worse than what was stored:", *(f"  {line}" for line in worse)] if worse else ["", "Nothing worse."]
     return Group(table, "\n".join([*lines, "", "Written: " + (", ".join(files) or "nothing")]))
-
-
-def _families(one: OnboardedGroup) -> str:
-    return _both(one.errors.family_median_error, one.errors.family_p90_error)
 
 
 def _both(median: float | None, p90: float | None) -> str:

@@ -445,14 +445,9 @@ def layer_work(shapes: LayerShapes, chip: Chip, op_class: str, dtype: str) -> Am
     return amounts(table, chip)
 
 
-def in_a_pass(values: Values) -> Values:
-    """Parameters as a pass uses them, without what only the benchmark has."""
-    return {name: value for name, value in values.items() if name not in _BENCHMARK_ONLY}
-
-
 def pass_seconds(values: Values, work: Amounts) -> Array:
-    """Time of the layer shapes in a pass [s]."""
-    return seconds(in_a_pass(values), work)
+    """Time of the layer shapes in a pass, which has not what only the benchmark has [s]."""
+    return seconds({name: value for name, value in values.items() if name not in _BENCHMARK_ONLY}, work)
 
 
 def disagreements(times: Mapping[tuple[str, str, str, str], Array]) -> list[Disagreement]:

@@ -318,7 +318,7 @@ def _file(
         "evidence": evidence,
         "step_policy": "serial",
         "host_s_per_step": 0.0,
-        "separate_quantise": _separate_quantise(stack),
+        "separate_quantise": record.separate_quantise if (record := known_stack(stack)) else (),
         "operation": operations,
         "collective": collectives,
         "older_operation": older_operations or [],
@@ -326,7 +326,3 @@ def _file(
         "sources": sources,
     }
     return toml_text({key: rounded(value) for key, value in data.items() if value or key in _ALWAYS}, comments)
-
-
-def _separate_quantise(stack: str) -> tuple[str, ...]:
-    return record.separate_quantise if (record := known_stack(stack)) else ()

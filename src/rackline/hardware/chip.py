@@ -60,10 +60,6 @@ class RentRecord(Record):
     date: Date
 
 
-def _peaks(rates: PeakRates) -> dict[str, float]:
-    return rates.model_dump(exclude_none=True)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipPower:
     """What a chip draws for what it does.
@@ -154,7 +150,9 @@ class Chip(CatalogueObject):
     vendor: Text
     generation: Name
     released: Date | None = None
-    peak_flop_per_s: Mapping[str, float] = written_as(PeakRates, _peaks, {}, needed=True, hash=False)
+    peak_flop_per_s: Mapping[str, float] = written_as(
+        PeakRates, lambda rates: rates.model_dump(exclude_none=True), {}, needed=True, hash=False
+    )
     hbm_bytes: Positive
     hbm_bytes_per_s: Positive
     driver_bytes: NonNegative = 0.0

@@ -11,9 +11,7 @@ prefixes, fewer requests in flight, another unit), the row is explained if that 
 
 from __future__ import annotations
 
-import importlib.resources
 import math
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from rackline.errors import RacklineError
+from rackline.files import shipped_toml
 from rackline.parallel import Deployment
 from rackline.passes import Batch
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
@@ -156,30 +155,27 @@ class Audited:
         return next(one for one in VERDICTS if one in (*found, "plausible"))
 
 
-def _toml(name: str) -> dict[str, Any]:
-    text = importlib.resources.files("rackline.validation").joinpath(name).read_text(encoding="utf-8")
-    return tomllib.loads(text)
-
-
 @cache
 def identities() -> tuple[Identity, ...]:
     """All identities of `audit_checks.toml`."""
-    entries: list[dict[str, Any]] = _toml("audit_checks.toml")["identity"]
+    entries: list[dict[str, Any]] = shipped_toml("rackline.validation", "audit_checks.toml")["identity"]
     return tuple(Identity(products=tuple(one.pop("products")), **one) for one in entries)
 
 
 @cache
 def checks() -> Mapping[str, Check]:
     """All bounds of `audit_checks.toml` by key."""
-    return {one["key"]: Check(**one) for one in _toml("audit_checks.toml")["check"]}
+    return {one["key"]: Check(**one) for one in shipped_toml("rackline.validation", "audit_checks.toml")["check"]}
 
 
 @cache
 def spreads() -> Mapping[str, Spread]:
     """What measured servers deviate by, from `audit_spread.toml`."""
-    entries: list[dict[str, Any]] = _toml("audit_spread.toml")["spread"]
-    found = (Spread(shares=tuple(one.pop("shares")), ratios=tuple(one.pop("ratios")), **one) for one in entries)
-    return {one.metric: one for one in found}
+    entries: list[dict[str, Any]] = shipped_toml("rackline.validation", "audit_spread.toml")["spread"]
+    return {
+        one["metric"]: Spread(**{**one, "shares": tuple(one["shares"]), "ratios": tuple(one["ratios"])})
+        for one in entries
+    }
 
 
 def machines(rows: Sequence[Audited]) -> dict[tuple[str, ...], list[Audited]]:
@@ -235,9 +231,8 @@ def _identities(row: Reported) -> Iterator[Finding | None]:
         verdict: Verdict = "impossible" if off > one.never else "implausible"
         if one.key == "reached" or (one.key == "little" and slow and number > 0.02):
             verdict = "explained"
-        text = scale + (one.low_means if slow else one.high_means)
-        yield Finding(key=one.key, title=one.title, number=number, bound=bound, verdict=verdict, text=text,
-                      source=one.source)  # fmt: skip
+        yield Finding(key=one.key, title=one.title, number=number, bound=bound, verdict=verdict, source=one.source,
+                      text=scale + (one.low_means if slow else one.high_means))  # fmt: skip
 
 
 def _finding(key: str, number: float, bound: float, verdict: Verdict, *explained: float | str) -> Finding:
@@ -287,17 +282,13 @@ class Auditor:
             ratios = {key: row.values[key] / predicted[key] for key in both}
         elif predicted is not None:
             lacks = lacks or str(predicted)
-        metrics = {key: self._metric(row, key) for key in ratios}
-        ratios = {metrics[key]: value for key, value in ratios.items()}
+        if row.case is not None and row.case.kind != "serve":
+            ratios = {f"{row.case.kind} {key}": value for key, value in ratios.items()}
         shares = {key: self.spread[key].beyond(ratio) for key, ratio in ratios.items() if key in self.spread}
         done += [self._rare(row, key, ratios[key], share) for key, share in shares.items()]
         findings = tuple(one for one in done if one is not None)
         return Audited(row=row, findings=findings, passed=len(done) - len(findings), ratios=ratios,
                        beyond=min(shares.values(), default=None), lacks=lacks)  # fmt: skip
-
-    @staticmethod
-    def _metric(row: Reported, key: str) -> str:
-        return key if row.case is None or row.case.kind == "serve" else f"{row.case.kind} {key}"
 
     def _rare(self, row: Reported, key: str, ratio: float, share: float) -> Finding | None:
         if share >= self.rare:
@@ -363,9 +354,10 @@ class Auditor:
                 if values["ttft_s"] >= alone_s
                 else _finding("prefill", values["ttft_s"], alone_s, "explained", 1.0 - values["ttft_s"] / alone_s)
             )
-        rate = _request_rate(row)
-        if rate is not None:
-            busy = _CERTAIN * rate * each_s
+        every = _all_values(row)
+        rates = [value for text in _REQUEST_RATES if (value := _product(text, every)) is not None]
+        if rates:
+            busy = _CERTAIN * max(rates) * each_s
             yield None if busy <= 1.0 else _finding("work", busy, 1.0, "explained", 1.0 - 1.0 / busy)
 
     def _slow_machines(self, rows: Sequence[Audited]) -> Iterator[tuple[int, Finding]]:
@@ -391,11 +383,6 @@ class Auditor:
                 yield places[id(one)], _finding("machine", ratio, bound, "explained", what)
 
 
-def _request_rate(row: Reported) -> float | None:
-    values = _all_values(row)
-    return max((value for text in _REQUEST_RATES if (value := _product(text, values)) is not None), default=None)
-
-
 def _memory(deployment: Deployment, values: Mapping[str, float], context: float) -> Iterator[Finding | None]:
     layout = deployment.layout
     requests = values["concurrency"] / layout.dp
@@ -407,9 +394,8 @@ def _memory(deployment: Deployment, values: Mapping[str, float], context: float)
     yield None
     cache = float(np.asarray(use.kv_cache))
     fit = requests * layout.dp * (room - weights) / max(cache, 1.0)
-    waits = {"ttft_s", "tpot_s"} <= set(values)
     share = fit / values["concurrency"]
-    if cache + weights <= room or not waits:
+    if cache + weights <= room or not {"ttft_s", "tpot_s"} <= set(values):
         yield None
         return
     # of those in flight at most `fit` hold a cache: the others wait for their first token

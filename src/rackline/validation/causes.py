@@ -8,10 +8,8 @@ faults other loads take unlike times, which is how the next experiment is chosen
 
 from __future__ import annotations
 
-import importlib.resources
 import math
-import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, assert_never
@@ -20,6 +18,7 @@ import numpy as np
 
 from rackline.bands.bands import kind_of_model
 from rackline.errors import RacklineError
+from rackline.files import shipped_toml
 from rackline.parallel.precision import Precision, storage_bytes
 from rackline.passes import Calibration
 from rackline.passes.features import Array
@@ -72,8 +71,7 @@ class Cause:
 @cache
 def causes() -> tuple[Cause, ...]:
     """All causes that are known, from `causes.toml`."""
-    text = importlib.resources.files("rackline.validation").joinpath("causes.toml").read_text(encoding="utf-8")
-    return tuple(Cause(**entry) for entry in tomllib.loads(text)["cause"])
+    return tuple(Cause(**entry) for entry in shipped_toml("rackline.validation", "causes.toml")["cause"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,30 +146,25 @@ def error_when_well(runs: Sequence[tuple[ServedRun, Seen]]) -> Error:
     )
 
 
+_NEEDS: Mapping[str, Callable[[ServedRun], bool]] = {
+    "": lambda run: True,
+    "several chips": lambda run: run.deployment.layout.num_chips > 1,
+    "experts": lambda run: kind_of_model(run.deployment.model) != "dense",
+    "graphs": lambda run: not run.stack.eager_decode and run.deployment.cluster.chip.generation != "cpu",
+    "shared prefixes": lambda run: run.cache.prefix_caching and run.requests.hashes is not None,
+    # llama.cpp gives each slot a part of its own: a request waits for a slot alone
+    "a shared cache": lambda run: not run.stack.neighbour_passes,
+    "a processor": lambda run: run.deployment.cluster.chip.generation == "cpu",
+    # a host that runs the passes itself is slow in all of them: the cause `cores`
+    "an accelerator": lambda run: run.deployment.cluster.chip.generation != "cpu",
+    "a narrow data type": lambda run: _wider(run) is not None,
+    "drafts": lambda run: run.speculation.draft_tokens > 0,
+}
+
+
 def happens(cause: Cause, run: ServedRun) -> bool:
     """Whether a cause can occur in this deployment and load."""
-    deployment = run.deployment
-    match cause.needs:
-        case "several chips":
-            return deployment.layout.num_chips > 1
-        case "experts":
-            return kind_of_model(deployment.model) != "dense"
-        case "graphs":
-            return not run.stack.eager_decode and deployment.cluster.chip.generation != "cpu"
-        case "shared prefixes":
-            return run.cache.prefix_caching and run.requests.hashes is not None
-        case "a shared cache":  # llama.cpp gives each slot a part of its own: a request waits for a slot alone
-            return not run.stack.neighbour_passes
-        case "a processor":
-            return deployment.cluster.chip.generation == "cpu"
-        case "an accelerator":  # a host that runs the passes itself is slow in all of them: the cause `cores`
-            return deployment.cluster.chip.generation != "cpu"
-        case "a narrow data type":
-            return _wider(run) is not None
-        case "drafts":
-            return run.speculation.draft_tokens > 0
-        case _:
-            return True
+    return _NEEDS[cause.needs](run)
 
 
 def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
@@ -198,8 +191,7 @@ def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
         case "experts":
             return calibrated(_of_experts(numbers, size))
         case "neighbour":
-            mean = _mean_beside(size)
-            return calibrated(scaled(numbers, mean, mean, mean))
+            return calibrated(scaled(numbers, *[_mean_beside(size)] * 3))
         case "cores":
             return calibrated(scaled(numbers, size, size, size))
         case "eager":
@@ -221,8 +213,8 @@ def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
         case "data type":
             return replace(run, deployment=replace(deployment, precision=_wider(run) or deployment.precision))
         case "drafts":
-            more = (run.speculation.tokens_per_step - 1.0) * size
-            return replace(run, speculation=replace(run.speculation, tokens_per_step=1.0 + more))
+            tokens = 1.0 + (run.speculation.tokens_per_step - 1.0) * size
+            return replace(run, speculation=replace(run.speculation, tokens_per_step=tokens))
         case "frontend" | "client":
             return run
         case _:
@@ -399,8 +391,7 @@ def next_experiment(
     for words, load in _LOADS:
         number, prompt, answer, count = load(*lengths, users)
         lengths_of = Lengths(input_len=prompt, output_len=answer)
-        requests = closed_loop_of(np.random.default_rng(0), min(count, 512), number, lengths_of)
-        tried = replace(run, requests=requests)
+        tried = replace(run, requests=closed_loop_of(np.random.default_rng(0), min(count, 512), number, lengths_of))
         try:
             results: list[tuple[Result, Act, float]] = [
                 (changed(tried, cause.act, size, usual).simulated(), cause.act, size) for cause, size in leading
@@ -409,9 +400,8 @@ def next_experiment(
             continue
         a, b = (seen_of(*each).logs for each in results)
         known = np.isfinite(a) & np.isfinite(b)
-        entries = int(known.sum())
         noise = error.noise(len(tried.requests))[known]
-        independent = entries * independence(len(tried.requests))
+        independent = int(known.sum()) * independence(len(tried.requests))
         distance = math.sqrt(float((((a - b)[known] / noise) ** 2).mean()) * independent)
         took_s = max(float(np.nanmax(each[0].finish_s)) for each in results)
         options = f"--users {number} --input {prompt} --output {answer} --requests {len(tried.requests)}"

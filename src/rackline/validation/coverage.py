@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
@@ -43,10 +44,11 @@ def make_bands(scores: Iterable[Score]) -> dict[Key, Band]:
     """
     found: dict[Key, Band] = {}
     for metric, own in _by_metric(scores).items():
-        bands = _bands_of(metric, own)
         factors = _factors(metric, own)
-        for key, one in bands.items():
-            found[key] = _scaled(one, next(factors[wide] for wide in one.of.wider() if wide in factors))
+        found |= {
+            key: _scaled(one, next(factors[wide] for wide in one.of.wider() if wide in factors))
+            for key, one in _bands_of(metric, own).items()
+        }
     return dict(sorted(found.items()))
 
 
@@ -77,8 +79,9 @@ def _bands_of(metric: str, values: Sequence[_Value]) -> dict[Key, Band]:
     ends: dict[Evidence, Array] = {}
     for of, own in _groups([value.of for value in values]).items():
         members = [values[place] for place in own]
-        models = len({value.model for value in members})
-        ends[of] = _mixed(ends, of, _quantiles(members), models)
+        names = [value.model for value in members]
+        models = len(set(names))
+        ends[of] = _mixed(ends, of, _quantile(np.array([value.log for value in members]), names, SHARES), models)
         if len(members) >= FEWEST:
             quantiles = np.exp(ends[of])
             low, high = quantiles[list(_ENDS)].tolist()
@@ -113,16 +116,9 @@ def _mixed(known: Mapping[Evidence, Array], of: Evidence, own: Array, models: in
     return share * own + (1.0 - share) * around
 
 
-def _quantiles(values: Sequence[_Value]) -> Array:
-    """Logarithms that SHARES of the cases are below."""
-    return _quantile(np.array([value.log for value in values]), [value.model for value in values], SHARES)
-
-
 def _quantile(values: Array, models: Sequence[str], shares: Sequence[float]) -> Array:
     """Quantiles, each model counting the same up to FEWEST cases of it."""
-    counts: dict[str, int] = {}
-    for model in models:
-        counts[model] = counts.get(model, 0) + 1
+    counts = Counter(models)
     weights = np.array([1.0 / max(counts[model], FEWEST) for model in models])
     order = np.argsort(values)
     # Weibull's quantiles: k / (n + 1), of weights
@@ -286,12 +282,6 @@ _LEAST = 0.75
 _MANY = 30
 
 
-def low_groups(found: Iterable[Coverage]) -> list[str]:
-    """Groups of 30 cases and more of which the bands hold less than 75 %, in words."""
-    low = [part for part in found if part.group and part.num_cases >= _MANY and part.share < _LEAST]
-    return [f"{part.metric} of {part.group} {part.share:.0%} of {part.num_cases}" for part in low]
-
-
 def coverage_markdown(found: Sequence[Coverage], left_out: str = "model") -> str:
     """The table of a page: all cases of a metric, then the groups of 30 cases and more that are held worst."""
     lines = [
@@ -315,4 +305,6 @@ def coverage_markdown(found: Sequence[Coverage], left_out: str = "model") -> str
 
 def low_line(found: Iterable[Coverage]) -> str:
     """Which groups of 30 cases and more the bands hold less than 75 % of."""
-    return f"Groups of 30 cases and more under {_LEAST:.0%}: {'; '.join(low_groups(found)) or 'none'}."
+    low = [part for part in found if part.group and part.num_cases >= _MANY and part.share < _LEAST]
+    words = "; ".join(f"{part.metric} of {part.group} {part.share:.0%} of {part.num_cases}" for part in low)
+    return f"Groups of 30 cases and more under {_LEAST:.0%}: {words or 'none'}."

@@ -436,8 +436,7 @@ def _starts(shifts: Sequence[_Shift], alone: Array, both: Array) -> Iterator[lis
     """Hypotheses that are worth a closer look, by shifts alone: none, the best single causes, the best two."""
     yield []
     best: dict[str, int] = {}
-    order: list[int] = np.argsort(alone).tolist()
-    for index in order:
+    for index in np.argsort(alone).tolist():
         best.setdefault(shifts[index].cause.key, index)
     for index in list(best.values())[:_SETTLED]:
         yield [(shifts[index].cause, shifts[index].size)]
@@ -474,11 +473,10 @@ def _suspect(
         if cause in one.causes
     ]
     total = sum(chance for chance, _ in mine)
-    known = [one for one in shifts if one.cause is cause]
-    if not total or not known:
+    order = sorted((one for one in shifts if one.cause is cause), key=lambda one: one.size)
+    if not total or not order:
         return Suspect(cause=cause, probability=0.0, size=math.nan, share_of_gap=0.0)
     size = math.exp(sum(chance * math.log(found) for chance, found in mine) / total)
-    order = sorted(known, key=lambda one: one.size)
     mean_s = float(np.interp(math.log(size), [math.log(one.size) for one in order], [one.mean_s for one in order]))
     gap_s = measured_s - expected_s
     share = (mean_s - expected_s) / gap_s if gap_s > 0.0 else 0.0

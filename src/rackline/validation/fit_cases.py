@@ -83,10 +83,9 @@ class ServingNumbers:
 
     def changed(self, values: Mapping[str, float]) -> ServingNumbers:
         """These parameters with some replaced, by their flat names."""
-        plain = {name: value for name, value in values.items() if "." not in name}
         burst = {name.partition(".")[2]: value for name, value in values.items() if "." in name}
-        changes: dict[str, Any] = {**plain, "burst_share": {**self.burst_share, **burst}}
-        return replace(self, **changes)
+        changes: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
+        return replace(self, **changes, burst_share={**self.burst_share, **burst})
 
     @property
     def flat(self) -> dict[str, float]:
@@ -208,8 +207,7 @@ class FitCases:
         case, output_len = self.cases[index], self._workloads[index].output_len
         found = {"tpot_s": tpot, "ttft_s": ttft, "request_s": request_s(case, tpot, ttft)}
         if "output_tokens_per_s" in case.measured:  # by Little's law
-            rate = case.number("concurrency") * output_len / (ttft + (output_len - 1.0) * tpot)
-            found["output_tokens_per_s"] = rate
+            found["output_tokens_per_s"] = case.number("concurrency") * output_len / (ttft + (output_len - 1.0) * tpot)
         return found
 
     def concerned(self, name: str) -> Array:
@@ -218,11 +216,9 @@ class FitCases:
             equal = name == "first_token_equal_s"
             return np.array([workload.equal_lengths == equal for workload in self._workloads], dtype=bool)
         admission = name.partition(".")[2]
-        found = [
-            kept.admission if workload.equal_lengths else "chunked"
-            for kept, workload in zip(self.schedulers, self._workloads, strict=True)
-        ]
-        return np.array([one == admission for one in found], dtype=bool)
+        both = zip(self.schedulers, self._workloads, strict=True)
+        found = ((kept.admission if work.equal_lengths else "chunked") == admission for kept, work in both)
+        return np.array(list(found), dtype=bool)
 
     def _engine(self, index: int) -> tuple[Deployment, KeptEngine]:
         if index not in self._deployments:
@@ -243,16 +239,12 @@ class FitCases:
         return self._engines[deployment]
 
 
-def _same(deployment: Deployment) -> Deployment:
-    return deployment
-
-
 def prepare(
     cases: Iterable[Case],
     *,
     calibration_name: str = "auto",
-    change: Change = _same,
-    scheduler: Callable[[Stack], Stack] | None = None,
+    change: Change = lambda found: found,
+    scheduler: Callable[[Stack], Stack] = lambda found: found,
 ) -> FitCases:
     """Resolve the served cases that state a time per output token.
 
@@ -280,7 +272,7 @@ def prepare(
         except RacklineError as error:
             bad.append(Unsupported.of(case, str(error), bad_input=True))
             continue
-        schedulers.append(scheduler(around) if scheduler else around)
+        schedulers.append(scheduler(around))
         good.append(case)
         workloads.append(workload)
     return FitCases(
@@ -313,15 +305,14 @@ def shipped_numbers(cases: FitCases, otherwise: Case | None = None) -> ServingNu
         first_token_equal_s=first.first_token_s if equal is None else equal,
         burst_share={
             "chunked": first.burst_share,
-            **{kept.admission: _equal_share(kept) for kept in cases.schedulers or (first,)},
+            **{
+                kept.admission: kept.burst_share if kept.burst_equal_share is None else kept.burst_equal_share
+                for kept in cases.schedulers or (first,)
+            },
         },
         handover_s=first.handover_s,
         pool_burst_share=first.pool_burst_share,
     )
-
-
-def _equal_share(found: Stack) -> float:
-    return found.burst_share if found.burst_equal_share is None else found.burst_equal_share
 
 
 MEASURED_KEYS = ("power_w_per_chip", "joules_per_output_token")

@@ -219,7 +219,12 @@ def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
         Column("value", "fitted", "figures", lambda one: _shown(one, one.value)),
         Column("low", "68 % from", "figures", lambda one: _shown(one, one.low)),
         Column("high", "to", "figures", lambda one: _shown(one, one.high)),
-        Column("determined", "determined", "figures", _determined),
+        Column(
+            "determined",
+            "determined",
+            "figures",
+            lambda one: Text(percent(one.determined), style="" if one.determined >= DETERMINED else "yellow"),
+        ),
     ]
     numbers = Sheet("numbers", columns, fit.estimates, title="numbers")
     pairs = [(f"{kind}_median", f"{kind}_p90", title) for kind, title in _ERRORS.items()]
@@ -239,10 +244,6 @@ def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
     if files:
         parts.append(Text(f"written to {', '.join(files)}", style="dim"))
     return Group(*parts)
-
-
-def _determined(one: Estimate) -> Text:
-    return Text(percent(one.determined), style="" if one.determined >= DETERMINED else "yellow")
 
 
 def _shown(one: Estimate, value: float) -> str:

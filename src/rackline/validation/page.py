@@ -79,7 +79,10 @@ def markdown(stored: Mapping[str, Any], by_what: Sequence[str] = tuple(_TITLES))
                 *PageTable(heads=("measured", by, *_HEADS), rows=cells, texts=2).markdown(),
             ]
     if stored["unsupported"]:
-        cells = [(row["kind"], f"{row['n']:,}", _escaped(row["reason"])) for row in stored["unsupported"]]
+        cells = [
+            (row["kind"], f"{row['n']:,}", row["reason"].replace("|", "\\|").replace("<", "&lt;"))
+            for row in stored["unsupported"]
+        ]
         lines += [
             "",
             "### Not supported",
@@ -93,10 +96,6 @@ def block_of(stored: Mapping[str, Any]) -> tuple[str, str]:
     if "tpot_p99_s" in stored["metrics"]:
         return "real servers", markdown(stored, ["chip"])
     return "scoreboard", markdown(stored)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def _cells(stats: Mapping[str, Any]) -> list[str]:

@@ -199,13 +199,11 @@ class Effect:
     without: str
     fixed: Mapping[str, float] = field(default_factory=dict[str, float])
     calibration_name: str = ""
-    numbers: Callable[[Calibration], Calibration] | None = None
-    scheduler: Callable[[Stack], Stack] | None = None
+    numbers: Callable[[Calibration], Calibration] = lambda found: found
+    scheduler: Callable[[Stack], Stack] = lambda found: found
 
     def change(self, deployment: Deployment) -> Deployment:
         """The deployment without the effect."""
-        if self.numbers is None:
-            return deployment
         return replace(deployment, calibration=self.numbers(deployment.calibration))
 
 
@@ -229,38 +227,15 @@ class Ablated:
         return {metric: self.stats(metric) for metric in METRICS}
 
 
-def _fused(numbers: Calibration) -> Calibration:
-    return replace(numbers, separate_quantise=())
-
-
 def _without_small_kernels(numbers: Calibration) -> Calibration:
     kept = {key: value for key, value in numbers.operations.items() if key[0] != "elementwise"}
     return replace(numbers, operations={**kept, ("elementwise", "*"): _TINY_KERNELS})
 
 
 def _without_custom_all_reduce(numbers: Calibration) -> Calibration:
-    kept = {
-        name: value
-        for name, value in numbers.collectives.items()
-        if not name.startswith(("all_reduce_one", "all_reduce_two"))
-    }
+    custom = ("all_reduce_one", "all_reduce_two")
+    kept = {name: value for name, value in numbers.collectives.items() if not name.startswith(custom)}
     return replace(numbers, collectives=kept)
-
-
-def _ideal(numbers: Calibration) -> Calibration:
-    return UNIT
-
-
-def _prompts_alone(stack: Stack) -> Stack:
-    return replace(stack, admission="prefill_first")
-
-
-def _uniform_experts(stack: Stack) -> Stack:
-    return replace(stack, popular_experts=False)
-
-
-def _one_by_one(stack: Stack) -> Stack:
-    return replace(stack, synchrony=0.0)
 
 
 EFFECTS: Mapping[str, Effect] = {
@@ -270,12 +245,28 @@ EFFECTS: Mapping[str, Effect] = {
         Effect(name="rank skew", without="ranks do not wait for each other", fixed={"rank_skew_s": 0.0}),
         Effect(name="prefill slowdown", without="prefill as fast as its kernels", fixed={"prefill_slowdown": 1.0}),
         Effect(name="eager floor", without="all passes in CUDA graphs", fixed={"eager_s_per_layer": 0.0}),
-        Effect(name="routing popularity", without="experts chosen uniformly", scheduler=_uniform_experts),
-        Effect(name="separate quantisation", without="always fused", numbers=_fused),
-        Effect(name="synchrony", without="prompts arrive independently", scheduler=_one_by_one),
+        Effect(
+            name="routing popularity",
+            without="experts chosen uniformly",
+            scheduler=lambda stack: replace(stack, popular_experts=False),
+        ),
+        Effect(
+            name="separate quantisation",
+            without="always fused",
+            numbers=lambda found: replace(found, separate_quantise=()),
+        ),
+        Effect(
+            name="synchrony",
+            without="prompts arrive independently",
+            scheduler=lambda stack: replace(stack, synchrony=0.0),
+        ),
         Effect(name="burst", without="no request waits for the initial burst", fixed={"burst_share": 0.0}),
         Effect(name="first token", without="no time outside the passes", fixed=dict.fromkeys(FIRST_TOKEN, 0.0)),
-        Effect(name="mixed passes", without="prompts always alone in a pass", scheduler=_prompts_alone),
+        Effect(
+            name="mixed passes",
+            without="prompts always alone in a pass",
+            scheduler=lambda stack: replace(stack, admission="prefill_first"),
+        ),
         Effect(
             name="small kernels",
             without="norms, rotary embeddings, activations free",
@@ -283,7 +274,7 @@ EFFECTS: Mapping[str, Effect] = {
         ),
         Effect(name="custom all-reduce", without="NCCL's ring", numbers=_without_custom_all_reduce),
         Effect(name="kernels of the stack and chip", without="those of all chips", calibration_name="generic"),
-        Effect(name="fitted kernels", without="ideal roofline", numbers=_ideal),
+        Effect(name="fitted kernels", without="ideal roofline", numbers=lambda found: UNIT),
     )
 }
 

@@ -169,11 +169,6 @@ _BATCH_MULTIPLIER = 3
 `dynamic_sampling`)."""
 
 
-def rl_cases(rows: Sequence[TableRow]) -> Reader:
-    """Whole steps."""
-    return lambda row, case_id: (_rl_data(row, case_id), "")
-
-
 def _engine(row: TableRow) -> str:
     """The serving engine of a row, in the version of its release where that is known."""
     return _ENGINES.get(_version(row)[:2], "vllm") if row["framework"].startswith("NeMo") else "vllm"
@@ -183,7 +178,8 @@ def _version(row: TableRow) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", row["framework"]))
 
 
-def _rl_data(row: TableRow, case_id: str) -> dict[str, object]:
+def step_data(row: TableRow, case_id: str) -> dict[str, object]:
+    """A row of whole steps as a case in plain data."""
     tp, cp, ep, pp = _recipe_degrees(row)
     lag = re.match(r"(\d+)-step", row["mode"])
     alone = row["colocated"] == "no"

@@ -241,10 +241,6 @@ def _tuning_measured(row: TableRow) -> dict[str, float]:
     }
 
 
-def _tuning_cases(rows: Sequence[TableRow]) -> Reader:
-    return lambda row, case_id: (_tuning_data(row, case_id), doubt_of(row, _TUNING_DOUBTS))
-
-
 _ADAPTER_COLUMNS = ("system", "setting", "lora_ranks", "num_adapters", "alpha", "req_rate", "cv", "throughput_req_s")
 _ADAPTER_MODELS = {"llama-7b": "llama-2-7b", "llama-13b": "llama-2-13b"}
 """LLaMA's first models have the shapes of the second."""
@@ -351,8 +347,16 @@ def _adapter_data(row: TableRow, case_id: str, fewest: TableRow | None) -> dict[
 
 _RL_COLUMNS = {"framework", "algorithm", "mode", "gen_chips", "train_chips", "mean_seq_len", "step_s"}
 _RL_PARTS_COLUMNS = {"framework", "gen_s", "logprob_s", "ref_s", "train_s", "refit_s", "max_response_len", "colocated"}
-TUNING = PublishedTable(columns=frozenset(_TUNING_COLUMNS), kind="train", cases=_tuning_cases)
-RL_STEPS = PublishedTable(columns=frozenset(_RL_COLUMNS), kind="rl-step", cases=lambda rows: rl.rl_cases(rows))
+TUNING = PublishedTable(
+    columns=frozenset(_TUNING_COLUMNS),
+    kind="train",
+    cases=lambda rows: lambda row, case_id: (_tuning_data(row, case_id), doubt_of(row, _TUNING_DOUBTS)),
+)
+RL_STEPS = PublishedTable(
+    columns=frozenset(_RL_COLUMNS),
+    kind="rl-step",
+    cases=lambda rows: lambda row, case_id: (rl.step_data(row, case_id), ""),
+)
 RL_PARTS = PublishedTable(
     columns=frozenset(_RL_PARTS_COLUMNS), kind="rl-step", cases=lambda rows: rl.rl_parts_cases(rows)
 )
