@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rackline.catalog.base import SourcedRecord, apply_overrides, keys_of_table
+from rackline.catalog.base import Object, SourcedRecord, apply_overrides, from_record, keys_of_table, schema_of
 from rackline.catalog.calibrations import CalibrationRecord
 from rackline.catalog.index import (
     SINGULAR,
@@ -263,6 +263,11 @@ orchestrator_record = Reader("orchestrators", OrchestratorRecord)
 law_record = Reader("laws", LawRecord)
 run_record = Reader("runs", RunRecord)
 use_record = Reader("uses", UseRecord)
+
+
+def read_object(kind: Kind, of: type[Object], name: str, overrides: Mapping[str, object] | None = None) -> Object:
+    """Read one object; arguments and errors as in `record_of`."""
+    return from_record(of, record_of(kind, schema_of(of), name, overrides))
 
 
 def _is_shipped(kind: Kind, path: Traversable) -> bool:

@@ -13,9 +13,22 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from rackline.catalog import names
-from rackline.catalog.base import Count, Date, Name, NonNegative, Positive, Record, SourcedRecord, Text
+from rackline.catalog.base import (
+    CatalogueObject,
+    Count,
+    Date,
+    Name,
+    NonNegative,
+    Positive,
+    Record,
+    SourcedRecord,
+    Text,
+    from_record,
+    not_in_files,
+    schema_of,
+    written_as,
+)
 from rackline.catalog.load import Reader
-from rackline.catalog.objects import CatalogueObject, from_record, not_in_files, schema_of, written_as
 from rackline.errors import InputError, PrecisionError, unknown_name
 
 RentKind = Literal["on_demand", "reserved_1y", "reserved_3y", "contract", "owned"]

@@ -11,9 +11,21 @@ import numpy as np
 from pydantic import Field
 
 from rackline.catalog import resolve_beside, settable_keys
-from rackline.catalog.base import Count, NonNegative, Positive, SourcedRecord, Text
+from rackline.catalog.base import (
+    CatalogueObject,
+    Count,
+    NonNegative,
+    Positive,
+    SourcedRecord,
+    Text,
+    from_record,
+    named,
+    not_in_files,
+    schema_of,
+    stated,
+    written_as,
+)
 from rackline.catalog.load import Reader
-from rackline.catalog.objects import CatalogueObject, from_record, named, not_in_files, schema_of, stated, written_as
 from rackline.errors import CatalogError, InputError, LayoutError, nearest_name
 from rackline.hardware.chip import RENT_KINDS, Chip, chip_from_record, chip_record
 

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.catalog.objects import schema_of
+from rackline.catalog.base import schema_of
 from rackline.files import rounded, toml_text
 from rackline.passes.features import Array
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_axis, log_axis, thinned
