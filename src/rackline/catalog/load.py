@@ -141,9 +141,8 @@ def part_of_machine(data: Mapping[str, Any], kind: str, file: str, where: str) -
         raise CatalogError(
             what=table or kind, given=f"a machine with {held}", allowed=f"a file with the table [{table}]", where=where
         )
-    record = dict(cast("Mapping[str, Any]", found))
     beside = {key: file for key, other in _BESIDE.get(kind, {}).items() if other in data}
-    return {**beside, **record}
+    return {**beside, **cast("Mapping[str, Any]", found)}
 
 
 _ERRORS = {"ttft_s": ("ttft_s", "served", "prefill"), "tpot_s": ("tpot_s", "served", "decode")}

@@ -134,9 +134,8 @@ def calibrate_class(groups: Sequence[Group]) -> ClassResult:
         fits = fit_types(halves, outliers)
         return lambda group: seconds(fits[group.work.dtype].by_group[group.chip, group.stack], group.work)
 
-    errors = evaluate(groups, predictor)
     fits: list[KernelFit] = []
-    for group, error in zip(groups, errors, strict=True):
+    for group, error in zip(groups, evaluate(groups, predictor), strict=True):
         values = final[group.work.dtype].by_group[group.chip, group.stack]
         oldest, older = older_fits(values, group.stack_version, [older_of(one, values) for one in group.older])
         fits.append(

@@ -246,9 +246,8 @@ def open_repository(repository: RepositoryId, *, offline: bool = False) -> Repos
             raise error from error.__cause__
     name, commit = str(found.get("id") or repository.name), str(found.get("sha") or "")
     if RepositoryId.parse(name) is None or (commit and not _COMMIT.match(commit)):
-        given = f"{name[:100]!r} at {commit[:60]!r}"
         allowed = f"a name and a commit: {settings.endpoint} said something else"
-        raise HubError(what="model", given=given, allowed=allowed)
+        raise HubError(what="model", given=f"{name[:100]!r} at {commit[:60]!r}", allowed=allowed)
     _note_reference(name, repository.revision, commit, settings)
     counted = _counted(found.get("safetensors"))
     return Repository(

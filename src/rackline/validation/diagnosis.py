@@ -392,11 +392,10 @@ def explained(name: str, run: ServedRun, seen: Seen, done: Done | None = None, e
     y, d = (logs - around)[known][:, None], np.column_stack([one.logs for one in shifts])[known]
     yy, yd, dd = float(errors.products(y, y)[0, 0]), errors.products(y, d)[0], errors.products(d, d)
     alone = yy - 2.0 * yd + np.diag(dd)
-    both = alone[:, None] + alone[None, :] - yy + 2.0 * dd
     seen_logs = np.where(known, logs, np.nan)
     settled = [
         found
-        for start in _starts(shifts, alone, both)
+        for start in _starts(shifts, alone, alone[:, None] + alone[None, :] - yy + 2.0 * dd)
         if (found := _settle(numbers, usual, seen_logs, noise, independent, start)) is not None
     ]
     chances = _chances(settled, len(possible))

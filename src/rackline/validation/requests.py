@@ -211,7 +211,6 @@ def recorded_run(resolver: Resolver, case: Case) -> ServedRun:
         memory_fraction=float(fraction),
     )
     drafts = _whole(_table(engine, "speculative_config"), "num_speculative_tokens")
-    tokens = _whole(cache, "num_kv_tokens")
     caching = cache.get("enable_prefix_caching", engine.get("enable_prefix_caching"))
     return ServedRun(
         requests=requests,
@@ -219,7 +218,7 @@ def recorded_run(resolver: Resolver, case: Case) -> ServedRun:
         deployment=deployment,
         stack=around,
         cache=CacheConfig(
-            pool_tokens=tokens or None,
+            pool_tokens=_whole(cache, "num_kv_tokens") or None,
             block_size=_whole(cache, "block_size") or _whole(engine, "block_size") or 16,
             prefix_caching=around.admission == "chunked" if caching is None else bool(caching),
         ),

@@ -84,7 +84,6 @@ def _asked(resolver: Resolver, case: Case) -> tuple[RlJob, Schedule]:
         precisions=[precision(case.precision, model, chip)],
         memory_fraction=case.number("memory_fraction") if case.values.get("memory_fraction") else None,
     )
-    gen_chips = case.whole("gen_chips") or None
     job = RlJob.of(
         serving,
         prompts=case.whole("prompts"),
@@ -102,7 +101,7 @@ def _asked(resolver: Resolver, case: Case) -> tuple[RlJob, Schedule]:
     )
     schedule = Schedule(
         mode=_one_of(case, "mode", MODES, "sync"),
-        colocated=gen_chips is None,
+        colocated=not case.whole("gen_chips"),
         staleness=case.whole("staleness"),
         partial=bool(case.values.get("partial")),
     )
