@@ -177,7 +177,7 @@ def stored_form(board: Scoreboard, files: Iterable[str]) -> dict[str, Any]:
         "files": sorted(Path(name).name for name in files),
         "calibration": board.calibration,
         "cases": board.num_cases,
-        "supported": board.num_cases - len(board.unsupported),
+        "supported": board.num_supported,
         "metrics": {name: _rounded(plain(stats)) for name, stats in board.metrics.items()},
         "groups": [_rounded(plain(group)) for group in board.groups],
         "unsupported": [

@@ -43,7 +43,7 @@ _ALLOWED = "none, unknown, mtp, mtp-K, eagle, eagle-K or eagle3-K with K drafts 
 
 @dataclass(slots=True)
 class Predictor:
-    """Predicts cases, all cases of one engine at once, and caches the engines that they share.
+    """Predicts cases, all cases of one engine at once; its resolver keeps the engines that they share.
 
     Args:
         resolver: builds deployments.
@@ -52,18 +52,11 @@ class Predictor:
 
     resolver: Resolver
     powers: Mapping[str, ChipPower] = field(default_factory=dict[str, ChipPower])
-    _engines: dict[tuple[Deployment, Stack, Speculation], Engine] = field(
-        default_factory=dict[tuple[Deployment, Stack, Speculation], Engine]
-    )
-    _pools: dict[tuple[Engine, Engine], TwoPools] = field(default_factory=dict[tuple[Engine, Engine], TwoPools])
-    _single: dict[Engine, dict[str, Engine]] = field(default_factory=dict[Engine, dict[str, Engine]])
 
     def engine(self, deployment: Deployment, stack: Stack, speculation: Speculation = PLAIN) -> Engine:
         """The engine of a deployment under a serving stack, built once."""
-        key = (deployment, stack, speculation)
-        if key not in self._engines:
-            self._engines[key] = engine_of(deployment, stack, speculation)
-        return self._engines[key]
+        key = ("engine", deployment, stack, speculation)
+        return self.resolver.once(key, lambda: engine_of(deployment, stack, speculation))
 
     def power(self, case: Case) -> fit_cases.PowerCase | None:
         """What the kernels of a serving do in a step; None where nothing is known of the power of its chip.
@@ -73,9 +66,8 @@ class Predictor:
         """
         deployment, stack = self.resolver.deployments(case)[0], self.resolver.stack(case)
         engine, layout = self.engine(deployment, stack, speculation_of(case)), deployment.layout
-        if engine not in self._single:
-            self._single[engine] = fit_cases.single_numbers(engine)
-        single, ranks = self._single[engine], layout.attention_dp * layout.pp * layout.dp
+        single = self.resolver.once(("single", engine), lambda: fit_cases.single_numbers(engine))
+        ranks = layout.attention_dp * layout.pp * layout.dp
         return fit_cases.power_case(case, engine, single, workload_of(case), ranks) if single else None
 
     def pools(self, case: Case) -> TwoPools:
@@ -83,10 +75,9 @@ class Predictor:
         prefill, decode = self.resolver.pools(case)
         stack, how = self.resolver.stack(case), speculation_of(case)
         first, then = self.engine(prefill, stack.prefill_pool()), self.engine(decode, stack, how)
-        key = (first, then)
-        if key not in self._pools:
-            self._pools[key] = TwoPools(prefill=prefill, decode=decode, first=first, then=then)
-        return self._pools[key]
+        return self.resolver.once(
+            ("pools", first, then), lambda: TwoPools(prefill=prefill, decode=decode, first=first, then=then)
+        )
 
     def predict(self, case: Case) -> dict[str, float]:
         """Predicted values of the measured keys, and of derived ones that are scored too, in SI units.

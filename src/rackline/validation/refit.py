@@ -135,27 +135,23 @@ class Refit:
         waiting = set(self.memory_bound)
         return statistics([one for one in scores if one.metric == "ttft_s" and one.case_id not in waiting])
 
-    def macro_median(self, metric: str, by: str = "model") -> float:
-        """Mean over models (or other groups) of their median errors, equally weighted."""
-        found = [group.stats for group in self.board.groups if group.by == by and group.metric == metric]
+    def macro_median(self, metric: str) -> float:
+        """Mean over models of their median errors, equally weighted."""
+        found = [group.stats for group in self.board.groups if group.by == "model" and group.metric == metric]
         return float(np.mean([stats.median_abs_error for stats in found if stats.supported]))
 
-    def worst_group(self, metric: str, by: str = "model") -> tuple[str, float]:
+    def worst_group(self, metric: str) -> tuple[str, float]:
         """(name, median error) of the worst model with at least MANY cases; ("", nan) if there is none."""
         found = [
             (group.group, group.stats.median_abs_error)
             for group in self.board.groups
-            if group.by == by and group.metric == metric and group.stats.supported >= MANY
+            if group.by == "model" and group.metric == metric and group.stats.supported >= MANY
         ]
         return max(found, key=lambda one: one[1], default=("", float("nan")))
 
     def ranges(self) -> dict[str, tuple[float, float, float]]:
         """Parameter → (least, greatest value over the folds, value in the fit to all cases)."""
-        found: dict[str, tuple[float, float, float]] = {}
-        for name, value in _all_numbers(self.whole).items():
-            known = [d[name] for fold in self.folds if name in (d := _all_numbers(fold))]
-            found[name] = (min(known, default=value), max(known, default=value), value)
-        return found
+        return ranges(_all_numbers(self.whole), list(map(_all_numbers, self.folds)))
 
     @property
     def macro_medians(self) -> dict[str, float]:
@@ -181,6 +177,12 @@ class Refit:
             scores=self.whole.scores,
             unsupported=self.board.unsupported,
         )
+
+
+def ranges(whole: Mapping[str, float], folds: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float, float]]:
+    """Parameter → (least, greatest value over the folds, value in the fit to all cases)."""
+    known = {name: [fold[name] for fold in folds if name in fold] or [value] for name, value in whole.items()}
+    return {name: (min(known[name]), max(known[name]), value) for name, value in whole.items()}
 
 
 def _all_numbers(fold: Fold) -> dict[str, float]:

@@ -21,7 +21,7 @@ from rackline.units import format_seconds
 from rackline.validation.cases import Case, CaseSet
 from rackline.validation.fit_cases import FIRST_TOKEN, prepare, shipped_numbers
 from rackline.validation.page import PageTable
-from rackline.validation.refit import Fold, Refit, score_fold
+from rackline.validation.refit import Fold, Refit, ranges, score_fold
 from rackline.validation.report import percent, scoreboard_report
 from rackline.validation.scoreboard import Score, Stats, statistics
 from rackline.validation.serving_fit import fit_numbers
@@ -144,6 +144,10 @@ def _training(found: TrainRefit) -> PageTable:
     return PageTable(title=title, heads=("", "cases", "median error", "p90", "within 20 %", "bias"), rows=cells)
 
 
+def _train_numbers(found: TrainRefit) -> PageTable:
+    return _numbers(ranges(found.whole.numbers, [fold.numbers for fold in found.folds]))
+
+
 def _notes(found: TrainRefit) -> str:
     pairs, median, p90 = found.spread
     repeats = f"; the same configuration in another release or at another scale ({pairs} pairs) differs by "
@@ -160,22 +164,13 @@ def train_refit_report(found: TrainRefit, *, elapsed_s: float | None = None) -> 
     """
     head = _head(f"training parameters refitted without each {_NAMES[found.by]} in turn", elapsed_s)
     note = Text(_notes(found), style="dim")
-    return Group(head, _training(found).table(), note, Text(""), _numbers(ranges(found)).table())
-
-
-def ranges(found: TrainRefit) -> dict[str, tuple[float, float, float]]:
-    """Parameter → (least, greatest value over the folds, value in the fit to all cases)."""
-    spread: dict[str, tuple[float, float, float]] = {}
-    for name, value in found.whole.numbers.items():
-        known = [fold.numbers[name] for fold in found.folds]
-        spread[name] = (min(known, default=value), max(known, default=value), value)
-    return spread
+    return Group(head, _training(found).table(), note, Text(""), _train_numbers(found).table())
 
 
 def train_refit_markdown(found: TrainRefit) -> str:
     """The refits as Markdown tables."""
     said = f"Training parameters are refitted without each {_NAMES[found.by]} in turn; {_notes(found)}."
-    return "\n".join([said, *_training(found).markdown(), *_numbers(ranges(found)).markdown()])
+    return "\n".join([said, *_training(found).markdown(), *_train_numbers(found).markdown()])
 
 
 METRICS = ("tpot_s", "ttft_s", "request_s")

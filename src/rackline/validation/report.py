@@ -40,8 +40,7 @@ def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, widt
         elapsed_s: wall time of the prediction [s].
         width: columns of the terminal.
     """
-    supported = board.num_cases - len(board.unsupported)
-    head = Text(f"{supported:,} of {board.num_cases:,} cases predicted", style="bold")
+    head = Text(f"{board.num_supported:,} of {board.num_cases:,} cases predicted", style="bold")
     calibration = "each case's own stack" if board.calibration == "auto" else board.calibration
     head.append(f", calibration: {calibration}", style="dim")
     if elapsed_s is not None:

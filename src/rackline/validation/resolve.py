@@ -94,7 +94,7 @@ class Resolver:
     change: Callable[[Stack], Stack] = lambda found: found
     _kept: dict[tuple[object, ...], Any] = field(default_factory=dict[tuple[object, ...], Any])
 
-    def _once(self, key: tuple[object, ...], make: Callable[[], Kept]) -> Kept:
+    def once(self, key: tuple[object, ...], make: Callable[[], Kept]) -> Kept:
         """What is made of a key, made once."""
         if key not in self._kept:
             self._kept[key] = make()
@@ -106,20 +106,20 @@ class Resolver:
         Raises:
             RacklineError: the name is unknown, or the config or architecture cannot be read.
         """
-        return self._once(("model", model_key(case)), lambda: model_of(case))
+        return self.once(("model", model_key(case)), lambda: model_of(case))
 
     def chip(self, name: str) -> Chip:
         """A chip of the catalogue."""
         if name.endswith(".toml"):
             raise InputError(what="chip", given=name, allowed="a catalogue name")
-        return self._once(("chip", name), lambda: chip(name))
+        return self.once(("chip", name), lambda: chip(name))
 
     def chip_of(self, case: Case) -> Chip:
         """The chip of a case: described in the case itself, or by name."""
         given = records_of(case).get("chip")
         if given is None:
             return self.chip(case.chip)
-        return self._once(
+        return self.once(
             ("described chip", json.dumps(given, sort_keys=True)),
             lambda: chip_from_record(record_from_mapping(ChipRecord, given, where=case.where)),
         )
@@ -150,10 +150,10 @@ class Resolver:
         Raises:
             InputError: no cluster is large enough.
         """
-        return self._once(("cluster", chip.name, num_chips), lambda: self._find_cluster(chip, num_chips))
+        return self.once(("cluster", chip.name, num_chips), lambda: self._find_cluster(chip, num_chips))
 
     def _find_cluster(self, chip: Chip, num_chips: int) -> Cluster:
-        owners = self._once(("owners",), lambda: {one: chip_name_of(cluster_record(one)) for one in names("clusters")})
+        owners = self.once(("owners",), lambda: {one: chip_name_of(cluster_record(one)) for one in names("clusters")})
         known = [cluster(name) for name, owner in owners.items() if owner == chip.name]
         fitting = [option for option in known if option.max_chips >= num_chips]
         if fitting:
@@ -184,14 +184,14 @@ class Resolver:
             stack = stack_name(case.stack)
             if stack in names("calibrations") and stack in measured_stacks():
                 name, version = stack, version_of(case)
-        return self._once(("calibration", name, chip.name, version), lambda: self._calibration(name, chip, version))
+        return self.once(("calibration", name, chip.name, version), lambda: self._calibration(name, chip, version))
 
     def _calibration(self, name: str, chip: Chip, version: str) -> Calibration:
         """The calibration of a version; that of the newest where none of its operations differs."""
         found = calibration(f"{name}={version}" if release_numbers(version) else name, chip)
         if not version or found.nearest:
             return found
-        return self._once(("calibration", name, chip.name, ""), lambda: calibration(name, chip))
+        return self.once(("calibration", name, chip.name, ""), lambda: calibration(name, chip))
 
     def stack(self, case: Case) -> Stack:
         """The serving stack of the case; without overheads under the ideal roofline.
@@ -214,7 +214,7 @@ class Resolver:
         if name in self.stacks:
             return self.stacks[name]
         known, version = name if name in names("stacks") else "generic", version_of(case)
-        return self._once(
+        return self.once(
             ("stack", known, version, on.name, on.hbm_bytes),
             lambda: self.change(stack(known, version=version, chip=on)),
         )
@@ -274,7 +274,7 @@ class Resolver:
             source_of(case),
             "" if within is None else within.name,
         )
-        return self._once(key, lambda: self._build_deployments(case, within, around))
+        return self.once(key, lambda: self._build_deployments(case, within, around))
 
     def _build_deployments(self, case: Case, within: Cluster | None, around: Stack) -> tuple[Deployment, ...]:
         chip = self.chip_of(case)
@@ -296,7 +296,7 @@ class Resolver:
                 self._around(case, around),
                 top_p,
             )
-            return self._once(
+            return self.once(
                 ("deployment", model_key(case), *key),
                 lambda: System.of(
                     model, on, calibration=numbers, stack=around, precisions=[types], top_p=top_p
