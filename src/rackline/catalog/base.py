@@ -49,6 +49,13 @@ class Evidence(StrEnum):
     ASSUMED = "assumed"
 
 
+def refuse(problems: Iterable[tuple[object, str]]) -> None:
+    """Refuse a table for the first of (whether something is not consistent, what it is in words) that holds."""
+    for found, words in problems:
+        if found:
+            raise ValueError(words)
+
+
 class Record(BaseModel):
     """Base of all catalogue tables: strict types, no unknown keys, frozen, finite numbers."""
 
@@ -306,11 +313,7 @@ def _value(model: type[SourcedRecord], data: Mapping[str, Any], key: str, value:
             value = parse_number_for_key(value, name=key)
         except UnitError as error:
             raise CatalogError(
-                what=error.what,
-                given=error.given,
-                allowed=error.allowed,
-                where="override",
-                nearest=error.nearest,
+                what=error.what, given=error.given, allowed=error.allowed, where="override", nearest=error.nearest
             ) from None
     if isinstance(value, float) and int in kinds and value.is_integer():
         return int(value)

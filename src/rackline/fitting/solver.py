@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, assert_never, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,24 @@ Done = Callable[[str, int, int], None]
 Held = TypeVar("Held")
 Fitted = TypeVar("Fitted")
 Scored = TypeVar("Scored")
+
+
+def _logit(value: float, unit: float) -> float:
+    value = min(max(value, 1e-4), 1.0 - 1e-4)
+    return float(np.log(value / (1.0 - value)))
+
+
+def _within(x: float) -> float:
+    """A step of the solver may lie beyond what an exponential holds."""
+    return min(max(x, -60.0), 30.0)
+
+
+_CODES: Mapping[Form, tuple[Callable[[float, float], float], Callable[[float], float]]] = {
+    "plain": (lambda value, unit: value / unit, lambda x: x),
+    "log": (lambda value, unit: float(np.log(max(value, 1e-18))) / unit, lambda x: float(np.exp(_within(x)))),
+    "share": (_logit, lambda x: float(1.0 / (1.0 + np.exp(-_within(x))))),
+}
+"""Form → (value, unit) → x, and x times the unit → value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,29 +80,11 @@ class Parameter:
 
     def encode(self, value: float) -> float:
         """Value → x."""
-        match self.form:
-            case "plain":
-                return value / self.unit
-            case "log":
-                return float(np.log(max(value, 1e-18))) / self.unit
-            case "share":
-                value = min(max(value, 1e-4), 1.0 - 1e-4)
-                return float(np.log(value / (1.0 - value)))
-            case _:
-                assert_never(self.form)
+        return _CODES[self.form][0](value, self.unit)
 
     def decode(self, x: float) -> float:
         """x → value."""
-        within = min(max(x * self.unit, -60.0), 30.0)  # a step of the solver may lie beyond what an exponential holds
-        match self.form:
-            case "plain":
-                return x * self.unit
-            case "log":
-                return float(np.exp(within))
-            case "share":
-                return float(1.0 / (1.0 + np.exp(-within)))
-            case _:
-                assert_never(self.form)
+        return _CODES[self.form][1](x * self.unit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

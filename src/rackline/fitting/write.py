@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -137,11 +138,8 @@ def held_collectives(fits: Iterable[CollectiveFit]) -> tuple[list[CollectiveFit]
 
 def merged_file(result: CalibrationResult, name: str) -> str:
     """TOML of one set of numbers over all stacks: of each chip the stack with the most accepted fits, then the rest."""
-    counts: dict[tuple[str, str], int] = {}
     accepted = [fit for fit in result.kernels if fit.group.key not in result.rejected]
-    for fit in accepted:
-        place = (fit.group.chip, fit.group.stack)
-        counts[place] = counts.get(place, 0) + 1
+    counts = Counter((fit.group.chip, fit.group.stack) for fit in accepted)
     entries: dict[tuple[str, str, str], list[Entry]] = {}
     for fit in sorted(accepted, key=lambda f: (-counts[f.group.chip, f.group.stack], f.group.stack)):
         key = (fit.group.chip, fit.group.work.op_class, fit.group.work.dtype)
@@ -154,7 +152,7 @@ def merged_file(result: CalibrationResult, name: str) -> str:
                 operations += _entries(chip, op_class, dtype, values, {"evidence": "derived"})
     collectives: dict[tuple[object, ...], Entry] = {}
     held, bound = held_collectives(result.collectives)
-    ranked = sorted(held, key=lambda f: (-counts.get((f.chip, f.stack), 0), f.stack))
+    ranked = sorted(held, key=lambda f: (-counts[f.chip, f.stack], f.stack))
     for fit in ranked:
         for entry in collective_entries(fit):
             collectives.setdefault((entry["chip"], entry["class"], entry["group_size"]), entry)

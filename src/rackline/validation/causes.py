@@ -174,8 +174,9 @@ def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
         size: in the unit of the cause.
         usual: the run without it, for what is relative to the load.
     """
-    deployment, stack = run.deployment, run.stack
+    deployment, stack, drafts = run.deployment, run.stack, run.speculation
     numbers = deployment.calibration
+    longest = int((run.requests.input_len + run.requests.output_len).max()) + 2 * run.cache.block_size
 
     def calibrated(found: Calibration) -> ServedRun:
         return replace(run, deployment=replace(deployment, calibration=found))
@@ -183,42 +184,37 @@ def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
     def served(**values: Any) -> ServedRun:
         return replace(run, stack=replace(stack, **values))
 
-    match act:
-        case "exchange":
-            return calibrated(exchanging(numbers, size))
-        case "compute":
-            return calibrated(scaled(numbers, 1.0, size, 1.0))
-        case "experts":
-            return calibrated(_of_experts(numbers, size))
-        case "neighbour":
-            return calibrated(scaled(numbers, *[_mean_beside(size)] * 3))
-        case "cores":
-            return calibrated(scaled(numbers, size, size, size))
-        case "eager":
-            return served(eager_decode=True, graph_tokens=0, prompt_graph_tokens=0, eager_s_per_layer=size)
-        case "graphs":
-            return served(graph_tokens=max(round(size), 1), eager_s_per_layer=max(stack.eager_s_per_layer, 7.5e-4))
-        case "token budget":
-            return served(max_batched_tokens=max(min(round(size), stack.max_batched_tokens), run.cache.block_size))
-        case "sequences":
-            return served(max_num_seqs=max(round(size * most_running(usual)), 1))
-        case "cache":
-            # the smallest that still holds the longest request
-            longest = int((run.requests.input_len + run.requests.output_len).max()) + 2 * run.cache.block_size
-            return replace(run, cache=replace(run.cache, pool_tokens=max(round(size * _most_tokens(usual)), longest)))
-        case "prefix cache":
-            return replace(run, cache=replace(run.cache, prefix_caching=False))
-        case "host":
-            return calibrated(replace(numbers, host_s_per_step=numbers.host_s_per_step + size))
-        case "data type":
-            return replace(run, deployment=replace(deployment, precision=_wider(run) or deployment.precision))
-        case "drafts":
-            tokens = 1.0 + (run.speculation.tokens_per_step - 1.0) * size
-            return replace(run, speculation=replace(run.speculation, tokens_per_step=tokens))
-        case "frontend" | "client":
-            return run
-        case _:
-            assert_never(act)
+    def cached(**values: Any) -> ServedRun:
+        return replace(run, cache=replace(run.cache, **values))
+
+    servers: dict[Act, Callable[[], ServedRun]] = {
+        "exchange": lambda: calibrated(exchanging(numbers, size)),
+        "compute": lambda: calibrated(scaled(numbers, 1.0, size, 1.0)),
+        "experts": lambda: calibrated(_of_experts(numbers, size)),
+        "neighbour": lambda: calibrated(scaled(numbers, *[_mean_beside(size)] * 3)),
+        "cores": lambda: calibrated(scaled(numbers, size, size, size)),
+        "eager": lambda: served(eager_decode=True, graph_tokens=0, prompt_graph_tokens=0, eager_s_per_layer=size),
+        "graphs": lambda: served(
+            graph_tokens=max(round(size), 1), eager_s_per_layer=max(stack.eager_s_per_layer, 7.5e-4)
+        ),
+        "token budget": lambda: served(
+            max_batched_tokens=max(min(round(size), stack.max_batched_tokens), run.cache.block_size)
+        ),
+        "sequences": lambda: served(max_num_seqs=max(round(size * most_running(usual)), 1)),
+        # the smallest that still holds the longest request
+        "cache": lambda: cached(pool_tokens=max(round(size * _most_tokens(usual)), longest)),
+        "prefix cache": lambda: cached(prefix_caching=False),
+        "host": lambda: calibrated(replace(numbers, host_s_per_step=numbers.host_s_per_step + size)),
+        "data type": lambda: replace(
+            run, deployment=replace(deployment, precision=_wider(run) or deployment.precision)
+        ),
+        "drafts": lambda: replace(
+            run, speculation=replace(drafts, tokens_per_step=1.0 + (drafts.tokens_per_step - 1.0) * size)
+        ),
+        "frontend": lambda: run,
+        "client": lambda: run,
+    }
+    return servers[act]()
 
 
 def _mean_beside(size: float) -> float:

@@ -204,7 +204,6 @@ def observed_figure(run: ObservedRun) -> Figure:
 
 
 _ERRORS = {"shipped": "shipped", "fitted": "fitted", "held_out": "held out"}
-_METRICS = {"ttft_s": "time to first token", "tpot_s": "time per output token"}
 
 
 def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
@@ -227,10 +226,9 @@ def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
         ),
     ]
     numbers = Sheet("numbers", columns, fit.estimates, title="numbers")
-    pairs = [(f"{kind}_median", f"{kind}_p90", title) for kind, title in _ERRORS.items()]
-    of: list[Column[Any]] = [Column("metric", "", getter=lambda one: _METRICS[one.metric])]
-    for median, p90, title in pairs:
-        of += [Column(median, title, "share"), Column(p90, "p90", "share")]
+    of: list[Column[Any]] = [Column("metric", "", getter=lambda one: _TIMES[one.metric])]
+    for kind, title in _ERRORS.items():
+        of += [Column(f"{kind}_median", title, "share"), Column(f"{kind}_p90", "p90", "share")]
     errors = Sheet("errors", of, fit.errors, title="|predicted / measured - 1|, median and 90th percentile")
     what = "each run" if fit.folds == fit.runs else "each quarter of the time"
     parts: list[RenderableType] = [
@@ -363,15 +361,12 @@ def causes_figure(runs: Sequence[Diagnosis]) -> Figure:
     )
 
 
-WRITTEN = ("vllm", "aiperf", "genai-perf", "inference-perf")
-"""Formats that a run is written in; a report of GuideLLM holds settings that only GuideLLM has."""
-
-
 def result_text(run: ObservedRun, form: str) -> str:
     """A run in the format of another load generator, as far as the format goes.
 
     Args:
-        form: one of WRITTEN.
+        form: "vllm", "aiperf", "genai-perf" or "inference-perf"; a report of GuideLLM holds settings that only GuideLLM
+            has.
     """
     begin = datetime.fromisoformat(run.started).timestamp() if run.started else datetime.now(UTC).timestamp()
     return _WRITERS[form](run, [one for one in run.requests if one.sent_s is not None], begin)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, assert_never
+from typing import ClassVar, Literal
 from zlib import crc32
 
 import numpy as np
@@ -189,25 +189,25 @@ def _all_numbers(fold: Fold) -> dict[str, float]:
     return {**fold.numbers.flat, **fold.engine, **fold.power}
 
 
+def _half(case: Case) -> str:
+    pools = (case.values.get("prefill"), case.values.get("decode"))
+    parts = repr((case.model, case.chip, case.stack, case.precision, case.layout, *pools))
+    return ("first half", "second half")[crc32(parts.encode()) % 2]
+
+
+_FOLDS: Mapping[LeftOut, Callable[[Case], str]] = {
+    "model": lambda case: shape_of(case.model) or "-",
+    "chip": lambda case: case.chip or "-",
+    "stack": lambda case: stack_name(case.stack) or "-",
+    "version": lambda case: f"{stack_name(case.stack) or '-'} {release(version_of(case)) or 'unknown'}",
+    "laboratory": laboratory_of,
+    "half": _half,
+}
+
+
 def fold_name(case: Case, by: LeftOut) -> str:
     """The fold that a case belongs to."""
-    match by:
-        case "stack":
-            return stack_name(case.stack) or "-"
-        case "version":
-            return f"{stack_name(case.stack) or '-'} {release(version_of(case)) or 'unknown'}"
-        case "model":
-            return shape_of(case.model) or "-"
-        case "laboratory":
-            return laboratory_of(case)
-        case "chip":
-            return case.chip or "-"
-        case "half":
-            pools = (case.values.get("prefill"), case.values.get("decode"))
-            parts = repr((case.model, case.chip, case.stack, case.precision, case.layout, *pools))
-            return ("first half", "second half")[crc32(parts.encode()) % 2]
-        case _:
-            assert_never(by)
+    return _FOLDS[by](case)
 
 
 def refit(

@@ -237,16 +237,7 @@ def score_run(case: Case, run: ServedRun) -> list[Score]:
     scores: list[Score] = []
 
     def add(metric: str, name: str, of: float, found: float) -> None:
-        scores.append(
-            Score(
-                case_id=name,
-                where=case.where,
-                metric=metric,
-                measured=of,
-                predicted=found,
-                groups=groups,
-            )
-        )
+        scores.append(Score(case_id=name, where=case.where, metric=metric, measured=of, predicted=found, groups=groups))
 
     for metric, values in measured.items():
         found = cast("Array", getattr(result, metric))
@@ -316,14 +307,11 @@ _NUMBERS = ("adapters", "rank", "request_rate", "arrival_cv", "duration_s", "sho
 
 def predict_adapters(resolver: Resolver, cases: Sequence[Case]) -> list[dict[str, float] | RacklineError]:
     """Throughput of each case, and over that of the run with the fewest adapters."""
-    known: dict[tuple[object, ...], float] = {}
 
     def served(case: Case) -> float:
         """Throughput of a case, which several may share [requests/s]."""
         key = (case.model, case.chip, case.precision, *(case.values.get(name) for name in _NUMBERS))
-        if key not in known:
-            known[key] = requests_per_s(resolver, case)
-        return known[key]
+        return resolver.once(("adapters", *key), lambda: requests_per_s(resolver, case))
 
     found: list[dict[str, float] | RacklineError] = []
     for case in cases:

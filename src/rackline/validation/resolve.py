@@ -85,12 +85,10 @@ class Resolver:
     Args:
         calibration_name: "auto" (that of the case's own stack if there is one, else the best for the chip), or the name
             or file of one calibration for all cases.
-        stacks: serving stacks by name; for others the catalogue's defaults of the case's version and chip are used.
         change: change of each stack.
     """
 
     calibration_name: str = "auto"
-    stacks: dict[str, Stack] = field(default_factory=dict[str, Stack])
     change: Callable[[Stack], Stack] = lambda found: found
     _kept: dict[tuple[object, ...], Any] = field(default_factory=dict[tuple[object, ...], Any])
 
@@ -211,8 +209,6 @@ class Resolver:
             numbers = self.calibration(case, on)
             if numbers.serving:
                 return self.change(stack(numbers.serving, chip=on))
-        if name in self.stacks:
-            return self.stacks[name]
         known, version = name if name in names("stacks") else "generic", version_of(case)
         return self.once(
             ("stack", known, version, on.name, on.hbm_bytes),

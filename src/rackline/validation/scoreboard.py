@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -293,15 +294,13 @@ class Scoreboard:
         found: list[Group] = []
         for by in GROUPED_BY:
             scores: dict[tuple[str, str], list[Score]] = {}
-            missing: dict[tuple[str, str], int] = {}
+            missing: Counter[tuple[str, str]] = Counter()
             for score in self.scores:
                 scores.setdefault((score.metric, score.groups[by]), []).append(score)
             for case in self.unsupported:
-                for metric in _metrics_of(case):
-                    key = (metric, group_of(case)[by])
-                    missing[key] = missing.get(key, 0) + 1
+                missing.update((metric, group_of(case)[by]) for metric in _metrics_of(case))
             here = [
-                Group(by=by, group=key[1], metric=key[0], stats=statistics(scores.get(key, []), missing.get(key, 0)))
+                Group(by=by, group=key[1], metric=key[0], stats=statistics(scores.get(key, []), missing[key]))
                 for key in dict.fromkeys([*scores, *missing])
                 if key[1]
             ]
