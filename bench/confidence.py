@@ -12,19 +12,64 @@ from __future__ import annotations
 
 import argparse
 import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from zlib import crc32
+
+import numpy as np
 
 from rackline.api.validate import held_out_scores
 from rackline.bands.bands import LIMITED
 from rackline.files import write_text
 from rackline.validation import read_cases
-from rackline.validation.coverage import GROUPED, kept_limits
+from rackline.validation.coverage import GROUPED, without_their_group
 from rackline.validation.refit import refit
 from rackline.validation.scoreboard import Score
 
 SHARES = (0.5, 0.75, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """How many servers keep limits that leave headroom for a share of them, made without their group.
+
+    Args:
+        metric: that is limited.
+        by: what was left out in turn.
+        share: that the headroom is for [1].
+        num_cases: of servers [count].
+        kept: share of them that was at most as slow as the headroom allows [1].
+    """
+
+    metric: str
+    by: str
+    share: float
+    num_cases: int
+    kept: float
+
+
+def kept_limits(scores: Iterable[Score], shares: Sequence[float], left_out: str = "model") -> list[Kept]:
+    """Shares of the servers that keep limits, were each predicted as slow as the headroom for each share allows.
+
+    Args:
+        scores: of predictions with models left out.
+        shares: that headroom is left for.
+    """
+    by_metric: dict[str, list[Score]] = {}
+    for score in scores:
+        if score.metric in LIMITED:
+            by_metric.setdefault(score.metric, []).append(score)
+    found: list[Kept] = []
+    for metric, own in by_metric.items():
+        by, bands = without_their_group(metric, own, left_out)
+        ratios = np.array([own[index].measured / own[index].predicted for index, _ in bands])
+        for share in shares:
+            most = np.array([one.ratio_within(share) for _, one in bands])
+            kept = float(np.mean(ratios <= most))
+            found.append(Kept(metric=metric, by=by, share=share, num_cases=len(bands), kept=kept))
+    return found
 
 
 def rows_of(scores: list[Score]) -> str:

@@ -24,6 +24,27 @@ from rackline.validation.reported import Reported, of_case
 
 _PUBLISHED = ("tpot_s", "ttft_s", "concurrency", "input_len", "output_len", "num_chips")
 _SPREAD = Path(audit.__file__).with_name("audit_spread.toml")
+_QUANTILES = (0.0, 0.002, 0.005, 0.01, 0.025, 0.05, 0.25, 0.5, 0.75, 0.95, 0.975, 0.99, 0.995, 0.998, 1.0)
+
+
+def spread_of(metric: str, ratios: Sequence[float]) -> audit.Spread:
+    """The spread of measured over predicted values."""
+    found = np.exp(np.quantile(np.log(np.asarray(ratios)), _QUANTILES))
+    return audit.Spread(metric=metric, count=len(ratios), shares=_QUANTILES, ratios=tuple(np.maximum.accumulate(found)))
+
+
+def spreads_of(rows: Sequence[audit.Audited]) -> dict[str, audit.Spread]:
+    """The spreads of measured rows and of their machines."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for one in rows:
+        for key, ratio in one.ratios.items():
+            found[key].append(ratio)
+    for group in audit.machines(rows).values():
+        for key in ("tpot_s", "ttft_s"):
+            own = [one.ratios[key] for one in group if key in one.ratios]
+            if len(own) >= audit.FEWEST_ROWS:
+                found[f"machine {key}"].append(float(np.median(own)))
+    return {key: spread_of(key, own) for key, own in found.items() if len(own) > 1}
 
 
 def write(found: dict[str, audit.Spread], files: Sequence[str]) -> None:
@@ -64,8 +85,8 @@ def main() -> int:
     rows = [of_case(case) for case in read_cases(given.files).cases]
     plain = audit.Auditor(spread={}).audit(rows)
     if given.write:
-        write(audit.spreads_of(plain), given.files)
-    whole = audit.Auditor(spread=audit.spreads_of(plain)).audit(rows)
+        write(spreads_of(plain), given.files)
+    whole = audit.Auditor(spread=spreads_of(plain)).audit(rows)
     print("as published:", dict(Counter(one.verdict for one in whole)), "of", len(rows))
     for one in whole:
         if one.verdict == "impossible":
@@ -76,12 +97,12 @@ def main() -> int:
     for name, own in by_laboratory.items():
         inside = set(own)
         rest = [one for at, one in enumerate(plain) if at not in inside]
-        left = audit.Auditor(spread=audit.spreads_of(rest)).audit([rows[at] for at in own])
+        left = audit.Auditor(spread=spreads_of(rest)).audit([rows[at] for at in own])
         alarms = Counter(finding.key for one in left for finding in one.findings[:1])
         share = sum(alarms.values()) / len(own)
         print(f"left out: {name}: {share:.1%} of {len(own)} rows flagged", dict(alarms))
     rng = np.random.default_rng(42)
-    auditor = audit.Auditor(spread=audit.spreads_of(plain))
+    auditor = audit.Auditor(spread=spreads_of(plain))
     good = [one.row for one in whole if one.verdict == "plausible"]
     full = [reported(one, rng) for one in good if {"tpot_s", "ttft_s"} <= set(one.values)]
     alarms = [one for one in auditor.audit(full) if one.verdict != "plausible"]

@@ -24,8 +24,7 @@ import numpy as np
 
 from rackline.catalog import names
 from rackline.files import write_text
-from rackline.fitting.fit import Group, seconds
-from rackline.fitting.run import groups_of
+from rackline.fitting.fit import Group, groups_of, seconds
 from rackline.fitting.tables import read_tables
 from rackline.hardware import chip
 

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tomli_w
-
-from rackline.training.practice import FILE
-from rackline.validation.whole_runs import (
+from whole_runs import (
     Paces,
     WholeRun,
     measured_practice,
@@ -20,7 +18,9 @@ from rackline.validation.whole_runs import (
     whole_runs,
 )
 
-HEAD = "# Written by bench/train_practice.py from validation/whole_runs.csv; change the table, not this file.\n"
+from rackline.training.practice import FILE
+
+HEAD = "# Written by bench/train_practice.py from bench/whole_runs.csv; change the table, not this file.\n"
 
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy" / "whole-runs.md"
@@ -30,7 +30,7 @@ INTRO = """\
 What `rackline train` says of pre-training runs whose chip-hours are public, asked as a newcomer asks: model, chips, \
 tokens, batch and length of sequences, and the framework where it is known and a stack describes it; no layout, no \
 number of its own for any model. Runs of 2022 are asked with the stack of their time (`megatron-lm-2021`, full \
-recomputation). Written by `bench/train_practice.py`; the table is `src/rackline/validation/whole_runs.csv`.
+recomputation). Written by `bench/train_practice.py`; the table is `bench/whole_runs.csv`.
 
 *Tuned* are steps as makers of frameworks publish them. *As run* multiplies them by the number of the stack's family: \
 the median over its runs published before 2025, drawn to the median of all where it has few. Later runs score it, also \

@@ -8,6 +8,7 @@ complete, so that a full disk or an interruption leaves the old file as it was.
 from __future__ import annotations
 
 import contextlib
+import importlib.resources
 import io
 import json
 import os
@@ -196,6 +197,11 @@ def parse_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def shipped_toml(package: str, name: str) -> dict[str, Any]:
+    """A TOML file that stands beside the modules of a package."""
+    return tomllib.loads(importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def write_text(path: str | Path, text: str, *, what: str) -> None:

@@ -11,9 +11,9 @@ from rackline.catalog import names
 from source import source_files, tree_of
 
 WRITTEN_FOR_THEM = ("search/launch.py", "search/launch_commands.py", "search/launch_plan.py", "search/kubernetes.py",
-                    "validation/importers.py",
-                    "validation/requests.py", "validation/tables.py",
-                    "validation/result_files.py", "fitting/kernel_tables.py", "api/validate.py",
+                    "validation/importers.py", "validation/observed_report.py",
+                    "validation/requests.py", "validation/rl.py", "validation/tables.py",
+                    "fitting/kernel_tables.py", "api/validate.py",
                     "api/observe.py")  # fmt: skip
 FALLBACK = "generic"  # no stack, but the numbers of all of them
 MOST_WORDS = 3  # of a key; longer texts are prose

@@ -15,10 +15,11 @@ from rackline.cli import command
 from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.validation.cases import published
-from rackline.validation.page import BEGIN, END, fill_block
+from rackline.validation.page import fill_block, marks
 
 EXPLAIN = ["explain", "llama-3.1-8b", "--on", "dgx-h100", "--batch", "8", "--context", "1k", "--layout", "tp=8"]
 CASES = published()
+BEGIN, END = marks("scoreboard")
 
 
 @pytest.fixture

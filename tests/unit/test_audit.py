@@ -14,8 +14,7 @@ import rackline as rl
 from planted_faults import FAULTS, planted, reported
 from rackline.cli.main import run as command
 from rackline.errors import InputError
-from rackline.validation.audit import VERDICTS, Auditor, checks, identities, spread_of, spreads
-from rackline.validation.audit_report import audit_figure
+from rackline.validation.audit import VERDICTS, Auditor, audit_figure, checks, identities, spreads
 from rackline.validation.cases import Case
 from rackline.validation.importers import Given
 from rackline.validation.reported import (
@@ -29,6 +28,7 @@ from rackline.validation.reported import (
     tables_of,
 )
 from rackline.validation.run import read_cases
+from scripts import load_script
 
 MEASURED = Path("../shared/measured/serving.jsonl")
 HEAD = "Model,GPU,Concurrency,ISL,OSL,TTFT (ms),TPOT (ms),Output tok/s"
@@ -131,7 +131,7 @@ def test_copied_rows_and_slow_machines() -> None:
 
 
 def test_spread_counts_what_lies_further_out() -> None:
-    spread = spread_of("tpot_s", np.exp(np.linspace(-1.0, 1.0, 1001)).tolist())
+    spread = load_script("planted_faults").spread_of("tpot_s", np.exp(np.linspace(-1.0, 1.0, 1001)).tolist())
     assert spread.beyond(1.0) == pytest.approx(0.5, abs=0.01)
     assert spread.beyond(math.exp(0.9)) == pytest.approx(0.05, abs=0.01)
     assert spread.beyond(100.0) == spread.beyond(0.01) == 0.5 / 1001

@@ -14,8 +14,7 @@ from rackline.fitting import calibrate, generic_file, merged_file, read_tables, 
 from rackline.fitting.amounts import amounts
 from rackline.fitting.collectives import calibrate_collectives, custom_seconds, ring_seconds, wire_bytes
 from rackline.fitting.fit import TERMS, fit_line, seconds, terms_of
-from rackline.fitting.reject import alone_against_siblings, gross_outliers
-from rackline.fitting.run import CalibrationResult
+from rackline.fitting.run import CalibrationResult, alone_against_siblings, gross_outliers
 from rackline.fitting.tables import Measurements
 from rackline.hardware import Chip, chip
 
@@ -168,6 +167,25 @@ def test_files_are_records_of_the_catalogue() -> None:
     assert entry["evidence"] == "measured"
     assert {e["chip"] for e in merged["operation"] if e["evidence"] == "derived"} == {"*", "hopper"}  # the parents
     assert [e["class"] for e in merged["collective"] if e["chip"] == "h100-sxm"] == ["all_reduce_ring"]
+
+
+def test_files_of_all_stacks_and_of_one_hold_collectives_alike() -> None:
+    """What the host limited is of chips without peer access; an exchange says nothing of other chips."""
+    wire = [wire_bytes("all_reduce_ring", MESSAGES, size) / 450e9 for size in (2, 8)]
+    fast, slow = (
+        ring_seconds({"overhead_s": 2e-5, "eta_link": eta}, one) for eta, one in zip((0.8, 0.1), wire, strict=True)
+    )
+    fits = calibrate_collectives([collective("all_reduce", 2, fast), collective("all_reduce", 8, slow)], LINKS)
+    own = replace(fits[0], stack="vllm", op_class="dispatch_low_latency", group_size=8, chip="h200-sxm")
+    result = replace(run(gemm(CHIPS["h100-sxm"])), collectives=(*fits, own))
+    merged, generic = (tomllib.loads(text) for text in (merged_file(result, "mine"), generic_file(result)))
+    classes = {(e["chip"], e["class"]) for e in merged["collective"]}
+    assert ("h100-sxm", "all_reduce_ring_staged") in classes
+    assert {"dispatch_low_latency"} == {name for where, name in classes if where == "h200-sxm"}
+    parents = [[e for e in data["collective"] if e["chip"] == "*"] for data in (merged, generic)]
+    assert parents[0] == parents[1]
+    assert {e["class"] for e in parents[0]} == {"all_reduce_ring_staged"}
+    assert "limited by the host" in merged_file(result, "mine")
 
 
 def _tuples(value: object) -> object:

@@ -18,8 +18,8 @@ from rackline.catalog import (
     names,
     settable_keys,
 )
+from rackline.catalog.base import schema_of
 from rackline.catalog.load import line_of, record_of
-from rackline.catalog.objects import schema_of
 from rackline.errors import CatalogError, UnknownNameError
 from rackline.hardware import ChipRecord, ClusterRecord, chip as load_chip, chip_record, cluster_record, memory_record
 from rackline.serving.stack import Stack, stack as load_stack

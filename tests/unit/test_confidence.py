@@ -12,8 +12,9 @@ import rackline as rl
 from rackline.api.plan import Planned
 from rackline.bands.bands import LIMITED, SHARES, headroom_of, shipped_bands
 from rackline.cli.main import run
-from rackline.validation.coverage import kept_limits, make_bands
+from rackline.validation.coverage import make_bands
 from rackline.validation.scoreboard import Score
+from scripts import load_script
 
 RATIOS = Path(__file__).resolve().parents[1] / "validation" / "held_out_ratios.csv"
 SMALL: dict[str, Any] = {
@@ -53,7 +54,7 @@ def planned(**more: Any) -> Planned:
 
 def test_of_plans_at_90_percent_85_to_95_percent_of_measured_servers_keep_the_limit() -> None:
     """Models left out of the fits and of the bands; of pools, most of which are of one model, random halves."""
-    found = {(one.metric, one.share): one for one in kept_limits(stored(), (0.5, 0.9))}
+    found = {(one.metric, one.share): one for one in load_script("confidence").kept_limits(stored(), (0.5, 0.9))}
     assert {metric for metric, _ in found} == set(LIMITED)
     for metric in LIMITED:
         assert 0.85 <= found[metric, 0.9].kept <= 0.95, metric

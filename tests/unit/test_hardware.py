@@ -8,9 +8,8 @@ import pytest
 
 from rackline import hardware
 from rackline.catalog import names
-from rackline.catalog.base import inner_models
+from rackline.catalog.base import inner_models, schema_of
 from rackline.catalog.index import folder
-from rackline.catalog.objects import schema_of
 from rackline.errors import CatalogError, LayoutError, PrecisionError, UnknownNameError
 from rackline.hardware import Chip, Cluster, FabricLevel, MemoryTier
 

@@ -11,9 +11,8 @@ import pytest
 from rackline.arch import Model, model
 from rackline.errors import InputError
 from rackline.fitting.collectives import exchange_wire_s
-from rackline.fitting.fit import seconds, terms_of
+from rackline.fitting.fit import groups_of, seconds, terms_of
 from rackline.fitting.modules import LAYERS, parts, seconds as layer_seconds
-from rackline.fitting.run import groups_of
 from rackline.fitting.tables import FORMATS, Measurements, read_tables
 from rackline.hardware import chip
 from rackline.parallel import Layout

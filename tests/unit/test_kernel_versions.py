@@ -14,8 +14,8 @@ from rackline.catalog import apart, calibration_record
 from rackline.cli.main import run
 from rackline.errors import InputError
 from rackline.fitting.amounts import amounts
-from rackline.fitting.fit import seconds
-from rackline.fitting.run import KernelFit, calibrate_class, groups_of
+from rackline.fitting.fit import KernelFit, groups_of, seconds
+from rackline.fitting.run import calibrate_class
 from rackline.fitting.tables import read_tables
 from rackline.hardware import chip
 from rackline.passes import Batch, calibration

@@ -8,10 +8,10 @@ from typing import Annotated
 import pytest
 from pydantic import Field
 
-from rackline.catalog.base import NonNegative, Record
-from rackline.catalog.load import record_from_mapping
-from rackline.catalog.objects import (
+from rackline.catalog.base import (
     CatalogueObject,
+    NonNegative,
+    Record,
     changed_keys,
     from_record,
     not_in_files,
@@ -20,6 +20,7 @@ from rackline.catalog.objects import (
     varying,
     written_as,
 )
+from rackline.catalog.load import record_from_mapping
 from rackline.errors import CatalogError
 from rackline.serving.stack import Stack
 

@@ -99,6 +99,22 @@ def test_numbers_that_describe_a_release_stay_and_cover_it(tmp_path: Path) -> No
     assert found.worse == ()
 
 
+def test_an_exchange_of_experts_is_its_stacks_own(tmp_path: Path) -> None:
+    """As `fitting.write.stack_file` has it: the library's collectives are of all stacks, exchanges are not."""
+    names_of = "chip,stack,stack_version,method,phase,num_chips,num_nodes,d_model,tokens,top_k,num_experts"
+    rows = [
+        f"h100-sxm,vllm,0.99,low_latency,dispatch,8,1,{d},{t},8,256,1.0,24,{6e-5 + t * d * 8e-11}"
+        for d in (4096, 7168)
+        for t in (1, 8, 32, 128)
+    ]
+    (tmp_path / "exchange.csv").write_text("\n".join([f"{names_of},element_bytes,cores,seconds", *rows]) + "\n")
+    found = onboarded(str(tmp_path / "exchange.csv"), release="vllm=0.99")
+    (group,) = found.onboarding.groups
+    assert group.op_class == "dispatch_low_latency"
+    assert set(found.onboarding.texts) == {"vllm"}
+    assert (group.verdict, group.dtype) == ("replaced", "8")
+
+
 def test_what_got_worse_is_said(tmp_path: Path) -> None:
     found = onboarded(table(tmp_path / "gemm.csv", 1.0, noise=0.4), release="vllm=0.33")
     assert len(found.worse) == 1

@@ -23,7 +23,7 @@ from rackline.serving.stack import IDEAL
 from rackline.serving.steady import steady_state
 from rackline.serving.workload import Mode, Workload
 from rackline.validation.cases import Case
-from rackline.validation.power import FITTED, PowerCase, fit_power, power_case, single_numbers
+from rackline.validation.fit_cases import FITTED, PowerCase, fit_power, power_case, single_numbers
 
 H100 = cluster("dgx-h100").chip
 POWER = H100.power

@@ -13,7 +13,7 @@ from rackline.errors import InputError
 from rackline.validation import Case, read_cases
 from rackline.validation.importers import Given, import_results
 from rackline.validation.observed import ObservedRequest, ObservedRun, requests_from
-from rackline.validation.result_files import WRITTEN, result_text
+from rackline.validation.observed_report import result_text
 
 RUN = ObservedRun(
     run_id="x",
@@ -31,6 +31,8 @@ RUN = ObservedRun(
     ),
 )  # fmt: skip
 GIVEN = Given(model="llama-3.1-8b", chip="h100-sxm", num_chips=1, stack="vllm", input_len=80, output_len=4)
+
+WRITTEN = ("vllm", "aiperf", "genai-perf", "inference-perf")
 
 
 def imported(path: Path, form: str, given: Given = GIVEN) -> tuple[Case, tuple[ObservedRequest, ...]]:

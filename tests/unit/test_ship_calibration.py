@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from rackline.fitting.amounts import amounts
-from rackline.fitting.fit import Group, seconds
-from rackline.fitting.run import groups_of
+from rackline.fitting.fit import Group, groups_of, seconds
 from rackline.fitting.tables import read_tables
 from rackline.hardware import chip
 from scripts import load_script

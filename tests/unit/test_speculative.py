@@ -26,9 +26,10 @@ from rackline.serving.workload import (
     usual_speculation,
 )
 from rackline.validation.cases import Case, case_from
-from rackline.validation.predict import Predictor, predict_serve
+from rackline.validation.page import speculation_markdown
+from rackline.validation.predict import Predictor, predict_serve, speculation_of
 from rackline.validation.resolve import Resolver
-from rackline.validation.speculation import both_ways, by_group, markdown, speculation_of
+from rackline.validation.scoreboard import both_ways, by_group
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 
@@ -176,5 +177,5 @@ def test_unknown_cases_are_predicted_both_ways_and_placed() -> None:
     assert [row.place for row in rows] == list(times)
     everything = by_group(rows)[0]
     assert everything.cases == 3
-    assert list(everything.shares.values()) == pytest.approx([1 / 3] * 3)
-    assert "| all | 3 | 33 % | 33 % | 33 % |" in markdown(rows)
+    assert everything.shares == pytest.approx([1 / 3] * 3)
+    assert "| all | 3 | 33 % | 33 % | 33 % |" in speculation_markdown(rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from rackline.bands.bands import (
 from rackline.errors import InputError, RacklineError
 from rackline.parallel import Layout
 from rackline.validation import Case, Score
-from rackline.validation.coverage import held_out_coverage, make_bands, marks, write_coverage_docs
+from rackline.validation.coverage import coverage_markdown, held_out_coverage, make_bands
 from rackline.validation.scoreboard import blocks_of
 
 SERVED = ("tpot_s", "ttft_s", "request_s")
@@ -158,12 +157,8 @@ def test_a_file_of_bands_reads_back() -> None:
         assert (again[key].low, again[key].high) == pytest.approx((one.low, one.high), rel=1e-3)
 
 
-def test_the_table_of_a_page_names_the_worst_groups(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    begin, end = marks("model")
-    page.write_text(f"before\n{begin}\n{end}\nafter\n", encoding="utf-8")
-    write_coverage_docs(random_models(3, 0.1), "model", page)
-    text = page.read_text(encoding="utf-8")
+def test_the_table_of_a_page_names_the_worst_groups() -> None:
+    text = coverage_markdown(held_out_coverage(random_models(3, 0.1)))
     assert "| tpot_s | model | 480 |" in text
     assert "Groups of 30 cases and more under 75%" in text
 

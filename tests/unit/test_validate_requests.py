@@ -11,9 +11,8 @@ import pytest
 from rackline.errors import InputError
 from rackline.plain import plain
 from rackline.validation import read_cases, validate
-from rackline.validation.page import BEGIN, END, RUNS_BEGIN, RUNS_END, write_docs
+from rackline.validation.page import block_of, fill_block, marks, stored_form
 from rackline.validation.requests import chip_of
-from rackline.validation.scoreboard import stored_form
 
 RUNS = Path(__file__).resolve().parents[3] / "shared" / "measured" / "vllm_runs" / "runs.json"
 COLUMNS = "run,request_id,arrival_s,input_toks,output_toks,queue_ms,ttft_ms,tpot_ms,e2e_ms\n"
@@ -92,9 +91,12 @@ def test_runs_have_a_block_of_their_own_in_a_page(tmp_path: Path) -> None:
     rows = "".join(f"H100/x,r{i},{0.1 * i},500,20,0,50,8,200\n" for i in range(4))
     runs = write(tmp_path, {"H100/x": {"engine_kwargs": ENGINE, "vllm_version": "0.19.0"}}, rows)
     page = tmp_path / "page.md"
-    page.write_text(f"{BEGIN}\nold\n{END}\n{RUNS_BEGIN}\n{RUNS_END}\n")
-    write_docs(stored_form(validate([runs]), [str(runs)]), page)
-    before, after = page.read_text().split(RUNS_BEGIN)
+    begin, end = marks("scoreboard")
+    runs_begin, runs_end = marks("real servers")
+    page.write_text(f"{begin}\nold\n{end}\n{runs_begin}\n{runs_end}\n")
+    name, text = block_of(stored_form(validate([runs]), [str(runs)]))
+    fill_block(page, *marks(name), text)
+    before, after = page.read_text().split(runs_begin)
     assert "old" in before
     assert "tpot_p99_s" in after
     assert "By chip" in after

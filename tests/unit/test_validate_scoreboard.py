@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rackline.errors import InputError
 from rackline.plain import plain
 from rackline.validation import Score, Scoreboard, Unsupported, statistics
-from rackline.validation.page import BEGIN, END, markdown, write_docs
+from rackline.validation.page import (
+    block_of,
+    fill_block,
+    markdown,
+    marks,
+    read_stored,
+    stored_form,
+    worse_than,
+    write_stored,
+)
 from rackline.validation.report import worst_scores
-from rackline.validation.scoreboard import read_stored, stored_form, worse_than, write_stored
 
 
 def score(measured: float, predicted: float, name: str = "a", metric: str = "tpot_s", **groups: str) -> Score:
@@ -133,16 +142,22 @@ def test_file_that_is_no_stored_scoreboard_is_an_error(tmp_path: Path, content: 
         read_stored(path)
 
 
+def write_docs(stored: dict[str, Any], page: Path) -> None:
+    name, text = block_of(stored)
+    fill_block(page, *marks(name), text)
+
+
 def test_page_block_is_replaced_and_the_rest_kept(tmp_path: Path) -> None:
     stored = json.loads(json.dumps(stored_form(board(score(1.0, 1.1), unsupported=(LOST,)), ["a.jsonl"])))
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    begin, end = marks("scoreboard")
+    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     write_docs(stored, page)
-    assert page.read_text() == f"before\n{BEGIN}\n{markdown(stored)}\n{END}\nafter\n"
+    assert page.read_text() == f"before\n{begin}\n{markdown(stored)}\n{end}\nafter\n"
     assert "| tpot_s | 2 | 1 | 10.0 % | 10.0 % | 100.0 % | +10.0 % |" in markdown(stored)
     assert "| serve | 1 | why |" in markdown(stored)
     write_docs(stored, page)
-    assert page.read_text().count(BEGIN) == 1
+    assert page.read_text().count(begin) == 1
 
 
 def test_page_without_marks_is_an_error_and_stays(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rackline.validation.coverage import SHIPPED, marks, shipped_markdown
+from rackline.validation.page import marks
 from scripts import load_script
 
 intervals = load_script(Path(__file__).with_name("intervals.py"))
@@ -20,9 +20,9 @@ LEAST = 0.75
 @pytest.mark.slow
 @needs_cases
 def test_the_page_shows_the_table_of_today() -> None:
-    begin, end = SHIPPED
+    begin, end = intervals.SHIPPED
     shown = intervals.PAGE.read_text(encoding="utf-8").split(begin)[1].split(end)[0].strip()
-    assert shown == shipped_markdown(intervals.found()), "run tests/validation/intervals.py"
+    assert shown == intervals.shipped_markdown(intervals.found()), "run tests/validation/intervals.py"
 
 
 @pytest.mark.slow
@@ -37,7 +37,7 @@ def test_files_of_thirty_cases_are_held() -> None:
 @pytest.mark.parametrize(("left_out", "least"), [("model", 0.87), ("laboratory", 0.75)])
 def test_what_is_stored_of_models_and_laboratories_left_out(left_out: str, least: float) -> None:
     """Of laboratories left out, bands of both times hold too little, as the page says."""
-    begin, end = marks(left_out)
+    begin, end = marks(f"intervals left out by {left_out}")
     table = intervals.PAGE.read_text(encoding="utf-8").split(begin)[1].split(end)[0]
     rows = re.findall(r"^\| (\w+) \| [^|]+ \| (\d+) \| ([\d.]+)% \|", table, re.M)
     assert {"tpot_s", "ttft_s", "request_s"} <= {metric for metric, _, _ in rows}

@@ -19,7 +19,7 @@ from rackline.serving.fleet import power_at, request_joules
 from rackline.serving.stack import stack_of
 from rackline.serving.workload import Workload
 from rackline.validation.cases import Case, shape_of
-from rackline.validation.power import FITTED, PowerCase, fit_power
+from rackline.validation.fit_cases import FITTED, PowerCase, fit_power
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver
 from rackline.validation.run import read_cases

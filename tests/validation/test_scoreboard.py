@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from rackline.validation import Scoreboard, validate
-from rackline.validation.page import BEGIN, END, markdown
-from rackline.validation.scoreboard import read_stored, worse_than
+from rackline.validation.page import markdown, marks, read_stored, worse_than
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT.parent / "shared" / "measured"
@@ -57,5 +56,6 @@ def test_everything_is_predicted_in_time(scoreboard: tuple[Scoreboard, float]) -
 
 def test_accuracy_page_shows_the_stored_scoreboard() -> None:
     page = (ROOT / "docs" / "accuracy" / "groups.md").read_text(encoding="utf-8")
-    shown = page.split(BEGIN)[1].split(END)[0].strip()
+    begin, end = marks("scoreboard")
+    shown = page.split(begin)[1].split(end)[0].strip()
     assert shown == markdown(read_stored(STORED)), "store it again, as the head of this file says"

@@ -5,33 +5,27 @@ from __future__ import annotations
 import pytest
 
 from rackline.training.practice import published_practice
-from rackline.validation.whole_runs import (
-    WholeRun,
-    measured_practice,
-    paces,
-    split,
-    unnamed_runs,
-    whole_run_score,
-    whole_runs,
-)
+from scripts import load_script
+
+script = load_script("whole_runs")
 
 
 @pytest.fixture(scope="module")
-def runs() -> tuple[WholeRun, ...]:
-    return whole_runs()
+def runs() -> tuple[script.WholeRun, ...]:
+    return script.whole_runs()
 
 
-def test_each_run_has_its_source_and_hours(runs: tuple[WholeRun, ...]) -> None:
+def test_each_run_has_its_source_and_hours(runs: tuple[script.WholeRun, ...]) -> None:
     assert len(runs) >= 30
     assert len({one.name for one in runs}) == len(runs)
     assert all(one.url.startswith("http") and one.kind in ("billed", "days", "step") for one in runs)
     assert all(0.9 < one.slowdown < 4.0 for one in runs if one.published < "2025")
 
 
-def test_shipped_numbers_are_those_of_runs_published_before_2025(runs: tuple[WholeRun, ...]) -> None:
-    earlier, later = split(runs)
+def test_shipped_numbers_are_those_of_runs_published_before_2025(runs: tuple[script.WholeRun, ...]) -> None:
+    earlier, later = script.split(runs)
     assert max(one.published for one in earlier) < "2025" <= min(one.published for one in later)
-    measured, shipped = measured_practice(earlier), published_practice()
+    measured, shipped = script.measured_practice(earlier), published_practice()
     assert set(shipped) == {one["family"] for one in measured["families"]}
     for one in measured["families"]:
         for name in ("slowdown", "low", "high"):
@@ -41,8 +35,8 @@ def test_shipped_numbers_are_those_of_runs_published_before_2025(runs: tuple[Who
 
 def test_later_runs_are_nearer_at_this_pace_and_mostly_within_35_percent() -> None:
     """Asked without naming a framework; of the bars (15 %, nine of ten, 80 %) the median is missed, see the page."""
-    unnamed, by_family = unnamed_runs(), paces(measured_practice_of_shipped())
-    score, tuned = whole_run_score(unnamed, by_family), whole_run_score(unnamed, {})
+    unnamed, by_family = script.unnamed_runs(), script.paces(measured_practice_of_shipped())
+    score, tuned = script.whole_run_score(unnamed, by_family), script.whole_run_score(unnamed, {})
     assert score.median <= 0.20 < tuned.median
     assert score.within >= 0.9
     assert score.held >= 0.8
@@ -53,6 +47,6 @@ def measured_practice_of_shipped() -> dict[str, list[dict[str, object]]]:
     return {"families": [{key: getattr(one, key) for key in keys} for one in published_practice().values()]}
 
 
-def test_an_hour_predicted_is_an_hour_published_at_the_runs_own_slowdown(runs: tuple[WholeRun, ...]) -> None:
+def test_an_hour_predicted_is_an_hour_published_at_the_runs_own_slowdown(runs: tuple[script.WholeRun, ...]) -> None:
     for one in runs:
         assert one.predicted_hours(one.slowdown) == pytest.approx(one.chip_hours)

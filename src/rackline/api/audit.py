@@ -29,7 +29,7 @@ from rackline.units import format_bytes, format_seconds
 
 with late:
     from rackline.report import column, figure, wording
-    from rackline.validation import audit as audited, audit_report, importers, reported
+    from rackline.validation import audit as audited, importers, reported
 
 _GIVEN = "What the files do not say"
 _STYLES = {"impossible": "red", "explained": "yellow", "implausible": "yellow", "plausible": "green"}
@@ -171,7 +171,7 @@ def _summary(answer: Answer[AuditQuestion, Audit]) -> str:
 
 
 def _figure(answer: Answer[AuditQuestion, Audit]) -> figure.Figure:
-    return audit_report.audit_figure(answer.result.rows)
+    return audited.audit_figure(answer.result.rows)
 
 
 @asks(

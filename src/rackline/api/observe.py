@@ -36,7 +36,7 @@ from rackline.units import format_seconds, format_usd
 with late:
     from rackline import arch, catalog, hardware, parallel, serving, simulation
     from rackline.lab import load_generator, stream
-    from rackline.validation import observed, observed_report, result_files
+    from rackline.validation import observed, observed_report
 
 
 MOST_REQUESTS = 20_000
@@ -263,7 +263,7 @@ _FORMATS = ("vllm", "aiperf", "genai-perf", "inference-perf")
 
 
 def _write_result(answer: Answered, path: Path, form: str) -> None:
-    write_text(path, result_files.result_text(answer.result.run, form), what="export")
+    write_text(path, observed_report.result_text(answer.result.run, form), what="export")
 
 
 _EXPORT = SideFile(

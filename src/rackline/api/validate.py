@@ -33,7 +33,6 @@ with late:
     from rackline.bands import bands
     from rackline.report import figure
     from rackline.validation import (
-        ablation as validation_ablation,
         coverage,
         importers,
         page,
@@ -42,7 +41,6 @@ with late:
         report,
         run,
         scoreboard,
-        speculation,
         train_fit,
     )
 
@@ -149,7 +147,7 @@ class Ablation:
         effects: one per row.
     """
 
-    effects: tuple[validation_ablation.Ablated, ...]
+    effects: tuple[refit_report.Ablated, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,27 +278,28 @@ def status(answer: Answered) -> int:
 
 def _write_stored(answer: Answered, path: Path) -> None:
     if isinstance(answer.result, Validated):
-        scoreboard.write_stored(answer.result.board, answer.question.files, path)
+        page.write_stored(answer.result.board, answer.question.files, path)
 
 
 def _write_docs(answer: Answered, path: Path) -> None:
     found = answer.result
     if isinstance(found, Ablation):
-        validation_ablation.write_docs(found.effects, path)
+        block = "ablation", refit_report.ablation_markdown(found.effects)
     elif isinstance(found, validation_refit.Refit):
-        refit_report.write_refit_docs(found, path)
+        block = f"left out by {found.by}", refit_report.refit_markdown(found)
         if found.by in ("model", "laboratory"):
-            coverage.write_coverage_docs(
-                held_out_scores(found, answer.question.files, answer.question.calibration), found.by, path
-            )
+            scores = held_out_scores(found, answer.question.files, answer.question.calibration)
+            held = coverage.coverage_markdown(coverage.held_out_coverage(scores, found.by), found.by)
+            page.fill_block(path, *page.marks(f"intervals left out by {found.by}"), held)
     elif isinstance(found, train_fit.TrainRefit):
-        refit_report.write_train_refit_docs(found, path)
+        block = f"training left out by {found.by}", refit_report.train_refit_markdown(found)
     elif not isinstance(found, Validated):
         raise InputError(what="write_docs", given=str(path), allowed="only for a scoreboard, refits and ablation")
     elif found.board.both_ways and len(found.board.both_ways) == found.board.num_cases:
-        speculation.write_docs(found.board.both_ways, path)
+        block = "unknown speculation", page.speculation_markdown(found.board.both_ways)
     else:
-        page.write_docs(scoreboard.stored_form(found.board, answer.question.files), path)
+        block = page.block_of(page.stored_form(found.board, answer.question.files))
+    page.fill_block(path, *page.marks(block[0]), block[1])
 
 
 def _write_bands(answer: Answered, path: Path) -> None:
@@ -450,15 +449,15 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
             raise InputError(what="ablation", given="with other refits", allowed="`ablation` alone")
         with watch.counting("refitting without each effect", "fitted without") as done:
             cases = validation.read_cases(files)
-            effects = validation_ablation.ablation(cases, calibration=question.calibration, done=done)
+            effects = refit_report.ablation(cases, calibration=question.calibration, done=done)
         return Ablation(effects=tuple(effects))
     if question.refit is not None:
         return _refit(files, question.refit, question.calibration, watch)
 
-    before = scoreboard.read_stored(Path(question.stored)) if question.stored else None
+    before = page.read_stored(Path(question.stored)) if question.stored else None
     with watch.moving("predicting cases"):
         board = validation.validate(files, question.calibration)
-    return Validated(board=board, worse=None if before is None else tuple(scoreboard.worse_than(before, board)))
+    return Validated(board=board, worse=None if before is None else tuple(page.worse_than(before, board)))
 
 
 def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: Format) -> Imported:

@@ -131,8 +131,7 @@ def find_band(bands: Mapping[Key, Band], metric: str, of: Evidence) -> Band:
     for wide in of.wider():
         if (metric, wide) in bands:
             return bands[metric, wide]
-    known = sorted({key[0] for key in bands})
-    raise unknown_name("metric of an error band", metric, known)
+    raise unknown_name("metric of an error band", metric, sorted({key[0] for key in bands}))
 
 
 def band(metric: str, of: Evidence | None = None) -> tuple[float, float]:
@@ -174,7 +173,6 @@ def to_toml(bands: Mapping[Key, Band], files: Iterable[str]) -> str:
 
 def read_bands(text: str) -> dict[Key, Band]:
     """Bands of a file that `to_toml` wrote."""
-    rows = cast("list[dict[str, Any]]", tomllib.loads(text)["band"])
     found = [
         Band(
             metric=row["metric"],
@@ -185,7 +183,7 @@ def read_bands(text: str) -> dict[Key, Band]:
             num_models=int(row["models"]),
             quantiles=tuple(float(value) for value in row.get("quantiles", ())),
         )
-        for row in rows
+        for row in cast("list[dict[str, Any]]", tomllib.loads(text)["band"])
     ]
     return {(one.metric, one.of): one for one in found}
 

@@ -4,17 +4,25 @@ A record mirrors one TOML file. Unknown keys, strings where numbers belong, NaN,
 values are rejected, and so is a number that no ``[[sources]]`` entry covers. Units are SI and stand in
 the key's name; peak rates are dense (no structured sparsity). Single values may be replaced by dotted key; the
 replacement is recorded as an assumption.
+
+An object may be its own record: a dataclass whose fields are the keys of its file. The annotations of the fields say
+what a file may hold (`Annotated[float, Field(ge=0.0)]`), their defaults what it may leave out; a field that is a
+dataclass itself is a table of the file. Files are read as strictly as all others: through a record of the same fields,
+made once. So a new number of an object is a field there and a value in its file.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from rackline.errors import CatalogError, UnitError, nearest_name
@@ -41,12 +49,19 @@ class Evidence(StrEnum):
     ASSUMED = "assumed"
 
 
+def refuse(problems: Iterable[tuple[object, str]]) -> None:
+    """Refuse a table for the first of (whether something is not consistent, what it is in words) that holds."""
+    for found, words in problems:
+        if found:
+            raise ValueError(words)
+
+
 class Record(BaseModel):
     """Base of all catalogue tables: strict types, no unknown keys, frozen, finite numbers."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
     object_class: ClassVar[type | None] = None
-    """Dataclass of which it is the file (`rackline.catalog.objects`)."""
+    """Dataclass of which it is the file (`schema_of`)."""
 
 
 class Source(Record):
@@ -82,12 +97,10 @@ class Source(Record):
 
     def covers(self, key: str) -> bool:
         """Say whether this source covers the dotted ``key``."""
-        for field in self.fields:
-            if field in ("*", key):
-                return True
-            if field.endswith(".*") and (key.startswith(field[:-1]) or key == field[:-2]):
-                return True
-        return False
+        return any(
+            one in ("*", key) or (one.endswith(".*") and (key.startswith(one[:-1]) or key == one[:-2]))
+            for one in self.fields
+        )
 
 
 def leaf_keys(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -109,13 +122,14 @@ def _collect(data: Any, prefix: str, found: list[tuple[str, Any]]) -> None:
             _collect(value, f"{prefix}.{key}" if prefix else str(key), found)  # pyright: ignore[reportUnknownArgumentType]
     elif isinstance(data, (list, tuple)):
         for index, value in enumerate(data):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-            _collect(value, f"{prefix}.{_element_name(value, index)}", found)
+            _collect(value, f"{prefix}.{_called(value, index)}", found)
     else:
         found.append((prefix, data))
 
 
-def _element_name(value: Any, index: int) -> str:
-    name: Any = value.get("name") if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+def _called(element: Any, index: int) -> str:
+    """What an element of a list is called in keys: by its name, else its place."""
+    name: Any = element.get("name") if isinstance(element, Mapping) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return name if isinstance(name, str) else str(index)
 
 
@@ -153,14 +167,12 @@ class SourcedRecord(Record):
             if first:
                 others = f" (nor {', '.join(more[:6])})" if more else ""
                 raise ValueError(f"no [[sources]] entry covers the number {first}{others}")
-        named = any("*" not in field for source in self.sources for field in source.fields)
-        known = (
-            {key for key, _ in leaf_keys(self.model_dump(exclude_unset=True, by_alias=True))} if named else set[str]()
-        )
-        for source in self.sources:
-            for field in source.fields:
-                if "*" not in field and not any(k == field or k.startswith(f"{field}.") for k in known):
-                    raise ValueError(f"a source names the key {field}, which the file does not have")
+        named = [one for source in self.sources for one in source.fields if "*" not in one]
+        data = self.model_dump(exclude_unset=True, by_alias=True) if named else {}
+        known = {key for key, _ in leaf_keys(data)}
+        for one in named:
+            if not any(k == one or k.startswith(f"{one}.") for k in known):
+                raise ValueError(f"a source names the key {one}, which the file does not have")
         return self
 
 
@@ -172,7 +184,7 @@ def settable_keys(record: SourcedRecord) -> list[str]:
 
     Elements of a list of tables are called by their name (``levels.scale_up.latency_s``) or index.
     """
-    return list(_keys(type(record), _as_data(record)))
+    return list(_keys(type(record), record.model_dump(exclude_unset=True, by_alias=True)))
 
 
 def keys_of_table(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
@@ -217,37 +229,30 @@ def apply_overrides(
     return result | {"sources": (*result.get("sources", ()), source)}
 
 
-def _as_data(record: BaseModel) -> dict[str, Any]:
-    return record.model_dump(exclude_unset=True, by_alias=True)
-
-
 def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
     return {info.alias or name: info for name, info in model.model_fields.items()}
 
 
 def _leaf_types(annotation: Any) -> Iterator[Any]:
     """Yield the plain types inside optionals, unions, annotations and tuples."""
-    origin = typing.get_origin(annotation)
+    origin = get_origin(annotation)
     if origin is typing.Annotated:
-        yield from _leaf_types(typing.get_args(annotation)[0])
+        yield from _leaf_types(get_args(annotation)[0])
     elif origin in (typing.Union, types.UnionType):
-        for inner in typing.get_args(annotation):
+        for inner in get_args(annotation):
             yield from _leaf_types(inner)
     else:
         yield annotation
 
 
-def inner_models(field: FieldInfo | None) -> list[type[BaseModel]]:
+def inner_models(info: FieldInfo | None) -> list[type[BaseModel]]:
     """Return the tables that a field may hold, directly or as elements of a list."""
-    found: list[type[BaseModel]] = []
-    for kind in _leaf_types(field.annotation) if field else ():
-        origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    found: list[Any] = []
+    for kind in _leaf_types(info.annotation) if info else ():
+        origin, inside = get_origin(kind), get_args(kind)
         elements = inside[:1] if origin is tuple else inside[1:] if origin is dict else (kind,)
-        for element in elements:
-            for inner in _leaf_types(element):
-                if isinstance(inner, type) and issubclass(inner, BaseModel):
-                    found.append(inner)
-    return found
+        found += [inner for element in elements for inner in _leaf_types(element)]
+    return [inner for inner in found if isinstance(inner, type) and issubclass(inner, BaseModel)]
 
 
 def _keys(model: type[BaseModel], data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -261,7 +266,7 @@ def _keys(model: type[BaseModel], data: Mapping[str, Any], prefix: str = "") -> 
         tables = inner_models(info)
         if not tables:
             yield key
-        elif any(typing.get_origin(kind) is dict for kind in _leaf_types(info.annotation)):
+        elif any(get_origin(kind) is dict for kind in _leaf_types(info.annotation)):
             for called, element in cast("Mapping[str, Mapping[str, Any]]", value or {}).items():
                 yield from _keys(tables[0], element, f"{key}.{called}.")
         elif isinstance(value, Mapping):
@@ -278,14 +283,8 @@ def _fitting(tables: list[type[BaseModel]], data: Mapping[str, Any]) -> list[typ
     if len(tables) == 1:
         return tables
     if not all("kind" in table.model_fields for table in tables):
-        known = [table for table in tables if set(data) <= set(_fields(table))]
-        return known[:1] or tables[:1]
+        return [table for table in tables if set(data) <= set(_fields(table))][:1] or tables[:1]
     return [table for table in tables if table.model_fields["kind"].default == data.get("kind")]
-
-
-def _called(element: Mapping[str, Any], index: int) -> str:
-    name = element.get("name")
-    return name if isinstance(name, str) else str(index)
 
 
 def _replaced(data: Any, path: list[str], value: object) -> Any:
@@ -293,10 +292,9 @@ def _replaced(data: Any, path: list[str], value: object) -> Any:
         return value
     head, rest = path[0], path[1:]
     if isinstance(data, tuple):
-        elements = cast("tuple[Mapping[str, Any], ...]", data)
         return tuple(
             _replaced(element, rest, value) if _called(element, index) == head else element
-            for index, element in enumerate(elements)
+            for index, element in enumerate(cast("tuple[Mapping[str, Any], ...]", data))
         )
     table = cast("Mapping[str, Any]", data)
     return {**table, head: _replaced(table.get(head, {}), rest, value)}
@@ -315,11 +313,7 @@ def _value(model: type[SourcedRecord], data: Mapping[str, Any], key: str, value:
             value = parse_number_for_key(value, name=key)
         except UnitError as error:
             raise CatalogError(
-                what=error.what,
-                given=error.given,
-                allowed=error.allowed,
-                where="override",
-                nearest=error.nearest,
+                what=error.what, given=error.given, allowed=error.allowed, where="override", nearest=error.nearest
             ) from None
     if isinstance(value, float) and int in kinds and value.is_integer():
         return int(value)
@@ -336,9 +330,170 @@ def _field_at(model: type[BaseModel], data: Mapping[str, Any], key: str) -> Fiel
             here = next(element for index, element in enumerate(elements) if _called(element, index) == part)
             continue
         table = cast("Mapping[str, Any]", here)
-        if info is not None and any(typing.get_origin(kind) is dict for kind in _leaf_types(info.annotation)):
+        if info is not None and any(get_origin(kind) is dict for kind in _leaf_types(info.annotation)):
             here, info = table.get(part, {}), None  # a table of tables by name
             continue
         info = _fields(_fitting(tables, table)[0]).get(part)
         tables, here = inner_models(info), table.get(part, {})
     return info
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueObject:
+    """What every object with a file has.
+
+    Args:
+        name: Catalogue name.
+        full_name: Display name.
+        aliases: Other spellings of the name.
+        sources: Where the numbers come from.
+    """
+
+    name: Name
+    full_name: Text = field(default="", compare=False)
+    aliases: tuple[Text, ...] = field(default=(), compare=False)
+    sources: tuple[Source, ...] = field(default=(), repr=False, compare=False)
+
+
+Object = TypeVar("Object", bound=CatalogueObject)
+
+
+def stated(default: Any) -> Any:
+    """A field that every file states; the default is that of an object that a program makes."""
+    return field(default=default, metadata={"stated": True})
+
+
+def not_in_files(default: Any) -> Any:
+    """A field that no file has."""
+    return field(default=default, metadata={"in_files": False})
+
+
+def written_as(
+    kind: Any, read: Callable[[Any], Any], default: Any, *, needed: bool = False, absent: Any = (), **more: Any
+) -> Any:
+    """A field that files write as a type of their own.
+
+    Args:
+        kind: type in a file.
+        read: its value → that of the field.
+        default: of the field, where a file leaves it out.
+        needed: whether every file states it.
+        absent: value of the record where a file leaves it out.
+        more: of `dataclasses.field`.
+    """
+    said = {"kind": kind, "read": read, "stated": needed, "absent": absent}
+    return field(default_factory=lambda: default, metadata=said, **more)
+
+
+def named() -> Any:
+    """A field for another object, which every file states by name; who reads the file finds the object."""
+    return field(metadata={"kind": Text, "stated": True})
+
+
+def varying(condition: type[Record]) -> Any:
+    """A field of tables that each say under which condition other keys have other values; later ones win.
+
+    Args:
+        condition: keys that say when a table holds.
+    """
+    return field(default=(), metadata={"condition": condition}, repr=False, compare=False)
+
+
+def schema_of(kind: type[CatalogueObject]) -> type[SourcedRecord]:
+    """The record of an object's file.
+
+    A class with a method `problem` says by it, as a text, what is inconsistent in a file.
+    """
+    return cast("type[SourcedRecord]", _table(kind, SourcedRecord))
+
+
+@functools.cache
+def _table(kind: type, base: type[Record]) -> type[Record]:
+    """The record of a dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
+    own = [one for one in fields(kind) if one.name not in base.model_fields and one.metadata.get("in_files", True)]
+    plain: dict[str, Any] = {
+        one.name: (_in_files(one.metadata.get("kind", hints[one.name])), _default(one))
+        for one in own
+        if "condition" not in one.metadata
+    }
+    for one in own:
+        if "condition" in one.metadata:
+            changes: dict[str, Any] = {name: (of | None, None) for name, (of, _) in plain.items()}
+            table = create_model(f"{kind.__name__}Defaults", __base__=one.metadata["condition"], **changes)
+            plain |= {one.name: (tuple[table, ...], ())}
+    made: Any = create_model(
+        f"{kind.__name__}Record",
+        __base__=base,
+        __doc__=kind.__doc__,
+        __module__=kind.__module__,
+        __validators__=_rules(kind),
+        **plain,
+    )
+    made.object_class = kind
+    return made
+
+
+def _in_files(hint: Any) -> Any:
+    """The type of a field as files write it: a record in place of a dataclass."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is None:
+        return _table(hint, Record) if dataclasses.is_dataclass(hint) else hint
+    if origin is Annotated:
+        return Annotated[_in_files(inside[0]), *hint.__metadata__]
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[tuple(map(_in_files, inside))]  # noqa: UP007
+    return tuple.__class_getitem__(tuple(map(_in_files, inside))) if origin is tuple else hint
+
+
+def _rules(kind: Any) -> dict[str, Any]:
+    """Validators of a record: `problem` of its class, which reads fields alone and so works on the record as well."""
+    if not hasattr(kind, "problem"):
+        return {}
+
+    def consistent(record: Any) -> Any:
+        problem = kind.problem(record)
+        if problem:
+            raise ValueError(problem)
+        return record
+
+    return {"consistent": model_validator(mode="after")(consistent)}
+
+
+def _default(one: dataclasses.Field[Any]) -> Any:
+    if one.metadata.get("stated"):
+        return ...
+    if one.default_factory is not MISSING:
+        return one.metadata["absent"] if "kind" in one.metadata else one.default_factory()
+    return ... if one.default is MISSING else one.default
+
+
+def from_record(kind: type[Object], record: SourcedRecord, **given: Any) -> Object:
+    """The object of a validated record.
+
+    Args:
+        given: values of fields that take the place of the record's, such as the object that it names.
+    """
+    return cast("Object", _object(kind, record, given))
+
+
+def _object(kind: Any, record: Record, given: Mapping[str, Any]) -> Any:
+    values = {
+        one.name: one.metadata.get("read", _read)(getattr(record, one.name))
+        for one in fields(kind)
+        if one.metadata.get("in_files", True) and one.name not in given
+    }
+    return kind(**values, **given)
+
+
+def _read(value: Any) -> Any:
+    """The objects of the tables of a file."""
+    if isinstance(value, Record) and value.object_class is not None:
+        return _object(value.object_class, value, {})
+    return tuple(map(_read, cast("tuple[Any, ...]", value))) if isinstance(value, tuple) else value
+
+
+def changed_keys(table: Record, condition: type[Record]) -> dict[str, Any]:
+    """What a table of a `varying` field changes."""
+    keys = table.model_fields_set - set(condition.model_fields)
+    return {key: getattr(table, key) for key in keys if getattr(table, key) is not None}

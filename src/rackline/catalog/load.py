@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rackline.catalog.base import SourcedRecord, apply_overrides, keys_of_table
+from rackline.catalog.base import Object, SourcedRecord, apply_overrides, from_record, keys_of_table, schema_of
 from rackline.catalog.calibrations import CalibrationRecord
 from rackline.catalog.index import (
     SINGULAR,
@@ -141,9 +141,8 @@ def part_of_machine(data: Mapping[str, Any], kind: str, file: str, where: str) -
         raise CatalogError(
             what=table or kind, given=f"a machine with {held}", allowed=f"a file with the table [{table}]", where=where
         )
-    record = dict(cast("Mapping[str, Any]", found))
     beside = {key: file for key, other in _BESIDE.get(kind, {}).items() if other in data}
-    return {**beside, **record}
+    return {**beside, **cast("Mapping[str, Any]", found)}
 
 
 _ERRORS = {"ttft_s": ("ttft_s", "served", "prefill"), "tpot_s": ("tpot_s", "served", "decode")}
@@ -263,6 +262,11 @@ orchestrator_record = Reader("orchestrators", OrchestratorRecord)
 law_record = Reader("laws", LawRecord)
 run_record = Reader("runs", RunRecord)
 use_record = Reader("uses", UseRecord)
+
+
+def read_object(kind: Kind, of: type[Object], name: str, overrides: Mapping[str, object] | None = None) -> Object:
+    """Read one object; arguments and errors as in `record_of`."""
+    return from_record(of, record_of(kind, schema_of(of), name, overrides))
 
 
 def _is_shipped(kind: Kind, path: Traversable) -> bool:

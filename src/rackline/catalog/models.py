@@ -18,6 +18,7 @@ from rackline.catalog.base import (
     Record,
     SourcedRecord,
     Text,
+    refuse,
 )
 
 
@@ -145,14 +146,16 @@ class MoeRecord(Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.experts_per_token > self.num_experts:
-            raise ValueError("experts_per_token exceeds num_experts")
-        if self.num_experts % self.num_groups or self.groups_per_token > self.num_groups:
-            raise ValueError("num_groups divides num_experts and groups_per_token is at most num_groups")
-        if self.experts_per_token > self.num_experts // self.num_groups * self.groups_per_token:
-            raise ValueError("experts_per_token exceeds the experts of groups_per_token groups")
-        if (self.num_shared_experts == 0) != (self.d_shared == 0):
-            raise ValueError("num_shared_experts and d_shared are both zero or both positive")
+        groups, picked = self.num_groups, self.groups_per_token
+        refuse((
+            (self.experts_per_token > self.num_experts, "experts_per_token exceeds num_experts"),
+            (self.num_experts % groups or picked > groups,
+             "num_groups divides num_experts and groups_per_token is at most num_groups"),
+            (self.experts_per_token > self.num_experts // groups * picked,
+             "experts_per_token exceeds the experts of groups_per_token groups"),
+            ((self.num_shared_experts == 0) != (self.d_shared == 0),
+             "num_shared_experts and d_shared are both zero or both positive"),
+        ))  # fmt: skip
         return self
 
 
@@ -191,16 +194,14 @@ class ArchitectureRecord(ShapeRecord):
     linear: LinearRecord | None = None
 
     @model_validator(mode="after")
-    def _linear_layers_are_described(self) -> Self:
+    def _layers_are_described(self) -> Self:
         pattern = self.attention.pattern if isinstance(self.attention, GqaRecord) else None
-        if ("linear" in (pattern or ())) != (self.linear is not None):
-            raise ValueError("[architecture.linear] and a pattern with linear layers belong together")
-        return self
-
-    @model_validator(mode="after")
-    def _dense_layers_fit(self) -> Self:
-        if self.moe is not None and self.moe.first_dense_layers > self.num_layers:
-            raise ValueError("moe.first_dense_layers exceeds num_layers")
+        refuse((
+            (("linear" in (pattern or ())) != (self.linear is not None),
+             "[architecture.linear] and a pattern with linear layers belong together"),
+            (self.moe is not None and self.moe.first_dense_layers > self.num_layers,
+             "moe.first_dense_layers exceeds num_layers"),
+        ))  # fmt: skip
         return self
 
 
@@ -240,12 +241,14 @@ class LayerRecord(Record):
 
     @model_validator(mode="after")
     def _has_something(self) -> Self:
-        if self.attention is None and self.ffn is None and self.moe is None:
-            raise ValueError("a layer has an attention, an ffn or a moe")
-        if self.ffn is not None and self.moe is not None:
-            raise ValueError("a layer has an ffn or a moe; a dense block beside experts is a shared expert")
-        if self.moe is not None and (self.moe.first_dense_layers, self.moe.every) != (0, 1):
-            raise ValueError("moe.first_dense_layers and moe.every say nothing in a group of equal layers")
+        refuse((
+            (self.attention is None and self.ffn is None and self.moe is None,
+             "a layer has an attention, an ffn or a moe"),
+            (self.ffn is not None and self.moe is not None,
+             "a layer has an ffn or a moe; a dense block beside experts is a shared expert"),
+            (self.moe is not None and (self.moe.first_dense_layers, self.moe.every) != (0, 1),
+             "moe.first_dense_layers and moe.every say nothing in a group of equal layers"),
+        ))  # fmt: skip
         return self
 
 
@@ -270,12 +273,12 @@ class LayeredRecord(ShapeRecord):
 
     @model_validator(mode="after")
     def _counts_add_up(self) -> Self:
-        found = sum(layer.count for layer in self.layers)
-        if found != self.num_layers:
-            raise ValueError(f"the counts of the layers add up to {found}, but num_layers is {self.num_layers}")
-        names = [layer.name for layer in self.layers]
-        if len(set(names)) < len(names):
-            raise ValueError("two groups of layers have one name")
+        found, names = sum(layer.count for layer in self.layers), {layer.name for layer in self.layers}
+        refuse((
+            (found != self.num_layers,
+             f"the counts of the layers add up to {found}, but num_layers is {self.num_layers}"),
+            (len(names) < len(self.layers), "two groups of layers have one name"),
+        ))  # fmt: skip
         return self
 
 

@@ -146,8 +146,7 @@ def scattered(
             found[places] = getattr(part, name)
         return found
 
-    first = parts[0][1] if parts or like is None else like
-    return replace(first, **{name: whole(name) for name in _ARRAYS})
+    return replace(parts[0][1] if parts or like is None else like, **{name: whole(name) for name in _ARRAYS})
 
 
 def amounts(measured: Measurements, chip: Chip) -> Amounts:
@@ -281,8 +280,7 @@ def _decode(measured: Measurements, chip: Chip) -> Amounts:
 
 def _prefill(measured: Measurements, chip: Chip) -> Amounts:
     """Causal pairs of whole prompts."""
-    pair = "/".join(measured.labels)
-    _known(measured, "dtype/kv_dtype", pair, ["/".join(known) for known in PREFILL_TYPES])
+    _known(measured, "dtype/kv_dtype", "/".join(measured.labels), ["/".join(known) for known in PREFILL_TYPES])
     key, compute, kv = PREFILL_TYPES[measured.labels[0], measured.labels[1]]
     c = measured.columns
     core, heads, kv_heads = _core(measured)
@@ -388,8 +386,7 @@ def busiest_rank(
     rng = np.random.default_rng(20261121)
     loads = power_law_loads(num_tokens, num_experts, experts_per_token, exponent, rng, _DRAWS)
     ranks = loads.reshape(_DRAWS, ep, local)
-    busiest = ranks.sum(axis=2).argmax(axis=1)
-    timed = ranks[np.arange(_DRAWS), busiest]
+    timed = ranks[np.arange(_DRAWS), ranks.sum(axis=2).argmax(axis=1)]
     return float(timed.sum(axis=1).mean()), float((timed > 0).sum(axis=1).mean())
 
 

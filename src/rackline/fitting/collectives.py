@@ -17,9 +17,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from rackline.fitting.evaluate import Errors, Mask, Older, OlderFit, older_fits, random_half
 from rackline.fitting.fit import MOST_STEPS, drawn_to
-from rackline.fitting.solver import Parameter, Values, fit, leave_out
+from rackline.fitting.solver import (
+    Errors,
+    Mask,
+    Older,
+    OlderFit,
+    Parameter,
+    Values,
+    fit,
+    leave_out,
+    older_fits,
+    random_half,
+)
 from rackline.fitting.tables import Array, Measurements
 from rackline.passes import collectives as c
 from rackline.passes.features import as_array
@@ -194,7 +204,8 @@ def calibrate_collectives(
         t
         for t in tables
         if t.table == CUSTOM
-        and _graph_all_reduce(t.stack) == t.labels[0]
+        and (stack := known_stack(t.stack)) is not None
+        and stack.graph_all_reduce == t.labels[0]
         and t.chip in links
         and len(t.seconds) >= _FEWEST
     ]
@@ -205,15 +216,13 @@ def calibrate_collectives(
     ]
 
     def model(table: Measurements) -> Model:
-        outer = (scale_out or {}).get(table.chip, np.inf)
-        return _model(table, (links[table.chip], outer), table.chip in in_network)
+        return _model(table, (links[table.chip], (scale_out or {}).get(table.chip, np.inf)), table.chip in in_network)
 
     out: list[CollectiveFit] = []
     for kind, start in ((ring, _RING_START), (custom, _CUSTOM_START), (exchange, _EXCHANGE_START)):
         by_class: dict[tuple[str, ...], list[Measurements]] = {}
         for table in kind:
-            label = (CUSTOM, table.labels[1]) if kind is custom else table.labels
-            by_class.setdefault(label, []).append(table)
+            by_class.setdefault((CUSTOM, table.labels[1]) if kind is custom else table.labels, []).append(table)
         for _, members in sorted(by_class.items()):
             out += _fit_alike(members, model, start)
     return out
@@ -240,11 +249,14 @@ def _fit_alike(
     fits: list[CollectiveFit] = []
     for place, (table, values) in enumerate(zip(tables, fit_all(everything), strict=True)):
         unseen = np.concatenate([fold[place] for fold in held])
-        ideal = np.abs(models[place](_ideal(start)) / table.seconds - 1.0)
+        nothing = {name: float(name.startswith("eta")) for name in start}  # no latency, the full link
+        ideal = np.abs(models[place](nothing) / table.seconds - 1.0)
+        # where servers fuse the all-reduce, older tables of the custom one do not describe them
+        fused = (record := known_stack(table.stack)) is not None and record.fused_all_reduce
         own = [
             _older(one, values, model_of(one))
             for one in table.older
-            if table.table == CUSTOM and not _is_fused(table.stack) and len(one.seconds) >= _FEWEST
+            if table.table == CUSTOM and not fused and len(one.seconds) >= _FEWEST
         ]
         oldest, older = older_fits(values, table.stack_version, own)
         fits.append(
@@ -289,11 +301,6 @@ def _older(table: Measurements, newest: Values, model: Model) -> Older:
     )
 
 
-def _ideal(start: Values) -> Values:
-    """No latency, the full link."""
-    return {name: 1.0 if name.startswith("eta") else 0.0 for name in start}
-
-
 Model = Callable[[Mapping[str, float]], Array]
 
 
@@ -328,13 +335,3 @@ def _fit(
 def _capped(values: Values) -> Values:
     """No link is faster than its peak."""
     return {name: min(value, _MOST_ETA) if name.startswith("eta") else value for name, value in values.items()}
-
-
-def _is_fused(stack: str) -> bool:
-    """Whether servers fuse the all-reduce, so that older tables of the custom one do not describe them."""
-    return (record := known_stack(stack)) is not None and record.fused_all_reduce
-
-
-def _graph_all_reduce(stack: str) -> str:
-    record = known_stack(stack)
-    return record.graph_all_reduce if record else ""

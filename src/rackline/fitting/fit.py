@@ -1,16 +1,32 @@
-"""Fit the lines of one class: all chips → generation → chip and stack, each shrunk towards its parent."""
+"""Fit the lines of one class: all chips → generation → chip and stack, each shrunk towards its parent; its errors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from rackline.fitting.amounts import Amounts, joined
-from rackline.fitting.solver import SOFT_L1_SCALE, Parameter, Values, fit
-from rackline.fitting.tables import Array
+from rackline.fitting import modules
+from rackline.fitting.amounts import Amounts, amounts, joined
+from rackline.fitting.solver import (
+    SEEDS,
+    SOFT_L1_SCALE,
+    Errors,
+    Mask,
+    Older,
+    OlderFit,
+    Parameter,
+    Values,
+    fit,
+    half_of_families,
+    leave_out,
+    median_and_p90,
+    random_half,
+)
+from rackline.fitting.tables import FEWEST_ROWS, Array, Measurements
+from rackline.hardware import Chip
 from rackline.passes.features import as_array
 from rackline.passes.row import line_seconds
 
@@ -273,3 +289,171 @@ def _pooled(terms: Sequence[Parameter], groups: Sequence[Group], parent: Values,
         works.append(group.work.take(rows))
         times.append(group.measured_s[rows])
     return fit_line(terms, joined(works), np.concatenate(times), parent, _PARENT_PULL, fixed)
+
+
+def evaluate(groups: Sequence[Group], predictor: Callable[[list[Group]], Callable[[Group], Array]]) -> list[Errors]:
+    """Refit on halves and test on the rest; the parents of a fit are refitted too, so that nothing leaks.
+
+    Args:
+        groups: whole groups of one class.
+        predictor: fits a list of (halved) groups, returns a function from group to seconds.
+
+    Returns:
+        One entry per group.
+    """
+    seen: dict[str, Callable[[Group, int], Mask]] = {
+        "random": lambda group, seed: random_half(len(group.measured_s), seed),
+        "family": lambda group, seed: half_of_families(group.families, seed),
+    }
+
+    def fitted(masks: list[Mask]) -> Callable[[Group], Array]:
+        return predictor([group.take(mask) if mask.any() else group for group, mask in zip(groups, masks, strict=True)])
+
+    def scored(predict: Callable[[Group], Array], masks: list[Mask]) -> list[tuple[float, float] | None]:
+        unseen = [group.take(~mask) for group, mask in zip(groups, masks, strict=True)]
+        return [
+            median_and_p90(predict(own), own.measured_s) if min(np.sum(mask), np.sum(~mask)) >= _FEWEST_TESTED else None
+            for own, mask in zip(unseen, masks, strict=True)
+        ]
+
+    errors: dict[str, list[list[tuple[float, float] | None]]] = {}
+    for kind, half in seen.items():
+        halves = {str(seed): [half(group, seed) for group in groups] for seed in SEEDS}
+        errors[kind] = [fold.scored for fold in leave_out(halves, fitted, scored)]
+    out: list[Errors] = []
+    for place, group in enumerate(groups):
+        random, family = (_mean([fold[place] for fold in errors[kind]]) for kind in seen)
+        ideal = median_and_p90(group.work.ideal_s(), group.measured_s)
+        out.append(
+            Errors(
+                rows=len(group.measured_s),
+                median_error=random[0],
+                p90_error=random[1],
+                family_median_error=family[0],
+                family_p90_error=family[1],
+                ideal_median_error=ideal[0],
+                ideal_p90_error=ideal[1],
+            )
+        )
+    return out
+
+
+def _mean(found: list[tuple[float, float] | None]) -> tuple[float | None, float | None]:
+    known = [one for one in found if one is not None]
+    if not known:
+        return None, None
+    median, p90 = np.mean(np.array(known), axis=0)
+    return float(median), float(p90)
+
+
+_FEWEST_TESTED = 4
+LAUNCH_TYPE = "bf16"  # data type whose launch overhead quantised products share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFit:
+    """Fit of one group with its errors.
+
+    Args:
+        group: the rows.
+        values: parameters.
+        errors: errors on held-out data.
+        outlier: why it was not used for parents; empty if it was.
+        oldest_version: oldest version of the stack that it describes.
+        older: numbers of versions before that.
+    """
+
+    group: Group
+    values: Values
+    errors: Errors
+    outlier: str = ""
+    oldest_version: str = ""
+    older: tuple[OlderFit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassResult:
+    """All fits of one operation class.
+
+    Args:
+        op_class: name.
+        fits: one per group.
+        parents: data type → parents.
+    """
+
+    op_class: str
+    fits: tuple[KernelFit, ...]
+    parents: dict[str, ClassFit]
+
+
+def groups_of(tables: Iterable[Measurements], chips: dict[str, Chip]) -> list[Group]:
+    """Groups of the kernel tables that have enough rows to fit; a kernel that was timed alone is not taken from the
+    module that it is part of."""
+    found: dict[tuple[str, str, str, str], Group] = {}
+    for table in tables:
+        if _is_enough(table):
+            group = _group(table, chips[table.chip])
+            found.setdefault(group.key, group)
+    return list(found.values())
+
+
+def _is_enough(table: Measurements) -> bool:
+    """Whether a table has enough rows to fit; products of one shape say nothing of the launch, which those of other
+    data types take over."""
+    return len(table.seconds) >= FEWEST_ROWS and (table.table != "gemm" or len(np.unique(table.families)) > 1)
+
+
+def _group(table: Measurements, chip: Chip) -> Group:
+    return Group(
+        chip=table.chip,
+        generation=chip.generation,
+        stack=table.stack,
+        stack_version=table.stack_version,
+        work=(modules.amounts if table.table in modules.LAYERS else amounts)(table, chip),
+        measured_s=table.seconds,
+        families=table.families,
+        older=tuple(_group(older, chip) for older in table.older if _is_enough(older)),
+        newest_s=table.newest_s,
+    )
+
+
+def fit_types(groups: Sequence[Group], outliers: frozenset[tuple[str, str, str, str]]) -> dict[str, ClassFit]:
+    """Fit each data type; bf16 first, whose launch overhead the quantised products share."""
+    by_type: dict[str, list[Group]] = {}
+    for group in groups:
+        by_type.setdefault(group.work.dtype, []).append(group)
+    fits: dict[str, ClassFit] = {}
+    for dtype in sorted(by_type, key=lambda name: (name != LAUNCH_TYPE, name)):
+        members = by_type[dtype]
+        excluded = frozenset((g.chip, g.stack) for g in members if g.key in outliers)
+        launch = fits.get(LAUNCH_TYPE) if members[0].quantised else None
+        fits[dtype] = fit_class(members, excluded=excluded, overheads=launch)
+    return fits
+
+
+def older_of(group: Group, newest: Values) -> Older:
+    """An older version's table. Where it shares no shapes with the newest, its times are as they were measured."""
+    ratio = 1.0 if group.newest_s is None else seconds(newest, group.work) / group.newest_s
+    return version_of(group, newest, group.measured_s * ratio)
+
+
+def version_of(group: Group, known: Values, target_s: Array) -> Older:
+    """A version's table with its model; what only the benchmark has is as in known numbers, and so is the launch of
+    quantised products.
+
+    Args:
+        target_s: times that it is fitted to [s], shape (rows,).
+    """
+    terms = terms_of(group.work)
+    kept = ("cached", "quantise_s", *(("overhead_s",) if group.quantised else ()))
+    fixed = {name: known[name] for name in kept if name in known}
+
+    def fit(rows: npt.NDArray[np.bool_], towards: Values) -> Values:
+        return fit_line(terms, group.work.take(rows), target_s[rows], towards, pull_of(group.work), fixed)
+
+    return Older(
+        stack_version=group.stack_version,
+        target_s=target_s,
+        predict=lambda values: seconds(values, group.work),
+        fit=fit,
+    )

@@ -8,7 +8,7 @@ modules with their products. `op_name` says what a row is; what differs from the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rackline.catalog import canonical_name
@@ -34,33 +34,6 @@ class Spelling:
     counts: Callable[[Cells], bool] = lambda _: True
 
 
-def _context(cells: Cells) -> str:
-    """The token that is decoded reads itself as well."""
-    return str(int(cells["step"]) + 1)
-
-
-def _window(cells: Cells) -> str:
-    return cells.get("window_size") or "0"
-
-
-def _message_bytes(cells: Cells) -> str:
-    """Messages are counted in elements."""
-    return str(int(cells["message_size"]) * _ELEMENT_BYTES[cells.get("nccl_dtype") or cells["allreduce_dtype"]])
-
-
-def _implementation(cells: Cells) -> str:
-    return cells["backend"] or cells["implementation"] or cells["stack"]
-
-
-def _expert_type(cells: Cells) -> str:
-    """Kernels of other libraries for one data type are written as types of their own."""
-    return cells["moe_dtype"].removesuffix("_humming").removesuffix("_cutlass")
-
-
-def _matrices(cells: Cells) -> str:
-    return "2" if "nongated" in cells["kernel_source"] else "3"
-
-
 def _as(text: str) -> Callable[[Cells], str]:
     return lambda _: text
 
@@ -74,7 +47,7 @@ _CACHED: Mapping[str, Cell] = {
     **_GQA,
     "kv_dtype": "kv_cache_dtype",
     "kv_heads": "num_key_value_heads",
-    "window": _window,
+    "window": lambda cells: cells.get("window_size") or "0",
 }
 _DECODED: Mapping[str, Cell] = {"batch": "batch_size", "tokens": "isl", "prefix": "step", "q_heads": "num_heads"}
 _MODULE: Mapping[str, Cell] = {
@@ -93,17 +66,17 @@ _STATE: Mapping[str, Cell] = {
 }
 
 
-def _state_channels(cells: Cells) -> str:
-    keys = 2 * int(cells["num_k_heads"]) * int(cells["head_k_dim"])
-    return str(keys + int(cells["num_v_heads"]) * int(cells["head_v_dim"]))
+def _convolution(heads: Sequence[tuple[int, str, str]]) -> dict[str, Cell]:
+    """Channels are those of (parts, heads, width of a head)."""
 
+    def channels(cells: Cells) -> str:
+        return str(sum(parts * int(cells[number]) * int(cells[width]) for parts, number, width in heads))
 
-def _mamba_channels(cells: Cells) -> str:
-    return str(int(cells["nheads"]) * int(cells["head_dim"]) + 2 * int(cells["n_groups"]) * int(cells["d_state"]))
-
-
-def _convolution(channels: Callable[[Cells], str]) -> dict[str, Cell]:
     return {"batch": "batch_size", "tokens": "seq_len", "width": "d_conv", "channels": channels}
+
+
+_STATE_CHANNELS = ((2, "num_k_heads", "head_k_dim"), (1, "num_v_heads", "head_v_dim"))
+_MAMBA_CHANNELS = ((1, "nheads", "head_dim"), (2, "n_groups", "d_state"))
 
 
 def _is_convolution(cells: Cells) -> bool:
@@ -137,7 +110,7 @@ def _linear(table: str) -> tuple[Spelling, ...]:
     """A layer with a state: its kernel, and its convolution."""
     return (
         *_by_phase(table, _STATE, _keeps_wide_state),
-        *_by_phase("convolution", _convolution(_state_channels), _is_sound_convolution),
+        *_by_phase("convolution", _convolution(_STATE_CHANNELS), _is_sound_convolution),
     )
 
 
@@ -149,14 +122,23 @@ def _module(table: str, decode: str, prefill: str) -> dict[str, tuple[Spelling, 
     }
 
 
-_MESSAGE: Mapping[str, Cell] = {"num_chips": "num_gpus", "message_bytes": _message_bytes}
+_MESSAGE: Mapping[str, Cell] = {
+    "num_chips": "num_gpus",
+    # messages are counted in elements
+    "message_bytes": lambda cells: str(
+        int(cells["message_size"]) * _ELEMENT_BYTES[cells.get("nccl_dtype") or cells["allreduce_dtype"]]
+    ),
+}
 _COLLECTIVES = (
     Spelling(
         table="collective", columns={**_MESSAGE, "collective": "op_name"}, counts=lambda cells: "nccl_dtype" in cells
     ),
     Spelling(
         table="custom_all_reduce",
-        columns={**_MESSAGE, "implementation": _implementation},
+        columns={
+            **_MESSAGE,
+            "implementation": lambda cells: cells["backend"] or cells["implementation"] or cells["stack"],
+        },
         counts=lambda cells: "nccl_dtype" not in cells,
     ),
 )
@@ -180,18 +162,9 @@ def _method(cells: Cells) -> str:
     )
 
 
-def _sent_bytes(cells: Cells) -> str:
-    """Bytes of an element: results come back in bf16, also of tokens dispatched in fewer bits."""
-    return str(2.0 if cells["phase"] == "combine" else _ELEMENT[cells["comm_dtype"]])
-
-
 def _transmit_s(name: str) -> Callable[[Cells], str]:
     """Time by the microseconds of a row: its own seconds are a thousand times as long."""
     return lambda cells: str((float(cells[f"{name}transmit_us"]) + float(cells[f"{name}notify_us"])) * 1e-6)
-
-
-def _node_ranks(cells: Cells) -> str:
-    return str(int(cells["node_num"]) * _CHIPS_A_NODE.get(cells["chip"], 8))
 
 
 _EXCHANGE: Mapping[str, Cell] = {"num_nodes": "node_num", "d_model": "hidden_size"}
@@ -204,7 +177,8 @@ _EXCHANGES = (
             "num_chips": "ep_size",
             "tokens": "num_tokens",
             "top_k": "topk",
-            "element_bytes": _sent_bytes,
+            # results come back in bf16, also of tokens dispatched in fewer bits
+            "element_bytes": lambda cells: str(2.0 if cells["phase"] == "combine" else _ELEMENT[cells["comm_dtype"]]),
             "cores": lambda cells: cells["sms"] if int(cells["sms"]) else str(_CORES),
             "seconds": _transmit_s(""),
         },
@@ -221,7 +195,7 @@ def _normal(phase: str) -> Spelling:
             **_EXCHANGE,
             "method": _as("high_throughput"),
             "phase": _as(phase),
-            "num_chips": _node_ranks,
+            "num_chips": lambda cells: str(int(cells["node_num"]) * _CHIPS_A_NODE.get(cells["chip"], 8)),
             "tokens": "num_token",
             "top_k": "num_topk",
             "element_bytes": _as("2.0"),
@@ -233,21 +207,25 @@ def _normal(phase: str) -> Spelling:
 
 SPELLINGS: Mapping[str, tuple[Spelling, ...]] = {
     "gemm": (Spelling(table="gemm", columns={"dtype": "gemm_dtype"}),),
-    "generation_attention": (Spelling(table="attention_decode", columns={**_CACHED, "context": _context}),),
+    # the token that is decoded reads itself as well
+    "generation_attention": (
+        Spelling(table="attention_decode", columns={**_CACHED, "context": lambda cells: str(int(cells["step"]) + 1)}),
+    ),
     "context_attention": (Spelling(table="attention_prefill", columns={**_CACHED, "tokens": "isl"}),),
     "encoder_attention": (Spelling(table="encoder_attention", columns={**_GQA, "tokens": "isl"}),),
     "moe": (
         Spelling(
             table="moe",
             columns={
-                "dtype": _expert_type,
+                # kernels of other libraries for one data type are written as types of their own
+                "dtype": lambda cells: cells["moe_dtype"].removesuffix("_humming").removesuffix("_cutlass"),
                 "tokens": "num_tokens",
                 "d_model": "hidden_size",
                 "d_ff": "inter_size",
                 "top_k": "topk",
                 "moe_tp": "moe_tp_size",
                 "ep": "moe_ep_size",
-                "matrices": _matrices,
+                "matrices": lambda cells: "2" if "nongated" in cells["kernel_source"] else "3",
             },
         ),
     ),
@@ -270,7 +248,7 @@ SPELLINGS: Mapping[str, tuple[Spelling, ...]] = {
     "normal": (_normal("dispatch"), _normal("combine")),
     "gdn": _linear("gated_delta"),
     "kda": _linear("kda"),
-    "mamba2": _by_phase("convolution", _convolution(_mamba_channels), _is_sound_convolution),
+    "mamba2": _by_phase("convolution", _convolution(_MAMBA_CHANNELS), _is_sound_convolution),
     **{
         name: (
             Spelling(

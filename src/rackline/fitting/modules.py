@@ -107,48 +107,14 @@ def _on_rank(attention: Any, heads: int, own_index: bool) -> Attention:
     return replace(attention, **cut)
 
 
-def _core(make: Callable[[Shape], Any], phase: str) -> Rows:
+def _core(kind: str, phase: str) -> Rows:
     """The row of one core, of attention that the columns describe."""
 
     def rows(shape: Shape, chip: Chip) -> Found:
-        row_of, core = decode_core if phase == "decode" else prefill_core, make(shape)
+        row_of, core = decode_core if phase == "decode" else prefill_core, _CORES[kind](shape)
         return [row_of(core, count=1, tp=1, precision=Precision(label="table"), chip=chip)], [core]
 
     return rows
-
-
-def _gated_delta(shape: Shape) -> GatedDeltaAttention:
-    return GatedDeltaAttention(
-        num_key_heads=int(shape["key_heads"]),
-        num_value_heads=int(shape["value_heads"]),
-        key_head_dim=int(shape["key_dim"]),
-        value_head_dim=int(shape["value_dim"]),
-        conv_kernel=_CONV_WIDTH,
-    )
-
-
-def _kda(shape: Shape) -> KimiDeltaAttention:
-    return KimiDeltaAttention(
-        num_heads=int(shape["value_heads"]), head_dim=int(shape["value_dim"]), conv_kernel=_CONV_WIDTH
-    )
-
-
-def _encoder(shape: Shape) -> BidirectionalAttention:
-    heads = int(shape["q_heads"])
-    return BidirectionalAttention(num_q_heads=heads, num_kv_heads=heads, head_dim=int(shape["head_dim"]))
-
-
-def _convolution(shape: Shape, chip: Chip) -> Found:
-    return convolution_rows(shape["channels"], int(shape["width"]), count=1, tp=1), ()
-
-
-def _hyper_connections(shape: Shape, chip: Chip) -> Found:
-    count = int(shape["sites"])
-    return [hyper_connection_row(shape["part"], shape["d_model"], shape["streams"], count=count)], ()
-
-
-def _quantise(shape: Shape, chip: Chip) -> Found:
-    return [quantise_row(shape["k"])], ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +139,22 @@ def _phases(name: str, shape: tuple[str, ...], rows: Callable[[str], Rows]) -> d
     }
 
 
+_CORES: Mapping[str, Callable[[Shape], Core]] = {
+    "gated_delta": lambda shape: GatedDeltaAttention(
+        num_key_heads=int(shape["key_heads"]),
+        num_value_heads=int(shape["value_heads"]),
+        key_head_dim=int(shape["key_dim"]),
+        value_head_dim=int(shape["value_dim"]),
+        conv_kernel=_CONV_WIDTH,
+    ),
+    "kda": lambda shape: KimiDeltaAttention(
+        num_heads=int(shape["value_heads"]), head_dim=int(shape["value_dim"]), conv_kernel=_CONV_WIDTH
+    ),
+    "encoder": lambda shape: BidirectionalAttention(
+        num_q_heads=int(shape["q_heads"]), num_kv_heads=int(shape["q_heads"]), head_dim=int(shape["head_dim"])
+    ),
+}
+"""Attention that the columns of a table describe."""
 _OF_MODULE = ("model", "gemm_type", "own_index", "q_heads")
 _OF_STATE = ("key_heads", "value_heads", "key_dim", "value_dim")
 LAYERS: Mapping[str, Layer] = {
@@ -185,12 +167,22 @@ LAYERS: Mapping[str, Layer] = {
         lambda _: _module(CompressedAttention, ratio=lambda a: a.ratio > 0 and not a.top_k),
     ),
     **_phases("block_sparse", _OF_MODULE, lambda _: _module(BlockSparseAttention)),
-    **_phases("gated_delta", _OF_STATE, lambda phase: _core(_gated_delta, phase)),
-    **_phases("kda", _OF_STATE, lambda phase: _core(_kda, phase)),
-    **_phases("convolution", ("channels", "width"), lambda _: _convolution),
-    "encoder_attention": Layer(rows=_core(_encoder, "prefill"), shape=("q_heads", "head_dim"), decodes=False),
-    "hyper_connections": Layer(rows=_hyper_connections, shape=("d_model", "streams", "sites")),
-    "quantise": Layer(rows=_quantise, shape=("k",)),
+    **_phases("gated_delta", _OF_STATE, lambda phase: _core("gated_delta", phase)),
+    **_phases("kda", _OF_STATE, lambda phase: _core("kda", phase)),
+    **_phases(
+        "convolution",
+        ("channels", "width"),
+        lambda _: lambda shape, chip: (convolution_rows(shape["channels"], int(shape["width"]), count=1, tp=1), ()),
+    ),
+    "encoder_attention": Layer(rows=_core("encoder", "prefill"), shape=("q_heads", "head_dim"), decodes=False),
+    "hyper_connections": Layer(
+        rows=lambda shape, chip: (
+            [hyper_connection_row(shape["part"], shape["d_model"], shape["streams"], count=int(shape["sites"]))],
+            (),
+        ),
+        shape=("d_model", "streams", "sites"),
+    ),
+    "quantise": Layer(rows=lambda shape, chip: ([quantise_row(shape["k"])], ()), shape=("k",)),
 }
 
 
@@ -208,11 +200,9 @@ def parts(measured: Measurements, chip: Chip) -> Iterator[Part]:
         found.setdefault(key, []).append(place)
     for key, members in found.items():
         places = np.array(members, dtype=np.int64)
-        shape = {**labels, **dict(zip(layer.shape, key, strict=True))}
-        rows, cores = layer.rows(shape, chip)
+        rows, cores = layer.rows({**labels, **dict(zip(layer.shape, key, strict=True))}, chip)
         batch = _batch({name: values[places] for name, values in measured.columns.items()}, layer.decodes)
-        laws = {core.kind: core for core in cores}
-        yield Part(places=places, rows=tuple(rows), features=batch.features(laws))
+        yield Part(places=places, rows=tuple(rows), features=batch.features({core.kind: core for core in cores}))
 
 
 def _batch(columns: Mapping[str, Array], decodes: bool | None) -> Batch:

@@ -22,14 +22,11 @@ from rackline.catalog import names, release_numbers
 from rackline.catalog.index import file_of
 from rackline.errors import InputError
 from rackline.files import rounded, toml_text
-from rackline.fitting.collectives import CUSTOM
-from rackline.fitting.evaluate import SEEDS, Errors, half_of_families, held_out_errors, is_worse, is_worth
-from rackline.fitting.fit import Group, terms_of
-from rackline.fitting.reject import host_bound_chips
-from rackline.fitting.run import CalibrationResult, KernelFit, version_of
-from rackline.fitting.solver import Values
+from rackline.fitting.fit import Group, KernelFit, terms_of, version_of
+from rackline.fitting.run import CalibrationResult
+from rackline.fitting.solver import SEEDS, Errors, Values, half_of_families, held_out_errors, is_worse, is_worth
 from rackline.fitting.tables import Measurements
-from rackline.fitting.write import GENERIC, Entry, collective_entries, kernel_entries
+from rackline.fitting.write import GENERIC, Entry, collective_entries, held_collectives, kernel_entries
 
 Verdict = Literal["new", "replaced", "as stored", "rejected"]
 
@@ -144,7 +141,6 @@ def onboard(result: CalibrationResult, citation: str) -> Onboarding:
         InputError: a stack that the catalogue has no calibration of.
     """
     entries: dict[str, _Entries] = {}
-    bound = host_bound_chips(result.collectives)
 
     def of(stack: str) -> _Entries:
         if stack not in names("calibrations"):
@@ -153,23 +149,21 @@ def onboard(result: CalibrationResult, citation: str) -> Onboarding:
         return entries.setdefault(stack, _Entries.of(stack))
 
     groups = [of(fit.group.stack).put(fit, result.rejected.get(fit.group.key, "")) for fit in result.kernels]
-    for fit in result.collectives:
-        if fit.chip not in bound:
-            place = of(fit.stack if fit.op_class == CUSTOM else GENERIC)
-            stored, *_ = [place.put_entry("collective", entry) for entry in collective_entries(fit)]
-            version = str(stored.get("stack_version", ""))
-            groups.append(
-                OnboardedGroup(
-                    chip=fit.chip,
-                    stack=fit.stack,
-                    op_class=fit.op_class,
-                    dtype=str(fit.group_size),
-                    errors=fit.errors,
-                    stored_version=version,
-                    stated_error=cast("float", stored.get("median_error", math.nan)),
-                    verdict="replaced" if stored else "new",
-                )
+    for fit in held_collectives(result.collectives)[0]:
+        place = of(fit.stack if fit.of_stack else GENERIC)
+        stored, *_ = [place.put_entry("collective", entry) for entry in collective_entries(fit)]
+        groups.append(
+            OnboardedGroup(
+                chip=fit.chip,
+                stack=fit.stack,
+                op_class=fit.op_class,
+                dtype=str(fit.group_size),
+                errors=fit.errors,
+                stored_version=str(stored.get("stack_version", "")),
+                stated_error=cast("float", stored.get("median_error", math.nan)),
+                verdict="replaced" if stored else "new",
             )
+        )
     return Onboarding(
         groups=tuple(groups),
         texts={stack: one.text(citation) for stack, one in entries.items() if one.changed},
@@ -212,8 +206,7 @@ class _Entries:
             reason=reason,
         )
         if all(stored):
-            known = _values(group, stored)
-            fit, stored_error, gains = _drawn(fit, known)
+            fit, stored_error, gains = _drawn(fit, _values(group, stored))
             found = replace(
                 found,
                 errors=fit.errors,

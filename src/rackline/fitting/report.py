@@ -11,10 +11,10 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from rackline.fitting.collectives import CUSTOM, CollectiveFit
-from rackline.fitting.evaluate import Errors
+from rackline.fitting.fit import KernelFit
 from rackline.fitting.onboard import OnboardedGroup, Onboarding
-from rackline.fitting.reject import Disagreement
-from rackline.fitting.run import CalibrationResult, KernelFit
+from rackline.fitting.run import CalibrationResult, Disagreement
+from rackline.fitting.solver import Errors
 from rackline.report.axes import BAR_HEIGHT, Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
 from rackline.report.column import Column, Sheet
 from rackline.report.figure import Figure
@@ -246,7 +246,12 @@ def onboarding_report(
         Column("kernels", "kernels", "words", lambda one: f"{one.chip} {one.stack} {one.op_class} {one.dtype}"),
         Column("errors.rows", "rows", "whole"),
         Column("", "random half", "figures", lambda one: _both(one.errors.median_error, one.errors.p90_error)),
-        Column("", "whole families", "figures", _families),
+        Column(
+            "",
+            "whole families",
+            "figures",
+            lambda one: _both(one.errors.family_median_error, one.errors.family_p90_error),
+        ),
         Column("stored_error", "stored numbers", "share"),
         Column(
             "", "stored", "figures", lambda one: one.stored_version and f"{one.stored_version}: {one.stated_error:.1%}"
@@ -261,10 +266,6 @@ def onboarding_report(
     ]
     lines += ["", "Worse than what was stored:", *(f"  {line}" for line in worse)] if worse else ["", "Nothing worse."]
     return Group(table, "\n".join([*lines, "", "Written: " + (", ".join(files) or "nothing")]))
-
-
-def _families(one: OnboardedGroup) -> str:
-    return _both(one.errors.family_median_error, one.errors.family_p90_error)
 
 
 def _both(median: float | None, p90: float | None) -> str:

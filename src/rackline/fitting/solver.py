@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, assert_never, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from rackline.passes.features import Array
 
 SOFT_L1_SCALE = 0.1
 """Log error beyond which the loss of a case is linear instead of quadratic."""
 Values = dict[str, float]
-Errors = Callable[[Values], Array]
 Form = Literal["log", "share", "plain"]
 Loss = Literal["robust", "robust cases", "squares"]
 _ROBUST: Mapping[Loss, tuple[bool, bool]] = {
@@ -33,6 +33,24 @@ Done = Callable[[str, int, int], None]
 Held = TypeVar("Held")
 Fitted = TypeVar("Fitted")
 Scored = TypeVar("Scored")
+
+
+def _logit(value: float, unit: float) -> float:
+    value = min(max(value, 1e-4), 1.0 - 1e-4)
+    return float(np.log(value / (1.0 - value)))
+
+
+def _within(x: float) -> float:
+    """A step of the solver may lie beyond what an exponential holds."""
+    return min(max(x, -60.0), 30.0)
+
+
+_CODES: Mapping[Form, tuple[Callable[[float, float], float], Callable[[float], float]]] = {
+    "plain": (lambda value, unit: value / unit, lambda x: x),
+    "log": (lambda value, unit: float(np.log(max(value, 1e-18))) / unit, lambda x: float(np.exp(_within(x)))),
+    "share": (_logit, lambda x: float(1.0 / (1.0 + np.exp(-_within(x))))),
+}
+"""Form → (value, unit) → x, and x times the unit → value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,29 +80,11 @@ class Parameter:
 
     def encode(self, value: float) -> float:
         """Value → x."""
-        match self.form:
-            case "plain":
-                return value / self.unit
-            case "log":
-                return float(np.log(max(value, 1e-18))) / self.unit
-            case "share":
-                value = min(max(value, 1e-4), 1.0 - 1e-4)
-                return float(np.log(value / (1.0 - value)))
-            case _:
-                assert_never(self.form)
+        return _CODES[self.form][0](value, self.unit)
 
     def decode(self, x: float) -> float:
         """x → value."""
-        within = min(max(x * self.unit, -60.0), 30.0)  # a step of the solver may lie beyond what an exponential holds
-        match self.form:
-            case "plain":
-                return x * self.unit
-            case "log":
-                return float(np.exp(within))
-            case "share":
-                return float(1.0 / (1.0 + np.exp(-within)))
-            case _:
-                assert_never(self.form)
+        return _CODES[self.form][1](x * self.unit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class Fit:
 
 def fit(
     parameters: Sequence[Parameter],
-    errors: Errors,
+    errors: Callable[[Values], Array],
     *,
     noise: float = SOFT_L1_SCALE,
     loss: Loss = "robust",
@@ -160,8 +160,7 @@ def fit(
     of_all, of_cases = _ROBUST[loss]
     scale = noise if of_all else 1.0  # of residuals: SciPy's robust loss knows the noise, squares do not
 
-    spreads = [one.spread for one in parameters if one.spread and not one.alike]
-    pull = scale / np.array(spreads, dtype=np.float64)
+    pull = scale / np.array([one.spread for one in parameters if one.spread and not one.alike], dtype=np.float64)
 
     def residuals(x: Array) -> Array:
         found = errors(values_of(parameters, x)) / (noise / scale)
@@ -238,3 +237,157 @@ def groups_of(keys: Iterable[str]) -> dict[str, Array]:
     """Name → mask of its rows, in order of first appearance, each of shape (rows,)."""
     names = np.array(list(keys), dtype=object)
     return {name: names == name for name in dict.fromkeys(names.tolist())}
+
+
+SEEDS = (0, 1)
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Absolute relative errors of one fit [fraction]; None if there were too few rows or families.
+
+    Args:
+        rows: rows of the table [count].
+        median_error, p90_error: errors on the held-out random half.
+        family_median_error, family_p90_error: errors on the held-out families.
+        ideal_median_error, ideal_p90_error: errors of the ideal roofline on all rows.
+    """
+
+    rows: int
+    median_error: float | None
+    p90_error: float | None
+    family_median_error: float | None
+    family_p90_error: float | None
+    ideal_median_error: float
+    ideal_p90_error: float
+
+
+RELATIVE, ABSOLUTE = 0.02, 0.002
+"""Increase of an error that does not count as worse: 2 % of itself plus 0.2 percentage points."""
+
+
+def is_worse(now: float, before: float) -> bool:
+    """Whether an error is larger than before by more than does not count; so is one that is no number."""
+    return not now <= before * (1.0 + RELATIVE) + ABSOLUTE
+
+
+def random_half(rows: int, seed: int) -> npt.NDArray[np.bool_]:
+    """Mask of a random half of the rows, to fit."""
+    return np.random.default_rng(seed).permutation(rows) < rows // 2
+
+
+def half_of_families(families: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.bool_]:
+    """Mask of the rows of a random half of the families, to fit."""
+    names = np.unique(families)
+    chosen = np.random.default_rng(seed + 100).permutation(names)[: max(1, len(names) // 2)]
+    return np.isin(families, chosen)
+
+
+def median_and_p90(predicted_s: Array, measured_s: Array) -> tuple[float, float]:
+    """Median and 90th percentile of |predicted / measured - 1| [fraction]."""
+    error = np.abs(predicted_s / measured_s - 1.0)
+    return float(np.median(error)), float(np.quantile(error, 0.9))
+
+
+WORTH = 0.05
+"""Mean |log error| that numbers of its own must gain a version."""
+_WORST_MEDIAN = 0.2
+"""Median error of numbers of its own beyond which they describe nothing."""
+_SEEDS = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OlderFit:
+    """Numbers of an older version.
+
+    Args:
+        stack_version: newest version that they describe.
+        oldest_version: oldest one.
+        values: parameters.
+        rows: of the table of `stack_version` [count].
+        median_error: on held-out halves of it [fraction].
+        newer_error: of the next newer version's numbers on the same halves [fraction].
+    """
+
+    stack_version: str
+    oldest_version: str
+    values: Values
+    rows: int
+    median_error: float
+    newer_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Older:
+    """A table of an older version with its model.
+
+    Args:
+        stack_version: of the table.
+        target_s: time of each row, the newest version's prediction times the measured ratio [s], shape (rows,).
+        predict: values → time of each row [s], shape (rows,).
+        fit: (rows to fit, values to be pulled towards) → values.
+    """
+
+    stack_version: str
+    target_s: Array
+    predict: Callable[[Values], Array]
+    fit: Callable[[Mask, Values], Values]
+
+
+def older_fits(newest: Values, newest_version: str, tables: Sequence[Older]) -> tuple[str, tuple[OlderFit, ...]]:
+    """The oldest version that the newest numbers describe, and the numbers of those before it.
+
+    Args:
+        newest: numbers of the newest version.
+        newest_version: which it is.
+        tables: of older versions, the newest of them first.
+    """
+    spans: list[tuple[Values, list[str], Older | None, tuple[float, float]]] = [
+        (newest, [newest_version], None, (0.0, 0.0))
+    ]
+    for table in tables:
+        known = spans[-1][0]
+        own, newer = held_out_errors(table, known)
+        if is_worth(own, newer):
+            values = table.fit(np.ones(len(table.target_s), dtype=np.bool_), known)
+            spans.append((values, [table.stack_version], table, (float(np.median(own)), float(np.median(newer)))))
+        else:
+            spans[-1][1].append(table.stack_version)
+    return spans[0][1][-1], tuple(
+        OlderFit(
+            stack_version=versions[0],
+            oldest_version=versions[-1],
+            values=values,
+            rows=len(table.target_s),
+            median_error=own,
+            newer_error=newer,
+        )
+        for values, versions, table, (own, newer) in spans
+        if table is not None
+    )
+
+
+def is_worth(own: Array, known: Array) -> bool:
+    """Whether numbers of its own gain a version more than WORTH, by their errors and those of known numbers, and are
+    good enough themselves."""
+    gain = np.mean(np.log1p(known)) - np.mean(np.log1p(own))
+    return bool(gain > WORTH and np.median(own) < _WORST_MEDIAN)
+
+
+def held_out_errors(table: Older, known: Values, fitted: Mapping[str, Mask] | None = None) -> tuple[Array, Array]:
+    """Ratios less one, of the slower to the faster of predicted and measured: own numbers, and known ones.
+
+    Args:
+        known: values that own numbers are pulled towards.
+        fitted: rows that are fitted, one mask a fold; random halves by default. The others are scored.
+    """
+
+    def errors(values: Values, mask: Mask) -> list[Array]:
+        logs = (np.log(table.predict(numbers)[~mask] / table.target_s[~mask]) for numbers in (values, known))
+        return [np.expm1(np.abs(log)) for log in logs]
+
+    halves = fitted or {str(seed): random_half(len(table.target_s), seed) for seed in _SEEDS}
+    held = [fold.scored for fold in leave_out(halves, lambda mask: table.fit(mask, known), errors)]
+    own, newer = (np.concatenate([fold[place] for fold in held]) for place in (0, 1))
+    return own, newer

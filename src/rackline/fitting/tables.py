@@ -367,8 +367,7 @@ def _format(path: Path, header: list[str]) -> TableFormat:
 
 
 def _missing(form: TableFormat, present: set[str]) -> list[str]:
-    needed = ("chip", "stack", "stack_version", *form.columns, "seconds")
-    return [name for name in needed if name not in present]
+    return [name for name in ("chip", "stack", "stack_version", *form.columns, "seconds") if name not in present]
 
 
 def _row(form: TableFormat, values: dict[str, str], chips: frozenset[str], where: str) -> _Row:

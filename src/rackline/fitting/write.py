@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,10 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.files import rounded, toml_text, write_text
 from rackline.fitting.collectives import CUSTOM, ONE_SHOT, TWO_SHOT, CollectiveFit, two_shot_values
-from rackline.fitting.evaluate import Errors, OlderFit
-from rackline.fitting.fit import of_class
+from rackline.fitting.fit import KernelFit, of_class
 from rackline.fitting.kernel_tables import VERSION as ROCM
-from rackline.fitting.reject import host_bound_chips
-from rackline.fitting.run import CalibrationResult, KernelFit
-from rackline.fitting.solver import Values
+from rackline.fitting.run import CalibrationResult, host_bound_chips
+from rackline.fitting.solver import Errors, OlderFit, Values
 from rackline.passes.calibration import PARENT_CLASS, STAGED
 from rackline.serving.stack import known_stack
 
@@ -56,8 +55,7 @@ def stacks_of(result: CalibrationResult) -> list[str]:
 def stack_file(result: CalibrationResult, stack: str) -> str:
     """TOML of the accepted fits of one stack."""
     kernels = [fit for fit in result.kernels if fit.group.stack == stack]
-    bound = host_bound_chips(result.collectives)
-    custom = [fit for fit in result.collectives if fit.stack == stack and fit.of_stack and fit.chip not in bound]
+    custom = [fit for fit in held_collectives(result.collectives)[0] if fit.stack == stack and fit.of_stack]
     full = record.full_name if (record := known_stack(stack)) else stack
     return _file(
         name=stack,
@@ -106,15 +104,8 @@ def generic_file(result: CalibrationResult, name: str = GENERIC) -> str:
             for chip, values in sorted({**levels, **parents.by_generation}.items()):
                 rows = sum(f.errors.rows for f in members if chip in ("*", f.group.generation))
                 operations += _entries(chip, op_class, dtype, values, {"rows": rows, "evidence": "derived"})
-    bound = host_bound_chips(result.collectives)
-    kept = [fit for fit in result.collectives if fit.chip not in bound]
-    library = [fit for fit in kept if not fit.of_stack]
-    staged = [
-        replace(fit, op_class=f"{fit.op_class}{STAGED}")
-        for fit in result.collectives
-        if fit.chip in bound and not fit.of_stack
-    ]
-    collectives = [entry for fit in [*library, *staged] for entry in collective_entries(fit)]
+    held, bound = held_collectives(result.collectives)
+    collectives = [entry for fit in held if not fit.of_stack for entry in collective_entries(fit)]
     return _file(
         name=name,
         full_name="All stacks, fitted",
@@ -125,19 +116,30 @@ def generic_file(result: CalibrationResult, name: str = GENERIC) -> str:
         ),
         evidence="derived",
         operations=operations,
-        collectives=[*collectives, *_collective_parents([fit for fit in (*kept, *staged) if not fit.is_exchange])],
-        rejected=[f"{chip}: {reason}; of chips without peer access" for chip, reason in sorted(bound.items())],
+        collectives=[*collectives, *_collective_parents(held)],
+        rejected=bound,
         assumed=len(_ASSUMED),
     )
 
 
+def held_collectives(fits: Iterable[CollectiveFit]) -> tuple[list[CollectiveFit], list[str]]:
+    """Collectives as files hold them, and why not as they were measured, one line a chip.
+
+    What the host limited is of chips without access to each other's memory, and no measurement of a stack's own.
+    """
+    every = list(fits)
+    bound = host_bound_chips(every)
+    staged = [
+        replace(fit, op_class=f"{fit.op_class}{STAGED}") for fit in every if fit.chip in bound and not fit.of_stack
+    ]
+    reasons = [f"{chip}: {reason}; of chips without peer access" for chip, reason in sorted(bound.items())]
+    return [*(fit for fit in every if fit.chip not in bound), *staged], reasons
+
+
 def merged_file(result: CalibrationResult, name: str) -> str:
     """TOML of one set of numbers over all stacks: of each chip the stack with the most accepted fits, then the rest."""
-    counts: dict[tuple[str, str], int] = {}
     accepted = [fit for fit in result.kernels if fit.group.key not in result.rejected]
-    for fit in accepted:
-        place = (fit.group.chip, fit.group.stack)
-        counts[place] = counts.get(place, 0) + 1
+    counts = Counter((fit.group.chip, fit.group.stack) for fit in accepted)
     entries: dict[tuple[str, str, str], list[Entry]] = {}
     for fit in sorted(accepted, key=lambda f: (-counts[f.group.chip, f.group.stack], f.group.stack)):
         key = (fit.group.chip, fit.group.work.op_class, fit.group.work.dtype)
@@ -149,7 +151,8 @@ def merged_file(result: CalibrationResult, name: str) -> str:
             for chip, values in sorted({"*": parents.everywhere, **parents.by_generation}.items()):
                 operations += _entries(chip, op_class, dtype, values, {"evidence": "derived"})
     collectives: dict[tuple[object, ...], Entry] = {}
-    ranked = sorted(result.collectives, key=lambda f: (-counts.get((f.chip, f.stack), 0), f.stack))
+    held, bound = held_collectives(result.collectives)
+    ranked = sorted(held, key=lambda f: (-counts[f.chip, f.stack], f.stack))
     for fit in ranked:
         for entry in collective_entries(fit):
             collectives.setdefault((entry["chip"], entry["class"], entry["group_size"]), entry)
@@ -161,8 +164,8 @@ def merged_file(result: CalibrationResult, name: str) -> str:
         description="Numbers fitted by rackline calibrate; the note of an entry is the stack it was measured under.",
         evidence="measured",
         operations=operations,
-        collectives=[*collectives.values(), *_collective_parents(result.collectives)],
-        rejected=[f"{' '.join(key)}: {reason}" for key, reason in sorted(result.rejected.items())],
+        collectives=[*collectives.values(), *_collective_parents(held)],
+        rejected=[f"{' '.join(key)}: {reason}" for key, reason in sorted(result.rejected.items())] + bound,
         assumed=len(_ASSUMED),
         citation="operation tables given to rackline calibrate",
     )
@@ -251,31 +254,29 @@ def _of_older(fit: OlderFit) -> Entry:
 
 
 def _collective_parents(fits: Iterable[CollectiveFit]) -> list[Entry]:
-    """Medians over chips of each collective and group size.
+    """Medians over chips of each collective and group size; exchanges say nothing of other chips.
 
     Assumes: through the host all ranks together get what four get; that eight get less in one box is its own (its two
         sockets).
     """
-    found: dict[tuple[str, int], list[Values]] = {}
-    for fit in fits:
-        for entry in collective_entries(fit):
-            numbers = {k: float(v) for k, v in entry.items() if k in ("overhead_s", "eta_link", "ramp")}
-            found.setdefault((str(entry["class"]), fit.group_size), []).append(numbers)
-    for (name, size), values in found.items():
+    found: dict[tuple[str, int], dict[str, Values]] = {}
+    for fit in (one for one in fits if not one.is_exchange):
+        for name, values in _parts(fit.op_class, fit.values).items():
+            found.setdefault((name, fit.group_size), {})[fit.chip] = values
+    for (name, size), chips in found.items():
         if name.endswith(STAGED) and size > _SHARED_BY:
-            shared = [one["eta_link"] for one in found.get((name, _SHARED_BY), [])]
-            found[name, size] = [
-                {**own, "eta_link": eta * _SHARED_BY / size} for own, eta in zip(values, shared, strict=True)
-            ]
+            for chip, four in found.get((name, _SHARED_BY), {}).items():
+                if chip in chips:
+                    chips[chip] = {**chips[chip], "eta_link": four["eta_link"] * _SHARED_BY / size}
     return [
         {
             "chip": "*",
             "class": name,
             "group_size": size,
-            **{key: float(np.median([v[key] for v in values])) for key in values[0]},
+            **{key: float(np.median([one[key] for one in chips.values()])) for key in next(iter(chips.values()))},
             "evidence": "derived",
         }
-        for (name, size), values in sorted(found.items())
+        for (name, size), chips in sorted(found.items())
     ]
 
 
@@ -315,7 +316,7 @@ def _file(
         "evidence": evidence,
         "step_policy": "serial",
         "host_s_per_step": 0.0,
-        "separate_quantise": _separate_quantise(stack),
+        "separate_quantise": record.separate_quantise if (record := known_stack(stack)) else (),
         "operation": operations,
         "collective": collectives,
         "older_operation": older_operations or [],
@@ -323,7 +324,3 @@ def _file(
         "sources": sources,
     }
     return toml_text({key: rounded(value) for key, value in data.items() if value or key in _ALWAYS}, comments)
-
-
-def _separate_quantise(stack: str) -> tuple[str, ...]:
-    return record.separate_quantise if (record := known_stack(stack)) else ()

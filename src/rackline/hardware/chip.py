@@ -13,9 +13,22 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from rackline.catalog import names
-from rackline.catalog.base import Count, Date, Name, NonNegative, Positive, Record, SourcedRecord, Text
+from rackline.catalog.base import (
+    CatalogueObject,
+    Count,
+    Date,
+    Name,
+    NonNegative,
+    Positive,
+    Record,
+    SourcedRecord,
+    Text,
+    from_record,
+    not_in_files,
+    schema_of,
+    written_as,
+)
 from rackline.catalog.load import Reader
-from rackline.catalog.objects import CatalogueObject, from_record, not_in_files, schema_of, written_as
 from rackline.errors import InputError, PrecisionError, unknown_name
 
 RentKind = Literal["on_demand", "reserved_1y", "reserved_3y", "contract", "owned"]
@@ -58,10 +71,6 @@ class RentRecord(Record):
 
     usd_per_chip_hour: Positive
     date: Date
-
-
-def _peaks(rates: PeakRates) -> dict[str, float]:
-    return rates.model_dump(exclude_none=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +163,9 @@ class Chip(CatalogueObject):
     vendor: Text
     generation: Name
     released: Date | None = None
-    peak_flop_per_s: Mapping[str, float] = written_as(PeakRates, _peaks, {}, needed=True, hash=False)
+    peak_flop_per_s: Mapping[str, float] = written_as(
+        PeakRates, lambda rates: rates.model_dump(exclude_none=True), {}, needed=True, hash=False
+    )
     hbm_bytes: Positive
     hbm_bytes_per_s: Positive
     driver_bytes: NonNegative = 0.0

@@ -17,9 +17,8 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from rackline.catalog import ModelRecord, PriceSheetRecord, calibration_record, measured_stacks
-from rackline.catalog.base import Evidence, SourcedRecord, tables_at
+from rackline.catalog.base import Evidence, SourcedRecord, from_record, tables_at
 from rackline.catalog.index import SINGULAR, Kind, file_of, find, names
-from rackline.catalog.objects import from_record
 from rackline.errors import InputError, UnknownNameError, unknown_name
 from rackline.hardware.chip import Chip, ChipRecord, chip, stated_chips
 from rackline.hardware.fabric import ClusterRecord
@@ -398,8 +397,7 @@ def _meaning(tables: list[type[BaseModel]], key: str) -> str:
 def _meaning_of_table(tables: list[type[BaseModel]]) -> str:
     if not tables:
         return ""
-    doc = inspect.getdoc(tables[0]) or ""
-    return doc.split("\n\n")[0].replace("\n", " ")
+    return (inspect.getdoc(tables[0]) or "").split("\n\n")[0].replace("\n", " ")
 
 
 def _arguments(record: type[Any]) -> dict[str, str]:

@@ -11,9 +11,21 @@ import numpy as np
 from pydantic import Field
 
 from rackline.catalog import resolve_beside, settable_keys
-from rackline.catalog.base import Count, NonNegative, Positive, SourcedRecord, Text
+from rackline.catalog.base import (
+    CatalogueObject,
+    Count,
+    NonNegative,
+    Positive,
+    SourcedRecord,
+    Text,
+    from_record,
+    named,
+    not_in_files,
+    schema_of,
+    stated,
+    written_as,
+)
 from rackline.catalog.load import Reader
-from rackline.catalog.objects import CatalogueObject, from_record, named, not_in_files, schema_of, stated, written_as
 from rackline.errors import CatalogError, InputError, LayoutError, nearest_name
 from rackline.hardware.chip import RENT_KINDS, Chip, chip_from_record, chip_record
 
@@ -61,8 +73,7 @@ class FabricLevel:
             return "in_network_reduction belongs to topology switch, and only there"
         if not self.peer_access and (self.name != "scale_up" or self.topology != "switch"):
             return "peer_access = false belongs to a scale_up level of topology switch, and only there"
-        has_axes = {"switch": False, "torus": True, "mesh": False}[self.topology]
-        if has_axes != (self.torus_axes is not None):
+        if (self.topology == "torus") != (self.torus_axes is not None):
             return "torus_axes belong to topology torus, and only there"
         product = math.prod(self.torus_axes or (self.size,))
         return None if product == self.size else f"torus_axes multiply to {product}, but size is {self.size}"
@@ -304,8 +315,7 @@ def scale_up_path(level: FabricLevel) -> Path:
     ('chip', 'scale-up switch', 'chip')
     """
     if level.topology == "torus" and level.torus_axes:
-        between = max(1, round(torus_hops(level.torus_axes)[0])) - 1
-        stops = ("chip", *("chip",) * between, "chip")
+        stops = ("chip", *("chip",) * (max(1, round(torus_hops(level.torus_axes)[0])) - 1), "chip")
     elif level.topology == "mesh":
         stops = ("chip", "chip")
     elif level.topology == "switch" or level.topology == "torus":  # a torus of unknown axes

@@ -9,9 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rackline.catalog.base import Date, NonNegative, Positive, SourcedRecord, Text
+from rackline.catalog.base import (
+    CatalogueObject,
+    Date,
+    NonNegative,
+    Positive,
+    SourcedRecord,
+    Text,
+    from_record,
+    schema_of,
+    stated,
+)
 from rackline.catalog.load import Reader
-from rackline.catalog.objects import CatalogueObject, from_record, schema_of, stated
 from rackline.hardware.chip import Chip
 
 

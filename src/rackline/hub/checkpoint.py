@@ -82,15 +82,12 @@ def folder_checkpoint(folder: Path) -> Checkpoint | None:
     Raises:
         HubError: a file or the index is no safetensors.
     """
-    where = str(folder)
     index = folder / INDEX
     if index.is_file():
         total, files = _index(_index_text(index), where=str(index))
     else:
-        total, files = (
-            None,
-            [SINGLE] if (folder / SINGLE).is_file() else sorted(p.name for p in folder.glob("*.safetensors")),
-        )
+        every = sorted(one.name for one in folder.glob("*.safetensors"))
+        total, files = None, [SINGLE] if SINGLE in every else every
     if not files or not all((folder / name).is_file() for name in files):
         return None
     found: list[Tensor] = []
@@ -98,7 +95,7 @@ def folder_checkpoint(folder: Path) -> Checkpoint | None:
         with open(folder / name, "rb") as stream:
             length = _header_length(stream.read(8), where=str(folder / name))
             found += _tensors(stream.read(length), where=str(folder / name), length=length)
-    return Checkpoint(tensors=_sorted(found), where=where, total_size=total)
+    return Checkpoint(tensors=_sorted(found), where=str(folder), total_size=total)
 
 
 def repository_checkpoint(repository: Repository, *, fetch: bool) -> Checkpoint | None:
@@ -116,13 +113,12 @@ def repository_checkpoint(repository: Repository, *, fetch: bool) -> Checkpoint 
     Raises:
         HubError: a header cannot be had, or is none.
     """
-    kept = _kept_file(repository)
+    file = f"{repository.name.replace('/', '--')}--{repository.commit}.json"
+    kept = repository.settings.summaries / file if repository.commit else None
     if kept is not None and (known := _read_kept(kept)) is not None:
         return known
-    local = _local_snapshot(repository)
-    found = None
-    if local is not None:
-        found = folder_checkpoint(local)
+    local = repository.settings.folder_of(repository.name) / "snapshots" / repository.commit
+    found = folder_checkpoint(local) if repository.commit and local.is_dir() else None
     if found is None and fetch and repository.may_fetch:
         found = _fetched(repository)
     if found is not None and kept is not None:
@@ -238,18 +234,6 @@ def _index(content: str, *, where: str) -> tuple[int | None, list[str]]:
 
 def _sorted(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
     return tuple(sorted(tensors, key=lambda tensor: tensor.name))
-
-
-def _local_snapshot(repository: Repository) -> Path | None:
-    place = repository.settings.cache / f"models--{repository.name.replace('/', '--')}"
-    folder = place / "snapshots" / repository.commit
-    return folder if repository.commit and folder.is_dir() else None
-
-
-def _kept_file(repository: Repository) -> Path | None:
-    if not repository.commit:
-        return None
-    return repository.settings.summaries / f"{repository.name.replace('/', '--')}--{repository.commit}.json"
 
 
 def _read_kept(file: Path) -> Checkpoint | None:

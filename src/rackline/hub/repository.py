@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, cast
@@ -40,6 +40,10 @@ class HubSettings:
     summaries: Path
     offline: bool = False
     timeout_s: float = 10.0
+
+    def folder_of(self, name: str) -> Path:
+        """Where huggingface_hub's cache has a repository."""
+        return self.cache / f"models--{name.replace('/', '--')}"
 
 
 def hub_settings(*, offline: bool = False, environment: Mapping[str, str] | None = None) -> HubSettings:
@@ -77,6 +81,7 @@ _RETRIED = (429, 500, 502, 503, 504)
 _TRIES = 3
 _LONGEST_WAIT_S = 10.0
 LIBRARY = "huggingface_hub"
+_CLIENTS = ("httpx", "httpx2", "httpcore", "httpcore2", LIBRARY, "requests")  # that it brings, by release
 MOST_FILE_BYTES = 256 * 2**20
 """Largest file that is fetched [bytes]; the index of the largest published checkpoint has 11 MB."""
 LONGEST_S = 300.0
@@ -173,16 +178,10 @@ class Repository:
 
         def download() -> str:
             return hf_hub_download(
-                self.name,
-                name,
-                revision=self.commit or self.id.revision,
-                cache_dir=self.settings.cache,
-                endpoint=self.settings.endpoint,
-                etag_timeout=self.settings.timeout_s,
-                library_name="rackline",
-                local_files_only=local,
-                tqdm_class=_bounded_bar(),
-            )
+                self.name, name, revision=self.commit or self.id.revision, cache_dir=self.settings.cache,
+                endpoint=self.settings.endpoint, etag_timeout=self.settings.timeout_s, library_name="rackline",
+                local_files_only=local, tqdm_class=_bounded_bar(),
+            )  # fmt: skip
 
         def fetch() -> Path | None:
             try:
@@ -203,14 +202,13 @@ class Repository:
             HubError: as `file`; the repository, or what the cache holds of it, has no such file.
         """
         found = self.file(name)
-        if found is None:
-            if not self.may_fetch:
-                allowed = f"a cached {name}: the cache {self.settings.cache} holds the repository without it; "
-                allowed += "ask once with a connection and without --offline"
-            else:
-                allowed = f"a repository with {name}: {self.link} has none (GGUF files, a data set?)"
-            raise HubError(what="model", given=str(self.id), allowed=allowed)
-        return found
+        if found is not None:
+            return found
+        allowed = f"a repository with {name}: {self.link} has none (GGUF files, a data set?)"
+        if not self.may_fetch:
+            allowed = f"a cached {name}: the cache {self.settings.cache} holds the repository without it; "
+            allowed += "ask once with a connection and without --offline"
+        raise HubError(what="model", given=str(self.id), allowed=allowed)
 
 
 def open_repository(repository: RepositoryId, *, offline: bool = False) -> Repository:
@@ -231,8 +229,7 @@ def open_repository(repository: RepositoryId, *, offline: bool = False) -> Repos
     page = f"{settings.endpoint}/api/models/{repository.name}{place}?expand=sha&expand=safetensors"
 
     def ask() -> dict[str, Any]:
-        text = b"".join(parts_of(page, settings, most_bytes=_MOST_PAGE_BYTES))
-        found: Any = json.loads(text)
+        found: Any = json.loads(b"".join(parts_of(page, settings, most_bytes=_MOST_PAGE_BYTES)))
         if not isinstance(found, dict):
             raise ValueError("no object")
         return cast("dict[str, Any]", found)
@@ -249,17 +246,12 @@ def open_repository(repository: RepositoryId, *, offline: bool = False) -> Repos
             raise error from error.__cause__
     name, commit = str(found.get("id") or repository.name), str(found.get("sha") or "")
     if RepositoryId.parse(name) is None or (commit and not _COMMIT.match(commit)):
-        given = f"{name[:100]!r} at {commit[:60]!r}"
         allowed = f"a name and a commit: {settings.endpoint} said something else"
-        raise HubError(what="model", given=given, allowed=allowed)
+        raise HubError(what="model", given=f"{name[:100]!r} at {commit[:60]!r}", allowed=allowed)
     _note_reference(name, repository.revision, commit, settings)
+    counted = _counted(found.get("safetensors"))
     return Repository(
-        id=repository,
-        name=name,
-        commit=commit,
-        origin="hub",
-        settings=settings,
-        elements_by_dtype=_counted(found.get("safetensors")),
+        id=repository, name=name, commit=commit, origin="hub", settings=settings, elements_by_dtype=counted
     )
 
 
@@ -286,15 +278,9 @@ def parts_of(
     """
     build_headers, raise_for_status, stream = _client()
     until, size = time.monotonic() + LONGEST_S, 0
-    with stream(
-        "GET",
-        url,
-        headers={**build_headers(library_name="rackline"), **(headers or {})},
-        timeout=settings.timeout_s,
-        max_retries=0,
-        retry_on_status_codes=(),
-        follow_redirects=True,
-    ) as response:
+    sent = {**build_headers(library_name="rackline"), **(headers or {})}
+    once = {"max_retries": 0, "retry_on_status_codes": (), "follow_redirects": True}
+    with stream("GET", url, headers=sent, timeout=settings.timeout_s, **once) as response:
         raise_for_status(response)
         for part in response.iter_bytes():
             size += len(part)
@@ -370,8 +356,8 @@ def _note_reference(name: str, revision: str, commit: str, settings: HubSettings
     """
     if _COMMIT.match(revision) or not _COMMIT.match(commit):
         return
-    file = settings.cache / f"models--{name.replace('/', '--')}" / "refs" / revision
     try:
+        file = settings.folder_of(name) / "refs" / revision
         note = read_text(file, what="cache", allowed="a commit", max_bytes=_MOST_NOTE_BYTES) if file.is_file() else ""
         if note != commit:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -382,11 +368,10 @@ def _note_reference(name: str, revision: str, commit: str, settings: HubSettings
 
 def _snapshot(repository: RepositoryId, settings: HubSettings) -> Path | None:
     """Folder of the cached files of a revision."""
-    place = settings.cache / f"models--{repository.name.replace('/', '--')}"
-    commit = repository.revision
+    place, commit = settings.folder_of(repository.name), repository.revision
     if not _COMMIT.match(commit):
         try:
-            file = place / "refs" / repository.revision
+            file = place / "refs" / commit
             commit = read_text(file, what="cache", allowed="a commit", max_bytes=_MOST_NOTE_BYTES).strip()
         except InputError:
             return None
@@ -397,23 +382,14 @@ def _snapshot(repository: RepositoryId, settings: HubSettings) -> Path | None:
 def _cached(repository: RepositoryId, settings: HubSettings, note: str, *, may_fetch: bool) -> Repository:
     folder = _snapshot(repository, settings)
     if folder is None:
-        kept = settings.cache / f"models--{repository.name.replace('/', '--')}"
-        known = f"; the cache holds other revisions of {repository.name}" if kept.is_dir() else ""
-        raise HubError(
-            what="model",
-            given=str(repository),
-            allowed=f"a repository in the cache {settings.cache}, as the network is off (--offline or HF_HUB_OFFLINE)"
-            f"{known}; ask once with a connection",
-        )
+        kept = settings.folder_of(repository.name).is_dir()
+        known = f"; the cache holds other revisions of {repository.name}" if kept else ""
+        allowed = f"a repository in the cache {settings.cache}, as the network is off (--offline or HF_HUB_OFFLINE)"
+        raise HubError(what="model", given=str(repository), allowed=f"{allowed}{known}; ask once with a connection")
     return Repository(
-        id=repository,
-        name=repository.name,
-        commit=folder.name,
-        origin="cache",
-        settings=settings,
-        note=note,
+        id=repository, name=repository.name, commit=folder.name, origin="cache", settings=settings, note=note,
         may_fetch=may_fetch,
-    )
+    )  # fmt: skip
 
 
 def asked(
@@ -422,7 +398,7 @@ def asked(
     settings: HubSettings,
     *,
     what: str,
-    busy: tuple[int, ...] = _RETRIED,
+    busy: Sequence[int] = _RETRIED,
 ) -> T:
     """Call the Hub, up to three times where it is busy or an answer is cut off; its errors in our words."""
     from huggingface_hub.errors import HfHubHTTPError
@@ -432,16 +408,14 @@ def asked(
             with _quietly():
                 return ask()
         except HfHubHTTPError as error:
-            if attempt == _TRIES or error.response.status_code not in busy:
-                raise _refused(error, repository, settings, what) from error
             waits = error.response.headers.get("Retry-After", "")
             seconds = float(waits) if waits.isdigit() else float(attempt)
-            if seconds > _LONGEST_WAIT_S:
+            if attempt == _TRIES or error.response.status_code not in busy or seconds > _LONGEST_WAIT_S:
                 raise _refused(error, repository, settings, what) from error
             time.sleep(seconds)
         except Exception as error:
             known = isinstance(error, (OSError, ValueError, RuntimeError, EOFError))
-            if not known and not _is_of_client(error):
+            if not known and type(error).__module__.split(".")[0] not in _CLIENTS:
                 raise
             if attempt == _TRIES or not _is_cut(error):
                 cause = error if known else OSError(_reason(error))
@@ -449,48 +423,36 @@ def asked(
     raise AssertionError("unreachable")  # pragma: no cover
 
 
-def _is_of_client(error: BaseException) -> bool:
-    """Whether an error comes from the HTTP client that huggingface_hub brings (httpx, httpx2 in newer releases)."""
-    return type(error).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", LIBRARY, "requests")
-
-
 def _is_cut(error: BaseException) -> bool:
     """Whether a body ended before its length."""
-    text = f"{type(error).__name__} {error}"
-    return (
-        "RemoteProtocolError" in text or "Consistency check" in text or "ReadError" in text or "IncompleteRead" in text
-    )
+    signs = ("RemoteProtocolError", "Consistency check", "ReadError", "IncompleteRead")
+    return any(sign in f"{type(error).__name__} {error}" for sign in signs)
 
 
 def _unreachable(error: BaseException) -> bool:
     """Whether the Hub itself could not answer, so that the cache may."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return status is None or status in _RETRIED
+    return (status := _status(error)) is None or status in _RETRIED
+
+
+def _status(error: BaseException) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
 
 
 def _reason(error: BaseException) -> str:
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is not None:
+    if (status := _status(error)) is not None:
         return f"it answered {status}"
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if type(error) is not OSError and text else text or type(error).__name__
 
 
 def _failed(error: BaseException, repository: RepositoryId, settings: HubSettings, what: str, *, cut: bool) -> HubError:
-    given = str(repository)
+    allowed = f"a catalogue name, or a connection to {settings.endpoint} ({_reason(error)}), or the model in the "
+    allowed += f"cache {settings.cache}; a local config.json works without either"
     if cut:
         allowed = f"a whole {what}: the answer of {settings.endpoint} was cut off {_TRIES} times; ask again later"
-        return HubError(what="model", given=given, allowed=allowed)
-    if isinstance(error, ValueError):
-        return HubError(
-            what="model", given=given, allowed=f"a Hub at HF_ENDPOINT: {settings.endpoint} sent no JSON for {what}"
-        )
-    return HubError(
-        what="model",
-        given=given,
-        allowed=f"a catalogue name, or a connection to {settings.endpoint} ({_reason(error)}), or the model in the "
-        f"cache {settings.cache}; a local config.json works without either",
-    )
+    elif isinstance(error, ValueError):
+        allowed = f"a Hub at HF_ENDPOINT: {settings.endpoint} sent no JSON for {what}"
+    return HubError(what="model", given=str(repository), allowed=allowed)
 
 
 def _refused(error: Any, repository: RepositoryId, settings: HubSettings, what: str) -> HubError:
@@ -498,10 +460,8 @@ def _refused(error: Any, repository: RepositoryId, settings: HubSettings, what: 
     from huggingface_hub import get_token
     from huggingface_hub.errors import DisabledRepoError, GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-    given, link = str(repository), f"{settings.endpoint}/{repository.name}"
-    status = error.response.status_code
-    has_token = bool(get_token())
-    token = "a token (HF_TOKEN) of an account that" if not has_token else "an account (that of HF_TOKEN) that"
+    status, link = error.response.status_code, f"{settings.endpoint}/{repository.name}"
+    token = "a token (HF_TOKEN) of an account that" if not get_token() else "an account (that of HF_TOKEN) that"
     if isinstance(error, GatedRepoError):
         allowed = f"{token} has been granted access: the repository is gated; ask for access at {link}"
     elif isinstance(error, RevisionNotFoundError):
@@ -509,17 +469,15 @@ def _refused(error: Any, repository: RepositoryId, settings: HubSettings, what: 
     elif isinstance(error, DisabledRepoError):
         allowed = f"another repository: {link} has been disabled"
     elif isinstance(error, RepositoryNotFoundError) or status in (401, 404):
-        allowed = (
-            f"a repository of {settings.endpoint}: there is none of this name, or it is private and needs {token} "
-        )
-        allowed += "may read it"
+        allowed = f"a repository of {settings.endpoint}: there is none of this name, or it is private and needs "
+        allowed += f"{token} may read it"
     elif status == 403:
         allowed = f"{token} may read {link} (403)"
     elif status == 429:
         allowed = f"fewer requests: {settings.endpoint} answered 429 {_TRIES} times to {what}; wait, or set HF_TOKEN"
     else:
         allowed = f"an answer of {settings.endpoint}: it said {status} to {what}; ask again later, or use --offline"
-    return HubError(what="model", given=given, allowed=allowed)
+    return HubError(what="model", given=str(repository), allowed=allowed)
 
 
 @contextlib.contextmanager

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from rackline.arch import AnyModel, Model
 from rackline.catalog import ModelRecord
-from rackline.catalog.base import SourcedRecord
-from rackline.catalog.objects import from_record
+from rackline.catalog.base import SourcedRecord, from_record
 from rackline.hardware import (
     Chip,
     ChipRecord,

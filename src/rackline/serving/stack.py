@@ -10,8 +10,21 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rackline.catalog import names
-from rackline.catalog.base import Count, CountOrZero, Fraction, NonNegative, Positive, Record, Text
-from rackline.catalog.objects import CatalogueObject, changed_keys, not_in_files, read_object, stated, varying
+from rackline.catalog.base import (
+    CatalogueObject,
+    Count,
+    CountOrZero,
+    Fraction,
+    NonNegative,
+    Positive,
+    Record,
+    Text,
+    changed_keys,
+    not_in_files,
+    stated,
+    varying,
+)
+from rackline.catalog.load import read_object
 from rackline.hardware import Chip
 from rackline.parallel.deployment import Routing
 from rackline.parallel.memory import SERVER, FractionOf, ServerMemory

@@ -9,8 +9,18 @@ from typing import Annotated
 from pydantic import Field
 
 from rackline.catalog import names
-from rackline.catalog.base import Fraction, Name, NonNegative, Positive, Record, Text
-from rackline.catalog.objects import CatalogueObject, read_object, stated, written_as
+from rackline.catalog.base import (
+    CatalogueObject,
+    Fraction,
+    Name,
+    NonNegative,
+    Positive,
+    Record,
+    Text,
+    stated,
+    written_as,
+)
+from rackline.catalog.load import read_object
 from rackline.errors import PrecisionError, UnknownNameError, nearest_name
 from rackline.hardware import Chip
 from rackline.training.contexts import ContextName, context_method

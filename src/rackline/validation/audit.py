@@ -11,9 +11,7 @@ prefixes, fewer requests in flight, another unit), the row is explained if that 
 
 from __future__ import annotations
 
-import importlib.resources
 import math
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,8 +21,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from rackline.errors import RacklineError
+from rackline.files import shipped_toml
 from rackline.parallel import Deployment
 from rackline.passes import Batch
+from rackline.report.axes import Layer, Measure, Row, colour, hovered, log_axis, nothing_figure
+from rackline.report.figure import Figure
 from rackline.validation.cases import Case, Predicted
 from rackline.validation.predict import Predictor
 from rackline.validation.reported import Reported
@@ -35,7 +36,7 @@ VERDICTS: tuple[Verdict, ...] = ("impossible", "explained", "implausible", "plau
 RARE = 0.004  # share of measured servers beyond which a row is implausible
 _CERTAIN = 0.95  # of a roofline, whose experts are chosen uniformly
 _SLOWEST = 0.975  # share of servers, and of machines, that a slow machine is beyond
-_FEWEST = 4  # rows of a machine that are judged together
+FEWEST_ROWS = 4  # rows of a machine that are judged together
 _SAME = 2e-5  # relative difference of two figures that are the same
 _COMPARED = ("tpot_s", "ttft_s", "output_tokens_per_s")
 _REQUEST_RATES = (
@@ -154,56 +155,31 @@ class Audited:
         return next(one for one in VERDICTS if one in (*found, "plausible"))
 
 
-def _toml(name: str) -> dict[str, Any]:
-    text = importlib.resources.files("rackline.validation").joinpath(name).read_text(encoding="utf-8")
-    return tomllib.loads(text)
-
-
 @cache
 def identities() -> tuple[Identity, ...]:
     """All identities of `audit_checks.toml`."""
-    entries: list[dict[str, Any]] = _toml("audit_checks.toml")["identity"]
+    entries: list[dict[str, Any]] = shipped_toml("rackline.validation", "audit_checks.toml")["identity"]
     return tuple(Identity(products=tuple(one.pop("products")), **one) for one in entries)
 
 
 @cache
 def checks() -> Mapping[str, Check]:
     """All bounds of `audit_checks.toml` by key."""
-    return {one["key"]: Check(**one) for one in _toml("audit_checks.toml")["check"]}
+    return {one["key"]: Check(**one) for one in shipped_toml("rackline.validation", "audit_checks.toml")["check"]}
 
 
 @cache
 def spreads() -> Mapping[str, Spread]:
     """What measured servers deviate by, from `audit_spread.toml`."""
-    entries: list[dict[str, Any]] = _toml("audit_spread.toml")["spread"]
-    found = (Spread(shares=tuple(one.pop("shares")), ratios=tuple(one.pop("ratios")), **one) for one in entries)
-    return {one.metric: one for one in found}
+    entries: list[dict[str, Any]] = shipped_toml("rackline.validation", "audit_spread.toml")["spread"]
+    return {
+        one["metric"]: Spread(**{**one, "shares": tuple(one["shares"]), "ratios": tuple(one["ratios"])})
+        for one in entries
+    }
 
 
-_QUANTILES = (0.0, 0.002, 0.005, 0.01, 0.025, 0.05, 0.25, 0.5, 0.75, 0.95, 0.975, 0.99, 0.995, 0.998, 1.0)
-
-
-def spread_of(metric: str, ratios: Sequence[float]) -> Spread:
-    """The spread of measured over predicted values."""
-    found = np.exp(np.quantile(np.log(np.asarray(ratios)), _QUANTILES))
-    return Spread(metric=metric, count=len(ratios), shares=_QUANTILES, ratios=tuple(np.maximum.accumulate(found)))
-
-
-def spreads_of(rows: Sequence[Audited]) -> dict[str, Spread]:
-    """The spreads of measured rows and of their machines."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for one in rows:
-        for key, ratio in one.ratios.items():
-            found[key].append(ratio)
-    for group in _machines(rows).values():
-        for key in ("tpot_s", "ttft_s"):
-            own = [one.ratios[key] for one in group if key in one.ratios]
-            if len(own) >= _FEWEST:
-                found[f"machine {key}"].append(float(np.median(own)))
-    return {key: spread_of(key, own) for key, own in found.items() if len(own) > 1}
-
-
-def _machines(rows: Sequence[Audited]) -> dict[tuple[str, ...], list[Audited]]:
+def machines(rows: Sequence[Audited]) -> dict[tuple[str, ...], list[Audited]]:
+    """Rows with a prediction, by machine."""
     found: dict[tuple[str, ...], list[Audited]] = defaultdict(list)
     for one in rows:
         if one.ratios:
@@ -255,9 +231,8 @@ def _identities(row: Reported) -> Iterator[Finding | None]:
         verdict: Verdict = "impossible" if off > one.never else "implausible"
         if one.key == "reached" or (one.key == "little" and slow and number > 0.02):
             verdict = "explained"
-        text = scale + (one.low_means if slow else one.high_means)
-        yield Finding(key=one.key, title=one.title, number=number, bound=bound, verdict=verdict, text=text,
-                      source=one.source)  # fmt: skip
+        yield Finding(key=one.key, title=one.title, number=number, bound=bound, verdict=verdict, source=one.source,
+                      text=scale + (one.low_means if slow else one.high_means))  # fmt: skip
 
 
 def _finding(key: str, number: float, bound: float, verdict: Verdict, *explained: float | str) -> Finding:
@@ -307,17 +282,13 @@ class Auditor:
             ratios = {key: row.values[key] / predicted[key] for key in both}
         elif predicted is not None:
             lacks = lacks or str(predicted)
-        metrics = {key: self._metric(row, key) for key in ratios}
-        ratios = {metrics[key]: value for key, value in ratios.items()}
+        if row.case is not None and row.case.kind != "serve":
+            ratios = {f"{row.case.kind} {key}": value for key, value in ratios.items()}
         shares = {key: self.spread[key].beyond(ratio) for key, ratio in ratios.items() if key in self.spread}
         done += [self._rare(row, key, ratios[key], share) for key, share in shares.items()]
         findings = tuple(one for one in done if one is not None)
         return Audited(row=row, findings=findings, passed=len(done) - len(findings), ratios=ratios,
                        beyond=min(shares.values(), default=None), lacks=lacks)  # fmt: skip
-
-    @staticmethod
-    def _metric(row: Reported, key: str) -> str:
-        return key if row.case is None or row.case.kind == "serve" else f"{row.case.kind} {key}"
 
     def _rare(self, row: Reported, key: str, ratio: float, share: float) -> Finding | None:
         if share >= self.rare:
@@ -383,20 +354,21 @@ class Auditor:
                 if values["ttft_s"] >= alone_s
                 else _finding("prefill", values["ttft_s"], alone_s, "explained", 1.0 - values["ttft_s"] / alone_s)
             )
-        rate = _request_rate(row)
-        if rate is not None:
-            busy = _CERTAIN * rate * each_s
+        every = _all_values(row)
+        rates = [value for text in _REQUEST_RATES if (value := _product(text, every)) is not None]
+        if rates:
+            busy = _CERTAIN * max(rates) * each_s
             yield None if busy <= 1.0 else _finding("work", busy, 1.0, "explained", 1.0 - 1.0 / busy)
 
     def _slow_machines(self, rows: Sequence[Audited]) -> Iterator[tuple[int, Finding]]:
         """Machines whose rows are all slow, and the resource that explains it."""
         places = {id(one): at for at, one in enumerate(rows)}
-        for group in _machines(rows).values():
+        for group in machines(rows).values():
             found: dict[str, float] = {}
             for key in ("tpot_s", "ttft_s"):
                 own = [one.ratios[key] for one in group if key in one.ratios]
                 known = self.spread.get(f"machine {key}")
-                if len(own) >= _FEWEST and known and np.quantile(own, 0.1) > 1.0:
+                if len(own) >= FEWEST_ROWS and known and np.quantile(own, 0.1) > 1.0:
                     found[key] = float(np.median(own))
             known = [self.spread[key].ratio_at(_SLOWEST) for key in ("machine tpot_s", "tpot_s") if key in self.spread]
             ratio, bound = found.get("tpot_s", 0.0), max(known, default=math.inf)
@@ -411,11 +383,6 @@ class Auditor:
                 yield places[id(one)], _finding("machine", ratio, bound, "explained", what)
 
 
-def _request_rate(row: Reported) -> float | None:
-    values = _all_values(row)
-    return max((value for text in _REQUEST_RATES if (value := _product(text, values)) is not None), default=None)
-
-
 def _memory(deployment: Deployment, values: Mapping[str, float], context: float) -> Iterator[Finding | None]:
     layout = deployment.layout
     requests = values["concurrency"] / layout.dp
@@ -427,9 +394,8 @@ def _memory(deployment: Deployment, values: Mapping[str, float], context: float)
     yield None
     cache = float(np.asarray(use.kv_cache))
     fit = requests * layout.dp * (room - weights) / max(cache, 1.0)
-    waits = {"ttft_s", "tpot_s"} <= set(values)
     share = fit / values["concurrency"]
-    if cache + weights <= room or not waits:
+    if cache + weights <= room or not {"ttft_s", "tpot_s"} <= set(values):
         yield None
         return
     # of those in flight at most `fit` hold a cache: the others wait for their first token
@@ -456,8 +422,7 @@ def _copied(rows: Sequence[Reported]) -> Iterator[tuple[int, Finding]]:
     seen: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for at, row in enumerate(rows):
         known = [(name, row.values[name]) for name in keys if name in row.values]
-        exact = [value for _, value in known if float(f"{value:.3g}") != value]
-        if len(exact) >= checks()["copied"].limit:
+        if len([value for _, value in known if float(f"{value:.3g}") != value]) >= checks()["copied"].limit:
             seen[tuple(round(math.log(value) / _SAME) for _, value in known)].append(at)
 
     def settings(row: Reported) -> tuple[object, ...]:
@@ -468,3 +433,33 @@ def _copied(rows: Sequence[Reported]) -> Iterator[tuple[int, Finding]]:
         if len({settings(rows[at]) for at in places}) > 1:
             for at in places:
                 yield at, _finding("copied", float(len(places)), 1.0, "implausible", len(places))
+
+
+_RATIO = Measure(field="ratio", title="measured over predicted", kind="number")
+_TITLE = "Results against their predictions"
+
+
+def audit_figure(rows: Sequence[Audited]) -> Figure:
+    """Measured over predicted of each row and quantity, coloured by the verdict on the row."""
+    points: list[Row] = [
+        {"row": one.row.row_id, "quantity": key, "ratio": ratio, "verdict": one.verdict,
+         "why": one.findings[0].text if one.findings else ""}
+        for one in rows for key, ratio in one.ratios.items()
+    ]  # fmt: skip
+    if not points:
+        return nothing_figure(_TITLE, "no row says enough of its deployment to be predicted")
+    x = log_axis(_RATIO, [*(point["ratio"] for point in points), 0.5, 2.0])
+    y: Layer = {"field": "quantity", "type": "nominal", "title": None, "axis": {"ticks": False}}
+    spread: Layer = {"field": "row", "type": "nominal", "axis": None}
+    encoding: Layer = {"x": x, "y": y, "yOffset": spread, "color": colour(VERDICTS, "verdict")}
+    shown = [Measure(field="row", title="row"), Measure(field="verdict", title="verdict"), _RATIO,
+             Measure(field="why", title="because")]  # fmt: skip
+    words = ", ".join(f"{sum(one.verdict == name for one in rows)} {name}" for name in VERDICTS)
+    return Figure(
+        title=_TITLE,
+        subtitle="one point a row and quantity; 1 is as predicted",
+        description=f"Measured over predicted of {len(rows)} rows: {words}.",
+        spec={"data": {"values": points}, "layer": [hovered({"type": "point", "filled": True}, encoding, shown)]},
+        width=520,
+        height=110 * len({point["quantity"] for point in points}),
+    )

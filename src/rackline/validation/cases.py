@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 from rackline.errors import RacklineError
+from rackline.files import shipped_toml
 from rackline.validation.forms import FORMS, find_problem, known_keys
 
+UNKNOWN_SPECULATION = "unknown"
+"""Of `speculative`: the source does not say whether it drafts."""
 Layout = Mapping[str, int | str]
 Predicted = dict[str, float] | RacklineError | ValueError
 """Predicted values by measured key, or the error that explains why there are none."""
@@ -142,19 +143,17 @@ def read_line(line: str, where: str, unknown_keys: dict[str, int] | None = None)
     'x.jsonl, line 3: line: got a truncated or broken JSON object (column 28), allowed: one complete JSON object'
     """
 
-    def refused(given: str) -> Unsupported:
-        cause = f"line: got {given}, allowed: one complete JSON object"
-        return Unsupported(case_id=where, kind="unknown", where=where, cause=cause, bad_input=True)
-
     try:
         data: object = json.loads(line)
+        given = repr(type(data).__name__)
     except json.JSONDecodeError as error:
-        return refused(f"a truncated or broken JSON object (column {error.colno})")
+        data, given = None, f"a truncated or broken JSON object (column {error.colno})"
     except (ValueError, RecursionError):
-        return refused("JSON that cannot be read")
-    if not isinstance(data, dict):
-        return refused(repr(type(data).__name__))
-    return case_from(cast("dict[str, object]", data), where, {} if unknown_keys is None else unknown_keys)
+        data, given = None, "JSON that cannot be read"
+    if isinstance(data, dict):
+        return case_from(cast("dict[str, object]", data), where, {} if unknown_keys is None else unknown_keys)
+    cause = f"line: got {given}, allowed: one complete JSON object"
+    return Unsupported(case_id=where, kind="unknown", where=where, cause=cause, bad_input=True)
 
 
 def case_from(data: Mapping[str, object], where: str, unknown_keys: dict[str, int]) -> Case | Unsupported:
@@ -229,7 +228,6 @@ def _detail(detail: object) -> str:
     return str(detail or "")
 
 
-_FILE = "sources.toml"
 _SHAPES = {"Llama-3.3": "Llama-3.1", "DeepSeek-R1": "DeepSeek-V3", "DeepSeek-V3.1": "DeepSeek-V3"}
 
 
@@ -316,8 +314,7 @@ _PLAIN = Source()
 
 def source_of(case: Case) -> Source:
     """The benchmark of a case; by default one that publishes means of greedy decoding."""
-    label = case.source
-    return next((source for source in known_sources() if label.startswith(source.prefix)), _PLAIN)
+    return next((source for source in known_sources() if case.source.startswith(source.prefix)), _PLAIN)
 
 
 def laboratory_of(case: Case) -> str:
@@ -370,12 +367,11 @@ def _lengths_of(case: Case) -> str:
 @cache
 def known_sources() -> tuple[Source, ...]:
     """All entries."""
-    text = (resources.files("rackline.validation") / _FILE).read_text(encoding="utf-8")
     return tuple(
         Source(
             launched=tuple(Launched(**_with_tuples(row)) for row in entry.pop("launched", ())), **_with_tuples(entry)
         )
-        for entry in tomllib.loads(text)["source"]
+        for entry in shipped_toml("rackline.validation", "sources.toml")["source"]
     )
 
 

@@ -8,10 +8,8 @@ faults other loads take unlike times, which is how the next experiment is chosen
 
 from __future__ import annotations
 
-import importlib.resources
 import math
-import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, assert_never
@@ -20,6 +18,7 @@ import numpy as np
 
 from rackline.bands.bands import kind_of_model
 from rackline.errors import RacklineError
+from rackline.files import shipped_toml
 from rackline.parallel.precision import Precision, storage_bytes
 from rackline.passes import Calibration
 from rackline.passes.features import Array
@@ -66,15 +65,13 @@ class Cause:
     @property
     def sizes(self) -> tuple[float, ...]:
         """Sizes that are simulated, the smallest effect not necessarily first."""
-        count = 1 if self.low == self.high else _SIZES
-        return tuple(np.geomspace(self.low, self.high, count).tolist())
+        return tuple(np.geomspace(self.low, self.high, 1 if self.low == self.high else _SIZES).tolist())
 
 
 @cache
 def causes() -> tuple[Cause, ...]:
     """All causes that are known, from `causes.toml`."""
-    text = importlib.resources.files("rackline.validation").joinpath("causes.toml").read_text(encoding="utf-8")
-    return tuple(Cause(**entry) for entry in tomllib.loads(text)["cause"])
+    return tuple(Cause(**entry) for entry in shipped_toml("rackline.validation", "causes.toml")["cause"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,30 +146,25 @@ def error_when_well(runs: Sequence[tuple[ServedRun, Seen]]) -> Error:
     )
 
 
+_NEEDS: Mapping[str, Callable[[ServedRun], bool]] = {
+    "": lambda run: True,
+    "several chips": lambda run: run.deployment.layout.num_chips > 1,
+    "experts": lambda run: kind_of_model(run.deployment.model) != "dense",
+    "graphs": lambda run: not run.stack.eager_decode and run.deployment.cluster.chip.generation != "cpu",
+    "shared prefixes": lambda run: run.cache.prefix_caching and run.requests.hashes is not None,
+    # llama.cpp gives each slot a part of its own: a request waits for a slot alone
+    "a shared cache": lambda run: not run.stack.neighbour_passes,
+    "a processor": lambda run: run.deployment.cluster.chip.generation == "cpu",
+    # a host that runs the passes itself is slow in all of them: the cause `cores`
+    "an accelerator": lambda run: run.deployment.cluster.chip.generation != "cpu",
+    "a narrow data type": lambda run: _wider(run) is not None,
+    "drafts": lambda run: run.speculation.draft_tokens > 0,
+}
+
+
 def happens(cause: Cause, run: ServedRun) -> bool:
     """Whether a cause can occur in this deployment and load."""
-    deployment = run.deployment
-    match cause.needs:
-        case "several chips":
-            return deployment.layout.num_chips > 1
-        case "experts":
-            return kind_of_model(deployment.model) != "dense"
-        case "graphs":
-            return not run.stack.eager_decode and deployment.cluster.chip.generation != "cpu"
-        case "shared prefixes":
-            return run.cache.prefix_caching and run.requests.hashes is not None
-        case "a shared cache":  # llama.cpp gives each slot a part of its own: a request waits for a slot alone
-            return not run.stack.neighbour_passes
-        case "a processor":
-            return deployment.cluster.chip.generation == "cpu"
-        case "an accelerator":  # a host that runs the passes itself is slow in all of them: the cause `cores`
-            return deployment.cluster.chip.generation != "cpu"
-        case "a narrow data type":
-            return _wider(run) is not None
-        case "drafts":
-            return run.speculation.draft_tokens > 0
-        case _:
-            return True
+    return _NEEDS[cause.needs](run)
 
 
 def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
@@ -182,8 +174,9 @@ def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
         size: in the unit of the cause.
         usual: the run without it, for what is relative to the load.
     """
-    deployment, stack = run.deployment, run.stack
+    deployment, stack, drafts = run.deployment, run.stack, run.speculation
     numbers = deployment.calibration
+    longest = int((run.requests.input_len + run.requests.output_len).max()) + 2 * run.cache.block_size
 
     def calibrated(found: Calibration) -> ServedRun:
         return replace(run, deployment=replace(deployment, calibration=found))
@@ -191,43 +184,37 @@ def changed(run: ServedRun, act: Act, size: float, usual: Result) -> ServedRun:
     def served(**values: Any) -> ServedRun:
         return replace(run, stack=replace(stack, **values))
 
-    match act:
-        case "exchange":
-            return calibrated(exchanging(numbers, size))
-        case "compute":
-            return calibrated(scaled(numbers, 1.0, size, 1.0))
-        case "experts":
-            return calibrated(_of_experts(numbers, size))
-        case "neighbour":
-            mean = _mean_beside(size)
-            return calibrated(scaled(numbers, mean, mean, mean))
-        case "cores":
-            return calibrated(scaled(numbers, size, size, size))
-        case "eager":
-            return served(eager_decode=True, graph_tokens=0, prompt_graph_tokens=0, eager_s_per_layer=size)
-        case "graphs":
-            return served(graph_tokens=max(round(size), 1), eager_s_per_layer=max(stack.eager_s_per_layer, 7.5e-4))
-        case "token budget":
-            return served(max_batched_tokens=max(min(round(size), stack.max_batched_tokens), run.cache.block_size))
-        case "sequences":
-            return served(max_num_seqs=max(round(size * most_running(usual)), 1))
-        case "cache":
-            # the smallest that still holds the longest request
-            longest = int((run.requests.input_len + run.requests.output_len).max()) + 2 * run.cache.block_size
-            return replace(run, cache=replace(run.cache, pool_tokens=max(round(size * _most_tokens(usual)), longest)))
-        case "prefix cache":
-            return replace(run, cache=replace(run.cache, prefix_caching=False))
-        case "host":
-            return calibrated(replace(numbers, host_s_per_step=numbers.host_s_per_step + size))
-        case "data type":
-            return replace(run, deployment=replace(deployment, precision=_wider(run) or deployment.precision))
-        case "drafts":
-            more = (run.speculation.tokens_per_step - 1.0) * size
-            return replace(run, speculation=replace(run.speculation, tokens_per_step=1.0 + more))
-        case "frontend" | "client":
-            return run
-        case _:
-            assert_never(act)
+    def cached(**values: Any) -> ServedRun:
+        return replace(run, cache=replace(run.cache, **values))
+
+    servers: dict[Act, Callable[[], ServedRun]] = {
+        "exchange": lambda: calibrated(exchanging(numbers, size)),
+        "compute": lambda: calibrated(scaled(numbers, 1.0, size, 1.0)),
+        "experts": lambda: calibrated(_of_experts(numbers, size)),
+        "neighbour": lambda: calibrated(scaled(numbers, *[_mean_beside(size)] * 3)),
+        "cores": lambda: calibrated(scaled(numbers, size, size, size)),
+        "eager": lambda: served(eager_decode=True, graph_tokens=0, prompt_graph_tokens=0, eager_s_per_layer=size),
+        "graphs": lambda: served(
+            graph_tokens=max(round(size), 1), eager_s_per_layer=max(stack.eager_s_per_layer, 7.5e-4)
+        ),
+        "token budget": lambda: served(
+            max_batched_tokens=max(min(round(size), stack.max_batched_tokens), run.cache.block_size)
+        ),
+        "sequences": lambda: served(max_num_seqs=max(round(size * most_running(usual)), 1)),
+        # the smallest that still holds the longest request
+        "cache": lambda: cached(pool_tokens=max(round(size * _most_tokens(usual)), longest)),
+        "prefix cache": lambda: cached(prefix_caching=False),
+        "host": lambda: calibrated(replace(numbers, host_s_per_step=numbers.host_s_per_step + size)),
+        "data type": lambda: replace(
+            run, deployment=replace(deployment, precision=_wider(run) or deployment.precision)
+        ),
+        "drafts": lambda: replace(
+            run, speculation=replace(drafts, tokens_per_step=1.0 + (drafts.tokens_per_step - 1.0) * size)
+        ),
+        "frontend": lambda: run,
+        "client": lambda: run,
+    }
+    return servers[act]()
 
 
 def _mean_beside(size: float) -> float:
@@ -400,8 +387,7 @@ def next_experiment(
     for words, load in _LOADS:
         number, prompt, answer, count = load(*lengths, users)
         lengths_of = Lengths(input_len=prompt, output_len=answer)
-        requests = closed_loop_of(np.random.default_rng(0), min(count, 512), number, lengths_of)
-        tried = replace(run, requests=requests)
+        tried = replace(run, requests=closed_loop_of(np.random.default_rng(0), min(count, 512), number, lengths_of))
         try:
             results: list[tuple[Result, Act, float]] = [
                 (changed(tried, cause.act, size, usual).simulated(), cause.act, size) for cause, size in leading
@@ -410,9 +396,8 @@ def next_experiment(
             continue
         a, b = (seen_of(*each).logs for each in results)
         known = np.isfinite(a) & np.isfinite(b)
-        entries = int(known.sum())
         noise = error.noise(len(tried.requests))[known]
-        independent = entries * independence(len(tried.requests))
+        independent = int(known.sum()) * independence(len(tried.requests))
         distance = math.sqrt(float((((a - b)[known] / noise) ** 2).mean()) * independent)
         took_s = max(float(np.nanmax(each[0].finish_s)) for each in results)
         options = f"--users {number} --input {prompt} --output {answer} --requests {len(tried.requests)}"

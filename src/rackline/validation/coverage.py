@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 
-from rackline.bands.bands import ANY, COVERAGE, LIMITED, SHARES, Band, Evidence, Key, find_band, shipped_bands
+from rackline.bands.bands import ANY, COVERAGE, LIMITED, SHARES, Band, Evidence, Key, find_band
 from rackline.catalog.index import stack_name
-from rackline.fitting.solver import groups_of, leave_out
-from rackline.hardware import ChipPower
 from rackline.passes.features import Array
-from rackline.validation.cases import Case, shape_of
-from rackline.validation.page import fill_block
-from rackline.validation.power import PowerCase, fit_power
-from rackline.validation.predict import Predictor
-from rackline.validation.resolve import Resolver
-from rackline.validation.run import read_cases, score_cases
-from rackline.validation.scoreboard import Score, group_of
+from rackline.validation.cases import shape_of
+from rackline.validation.scoreboard import Score
 
 FEWEST = 20
 """Cases that a group needs [cases]."""
@@ -51,10 +44,11 @@ def make_bands(scores: Iterable[Score]) -> dict[Key, Band]:
     """
     found: dict[Key, Band] = {}
     for metric, own in _by_metric(scores).items():
-        bands = _bands_of(metric, own)
         factors = _factors(metric, own)
-        for key, one in bands.items():
-            found[key] = _scaled(one, next(factors[wide] for wide in one.of.wider() if wide in factors))
+        found |= {
+            key: _scaled(one, next(factors[wide] for wide in one.of.wider() if wide in factors))
+            for key, one in _bands_of(metric, own).items()
+        }
     return dict(sorted(found.items()))
 
 
@@ -85,8 +79,9 @@ def _bands_of(metric: str, values: Sequence[_Value]) -> dict[Key, Band]:
     ends: dict[Evidence, Array] = {}
     for of, own in _groups([value.of for value in values]).items():
         members = [values[place] for place in own]
-        models = len({value.model for value in members})
-        ends[of] = _mixed(ends, of, _quantiles(members), models)
+        names = [value.model for value in members]
+        models = len(set(names))
+        ends[of] = _mixed(ends, of, _quantile(np.array([value.log for value in members]), names, SHARES), models)
         if len(members) >= FEWEST:
             quantiles = np.exp(ends[of])
             low, high = quantiles[list(_ENDS)].tolist()
@@ -121,16 +116,9 @@ def _mixed(known: Mapping[Evidence, Array], of: Evidence, own: Array, models: in
     return share * own + (1.0 - share) * around
 
 
-def _quantiles(values: Sequence[_Value]) -> Array:
-    """Logarithms that SHARES of the cases are below."""
-    return _quantile(np.array([value.log for value in values]), [value.model for value in values], SHARES)
-
-
 def _quantile(values: Array, models: Sequence[str], shares: Sequence[float]) -> Array:
     """Quantiles, each model counting the same up to FEWEST cases of it."""
-    counts: dict[str, int] = {}
-    for model in models:
-        counts[model] = counts.get(model, 0) + 1
+    counts = Counter(models)
     weights = np.array([1.0 / max(counts[model], FEWEST) for model in models])
     order = np.argsort(values)
     # Weibull's quantiles: k / (n + 1), of weights
@@ -234,64 +222,23 @@ def held_out_coverage(scores: Iterable[Score], left_out: str = "model") -> list[
             by_metric.setdefault(score.metric, []).append(score)
     for metric, own in by_metric.items():
         inside, width = np.zeros(len(own), dtype=bool), np.full(len(own), np.nan)
-        by, bands = _without_their_group(metric, own, left_out)
+        by, bands = without_their_group(metric, own, left_out)
         for index, near in bands:
             ratio = own[index].measured / own[index].predicted
             inside[index], width[index] = near.low <= ratio <= near.high, near.high / near.low
         known = np.isfinite(width)
         if not known.any():
             continue
-        found.append(_covered(metric, by, "", inside[known], width[known]))
+        found.append(covered(metric, by, "", inside[known], width[known]))
         for kind, key in GROUPED.items():
             groups = np.array([key(score) for score in own])
             for group in dict.fromkeys(groups[known].tolist()):
                 part = known & (groups == group)
-                found.append(_covered(metric, kind, group, inside[part], width[part]))
+                found.append(covered(metric, kind, group, inside[part], width[part]))
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """How many servers keep limits that leave headroom for a share of them, made without their group.
-
-    Args:
-        metric: that is limited.
-        by: what was left out in turn.
-        share: that the headroom is for [1].
-        num_cases: of servers [count].
-        kept: share of them that was at most as slow as the headroom allows [1].
-    """
-
-    metric: str
-    by: str
-    share: float
-    num_cases: int
-    kept: float
-
-
-def kept_limits(scores: Iterable[Score], shares: Sequence[float], left_out: str = "model") -> list[Kept]:
-    """Shares of the servers that keep limits, were each predicted as slow as the headroom for each share allows.
-
-    Args:
-        scores: of predictions with models left out.
-        shares: that headroom is left for.
-    """
-    by_metric: dict[str, list[Score]] = {}
-    for score in scores:
-        if score.metric in LIMITED:
-            by_metric.setdefault(score.metric, []).append(score)
-    found: list[Kept] = []
-    for metric, own in by_metric.items():
-        by, bands = _without_their_group(metric, own, left_out)
-        ratios = np.array([own[index].measured / own[index].predicted for index, _ in bands])
-        for share in shares:
-            most = np.array([one.ratio_within(share) for _, one in bands])
-            kept = float(np.mean(ratios <= most))
-            found.append(Kept(metric=metric, by=by, share=share, num_cases=len(bands), kept=kept))
-    return found
-
-
-def _without_their_group(metric: str, scores: Sequence[Score], left_out: str) -> tuple[str, list[tuple[int, Band]]]:
+def without_their_group(metric: str, scores: Sequence[Score], left_out: str) -> tuple[str, list[tuple[int, Band]]]:
     """What was left out, and the band of each score, by its place, that was made without its group."""
     by, names = _with_halves(left_out, [GROUPED[left_out](score) for score in scores], scores)
     found: list[tuple[int, Band]] = []
@@ -319,7 +266,8 @@ def _with_halves(left_out: str, names: Sequence[str], scores: Sequence[Score]) -
     return (f"{left_out}; half of {', '.join(halved)}" if halved else left_out), found
 
 
-def _covered(metric: str, by: str, group: str, inside: Array, width: Array) -> Coverage:
+def covered(metric: str, by: str, group: str, inside: Array, width: Array) -> Coverage:
+    """Of values with the width of the band of each, the share that is inside."""
     return Coverage(
         metric=metric,
         by=by,
@@ -330,45 +278,8 @@ def _covered(metric: str, by: str, group: str, inside: Array, width: Array) -> C
     )
 
 
-SHIPPED = ("<!-- shipped intervals: begin -->", "<!-- shipped intervals: end -->")
 _LEAST = 0.75
 _MANY = 30
-_BY_FILE = "file"
-
-
-def marks(left_out: str) -> tuple[str, str]:
-    """The marker lines around the table of bands made without each model, laboratory and so on."""
-    return f"<!-- intervals left out by {left_out}: begin -->", f"<!-- intervals left out by {left_out}: end -->"
-
-
-def shipped_coverage(scores: Iterable[Score]) -> list[Coverage]:
-    """How many measured values the shipped bands hold, by file and by the groups of GROUPED.
-
-    Args:
-        scores: of cases that neither the fits nor the bands were made from.
-    """
-    inside: dict[tuple[str, str, str], list[tuple[bool, float]]] = {}
-    bands = shipped_bands()
-    by: Mapping[str, Callable[[Score], str]] = {
-        _BY_FILE: lambda score: Path(score.where.split(", line")[0]).name,
-        **GROUPED,
-    }
-    for score in scores:
-        if any(metric == score.metric for metric, _ in bands):
-            near = find_band(bands, score.metric, evidence_of_score(score))
-            held = near.low <= score.measured / score.predicted <= near.high
-            for kind, key in by.items():
-                inside.setdefault((score.metric, kind, key(score)), []).append((held, near.high / near.low))
-    return [
-        _covered(metric, kind, group, np.array([held for held, _ in own]), np.array([width for _, width in own]))
-        for (metric, kind, group), own in sorted(inside.items())
-    ]
-
-
-def low_groups(found: Iterable[Coverage]) -> list[str]:
-    """Groups of 30 cases and more of which the bands hold less than 75 %, in words."""
-    low = [part for part in found if part.group and part.num_cases >= _MANY and part.share < _LEAST]
-    return [f"{part.metric} of {part.group} {part.share:.0%} of {part.num_cases}" for part in low]
 
 
 def coverage_markdown(found: Sequence[Coverage], left_out: str = "model") -> str:
@@ -389,78 +300,11 @@ def coverage_markdown(found: Sequence[Coverage], left_out: str = "model") -> str
         lines.append(
             f"| {one.metric} | {one.by} | {one.num_cases} | {one.share:.1%} | {one.width:.2f} | {named or '-'} |"
         )
-    return "\n".join([*lines, "", _low_line(found)])
+    return "\n".join([*lines, "", low_line(found)])
 
 
-def shipped_markdown(found: Sequence[Coverage]) -> str:
-    """The table of a page: shipped bands on each file of cases."""
-    lines = ["| measured | cases of | cases | inside | width |", "|---|---|---:|---:|---:|"]
-    lines += [
-        f"| {one.metric} | {one.group} | {one.num_cases} | {one.share:.0%} | {one.width:.2f} |"
-        for one in found
-        if one.by == _BY_FILE
-    ]
-    return "\n".join([*lines, "", _low_line([one for one in found if one.by != _BY_FILE])])
-
-
-def _low_line(found: Iterable[Coverage]) -> str:
-    return f"Groups of 30 cases and more under {_LEAST:.0%}: {'; '.join(low_groups(found)) or 'none'}."
-
-
-def write_coverage_docs(scores: Iterable[Score], left_out: str, page: Path) -> None:
-    """Replace the table of a page; see `rackline.validation.page.fill_block`."""
-    fill_block(page, *marks(left_out), coverage_markdown(held_out_coverage(scores, left_out), left_out))
-
-
-JOULES, TUNING = "joules_per_output_token", "tuning_step_s"
-
-
-def further_bands(servings: Path, tuning: Path) -> dict[Key, Band]:
-    """All bands of both files of measurements.
-
-    Args:
-        servings: with energy per output token.
-        tuning: published steps of fine-tuning.
-    """
-    return make_bands([*joules_scores(servings), *tuning_scores(tuning)])
-
-
-def joules_scores(path: Path) -> Iterator[Score]:
-    """Energy of an output token, each model by numbers of power that are fitted to the others."""
-    predictor = Predictor(resolver=Resolver())
-    cases = [case for case in read_cases([path]).cases if JOULES in case.measured]
-    prepared: list[tuple[PowerCase, float]] = []
-    for case, values in zip(cases, predictor.predict_all(cases), strict=True):
-        one = predictor.power(case) if isinstance(values, dict) else None
-        if one is not None and isinstance(values, dict):
-            prepared.append((one, values["output_tokens_per_s"]))
-    groups = groups_of(shape_of(one.case.model) for one, _ in prepared)
-
-    def fitted(held: Array) -> Mapping[str, ChipPower]:
-        return fit_power(prepared[place][0] for place in np.flatnonzero(~held).tolist())
-
-    def scored(powers: Mapping[str, ChipPower], held: Array) -> list[Score]:
-        own = [prepared[place] for place in np.flatnonzero(held).tolist()]
-        return [
-            _score(one.case, JOULES, one.values(powers[one.chip.name], rate)[JOULES], one.case.measured[JOULES])
-            for one, rate in own
-        ]
-
-    for fold in leave_out(dict(sorted(groups.items())), fitted, scored):
-        yield from fold.scored
-
-
-def tuning_scores(path: Path) -> Iterator[Score]:
-    """Steps of fine-tuning, to which nothing is fitted."""
-    return (replace(score, metric=TUNING) for score in score_cases(read_cases([path])).scores)
-
-
-def _score(case: Case, metric: str, predicted: float, measured: float) -> Score:
-    return Score(
-        case_id=case.case_id,
-        where=case.where,
-        metric=metric,
-        measured=measured,
-        predicted=predicted,
-        groups=group_of(case),
-    )
+def low_line(found: Iterable[Coverage]) -> str:
+    """Which groups of 30 cases and more the bands hold less than 75 % of."""
+    low = [part for part in found if part.group and part.num_cases >= _MANY and part.share < _LEAST]
+    words = "; ".join(f"{part.metric} of {part.group} {part.share:.0%} of {part.num_cases}" for part in low)
+    return f"Groups of 30 cases and more under {_LEAST:.0%}: {words or 'none'}."

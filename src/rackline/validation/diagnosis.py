@@ -140,8 +140,7 @@ class _Errors:
         self.slopes = slopes / noise[:, None]
         self.noise = noise
         self.share = independent / max(len(noise), 1)
-        inner = np.eye(slopes.shape[1]) + self.share * self.slopes.T @ self.slopes
-        self.factor = np.linalg.cholesky(inner)
+        self.factor = np.linalg.cholesky(np.eye(slopes.shape[1]) + self.share * self.slopes.T @ self.slopes)
 
     def products(self, left: Array, right: Array) -> Array:
         """leftᵀ R⁻¹ right, for columns of entries, with R = J Jᵀ + D (Woodbury)."""
@@ -199,8 +198,7 @@ class _Numbers:
 
     def slopes(self, around: Array, usual: Result) -> Array:
         """Shift of what is seen by one standard deviation of each number, (entries, count)."""
-        steps = np.eye(self.count) * _STEP
-        return np.array([(self.logs(step, (), usual) - around) / _STEP for step in steps]).T
+        return np.array([(self.logs(step, (), usual) - around) / _STEP for step in np.eye(self.count) * _STEP]).T
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +255,8 @@ def _settle(
     def cost(found: Array, place: Array) -> float:
         square = float(found @ found)
         s2 = variance(square)
-        away = place - center
         return 0.5 * ((2.0 * _SHAPE + share * square) / s2 + (independent + 2.0 * _SHAPE) * math.log(s2)
-                      + float((precision * away**2).sum()))  # fmt: skip
+                      + float((precision * (place - center) ** 2).sum()))  # fmt: skip
 
     try:
         left = residual(at)
@@ -395,11 +392,10 @@ def explained(name: str, run: ServedRun, seen: Seen, done: Done | None = None, e
     y, d = (logs - around)[known][:, None], np.column_stack([one.logs for one in shifts])[known]
     yy, yd, dd = float(errors.products(y, y)[0, 0]), errors.products(y, d)[0], errors.products(d, d)
     alone = yy - 2.0 * yd + np.diag(dd)
-    both = alone[:, None] + alone[None, :] - yy + 2.0 * dd
     seen_logs = np.where(known, logs, np.nan)
     settled = [
         found
-        for start in _starts(shifts, alone, both)
+        for start in _starts(shifts, alone, alone[:, None] + alone[None, :] - yy + 2.0 * dd)
         if (found := _settle(numbers, usual, seen_logs, noise, independent, start)) is not None
     ]
     chances = _chances(settled, len(possible))
@@ -439,8 +435,7 @@ def _starts(shifts: Sequence[_Shift], alone: Array, both: Array) -> Iterator[lis
     """Hypotheses that are worth a closer look, by shifts alone: none, the best single causes, the best two."""
     yield []
     best: dict[str, int] = {}
-    order: list[int] = np.argsort(alone).tolist()
-    for index in order:
+    for index in np.argsort(alone).tolist():
         best.setdefault(shifts[index].cause.key, index)
     for index in list(best.values())[:_SETTLED]:
         yield [(shifts[index].cause, shifts[index].size)]
@@ -477,11 +472,10 @@ def _suspect(
         if cause in one.causes
     ]
     total = sum(chance for chance, _ in mine)
-    known = [one for one in shifts if one.cause is cause]
-    if not total or not known:
+    order = sorted((one for one in shifts if one.cause is cause), key=lambda one: one.size)
+    if not total or not order:
         return Suspect(cause=cause, probability=0.0, size=math.nan, share_of_gap=0.0)
     size = math.exp(sum(chance * math.log(found) for chance, found in mine) / total)
-    order = sorted(known, key=lambda one: one.size)
     mean_s = float(np.interp(math.log(size), [math.log(one.size) for one in order], [one.mean_s for one in order]))
     gap_s = measured_s - expected_s
     share = (mean_s - expected_s) / gap_s if gap_s > 0.0 else 0.0

@@ -372,3 +372,18 @@ def _kind_problem(kind: str, data: Mapping[str, object]) -> InputError | None:
     elif kind in ("serve", "serve-disaggregated", "max-throughput") and output_len is not None and output_len < 2:
         return InputError(what="output_len", given=output_len, allowed="at least 2 tokens")
     return None
+
+
+def parse_layout(text: str, where: str) -> dict[str, int]:
+    """Parts of a layout such as "tp=4,ep=4"; none of an empty text.
+
+    Raises:
+        InputError: a part is not NAME=N.
+    """
+    parts: dict[str, int] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        key, _, value = (piece.strip() for piece in part.partition("="))
+        if not value.isdigit() or int(value) < 1:
+            raise InputError(what="--layout", given=part, allowed="PART=N, such as tp=4", where=where)
+        parts[key.replace("-", "_")] = int(value)
+    return parts

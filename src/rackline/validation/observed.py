@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
@@ -238,6 +239,28 @@ def _request_data(request: ObservedRequest) -> dict[str, Any]:
     return {name: written(value) for name in _USUAL if (value := getattr(request, name)) != _USUAL[name]}
 
 
+def _whole(value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{value!r} is no whole number of at least {least}")
+    return value
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("arrival_s", "sent_s", "end_s", "waited_s"), float),
+    **dict.fromkeys(("outcome", "error", "class_name"), str),
+    **{name: partial(_whole, least=1) for name in ("input_len", "output_len")},
+    **{
+        name: partial(_whole, least=0)
+        for name in ("prompt_tokens", "output_tokens", "cached_tokens", "status", "retries", "malformed")
+    },
+    "after": partial(_whole, least=-1),
+    "token_s": lambda times: tuple(map(float, times)),
+    "blocks": lambda hashes: tuple(_whole(one, -(2**63)) for one in hashes),
+}
+"""Field of a request → its value as a file has it, checked."""
+_MAY_BE_NONE = frozenset(name for name, usual in _USUAL.items() if usual is None)
+
+
 def request_from(data: Mapping[str, Any], where: str) -> ObservedRequest:
     """Read one request of a run.
 
@@ -251,26 +274,11 @@ def request_from(data: Mapping[str, Any], where: str) -> ObservedRequest:
     if outcome not in OUTCOMES:
         raise InputError(what="outcome", given=outcome, allowed=", ".join(OUTCOMES), where=where)
     try:
-        found = ObservedRequest(
-            arrival_s=float(data["arrival_s"]),
-            outcome=outcome,
-            input_len=_whole(data["input_len"], 1),
-            output_len=_whole(data["output_len"], 1),
-            sent_s=_seconds(data.get("sent_s")),
-            token_s=tuple(float(one) for one in data.get("token_s", ())),
-            end_s=_seconds(data.get("end_s")),
-            prompt_tokens=_count(data.get("prompt_tokens")),
-            output_tokens=_count(data.get("output_tokens")),
-            cached_tokens=_count(data.get("cached_tokens")),
-            status=_count(data.get("status")),
-            error=str(data.get("error", "")),
-            retries=_whole(data.get("retries", 0), 0),
-            waited_s=float(data.get("waited_s", 0.0)),
-            malformed=_whole(data.get("malformed", 0), 0),
-            after=_whole(data.get("after", -1), -1),
-            blocks=tuple(_whole(one, -(2**63)) for one in data.get("blocks", ())),
-            class_name=str(data.get("class_name", "")),
-        )
+        given: dict[str, Any] = {
+            name: None if data.get(name) is None and name in _MAY_BE_NONE else _READ[name](data[name])
+            for name in ("arrival_s", "input_len", "output_len", *data)
+        }
+        found = ObservedRequest(**given)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(what="request", given=reason, allowed="times [s] and lengths [tokens]", where=where) from None
@@ -278,20 +286,6 @@ def request_from(data: Mapping[str, Any], where: str) -> ObservedRequest:
     if not all(math.isfinite(one) for one in (found.arrival_s, *times)) or times != sorted(times):
         raise InputError(what="request", given="times that decrease", allowed="sent_s, then token_s", where=where)
     return found
-
-
-def _seconds(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def _count(value: Any) -> int | None:
-    return None if value is None else _whole(value, 0)
-
-
-def _whole(value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{value!r} is no whole number of at least {least}")
-    return value
 
 
 def requests_from(case: Case) -> tuple[ObservedRequest, ...]:
@@ -319,7 +313,7 @@ def observed_run(resolver: Resolver, case: Case) -> ServedRun:
             how = "what was served and where: `model` and `on` of observe"
             raise InputError(what=name, given="nothing", allowed=how, where=case.where)
     done.sort(key=lambda one: one.sent_s or 0.0)
-    hash_tokens = int(case.number("hash_tokens")) if "hash_tokens" in case.values else 64
+    hash_tokens, drafts = case.whole("hash_tokens", 64), case.whole("drafts")
     requests = Requests(
         arrival_s=np.maximum(np.array([one.sent_s for one in done], dtype=np.float64), 0.0),
         input_len=np.array([one.prompt_len for one in done], dtype=np.int64),
@@ -328,7 +322,6 @@ def observed_run(resolver: Resolver, case: Case) -> ServedRun:
         hash_tokens=hash_tokens,
         name=case.case_id,
     )
-    drafts = int(case.number("drafts")) if "drafts" in case.values else 0
     caching = case.values.get("prefix_caching")
     return ServedRun(
         requests=requests,
@@ -339,7 +332,7 @@ def observed_run(resolver: Resolver, case: Case) -> ServedRun:
         deployment=resolver.deployments(case)[0],
         stack=resolver.stack(case),
         cache=CacheConfig(
-            pool_tokens=int(case.number("kv_tokens")) if "kv_tokens" in case.values else None,
+            pool_tokens=case.whole("kv_tokens") or None,
             prefix_caching=requests.hashes is not None if caching is None else bool(caching),
             hash_tokens=hash_tokens,
         ),

@@ -281,8 +281,9 @@ def fit_observed(cases: Sequence[Case], calibration: str = "auto", done: Done | 
 
     def fitted(left_out: Sequence[Array]) -> Fit:
         def kept(values: Values) -> Array:
-            parts = zip(errors(values), left_out, strict=True)
-            return np.concatenate([np.nan_to_num(own[:, ~mask]).ravel() * _weight(~mask) for own, mask in parts])
+            # each counts by the root of its weight: requests of a run are alike
+            parts = (np.nan_to_num(own[:, ~mask]) for own, mask in zip(errors(values), left_out, strict=True))
+            return np.concatenate([own.ravel() * math.sqrt(independence(max(own.shape[1], 1))) for own in parts])
 
         # simulated times jump where a request just misses a pass, so that the steps of slopes are large
         return fit(
@@ -296,8 +297,7 @@ def fit_observed(cases: Sequence[Case], calibration: str = "auto", done: Done | 
         )
 
     def scored(found: Fit, left_out: Sequence[Array]) -> list[Array]:
-        parts = zip(errors(found.values), left_out, strict=True)
-        return [np.where(mask, own, np.nan) for own, mask in parts]
+        return [np.where(mask, own, np.nan) for own, mask in zip(errors(found.values), left_out, strict=True)]
 
     lengths = [len(run.requests) for run in runs]
     nothing, parts = [np.zeros(count, dtype=bool) for count in lengths], _folds(lengths)
@@ -330,11 +330,6 @@ def _folds(lengths: Sequence[int]) -> dict[str, list[Array]]:
     if (count := len(lengths)) >= 3:
         return {f"part {out + 1}": [np.full(n, i == out) for i, n in enumerate(lengths)] for out in range(count)}
     return {f"part {out + 1}": [np.arange(n) * _QUARTERS // n == out for n in lengths] for out in range(_QUARTERS)}
-
-
-def _weight(mask: Array) -> float:
-    """Root of the weight of a request of a run, whose requests are alike."""
-    return math.sqrt(independence(max(int(mask.sum()), 1)))
 
 
 def _estimates(parameters: Sequence[Parameter], found: Fit) -> list[Estimate]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rackline.catalog.objects import schema_of
+from rackline.catalog.base import schema_of
 from rackline.files import rounded, toml_text
 from rackline.passes.features import Array
 from rackline.report.axes import Layer, Measure, Row, colour, hovered, linear_axis, log_axis, thinned
@@ -21,7 +22,7 @@ from rackline.report.wording import Prose, percent, written
 from rackline.serving.stack import Stack
 from rackline.units import format_count, format_seconds
 from rackline.validation.diagnosis import Diagnosis
-from rackline.validation.observed import ObservedRun
+from rackline.validation.observed import ObservedRequest, ObservedRun
 from rackline.validation.observed_fit import DETERMINED, Estimate, ObservedFit
 
 _TIMES = {"ttft_s": "time to first token", "tpot_s": "time per output token", "e2e_s": "whole request"}
@@ -124,10 +125,9 @@ def observed_report(run: ObservedRun) -> Group:
     """What `rackline observe` prints: counts, rates, latencies, and what limited the load generator."""
     data = summary_of_run(run)
     body = Text()
-    whole = data["finished"] == data["requests"]
     body.append(
         f"{data['finished']:,} of {data['requests']:,} requests finished",
-        style="bold green" if whole else "bold yellow",
+        style="bold green" if data["finished"] == data["requests"] else "bold yellow",
     )
     body.append(f" in {format_seconds(data['duration_s'])}: {run.served_name or run.source}")
     body.append(
@@ -150,8 +150,7 @@ def observed_report(run: ObservedRun) -> Group:
         Column("latency"),
         *(Column(name, name, "s") for name in ("mean", "p50", "p90", "p99")),
     ]
-    table = Sheet("latency", columns, rows, title="latency")
-    parts: list[RenderableType] = [body, Text(""), table]
+    parts: list[RenderableType] = [body, Text(""), Sheet("latency", columns, rows, title="latency")]
     if data["by_class"]:
         of: list[Column[Any]] = [
             Column("name", "class"),
@@ -177,10 +176,9 @@ def observed_figure(run: ObservedRun) -> Figure:
     sent = Measure(field="sent_s", title="sent at", kind="seconds")
     latency = Measure(field="latency_s", title="latency", kind="seconds")
     done = [one for one in run.requests if one.outcome == "finished" and one.sent_s is not None]
-    kept = [done[index] for index in thinned(len(done), _MOST_POINTS)]
     rows: list[Row] = [
         {"metric": label, "sent_s": one.sent_s, "latency_s": value, "prompt": one.prompt_len, "answer": one.tokens}
-        for one in kept
+        for one in (done[index] for index in thinned(len(done), _MOST_POINTS))
         for name, label in _TIMES.items()
         if math.isfinite(value := getattr(one, name)) and value > 0
     ]
@@ -206,7 +204,6 @@ def observed_figure(run: ObservedRun) -> Figure:
 
 
 _ERRORS = {"shipped": "shipped", "fitted": "fitted", "held_out": "held out"}
-_METRICS = {"ttft_s": "time to first token", "tpot_s": "time per output token"}
 
 
 def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
@@ -221,13 +218,17 @@ def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
         Column("value", "fitted", "figures", lambda one: _shown(one, one.value)),
         Column("low", "68 % from", "figures", lambda one: _shown(one, one.low)),
         Column("high", "to", "figures", lambda one: _shown(one, one.high)),
-        Column("determined", "determined", "figures", _determined),
+        Column(
+            "determined",
+            "determined",
+            "figures",
+            lambda one: Text(percent(one.determined), style="" if one.determined >= DETERMINED else "yellow"),
+        ),
     ]
     numbers = Sheet("numbers", columns, fit.estimates, title="numbers")
-    pairs = [(f"{kind}_median", f"{kind}_p90", title) for kind, title in _ERRORS.items()]
-    of: list[Column[Any]] = [Column("metric", "", getter=lambda one: _METRICS[one.metric])]
-    for median, p90, title in pairs:
-        of += [Column(median, title, "share"), Column(p90, "p90", "share")]
+    of: list[Column[Any]] = [Column("metric", "", getter=lambda one: _TIMES[one.metric])]
+    for kind, title in _ERRORS.items():
+        of += [Column(f"{kind}_median", title, "share"), Column(f"{kind}_p90", "p90", "share")]
     errors = Sheet("errors", of, fit.errors, title="|predicted / measured - 1|, median and 90th percentile")
     what = "each run" if fit.folds == fit.runs else "each quarter of the time"
     parts: list[RenderableType] = [
@@ -243,16 +244,13 @@ def observed_fit_report(fit: ObservedFit, files: Sequence[str]) -> Group:
     return Group(*parts)
 
 
-def _determined(one: Estimate) -> Text:
-    return Text(percent(one.determined), style="" if one.determined >= DETERMINED else "yellow")
-
-
 def _shown(one: Estimate, value: float) -> str:
     if one.unit != "s":
         return f"× {written(value)}"
     return "0" if value == 0.0 else format_seconds(value)
 
 
+_MS = 1e-3
 _DIGITS = 6  # of numbers: shares of peaks are products of several
 
 
@@ -361,3 +359,112 @@ def causes_figure(runs: Sequence[Diagnosis]) -> Figure:
         width=420,
         height=(len(kept) + 1) * max(22, 12 * len(names)),
     )
+
+
+def result_text(run: ObservedRun, form: str) -> str:
+    """A run in the format of another load generator, as far as the format goes.
+
+    Args:
+        form: "vllm", "aiperf", "genai-perf" or "inference-perf"; a report of GuideLLM holds settings that only GuideLLM
+            has.
+    """
+    begin = datetime.fromisoformat(run.started).timestamp() if run.started else datetime.now(UTC).timestamp()
+    return _WRITERS[form](run, [one for one in run.requests if one.sent_s is not None], begin)
+
+
+def _ns(begin: float, at: float | None) -> int:
+    return round((begin + (at or 0.0)) * 1e9)
+
+
+def _vllm(run: ObservedRun) -> dict[str, Any]:
+    done = [one for one in run.requests if one.is_finished]
+    took = max(run.duration_s, 1e-9)
+    inputs, outputs = sum(one.prompt_len for one in done), sum(one.tokens for one in done)
+    data: dict[str, Any] = {
+        "date": run.started, "backend": "openai", "model_id": run.served_name, "num_prompts": len(run.requests),
+        "request_rate": run.load.get("rate", "inf"), "max_concurrency": run.load.get("users"), "duration": took,
+        "completed": len(done), "failed": len(run.requests) - len(done), "total_input_tokens": inputs,
+        "total_output_tokens": outputs, "request_throughput": len(done) / took, "output_throughput": outputs / took,
+        "total_token_throughput": (inputs + outputs) / took,
+    }  # fmt: skip
+    for name, key in (("ttft", "ttft_s"), ("tpot", "tpot_s"), ("e2el", "e2e_s")):
+        values = run.measured(cast("Any", key))
+        if len(values):
+            data |= {f"mean_{name}_ms": values.mean() / _MS, f"median_{name}_ms": np.median(values) / _MS}
+            data |= {f"std_{name}_ms": values.std() / _MS, f"p99_{name}_ms": np.percentile(values, 99) / _MS}
+    each = list(zip(run.requests, [one.is_finished for one in run.requests], strict=True))
+    data |= {
+        "input_lens": [one.prompt_len for one in run.requests],
+        "output_lens": [one.tokens if well else 0 for one, well in each],
+        "ttfts": [one.ttft_s if well and one.token_s else 0.0 for one, well in each],
+        "itls": [np.diff(one.token_s).tolist() if well else [] for one, well in each],
+        "start_times": [one.arrival_s if one.sent_s is None else one.sent_s for one in run.requests],
+        "errors": ["" if well else one.error or one.outcome for one, well in each],
+    }
+    return data
+
+
+def _aiperf(one: ObservedRequest, index: int, begin: float) -> dict[str, Any]:
+    cancelled = one.outcome == "unfinished"
+    end = None if one.end_s is None else _ns(begin, one.end_s)
+    metadata: dict[str, Any] = {
+        "session_num": index, "turn_index": 0, "request_start_ns": _ns(begin, one.sent_s), "request_end_ns": end,
+        "benchmark_phase": "profiling", "was_cancelled": cancelled,
+        "cancellation_time_ns": end if cancelled else None,
+    }  # fmt: skip
+    if not one.is_finished:
+        error = {"code": one.status or 0, "type": one.outcome, "message": one.error}
+        return {"metadata": metadata, "metrics": {"error_isl": _tokens(one.prompt_len)}, "error": error}
+    metrics: dict[str, Any] = {
+        "input_sequence_length": _tokens(one.prompt_len),
+        "output_sequence_length": _tokens(one.tokens),
+        "request_latency": {"value": one.e2e_s / _MS, "unit": "ms"},
+        "time_to_first_token": {"value": one.ttft_s / _MS, "unit": "ms"},
+    }
+    if len(one.token_s) > 1:
+        metrics["inter_chunk_latency"] = {"value": (np.diff(one.token_s) / _MS).tolist(), "unit": "ms"}
+        if one.tokens > 1:
+            metrics["inter_token_latency"] = {"value": one.tpot_s / _MS, "unit": "ms"}
+    return {"metadata": metadata, "metrics": metrics, "error": None}
+
+
+def _tokens(count: int) -> dict[str, Any]:
+    return {"value": count, "unit": "tokens"}
+
+
+def _inference_perf(one: ObservedRequest, begin: float) -> dict[str, Any]:
+    well = one.is_finished
+    times = [begin + at for at in one.token_s]
+    answer = {"output_tokens": one.tokens, "response_chunks": [], "chunk_times": times, "output_token_times": times}
+    return {
+        "start_time": begin + (one.sent_s or 0.0),
+        "end_time": begin + (one.end_s if one.end_s is not None else one.sent_s or 0.0),
+        "request": "",
+        "response": None,
+        "info": {
+            "request_metrics": {"text": {"input_tokens": one.prompt_len}},
+            "response_metrics": answer if well else None,
+            "input_tokens": one.prompt_len,
+        },
+        "error": None if well else {"error_type": one.outcome, "error_msg": one.error or one.outcome},
+    }
+
+
+def _genai_perf(run: ObservedRun, sent: Sequence[ObservedRequest], begin: float) -> dict[str, Any]:
+    rows = [
+        {"timestamp": _ns(begin, one.sent_s), "response_timestamps": [_ns(begin, at) for at in one.token_s]}
+        for one in sent
+        if one.is_finished
+    ]
+    users = run.load.get("users")
+    mode = {"mode": "concurrency", "value": int(users)} if users else {"mode": "request_rate", "value": 0}
+    return {"service_kind": "openai", "experiments": [{"experiment": mode, "requests": rows}]}
+
+
+# (run, requests that were sent, Unix time of its begin) -> text of the file
+_WRITERS: Mapping[str, Callable[[ObservedRun, Sequence[ObservedRequest], float], str]] = {
+    "vllm": lambda run, sent, begin: json.dumps(_vllm(run)) + "\n",
+    "aiperf": lambda run, sent, begin: "".join(json.dumps(_aiperf(one, i, begin)) + "\n" for i, one in enumerate(sent)),
+    "genai-perf": lambda run, sent, begin: json.dumps(_genai_perf(run, sent, begin)) + "\n",
+    "inference-perf": lambda run, sent, begin: json.dumps([_inference_perf(one, begin) for one in sent]) + "\n",
+}

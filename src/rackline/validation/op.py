@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from rackline.errors import InputError, RacklineError, unknown_name
 from rackline.fitting.amounts import Amounts, amounts
-from rackline.fitting.collectives import EXCHANGE, ONE_SHOT, TWO_SHOT, exchange_wire_s, wire_bytes
+from rackline.fitting.collectives import EXCHANGE, ONE_SHOT, RING_CLASSES, TWO_SHOT, exchange_wire_s, wire_bytes
 from rackline.fitting.fit import seconds as line_seconds
 from rackline.fitting.modules import LAYERS, seconds as layer_seconds
-from rackline.fitting.tables import FORMATS, Measurements, TableRow, table_rows
+from rackline.fitting.tables import FORMATS, Measurements, TableFormat, TableRow, table_rows
 from rackline.hardware import Chip
 from rackline.passes import Calibration
 from rackline.passes.calibration import UNIT_COLLECTIVE, CollectiveCalibration
@@ -23,13 +24,7 @@ from rackline.passes.row import collective_seconds, fastest
 from rackline.validation.cases import Case, Unsupported, case_from
 from rackline.validation.resolve import Resolver
 
-COLLECTIVES = {
-    "all_reduce": "all_reduce_ring",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "all_to_all": "all_to_all",
-}
+COLLECTIVES = {**RING_CLASSES, "all_to_all": "all_to_all"}
 _CHIPS_A_NODE = 8  # of the DeepEP tables
 
 
@@ -72,8 +67,7 @@ def op_seconds(resolver: Resolver, cases: Sequence[Case]) -> list[float]:
     elif op in LAYERS:
         seconds = layer_seconds(_measurements(op, cases, columns), chip, numbers)
     else:
-        work = amounts(_measurements(op, cases, columns), chip)
-        seconds = kernel_seconds(work, numbers)
+        seconds = kernel_seconds(amounts(_measurements(op, cases, columns), chip), numbers)
     return [float(value) for value in np.broadcast_to(seconds, (len(cases),))]
 
 
@@ -192,14 +186,11 @@ def read_op_table(path: Path, text: str, unknown_keys: dict[str, int]) -> list[C
         data = _data(row, f"{path.stem}:{row.line}")
         case = case_from(data, where, unknown_keys)
         key = tuple(value for name, value in data.items() if name not in ("id", "measured"))
-        before = places.get(key)
-        if before is not None and isinstance(case, Case):
-            other = found[before]
+        if isinstance(case, Case) and places.setdefault(key, len(found)) < len(found):
+            other = found[places[key]]
             if isinstance(other, Case) and case.measured["seconds"] < other.measured["seconds"]:
-                found[before] = case
+                found[places[key]] = case
             continue
-        if isinstance(case, Case):
-            places[key] = len(found)
         found.append(case)
     return found
 
@@ -210,9 +201,7 @@ def _unknown(row: TableRow) -> str:
 
 
 def _data(row: TableRow, case_id: str) -> dict[str, object]:
-    form = row.form
-    if form is None:
-        return {}
+    form = cast("TableFormat", row.form)
     data: dict[str, object] = {"id": case_id, "kind": "op", "op": form.name}
     for name in (*_OF_EVERY_TABLE, *form.texts, *form.sizes, "num_chips"):
         cell = row.cells.get(name, "")

@@ -1,18 +1,23 @@
-"""Tables on pages of the documentation, between two markers; a stored scoreboard as such tables."""
+"""Scoreboards as they are stored and compared, and as tables on pages of the documentation, between two markers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rackline.errors import InputError
-from rackline.files import read_text, write_text
+from rackline.files import parse_json, read_text, write_text
+from rackline.fitting.solver import is_worse
+from rackline.plain import plain
 from rackline.report import column
+from rackline.serving.workload import usual_speculation
+from rackline.validation.scoreboard import BothWays, Scoreboard, by_group
 
-BEGIN, END = "<!-- scoreboard: begin -->", "<!-- scoreboard: end -->"
-RUNS_BEGIN, RUNS_END = "<!-- real servers: begin -->", "<!-- real servers: end -->"
+_DIGITS = 4
 _HEADS = ("n", "supported", "median error", "p90", "within 20 %", "bias")
 _TITLES = {
     "model": "By model",
@@ -74,7 +79,10 @@ def markdown(stored: Mapping[str, Any], by_what: Sequence[str] = tuple(_TITLES))
                 *PageTable(heads=("measured", by, *_HEADS), rows=cells, texts=2).markdown(),
             ]
     if stored["unsupported"]:
-        cells = [(row["kind"], f"{row['n']:,}", _escaped(row["reason"])) for row in stored["unsupported"]]
+        cells = [
+            (row["kind"], f"{row['n']:,}", row["reason"].replace("|", "\\|").replace("<", "&lt;"))
+            for row in stored["unsupported"]
+        ]
         lines += [
             "",
             "### Not supported",
@@ -83,8 +91,11 @@ def markdown(stored: Mapping[str, Any], by_what: Sequence[str] = tuple(_TITLES))
     return "\n".join(lines)
 
 
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+def block_of(stored: Mapping[str, Any]) -> tuple[str, str]:
+    """Name and text of the block for a stored scoreboard, or for that of replayed server runs."""
+    if "tpot_p99_s" in stored["metrics"]:
+        return "real servers", markdown(stored, ["chip"])
+    return "scoreboard", markdown(stored)
 
 
 def _cells(stats: Mapping[str, Any]) -> list[str]:
@@ -94,12 +105,9 @@ def _cells(stats: Mapping[str, Any]) -> list[str]:
     return [f"{stats['n']:,}", f"{stats['supported']:,}", *texts, bias]
 
 
-def write_docs(stored: Mapping[str, Any], page: Path) -> None:
-    """Replace the scoreboard on a page, or that of replayed server runs; see `fill_block`."""
-    if "tpot_p99_s" in stored["metrics"]:
-        fill_block(page, RUNS_BEGIN, RUNS_END, markdown(stored, ["chip"]))
-    else:
-        fill_block(page, BEGIN, END, markdown(stored))
+def marks(name: str) -> tuple[str, str]:
+    """The marker lines around a block of a page."""
+    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
 def fill_block(page: Path, begin: str, end: str, text: str) -> None:
@@ -126,3 +134,119 @@ def fill_block(page: Path, begin: str, end: str, text: str) -> None:
     if before.endswith("\r\n") or after.startswith("\r\n"):
         block = block.replace("\n", "\r\n")
     write_text(page, f"{before}{block}{after}", what="--write-docs")
+
+
+def heading() -> str:
+    """Description of the two predictions."""
+    return f"one token per step, and {usual_speculation().label()}"
+
+
+def speculation_sheet(rows: Sequence[BothWays]) -> PageTable:
+    """Where the measured values lie, all and by group."""
+    cells = [
+        (one.name, f"{one.cases:,}", *(f"{100 * value:.0f} %" for value in (*one.shares, *one.errors)))
+        for one in by_group(rows)
+    ]
+    return PageTable(
+        title=f"time per output token where the source does not say whether it speculates: {heading()}",
+        heads=(
+            "group",
+            "cases",
+            "between both",
+            "faster than both",
+            "slower than both",
+            "median error, plain",
+            "with drafts",
+        ),
+        rows=cells,
+    )
+
+
+def speculation_markdown(rows: Sequence[BothWays]) -> str:
+    """The table of a page."""
+    said = (
+        f"Time per output token of {len(rows):,} cases whose source does not say whether it speculates, predicted with "
+        f"{heading()}."
+    )
+    return "\n".join([said, *speculation_sheet(rows).markdown()])
+
+
+def stored_form(board: Scoreboard, files: Iterable[str]) -> dict[str, Any]:
+    """The stored form of a scoreboard: totals, errors by metric and by group, reasons of unsupported cases."""
+    return {
+        "files": sorted(Path(name).name for name in files),
+        "calibration": board.calibration,
+        "cases": board.num_cases,
+        "supported": board.num_supported,
+        "metrics": {name: _rounded(plain(stats)) for name, stats in board.metrics.items()},
+        "groups": [_rounded(plain(group)) for group in board.groups],
+        "unsupported": [
+            {"kind": kind, "reason": cause, "n": len(cases)} for (kind, cause), cases in board.reasons().items()
+        ],
+    }
+
+
+def _rounded(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: (round(value, _DIGITS) if math.isfinite(value) else None) if isinstance(value, float) else value
+        for key, value in data.items()
+    }
+
+
+def write_stored(board: Scoreboard, files: Iterable[str], path: Path) -> None:
+    """Write the stored form as JSON."""
+    text = json.dumps(stored_form(board, files), indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(path, text + "\n", what="--write-stored")
+
+
+def read_stored(path: Path) -> dict[str, Any]:
+    """Read a stored scoreboard.
+
+    Raises:
+        InputError: the file does not exist, or `write_stored` did not write it.
+    """
+    allowed = "a scoreboard written by rackline validate --write-stored"
+    text = read_text(path, what="--stored", allowed=allowed)
+    try:
+        data = parse_json(text)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        raise InputError(what="--stored", given=str(path), allowed=allowed)
+    table = cast("dict[str, Any]", data)
+    metrics: object = table.get("metrics")
+    if not isinstance(metrics, dict):
+        raise InputError(what="--stored metrics", given=metrics, allowed=allowed, where=str(path))
+    for name, stats in cast("dict[str, object]", metrics).items():
+        if not _is_compared(stats):
+            raise InputError(what=f"--stored metrics {name}", given=stats, allowed=allowed, where=str(path))
+    return table
+
+
+def _is_compared(stats: object) -> bool:
+    """Whether a metric has the numbers that `worse_than` reads."""
+    if not isinstance(stats, dict):
+        return False
+    table = cast("dict[str, object]", stats)
+    errors = [table.get(f"{key}_abs_error", "") for key in ("median", "p90")]
+    return isinstance(table.get("supported"), int | float) and all(
+        error is None or isinstance(error, int | float) for error in errors
+    )
+
+
+def worse_than(stored: Mapping[str, Any], board: Scoreboard) -> list[str]:
+    """One line for each metric whose median or p90 got worse, or that fewer cases support."""
+    found: list[str] = []
+    metrics = board.metrics
+    for name, before in cast("Mapping[str, Mapping[str, Any]]", stored["metrics"]).items():
+        if name not in metrics:
+            found.append(f"{name}: is no longer scored")
+            continue
+        now = metrics[name]
+        if now.supported < before["supported"]:
+            found.append(f"{name}: {now.supported} supported cases, before {before['supported']}")
+        for key, value in (("median", now.median_abs_error), ("p90", now.p90_abs_error)):
+            was = before[f"{key}_abs_error"]
+            if was is not None and is_worse(value, was):
+                found.append(f"{name}: {key} error {value:.2%}, before {was:.2%}")
+    return found

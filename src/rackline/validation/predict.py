@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -21,15 +22,13 @@ from rackline.serving.closed_loop import TwoPools, closed_loops, engine_of, unli
 from rackline.serving.curve import static_batches
 from rackline.serving.stack import Stack
 from rackline.serving.steady import median_step_s, steady_state
-from rackline.serving.workload import PLAIN, Speculation, Workloads
+from rackline.serving.workload import PLAIN, USUAL_DRAFT_TOKENS, Speculation, Workloads, usual_speculation
 from rackline.simulation import CacheConfig, Lengths, Requests, open_arrivals, pool_of, simulate
-from rackline.validation.cases import Case, Predicted, requests_of, rounds_of, source_of
-from rackline.validation.power import PowerCase, has_power, power_case, single_numbers
+from rackline.validation.cases import UNKNOWN_SPECULATION, Case, Predicted, requests_of, rounds_of, source_of
 from rackline.validation.resolve import Resolver
-from rackline.validation.speculation import speculation_of
 
 with late:
-    from rackline.validation import op, requests, rl, train_cases
+    from rackline.validation import fit_cases, op, requests, rl, train_cases
 
 FIXED, LONG_TAIL = "fixed", "lognormal"
 # Mean length over the nominal one.
@@ -39,11 +38,12 @@ _LONG_TAILED = ("sharegpt",)  # data sets of conversations
 # is_valid_sequence, which SGLang's client has as well).
 _LONGEST_PROMPT, _LONGEST = 1024, 2048
 _SEED = 0
+_ALLOWED = "none, unknown, mtp, mtp-K, eagle, eagle-K or eagle3-K with K drafts per step"
 
 
 @dataclass(slots=True)
 class Predictor:
-    """Predicts cases, all cases of one engine at once, and caches the engines that they share.
+    """Predicts cases, all cases of one engine at once; its resolver keeps the engines that they share.
 
     Args:
         resolver: builds deployments.
@@ -52,20 +52,13 @@ class Predictor:
 
     resolver: Resolver
     powers: Mapping[str, ChipPower] = field(default_factory=dict[str, ChipPower])
-    _engines: dict[tuple[Deployment, Stack, Speculation], Engine] = field(
-        default_factory=dict[tuple[Deployment, Stack, Speculation], Engine]
-    )
-    _pools: dict[tuple[Engine, Engine], TwoPools] = field(default_factory=dict[tuple[Engine, Engine], TwoPools])
-    _single: dict[Engine, dict[str, Engine]] = field(default_factory=dict[Engine, dict[str, Engine]])
 
     def engine(self, deployment: Deployment, stack: Stack, speculation: Speculation = PLAIN) -> Engine:
         """The engine of a deployment under a serving stack, built once."""
-        key = (deployment, stack, speculation)
-        if key not in self._engines:
-            self._engines[key] = engine_of(deployment, stack, speculation)
-        return self._engines[key]
+        key = ("engine", deployment, stack, speculation)
+        return self.resolver.once(key, lambda: engine_of(deployment, stack, speculation))
 
-    def power(self, case: Case) -> PowerCase | None:
+    def power(self, case: Case) -> fit_cases.PowerCase | None:
         """What the kernels of a serving do in a step; None where nothing is known of the power of its chip.
 
         Raises:
@@ -73,20 +66,18 @@ class Predictor:
         """
         deployment, stack = self.resolver.deployments(case)[0], self.resolver.stack(case)
         engine, layout = self.engine(deployment, stack, speculation_of(case)), deployment.layout
-        if engine not in self._single:
-            self._single[engine] = single_numbers(engine)
-        single, ranks = self._single[engine], layout.attention_dp * layout.pp * layout.dp
-        return power_case(case, engine, single, workload_of(case), ranks) if single else None
+        single = self.resolver.once(("single", engine), lambda: fit_cases.single_numbers(engine))
+        ranks = layout.attention_dp * layout.pp * layout.dp
+        return fit_cases.power_case(case, engine, single, workload_of(case), ranks) if single else None
 
     def pools(self, case: Case) -> TwoPools:
         """The prefill and the decode pool of a case, built once per deployment."""
         prefill, decode = self.resolver.pools(case)
         stack, how = self.resolver.stack(case), speculation_of(case)
         first, then = self.engine(prefill, stack.prefill_pool()), self.engine(decode, stack, how)
-        key = (first, then)
-        if key not in self._pools:
-            self._pools[key] = TwoPools(prefill=prefill, decode=decode, first=first, then=then)
-        return self._pools[key]
+        return self.resolver.once(
+            ("pools", first, then), lambda: TwoPools(prefill=prefill, decode=decode, first=first, then=then)
+        )
 
     def predict(self, case: Case) -> dict[str, float]:
         """Predicted values of the measured keys, and of derived ones that are scored too, in SI units.
@@ -158,6 +149,21 @@ def workload_of(case: Case) -> Workload:
         equal_lengths=distribution_of(case) == FIXED and not source.output_spread,
         output_spread=source.output_spread,
     )
+
+
+def speculation_of(case: Case) -> Speculation:
+    """Speculation that a case states; one token per step if it states nothing or "unknown".
+
+    Raises:
+        InputError: the value is not recognised.
+    """
+    text = case.text("speculative", "none").lower()
+    if text in ("none", "off", "false", UNKNOWN_SPECULATION):
+        return PLAIN
+    found = re.fullmatch(r"(?:mtp|eagle3?)(?:[-=_]([1-9]|1[0-9]))?", text)
+    if found is None:
+        raise InputError(what="speculative", given=case.text("speculative"), allowed=_ALLOWED, nearest="mtp-3")
+    return usual_speculation(int(found.group(1) or USUAL_DRAFT_TOKENS))
 
 
 def length_share(case: Case) -> float:
@@ -303,7 +309,7 @@ def _serve(predictor: Predictor, group: _Group) -> Sequence[Predicted]:
 
 def _power(predictor: Predictor, case: Case, output_tokens_per_s: float) -> dict[str, float]:
     """Watts and joules of a serving that states them."""
-    drawn = predictor.power(case) if has_power(case) else None
+    drawn = predictor.power(case) if fit_cases.has_power(case) else None
     if drawn is None or drawn.chip.power is None:
         return {}
     return drawn.values(predictor.powers.get(case.chip, drawn.chip.power), output_tokens_per_s)
@@ -410,8 +416,7 @@ def _params(predictor: Predictor, case: Case) -> dict[str, float]:
 def _pools(predictor: Predictor, case: Case) -> dict[str, float]:
     """A closed loop of a prefill and a decode pool."""
     loop = predictor.pools(case).closed_loop(workload_of(case), case.number("concurrency"))
-    whole = request_s(case, loop.tpot_s, loop.ttft_s)
-    return {"tpot_s": loop.tpot_s, "ttft_s": loop.ttft_s, "request_s": whole}
+    return {"tpot_s": loop.tpot_s, "ttft_s": loop.ttft_s, "request_s": request_s(case, loop.tpot_s, loop.ttft_s)}
 
 
 _PREDICTORS: dict[str, Callable[[Predictor, Sequence[Case]], Sequence[Predicted]]] = {

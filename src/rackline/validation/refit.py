@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, assert_never
+from typing import ClassVar, Literal
 from zlib import crc32
 
 import numpy as np
@@ -21,8 +21,16 @@ from rackline.passes.features import Array
 from rackline.processes import mapped
 from rackline.serving.stack import Stack
 from rackline.validation.cases import Case, CaseSet, Unsupported, laboratory_of, shape_of
-from rackline.validation.fit_cases import FitCases, ServingNumbers, prepare, shipped_numbers
-from rackline.validation.power import PowerCase, fit_power, flat, has_power
+from rackline.validation.fit_cases import (
+    FitCases,
+    PowerCase,
+    ServingNumbers,
+    fit_power,
+    flat,
+    has_power,
+    prepare,
+    shipped_numbers,
+)
 from rackline.validation.predict import Predictor
 from rackline.validation.resolve import Resolver, version_of
 from rackline.validation.run import scores_of
@@ -62,9 +70,9 @@ class Fold:
             EVERYTHING where it saw all cases.
         num_cases: cases that are scored [count].
         numbers: what was fitted to the others.
-        power: numbers of the chips' power (`power.FITTED`), fitted to the others; none where no case states power.
+        power: numbers of the chips' power (`fit_cases.FITTED`), fitted to the others; none where no case states power.
         engine: the four numbers of an older engine (`serving_fit.NAMES`), fitted to the others; none where no case
-            states medians. The slowdown of single batches (`single_batch_fit.NAME`) where there are some.
+            states medians. The slowdown of single batches (`serving_fit.NAME`) where there are some.
         scores: of the cases left out; of all cases where nothing is.
         memory_bound: ids of scored cases whose batch the memory bounds, so that requests queue for it.
     """
@@ -127,27 +135,23 @@ class Refit:
         waiting = set(self.memory_bound)
         return statistics([one for one in scores if one.metric == "ttft_s" and one.case_id not in waiting])
 
-    def macro_median(self, metric: str, by: str = "model") -> float:
-        """Mean over models (or other groups) of their median errors, equally weighted."""
-        found = [group.stats for group in self.board.groups if group.by == by and group.metric == metric]
+    def macro_median(self, metric: str) -> float:
+        """Mean over models of their median errors, equally weighted."""
+        found = [group.stats for group in self.board.groups if group.by == "model" and group.metric == metric]
         return float(np.mean([stats.median_abs_error for stats in found if stats.supported]))
 
-    def worst_group(self, metric: str, by: str = "model") -> tuple[str, float]:
+    def worst_group(self, metric: str) -> tuple[str, float]:
         """(name, median error) of the worst model with at least MANY cases; ("", nan) if there is none."""
         found = [
             (group.group, group.stats.median_abs_error)
             for group in self.board.groups
-            if group.by == by and group.metric == metric and group.stats.supported >= MANY
+            if group.by == "model" and group.metric == metric and group.stats.supported >= MANY
         ]
         return max(found, key=lambda one: one[1], default=("", float("nan")))
 
     def ranges(self) -> dict[str, tuple[float, float, float]]:
         """Parameter → (least, greatest value over the folds, value in the fit to all cases)."""
-        found: dict[str, tuple[float, float, float]] = {}
-        for name, value in _all_numbers(self.whole).items():
-            known = [d[name] for fold in self.folds if name in (d := _all_numbers(fold))]
-            found[name] = (min(known, default=value), max(known, default=value), value)
-        return found
+        return ranges(_all_numbers(self.whole), list(map(_all_numbers, self.folds)))
 
     @property
     def macro_medians(self) -> dict[str, float]:
@@ -175,29 +179,35 @@ class Refit:
         )
 
 
+def ranges(whole: Mapping[str, float], folds: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float, float]]:
+    """Parameter → (least, greatest value over the folds, value in the fit to all cases)."""
+    known = {name: [fold[name] for fold in folds if name in fold] or [value] for name, value in whole.items()}
+    return {name: (min(known[name]), max(known[name]), value) for name, value in whole.items()}
+
+
 def _all_numbers(fold: Fold) -> dict[str, float]:
     return {**fold.numbers.flat, **fold.engine, **fold.power}
 
 
+def _half(case: Case) -> str:
+    pools = (case.values.get("prefill"), case.values.get("decode"))
+    parts = repr((case.model, case.chip, case.stack, case.precision, case.layout, *pools))
+    return ("first half", "second half")[crc32(parts.encode()) % 2]
+
+
+_FOLDS: Mapping[LeftOut, Callable[[Case], str]] = {
+    "model": lambda case: shape_of(case.model) or "-",
+    "chip": lambda case: case.chip or "-",
+    "stack": lambda case: stack_name(case.stack) or "-",
+    "version": lambda case: f"{stack_name(case.stack) or '-'} {release(version_of(case)) or 'unknown'}",
+    "laboratory": laboratory_of,
+    "half": _half,
+}
+
+
 def fold_name(case: Case, by: LeftOut) -> str:
     """The fold that a case belongs to."""
-    match by:
-        case "stack":
-            return stack_name(case.stack) or "-"
-        case "version":
-            return f"{stack_name(case.stack) or '-'} {release(version_of(case)) or 'unknown'}"
-        case "model":
-            return shape_of(case.model) or "-"
-        case "laboratory":
-            return laboratory_of(case)
-        case "chip":
-            return case.chip or "-"
-        case "half":
-            pools = (case.values.get("prefill"), case.values.get("decode"))
-            parts = repr((case.model, case.chip, case.stack, case.precision, case.layout, *pools))
-            return ("first half", "second half")[crc32(parts.encode()) % 2]
-        case _:
-            assert_never(by)
+    return _FOLDS[by](case)
 
 
 def refit(

@@ -1,21 +1,31 @@
-"""Leave-one-out refits of serving and training, and the ablation, as terminal tables and blocks of a page."""
+"""Leave-one-out refits as tables; the ablation: each effect is switched off in turn, the others are refitted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rackline.errors import InputError
+from rackline.fitting.solver import Done
+from rackline.parallel import Deployment
+from rackline.passes.calibration import UNIT, Calibration, OperationCalibration
+from rackline.processes import mapped
 from rackline.report.wording import written
+from rackline.serving.stack import Stack
 from rackline.units import format_seconds
-from rackline.validation.ablation import Ablated, ablation_sheet
-from rackline.validation.page import PageTable, fill_block
-from rackline.validation.refit import LeftOut, Refit
+from rackline.validation.cases import Case, CaseSet
+from rackline.validation.fit_cases import FIRST_TOKEN, prepare, shipped_numbers
+from rackline.validation.page import PageTable
+from rackline.validation.refit import Fold, Refit, ranges, score_fold
 from rackline.validation.report import percent, scoreboard_report
 from rackline.validation.scoreboard import Score, Stats, statistics
-from rackline.validation.train_fit import TrainLeftOut, TrainRefit
+from rackline.validation.serving_fit import fit_numbers
+from rackline.validation.train_fit import TrainRefit
 
 _UNITS: Mapping[str, tuple[float, str]] = {
     "rank_skew_s": (1e6, "µs"),
@@ -23,11 +33,6 @@ _UNITS: Mapping[str, tuple[float, str]] = {
     "first_token_s": (1e3, "ms"),
     "first_token_equal_s": (1e3, "ms"),
 }
-
-
-def marks(by: LeftOut) -> tuple[str, str]:
-    """The marker lines around the table of these refits on a page."""
-    return f"<!-- left out by {by}: begin -->", f"<!-- left out by {by}: end -->"
 
 
 def refit_report(found: Refit, *, elapsed_s: float | None = None, width: int = 100) -> Group:
@@ -122,27 +127,7 @@ def _pair(stats: Stats | None) -> str:
     return f"{percent(stats.median_abs_error)} / {percent(stats.p90_abs_error)}" if stats else "-"
 
 
-def write_refit_docs(found: Refit, page: Path) -> None:
-    """Replace the block of these refits in a page; InputError as `rackline.validation.page.fill_block`."""
-    fill_block(page, *marks(found.by), refit_markdown(found))
-
-
-def ablation_report(rows: Sequence[Ablated], *, elapsed_s: float | None = None) -> Group:
-    """Report of `rackline validate --ablation`.
-
-    Args:
-        elapsed_s: wall time of the refits [s].
-    """
-    head = _head("each effect switched off in turn, the other parameters refitted to all cases", elapsed_s)
-    return Group(head, ablation_sheet(rows).table())
-
-
 _NAMES = {"source": "source", "model": "model family", "chip": "chip"}
-
-
-def train_marks(by: TrainLeftOut) -> tuple[str, str]:
-    """The marker lines around the table of these refits on a page."""
-    return f"<!-- training left out by {by}: begin -->", f"<!-- training left out by {by}: end -->"
 
 
 def _training(found: TrainRefit) -> PageTable:
@@ -157,6 +142,10 @@ def _training(found: TrainRefit) -> PageTable:
     ]
     title = "error of the step time, |predicted / measured - 1|"
     return PageTable(title=title, heads=("", "cases", "median error", "p90", "within 20 %", "bias"), rows=cells)
+
+
+def _train_numbers(found: TrainRefit) -> PageTable:
+    return _numbers(ranges(found.whole.numbers, [fold.numbers for fold in found.folds]))
 
 
 def _notes(found: TrainRefit) -> str:
@@ -175,24 +164,191 @@ def train_refit_report(found: TrainRefit, *, elapsed_s: float | None = None) -> 
     """
     head = _head(f"training parameters refitted without each {_NAMES[found.by]} in turn", elapsed_s)
     note = Text(_notes(found), style="dim")
-    return Group(head, _training(found).table(), note, Text(""), _numbers(ranges(found)).table())
-
-
-def ranges(found: TrainRefit) -> dict[str, tuple[float, float, float]]:
-    """Parameter → (least, greatest value over the folds, value in the fit to all cases)."""
-    spread: dict[str, tuple[float, float, float]] = {}
-    for name, value in found.whole.numbers.items():
-        known = [fold.numbers[name] for fold in found.folds]
-        spread[name] = (min(known, default=value), max(known, default=value), value)
-    return spread
+    return Group(head, _training(found).table(), note, Text(""), _train_numbers(found).table())
 
 
 def train_refit_markdown(found: TrainRefit) -> str:
     """The refits as Markdown tables."""
     said = f"Training parameters are refitted without each {_NAMES[found.by]} in turn; {_notes(found)}."
-    return "\n".join([said, *_training(found).markdown(), *_numbers(ranges(found)).markdown()])
+    return "\n".join([said, *_training(found).markdown(), *_train_numbers(found).markdown()])
 
 
-def write_train_refit_docs(found: TrainRefit, page: Path) -> None:
-    """Replace the block of these refits in a page; InputError as `rackline.validation.page.fill_block`."""
-    fill_block(page, *train_marks(found.by), train_refit_markdown(found))
+METRICS = ("tpot_s", "ttft_s", "request_s")
+_TINY_KERNELS = OperationCalibration(eta_compute=1e9, eta_memory=1e9, origin="left out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """An effect that can be switched off.
+
+    Args:
+        name: display name.
+        without: what takes its place, for display.
+        fixed: parameters that are fixed then, instead of fitted.
+        calibration_name: calibration of all cases, "auto" for that of each case's stack.
+        numbers: change of the kernel calibration.
+        scheduler: change of the stack.
+    """
+
+    name: str
+    without: str
+    fixed: Mapping[str, float] = field(default_factory=dict[str, float])
+    calibration_name: str = ""
+    numbers: Callable[[Calibration], Calibration] = lambda found: found
+    scheduler: Callable[[Stack], Stack] = lambda found: found
+
+    def change(self, deployment: Deployment) -> Deployment:
+        """The deployment without the effect."""
+        return replace(deployment, calibration=self.numbers(deployment.calibration))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablated:
+    """One effect switched off, and the scoreboard without it."""
+
+    json_keys: ClassVar = ("effect=name", "without", "numbers=fold.numbers", "metrics")
+
+    name: str
+    without: str
+    fold: Fold
+
+    def stats(self, metric: str) -> Stats:
+        """Errors of one metric."""
+        return statistics([one for one in self.fold.scores if one.metric == metric])
+
+    @property
+    def metrics(self) -> dict[str, Stats]:
+        """Errors of each metric."""
+        return {metric: self.stats(metric) for metric in METRICS}
+
+
+def _without_small_kernels(numbers: Calibration) -> Calibration:
+    kept = {key: value for key, value in numbers.operations.items() if key[0] != "elementwise"}
+    return replace(numbers, operations={**kept, ("elementwise", "*"): _TINY_KERNELS})
+
+
+def _without_custom_all_reduce(numbers: Calibration) -> Calibration:
+    custom = ("all_reduce_one", "all_reduce_two")
+    kept = {name: value for name, value in numbers.collectives.items() if not name.startswith(custom)}
+    return replace(numbers, collectives=kept)
+
+
+EFFECTS: Mapping[str, Effect] = {
+    effect.name: effect
+    for effect in (
+        Effect(name="nothing", without="all effects on, refitted"),
+        Effect(name="rank skew", without="ranks do not wait for each other", fixed={"rank_skew_s": 0.0}),
+        Effect(name="prefill slowdown", without="prefill as fast as its kernels", fixed={"prefill_slowdown": 1.0}),
+        Effect(name="eager floor", without="all passes in CUDA graphs", fixed={"eager_s_per_layer": 0.0}),
+        Effect(
+            name="routing popularity",
+            without="experts chosen uniformly",
+            scheduler=lambda stack: replace(stack, popular_experts=False),
+        ),
+        Effect(
+            name="separate quantisation",
+            without="always fused",
+            numbers=lambda found: replace(found, separate_quantise=()),
+        ),
+        Effect(
+            name="synchrony",
+            without="prompts arrive independently",
+            scheduler=lambda stack: replace(stack, synchrony=0.0),
+        ),
+        Effect(name="burst", without="no request waits for the initial burst", fixed={"burst_share": 0.0}),
+        Effect(name="first token", without="no time outside the passes", fixed=dict.fromkeys(FIRST_TOKEN, 0.0)),
+        Effect(
+            name="mixed passes",
+            without="prompts always alone in a pass",
+            scheduler=lambda stack: replace(stack, admission="prefill_first"),
+        ),
+        Effect(
+            name="small kernels",
+            without="norms, rotary embeddings, activations free",
+            numbers=_without_small_kernels,
+        ),
+        Effect(name="custom all-reduce", without="NCCL's ring", numbers=_without_custom_all_reduce),
+        Effect(name="kernels of the stack and chip", without="those of all chips", calibration_name="generic"),
+        Effect(name="fitted kernels", without="ideal roofline", numbers=lambda found: UNIT),
+    )
+}
+
+
+def ablation(
+    found: CaseSet,
+    *,
+    calibration: str = "auto",
+    effects: Sequence[str] = tuple(EFFECTS),
+    processes: int = 2,
+    done: Done | None = None,
+) -> tuple[Ablated, ...]:
+    """Switch each effect off in turn, refit the remaining parameters on all served cases and score these.
+
+    Args:
+        calibration: "auto" (each case's own stack), a stack or a file.
+        effects: names of EFFECTS.
+        processes: number of processes; 1 runs everything in this one [count].
+        done: called with (what, finished, all) after each effect.
+
+    Raises:
+        InputError: no case is a served request.
+    """
+    cases = tuple(case for case in found.cases if case.kind == "serve" and "tpot_s" in case.measured)
+    if not cases:
+        raise InputError(what="--ablation", given="no served case", allowed="cases of kind serve with tpot_s")
+    results = dict(mapped(_ablating, (cases, calibration), effects, processes, done))
+    return tuple(results[name] for name in effects)
+
+
+def _ablating(cases: tuple[Case, ...], calibration: str) -> Callable[[str], Ablated]:
+    """What refits the cases without the effect of a name."""
+
+    def ablated(name: str) -> Ablated:
+        effect = EFFECTS[name]
+        ready = prepare(
+            cases,
+            calibration_name=effect.calibration_name or calibration,
+            change=effect.change,
+            scheduler=effect.scheduler,
+        )
+        everything = np.ones(len(ready.cases), dtype=bool)
+        numbers = fit_numbers(ready, shipped_numbers(ready), everything, fixed=effect.fixed)
+        return Ablated(name=effect.name, without=effect.without, fold=score_fold(ready, numbers, everything))
+
+    return ablated
+
+
+def ablation_sheet(rows: Sequence[Ablated]) -> PageTable:
+    """Errors without each effect."""
+    kinds = ("median", "p90", "bias")
+
+    def cells(stats: Stats) -> list[str]:
+        errors = [f"{100 * error:.1f} %" for error in (stats.median_abs_error, stats.p90_abs_error)]
+        return [*errors, f"{100 * stats.bias:+.1f} %"]
+
+    return PageTable(
+        title="median, 90th percentile and bias of the error",
+        heads=("switched off", "instead", *(f"{metric} {kind}" for metric in METRICS for kind in kinds)),
+        rows=[
+            (row.name, row.without, *(cell for metric in METRICS for cell in cells(row.stats(metric)))) for row in rows
+        ],
+        texts=2,
+    )
+
+
+def ablation_markdown(rows: Sequence[Ablated]) -> str:
+    """The table of a page."""
+    said = (
+        "Each effect is switched off in turn, the other parameters are refitted, all served cases scored (in sample)."
+    )
+    return "\n".join([said, *ablation_sheet(rows).markdown()])
+
+
+def ablation_report(rows: Sequence[Ablated], *, elapsed_s: float | None = None) -> Group:
+    """Report of `rackline validate --ablation`.
+
+    Args:
+        elapsed_s: wall time of the refits [s].
+    """
+    head = _head("each effect switched off in turn, the other parameters refitted to all cases", elapsed_s)
+    return Group(head, ablation_sheet(rows).table())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from rich.console import Group, RenderableType
@@ -16,9 +17,9 @@ from rackline.report.figure import Figure
 from rackline.report.wording import RESOURCE_NAMES
 from rackline.units import format_count, format_seconds
 from rackline.validation.cases import Case
+from rackline.validation.page import speculation_sheet
 from rackline.validation.predict import Predictor
 from rackline.validation.scoreboard import GROUPED_BY, Score, Scoreboard, Stats, WorstCase, WorstPass
-from rackline.validation.speculation import speculation_sheet
 
 R = TypeVar("R")
 _MOST_GROUPS = 12
@@ -40,8 +41,7 @@ def scoreboard_report(board: Scoreboard, *, elapsed_s: float | None = None, widt
         elapsed_s: wall time of the prediction [s].
         width: columns of the terminal.
     """
-    supported = board.num_cases - len(board.unsupported)
-    head = Text(f"{supported:,} of {board.num_cases:,} cases predicted", style="bold")
+    head = Text(f"{board.num_supported:,} of {board.num_cases:,} cases predicted", style="bold")
     calibration = "each case's own stack" if board.calibration == "auto" else board.calibration
     head.append(f", calibration: {calibration}", style="dim")
     if elapsed_s is not None:
@@ -87,7 +87,9 @@ def stats_columns(of: Callable[[R], Stats | None]) -> list[Column[R]]:
         return Text(text, style="yellow" if missing else "")
 
     def median(stats: Stats) -> Text:
-        return Text(percent(stats.median_abs_error), style=_style(stats.median_abs_error))
+        error = stats.median_abs_error
+        colour = "green" if error <= 0.1 else "" if error <= 0.2 else "yellow" if error <= 0.4 else "red"
+        return Text(percent(error), style=colour)
 
     return [
         read("supported", "predicted", "figures", count),
@@ -96,10 +98,6 @@ def stats_columns(of: Callable[[R], Stats | None]) -> list[Column[R]]:
         read("share_within_20", "≤ 20 %", "figures", lambda stats: percent(stats.share_within_20)),
         read("bias", "bias", "figures", lambda stats: percent(stats.bias, signed=True)),
     ]
-
-
-def _style(error: float) -> str:
-    return "green" if error <= 0.1 else "" if error <= 0.2 else "yellow" if error <= 0.4 else "red"
 
 
 def percent(fraction: float, *, signed: bool = False) -> str:
@@ -240,27 +238,25 @@ def worst_cases(
     Args:
         cases: cases by id and location.
     """
-    found: list[WorstCase] = []
-    for score in worst_scores(scores, most):
-        # a request of a run is named RUN#NUMBER
-        case = cases.get((score.case_id, score.where)) or cases[score.case_id.partition("#")[0], score.where]
-        found.append(_entry(predictor, case, score))
-    return tuple(found)
+
+    def case_of(score: Score) -> Case:  # a request of a run is named RUN#NUMBER
+        return cases.get((score.case_id, score.where)) or cases[score.case_id.partition("#")[0], score.where]
+
+    return tuple(_entry(predictor, case_of(score), score) for score in worst_scores(scores, most))
 
 
 def _entry(predictor: Predictor, case: Case, score: Score) -> WorstCase:
     passes: dict[str, WorstPass] = {}
-    try:
-        found = predictor.passes(case)
-    except (RacklineError, ValueError):  # the prediction exists, only its breakdown is not available
-        found = {}
-    for name, time in found.items():
-        passes[name] = {
-            "seconds": time.seconds,
-            "binds": time.binds,
-            "calibration": time.calibration,
-            "by_group_s": time.by_group(),
-            "by_resource_s": time.by_resource,
+    with suppress(RacklineError, ValueError):  # the prediction exists, only its breakdown is not available
+        passes = {
+            name: {
+                "seconds": time.seconds,
+                "binds": time.binds,
+                "calibration": time.calibration,
+                "by_group_s": time.by_group(),
+                "by_resource_s": time.by_resource,
+            }
+            for name, time in predictor.passes(case).items()
         }
     return {
         "id": score.case_id,

@@ -20,10 +20,10 @@ import numpy as np
 from rackline.errors import InputError, nearest_name, unknown_name
 from rackline.files import read_text
 from rackline.validation.cases import Case, case_from, read_line
-from rackline.validation.importers import Given, import_results, parse_layout
+from rackline.validation.forms import parse_layout
+from rackline.validation.importers import Given, import_results, result_rows
 from rackline.validation.observed import requests_from
 from rackline.validation.predict import length_share
-from rackline.validation.result_files import result_rows
 
 _TIMES = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0}
 TEXTS = ("id", "model", "chip", "stack", "stack_version", "precision", "layout", "machine", "speculative")
@@ -222,8 +222,7 @@ def _number(text: object) -> float | None:
     match = _NUMBER.match(str(text).strip().strip("*`~"))
     if match is None:
         return None
-    scale = {"k": 1e3, "M": 1e6}.get(match[3], 1.0)
-    return float(match[0].rstrip("kM ").replace(",", "")) * scale
+    return float(match[0].rstrip("kM ").replace(",", "")) * {"k": 1e3, "M": 1e6}.get(match[3], 1.0)
 
 
 def _row(cells: Mapping[str, object], columns: Mapping[str, Mapped], name: str, where: str) -> Reported:
@@ -352,15 +351,13 @@ def read_reported(
             plain = result_rows(path)
             cases = [case_from(row, f"{path.name}, line {n}", {}) for n, row in enumerate(plain, 1) if "kind" in row]
             rows += [of_case(one) for one in cases if isinstance(one, Case)]
-            refused = [one for one in cases if not isinstance(one, Case)]
             rows += [Reported(row_id=one.case_id, where=one.where, values={}, texts={}, lacks=one.cause)
-                     for one in refused]  # fmt: skip
+                     for one in cases if not isinstance(one, Case)]  # fmt: skip
             rows += _rows_of([row for row in plain if "kind" not in row], columns, maps, path.name, given)
             continue
         text = read_text(path, what="results", allowed="a table in CSV, Markdown or HTML, or results in JSON")
         for head, *body in tables_of(text, suffix):
-            cells = [dict(zip(head, row, strict=False)) for row in body]
-            rows += _rows_of(cells, columns, maps, path.name, given)
+            rows += _rows_of([dict(zip(head, row, strict=False)) for row in body], columns, maps, path.name, given)
     for heading in maps:
         if heading not in columns:
             raise InputError(

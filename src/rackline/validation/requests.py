@@ -58,8 +58,7 @@ def read_runs(path: Path, text: str) -> list[Case | Unsupported]:
     runs = cast("dict[str, object]", parse_json(text))["runs"]
     if not isinstance(runs, dict):
         return [_bad(path.stem, path.name, "runs: got no table, allowed: run → settings")]
-    table = path.with_name("requests.csv")
-    if not table.is_file():
+    if not path.with_name("requests.csv").is_file():
         raise InputError(what="runs", given=str(path), allowed="a requests.csv in the same folder")
     return [_case(str(name), settings, path) for name, settings in cast("dict[object, object]", runs).items()]
 
@@ -212,7 +211,6 @@ def recorded_run(resolver: Resolver, case: Case) -> ServedRun:
         memory_fraction=float(fraction),
     )
     drafts = _whole(_table(engine, "speculative_config"), "num_speculative_tokens")
-    tokens = _whole(cache, "num_kv_tokens")
     caching = cache.get("enable_prefix_caching", engine.get("enable_prefix_caching"))
     return ServedRun(
         requests=requests,
@@ -220,7 +218,7 @@ def recorded_run(resolver: Resolver, case: Case) -> ServedRun:
         deployment=deployment,
         stack=around,
         cache=CacheConfig(
-            pool_tokens=tokens or None,
+            pool_tokens=_whole(cache, "num_kv_tokens") or None,
             block_size=_whole(cache, "block_size") or _whole(engine, "block_size") or 16,
             prefix_caching=around.admission == "chunked" if caching is None else bool(caching),
         ),
@@ -239,16 +237,7 @@ def score_run(case: Case, run: ServedRun) -> list[Score]:
     scores: list[Score] = []
 
     def add(metric: str, name: str, of: float, found: float) -> None:
-        scores.append(
-            Score(
-                case_id=name,
-                where=case.where,
-                metric=metric,
-                measured=of,
-                predicted=found,
-                groups=groups,
-            )
-        )
+        scores.append(Score(case_id=name, where=case.where, metric=metric, measured=of, predicted=found, groups=groups))
 
     for metric, values in measured.items():
         found = cast("Array", getattr(result, metric))
@@ -318,14 +307,11 @@ _NUMBERS = ("adapters", "rank", "request_rate", "arrival_cv", "duration_s", "sho
 
 def predict_adapters(resolver: Resolver, cases: Sequence[Case]) -> list[dict[str, float] | RacklineError]:
     """Throughput of each case, and over that of the run with the fewest adapters."""
-    known: dict[tuple[object, ...], float] = {}
 
     def served(case: Case) -> float:
         """Throughput of a case, which several may share [requests/s]."""
         key = (case.model, case.chip, case.precision, *(case.values.get(name) for name in _NUMBERS))
-        if key not in known:
-            known[key] = requests_per_s(resolver, case)
-        return known[key]
+        return resolver.once(("adapters", *key), lambda: requests_per_s(resolver, case))
 
     found: list[dict[str, float] | RacklineError] = []
     for case in cases:
@@ -378,8 +364,7 @@ def requests_per_s(resolver: Resolver, case: Case) -> float:
         cache=CacheConfig(pool_tokens=int(pool_tokens - taken), reserve="prompt"),
         policy_name="prefill-first",
     )
-    result = simulate(requests, pool)
-    return len(requests) / float(np.max(result.finish_s))
+    return len(requests) / float(np.max(simulate(requests, pool).finish_s))
 
 
 def _adapters(model: Model, case: Case, requests: Requests, token_bytes: float) -> tuple[AppliedAdapter, float]:

@@ -85,16 +85,14 @@ class Resolver:
     Args:
         calibration_name: "auto" (that of the case's own stack if there is one, else the best for the chip), or the name
             or file of one calibration for all cases.
-        stacks: serving stacks by name; for others the catalogue's defaults of the case's version and chip are used.
         change: change of each stack.
     """
 
     calibration_name: str = "auto"
-    stacks: dict[str, Stack] = field(default_factory=dict[str, Stack])
     change: Callable[[Stack], Stack] = lambda found: found
     _kept: dict[tuple[object, ...], Any] = field(default_factory=dict[tuple[object, ...], Any])
 
-    def _once(self, key: tuple[object, ...], make: Callable[[], Kept]) -> Kept:
+    def once(self, key: tuple[object, ...], make: Callable[[], Kept]) -> Kept:
         """What is made of a key, made once."""
         if key not in self._kept:
             self._kept[key] = make()
@@ -106,20 +104,20 @@ class Resolver:
         Raises:
             RacklineError: the name is unknown, or the config or architecture cannot be read.
         """
-        return self._once(("model", model_key(case)), lambda: model_of(case))
+        return self.once(("model", model_key(case)), lambda: model_of(case))
 
     def chip(self, name: str) -> Chip:
         """A chip of the catalogue."""
         if name.endswith(".toml"):
             raise InputError(what="chip", given=name, allowed="a catalogue name")
-        return self._once(("chip", name), lambda: chip(name))
+        return self.once(("chip", name), lambda: chip(name))
 
     def chip_of(self, case: Case) -> Chip:
         """The chip of a case: described in the case itself, or by name."""
         given = records_of(case).get("chip")
         if given is None:
             return self.chip(case.chip)
-        return self._once(
+        return self.once(
             ("described chip", json.dumps(given, sort_keys=True)),
             lambda: chip_from_record(record_from_mapping(ChipRecord, given, where=case.where)),
         )
@@ -150,10 +148,10 @@ class Resolver:
         Raises:
             InputError: no cluster is large enough.
         """
-        return self._once(("cluster", chip.name, num_chips), lambda: self._find_cluster(chip, num_chips))
+        return self.once(("cluster", chip.name, num_chips), lambda: self._find_cluster(chip, num_chips))
 
     def _find_cluster(self, chip: Chip, num_chips: int) -> Cluster:
-        owners = self._once(("owners",), lambda: {one: chip_name_of(cluster_record(one)) for one in names("clusters")})
+        owners = self.once(("owners",), lambda: {one: chip_name_of(cluster_record(one)) for one in names("clusters")})
         known = [cluster(name) for name, owner in owners.items() if owner == chip.name]
         fitting = [option for option in known if option.max_chips >= num_chips]
         if fitting:
@@ -184,14 +182,14 @@ class Resolver:
             stack = stack_name(case.stack)
             if stack in names("calibrations") and stack in measured_stacks():
                 name, version = stack, version_of(case)
-        return self._once(("calibration", name, chip.name, version), lambda: self._calibration(name, chip, version))
+        return self.once(("calibration", name, chip.name, version), lambda: self._calibration(name, chip, version))
 
     def _calibration(self, name: str, chip: Chip, version: str) -> Calibration:
         """The calibration of a version; that of the newest where none of its operations differs."""
         found = calibration(f"{name}={version}" if release_numbers(version) else name, chip)
         if not version or found.nearest:
             return found
-        return self._once(("calibration", name, chip.name, ""), lambda: calibration(name, chip))
+        return self.once(("calibration", name, chip.name, ""), lambda: calibration(name, chip))
 
     def stack(self, case: Case) -> Stack:
         """The serving stack of the case; without overheads under the ideal roofline.
@@ -211,10 +209,8 @@ class Resolver:
             numbers = self.calibration(case, on)
             if numbers.serving:
                 return self.change(stack(numbers.serving, chip=on))
-        if name in self.stacks:
-            return self.stacks[name]
         known, version = name if name in names("stacks") else "generic", version_of(case)
-        return self._once(
+        return self.once(
             ("stack", known, version, on.name, on.hbm_bytes),
             lambda: self.change(stack(known, version=version, chip=on)),
         )
@@ -274,7 +270,7 @@ class Resolver:
             source_of(case),
             "" if within is None else within.name,
         )
-        return self._once(key, lambda: self._build_deployments(case, within, around))
+        return self.once(key, lambda: self._build_deployments(case, within, around))
 
     def _build_deployments(self, case: Case, within: Cluster | None, around: Stack) -> tuple[Deployment, ...]:
         chip = self.chip_of(case)
@@ -296,7 +292,7 @@ class Resolver:
                 self._around(case, around),
                 top_p,
             )
-            return self._once(
+            return self.once(
                 ("deployment", model_key(case), *key),
                 lambda: System.of(
                     model, on, calibration=numbers, stack=around, precisions=[types], top_p=top_p
@@ -412,15 +408,13 @@ def layouts_of(case: Case, model: AnyModel) -> tuple[Layout, ...]:
             given=", ".join(f"{key}={value}" for key, value in parts.items()),
             allowed=f"{per_replica} chips per replica to divide num_chips={case.num_chips}",
         )
-    dp = case.num_chips // per_replica
-    base = Layout(tp=tp, pp=pp, cp=cp, attention_dp=attention_dp, dp=dp)
+    base = Layout(tp=tp, pp=pp, cp=cp, attention_dp=attention_dp, dp=case.num_chips // per_replica)
     if not mixture:
         return (base,)
     group = tp * attention_dp
     if "ep" in parts or case.kind != "max-throughput":
         ep = parts.get("ep", 1)
-        moe_tp = parts.get("moe_tp", group // ep if group % ep == 0 else 1)
-        return (replace(base, ep=ep, moe_tp=moe_tp),)
+        return (replace(base, ep=ep, moe_tp=parts.get("moe_tp", group // ep if group % ep == 0 else 1)),)
     options = [replace(base, ep=ep, moe_tp=group // ep) for ep in range(1, group + 1) if group % ep == 0]
     possible = [option for option in options if layout_problem(option, model) is None]
     return tuple(possible or options[:1])

@@ -20,14 +20,13 @@ from rackline.errors import InputError, RacklineError
 from rackline.files import parse_json, read_text
 from rackline.late import late
 from rackline.passes import calibration as find_calibration
-from rackline.serving.stack import Stack
 from rackline.validation.cases import Case, CaseSet, Unsupported, read_line
-from rackline.validation.power import AT_MEASURED, MEASURED_KEYS
+from rackline.validation.fit_cases import AT_MEASURED, MEASURED_KEYS
+from rackline.validation.page import write_stored
 from rackline.validation.predict import Predictor, predict_serve, request_s
 from rackline.validation.report import MOST, worst_cases
 from rackline.validation.resolve import Resolver
-from rackline.validation.scoreboard import SERVED, Score, Scoreboard, group_of, metric_of, write_stored
-from rackline.validation.speculation import both_ways
+from rackline.validation.scoreboard import SERVED, Score, Scoreboard, both_ways, group_of, metric_of
 from rackline.validation.tables import TABLES
 
 with late:
@@ -94,18 +93,15 @@ def validate(paths: Iterable[str | Path], calibration: str = "auto") -> Scoreboa
     return score_cases(read_cases(paths), calibration)
 
 
-def score_cases(
-    found: CaseSet, calibration: str = "auto", stacks: Mapping[str, Stack] | None = None, num_worst: int = MOST
-) -> Scoreboard:
+def score_cases(found: CaseSet, calibration: str = "auto", num_worst: int = MOST) -> Scoreboard:
     """Predict cases that have been read already; see `validate`.
 
     Args:
-        stacks: serving stacks by name, instead of the catalogue's.
         num_worst: number of worst cases to break down [count].
     """
     if calibration != "auto":
         find_calibration(calibration)  # a wrong name is an error of the caller, not of each case
-    predictor = Predictor(resolver=Resolver(calibration_name=calibration, stacks=dict(stacks or {})))
+    predictor = Predictor(resolver=Resolver(calibration))
     scores: list[Score] = []
     unsupported = list(found.unsupported)
     for case in found.cases:

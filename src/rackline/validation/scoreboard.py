@@ -1,29 +1,26 @@
-"""Errors of many predictions by measured key and by group, stored, and compared with a stored scoreboard."""
+"""Errors of many predictions by measured key and by group; both predictions where speculation is unknown."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
-from typing import Any, ClassVar, TypedDict, cast
+from typing import ClassVar, Literal, TypedDict, get_args
 
 import numpy as np
 
 from rackline.arch import model
 from rackline.bands.bands import ANY, kind_of_model
-from rackline.errors import InputError, UnknownNameError
-from rackline.files import parse_json, read_text, write_text
-from rackline.fitting.evaluate import is_worse
-from rackline.plain import plain
-from rackline.validation.cases import Case, Unsupported, laboratory_of
+from rackline.errors import UnknownNameError
+from rackline.serving.workload import PLAIN, Speculation, usual_speculation
+from rackline.validation.cases import UNKNOWN_SPECULATION, Case, Predicted, Unsupported, laboratory_of
 from rackline.validation.resolve import inline_of, model_of
-from rackline.validation.speculation import BothWays, Placed, by_group
 
 GROUPED_BY = ("kind", "model", "chip", "stack", "version", "precision", "op")
 WITHIN = 0.2
+Place = Literal["between", "faster", "slower"]
 SERVED = ("serve", "serve-disaggregated")
 """Kinds of cases that measure the time to first token and the time per output token of requests."""
 
@@ -122,6 +119,124 @@ class WorstCase(TypedDict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BothWays:
+    """A time per output token that may or may not come from speculative decoding.
+
+    Args:
+        case_id, model, chip, stack: those of the case.
+        measured, plain, speculating: measured time, and predictions with one token per step and with drafts [s].
+    """
+
+    json_keys: ClassVar = (
+        "id=case_id",
+        "model",
+        "chip",
+        "stack",
+        "measured_tpot_s=measured",
+        "plain_tpot_s=plain",
+        "speculating_tpot_s=speculating",
+        "place",
+    )
+
+    case_id: str
+    model: str
+    chip: str
+    stack: str
+    measured: float
+    plain: float
+    speculating: float
+
+    @property
+    def place(self) -> Place:
+        """Whether the measured time lies between both predictions, or is faster or slower than both."""
+        if self.measured < min(self.plain, self.speculating):
+            return "faster"
+        return "slower" if self.measured > max(self.plain, self.speculating) else "between"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Where the measured values of a group of cases lie.
+
+    Args:
+        name: name of the group.
+        cases: number of cases [cases].
+        shares: of the cases between both predictions, faster and slower than both [1].
+        errors: median |predicted / measured - 1| with one token per step, and with drafts [1].
+    """
+
+    json_keys: ClassVar = (
+        "group=name",
+        "n=cases",
+        "share_between=shares.0",
+        "share_faster_than_both=shares.1",
+        "share_slower_than_both=shares.2",
+        "plain_median_abs_error=errors.0",
+        "speculating_median_abs_error=errors.1",
+    )
+
+    name: str
+    cases: int
+    shares: tuple[float, float, float]
+    errors: tuple[float, float]
+
+
+def both_ways(
+    cases: Iterable[Case], predict: Callable[[Sequence[Case], Speculation], Sequence[Predicted]]
+) -> tuple[BothWays, ...]:
+    """Predict the served cases with unknown speculation both ways; those without a prediction are left out.
+
+    Args:
+        predict: (cases, speculation) → values of each by metric, or the error that explains why there are none.
+    """
+    found: list[BothWays] = []
+    open_ones = [
+        case
+        for case in cases
+        if case.kind == "serve" and case.text("speculative", "") == UNKNOWN_SPECULATION and "tpot_s" in case.measured
+    ]
+    plainly, drafting = (predict(open_ones, how) for how in (PLAIN, usual_speculation()))
+    for case, plain, speculating in zip(open_ones, plainly, drafting, strict=True):
+        if not isinstance(plain, dict) or not isinstance(speculating, dict):
+            continue
+        found.append(
+            BothWays(
+                case_id=case.case_id,
+                model=case.model or "-",
+                chip=case.chip,
+                stack=case.stack or "-",
+                measured=case.measured["tpot_s"],
+                plain=plain["tpot_s"],
+                speculating=speculating["tpot_s"],
+            )
+        )
+    return tuple(found)
+
+
+def placed(name: str, rows: Sequence[BothWays]) -> Placed:
+    """Where the measured values of these rows lie."""
+    places = [row.place for row in rows]
+    between, faster, slower = (places.count(place) / len(rows) for place in get_args(Place))
+    return Placed(
+        name=name,
+        cases=len(rows),
+        shares=(between, faster, slower),
+        errors=(
+            float(np.median([abs(row.plain / row.measured - 1.0) for row in rows])),
+            float(np.median([abs(row.speculating / row.measured - 1.0) for row in rows])),
+        ),
+    )
+
+
+def by_group(rows: Sequence[BothWays]) -> tuple[Placed, ...]:
+    """All rows, then those of each model, stack and chip."""
+    groups: dict[str, list[BothWays]] = {}
+    for row in rows:
+        groups.setdefault(f"{row.model.rsplit('/', 1)[-1]}, {row.stack}, {row.chip}", []).append(row)
+    return (placed("all", rows), *(placed(name, found) for name, found in groups.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scoreboard:
     """Result of `rackline validate`.
 
@@ -179,17 +294,15 @@ class Scoreboard:
         found: list[Group] = []
         for by in GROUPED_BY:
             scores: dict[tuple[str, str], list[Score]] = {}
-            missing: dict[tuple[str, str], int] = {}
+            missing: Counter[tuple[str, str]] = Counter()
             for score in self.scores:
                 scores.setdefault((score.metric, score.groups[by]), []).append(score)
             for case in self.unsupported:
-                for metric in _metrics_of(case):
-                    key = (metric, group_of(case)[by])
-                    missing[key] = missing.get(key, 0) + 1
-            keys = [key for key in dict.fromkeys([*scores, *missing]) if key[1]]
+                missing.update((metric, group_of(case)[by]) for metric in _metrics_of(case))
             here = [
-                Group(by=by, group=key[1], metric=key[0], stats=statistics(scores.get(key, []), missing.get(key, 0)))
-                for key in keys
+                Group(by=by, group=key[1], metric=key[0], stats=statistics(scores.get(key, []), missing[key]))
+                for key in dict.fromkeys([*scores, *missing])
+                if key[1]
             ]
             found += sorted(here, key=lambda group: (group.metric, -group.stats.n, group.group))
         return tuple(found)
@@ -327,87 +440,3 @@ def statistics(scores: Sequence[Score] | Iterable[Score], unsupported: int = 0) 
         share_within_20=float(np.mean(errors <= WITHIN + 1e-12)),
         bias=float(np.median(ratios)) - 1.0,
     )
-
-
-_DIGITS = 4
-
-
-def stored_form(board: Scoreboard, files: Iterable[str]) -> dict[str, Any]:
-    """The stored form of a scoreboard: totals, errors by metric and by group, reasons of unsupported cases."""
-    return {
-        "files": sorted(Path(name).name for name in files),
-        "calibration": board.calibration,
-        "cases": board.num_cases,
-        "supported": board.num_cases - len(board.unsupported),
-        "metrics": {name: _rounded(plain(stats)) for name, stats in board.metrics.items()},
-        "groups": [_rounded(plain(group)) for group in board.groups],
-        "unsupported": [
-            {"kind": kind, "reason": cause, "n": len(cases)} for (kind, cause), cases in board.reasons().items()
-        ],
-    }
-
-
-def _rounded(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: (round(value, _DIGITS) if math.isfinite(value) else None) if isinstance(value, float) else value
-        for key, value in data.items()
-    }
-
-
-def write_stored(board: Scoreboard, files: Iterable[str], path: Path) -> None:
-    """Write the stored form as JSON."""
-    text = json.dumps(stored_form(board, files), indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(path, text + "\n", what="--write-stored")
-
-
-def read_stored(path: Path) -> dict[str, Any]:
-    """Read a stored scoreboard.
-
-    Raises:
-        InputError: the file does not exist, or `write_stored` did not write it.
-    """
-    allowed = "a scoreboard written by rackline validate --write-stored"
-    text = read_text(path, what="--stored", allowed=allowed)
-    try:
-        data = parse_json(text)
-    except ValueError:
-        data = None
-    if not isinstance(data, dict):
-        raise InputError(what="--stored", given=str(path), allowed=allowed)
-    table = cast("dict[str, Any]", data)
-    metrics: object = table.get("metrics")
-    if not isinstance(metrics, dict):
-        raise InputError(what="--stored metrics", given=metrics, allowed=allowed, where=str(path))
-    for name, stats in cast("dict[str, object]", metrics).items():
-        if not _is_compared(stats):
-            raise InputError(what=f"--stored metrics {name}", given=stats, allowed=allowed, where=str(path))
-    return table
-
-
-def _is_compared(stats: object) -> bool:
-    """Whether a metric has the numbers that `worse_than` reads."""
-    if not isinstance(stats, dict):
-        return False
-    table = cast("dict[str, object]", stats)
-    errors = [table.get(f"{key}_abs_error", "") for key in ("median", "p90")]
-    return isinstance(table.get("supported"), int | float) and all(
-        error is None or isinstance(error, int | float) for error in errors
-    )
-
-
-def worse_than(stored: Mapping[str, Any], board: Scoreboard) -> list[str]:
-    """One line for each metric whose median or p90 got worse, or that fewer cases support."""
-    found: list[str] = []
-    metrics = board.metrics
-    for name, before in cast("Mapping[str, Mapping[str, Any]]", stored["metrics"]).items():
-        if name not in metrics:
-            found.append(f"{name}: is no longer scored")
-            continue
-        now = metrics[name]
-        if now.supported < before["supported"]:
-            found.append(f"{name}: {now.supported} supported cases, before {before['supported']}")
-        for key, value in (("median", now.median_abs_error), ("p90", now.p90_abs_error)):
-            was = before[f"{key}_abs_error"]
-            if was is not None and is_worse(value, was):
-                found.append(f"{name}: {key} error {value:.2%}, before {was:.2%}")
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -24,7 +25,8 @@ from rackline.validation.predict import Predictor, workload_of
 from rackline.validation.resolve import Resolver
 
 FEWEST = 5
-"""A parameter of the time to first token with fewer cases takes the value of similar ones [cases]."""
+"""A parameter of the time to first token with fewer cases takes the value of similar ones; those of pools and of single
+batches are not fitted to fewer [cases]."""
 _LEAST = {"rank_skew_s": 0.0, "prefill_slowdown": 1.0, "eager_s_per_layer": 0.0}
 _ROUNDS = 3
 _LINES = 2
@@ -46,10 +48,9 @@ def fit_numbers(
         used: mask of the cases, shape (cases,).
         fixed: parameters with a known value; burst_share applies to every admission.
     """
-    fixed = dict(fixed or {})
-    for name in (f"{BURST}.{admission}" for admission in start.burst_share if BURST in fixed):
-        fixed[name] = fixed[BURST]
-    fixed.pop(BURST, None)
+    given = fixed or {}
+    fixed = {name: value for name, value in given.items() if name != BURST}
+    fixed |= {f"{BURST}.{admission}": given[BURST] for admission in start.burst_share if BURST in given}
     here = start.changed(fixed)
     rows = np.flatnonzero(used)
     waits = [name for name in (*FIRST_TOKEN, *(f"{BURST}.{key}" for key in start.burst_share)) if name not in fixed]
@@ -64,8 +65,7 @@ def _like(here: ServingNumbers, waits: Sequence[str], felt: Sequence[str]) -> Se
     shares."""
     values: dict[str, float] = {}
     for name in set(waits) - set(felt):
-        others = [here.get(other) for other in felt if (other in FIRST_TOKEN) == (name in FIRST_TOKEN)]
-        if others:
+        if others := [here.get(other) for other in felt if (other in FIRST_TOKEN) == (name in FIRST_TOKEN)]:
             values[name] = float(np.median(others))
     return here.changed(values)
 
@@ -134,7 +134,7 @@ def _best_line(rest: Array, slopes: list[Array], measured: Array, names: Sequenc
 
 
 NAME = "single_batch_prefill_slowdown"
-"""Cases that the number needs [cases]."""
+"""Name of the slowdown of prompt passes of single batches [ratio]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,28 +160,23 @@ def prompts_of(cases: Sequence[Case], calibration: str = "auto") -> list[Prompts
     """The prompt passes of single batches on engines before CUDA graphs, of the cases that can be predicted."""
     predictor = Predictor(resolver=Resolver(calibration_name=calibration))
     found: list[Prompts] = []
-    for case in cases:
-        if case.kind != "static-batch" or "prefill_s" not in case.measured:
-            continue
-        try:
+    for case in (one for one in cases if one.kind == "static-batch" and "prefill_s" in one.measured):
+        with suppress(RacklineError):
             around = predictor.resolver.stack(case)
             if not around.eager_decode:
                 continue
             deployment = predictor.resolver.deployments(case)[0]
             alone = predictor.engine(deployment, replace(around, prefill_slowdown=1.0, eager_s_per_layer=0.0))
             sizes = case.number("batch_size"), case.number("input_len"), 1.0
-            kernels_s = static_batch(deployment, *sizes, engine=alone).prefill_s
-        except RacklineError:
-            continue
-        found.append(
-            Prompts(
-                case=case,
-                stack=around.name,
-                kernels_s=kernels_s,
-                launches_s=alone.num_layers * around.eager_s_per_layer,
-                measured_s=case.measured["prefill_s"],
+            found.append(
+                Prompts(
+                    case=case,
+                    stack=around.name,
+                    kernels_s=static_batch(deployment, *sizes, engine=alone).prefill_s,
+                    launches_s=alone.num_layers * around.eager_s_per_layer,
+                    measured_s=case.measured["prefill_s"],
+                )
             )
-        )
     return found
 
 
@@ -219,15 +214,11 @@ def fit_pools(cases: Sequence[Case], numbers: ServingNumbers, calibration: str) 
     alone = numbers.changed(dict.fromkeys(POOLS, 0.0))
     predictor = Predictor(resolver=Resolver(calibration_name=calibration, change=alone.stack))
     ready: list[tuple[TwoPools, Workload, float, float]] = []
-    for case in cases:
-        if "ttft_s" not in case.measured:
-            continue
-        try:
-            pools = predictor.pools(case)
-            pools.closed_loop(workload_of(case), case.number("concurrency"))
-        except RacklineError:
-            continue
-        ready.append((pools, workload_of(case), case.number("concurrency"), case.measured["ttft_s"]))
+    for case in (one for one in cases if "ttft_s" in one.measured):
+        with suppress(RacklineError):
+            pools, asked = predictor.pools(case), (workload_of(case), case.number("concurrency"))
+            pools.closed_loop(*asked)
+            ready.append((pools, *asked, case.measured["ttft_s"]))
     if len(ready) < FEWEST:
         return numbers
 
@@ -250,8 +241,6 @@ def fit_pools(cases: Sequence[Case], numbers: ServingNumbers, calibration: str) 
 
 NAMES = ("host_s_per_step", "host_s_per_sequence", "sample_bytes_per_logit", "untuned_slowdown")
 SCALE = np.array([1e-3, 3e-5, 400.0, 2.0])
-WITHOUT = np.array([0.0, 0.0, 0.0, 1.0])
-"""None of the four."""
 ELSEWHERE = np.array([2.2e-3, 0.0, 2.318e-3 / (128 * 131_072) * 0.75 * 3.35e12, 1.0])
 """What others' measurements alone say: a step of vLLM 0.10 and 0.11 in AMD's batch latencies on MI300X (least cost
 between 2.0 and 2.5 ms), the sort in vLLM's pull request 40376 (128 x 131,072 logits in 2.32 ms, its chip taken for an
@@ -291,10 +280,8 @@ def steps_of(cases: Sequence[Case], calibration: str = "auto") -> list[Step]:
     predictor = Predictor(resolver=Resolver(calibration_name=calibration))
     found: list[Step] = []
     for case in cases:
-        try:
+        with suppress(RacklineError):
             found.append(step_of(predictor, case))
-        except RacklineError:
-            continue
     return found
 
 
@@ -324,8 +311,7 @@ def step_of(predictor: Predictor, case: Case) -> Step:
         mixed = replace(batch, prefill_sequences=prompts / chunk, chunk_tokens=chunk)
         extra = float(engine.seconds(mixed, times, two_batch_overlap=False)) - alone
         kernels += (around.prefill_slowdown if launched else 1.0) * extra
-    rows = {row.name: row for row in engine.table.time(batch).rows}
-    experts = rows.get("experts")
+    experts = {row.name: row for row in engine.table.time(batch).rows}.get("experts")
     of = f"{chip.generation} {deployment.precision.expert_weights}"
     untuned = experts.seconds if experts is not None and of in around.untuned_experts else 0.0
     return Step(

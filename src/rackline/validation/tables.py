@@ -14,7 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rackline.errors import InputError
+from rackline.late import late
 from rackline.validation.cases import Case, Unsupported, case_from
+
+with late:
+    from rackline.validation import rl
 
 TableRow = dict[str, str]
 Data = dict[str, object]
@@ -59,8 +63,7 @@ class PublishedTable:
                 data, doubt = case_of(row, case_id)
                 case = case_from(data, where, unknown_keys) if "id" in data else None
             except InputError as error:
-                known = {key: row.get(key, "") for key in ("model", "chip")}
-                found.append(replace(lost, cause=str(error), **known))
+                found.append(replace(lost, cause=str(error), **{key: row.get(key, "") for key in ("model", "chip")}))
                 continue
             if case is None:
                 found.append(replace(lost, cause=doubt, bad_input=False, metrics=tuple(data)))
@@ -69,7 +72,7 @@ class PublishedTable:
         return found
 
 
-def _doubt(row: TableRow, doubts: Doubts) -> str:
+def doubt_of(row: TableRow, doubts: Doubts) -> str:
     """Why a row cannot be scored; empty if it can."""
     return next((reason for holds, reason in doubts if holds(row)), "")
 
@@ -238,196 +241,6 @@ def _tuning_measured(row: TableRow) -> dict[str, float]:
     }
 
 
-def _tuning_cases(rows: Sequence[TableRow]) -> Reader:
-    return lambda row, case_id: (_tuning_data(row, case_id), _doubt(row, _TUNING_DOUBTS))
-
-
-_RL_COLUMNS = {"framework", "algorithm", "mode", "gen_chips", "train_chips", "mean_seq_len", "step_s"}
-PROMPT_LEN = 150.0
-"""Tokens of a problem of OpenMathInstruct-2 in its prompt (assumed; tables state prompt and answer together)."""
-SPREAD = 0.6
-"""Standard deviation of the answer lengths over their mean (assumed; tables state mean and cut)."""
-MEMORY_FRACTION, ALONE_MEMORY_FRACTION = 0.6, 0.8
-"""vllm_cfg.gpu_memory_utilization of the configurations that the recipes build on, and of recipes whose engines have
-chips of their own (github.com/NVIDIA-NeMo/RL, v0.6.0, examples/configs/grpo_math_1B.yaml and recipes/llm/performance,
-read 2026-11-25)."""
-_ENGINES: dict[tuple[int, ...], str] = {
-    (0, 3): "vllm=0.9.0",
-    (0, 4): "vllm=0.10.0",
-    (0, 5): "vllm=0.11.2",
-    (0, 6): "vllm=0.17.1",
-}
-"""vLLM of a release of NeMo RL (its pyproject.toml at the tags v0.3.0 to v0.6.0, read 2026-11-25)."""
-_BATCH_MULTIPLIER = 3
-"""DAPO with dynamic sampling generates this many times the prompts that it trains on, at least once
-(`batch_multiplier` of dapo-deepseek-v3-64n8g.yaml at v0.5.0 and v0.6.0; nemo_rl/algorithms/grpo.py,
-`dynamic_sampling`)."""
-
-
-def _rl_cases(rows: Sequence[TableRow]) -> Reader:
-    return lambda row, case_id: (_rl_data(row, case_id), "")
-
-
-def _engine(row: TableRow) -> str:
-    """The serving engine of a row, in the version of its release where that is known."""
-    return _ENGINES.get(_version(row)[:2], "vllm") if row["framework"].startswith("NeMo") else "vllm"
-
-
-def _version(row: TableRow) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", row["framework"]))
-
-
-def _rl_data(row: TableRow, case_id: str) -> dict[str, object]:
-    tp, cp, ep, pp = _degrees(row)
-    lag = re.match(r"(\d+)-step", row["mode"])
-    alone = row["colocated"] == "no"
-    total, longest = number(row, "mean_seq_len"), number(row, "max_seq_len")
-    data: dict[str, object] = {
-        "id": case_id,
-        "kind": "rl-step",
-        "model": row["model"],
-        "chip": row["chip"],
-        "num_chips": whole(row, "num_chips"),
-        "stack": re.sub(r" v[\d.]+", "", row["framework"]).lower().replace(" ", "-"),
-        "stack_version": ".".join(map(str, _version(row))),
-        "precision": "fp8" if "FP8" in row["precision"] else "bf16",
-        "engine": _engine(row),
-        "algorithm": row["algorithm"].lower(),
-        "mode": ("one-step-off" if lag.group(1) == "1" else "async") if lag else "sync",
-        "prompts": whole(row, "prompts_per_step"),
-        "generations": whole(row, "gens_per_prompt"),
-        "trained": whole(row, "samples_per_step"),
-        "input_len": PROMPT_LEN,
-        "output_len": total - PROMPT_LEN,
-        "longest": longest - PROMPT_LEN,
-        "output_spread": SPREAD,
-        "memory_fraction": ALONE_MEMORY_FRACTION if alone else MEMORY_FRACTION,
-        "layout": {"tp": tp, "cp": cp, "ep": ep, "pp": pp},
-        "gen_layout": {"tp": whole(row, "gen_tp"), "pp": whole(row, "gen_pp", 1)},
-        "micro_batch": whole(row, "train_micro_batch", 1),
-        "log_prob_batch": whole(row, "logprob_batch", 1),
-        "train_batch": whole(row, "train_global_batch" if row["train_global_batch"] else "samples_per_step"),
-        "recompute": "full" if row["act_ckpt"] == "True" else "none",
-        "source": row["source"],
-        "measured": {"rl_step_s": number(row, "step_s")},
-    }
-    if lag:
-        data["staleness"] = int(lag.group(1))
-    if alone:
-        data["gen_chips"] = whole(row, "gen_chips")
-    if row["algorithm"] == "DAPO":  # the column of samples is an update; without graphs, as its recipe says
-        trained = whole(row, "prompts_per_step") * whole(row, "gens_per_prompt")
-        prompts = _BATCH_MULTIPLIER * whole(row, "prompts_per_step")
-        data |= {"prompts": prompts, "trained": trained, "eager": True}
-    return data
-
-
-def _degrees(row: TableRow) -> tuple[int, int, int, int]:
-    """Parallel degrees of training: tp, cp, ep, pp; 1 each where the recipe states none."""
-    cell = row["recipe_train_tp_cp_ep_pp"]
-    found = re.fullmatch(r"\[(\d+), *(\d+), *(\d+), *(\d+)\]", cell.strip() or "[1, 1, 1, 1]")
-    if found is None:
-        raise InputError(
-            what="recipe_train_tp_cp_ep_pp", given=cell, allowed="[tp, cp, ep, pp]", nearest="[1, 1, 1, 1]"
-        )
-    tp, cp, ep, pp = (int(part) for part in found.groups())
-    return tp, cp, ep, pp
-
-
-_RL_PARTS_COLUMNS = {"framework", "gen_s", "logprob_s", "ref_s", "train_s", "refit_s", "max_response_len", "colocated"}
-MEAN_SHARE = 0.25
-"""Mean answer over the longest, where the mean is not published (assumed: that of a reasoning run, cut at 8,192)."""
-_RECIPES: dict[tuple[str, str], dict[str, object]] = {
-    ("NeMo RL v0.3", "llama-3.1-70b"): {
-        "prompts": 64,
-        "generations": 32,
-        "longest": 4096 - PROMPT_LEN,
-        "train_batch": 512,
-        "log_prob_batch": 4,
-        "layout": {"tp": 4, "pp": 4},
-        "gen_layout": {"tp": 4},
-    }
-}
-"""Settings of the release's recipe (github.com/NVIDIA-NeMo/RL, examples/configs/grpo_math_70B_megatron.yaml)."""
-_PARTS = {"rollouts_s": "gen_s", "old_log_probs_s": "logprob_s", "reference_log_probs_s": "ref_s",
-          "updates_s": "train_s", "transfer_s": "refit_s", "rl_step_s": "step_s"}  # fmt: skip
-
-
-_RL_DOUBTS: Doubts = (
-    (
-        lambda row: not row["chip"] or row["chip"].startswith("not stated") or row["model"] == "not stated",
-        "the source does not state model and chip",
-    ),
-    (lambda row: row["train_engine"] == "DTensor", "updates by DTensor, whose steps are not known"),
-    (
-        lambda row: not row["prompts_per_step"] and not _recipe(row),
-        "the source does not state how many answers a step has",
-    ),
-    (
-        lambda row: not row["mean_response_len"] and not row["max_response_len"] and not _recipe(row),
-        "the source does not state how long answers are",
-    ),
-    (lambda row: "agentic" in row["algorithm"], "agents whose tools take most of the time"),
-)
-
-
-def _recipe(row: TableRow) -> Data:
-    return _RECIPES.get((row["framework"], row["model"]), {}) if row["train_engine"] != "DTensor" else {}
-
-
-def _rl_measured(row: TableRow) -> dict[str, float]:
-    found = {name: number(row, column) for name, column in _PARTS.items() if row[column]}
-    if row["framework"].startswith("NeMo") and "old_log_probs_s" in found:  # policy and reference together
-        found = {name.replace("old_log_probs_s", "log_probs_s"): value for name, value in found.items()}
-    return found
-
-
-def _rl_parts_data(row: TableRow, case_id: str, recipe: dict[str, object]) -> dict[str, object]:
-    longest = number(row, "max_response_len", 0.0)
-    alone = row["colocated"] == "no"
-    data: dict[str, object] = {
-        "id": case_id,
-        "kind": "rl-step",
-        "model": row["model"].removesuffix("-base"),
-        "chip": row["chip"].split(" ")[0],
-        "num_chips": whole(row, "num_chips"),
-        "stack": row["framework"].lower().split(" v")[0].replace(" ", "-"),
-        "precision": "bf16",
-        "engine": _engine(row),
-        "algorithm": row["algorithm"].lower().split(" ")[0],
-        "mode": "async" if row["sync"] == "async" else "sync",
-        "input_len": number(row, "mean_prompt_len", PROMPT_LEN),
-        "output_len": number(row, "mean_response_len", MEAN_SHARE * longest),
-        "output_spread": SPREAD,
-        "memory_fraction": MEMORY_FRACTION,
-        "source": row["source"],
-        "measured": _rl_measured(row),
-    }
-    if not recipe:
-        data |= {
-            "prompts": whole(row, "prompts_per_step"),
-            "generations": whole(row, "gens_per_prompt"),
-            "longest": longest,
-        }
-    if not row["mean_response_len"]:
-        data["assumed"] = ["output_len"]
-    if row["sync"] == "async":
-        data |= {"staleness": 1, "partial": "partial" in row["mode"]}
-    if alone:
-        data["gen_chips"] = whole(row, "gen_chips")
-    return data | recipe
-
-
-def _rl_parts_cases(rows: Sequence[TableRow]) -> Reader:
-    """Parts of steps; rows that do not say what was run are named."""
-
-    def case(row: TableRow, case_id: str) -> tuple[Data, str]:
-        doubt = _doubt(row, _RL_DOUBTS)
-        return (dict(_rl_measured(row)) if doubt else _rl_parts_data(row, case_id, _recipe(row))), doubt
-
-    return case
-
-
 _ADAPTER_COLUMNS = ("system", "setting", "lora_ranks", "num_adapters", "alpha", "req_rate", "cv", "throughput_req_s")
 _ADAPTER_MODELS = {"llama-7b": "llama-2-7b", "llama-13b": "llama-2-13b"}
 """LLaMA's first models have the shapes of the second."""
@@ -464,12 +277,12 @@ def _adapter_cases(rows: Sequence[TableRow]) -> Reader:
     fewest: dict[tuple[str, ...], TableRow] = {}
     for row in rows:
         with suppress(InputError):  # told with its row
-            if not _doubt(row, _ADAPTER_DOUBTS) and whole(row, "num_adapters") >= 1:
+            if not doubt_of(row, _ADAPTER_DOUBTS) and whole(row, "num_adapters") >= 1:
                 first = fewest.get(_group(row), row)
                 fewest[_group(row)] = min(first, row, key=lambda one: whole(one, "num_adapters"))
 
     def case(row: TableRow, case_id: str) -> tuple[Data, str]:
-        doubt, first = _doubt(row, _ADAPTER_DOUBTS), fewest.get(_group(row))
+        doubt, first = doubt_of(row, _ADAPTER_DOUBTS), fewest.get(_group(row))
         return _adapter_data(row, case_id, None if doubt or first is row else first), doubt
 
     return case
@@ -532,8 +345,20 @@ def _adapter_data(row: TableRow, case_id: str, fewest: TableRow | None) -> dict[
     return data
 
 
-TUNING = PublishedTable(columns=frozenset(_TUNING_COLUMNS), kind="train", cases=_tuning_cases)
-RL_STEPS = PublishedTable(columns=frozenset(_RL_COLUMNS), kind="rl-step", cases=_rl_cases)
-RL_PARTS = PublishedTable(columns=frozenset(_RL_PARTS_COLUMNS), kind="rl-step", cases=_rl_parts_cases)
+_RL_COLUMNS = {"framework", "algorithm", "mode", "gen_chips", "train_chips", "mean_seq_len", "step_s"}
+_RL_PARTS_COLUMNS = {"framework", "gen_s", "logprob_s", "ref_s", "train_s", "refit_s", "max_response_len", "colocated"}
+TUNING = PublishedTable(
+    columns=frozenset(_TUNING_COLUMNS),
+    kind="train",
+    cases=lambda rows: lambda row, case_id: (_tuning_data(row, case_id), doubt_of(row, _TUNING_DOUBTS)),
+)
+RL_STEPS = PublishedTable(
+    columns=frozenset(_RL_COLUMNS),
+    kind="rl-step",
+    cases=lambda rows: lambda row, case_id: (rl.step_data(row, case_id), ""),
+)
+RL_PARTS = PublishedTable(
+    columns=frozenset(_RL_PARTS_COLUMNS), kind="rl-step", cases=lambda rows: rl.rl_parts_cases(rows)
+)
 ADAPTERS = PublishedTable(columns=frozenset(_ADAPTER_COLUMNS), kind="adapters", cases=_adapter_cases)
 TABLES = (TUNING, RL_STEPS, RL_PARTS, ADAPTERS)

@@ -265,8 +265,7 @@ def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCa
         try:
             key = _system_key(resolver, case)
             system = systems.get(key) or _system(resolver, case, find_stack(str(key[0])))
-            ready = case, _layout(case, system), measured_step_s(case)
-            groups.setdefault(key, []).append(ready)
+            groups.setdefault(key, []).append((case, _layout(case, system), measured_step_s(case)))
             systems[key] = system
         except RacklineError as error:
             lost[id(case)] = error
@@ -293,9 +292,8 @@ def prepare_training(resolver: Resolver, cases: Sequence[Case]) -> tuple[TrainCa
 
 def _system_key(resolver: Resolver, case: Case) -> tuple[object, ...]:
     """What cases of one system have in common; the name of its training stack comes first."""
-    generation = resolver.chip_of(case).generation
     return (
-        "unit" if resolver.calibration_name == "unit" else train_stack_name(case, generation),
+        "unit" if resolver.calibration_name == "unit" else train_stack_name(case, resolver.chip_of(case).generation),
         model_key(case),
         resolver.cluster_of(case),
         case.precision,

@@ -141,9 +141,9 @@ _RARE = (
     "trained",
     "stated",
 )
+"""Properties that a file states only if they differ from the defaults."""
 _DESCRIBES = ("is_default", "default_on", "stands_for", "own")
 """Fields that describe the record itself and are not fitted."""
-"""Properties that a file states only if they differ from the defaults."""
 _HABITS = (
     "name",
     "kernels",
@@ -213,8 +213,7 @@ def stack_toml(stack: TrainingStack) -> str:
     for habit in _HABITS[2:]:
         if habit not in _RARE or getattr(stack, habit) != getattr(IDEAL, habit):
             data[habit] = getattr(stack, habit)
-    described = {key: plain(getattr(stack, key)) for key in _DESCRIBES}
-    data |= {key: value for key, value in described.items() if value}
+    data |= {key: value for key in _DESCRIBES if (value := plain(getattr(stack, key)))}
     fitted = [f"{table}.*" for table in _TABLES]
     for table in _TABLES:
         entries: Mapping[tuple[str, str], float] = getattr(stack, table)
