@@ -14,7 +14,7 @@ from itertools import combinations
 import numpy as np
 
 from rackline.arch import Model, MoeFfn
-from rackline.arch.attention import LATENT_KERNELS
+from rackline.arch.kinds import LATENT_KERNELS
 from rackline.fitting.amounts import KV_TYPES, PREFILL_TYPES, PRODUCTS, Amounts, amounts
 from rackline.fitting.collectives import CollectiveFit, calibrate_collectives
 from rackline.fitting.fit import (
