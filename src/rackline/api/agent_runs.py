@@ -19,7 +19,7 @@ with late:
     import numpy as np
 
     from rackline import arch, simulation
-    from rackline.simulation import agent_traces, agents, calls, keeping, tasks
+    from rackline.simulation import agent_traces, agents, calls, evictions, tasks
 
 USUAL_CALLS = 6000
 _HALF = 0.5
@@ -161,7 +161,7 @@ def _numbers(text: str) -> list[int | None]:
 
 def _check(question: SimulateQuestion, name: str) -> None:
     """Refuse a policy that the cache cannot follow."""
-    found = keeping.keeping(name)
+    found = evictions.KEEPINGS.find(name)
     if found.place == "tier" and not question.tier:
         raise InputError(
             what="between_calls", given=name, allowed="with a `tier` to move to", nearest="--tier host=1TB@50GB/s"

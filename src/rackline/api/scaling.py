@@ -114,7 +114,7 @@ class _Ground:
         begin = min(given or max(setting.enough(rate), question.min_replicas), most)
         return fleet.Scaled(
             pool=pool,
-            scaler=autoscalers.autoscaler(policy),
+            scaler=autoscalers.AUTOSCALERS.find(policy),
             setting=replace(setting, begin=begin),
             least=min(question.min_replicas, most),
             most=most,
@@ -189,7 +189,7 @@ def scaled_runs(question: SimulateQuestion, watch: Watch) -> ScaledRuns:
         raise InputError(what="spare_hosts", given=question.spare_hosts, allowed="only with `failures`")
     policies = tuple(dict.fromkeys(question.autoscale or (FIXED,)))
     for name in policies:
-        autoscalers.autoscaler(name)
+        autoscalers.AUTOSCALERS.find(name)
     kinds = classes_of(question)
     if kinds and question.slo is None:
         question = replace(question, slo=strictest(kinds))

@@ -20,7 +20,7 @@ import numpy as np
 
 from rackline.lab.measurement.jax_engine import SERVED_LIMITS, SERVED_SHAPE as SHAPE, JaxEngine, served_engine
 from rackline.lab.server import Job, Passes
-from rackline.simulation import policy
+from rackline.simulation import POLICIES
 
 NAME = "rackline-lab"
 CONFIG: dict[str, Any] = {
@@ -69,7 +69,7 @@ class EngineThread(threading.Thread):
     def __init__(self, engine: JaxEngine) -> None:
         super().__init__(name="engine", daemon=True)
         self.arrived: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
-        self._passes: Passes[Asked] = Passes(engine=engine, policy=policy("fcfs"))
+        self._passes: Passes[Asked] = Passes(engine=engine, policy=POLICIES.find("fcfs"))
         engine.ready([PROMPT])
 
     def run(self) -> None:

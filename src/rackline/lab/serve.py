@@ -18,9 +18,9 @@ from rackline.lab.measurement.jax_engine import SERVED_LIMITS, SERVED_SCHEDULER,
 from rackline.lab.server import Served, SlotClock, measured_clock, serve, simulated_pool
 from rackline.passes.features import Array
 from rackline.serving.blackboard import train_latency
-from rackline.simulation import Policy, Pool, Requests, Result, poisson, policy, simulate
+from rackline.simulation import POLICIES, Policy, Pool, Requests, Result, poisson, simulate
 
-POLICIES = ("fcfs", "prefill-first", "decode-first")
+COMPARED = ("fcfs", "prefill-first", "decode-first")
 OUTPUT, LOAD = 24, 0.35
 """Mean answer [tokens], and arrivals over what full slots carry. Decode-first carries less, as its slots empty
 together: at half of that load it is near its own limit, where a few percent in a pass are half of a wait."""
@@ -100,9 +100,9 @@ def run(setup: Setup) -> Experiment:
     ]
     rows: list[Reading] = []
     shares: dict[str, tuple[list[float], list[float]]] = {}
-    for name in POLICIES:
+    for name in COMPARED:
         setup.progress(f"policy {name}, {PARTS} times {number} requests at {rate:.0f}/s")
-        chosen = policy(name)
+        chosen = POLICIES.find(name)
         found: list[Served] = []
         expected: list[Result] = []
         for requests in parts:
@@ -146,7 +146,7 @@ def _trains(engine: JaxEngine, clock: SlotClock, setup: Setup) -> list[Reading]:
         output_len=np.ones(number, dtype=int),
         name="passengers",
     )
-    found = serve(engine, requests, replace(policy("trains"), interval_s=interval_s))
+    found = serve(engine, requests, replace(POLICIES.find("trains"), interval_s=interval_s))
     expected = train_latency(interval_s)
     waits = {
         "mean": (float(expected.mean_s) - interval_s, float(found.wait_s.mean()), 0.15),

@@ -20,10 +20,10 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.simulation.autoscalers import Autoscaler, Seen, Setting
+from rackline.simulation.entrance import Entrance, Frontend
 from rackline.simulation.failures import Outage, Places
 from rackline.simulation.fleet_run import FleetRun, PoolRun, Served
-from rackline.simulation.frontend import Frontend
-from rackline.simulation.gate import FEED_S, Backlog, Entrance, Gate, standing_of
+from rackline.simulation.gate import FEED_S, Backlog, Gate, standing_of
 from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows, serve_all
 from rackline.simulation.rank_spec import Handover, Pool
 from rackline.simulation.replica import Replica

@@ -15,7 +15,7 @@ from rackline.passes.features import as_array
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.workload import PLAIN, Speculation
 from rackline.simulation.clock import Chunk, TableClock
-from rackline.simulation.policies import Reserve, policy
+from rackline.simulation.policies import POLICIES, Reserve
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.rank_spec import AdapterSlots, Pool, RankSpec
 
@@ -109,7 +109,7 @@ def pool_of(
             adapters=_adapter_slots(deployment),
             neighbour_passes=stack.neighbour_passes,
         ),
-        policy=policy(policy_name or stack.admission),
+        policy=POLICIES.find(policy_name or stack.admission),
         ranks=layout.attention_dp,
         micro_batches=layout.pp,
         replicas=replicas or layout.dp,

@@ -27,7 +27,7 @@ from rackline.lab.measurement.rates import available_cores
 from rackline.lab.measurement.workers.worker import Clock
 from rackline.lab.server import Ids, serve
 from rackline.lab.transformer import Params, Shape, causal_attention, ffn_block, init, norm, project
-from rackline.simulation import Requests, policy
+from rackline.simulation import POLICIES, Requests
 
 QUICK_SHAPE = Shape(num_layers=1, d_model=128, num_q_heads=4, num_kv_heads=2, head_dim=32, d_ff=256, vocab_size=512)
 BLOCK = 64  # cached tokens that one turn of the attention reads
@@ -197,7 +197,7 @@ class JaxEngine(Engine):
 
     def serve(self, requests: Requests) -> ServedTimes:
         """Serve requests in real time: waiting prompts by themselves first, then one token of all sequences."""
-        found = serve(self, requests, policy("prefill-first"))
+        found = serve(self, requests, POLICIES.find("prefill-first"))
         return ServedTimes(ttft_s=found.ttft_s, e2e_s=found.e2e_s)
 
     def ready(self, prompt_sizes: Sequence[int]) -> None:
