@@ -13,8 +13,8 @@ import simpy
 from rackline.passes.features import Array
 from rackline.simulation import POLICIES, Handover, PlainClock, Pool, RankSpec, Requests
 from rackline.simulation.autoscalers import AUTOSCALERS, Autoscaler, Seen, Setting
-from rackline.simulation.failures import Outage, Places
-from rackline.simulation.fleet import Scaled, run_fleet
+from rackline.simulation.fleet import run_fleet
+from rackline.simulation.fleet_pool import Outage, Places, Scaled
 from rackline.simulation.fleet_run import FleetRun
 from rackline.simulation.load import Load
 

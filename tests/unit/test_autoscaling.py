@@ -17,11 +17,10 @@ from rackline.errors import InputError
 from rackline.simulation import Handover, Lengths
 from rackline.simulation.autoscalers import AUTOSCALERS, Seen, Setting
 from rackline.simulation.entrance import Entrance
-from rackline.simulation.failures import Failures, Places
-from rackline.simulation.fleet import Scaled, run_fleet
+from rackline.simulation.fleet import run_fleet
+from rackline.simulation.fleet_pool import LOADER_BYTES_PER_S, Failures, Places, Scaled, start_up
 from rackline.simulation.load import SHAPES, Load, profile, read_load, shape
 from rackline.simulation.native import library
-from rackline.simulation.start_up import LOADER_BYTES_PER_S, start_up
 
 NONE = np.zeros(0)
 TRACE = Path("../shared/traces/mooncake_conversation_trace.jsonl")

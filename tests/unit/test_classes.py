@@ -18,7 +18,8 @@ from rackline.simulation import POLICIES, Lengths, PlainClock, Pool, RankSpec, s
 from rackline.simulation.autoscalers import AUTOSCALERS, Setting
 from rackline.simulation.classes import ClassTraffic, over_time, steady
 from rackline.simulation.entrance import STAGES, AdmissionRule, Entrance, stages_of
-from rackline.simulation.fleet import Scaled, run_fleet
+from rackline.simulation.fleet import run_fleet
+from rackline.simulation.fleet_pool import Scaled
 from rackline.simulation.load import Load
 from rackline.simulation.native import library
 

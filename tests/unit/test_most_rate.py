@@ -27,7 +27,7 @@ from rackline.serving.workload import Mixture, Workload
 from rackline.simulation import Handover, Pool, pool_of, simulate
 from rackline.simulation.clock import PlainClock
 from rackline.simulation.policies import POLICIES
-from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.server import RankSpec
 from rackline.simulation.workloads import OpenLoop
 from rackline.system import Constraints, Demand
 

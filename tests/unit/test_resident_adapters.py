@@ -15,7 +15,7 @@ from rackline.arch.products import AppliedAdapter
 from rackline.errors import InputError
 from rackline.simulation import PlainClock, Pool, RankSpec, Requests, simulate
 from rackline.simulation.policies import POLICIES
-from rackline.simulation.rank_spec import AdapterSlots, ResidentAdapters
+from rackline.simulation.server import AdapterSlots, ResidentAdapters
 from rackline.simulation.workloads import with_chosen_adapters
 
 LOAD_S = 0.25

@@ -17,13 +17,13 @@ from rackline.errors import InputError
 from rackline.interrupts import held
 from rackline.passes.features import Array
 from rackline.simulation.entrance import AdmissionRule, Frontend, Stage
-from rackline.simulation.flow import Flow
 from rackline.simulation.gate import FEED_S, Backlog, Gate, PlainStanding, standing_of
 from rackline.simulation.metrics import Result
 from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows, run_pools
-from rackline.simulation.rank_spec import Handover, Pool, RankSpec
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
+from rackline.simulation.server import Handover, Pool, RankSpec
+from rackline.simulation.tasks import Flow
 
 AnyReplica = Replica | NativeReplica
 Progress = Callable[[int, int, float], None]  # (requests done, all requests, simulated time [s])
