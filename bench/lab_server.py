@@ -24,7 +24,7 @@ from typing import Any, cast
 import numpy as np
 
 from rackline.lab.experiment import start_jax
-from rackline.simulation import policy
+from rackline.simulation import POLICIES
 
 start_jax()
 from rackline.lab.jax_engine import JaxEngine, Job, Passes  # noqa: E402
@@ -77,7 +77,7 @@ class EngineThread(threading.Thread):
     def __init__(self, engine: JaxEngine) -> None:
         super().__init__(name="engine", daemon=True)
         self.arrived: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
-        self._passes: Passes = Passes(engine=engine, policy=policy("fcfs"))
+        self._passes: Passes = Passes(engine=engine, policy=POLICIES.find("fcfs"))
         engine.ready([PROMPT])
 
     def run(self) -> None:

@@ -51,7 +51,7 @@ from rackline.search.plan import WhatIfPoint
 from rackline.search.train import TrainPlan, train_plan
 from rackline.serving.capacity import Capacity, capacity
 from rackline.serving.workload import Workload
-from rackline.simulation import PlainClock, Pool, RankSpec, Requests, Result, policy, simulate
+from rackline.simulation import POLICIES, PlainClock, Pool, RankSpec, Requests, Result, simulate
 from rackline.system import Constraints
 from rackline.training.schedules import Timeline, equal_stages, schedule
 from rackline.training.system import TrainingSystem
@@ -112,7 +112,7 @@ def a_run(pace: float = 1.0) -> Result:
         output_len=generator.integers(1, 60, count),
     )
     clock = PlainClock(base_s=0.005 * pace, per_prompt_token_s=1e-5)
-    return simulate(requests, Pool(clock=clock, spec=RankSpec(pool_tokens=20_000), policy=policy("chunked")))
+    return simulate(requests, Pool(clock=clock, spec=RankSpec(pool_tokens=20_000), policy=POLICIES.find("chunked")))
 
 
 @cache

@@ -16,7 +16,7 @@ from rackline.serving import Mode, Workload, open_loop
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import Stack, stack
 from rackline.simulation import Lengths, Pool, open_arrivals, pool_of, simulate
-from rackline.simulation.policies import alignments, policy
+from rackline.simulation.policies import POLICIES, alignments
 
 STACKS = {
     "prefill_first": "sglang",
@@ -39,7 +39,7 @@ def server(name: str, ranks: int) -> tuple[Pool, Deployment, Stack, Mode]:
     found = model(which)
     split = parse_layout(f"attention_dp={ranks},ep={ranks}", found)
     one = cluster(on).with_num_chips(split.chips_per_replica)
-    first = policy(name).passes == "prompts_first"
+    first = POLICIES.find(name).passes == "prompts_first"
     budget = 16384 if first else 8192
     of = replace(
         stack(STACKS[name]),

@@ -7,7 +7,7 @@ import pytest
 
 from rackline.errors import InputError
 from rackline.passes.features import Array
-from rackline.simulation import Lengths, PlainClock, Pool, RankSpec, Sessions, policy, simulate
+from rackline.simulation import POLICIES, Lengths, PlainClock, Pool, RankSpec, Sessions, simulate
 from rackline.simulation.prefix_cache import CacheRules
 from rackline.simulation.reuse import arrivals, reuse_of, session_hits
 
@@ -71,7 +71,7 @@ def test_a_server_finds_what_the_closed_form_says() -> None:
     requests = CHAT.draw(np.random.default_rng(3), 3000, 1.0, Lengths(input_len=MESSAGE, output_len=ANSWER))
     spec = RankSpec(pool_tokens=20_000_000, prefix_caching=True, hash_tokens=128, cache_rules=CacheRules(ttl_s=30.0))
     clock = PlainClock(base_s=0.005, per_prompt_token_s=1e-6)
-    result = simulate(requests, Pool(clock=clock, spec=spec, policy=policy("chunked")))
+    result = simulate(requests, Pool(clock=clock, spec=spec, policy=POLICIES.find("chunked")))
     late = result.arrival_s > 200.0
     share = result.cached_tokens[late].sum() / requests.input_len[late].sum()
     expected = session_hits(CHAT, rate_per_s=1.0, message_tokens=MESSAGE, answer_tokens=ANSWER, ttl_s=30.0)

@@ -12,10 +12,9 @@ import pytest
 import simpy
 
 from rackline.passes.features import Array
-from rackline.simulation import PlainClock, Pool, RankSpec, Requests, policy, router_names, simulate
-from rackline.simulation.admissions import AdmissionRule, admission_names
-from rackline.simulation.frontend import Frontend, Stage
-from rackline.simulation.routers import session_affinity
+from rackline.simulation import POLICIES, ROUTERS, PlainClock, Pool, RankSpec, Requests, simulate
+from rackline.simulation.entrance import ADMISSIONS, AdmissionRule, Frontend, Stage
+from rackline.simulation.routers import SessionAffinity
 
 STEP_S = 0.001
 ROOMY = RankSpec(pool_tokens=10_000_000, max_num_seqs=4096, max_batched_tokens=1 << 20)
@@ -23,7 +22,7 @@ ROOMY = RankSpec(pool_tokens=10_000_000, max_num_seqs=4096, max_batched_tokens=1
 
 def _pool(places: int, name: str) -> Pool:
     """A replica that serves so many requests at a time, each in 1 ms per token of its answer."""
-    return Pool(clock=PlainClock(base_s=STEP_S), spec=replace(ROOMY, max_num_seqs=places), policy=policy(name))
+    return Pool(clock=PlainClock(base_s=STEP_S), spec=replace(ROOMY, max_num_seqs=places), policy=POLICIES.find(name))
 
 
 def _poisson(seed: int, rates: list[float], count: int, service_s: float = 1.0) -> Requests:
@@ -288,11 +287,11 @@ def _small(seed: int, *, shares: bool) -> Requests:
 def _replicas(number: int, *, shares: bool) -> Pool:
     spec = RankSpec(pool_tokens=BLOCKS * BLOCK, block_size=BLOCK, max_num_seqs=PLACES, max_batched_tokens=1000,
                     prefix_caching=shares, hash_tokens=UNIT)  # fmt: skip
-    return Pool(clock=PlainClock(**CLOCK), spec=spec, policy=policy("chunked"), replicas=number)
+    return Pool(clock=PlainClock(**CLOCK), spec=spec, policy=POLICIES.find("chunked"), replicas=number)
 
 
 @pytest.mark.parametrize("shares", [False, True])
-@pytest.mark.parametrize("name", [name for name in router_names() if name != "session-affinity"])
+@pytest.mark.parametrize("name", [name for name in ROUTERS.names if name != "session-affinity"])
 def test_a_router_is_its_simpy_twin(name: str, shares: bool) -> None:
     requests = _small(7, shares=shares)
     result = simulate(requests, _replicas(4, shares=shares), router=name)
@@ -325,13 +324,13 @@ def test_a_rule_is_its_simpy_twin(rule: AdmissionRule, refuses: Callable[[list[_
     assert 0 < result.was_refused.sum() == np.isnan(result.finish_s).sum() < len(requests)
 
 
-@pytest.mark.parametrize("name", admission_names())
+@pytest.mark.parametrize("name", ADMISSIONS.names)
 def test_what_comes_is_answered_or_refused(name: str) -> None:
     """Requests in = answered + refused; no KV block is left; the same seed gives the same answer."""
     requests = _small(9, shares=False)
     requests = replace(requests, arrival_s=requests.arrival_s / 4.0, priority=np.arange(len(requests)) % 2)
     rule = AdmissionRule(name=name, limit=1.0 if name in ("queue", "concurrency") else None, seed=3)
-    pool = replace(_replicas(2, shares=False), policy=policy("preemptive"))
+    pool = replace(_replicas(2, shares=False), policy=POLICIES.find("preemptive"))
     runs = [simulate(requests, pool, router="least-loaded", admission=rule) for _ in range(2)]
     first, again = runs
     assert first.finished.sum() + first.was_refused.sum() == len(requests)
@@ -353,13 +352,13 @@ def test_a_conversation_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> No
     places: dict[int, set[int]] = {}
     chosen: list[tuple[int, int]] = []
 
-    class Noting(session_affinity.SessionAffinity):
+    class Noting(SessionAffinity):
         def choose(self, request: int, standing: Any) -> int:
             found = super().choose(request, standing)
             chosen.append((request, found))
             return found
 
-    monkeypatch.setattr(session_affinity, "ROUTER", Noting)
+    monkeypatch.setitem(ROUTERS, "session-affinity", Noting)
     result = simulate(requests, _replicas(3, shares=False), router="session-affinity")
     for request, place in chosen:
         places.setdefault(request // turns, set()).add(place)

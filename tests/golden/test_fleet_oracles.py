@@ -11,10 +11,10 @@ import pytest
 import simpy
 
 from rackline.passes.features import Array
-from rackline.simulation import Handover, PlainClock, Pool, RankSpec, Requests, policy
-from rackline.simulation.autoscalers import Autoscaler, Seen, Setting, autoscaler, autoscaler_names
-from rackline.simulation.failures import Outage, Places
-from rackline.simulation.fleet import Scaled, run_fleet
+from rackline.simulation import POLICIES, Handover, PlainClock, Pool, RankSpec, Requests
+from rackline.simulation.autoscalers import AUTOSCALERS, Autoscaler, Seen, Setting
+from rackline.simulation.fleet import run_fleet
+from rackline.simulation.fleet_pool import Outage, Places, Scaled
 from rackline.simulation.fleet_run import FleetRun
 from rackline.simulation.load import Load
 
@@ -24,7 +24,7 @@ ROOMY = RankSpec(pool_tokens=10_000_000, max_num_seqs=4096, max_batched_tokens=1
 
 def _pool(places: int) -> Pool:
     """Replicas that serve so many requests at a time, each in 1 ms per token of its answer."""
-    return Pool(clock=PlainClock(base_s=STEP_S), spec=replace(ROOMY, max_num_seqs=places), policy=policy("fcfs"))
+    return Pool(clock=PlainClock(base_s=STEP_S), spec=replace(ROOMY, max_num_seqs=places), policy=POLICIES.find("fcfs"))
 
 
 def _requests(arrival_s: Array, service_s: Array) -> Requests:
@@ -39,7 +39,7 @@ def _setting(requests: Requests, **more: Any) -> Setting:
 
 def _scaled(name: str, requests: Requests, places: int = 4, least: int = 1, **more: Any) -> Scaled:
     setting = _setting(requests, **more)
-    return Scaled(pool=_pool(places), scaler=autoscaler(name), setting=setting, least=least, most=8, chips=2)
+    return Scaled(pool=_pool(places), scaler=AUTOSCALERS.find(name), setting=setting, least=least, most=8, chips=2)
 
 
 def _poisson(seed: int, rate: float, seconds: float, service_s: float) -> Requests:
@@ -200,7 +200,7 @@ def _twin(requests: Requests, scaled: Scaled, seconds: float) -> tuple[Array, fl
     return finish, paid * scaled.chips
 
 
-@pytest.mark.parametrize("name", [name for name in autoscaler_names() if name != "hpa-kv"])
+@pytest.mark.parametrize("name", [name for name in AUTOSCALERS.names if name != "hpa-kv"])
 def test_a_fleet_is_its_simpy_twin(name: str) -> None:
     """Each policy, fed by both programs: the same ends of requests and the same chip-seconds."""
     rng = np.random.default_rng(5)
@@ -223,7 +223,7 @@ def _conserved(run: FleetRun, count: int) -> None:
     assert run.chip_seconds == pytest.approx(there * run.seconds + run.spare_chips * run.seconds, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", autoscaler_names())
+@pytest.mark.parametrize("name", AUTOSCALERS.names)
 def test_nothing_is_lost(name: str) -> None:
     requests = _poisson(7, 1.5, 1200.0, 1.5)
     run = run_fleet(requests, _scaled(name, requests, places=2, capacity_per_s=0.9, running=1.0), seconds=1200.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rackline.simulation import Sessions
-from rackline.simulation.evictions import eviction
+from rackline.simulation.evictions import EVICTIONS
 from rackline.simulation.hits_by_tier import MemoryRoom, RepeatingSessions, RepeatingTrace, hits_within
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
 from rackline.simulation.requests import Requests
@@ -106,7 +106,7 @@ def talks(count: int = 2500) -> RepeatingTrace:
 def test_a_recorded_trace_is_looked_up_exactly() -> None:
     """Stack distances for one memory, and the cache of the simulator under other rules, say the same."""
     trace = talks()
-    lru, first_in = (CacheRules(eviction=eviction(name)) for name in ("lru", "fifo"))
+    lru, first_in = (CacheRules(eviction=EVICTIONS.find(name)) for name in ("lru", "fifo"))
     for tokens in (30_000.0, 100_000.0, inf):
         rooms = (MemoryRoom(name="HBM", capacity_tokens=tokens),)
         rate = {"requests_per_s": trace.requests_per_s, "answer_tokens": 0.0, "answer_s": 0.0}
@@ -121,7 +121,7 @@ def test_a_rank_with_half_the_rate_needs_half_the_memory() -> None:
     trace = talks()
     rooms = (MemoryRoom(name="HBM", capacity_tokens=40_000), MemoryRoom(name="host", capacity_tokens=60_000))
     half = tuple(replace(room, capacity_tokens=room.capacity_tokens / 2) for room in rooms)
-    for rules in (None, CacheRules(eviction=eviction("cost-aware"), recompute_s=(1.0, 0.01))):
+    for rules in (None, CacheRules(eviction=EVICTIONS.find("cost-aware"), recompute_s=(1.0, 0.01))):
         whole, part = (
             hits_within(trace, given, rules, requests_per_s=rate, answer_tokens=0.0, answer_s=0.0)
             for given, rate in ((rooms, trace.requests_per_s), (half, trace.requests_per_s / 2))
@@ -136,6 +136,6 @@ def test_time_from_the_writing_finds_less_and_unlimited_memories_the_same() -> N
     given = {"requests_per_s": 2.0, "answer_tokens": 400.0, "answer_s": 1.0}
     sliding = hits_within(CHAT, rooms, **given)[0]
     written = hits_within(CHAT, rooms, CacheRules(ttl_s=120.0, ttl_from_use=False), **given)[0]
-    worth = hits_within(CHAT, rooms, CacheRules(ttl_s=120.0, eviction=eviction("cost-aware")), **given)[0]
+    worth = hits_within(CHAT, rooms, CacheRules(ttl_s=120.0, eviction=EVICTIONS.find("cost-aware")), **given)[0]
     assert 0.2 < written.hit_share < sliding.hit_share - 0.03
     assert worth.hit_share == pytest.approx(sliding.hit_share, abs=0.03)

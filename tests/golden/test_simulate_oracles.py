@@ -18,6 +18,7 @@ from rackline.serving.blackboard import train_latency
 from rackline.serving.closed_loop import engine_of
 from rackline.serving.stack import Stack, stack
 from rackline.simulation import (
+    POLICIES,
     Lengths,
     PlainClock,
     Pool,
@@ -25,7 +26,6 @@ from rackline.simulation import (
     Requests,
     closed_loop_of,
     open_arrivals,
-    policy,
     pool_of,
     simulate,
 )
@@ -37,7 +37,7 @@ ROOMY = RankSpec(pool_tokens=10_000_000, max_num_seqs=4096, max_batched_tokens=1
 def test_one_place_and_equal_service_is_m_d_1(load: float) -> None:
     rng = np.random.default_rng(1)
     requests = open_arrivals(rng, 60_000, load / 0.01, Lengths(input_len=1, output_len=1))
-    pool = Pool(clock=PlainClock(base_s=0.01), spec=replace(ROOMY, max_num_seqs=1), policy=policy("chunked"))
+    pool = Pool(clock=PlainClock(base_s=0.01), spec=replace(ROOMY, max_num_seqs=1), policy=POLICIES.find("chunked"))
     result = simulate(requests, pool)
     expected = load / (2.0 * (1.0 - load)) * 0.01
     assert float(result.queue_s.mean()) == pytest.approx(expected, rel=0.05)
@@ -50,7 +50,9 @@ def test_one_place_and_exponential_service_is_m_m_1() -> None:
     requests = Requests(
         arrival_s=rng.exponential(service_s / load, count).cumsum(), input_len=np.ones(count, int), output_len=outputs
     )
-    pool = Pool(clock=PlainClock(base_s=service_s / 1000.0), spec=replace(ROOMY, max_num_seqs=1), policy=policy("fcfs"))
+    pool = Pool(
+        clock=PlainClock(base_s=service_s / 1000.0), spec=replace(ROOMY, max_num_seqs=1), policy=POLICIES.find("fcfs")
+    )
     result = simulate(requests, pool)
     assert float(result.e2e_s.mean()) == pytest.approx(service_s / (1.0 - load), rel=0.06)
     assert result.passes < 5 * count  # a request costs a few pieces, not a thousand steps
@@ -60,14 +62,14 @@ def test_littles_law_in_a_closed_loop() -> None:
     requests = closed_loop_of(
         np.random.default_rng(3), 5000, 40, Lengths(input_len=100, output_len=50, spread="uniform")
     )
-    pool = Pool(clock=PlainClock(base_s=0.01, per_prompt_token_s=1e-5), spec=ROOMY, policy=policy("chunked"))
+    pool = Pool(clock=PlainClock(base_s=0.01, per_prompt_token_s=1e-5), spec=ROOMY, policy=POLICIES.find("chunked"))
     result = simulate(requests, pool)
     in_flight = len(requests) / result.makespan_s * float(result.e2e_s.mean())
     assert in_flight == pytest.approx(40, rel=0.02)
 
 
 def test_trains_that_never_fill_take_one_and_a_half_intervals() -> None:
-    trains = replace(policy("trains"), interval_s=0.1)
+    trains = replace(POLICIES.find("trains"), interval_s=0.1)
     requests = open_arrivals(np.random.default_rng(4), 20_000, 50.0, Lengths(input_len=1, output_len=1))
     result = simulate(requests, Pool(clock=PlainClock(base_s=0.05), spec=ROOMY, policy=trains))
     line = train_latency(0.1)
@@ -232,7 +234,7 @@ def test_an_independent_program_finds_the_same_times(name: str, seed: int) -> No
     clock = PlainClock(base_s=0.004, per_sequence_s=1e-4, per_kv_s=1e-6, per_prompt_token_s=1e-4)
     budget = 256 if name == "chunked" else 100_000
     spec = RankSpec(pool_tokens=1_000_000, max_num_seqs=12, max_batched_tokens=budget)
-    result = simulate(requests, Pool(clock=clock, spec=spec, policy=policy(name)))
+    result = simulate(requests, Pool(clock=clock, spec=spec, policy=POLICIES.find(name)))
     first, finish = _by_simpy(requests, clock, 12, budget, prompts_first=name == "prefill-first")
     np.testing.assert_allclose(result.first_s, first, rtol=0.0, atol=1e-9)
     np.testing.assert_allclose(result.finish_s, finish, rtol=0.0, atol=1e-9)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rackline.lab.experiment import start_jax
-from rackline.simulation import Requests, policy, simulate
+from rackline.simulation import POLICIES, Requests, simulate
 
 pytest.importorskip("jax", reason="JAX has no wheel on this platform")
 start_jax()
@@ -35,7 +35,7 @@ def requests_at(arrival_s: list[float], output_len: list[int]) -> Requests:
 
 @pytest.mark.parametrize("name", ["fcfs", "prefill-first", "decode-first"])
 def test_all_are_served_in_order(engine: JaxEngine, name: str) -> None:
-    found = serve(engine, requests_at([0.0] * 12, [1, 5, 3] * 4), policy(name))
+    found = serve(engine, requests_at([0.0] * 12, [1, 5, 3] * 4), POLICIES.find(name))
     assert np.isfinite(found.e2e_s).all()
     assert (found.e2e_s >= found.ttft_s).all()
     assert (found.ttft_s >= found.wait_s).all()
@@ -45,19 +45,19 @@ def test_all_are_served_in_order(engine: JaxEngine, name: str) -> None:
 
 
 def test_a_batch_is_served_to_its_end(engine: JaxEngine) -> None:
-    found = serve(engine, requests_at([0.0] * (SLOTS + 1), [8] * (SLOTS + 1)), policy("decode-first"))
+    found = serve(engine, requests_at([0.0] * (SLOTS + 1), [8] * (SLOTS + 1)), POLICIES.find("decode-first"))
     assert found.wait_s[-1] >= found.e2e_s[:-1].max() - 1e-9
 
 
 def test_slots_are_refilled_while_others_decode(engine: JaxEngine) -> None:
-    found = serve(engine, requests_at([0.0] * (SLOTS + 1), [2, *[30] * SLOTS]), policy("fcfs"))
+    found = serve(engine, requests_at([0.0] * (SLOTS + 1), [2, *[30] * SLOTS]), POLICIES.find("fcfs"))
     assert found.wait_s[-1] < found.e2e_s[1:SLOTS].min()
 
 
 def test_trains_depart_at_multiples_of_the_interval(engine: JaxEngine) -> None:
     interval_s = 0.1
     arrival = [0.01, 0.03, 0.12, 0.27]
-    found = serve(engine, requests_at(arrival, [1] * 4), replace(policy("trains"), interval_s=interval_s))
+    found = serve(engine, requests_at(arrival, [1] * 4), replace(POLICIES.find("trains"), interval_s=interval_s))
     departures = np.array(arrival) + found.wait_s
     assert (departures >= np.ceil(np.array(arrival) / interval_s) * interval_s).all()
 
@@ -111,7 +111,7 @@ def test_a_clock_knows_every_batch(engine: JaxEngine) -> None:
 
 def test_simulated_server_has_the_same_slots() -> None:
     clock = SlotClock(step_s=(0.010,) * SLOTS, prompt_s=0.002)
-    found = simulate(requests_at([0.0] * (SLOTS + 1), [3] * (SLOTS + 1)), simulated(clock, policy("fcfs")))
+    found = simulate(requests_at([0.0] * (SLOTS + 1), [3] * (SLOTS + 1)), simulated(clock, POLICIES.find("fcfs")))
     # eight prompts, two steps; the ninth enters when a slot is free
     assert found.ttft_s[0] == pytest.approx(0.016)
     assert found.e2e_s[0] == pytest.approx(0.036)

@@ -12,7 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rackline.passes.features import Array
-from rackline.simulation import Handover, Lengths, PlainClock, Pool, RankSpec, Requests, open_arrivals, policy, simulate
+from rackline.simulation import (
+    POLICIES,
+    Handover,
+    Lengths,
+    PlainClock,
+    Pool,
+    RankSpec,
+    Requests,
+    open_arrivals,
+    simulate,
+)
 from rackline.simulation.clock import Chunk, Line
 from rackline.simulation.rank import Rank
 
@@ -253,8 +263,10 @@ def test_ranks_give_what_a_program_gives_that_steps_through_every_pass(
 ) -> None:
     requests, spec, ranks, ahead = case
     clock = RoofClock()
-    pool = Pool(clock=clock, spec=spec, policy=policy("chunked"), ranks=ranks)
-    prefill = Handover(pool=Pool(clock=clock, spec=spec, policy=policy("chunked"), ranks=ahead or 1), tokens_per_s=1e5)
+    pool = Pool(clock=clock, spec=spec, policy=POLICIES.find("chunked"), ranks=ranks)
+    prefill = Handover(
+        pool=Pool(clock=clock, spec=spec, policy=POLICIES.find("chunked"), ranks=ahead or 1), tokens_per_s=1e5
+    )
     result = simulate(requests, pool, prefill=prefill if ahead else None)
     arrivals = list(zip(requests.arrival_s.tolist(), range(len(requests)), strict=True))
     ready: set[int] = set()
@@ -291,7 +303,7 @@ def test_a_rank_to_which_nothing_happens_is_not_looked_at(monkeypatch: pytest.Mo
     clock = PlainClock(base_s=0.01, per_sequence_s=1e-4, per_kv_s=1e-8, per_prompt_token_s=1e-6)
     for ranks in (1, 24):
         counts.append(0)
-        pool = Pool(clock=clock, spec=RankSpec(pool_tokens=1_000_000), policy=policy("chunked"), ranks=ranks)
+        pool = Pool(clock=clock, spec=RankSpec(pool_tokens=1_000_000), policy=POLICIES.find("chunked"), ranks=ranks)
         assert simulate(requests, pool).finished.all()
     assert counts[1] <= 3 * counts[0]
 
@@ -306,7 +318,7 @@ def test_a_sequence_whose_only_token_came_with_its_prompt_leaves_at_once(output_
         computed=np.array([20, 20, 0]),
     )
     spec = RankSpec(pool_tokens=32, max_num_seqs=1)
-    pool = Pool(clock=PlainClock(base_s=0.01), spec=spec, policy=policy("chunked"), ranks=1)
+    pool = Pool(clock=PlainClock(base_s=0.01), spec=spec, policy=POLICIES.find("chunked"), ranks=1)
     result = simulate(requests, pool)
     np.testing.assert_allclose(result.finish_s, [0.0, 0.0, 1.0 + 0.01 * output_len], atol=1e-12)
     assert result.blocks_left == 0

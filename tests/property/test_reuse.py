@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from rackline.simulation import Requests
-from rackline.simulation.evictions import eviction, eviction_names
+from rackline.simulation.evictions import EVICTIONS
 from rackline.simulation.prefix_cache import CacheRules
 from rackline.simulation.reuse import replay, reuse_of
 
@@ -55,10 +55,10 @@ def test_distances_and_cache_agree(requests: Requests, capacity: float, ttl_s: f
     assert float(reuse.hit_share(capacity, ttl_s)) == pytest.approx(replayed.hit_share, abs=1e-12)
 
 
-@given(requests=prompts(), name=st.sampled_from(eviction_names()), from_use=st.booleans())
+@given(requests=prompts(), name=st.sampled_from(EVICTIONS.names), from_use=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_an_unlimited_cache_needs_no_eviction_and_none_beats_it(requests: Requests, name: str, from_use: bool) -> None:
-    rules = CacheRules(eviction=eviction(name), recompute_s=(1.0, 0.1))
+    rules = CacheRules(eviction=EVICTIONS.find(name), recompute_s=(1.0, 0.1))
     whole = replay(requests).hit_share
     assert replay(requests, rules=rules).hit_share == whole
     for capacity in (1, 4, 16):

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rackline.passes.features import Array
 from rackline.simulation import (
+    POLICIES,
     Handover,
     PlainClock,
     Pool,
@@ -20,12 +21,10 @@ from rackline.simulation import (
     Requests,
     Result,
     TierSpec,
-    policy,
-    policy_names,
     simulate,
 )
 from rackline.simulation.clock import Chunk, Line
-from rackline.simulation.evictions import eviction, eviction_names
+from rackline.simulation.evictions import EVICTIONS
 from rackline.simulation.prefix_cache import CacheRules
 from rackline.simulation.rank import Rank
 from rackline.simulation.replica import Replica
@@ -130,7 +129,7 @@ def workloads(draw: st.DrawFn) -> tuple[Requests, Pool, dict[str, Any]]:
     pool = Pool(
         clock=clock,
         spec=spec,
-        policy=policy("chunked"),
+        policy=POLICIES.find("chunked"),
         ranks=draw(st.sampled_from([1, 1, 2, 3])),
         micro_batches=draw(st.sampled_from([1, 1, 2, 3])),
         replicas=draw(st.sampled_from([1, 1, 2])),
@@ -163,7 +162,7 @@ def _specs(draw: st.DrawFn) -> RankSpec:
         hash_tokens=32,
         tiers=draw(st.sampled_from([(), (host,), (host, flash)])) if caching else (),
         cache_rules=CacheRules(
-            eviction=eviction(draw(st.sampled_from(eviction_names()))),
+            eviction=EVICTIONS.find(draw(st.sampled_from(EVICTIONS.names))),
             ttl_s=draw(st.sampled_from([np.inf, 0.05, 0.4, 3.0])),
             ttl_from_use=draw(st.booleans()),
             recompute_s=(0.01, 0.001),
@@ -234,11 +233,13 @@ def run(case: tuple[Requests, Pool, dict[str, Any]], name: str, *, stepwise: boo
     options = dict(options)
     if "prefill" in options:
         front = options["prefill"]
-        options["prefill"] = replace(front, pool=replace(front.pool, policy=policy(name)))
-    return simulate(requests, replace(pool, policy=policy(name)), stepwise=stepwise, keep_passes=stepwise, **options)
+        options["prefill"] = replace(front, pool=replace(front.pool, policy=POLICIES.find(name)))
+    return simulate(
+        requests, replace(pool, policy=POLICIES.find(name)), stepwise=stepwise, keep_passes=stepwise, **options
+    )
 
 
-@pytest.mark.parametrize("name", policy_names())
+@pytest.mark.parametrize("name", POLICIES.names)
 @given(case=workloads())
 @FAST
 def test_jumping_between_events_equals_stepping_and_nothing_is_lost(
@@ -268,7 +269,7 @@ def test_jumping_between_events_equals_stepping_and_nothing_is_lost(
             assert record.sequences <= pool.ranks * pool.micro_batches * pool.spec.max_num_seqs
 
 
-@given(seed=st.integers(0, 2**32 - 1), name=st.sampled_from(policy_names()))
+@given(seed=st.integers(0, 2**32 - 1), name=st.sampled_from(POLICIES.names))
 @settings(max_examples=8, deadline=None)
 def test_a_run_is_determined_by_its_requests(seed: int, name: str) -> None:
     rng = np.random.default_rng(seed)
@@ -277,7 +278,7 @@ def test_a_run_is_determined_by_its_requests(seed: int, name: str) -> None:
         input_len=rng.integers(1, 99, 30),
         output_len=rng.integers(1, 9, 30),
     )
-    pool = Pool(clock=PlainClock(base_s=0.01), spec=RankSpec(pool_tokens=1000), policy=policy(name), replicas=2)
+    pool = Pool(clock=PlainClock(base_s=0.01), spec=RankSpec(pool_tokens=1000), policy=POLICIES.find(name), replicas=2)
     one, two = simulate(requests, pool), simulate(requests, pool)
     np.testing.assert_array_equal(one.finish_s, two.finish_s)
 
@@ -293,7 +294,7 @@ def test_a_swap_counts_in_the_pass_of_its_preemption(seed: int) -> None:
     )
     spec = RankSpec(pool_tokens=512, max_num_seqs=4, max_batched_tokens=400, reserve="prompt", swap_tokens_per_s=1e3)
     clock = PlainClock(base_s=0.01, per_sequence_s=1e-4, per_prompt_token_s=1e-4)
-    pool = Pool(clock=clock, spec=spec, policy=policy("chunked"), ranks=3)
+    pool = Pool(clock=clock, spec=spec, policy=POLICIES.find("chunked"), ranks=3)
     jumped, stepped = simulate(requests, pool), simulate(requests, pool, stepwise=True)
     assert jumped.preempted.sum() > 0
     np.testing.assert_allclose(jumped.finish_s, stepped.finish_s, rtol=0.0, atol=1e-8)

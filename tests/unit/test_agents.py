@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 from rackline.errors import InputError, UnknownNameError
-from rackline.simulation import PlainClock, Pool, RankSpec, Requests, Result, policy, simulate
+from rackline.simulation import POLICIES, PlainClock, Pool, RankSpec, Requests, Result, simulate
 from rackline.simulation.agent_traces import read_tasks
-from rackline.simulation.agents import AGENTX, CODING, Skewed
+from rackline.simulation.agents import AGENTX, CODING, Before, Calls, Skewed, in_turns
 from rackline.simulation.block_table import BlockTable
-from rackline.simulation.calls import Before, Calls, in_turns
-from rackline.simulation.keeping import keeping_names
+from rackline.simulation.evictions import KEEPINGS
 from rackline.simulation.prefix_cache import CacheRules, PrefixCache, TierSpec
 from rackline.simulation.requests import BlockRuns
 from rackline.simulation.reuse import unlimited_hit_share
@@ -40,7 +39,7 @@ def pool_of(tokens: int = 10**7, *, kept: str = "keep", tier: float | None = Non
         pool_tokens=tokens, block_size=16, max_num_seqs=seqs, max_batched_tokens=10**7, prefix_caching=True,
         hash_tokens=64, tiers=tiers, cache_rules=CacheRules(kept=kept),
     )  # fmt: skip
-    return Pool(clock=CLOCK, spec=spec, policy=policy("chunked"), ranks=1, micro_batches=1, replicas=1)
+    return Pool(clock=CLOCK, spec=spec, policy=POLICIES.find("chunked"), ranks=1, micro_batches=1, replicas=1)
 
 
 def run(requests: Requests, pool: Pool | None = None) -> Result:
@@ -186,7 +185,7 @@ def test_policies_between_calls_find_what_they_say() -> None:
     assert share["drop", None] < 0.6 * share["keep", None]
     assert share["keep", None] < ample
     assert share["offload", 1e6] == pytest.approx(ample, abs=0.01) == share["keep", 1e6]
-    assert set(keeping_names()) == {"keep", "drop", "offload"}
+    assert set(KEEPINGS.names) == {"keep", "drop", "offload"}
 
 
 def random_use(seed: int, tier: int) -> tuple[list[object], list[object]]:

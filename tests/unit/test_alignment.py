@@ -12,7 +12,7 @@ from rackline.serving.stack import stack
 from rackline.serving.workload import parse_mode
 from rackline.simulation import Pool, RankSpec, Requests, Result, simulate
 from rackline.simulation.clock import PlainClock
-from rackline.simulation.policies import alignments, policy
+from rackline.simulation.policies import POLICIES, alignments
 
 STEP_S = 0.01
 
@@ -22,7 +22,7 @@ def served(name: str, arrivals: list[float], inputs: list[int], outputs: list[in
     pool = Pool(
         clock=PlainClock(base_s=STEP_S),
         spec=RankSpec(pool_tokens=100_000, max_batched_tokens=most_tokens),
-        policy=policy(name),
+        policy=POLICIES.find(name),
         ranks=2,
     )
     requests = Requests(
@@ -93,7 +93,7 @@ def test_modes_are_read_with_their_alignment() -> None:
     assert (mode.alignment.passes, mode.alignment.some_passes) == (48, 47)
     assert mode.label() == "prefill first 8000, prefill delayer 48"
     balanced = parse_mode("chunked,adp-balance", alignments()).alignment
-    assert balanced == policy("adp_balance").alignment
+    assert balanced == POLICIES.find("adp_balance").alignment
     for text in ("chunked,prefill-delayer", "prefill-first,adp-balance=50", "chunked,delayer", "chunked,adp-balance=1"):
         with pytest.raises(InputError):
             parse_mode(text, alignments())

@@ -15,13 +15,12 @@ from rackline.api.resolve import named
 from rackline.api.server import SimulateQuestion, server_of
 from rackline.errors import InputError
 from rackline.simulation import Handover, Lengths
-from rackline.simulation.autoscalers import Seen, Setting, autoscaler
-from rackline.simulation.failures import Failures, Places
-from rackline.simulation.fleet import Scaled, run_fleet
-from rackline.simulation.gate import Entrance
+from rackline.simulation.autoscalers import AUTOSCALERS, Seen, Setting
+from rackline.simulation.entrance import Entrance
+from rackline.simulation.fleet import run_fleet
+from rackline.simulation.fleet_pool import LOADER_BYTES_PER_S, Failures, Places, Scaled, start_up
 from rackline.simulation.load import SHAPES, Load, profile, read_load, shape
 from rackline.simulation.native import library
-from rackline.simulation.start_up import LOADER_BYTES_PER_S, start_up
 
 NONE = np.zeros(0)
 TRACE = Path("../shared/traces/mooncake_conversation_trace.jsonl")
@@ -112,7 +111,7 @@ def test_a_trace_gives_its_rates_and_lengths() -> None:
 
 
 def test_kubernetes_grows_by_the_ratio_within_its_bounds() -> None:
-    policy = autoscaler("hpa")(_setting())
+    policy = AUTOSCALERS.find("hpa")(_setting())
     assert policy.wish(_seen(0.0, ready=2, running=21)) == 2  # within a tenth of the target
     assert policy.wish(_seen(15.0, ready=2, running=23)) == 3
     assert policy.wish(_seen(30.0, ready=2, starting=1, running=40)) == 4  # those that start count, without load
@@ -123,26 +122,26 @@ def test_kubernetes_grows_by_the_ratio_within_its_bounds() -> None:
 
 
 def test_kubernetes_on_kv_use_reads_the_cache() -> None:
-    policy = autoscaler("hpa-kv")(_setting())
+    policy = AUTOSCALERS.find("hpa-kv")(_setting())
     assert policy.wish(_seen(0.0, ready=2, kv_use=1.0)) == 2
     assert policy.wish(_seen(15.0, ready=2, kv_use=1.7)) == 4
 
 
 def test_keda_wakes_at_a_poll_and_sleeps_after_its_cooldown() -> None:
-    policy = autoscaler("keda")(_setting())
+    policy = AUTOSCALERS.find("keda")(_setting())
     assert policy.wish(_seen(0.0, ready=0)) == 0
     assert policy.wish(_seen(15.0, ready=0, waiting=3)) == 0  # between two polls
     assert policy.wish(_seen(30.0, ready=0, waiting=3)) == 1
     assert policy.wish(_seen(45.0, ready=1, waiting=12)) == 3  # five waiting each
     assert policy.wish(_seen(60.0, ready=3, waiting=0)) == 3
     assert [policy.wish(_seen(time, ready=3)) for time in (300.0, 315.0, 330.0)] == [3, 3, 0]
-    policy = autoscaler("keda")(_setting())
+    policy = AUTOSCALERS.find("keda")(_setting())
     policy.wish(_seen(0.0, ready=1, waiting=1))
     assert [policy.wish(_seen(time, ready=1)) for time in (270.0, 300.0)] == [1, 0]
 
 
 def test_the_planner_divides_its_prediction_by_the_rate_of_a_replica() -> None:
-    policy = autoscaler("dynamo-planner")(_setting())
+    policy = AUTOSCALERS.find("dynamo-planner")(_setting())
     assert policy.interval_s == 180.0
     assert policy.wish(_seen(0.0, ready=3)) == 3
     assert [policy.wish(_seen(180.0 * n, arrived=720)) for n in (1, 2, 3)] == [2, 2, 2]  # 4 a second, 2 each
@@ -153,10 +152,10 @@ def test_the_planner_divides_its_prediction_by_the_rate_of_a_replica() -> None:
 
 def test_the_seasonal_forecast_is_the_day_before() -> None:
     day = Load(edges_s=np.array([0.0, 43200.0, 86400.0]), rates_per_s=np.array([1.0, 9.0]))
-    policy = autoscaler("seasonal")(replace(_setting(start_s=100.0), history=day))
+    policy = AUTOSCALERS.find("seasonal")(replace(_setting(start_s=100.0), history=day))
     assert policy.wish(_seen(0.0)) == 1
     assert policy.wish(_seen(42900.0, arrived=300)) == 5  # the second half begins before those would be ready
-    alone = autoscaler("seasonal")(_setting())
+    alone = AUTOSCALERS.find("seasonal")(_setting())
     assert alone.wish(_seen(0.0, ready=2)) == 2
     wishes = [alone.wish(_seen(300.0 * n, arrived=3000 if n % 288 == 10 else 300)) for n in range(1, 400)]
     assert wishes[:12] == [1] * 9 + [5, 1, 1]  # on the first day only after it came
@@ -165,13 +164,13 @@ def test_the_seasonal_forecast_is_the_day_before() -> None:
 
 def test_the_oracle_begins_before_the_load_comes() -> None:
     arrivals = np.concatenate([np.linspace(0.0, 599.0, 600), np.linspace(600.0, 1199.0, 5700)])
-    policy = autoscaler("oracle")(replace(_setting(start_s=120.0), arrivals_s=arrivals))
+    policy = AUTOSCALERS.find("oracle")(replace(_setting(start_s=120.0), arrivals_s=arrivals))
     assert [policy.wish(_seen(time)) for time in (0.0, 460.0, 470.0, 1185.0)] == [1, 1, 5, 5]
 
 
 def test_an_unknown_policy_names_the_nearest() -> None:
     with pytest.raises(InputError, match="nearest: keda"):
-        autoscaler("kedda")
+        AUTOSCALERS.find("kedda")
 
 
 def test_a_start_is_bound_by_the_slower_of_loader_and_link() -> None:
@@ -202,7 +201,7 @@ def _real(**more: object) -> tuple[Scaled, SimulateQuestion]:
     model, cluster = named(question, Watch())
     server = server_of(question, model, cluster, 512, 8000, Watch())
     setting = Setting(capacity_per_s=4.0, running=3.0, kv_use=0.01, start_s=45.0, begin=1, arrivals_s=NONE)
-    return Scaled(pool=server.pool, scaler=autoscaler("hpa"), setting=setting, least=1, most=8, chips=1), question
+    return Scaled(pool=server.pool, scaler=AUTOSCALERS.find("hpa"), setting=setting, least=1, most=8, chips=1), question
 
 
 @pytest.mark.parametrize("router", ["round-robin", "least-loaded"])

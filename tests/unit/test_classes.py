@@ -14,13 +14,12 @@ from rackline.api.classes import classes_of
 from rackline.api.server import SimulateQuestion
 from rackline.api.traffic import load_of, requests_of
 from rackline.errors import InputError
-from rackline.simulation import Lengths, PlainClock, Pool, RankSpec, policy, simulate
-from rackline.simulation.admissions import AdmissionRule
-from rackline.simulation.autoscalers import Setting, autoscaler
+from rackline.simulation import POLICIES, Lengths, PlainClock, Pool, RankSpec, simulate
+from rackline.simulation.autoscalers import AUTOSCALERS, Setting
 from rackline.simulation.classes import ClassTraffic, over_time, steady
-from rackline.simulation.fleet import Scaled, run_fleet
-from rackline.simulation.frontend import STAGES, stages_of
-from rackline.simulation.gate import Entrance
+from rackline.simulation.entrance import STAGES, AdmissionRule, Entrance, stages_of
+from rackline.simulation.fleet import run_fleet
+from rackline.simulation.fleet_pool import Scaled
 from rackline.simulation.load import Load
 from rackline.simulation.native import library
 
@@ -154,7 +153,7 @@ def test_the_backlog_fills_what_is_idle_and_is_no_load() -> None:
     ]
     requests = steady(np.random.default_rng(1), kinds, 40, 0.0)
     spec = RankSpec(pool_tokens=100_000, max_num_seqs=2, max_batched_tokens=1000)
-    pool = Pool(clock=PlainClock(base_s=0.01), spec=spec, policy=policy("preemptive"))
+    pool = Pool(clock=PlainClock(base_s=0.01), spec=spec, policy=POLICIES.find("preemptive"))
     result = simulate(requests, pool, router="least-loaded", admission=AdmissionRule(name="concurrency", limit=5.0))
     online = requests.classes == 0
     assert result.finished.all()
@@ -174,14 +173,14 @@ def _load(rates: list[float]) -> Load:
 
 def _fleet(requests: Any, pool: Pool, most: int = 3, **more: Any) -> Any:
     setting = Setting(capacity_per_s=4.0, running=3.0, kv_use=0.1, start_s=10.0, begin=1, arrivals_s=requests.arrival_s)
-    scaled = Scaled(pool=pool, scaler=autoscaler("hpa"), setting=setting, least=1, most=most, chips=1)
+    scaled = Scaled(pool=pool, scaler=AUTOSCALERS.find("hpa"), setting=setting, least=1, most=most, chips=1)
     return run_fleet(requests, scaled, seconds=240.0, entrance=Entrance(**more))
 
 
 def test_a_fleet_counts_what_it_refuses_and_does_not_grow_for_a_backlog() -> None:
     lengths = Lengths(input_len=10, output_len=40)
     spec = RankSpec(pool_tokens=20_000, max_num_seqs=4, max_batched_tokens=1000)
-    pool = Pool(clock=PlainClock(base_s=0.02), spec=spec, policy=policy("priority"))
+    pool = Pool(clock=PlainClock(base_s=0.02), spec=spec, policy=POLICIES.find("priority"))
     busy, quiet = _load([2.0, 30.0, 2.0, 0.5]), _load([0.2] * 4)
     kinds = [
         ClassTraffic(name="a", lengths=lengths, share=0.5),

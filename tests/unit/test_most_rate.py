@@ -26,8 +26,8 @@ from rackline.serving.stack import stack_of
 from rackline.serving.workload import Mixture, Workload
 from rackline.simulation import Handover, Pool, pool_of, simulate
 from rackline.simulation.clock import PlainClock
-from rackline.simulation.policies import policy
-from rackline.simulation.rank_spec import RankSpec
+from rackline.simulation.policies import POLICIES
+from rackline.simulation.server import RankSpec
 from rackline.simulation.workloads import OpenLoop
 from rackline.system import Constraints, Demand
 
@@ -129,7 +129,7 @@ def plain(slots: int, passes: str = "chunked", ranks: int = 1) -> Pool:
     return Pool(
         clock=PlainClock(base_s=0.01, per_sequence_s=1e-4, per_kv_s=1e-7, per_prompt_token_s=1e-5),
         spec=RankSpec(pool_tokens=10_000_000, max_num_seqs=slots),
-        policy=policy(passes),
+        policy=POLICIES.find(passes),
         ranks=ranks,
     )
 

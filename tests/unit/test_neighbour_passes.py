@@ -17,7 +17,7 @@ from rackline.simulation.clock import Chunk
 from rackline.simulation.decode_steps import equal_passes
 from rackline.simulation.decoding import Slots
 from rackline.simulation.native import knows
-from rackline.simulation.policies import policy
+from rackline.simulation.policies import POLICIES
 
 NUMBER = 6
 
@@ -100,5 +100,5 @@ def test_a_prompt_beside_a_decoding_sequence(deployment: Deployment) -> None:
 
 def test_the_compiled_loop_leaves_them_alone(deployment: Deployment) -> None:
     pool = pool_of(deployment, replace(IDEAL, max_num_seqs=NUMBER))
-    assert knows(replace(pool, policy=policy("chunked")))
-    assert not knows(replace(pool, policy=policy("chunked"), spec=replace(pool.spec, neighbour_passes=True)))
+    assert knows(replace(pool, policy=POLICIES.find("chunked")))
+    assert not knows(replace(pool, policy=POLICIES.find("chunked"), spec=replace(pool.spec, neighbour_passes=True)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rackline.simulation import PlainClock, Policy, Pool, RankSpec, Requests, policy, simulate
+from rackline.simulation import POLICIES, PlainClock, Policy, Pool, RankSpec, Requests, simulate
 from rackline.simulation.requests import RequestLog
 
 LENGTHS = np.array([50, 400, 10, 200, 30])
@@ -33,13 +33,13 @@ def longest_first(requests: RequestLog, request: int) -> float:
 
 
 def test_each_published_order() -> None:
-    assert served(policy("chunked")) == [0, 1, 2, 3, 4]
-    assert served(policy("shortest-job")) == [0, 2, 4, 3, 1]
-    assert served(policy("priority")) == [0, 1, 3, 2, 4]
+    assert served(POLICIES.find("chunked")) == [0, 1, 2, 3, 4]
+    assert served(POLICIES.find("shortest-job")) == [0, 2, 4, 3, 1]
+    assert served(POLICIES.find("priority")) == [0, 1, 3, 2, 4]
 
 
 def test_a_new_order_is_obeyed_and_does_not_fall_through_to_another() -> None:
-    mine = replace(policy("chunked"), name="longest", order=longest_first)
+    mine = replace(POLICIES.find("chunked"), name="longest", order=longest_first)
     assert served(mine) == [0, 1, 3, 4, 2]
 
 
@@ -52,7 +52,7 @@ def test_who_is_stopped_when_memory_runs_out(last_of_order: bool) -> None:
         output_len=np.full(2, 200),
         priority=np.array([1, 0]),
     )
-    by = replace(policy("priority"), preempts_last_of_order=last_of_order)
+    by = replace(POLICIES.find("priority"), preempts_last_of_order=last_of_order)
     spec = RankSpec(pool_tokens=320, max_num_seqs=2, max_batched_tokens=1000, block_size=16)
     result = simulate(requests, Pool(clock=PlainClock(base_s=0.01), spec=spec, policy=by))
     stopped = np.asarray(result.preempted) > 0

@@ -10,17 +10,17 @@ import pytest
 import rackline as rl
 from rackline.errors import InputError, UnknownNameError
 from rackline.simulation import (
+    POLICIES,
     Lengths,
     PlainClock,
     Pool,
     RankSpec,
     Requests,
     Sessions,
-    policy,
     read_trace,
     simulate,
 )
-from rackline.simulation.evictions import eviction
+from rackline.simulation.evictions import EVICTIONS
 from rackline.simulation.prefix_cache import CacheRules, PrefixCache, TierSpec
 from rackline.simulation.reuse import replay, reuse_of
 
@@ -30,7 +30,7 @@ CLOCK = PlainClock(base_s=0.01, per_prompt_token_s=1e-5)
 
 def cache_of(name: str, room: int, **rules: object) -> PrefixCache:
     host = TierSpec(name="host", tokens=room, tokens_per_s=1.0)
-    return PrefixCache(1, 1, (host,), CacheRules(eviction=eviction(name), recompute_s=(1.0, 1.0), **rules))  # pyright: ignore[reportArgumentType]
+    return PrefixCache(1, 1, (host,), CacheRules(eviction=EVICTIONS.find(name), recompute_s=(1.0, 1.0), **rules))  # pyright: ignore[reportArgumentType]
 
 
 def used(cache: PrefixCache, *prompts: list[int]) -> PrefixCache:
@@ -129,7 +129,7 @@ def talks(turns: float, think_s: float, answers: bool) -> Requests:
 def test_the_next_turn_finds_the_answer() -> None:
     """All that was said before, but for the last block, which is not full."""
     spec = RankSpec(pool_tokens=1_000_000, prefix_caching=True, hash_tokens=32)
-    pool = Pool(clock=CLOCK, spec=spec, policy=policy("chunked"))
+    pool = Pool(clock=CLOCK, spec=spec, policy=POLICIES.find("chunked"))
     requests = talks(4, 10, answers=True)
     result = simulate(requests, pool)
     assert requests.after is not None
@@ -150,7 +150,7 @@ def test_conversations_expire_in_a_run_as_they_do_alone() -> None:
     for ttl_s in (30.0, 100.0):
         rules = CacheRules(ttl_s=ttl_s)
         spec = RankSpec(pool_tokens=1_000_000, prefix_caching=True, hash_tokens=32, cache_rules=rules)
-        result = simulate(requests, Pool(clock=CLOCK, spec=spec, policy=policy("chunked")))
+        result = simulate(requests, Pool(clock=CLOCK, spec=spec, policy=POLICIES.find("chunked")))
         back = requests.arrival_s[later] < ttl_s
         assert np.mean((result.cached_tokens[later] > 0) == back) > 0.99  # but where it waits for a pass
         assert replay(requests, rules=rules).hit_share == pytest.approx(
@@ -249,7 +249,7 @@ def test_hits_of_a_run_with_two_lifetimes_are_those_of_the_longer_one() -> None:
             tiers=tier,
             cache_rules=CacheRules(ttl_s=ttl_s),
         )
-        result = simulate(talks, Pool(clock=CLOCK, spec=spec, policy=policy("chunked")))
+        result = simulate(talks, Pool(clock=CLOCK, spec=spec, policy=POLICIES.find("chunked")))
         return float(result.cached_tokens.sum()), list(result.tier_tokens)
 
     short, hour, both = found(300.0, None), found(3600.0, None), found(300.0, 3600.0)

@@ -14,8 +14,8 @@ import rackline as rl
 from rackline.arch.adapters import AppliedAdapter
 from rackline.errors import InputError
 from rackline.simulation import PlainClock, Pool, RankSpec, Requests, simulate
-from rackline.simulation.policies import policy
-from rackline.simulation.rank_spec import AdapterSlots, ResidentAdapters
+from rackline.simulation.policies import POLICIES
+from rackline.simulation.server import AdapterSlots, ResidentAdapters
 from rackline.simulation.workloads import with_chosen_adapters
 
 LOAD_S = 0.25
@@ -24,7 +24,7 @@ LOAD_S = 0.25
 def pool(slots: int | None, **more: Any) -> Pool:
     room = None if slots is None else AdapterSlots(slots=slots, load_s=LOAD_S)
     spec = RankSpec(pool_tokens=10_000, adapters=room, **more)
-    return Pool(clock=PlainClock(base_s=0.01), spec=spec, policy=policy("chunked"))
+    return Pool(clock=PlainClock(base_s=0.01), spec=spec, policy=POLICIES.find("chunked"))
 
 
 def requests(adapters: list[int], gap_s: float = 10.0, output_len: int = 5) -> Requests:

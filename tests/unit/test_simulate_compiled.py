@@ -20,7 +20,7 @@ from rackline.serving.stack import stack
 from rackline.serving.workload import Speculation
 from rackline.simulation import CacheConfig, Handover, Lengths, Pool, Requests, open_arrivals, pool_of, simulate
 from rackline.simulation.native import compiled_clock, knows, library
-from rackline.simulation.policies import policy
+from rackline.simulation.policies import POLICIES
 from rackline.simulation.workloads import closed_loop_of
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler")
@@ -168,8 +168,8 @@ def test_any_small_run(data: st.DataObject) -> None:
         reserve=data.draw(st.sampled_from([None, "chunk", "prompt", "final"])),
     )
     name = data.draw(st.sampled_from(["chunked", "prefill_first", "decode_first", "fcfs", "trains", *ALIGNED]))
-    one = replace(base, spec=spec, policy=policy(name), replicas=data.draw(st.integers(1, 2)))
-    handover = Handover(pool=replace(one, policy=policy("prefill_first")), tokens_per_s=1e5)
+    one = replace(base, spec=spec, policy=POLICIES.find(name), replicas=data.draw(st.integers(1, 2)))
+    handover = Handover(pool=replace(one, policy=POLICIES.find("prefill_first")), tokens_per_s=1e5)
     same(requests, one, prefill=handover if data.draw(st.booleans()) else None)
 
 

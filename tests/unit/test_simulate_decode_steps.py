@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from rackline.simulation import PlainClock, Pool, RankSpec, Requests, policy, simulate
+from rackline.simulation import POLICIES, PlainClock, Pool, RankSpec, Requests, simulate
 from rackline.simulation.decode_steps import may_be_slowest, pace, steps_before
 from rackline.simulation.decoding import DecodingBatch, Lockstep
 
@@ -74,7 +74,7 @@ def test_prompts_without_room_let_decoding_go_on() -> None:
     Without a step of decoding in between, such a run never ended.
     """
     spec = RankSpec(pool_tokens=320, max_batched_tokens=64, max_num_seqs=4, reserve="chunk")
-    pool = Pool(clock=PlainClock(base_s=0.01), spec=spec, policy=policy("prefill-first"), ranks=2)
+    pool = Pool(clock=PlainClock(base_s=0.01), spec=spec, policy=POLICIES.find("prefill-first"), ranks=2)
     requests = Requests(
         arrival_s=np.array([0.0, 0.01, 0.08, 0.16, 0.18, 0.22, 0.24, 0.27]),
         input_len=np.array([160, 140, 230, 80, 200, 170, 20, 110]),

@@ -13,6 +13,7 @@ from rackline.errors import InputError
 from rackline.plain import plain
 from rackline.search.rate_capacity import rate_capacity
 from rackline.simulation import (
+    POLICIES,
     Lengths,
     PlainClock,
     Pool,
@@ -25,7 +26,6 @@ from rackline.simulation import (
     diurnal,
     gamma,
     open_arrivals,
-    policy,
     read_trace,
     simulate,
 )
@@ -34,7 +34,7 @@ from rackline.simulation.workloads import poisson
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 SPEC = RankSpec(pool_tokens=20_000)
 CLOCK = PlainClock(base_s=0.01, per_prompt_token_s=1e-5)
-POOL = Pool(clock=CLOCK, spec=SPEC, policy=policy("chunked"))
+POOL = Pool(clock=CLOCK, spec=SPEC, policy=POLICIES.find("chunked"))
 
 
 def test_a_request_may_fill_the_cache_to_its_last_block() -> None:
@@ -256,7 +256,7 @@ def test_conversations_find_what_was_said_before() -> None:
     shares: dict[str, float] = {}
     for name, tiers in (("none", ()), ("host", (TierSpec(name="host", tokens=1e6, tokens_per_s=1e6),))):
         spec = RankSpec(pool_tokens=20_000, prefix_caching=True, hash_tokens=requests.hash_tokens, tiers=tiers)
-        result = simulate(requests, Pool(clock=CLOCK, spec=spec, policy=policy("chunked")))
+        result = simulate(requests, Pool(clock=CLOCK, spec=spec, policy=POLICIES.find("chunked")))
         assert result.finished.all()
         shares[name] = result.summary()["cache_hit_share"]
     assert 0.2 < shares["none"] <= shares["host"] < 1.0
@@ -266,7 +266,7 @@ def test_urgent_requests_wait_less() -> None:
     rng = np.random.default_rng(2)
     requests = open_arrivals(rng, 600, 40.0, Lengths(input_len=500, output_len=60), high_priority_share=0.2)
     spec = RankSpec(pool_tokens=20_000, max_num_seqs=16)
-    result = simulate(requests, Pool(clock=CLOCK, spec=spec, policy=policy("priority")))
+    result = simulate(requests, Pool(clock=CLOCK, spec=spec, policy=POLICIES.find("priority")))
     assert requests.priority is not None
     fast = requests.priority == 0
     assert np.median(result.ttft_s[fast]) < 0.2 * np.median(result.ttft_s[~fast])
@@ -305,7 +305,7 @@ def test_a_queue_that_keeps_growing_is_named() -> None:
     lengths = Lengths(input_len=500, output_len=50)
     capacity_per_s = 30.0  # 15 places (20,000 tokens of KV, chunked) at 0.5 s a request, about
     spec = RankSpec(pool_tokens=20_000, max_num_seqs=15)
-    pool = Pool(clock=CLOCK, spec=spec, policy=policy("chunked"))
+    pool = Pool(clock=CLOCK, spec=spec, policy=POLICIES.find("chunked"))
     for share, grows in ((0.7, False), (3.0, True)):
         requests = open_arrivals(np.random.default_rng(6), 800, share * capacity_per_s, lengths)
         found = simulate(requests, pool).overload()
@@ -321,7 +321,7 @@ def test_a_queue_that_keeps_growing_is_named() -> None:
 
 
 def test_ranks_that_wait_for_one_with_a_prompt_are_counted() -> None:
-    pool = Pool(clock=CLOCK, spec=SPEC, policy=policy("prefill-first"), ranks=4)
+    pool = Pool(clock=CLOCK, spec=SPEC, policy=POLICIES.find("prefill-first"), ranks=4)
     one_by_one = Requests(arrival_s=np.arange(20) * 0.1, input_len=np.full(20, 100), output_len=np.full(20, 50))
     found = simulate(one_by_one, pool).lockstep()
     assert found is not None
@@ -337,7 +337,7 @@ def test_ranks_that_wait_for_one_with_a_prompt_are_counted() -> None:
 @pytest.mark.parametrize(("name", "verified"), [("prefill-first", 1), ("prefill-first", 2), ("chunked", 1)])
 def test_a_prompt_of_one_rank_holds_up_the_sequences_of_all(name: str, verified: int) -> None:
     clock = PlainClock(base_s=0.01, per_prompt_token_s=1e-4, verified=verified)
-    pool = Pool(clock=clock, spec=RankSpec(pool_tokens=50_000), policy=policy(name), ranks=2)
+    pool = Pool(clock=clock, spec=RankSpec(pool_tokens=50_000), policy=POLICIES.find(name), ranks=2)
     requests = Requests(arrival_s=np.array([0.0, 0.05]), input_len=np.array([10, 5000]), output_len=np.array([40, 1]))
     first, second = simulate(requests, pool).finish_s
     prompt_s = 0.01 + 5000 * 1e-4

@@ -15,6 +15,7 @@ from rackline.errors import InputError
 from rackline.passes.features import Array
 from rackline.search.rate_capacity import rate_capacity
 from rackline.simulation import (
+    POLICIES,
     Lengths,
     PlainClock,
     Pool,
@@ -23,7 +24,6 @@ from rackline.simulation import (
     Slo,
     closed_loop_of,
     open_arrivals,
-    policy,
     simulate,
 )
 from rackline.simulation.statistics import known_percentiles, percentile_interval, warm_up
@@ -32,7 +32,7 @@ ONE: dict[str, Any] = {"on": "dgx-h100", "chips": 1, "layout": "tp=1", "calibrat
 POOL = Pool(
     clock=PlainClock(base_s=0.01, per_prompt_token_s=1e-4),
     spec=RankSpec(pool_tokens=200_000, max_num_seqs=32),
-    policy=policy("chunked"),
+    policy=POLICIES.find("chunked"),
 )
 
 

@@ -19,7 +19,7 @@ with late:
     import numpy as np
 
     from rackline import arch, simulation
-    from rackline.simulation import agent_traces, agents, calls, keeping, tasks
+    from rackline.simulation import agent_traces, agents, evictions, tasks
 
 USUAL_CALLS = 6000
 _HALF = 0.5
@@ -161,7 +161,7 @@ def _numbers(text: str) -> list[int | None]:
 
 def _check(question: SimulateQuestion, name: str) -> None:
     """Refuse a policy that the cache cannot follow."""
-    found = keeping.keeping(name)
+    found = evictions.KEEPINGS.find(name)
     if found.place == "tier" and not question.tier:
         raise InputError(
             what="between_calls", given=name, allowed="with a `tier` to move to", nearest="--tier host=1TB@50GB/s"
@@ -186,7 +186,7 @@ def tasks_of(question: SimulateQuestion, model: arch.AnyModel, watch: Watch) -> 
         return replace(profile, max_tokens=longest).draw(rng, max(5 * number, _LEAST_DRAWN), cap_s=cap_s)
     if name == _TURNS:
         drawn = sessions_of(question).draw(rng, 3 * number, 1.0, lengths_of(question))
-        return calls.as_tasks(drawn, cap_s)
+        return agents.as_tasks(drawn, cap_s)
     answer = None if question.output is None else int(question.output)
     found, kind = agent_traces.read_tasks(name, known, cap_s=cap_s, skip_bad=question.skip_bad, answer_tokens=answer)
     if kind.is_estimate:
@@ -207,7 +207,7 @@ def _run(
     served = requests
     if number is not None:
         rng = np.random.default_rng([question.seed, number])
-        served = calls.in_turns(requests, number, question.requests or USUAL_CALLS, rng)
+        served = agents.in_turns(requests, number, question.requests or USUAL_CALLS, rng)
     spec = server.pool.spec
     rules = replace(spec.cache_rules, kept=policy)
     mine = replace(server, pool=replace(server.pool, spec=replace(spec, cache_rules=rules)))

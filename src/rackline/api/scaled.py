@@ -11,7 +11,7 @@ from rackline.late import late
 
 with late:
     from rackline import simulation
-    from rackline.simulation import classes, fleet_run, load as loads, start_up
+    from rackline.simulation import classes, fleet_pool, fleet_run, load as loads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class ScaledRuns:
     load: loads.Load
     slo: simulation.Slo
     marks: tuple[Mark, ...]
-    start: start_up.StartUp | None
+    start: fleet_pool.StartUp | None
     start_s: float
     perfect_chip_hours: float
     ran: tuple[Ran, ...]

@@ -26,7 +26,7 @@ with late:
     from rackline.parallel import memory
     from rackline.pricing import terms
     from rackline.search import rate_capacity
-    from rackline.simulation import autoscalers, failures, fleet, fleet_run, load as loads, start_up
+    from rackline.simulation import autoscalers, fleet, fleet_pool, fleet_run, load as loads
 
 if TYPE_CHECKING:
     from rackline.parallel import Deployment, Layout
@@ -50,9 +50,9 @@ class _Ground:
     server: Server
     load: loads.Load
     slo: simulation.Slo
-    start: start_up.StartUp | None
+    start: fleet_pool.StartUp | None
     start_s: float
-    fails: failures.Failures | None
+    fails: fleet_pool.Failures | None
 
     @property
     def layouts(self) -> list[tuple[str, simulation.Pool, Layout]]:
@@ -98,7 +98,7 @@ class _Ground:
 
     def _scaled(
         self, policy: str, pool: simulation.Pool, layout: Layout, mark: Mark, requests: simulation.Requests, place: int
-    ) -> fleet.Scaled:
+    ) -> fleet_pool.Scaled:
         question, most = self.question, self.most(layout)
         given = question.prefill_replicas if place == 0 and self.server.prefill is not None else question.replicas
         rate = self.load.peak_per_s if policy == FIXED else float(self.load.rates_per_s[0])
@@ -112,28 +112,30 @@ class _Ground:
             arrivals_s=requests.arrival_s,
         )
         begin = min(given or max(setting.enough(rate), question.min_replicas), most)
-        return fleet.Scaled(
+        return fleet_pool.Scaled(
             pool=pool,
-            scaler=autoscalers.autoscaler(policy),
+            scaler=autoscalers.AUTOSCALERS.find(policy),
             setting=replace(setting, begin=begin),
             least=min(question.min_replicas, most),
             most=most,
             chips=layout.chips_per_replica,
         )
 
-    def _hosts(self, pools: Sequence[fleet.Scaled], seed: int) -> tuple[list[failures.Outage], failures.Places]:
+    def _hosts(
+        self, pools: Sequence[fleet_pool.Scaled], seed: int
+    ) -> tuple[list[fleet_pool.Outage], fleet_pool.Places]:
         """When hosts fail, and those that there are: enough for the most replicas, and the spare ones."""
         cluster = self.server.deployment.cluster
         size, most = cluster.host_chips, max(cluster.num_chips, max(one.most * one.chips for one in pools))
         if self.fails is None:
-            return [], failures.Places(most)
+            return [], fleet_pool.Places(most)
         needed = sum(
             ceil(one.most / (size // one.chips)) if one.chips <= size else one.most * ceil(one.chips / size)
             for one in pools
         )
         hosts = needed + self.question.spare_hosts
         drawn = self.fails.draw(np.random.default_rng([seed, hosts]), hosts, self.load.seconds)
-        return drawn, failures.Places(most, hosts, size, self.question.spare_hosts * size)
+        return drawn, fleet_pool.Places(most, hosts, size, self.question.spare_hosts * size)
 
     def outcome(self, policy: str, run: fleet_run.FleetRun) -> Outcome:
         """The numbers of one run."""
@@ -189,7 +191,7 @@ def scaled_runs(question: SimulateQuestion, watch: Watch) -> ScaledRuns:
         raise InputError(what="spare_hosts", given=question.spare_hosts, allowed="only with `failures`")
     policies = tuple(dict.fromkeys(question.autoscale or (FIXED,)))
     for name in policies:
-        autoscalers.autoscaler(name)
+        autoscalers.AUTOSCALERS.find(name)
     kinds = classes_of(question)
     if kinds and question.slo is None:
         question = replace(question, slo=strictest(kinds))
@@ -239,10 +241,10 @@ def _ground(question: SimulateQuestion, slo: simulation.Slo, watch: Watch) -> _G
     )  # fmt: skip
 
 
-def _start(question: SimulateQuestion, deployment: Deployment) -> tuple[start_up.StartUp | None, float]:
+def _start(question: SimulateQuestion, deployment: Deployment) -> tuple[fleet_pool.StartUp | None, float]:
     """The start of a replica in parts, and the whole of it [s]."""
-    kinds: tuple[start_up.Kind, ...] = ("warm", "cold")
-    kind: start_up.Kind | None = next((one for one in kinds if one == question.start_up), None)
+    kinds: tuple[fleet_pool.Kind, ...] = ("warm", "cold")
+    kind: fleet_pool.Kind | None = next((one for one in kinds if one == question.start_up), None)
     if kind is None:
         near = nearest_name(question.start_up, kinds)
         try:
@@ -256,7 +258,7 @@ def _start(question: SimulateQuestion, deployment: Deployment) -> tuple[start_up
     hosts = ceil(chips / cluster.host_chips)
     per_chip = sum(memory.weight_bytes(deployment.model, layout, deployment.precision).values())
     held = float(np.max(np.asarray(per_chip))) * chips
-    found = start_up.start_up(kind, held, chips, hosts, _link(question, cluster))
+    found = fleet_pool.start_up(kind, held, chips, hosts, _link(question, cluster))
     return found, found.seconds
 
 
@@ -280,7 +282,7 @@ def _link(question: SimulateQuestion, cluster: hardware.Cluster) -> float:
         ) from None  # fmt: skip
 
 
-def _failures(question: SimulateQuestion, cluster: hardware.Cluster) -> failures.Failures | None:
+def _failures(question: SimulateQuestion, cluster: hardware.Cluster) -> fleet_pool.Failures | None:
     """How hosts fail; None where they do not."""
     if question.failures == "none":
         return None
@@ -295,7 +297,7 @@ def _failures(question: SimulateQuestion, cluster: hardware.Cluster) -> failures
             raise InputError(what="failures", given=question.failures, allowed=allowed, nearest=near) from None
         per_day = 86400.0 / between_s
     rack = max((cluster.chips_per_rack or cluster.host_chips) // cluster.host_chips, 1)
-    return failures.Failures(per_host_day=per_day, repair_s=float(rates["repair_s"]), rack_hosts=rack)
+    return fleet_pool.Failures(per_host_day=per_day, repair_s=float(rates["repair_s"]), rack_hosts=rack)
 
 
 def _marks(ground: _Ground, watch: Watch) -> tuple[tuple[Mark, ...], str]:

@@ -54,7 +54,7 @@ with late:
     from rackline.report import simulate_report
     from rackline.search import choice, finalists, served
     from rackline.serving import workload as workloads
-    from rackline.simulation import admissions, frontend as frontends, gate, metrics, routers
+    from rackline.simulation import entrance, metrics, routers
 
 
 RESERVES = ("chunk", "prompt", "final")
@@ -266,13 +266,13 @@ class Server:
     chips: int
     prefill_chips: int
     prefill_layout: parallel.Layout | None = None
-    admission: admissions.AdmissionRule | None = None
-    frontend: tuple[frontends.Stage, ...] = ()
+    admission: entrance.AdmissionRule | None = None
+    frontend: tuple[entrance.Stage, ...] = ()
 
     @property
-    def entrance(self) -> gate.Entrance:
+    def entrance(self) -> entrance.Entrance:
         """What requests pass before a replica."""
-        return gate.Entrance(
+        return entrance.Entrance(
             router=self.router, admission=self.admission, frontend=self.frontend, beyond_s=self.beyond_s
         )
 
@@ -400,7 +400,7 @@ def server_of(
     Raises:
         InputError: options that contradict each other, or more chips than the cluster has.
     """
-    routers.router(question.router)
+    routers.ROUTERS.find(question.router)
     system = resolve_on(question, model, cluster, watch)
     stack = replace(system.stack, **question.given("max_batched_tokens", "max_num_seqs"))
     system = replace(system, stack=stack)
@@ -423,7 +423,7 @@ def server_of(
         pool=pool,
         router=question.router,
         admission=_admission(question),
-        frontend=() if question.frontend is None else frontends.stages_of(question.frontend),
+        frontend=() if question.frontend is None else entrance.stages_of(question.frontend),
         prefill=_prefill(question, replace(deployment, layout=front_layout), layout, ahead, stack.prefill_pool(), cache)
         if ahead
         else None,
@@ -434,7 +434,7 @@ def server_of(
     )
 
 
-def _admission(question: SimulateQuestion) -> admissions.AdmissionRule | None:
+def _admission(question: SimulateQuestion) -> entrance.AdmissionRule | None:
     """The rule of "queue=100" or "saturation".
 
     Raises:
@@ -443,7 +443,7 @@ def _admission(question: SimulateQuestion) -> admissions.AdmissionRule | None:
     if question.admit is None:
         return None
     name, equals, limit = (part.strip() for part in question.admit.partition("="))
-    rule = admissions.admission(name)
+    rule = entrance.ADMISSIONS.find(name)
     if equals and not rule.has_limit:
         raise InputError(what="admit", given=question.admit, allowed=f"{name} without a number", nearest=name)
     if not equals and rule.has_limit and rule.usual is None:
@@ -452,7 +452,7 @@ def _admission(question: SimulateQuestion) -> admissions.AdmissionRule | None:
         raise InputError(what="admit", given=question.admit, allowed="with `classes` of different priority",
                          nearest="concurrency")  # fmt: skip
     number = parse_count(limit, name="admit", maximum=1e9) if equals else None
-    return admissions.AdmissionRule(name=name, limit=number, seed=question.seed)
+    return entrance.AdmissionRule(name=name, limit=number, seed=question.seed)
 
 
 def _sizes(

@@ -353,7 +353,7 @@ def evicting(question: TiersQuestion, repeats: prefixes.Repeats, costs: pricing.
     rate = traffic.requests_per_s if isinstance(traffic, hits_by_tier.RepeatingTrace) else _rate(question)
     if isinstance(traffic, hits_by_tier.RepeatingSessions):
         rate *= traffic.requests_of_one
-    policy = evictions.eviction(question.eviction)
+    policy = evictions.EVICTIONS.find(question.eviction)
     cache = simulation.CacheConfig(
         prefix_caching=True, hash_tokens=traffic.hash_tokens, cache_rules=simulation.CacheRules(eviction=policy)
     )

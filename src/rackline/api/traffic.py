@@ -468,7 +468,7 @@ def cache_rules_of(question: groups.Lifetimes) -> simulation.CacheRules:
         UnknownNameError: an unknown eviction policy.
     """
     return simulation.CacheRules(
-        eviction=evictions.eviction(question.eviction),
+        eviction=evictions.EVICTIONS.find(question.eviction),
         ttl_s=math.inf if question.cache_ttl is None else question.cache_ttl,
         ttl_from_use=question.cache_ttl_from == "use",
     )

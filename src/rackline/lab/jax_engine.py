@@ -32,7 +32,7 @@ from rackline.lab.rates import available_cores
 from rackline.lab.transformer import Params, Shape, causal_attention, ffn_block, init, norm, project
 from rackline.lab.workers.worker import Clock
 from rackline.passes.features import Array
-from rackline.simulation import Policy, Requests, policy
+from rackline.simulation import POLICIES, Policy, Requests
 
 SHAPE = Shape(num_layers=3, d_model=1024, num_q_heads=16, num_kv_heads=4, head_dim=64, d_ff=2816, vocab_size=8192)
 QUICK_SHAPE = Shape(num_layers=1, d_model=128, num_q_heads=4, num_kv_heads=2, head_dim=32, d_ff=256, vocab_size=512)
@@ -198,7 +198,7 @@ class JaxEngine(Engine):
 
     def serve(self, requests: Requests) -> ServedTimes:
         """Serve requests in real time: waiting prompts by themselves first, then one token of all sequences."""
-        found = serve(self, requests, policy("prefill-first"))
+        found = serve(self, requests, POLICIES.find("prefill-first"))
         return ServedTimes(ttft_s=found.ttft_s, e2e_s=found.e2e_s)
 
     def ready(self, prompt_sizes: Sequence[int]) -> None:

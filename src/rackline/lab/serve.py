@@ -23,10 +23,10 @@ from rackline.lab.transformer import Shape
 from rackline.lab.workers.worker import Clock
 from rackline.passes.features import Array
 from rackline.serving.blackboard import train_latency
-from rackline.simulation import Policy, Pool, RankSpec, Requests, Result, poisson, policy, simulate
+from rackline.simulation import POLICIES, Policy, Pool, RankSpec, Requests, Result, poisson, simulate
 from rackline.simulation.clock import Chunk, Line
 
-POLICIES = ("fcfs", "prefill-first", "decode-first")
+COMPARED = ("fcfs", "prefill-first", "decode-first")
 OUTPUT, LOAD = 24, 0.35
 """Mean answer [tokens], and arrivals over what full slots carry. Decode-first carries less, as its slots empty
 together: at half of that load it is near its own limit, where a few percent in a pass are half of a wait."""
@@ -190,9 +190,9 @@ def run(setup: Setup) -> Experiment:
     ]
     rows: list[Reading] = []
     shares: dict[str, tuple[list[float], list[float]]] = {}
-    for name in POLICIES:
+    for name in COMPARED:
         setup.progress(f"policy {name}, {PARTS} times {number} requests at {rate:.0f}/s")
-        chosen = policy(name)
+        chosen = POLICIES.find(name)
         found, expected = list[Served](), list[Result]()
         for requests in parts:
             found.append(serve(engine, requests, chosen))
@@ -235,7 +235,7 @@ def _trains(engine: JaxEngine, clock: SlotClock, setup: Setup) -> list[Reading]:
         output_len=np.ones(number, dtype=int),
         name="passengers",
     )
-    found = serve(engine, requests, replace(policy("trains"), interval_s=interval_s))
+    found = serve(engine, requests, replace(POLICIES.find("trains"), interval_s=interval_s))
     expected = train_latency(interval_s)
     return [
         Reading(

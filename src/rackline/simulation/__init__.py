@@ -2,18 +2,19 @@
 
 from rackline.simulation.clock import Clock, PlainClock, TableClock
 from rackline.simulation.metrics import Result, Slo
-from rackline.simulation.policies import Policy, policy, policy_names
+from rackline.simulation.policies import POLICIES, Policy
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
-from rackline.simulation.rank_spec import Handover, Pool, RankSpec
 from rackline.simulation.requests import Requests
-from rackline.simulation.routers import router_names
+from rackline.simulation.routers import ROUTERS
 from rackline.simulation.run import simulate
-from rackline.simulation.server import CacheConfig, pool_of
+from rackline.simulation.server import CacheConfig, Handover, Pool, RankSpec, pool_of
 from rackline.simulation.statistics import percentiles
 from rackline.simulation.traces import read_trace
 from rackline.simulation.workloads import Lengths, Sessions, closed_loop_of, diurnal, gamma, open_arrivals, poisson
 
 __all__ = [
+    "POLICIES",
+    "ROUTERS",
     "CacheConfig",
     "CacheRules",
     "Clock",
@@ -35,10 +36,7 @@ __all__ = [
     "open_arrivals",
     "percentiles",
     "poisson",
-    "policy",
-    "policy_names",
     "pool_of",
     "read_trace",
-    "router_names",
     "simulate",
 ]

@@ -1,6 +1,6 @@
 """Prefix cache over arrays: blocks are numbered, so that a prompt of thousands of them is looked up at once.
 
-The cache of `prefix_cache` where blocks do not expire, with the policies of `keeping`; tests hold one to the other.
+The cache of `prefix_cache` where blocks do not expire, with the policies of `KEEPINGS`; tests hold one to the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, assert_never
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.simulation.keeping import Keeping, keeping
+from rackline.simulation.evictions import KEEPINGS, Keeping
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
 
 
@@ -96,7 +96,7 @@ class BlockTable:
         self.refs = np.zeros(size, dtype=np.int32)
         self.idle = ArrayStore(size)
         self.tiers = [ArrayTier(spec, unit_tokens, size) for spec in tiers]
-        self._keeping: Keeping = keeping(rules.kept)
+        self._keeping: Keeping = KEEPINGS.find(rules.kept)
 
     def match(self, hashes: Array, most: int, now: float = 0.0) -> tuple[int, int, list[int]]:
         """Longest cached prefix: (blocks in HBM, how many of them are unused, further blocks by tier)."""

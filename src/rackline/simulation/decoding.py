@@ -11,7 +11,7 @@ from operator import itemgetter
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.simulation.rank_spec import token_clock
+from rackline.simulation.server import token_clock
 
 
 class Extremes:

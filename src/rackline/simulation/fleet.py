@@ -10,251 +10,24 @@ from __future__ import annotations
 import gc
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
 from rackline.errors import InputError
-from rackline.passes.features import Array
-from rackline.simulation.autoscalers import Autoscaler, Seen, Setting
-from rackline.simulation.failures import Outage, Places
+from rackline.simulation.entrance import Entrance, Frontend
+from rackline.simulation.fleet_pool import NO_REQUESTS, GrowingPool, Handed, Member, Outage, Places, Scaled
 from rackline.simulation.fleet_run import FleetRun, PoolRun, Served
-from rackline.simulation.frontend import Frontend
-from rackline.simulation.gate import FEED_S, Backlog, Entrance, Gate, standing_of
-from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows, serve_all
-from rackline.simulation.rank_spec import Handover, Pool
+from rackline.simulation.gate import FEED_S, Backlog, Gate
+from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
 from rackline.simulation.run import AnyReplica, Progress, that_fit
+from rackline.simulation.server import Handover, Pool
 
 _TAIL_S = 6 * 3600.0  # after the load has ended, for what still waits
 _EVENTS_A_REPORT = 64
-_NONE = np.zeros(0, dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaled:
-    """A pool whose number of replicas changes.
-
-    Args:
-        pool: of its replicas.
-        scaler: makes the policy of one run.
-        setting: what the policy knows before.
-        least, most: replicas that it may have [count].
-        chips: of one replica [count].
-    """
-
-    pool: Pool
-    scaler: Callable[[Setting], Autoscaler]
-    setting: Setting
-    least: int
-    most: int
-    chips: int
-
-
-class _Member:
-    """A replica from the decision to start it to its end.
-
-    Args:
-        number: in its pool [count].
-        begun_s, ready_s: [s].
-        hosts: that hold its chips.
-    """
-
-    __slots__ = ("begun_s", "ended_s", "hosts", "number", "ready_s", "replica")
-
-    def __init__(self, number: int, begun_s: float, ready_s: float, hosts: tuple[int, ...]) -> None:
-        self.number, self.begun_s, self.ready_s, self.hosts = number, begun_s, ready_s, hosts
-        self.replica: AnyReplica | None = None  # until it is ready
-        self.ended_s = inf
-
-
-class _Handed(NamedTuple):
-    requests: Array
-    times_s: Array
-
-
-class _Group:
-    """The replicas of one pool during a run."""
-
-    def __init__(
-        self,
-        scaled: Scaled,
-        log: RequestLog | NativeLog,
-        make: Callable[[], AnyReplica],
-        gate: Gate,
-        places: Places,
-        *,
-        hands_over: bool,
-    ) -> None:
-        self.scaled, self.log, self.make, self.gate = scaled, log, make, gate
-        self.hands_over, self.places = hands_over, places
-        self.policy = scaled.scaler(scaled.setting)
-        self.owner: Array = np.full(len(log.input_len), -1, dtype=np.int32)
-        self.open: list[_Member] = []
-        self.starting: list[_Member] = []
-        self.draining: list[_Member] = []
-        self.ended: list[_Member] = []
-        self.retired: list[Served] = []
-        self.held: list[Array] = []
-        self.samples: list[tuple[float, ...]] = []
-        self.desired = self.number = self.turn = self.arrived = 0
-        self.next_s = 0.0
-
-    @property
-    def waiting_before(self) -> int:
-        """Requests for which no replica is ready [requests]."""
-        return sum(len(some) for some in self.held)
-
-    def begin(self) -> None:
-        """The replicas of the start, ready at once."""
-        self.desired = min(max(self.scaled.setting.begin, self.scaled.least), self.scaled.most)
-        while len(self.open) < self.desired and (member := self._new(0.0, 0.0)) is not None:
-            self.make_ready(member)
-
-    def _new(self, now: float, ready_s: float) -> _Member | None:
-        hosts = self.places.take(self.scaled.chips, now)
-        if hosts is None:
-            return None
-        self.number += 1
-        member = _Member(self.number - 1, now, ready_s, hosts)
-        self.starting.append(member)
-        return member
-
-    def make_ready(self, member: _Member) -> None:
-        """A replica takes requests from now on."""
-        self.starting.remove(member)
-        member.replica = self.make()
-        if self.hands_over:
-            member.replica.goes_on()
-        self.open.append(member)
-
-    def serve(self, requests: Array, times_s: Array, now: float, until: float) -> None:
-        """Requests go to open replicas, those that were held first; all run until a time."""
-        if self.held:
-            requests = np.concatenate([*self.held, requests])
-            times_s = np.concatenate([np.full(len(requests) - len(times_s), now), times_s])
-            self.held.clear()
-        if not self.open:
-            if len(requests):
-                self.held.append(requests)
-            requests, times_s = _NONE, np.zeros(0)
-        ones = [member.replica for member in self.open if member.replica is not None]
-        others = [member.replica for member in self.draining if member.replica is not None]
-        if isinstance(self.log, NativeLog) and self.gate.is_plain:
-            natives, rest = ([one for one in some if isinstance(one, NativeReplica)] for some in (ones, others))
-            placed, self.turn = serve_all(
-                natives, rest, requests, times_s, self.turn, until, to_least_loaded=self.gate.looks
-            )
-        else:
-            placed = _NONE
-            if ones:
-                standing = standing_of(ones, self.log)
-                placed = self.gate.serve(standing, requests, times_s)
-                standing.run(until)
-            if others:
-                standing_of(others, self.log).run(until)
-        if len(requests):
-            numbers = np.array([*(member.number for member in self.open), -1])
-            self.owner[requests] = numbers[placed]
-
-    def feed(self, backlog: Backlog, now: float) -> None:
-        """Requests of the backlog go to open replicas that have idle room."""
-        ones = [member.replica for member in self.open if member.replica is not None]
-        if not ones or not len(backlog):
-            return
-        standing = standing_of(ones, self.log)
-        standing.look(now)
-        for request, place in backlog.feed(standing, now):
-            self.owner[request] = self.open[place].number
-
-    def handed(self) -> _Handed:
-        """Requests whose prompts were computed since the last call."""
-        found = [member.replica.take_done() for member in (*self.open, *self.draining) if member.replica is not None]
-        if not found:
-            return _Handed(_NONE, np.zeros(0))
-        requests, times = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        self.owner[requests] = -1
-        return _Handed(requests, times)
-
-    def end_drained(self, now: float) -> None:
-        """Replicas that drain and have nothing left are gone."""
-        for member in list(self.draining):
-            if member.replica is not None and not member.replica.load:
-                self.draining.remove(member)
-                self._end(member, min(max(member.ended_s, member.replica.now), now))
-
-    def _end(self, member: _Member, time_s: float) -> None:
-        member.ended_s = time_s
-        self.places.give_back(member.hosts, self.scaled.chips)
-        if member.replica is not None:
-            self.retired.append(Served.of(member.replica))
-            member.replica = None
-        self.ended.append(member)
-
-    def ask(self, now: float) -> None:
-        """The policy says how many replicas it wants."""
-        wish = self.policy.wish(self.seen(now))
-        self.desired = min(max(wish, self.scaled.least), self.scaled.most)
-        self.arrived = 0
-        self.next_s = now + self.policy.interval_s
-
-    def seen(self, now: float) -> Seen:
-        """What a policy sees now."""
-        running = waiting = 0
-        kv = 0.0
-        blocks = self.scaled.pool.spec.num_blocks * self.scaled.pool.num_ranks
-        ones = [member.replica for member in self.open if member.replica is not None]
-        for replica in ones:
-            queued = replica.queued
-            waiting += queued
-            running += replica.load - queued
-            kv += replica.used_blocks / blocks
-        if ones and self.gate.backlog is not None:  # what fills idle room is no load
-            loads, queued = self.gate.backlog.beside(ones, self.log)
-            running, waiting = running - sum(loads) + sum(queued), waiting - sum(queued)
-        waiting += self.waiting_before
-        self.samples.append(
-            (now, len(self.open), len(self.starting), len(self.draining), running, waiting, kv / max(len(self.open), 1))
-        )
-        return Seen(
-            time_s=now, ready=len(self.open), starting=len(self.starting), running=running, waiting=waiting,
-            kv_use=kv, arrived=self.arrived,
-        )  # fmt: skip
-
-    def follow(self, now: float) -> list[_Member]:
-        """Start and drain replicas until there are as many as desired; those that were started."""
-        begun: list[_Member] = []
-        while len(self.open) + len(self.starting) < self.desired:
-            member = self._new(now, now + self.scaled.setting.start_s)
-            if member is None:  # no room until a host is back
-                break
-            begun.append(member)
-        while len(self.open) + len(self.starting) > self.desired:
-            if self.starting:  # as Kubernetes does: those that are not ready first, then the newest
-                self._end(self.starting.pop(), now)
-            else:
-                member = self.open.pop()
-                member.ended_s = now
-                self.draining.append(member)
-        return begun
-
-    def fail(self, hosts: set[int], now: float, finish_s: Array) -> tuple[Array, int]:
-        """Replicas on these hosts are lost; the requests that they had, and their number."""
-        lost: list[Array] = []
-        number = 0
-        for group in (self.open, self.starting, self.draining):
-            for member in [one for one in group if hosts.intersection(one.hosts)]:
-                group.remove(member)
-                number += 1
-                mine = np.flatnonzero((self.owner == member.number) & ~np.isfinite(finish_s))
-                self.owner[mine] = -1
-                lost.append(mine)
-                self._end(member, now)
-        return (np.concatenate(lost) if lost else _NONE), number
 
 
 def run_fleet(
@@ -337,7 +110,7 @@ class _Fleet:
 
         sides = [(main, False)] if front is None else [(front, True), (main, False)]
         self.groups = [
-            _Group(scaled, log, maker(place, scaled.pool, ahead), gates[place], places, hands_over=ahead)
+            GrowingPool(scaled, log, maker(place, scaled.pool, ahead), gates[place], places, hands_over=ahead)
             for place, (scaled, ahead) in enumerate(sides)
         ]
         self.first, self.main = self.groups[0], self.groups[-1]
@@ -352,9 +125,9 @@ class _Fleet:
             log.arrival_s[:] = requests.arrival_s
         else:
             log.arrival_s = requests.arrival_s.tolist()
-        self.events: list[tuple[float, int, int, _Group | None, _Member | None]] = []
+        self.events: list[tuple[float, int, int, GrowingPool | None, Member | None]] = []
         self.serial = self.cursor = self.lost = self.failed = 0
-        self.moving = _Handed(_NONE, np.zeros(0))
+        self.moving = Handed(NO_REQUESTS, np.zeros(0))
         self.retries = np.zeros(len(requests), dtype=np.int32)
         self.now = 0.0
 
@@ -401,7 +174,7 @@ class _Fleet:
 
     of_one_token = 0
 
-    def _event(self, time_s: float, group: _Group | None, member: _Member | None) -> None:
+    def _event(self, time_s: float, group: GrowingPool | None, member: Member | None) -> None:
         self.serial += 1
         heapq.heappush(self.events, (time_s, self.serial, 0, group, member))
 
@@ -435,12 +208,12 @@ class _Fleet:
             requests = np.concatenate([self.moving.requests, requests[~alone]])
             times_s = np.concatenate([self.moving.times_s, moved[~alone]])
             order = np.argsort(times_s, kind="stable")
-            self.moving = _Handed(requests[order], times_s[order])
+            self.moving = Handed(requests[order], times_s[order])
         there = int(np.searchsorted(self.moving.times_s, until, side="left"))
         ready = self.moving.requests[:there]
         self.log.make_ready(ready)
         self.main.serve(ready, np.maximum(self.moving.times_s[:there], self.now), self.now, until)
-        self.moving = _Handed(self.moving.requests[there:], self.moving.times_s[there:])
+        self.moving = Handed(self.moving.requests[there:], self.moving.times_s[there:])
 
     def _fail(self) -> None:
         """Hosts that fail now, and the requests that are sent again."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from rackline.passes.features import Array
 from rackline.simulation.classes import ClassData, by_class
-from rackline.simulation.frontend import StageData
+from rackline.simulation.entrance import StageData
 from rackline.simulation.metrics import Slo
 from rackline.simulation.requests import Requests
 from rackline.simulation.statistics import PERCENTILES, KnownSpread, known_percentiles

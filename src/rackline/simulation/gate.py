@@ -10,18 +10,15 @@ import ctypes
 from collections import deque
 from collections.abc import Sequence
 from ctypes import POINTER, c_int64, c_void_p
-from dataclasses import dataclass
 
 import numpy as np
 
 from rackline.passes.features import Array
-from rackline.simulation.admissions import AdmissionRule
-from rackline.simulation.frontend import Stage
+from rackline.simulation.entrance import AdmissionRule
 from rackline.simulation.native import NativeLog, NativeReplica, goes_on, library
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
-from rackline.simulation.routers import Standing, router as find_router
-from rackline.simulation.routers.round_robin import RoundRobin
+from rackline.simulation.routers import ROUTERS, RoundRobin, Standing
 
 IN_C = ("round-robin", "least-loaded")
 """Routers that the loop in C has itself."""
@@ -104,23 +101,6 @@ def standing_of(replicas: Sequence[Replica | NativeReplica], log: RequestLog | N
     return PlainStanding([one for one in replicas if isinstance(one, Replica)], log)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entrance:
-    """What requests pass before they are in the queue of a replica.
-
-    Args:
-        router: its name.
-        admission: rule that refuses requests; None serves all.
-        frontend: stages of tokenisers and HTTP servers.
-        beyond_s: time from arrival to the scheduler beside them (network) [s].
-    """
-
-    router: str = "round-robin"
-    admission: AdmissionRule | None = None
-    frontend: tuple[Stage, ...] = ()
-    beyond_s: float = 0.0
-
-
 class Gate:
     """A rule of admission and a router, during one run.
 
@@ -138,7 +118,7 @@ class Gate:
         self, requests: Requests, router: str, admission: AdmissionRule | None = None, backlog: Backlog | None = None
     ) -> None:
         self.backlog = backlog if backlog is not None and len(backlog) else None
-        self.router, self.admission = find_router(router)(requests), admission and admission.begin()
+        self.router, self.admission = ROUTERS.find(router)(requests), admission and admission.begin()
         self.is_plain = admission is None and router in IN_C
         self.looks = admission is not None or not isinstance(self.router, RoundRobin)
         tiers = requests.priority

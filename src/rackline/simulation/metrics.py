@@ -11,7 +11,7 @@ import numpy as np
 
 from rackline.passes.features import Array
 from rackline.simulation.classes import ClassData, by_class
-from rackline.simulation.frontend import StageData
+from rackline.simulation.entrance import StageData
 from rackline.simulation.requests import Requests
 from rackline.simulation.reuse import unlimited_hit_share
 from rackline.simulation.statistics import (

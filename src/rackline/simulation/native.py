@@ -31,9 +31,9 @@ from rackline.passes.javascript import merged
 from rackline.passes.routing import ExpertLoad
 from rackline.simulation.clock import TableClock
 from rackline.simulation.pass_call import FAR, Law, Table, is_extensive, law_of
-from rackline.simulation.policies.priority import tier
-from rackline.simulation.rank_spec import Handover, Pool
+from rackline.simulation.policies import tier
 from rackline.simulation.requests import Requests
+from rackline.simulation.server import Handover, Pool
 from rackline.simulation.statistics import ReplicaStatistics
 
 _SOURCE = Path(__file__).with_name("replica.c")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from rackline.errors import InputError
-from rackline.simulation.evictions import BlockUse, Eviction, eviction
+from rackline.simulation.evictions import EVICTIONS, BlockUse, Eviction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,10 @@ class CacheRules:
             [s].
         ends_first: whether blocks of one request are marked as used from its end to its start, so that the end is
             evicted first.
-        kept: what becomes of the blocks of a task between its calls; see `keeping`.
+        kept: what becomes of the blocks of a task between its calls; see `evictions.Keeping`.
     """
 
-    eviction: Eviction = field(default_factory=lambda: eviction("lru"))
+    eviction: Eviction = field(default_factory=lambda: EVICTIONS["lru"])
     ttl_s: float = inf
     ttl_from_use: bool = True
     recompute_s: tuple[float, float] = (1.0, 0.0)

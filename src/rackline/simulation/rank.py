@@ -11,10 +11,10 @@ import numpy as np
 from rackline.serving.prompt_passes import Alignment
 from rackline.simulation.block_table import BlockTable
 from rackline.simulation.decoding import DecodingBatch, Lockstep, Slots
-from rackline.simulation.policies import Policy, Reserve, reserved_tokens
+from rackline.simulation.policies import Policy, Reserve
 from rackline.simulation.prefix_cache import PrefixCache
-from rackline.simulation.rank_spec import ArrivalOrder, KeyOrder, KvBlocks, RankSpec, ResidentAdapters
 from rackline.simulation.requests import BlockRuns, RequestLog
+from rackline.simulation.server import ArrivalOrder, KeyOrder, KvBlocks, RankSpec, ResidentAdapters
 
 
 class _Entry(NamedTuple):
@@ -293,9 +293,10 @@ class Rank:
             done = min(left, (target - 1) // self.spec.block_size) * self.spec.block_size
         take = min(target - done, budget) if self.policy.chunked else target - done
         holding = done + take
-        if self.reserve != "chunk":
-            whole = log.input_len[request] + log.output_len[request] - 1
-            holding = reserved_tokens(self.reserve, chunk=holding, prompt=target, final=whole)
+        if self.reserve == "prompt":
+            holding = target
+        elif self.final:
+            holding = log.input_len[request] + log.output_len[request] - 1
         need = self.spec.blocks_of(holding)
         if cache is not None:
             need -= (found - resting) * cache.unit_blocks

@@ -23,8 +23,8 @@ from rackline.simulation.decode_steps import may_be_slowest, may_take_longest, p
 from rackline.simulation.decoding import DecodingBatch, Lockstep
 from rackline.simulation.prefix_cache import matched
 from rackline.simulation.rank import AlignedPrompts, Rank
-from rackline.simulation.rank_spec import ArrivalQueue, Pool
 from rackline.simulation.requests import RequestLog
+from rackline.simulation.server import ArrivalQueue, Pool
 from rackline.simulation.statistics import PassRecord, ReplicaStatistics
 
 _AHEAD = 1 << 16  # steps that are evaluated at a time

@@ -16,15 +16,14 @@ import numpy as np
 from rackline.errors import InputError
 from rackline.interrupts import held
 from rackline.passes.features import Array
-from rackline.simulation.admissions import AdmissionRule
-from rackline.simulation.flow import Flow
-from rackline.simulation.frontend import Frontend, Stage
+from rackline.simulation.entrance import AdmissionRule, Frontend, Stage
 from rackline.simulation.gate import FEED_S, Backlog, Gate, PlainStanding, standing_of
 from rackline.simulation.metrics import Result
 from rackline.simulation.native import NativeLog, NativeReplica, compiled_clock, knows, run_pools
-from rackline.simulation.rank_spec import Handover, Pool, RankSpec
 from rackline.simulation.replica import Replica
 from rackline.simulation.requests import RequestLog, Requests
+from rackline.simulation.server import Handover, Pool, RankSpec
+from rackline.simulation.tasks import Flow
 
 AnyReplica = Replica | NativeReplica
 Progress = Callable[[int, int, float], None]  # (requests done, all requests, simulated time [s])
@@ -67,7 +66,7 @@ def simulate(
     Args:
         requests: the requests, in the order of arrival.
         pool: the replicas that serve them, or that decode if there is a prefill pool.
-        router: one of `router_names`.
+        router: one of `ROUTERS`.
         prefill: the prefill pool of a disaggregated server.
         beyond_s: time from arrival to the scheduler, outside of all passes and beside the frontend (network) [s].
         admission: rule that refuses requests; None serves all.

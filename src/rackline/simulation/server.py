@@ -1,9 +1,15 @@
-"""The simulated pool of a deployment under a serving stack: clock, KV blocks, limits, policy."""
+"""A server as it is simulated: pools of replicas, limits of their ranks, queues, KV blocks and adapters in memory.
+
+`pool_of` makes the pool of a deployment under a serving stack.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import floor, inf
 
 from rackline.arch import Model
 from rackline.errors import InputError
@@ -14,10 +20,330 @@ from rackline.parallel.work import adapter_bytes
 from rackline.passes.features import as_array
 from rackline.serving.stack import IDEAL, Stack
 from rackline.serving.workload import PLAIN, Speculation
-from rackline.simulation.clock import Chunk, TableClock
-from rackline.simulation.policies import Reserve, policy
+from rackline.simulation.clock import Chunk, Clock, TableClock
+from rackline.simulation.policies import POLICIES, Policy, Reserve
 from rackline.simulation.prefix_cache import CacheRules, TierSpec
-from rackline.simulation.rank_spec import AdapterSlots, Pool, RankSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSpec:
+    """Limits of one rank.
+
+    Args:
+        pool_tokens: KV cache capacity [tokens].
+        block_size: tokens per KV block [tokens].
+        fixed_tokens: cache that a sequence takes at any length (windows, recurrent state), in tokens [tokens].
+        grows: whether the cache of a sequence grows with each token in addition.
+        max_num_seqs: running sequences at most [sequences].
+        max_batched_tokens: token budget of a pass [tokens].
+        reserve: cache that must be free for admission; None for the policy's own.
+        swap_tokens_per_s: rate at which preempted sequences are swapped to the host and back; 0 recomputes them
+            [tokens/s].
+        prefix_caching: whether prompt blocks are kept by hash.
+        hash_tokens: tokens per hashed block [tokens].
+        tiers: tiers behind HBM for hashed blocks.
+        cache_rules: eviction and expiry of hashed blocks.
+        adapters: room for low-rank adapters, where requests use several; None else.
+        neighbour_passes: whether only sequences of neighbouring slots share a pass.
+    """
+
+    pool_tokens: int
+    block_size: int = 16
+    fixed_tokens: int = 0
+    grows: bool = True
+    max_num_seqs: int = 256
+    max_batched_tokens: int = 8192
+    reserve: Reserve | None = None
+    swap_tokens_per_s: float = 0.0
+    prefix_caching: bool = False
+    hash_tokens: int = 512
+    tiers: tuple[TierSpec, ...] = ()
+    cache_rules: CacheRules = field(default_factory=CacheRules)
+    adapters: AdapterSlots | None = None
+    neighbour_passes: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("pool_tokens", "block_size", "max_num_seqs", "max_batched_tokens", "hash_tokens"):
+            if getattr(self, name) < 1:
+                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
+        if not self.grows and self.reserve != "final":
+            raise InputError(what="reserve", given=self.reserve, allowed="final, as the cache has a fixed size")
+        if self.prefix_caching and self.hash_tokens % self.block_size:
+            raise InputError(
+                what="hash_tokens", given=self.hash_tokens, allowed=f"a multiple of the block size {self.block_size}"
+            )
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks of the pool [count]."""
+        return self.pool_tokens // self.block_size
+
+    def blocks_of(self, tokens: int) -> int:
+        """KV blocks of one sequence [count]."""
+        return (-(-tokens // self.block_size) if self.grows else 0) - (-self.fixed_tokens // self.block_size)
+
+
+def token_clock(steps: int, tokens_per_step: float) -> int:
+    """Whole tokens that a sequence has gained after `steps` steps, at the mean rate over many steps [tokens]."""
+    return steps if tokens_per_step == 1.0 else floor(steps * tokens_per_step + 1e-9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSlots:
+    """Room for adapters on a rank.
+
+    Args:
+        slots: adapters in memory at a time [count].
+        load_s: transfer of one from the memory of the host [s].
+    """
+
+    slots: int
+    load_s: float
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise InputError(what="resident adapters", given=self.slots, allowed="at least 1", nearest="1")
+
+
+class ResidentAdapters:
+    """Adapters in memory; of those that no running request uses, the one least recently used makes room."""
+
+    __slots__ = ("idle", "loads", "spec", "users")
+
+    def __init__(self, spec: AdapterSlots) -> None:
+        self.spec = spec
+        self.users: dict[int, int] = {}  # adapter in use → running requests that use it
+        self.idle: dict[int, None] = {}  # adapters in memory that nobody uses, the least recently used first
+        self.loads = 0
+
+    def has_room(self, adapter: int) -> bool:
+        """Whether a request with this adapter can start: it is in memory, or another one can leave."""
+        return adapter in self.users or len(self.users) < self.spec.slots
+
+    def use(self, adapter: int) -> float:
+        """A request with this adapter starts; returns the time of its transfer, 0 if it is in memory [s]."""
+        if adapter in self.users:
+            self.users[adapter] += 1
+            return 0.0
+        self.users[adapter] = 1
+        if adapter in self.idle:
+            del self.idle[adapter]
+            return 0.0
+        if len(self.users) + len(self.idle) > self.spec.slots:
+            del self.idle[next(iter(self.idle))]
+        self.loads += 1
+        return self.spec.load_s
+
+    def release(self, adapter: int) -> None:
+        """A request with this adapter ends or is preempted."""
+        self.users[adapter] -= 1
+        if not self.users[adapter]:
+            del self.users[adapter]
+            self.idle[adapter] = None
+
+
+class ArrivalOrder(deque[int]):
+    """Requests waiting to be admitted, in the order of arrival."""
+
+    __slots__ = ()
+
+    def add(self, request: int, arrival_s: float) -> None:
+        """Add a request."""
+        self.append(request)
+
+    def put_back(self, request: int, arrival_s: float) -> None:
+        """Put a preempted request at the front."""
+        self.appendleft(request)
+
+    def first(self) -> int:
+        """The next request."""
+        return self[0]
+
+    def remove_first(self) -> None:
+        """Remove the next request."""
+        self.popleft()
+
+
+class KeyOrder(list[tuple[float, float, int]]):
+    """Requests waiting to be admitted, smallest key first, then in the order of arrival.
+
+    Args:
+        key: function from a request to its key.
+    """
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Callable[[int], float]) -> None:
+        super().__init__()
+        self.key = key
+
+    def add(self, request: int, arrival_s: float) -> None:
+        """Add a request."""
+        heapq.heappush(self, (self.key(request), arrival_s, request))
+
+    put_back = add
+
+    def first(self) -> int:
+        """The next request."""
+        return self[0][2]
+
+    def remove_first(self) -> None:
+        """Remove the next request."""
+        heapq.heappop(self)
+
+
+class ArrivalQueue:
+    """Requests ordered by the time at which they reach a replica."""
+
+    __slots__ = ("_in_order", "_late", "_serial")
+
+    def __init__(self) -> None:
+        self._in_order: deque[tuple[float, int]] = deque()
+        self._late: list[tuple[float, int, int]] = []  # requests that were added after later ones
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._in_order) + len(self._late)
+
+    def add(self, request: int, time_s: float) -> None:
+        """Add a request that arrives at this time."""
+        if not self._late and (not self._in_order or time_s >= self._in_order[-1][0]):
+            self._in_order.append((time_s, request))
+        else:
+            self._serial += 1
+            heapq.heappush(self._late, (time_s, self._serial, request))
+
+    def next_s(self) -> float:
+        """Arrival time of the next request; infinite if there is none [s]."""
+        first = self._in_order[0][0] if self._in_order else inf
+        return min(first, self._late[0][0]) if self._late else first
+
+    def pop_until(self, now: float) -> tuple[float, int] | None:
+        """Time and index of the next request that has arrived by now; None if there is none."""
+        queue, late = self._in_order, self._late
+        if late and late[0][0] <= now and (not queue or late[0][0] < queue[0][0]):
+            time_s, _, request = heapq.heappop(late)
+            return time_s, request
+        if queue and queue[0][0] <= now:
+            return queue.popleft()
+        return None
+
+
+class KvBlocks:
+    """Counts of a rank's KV blocks.
+
+    A block hash cache keeps the content of free blocks until they are reused, oldest first, and the end of a request
+    before its beginning: a preempted request that resumes soon finds most of its prompt.
+
+    Args:
+        total: blocks of the rank [count].
+        keeps_content: whether a preempted request may find its blocks again.
+    """
+
+    __slots__ = ("freed", "left", "total", "used")
+
+    def __init__(self, total: int, *, keeps_content: bool) -> None:
+        self.total, self.used = total, 0
+        # (request or -1, blocks) in the order in which they were freed; None where nothing is found again
+        self.freed: deque[list[int]] | None = deque([[-1, total]]) if keeps_content else None
+        self.left: dict[int, list[int]] = {}  # what preempted requests left in them
+
+    @property
+    def free(self) -> int:
+        """Blocks that are not in use [count]."""
+        return self.total - self.used
+
+    def take(self, blocks: int) -> None:
+        """Take the oldest free blocks into use."""
+        self.used += blocks
+        freed = self.freed
+        while freed and blocks > 0:
+            part = freed[0]
+            if part[1] > blocks:
+                part[1] -= blocks
+                return
+            blocks -= part[1]
+            freed.popleft()
+            if part[0] >= 0 and self.left.get(part[0]) is part:
+                del self.left[part[0]]
+
+    def give(self, owner: int, blocks: int) -> None:
+        """Free blocks; request `owner` may find their content again, -1 for no request."""
+        self.used -= blocks
+        freed = self.freed
+        if freed is None or blocks <= 0:
+            return
+        if owner < 0 and freed and freed[-1][0] < 0:
+            freed[-1][1] += blocks
+            return
+        freed.append([owner, blocks])
+        if owner >= 0:
+            self.left[owner] = freed[-1]
+
+    def left_of(self, request: int) -> int:
+        """Free blocks that still hold what a request left [count]."""
+        part = self.left.get(request)
+        return 0 if part is None else part[1]
+
+    def take_again(self, request: int, blocks: int) -> int:
+        """A request takes back up to `blocks` of those that it left; returns how many. The rest loses its owner."""
+        part = self.left.pop(request, None)
+        if part is None:
+            return 0
+        found = min(blocks, part[1])
+        part[0] = -1
+        part[1] -= found
+        self.used += found
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A pool of equal replicas.
+
+    Args:
+        clock: time of a pass.
+        spec: limits of each rank.
+        policy: the scheduler.
+        ranks: attention-dp ranks per replica [count].
+        micro_batches: micro-batches in flight per pipeline [count].
+        replicas: number of replicas [count].
+    """
+
+    clock: Clock
+    spec: RankSpec
+    policy: Policy
+    ranks: int = 1
+    micro_batches: int = 1
+    replicas: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "micro_batches", "replicas"):
+            if getattr(self, name) < 1:
+                raise InputError(what=name, given=getattr(self, name), allowed="at least 1", nearest="1")
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of a replica, those of all micro-batches [count]."""
+        return self.ranks * self.micro_batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """The prefill pool of a disaggregated server, and the transfer of the KV cache to the decode pool.
+
+    The decode pool streams the whole output, so the first token counts once the cache has arrived. Only the output of a
+    one-token request comes from the prefill pool.
+
+    Args:
+        pool: replicas that only run prefill.
+        tokens_per_s: transfer rate of one request's cache [tokens/s].
+        latency_s: time to the first byte [s].
+    """
+
+    pool: Pool
+    tokens_per_s: float
+    latency_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +435,7 @@ def pool_of(
             adapters=_adapter_slots(deployment),
             neighbour_passes=stack.neighbour_passes,
         ),
-        policy=policy(policy_name or stack.admission),
+        policy=POLICIES.find(policy_name or stack.admission),
         ranks=layout.attention_dp,
         micro_batches=layout.pp,
         replicas=replicas or layout.dp,

@@ -1,7 +1,12 @@
-"""The frontend of a server: tokenisers and HTTP servers that a request passes before the scheduler sees it.
+"""The entrance of a server: what requests pass before a router gives them to a replica.
 
-Each is a queue, first come, first served, before a number of servers. A bare tokeniser is about eight times as fast as
-what a whole frontend reaches with it: rates are those of whole frontends where they were measured.
+Tokenisers and HTTP servers of a frontend are queues, first come, first served, before a number of servers. A bare
+tokeniser is about eight times as fast as what a whole frontend reaches with it: rates are those of whole frontends
+where they were measured.
+
+A rule of admission refuses requests (HTTP 429). It is asked before the router, with the replicas as of the last pass
+that began; what was admitted once is not asked again. The urgent are those of the lowest tier that the requests have.
+A new rule is an entry of `ADMISSIONS`.
 """
 
 from __future__ import annotations
@@ -15,7 +20,9 @@ import numpy as np
 
 from rackline.errors import unknown_name
 from rackline.passes.features import Array
+from rackline.simulation.policies import Family
 from rackline.simulation.requests import Requests
+from rackline.simulation.routers import Standing
 from rackline.simulation.statistics import Spread, percentiles
 from rackline.units import parse_per_second, parse_whole
 
@@ -180,3 +187,139 @@ class Frontend:
                 }
             )
         return found
+
+
+class Admission:
+    """A rule during one run.
+
+    Args:
+        limit: its number; None for its own.
+        rng: for rules that draw.
+    """
+
+    usual: float | None = None
+    """The limit where none is given; None where there must be one."""
+    has_limit = True
+    """Whether it takes a number."""
+    for_less_urgent = False
+    """Whether it refuses less urgent requests only."""
+
+    def __init__(self, limit: float | None, rng: np.random.Generator) -> None:
+        self.limit, self.rng = self.usual if limit is None else limit, rng
+
+    def admits(self, standing: Standing, *, urgent: bool) -> bool:
+        """Whether a request that comes now is served."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionRule:
+    """A rule before it runs.
+
+    Args:
+        name: of the rule.
+        limit: its number; None for its own.
+        seed: of what it draws.
+    """
+
+    name: str
+    limit: float | None = None
+    seed: int = 0
+
+    def begin(self) -> Admission:
+        """The rule for one run."""
+        return ADMISSIONS.find(self.name)(self.limit, np.random.default_rng([self.seed, 429]))
+
+
+MOST_QUEUED, MOST_KV = 5.0, 0.8
+
+
+def saturation_of(standing: Standing) -> float:
+    """How full a pool is: mean over replicas of max(waiting / 5, KV in use / 0.8) [1].
+
+    Source: llm-d/llm-d-router @ ebab6879, pkg/epp/framework/plugins/flowcontrol/saturationdetector/utilization, read
+    2026-11-23.
+    """
+    each = zip(standing.queued, standing.kv_use, strict=True)
+    return sum(max(queued / MOST_QUEUED, use / MOST_KV) for queued, use in each) / len(standing.replicas)
+
+
+class Concurrency(Admission):
+    """At most a number of requests in flight, running and waiting, for each replica.
+
+    Sources: the limit of concurrency that providers answer with 429 (docs.coreweave.com/support/inference/articles/
+    api-error-code-429-concurrency-limit-rea, read 2026-11-25); 100 is the capacity of llm-d's concurrency-detector
+    (llm-d/llm-d-router @ ebab6879, pkg/epp/framework/plugins/flowcontrol/saturationdetector/concurrency).
+    """
+
+    usual = 100.0
+
+    def admits(self, standing: Standing, *, urgent: bool) -> bool:
+        """Whether there is room for one more."""
+        return sum(standing.loads) < (self.limit or 0.0) * len(standing.replicas)
+
+
+class Queue(Admission):
+    """At most a number of requests waiting for each replica.
+
+    Source: SGLang --max-queued-requests (sgl-project/sglang pull request 7565, off by default, answered with 503).
+    There the limit is that of the scheduler that a request was sent to; here of all together. With priorities SGLang
+    drops a less urgent waiting request instead (8746), which is not modelled.
+    """
+
+    def admits(self, standing: Standing, *, urgent: bool) -> bool:
+        """Whether the queues have room for one more."""
+        return sum(standing.queued) < (self.limit or 0.0) * len(standing.replicas)
+
+
+class Saturation(Admission):
+    """Less urgent requests are refused while the pool is saturated; urgent ones never.
+
+    Source: llm-d/llm-d-router @ ebab6879, pkg/epp/flowcontrol (429 at the ceiling of saturation, 1.0; requests of a
+    priority below 0 are sheddable) without its queue, in which requests wait for up to 60 s.
+    """
+
+    usual = 1.0
+    for_less_urgent = True
+
+    def admits(self, standing: Standing, *, urgent: bool) -> bool:
+        """Whether it is urgent, or the pool below the ceiling."""
+        return urgent or saturation_of(standing) < (self.limit or 0.0)
+
+
+class Probabilistic(Admission):
+    """Less urgent requests are refused with a probability of min(1, 300 · saturation^5); urgent ones never.
+
+    Source: llm-d/llm-d-router @ ebab6879, pkg/epp/framework/plugins/requestcontrol/admitter/probabilisticadmitter, read
+    2026-11-23. All are refused from a saturation of 0.32 on.
+    """
+
+    has_limit = False
+    for_less_urgent = True
+
+    def admits(self, standing: Standing, *, urgent: bool) -> bool:
+        """Whether it is urgent, or the draw is above the probability."""
+        return urgent or float(self.rng.random()) >= 300.0 * saturation_of(standing) ** 5.0
+
+
+ADMISSIONS = Family[type[Admission]](
+    "admission",
+    {"concurrency": Concurrency, "probabilistic": Probabilistic, "queue": Queue, "saturation": Saturation},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entrance:
+    """What requests pass before they are in the queue of a replica.
+
+    Args:
+        router: its name.
+        admission: rule that refuses requests; None serves all.
+        frontend: stages of tokenisers and HTTP servers.
+        beyond_s: time from arrival to the scheduler beside them (network) [s].
+    """
+
+    router: str = "round-robin"
+    admission: AdmissionRule | None = None
+    frontend: tuple[Stage, ...] = ()
+    beyond_s: float = 0.0
