@@ -14,8 +14,6 @@ from rackline.training.runs import RECOMPUTE, SCHEDULES, Recompute, Runs, by_nam
 from rackline.training.system import MicroBatch, TrainingSystem, attention_products
 from rackline.training.work import from_latent
 
-LOGIT_BYTES = 8.0
-"""fp32 logits and their bf16 gradient and copy, while the loss of one micro-batch is worked on."""
 RUNTIME_BYTES = 2.5e9
 """Driver, kernels, and buffers of collectives, NCCL channels of every group (assumed)."""
 MARGIN = 0.04
@@ -315,10 +313,14 @@ def activations_of(batch: MicroBatch, dropout: bool = False) -> tuple[Array, Arr
 
 
 def logits_of(batch: MicroBatch) -> Array:
-    """Logits of a micro-batch on a chip of the last stage, while the loss is worked on [bytes]."""
-    system = batch.system
-    per_token = LOGIT_BYTES * system.model.vocab_size * (1.0 + system.mtp_layers)
-    return batch.tokens * per_token / as_array(batch.runs.tp)
+    """Logits of a micro-batch on a chip of the last stage, while the loss is worked on [bytes].
+
+    With those of all micro-batches in bf16 where the last stage of a pipeline keeps its outputs until the step ends.
+    """
+    system, runs = batch.system, batch.runs
+    outputs = 2.0 * batch.per_step * (runs.pp > 1) if system.stack.torch_pipelining else 0.0
+    per_token = (system.stack.logit_bytes + outputs) * system.model.vocab_size * (1.0 + system.mtp_layers)
+    return batch.tokens * per_token / as_array(runs.tp)
 
 
 def gathered_bytes(batch: MicroBatch) -> Array:
@@ -347,10 +349,11 @@ def states_of(
         held, ends = replace(held, dense=none, layer=none, adapters=none), none
     runs, system, precision = batch.runs, batch.system, batch.system.precision
     dense, experts = held.dense * layers + ends, held.experts * layers
+    zero = system.stack.zero_between(runs)
     over, expert_over = as_array(runs.dp) * runs.cp / runs.copies(), runs.expert_dp() / runs.copies()
 
     def cut(least: int, dense: Array, experts: Array | float = 0.0) -> Array:
-        return np.where(runs.zero >= least, dense / over + experts / expert_over, dense + experts)
+        return np.where(zero >= least, dense / over + experts / expert_over, dense + experts)
 
     def spread(size: float, least: int) -> Array:
         if system.lora_rank:  # only adapters have gradients and optimiser states
@@ -363,7 +366,7 @@ def states_of(
         weights = weights + precision.weight_bytes * held.layer
     if system.lora_rank:
         weights = weights + spread(2.0, 3)
-    weights = weights + np.where(runs.zero >= 3, 2.0 * precision.weight_bytes * held.layer, 0.0)
+    weights = weights + np.where(zero >= 3, 2.0 * precision.weight_bytes * held.layer, 0.0)
     if precision.quantised:  # the narrow copies that products read, both orders of them, of one layer at a time
         weights = weights + 2.0 * precision.gemm_bytes * held.layer
     return {

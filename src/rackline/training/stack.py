@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
 from rackline.catalog import names
@@ -24,7 +25,7 @@ from rackline.catalog.load import read_object
 from rackline.errors import PrecisionError, UnknownNameError, nearest_name
 from rackline.hardware import Chip
 from rackline.training.contexts import ContextName, context_method
-from rackline.training.runs import SCHEDULES, ScheduleName
+from rackline.training.runs import SCHEDULES, IntArray, Runs, ScheduleName
 
 Key = tuple[str, str]
 
@@ -116,6 +117,10 @@ class TrainingStack(CatalogueObject):
         fixed_s: Time of a step that nothing else explains: data loading, logging, synchronisation [s].
         gradient_bytes: A gradient as it is exchanged [bytes].
         zero: What data parallelism shards by default.
+        torch_pipelining: Whether pipelines are those of torch.distributed.pipelining: a stage gathers sharded weights
+            and scatters gradients once a step and holds both whole in between, and the last one keeps the logits of
+            every micro-batch; else weights and gradients are exchanged in every micro-batch.
+        logit_bytes: What the loss holds at once of a logit, in all its copies [bytes].
         graphed_mixtures: Labels of data types in which a whole step of a mixture is one captured graph, which the host
             launches once.
         interleaves_unstated: Whether a case whose source states no virtual_pp is taken to have had a part a layer; else
@@ -168,6 +173,8 @@ class TrainingStack(CatalogueObject):
     fixed_s: NonNegative = 0.0
     gradient_bytes: Positive = 4.0
     zero: Annotated[int, Field(ge=0, le=3)] = 1
+    torch_pipelining: bool = False
+    logit_bytes: Positive = 8.0
     graphed_mixtures: tuple[Text, ...] = ()
     interleaves_unstated: bool = True
     hybrid_shards: bool = False
@@ -205,6 +212,15 @@ class TrainingStack(CatalogueObject):
             return self.flash_forward
         slower = self.flash_since_blackwell if generation in SINCE_BLACKWELL else self.flash_since_hopper
         return self.flash_forward * slower if slower > 1.0 else 1.0
+
+    def zero_between(self, runs: Runs) -> IntArray:
+        """ZeRO level that holds between two micro-batches; under FSDP2 in a pipeline only optimiser states stay cut.
+
+        Sources: torch/distributed/pipelining/stage.py @0138610, backward_maybe_with_nosync: neither gradients are
+            reduced nor weights sharded again before the last backward pass; torchtitan @9dec370, parallelize_llama.py:
+            nor are weights after a forward pass under a pipeline.
+        """
+        return np.where(self.torch_pipelining & (runs.pp > 1), np.minimum(runs.zero, 1), runs.zero)
 
     def host(self, chip: Chip) -> float:
         """Host time over that of a plain x86 host [1]."""

@@ -265,9 +265,10 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     mean = layers + head / pp
     # FSDP gathers weights for the forward and the backward pass and scatters gradients, in every micro-batch; where
     # only gradients are sharded, weights stay until the backward pass is over. Frozen weights are not scattered
-    gathers = np.where(runs.zero == 3, 2.0, np.where(runs.zero == 2, 1.0, 0.0))
+    zero = stack.zero_between(runs)
+    gathers = np.where(zero == 3, 2.0, np.where(zero == 2, 1.0, 0.0))
     sharded = gathers * parts.gather_bytes * parts.shard_gather
-    sharded = sharded + (runs.zero >= 2) * stack.gradient_bytes * parts.scatter
+    sharded = sharded + (zero >= 2) * stack.gradient_bytes * parts.scatter
     shard = np.maximum(stack.shard_exposed * sharded, sharded - (1.0 - stack.shard_exposed) * stage)
     # a stage receives each of its parts once forward and once backward
     hops = stack.pipeline_exposed * 2.0 * as_array(runs.virtual_pp) * parts.hop
@@ -275,8 +276,9 @@ def step_time(parts: StepParts, stack: TrainingStack, scale: Mapping[str, Array]
     grad = stack.gradient_bytes * parts.scatter
     weights = np.where(runs.zero == 1, parts.trained_bytes * parts.gather, 0.0)
     weights = np.where(runs.zero == 0, stack.gradient_bytes * parts.gather, weights)
+    weights = np.where(zero < np.minimum(runs.zero, 2), parts.gather_bytes * parts.shard_gather, weights)
     # sharded gradients leave with the gathers of the weights, micro-batch by micro-batch
-    once = np.where(runs.zero >= 2, 0.0, grad + weights) + stack.gradient_bytes * parts.copies
+    once = np.where(zero >= 2, 0.0, grad + weights) + stack.gradient_bytes * parts.copies
     data = stack.data_exposed * once
     fixed = stack.fixed_s * np.ones(len(runs))
     step = m * (stage + shard + hops) + bubble + data + parts.optimizer + fixed
