@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import rackline as rl
-from rackline.api.classes import classes_of
-from rackline.api.server import SimulateQuestion
+from rackline.api.rates import classes_of
+from rackline.api.simulate_options import SimulateQuestion
 from rackline.api.traffic import load_of, requests_of
 from rackline.errors import InputError
 from rackline.simulation import Lengths, PlainClock, Pool, RankSpec, policy, simulate

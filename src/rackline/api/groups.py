@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from rackline.api.fleet_options import Loaded
 from rackline.api.question import (
     MOST_CHIPS,
     MOST_SECONDS,
@@ -42,6 +41,7 @@ SPREADS = ("fixed", "uniform", "exponential", "lognormal")
 TIME_UNITS = ("s", "ms")
 MOST_MARGIN = 1000.0
 MODEL_BY_NAME, FLEET, TRAFFIC, CACHE = "Model by name", "Fleet", "Traffic", "KV cache"
+OVER_TIME = "Load over time"
 
 MODEL = Option(
     kind="object",
@@ -327,6 +327,27 @@ class Sessions(Question):
     input: MaybeNumber = absent(None)
     output: MaybeNumber = absent(None)
     rate: MaybeText = absent(None)
+
+
+@question
+class Loaded(Question):
+    """A question of requests whose rate changes over time."""
+
+    load: str | None = option(
+        "text",
+        "rates over time: a CSV file with the columns time and rate, a recorded trace, whose rates are taken, or an "
+        "assumed shape: day, week or burst; `rate` scales it to a mean",
+        default=None,
+        group=OVER_TIME,
+    )
+    load_time: MaybeNumber = option(
+        "seconds",
+        "stretch the load to this time, such as 24h",
+        default=None,
+        unit="s",
+        maximum=MOST_SECONDS,
+        group=OVER_TIME,
+    )
 
 
 @question

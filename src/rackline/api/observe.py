@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
-from rackline.api.classes import classes_of
 from rackline.api.groups import CHIPS, ON, PRECISION, ModelQuestion, Traffic
 from rackline.api.question import (
     MOST_TOKENS,
@@ -25,6 +24,7 @@ from rackline.api.question import (
     shared,
     whole,
 )
+from rackline.api.rates import classes_of
 from rackline.api.resolve import lookup_of
 from rackline.api.traffic import load_of, requests_of
 from rackline.api.verbs import Entry

@@ -10,15 +10,17 @@ from math import ceil, isinf, log2
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from rackline.api.agent_runs import AgentRuns, agent_runs, refuse_agents
+from rackline.api import agents, scaled
+from rackline.api.agents import AgentRuns
 from rackline.api.answer import Answer, SideFile, Watch, asks
-from rackline.api.classes import classes_of
 from rackline.api.model_options import media_of, media_tokens, with_adapter, with_draft, with_media
 from rackline.api.question import Option
+from rackline.api.rates import classes_of
 from rackline.api.resolve import check_context, named
 from rackline.api.scaled import ScaledRuns
 from rackline.api.scaling import refuse_scaling, scaled_runs
-from rackline.api.server import Server, SimulateQuestion, other_server, server_of, with_tiers
+from rackline.api.server import ASKED, Run, Server, Simulated, Sustained, other_server, server_of, with_tiers
+from rackline.api.simulate_options import SimulateQuestion
 from rackline.api.traffic import Use, encoded_over, limits_of, requests_of, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -28,7 +30,6 @@ from rackline.units import format_seconds, parse_per_second
 
 with late:
     from rackline import arch, hardware, simulation
-    from rackline.api import agent_text, scaling_text
     from rackline.bands import bands
     from rackline.report import (
         agent_figures,
@@ -39,8 +40,8 @@ with late:
         simulate_figures,
         simulate_report,
     )
-    from rackline.search import choice, rate_capacity
-    from rackline.simulation import metrics, workloads
+    from rackline.search import rate_capacity
+    from rackline.simulation import workloads
 
 
 _FIRST_REQUESTS = 2000  # a p99 of independent latencies takes about 500
@@ -48,75 +49,6 @@ _MOST_REQUESTS = 64_000  # seconds to a minute of work
 _REQUESTS_A_USER = 10  # so that leaving out the first and last of each leaves most
 
 _TIMES: tuple[tuple[Literal["ttft_s", "tpot_s"], str], ...] = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))
-
-
-ASKED = "this"  # the name of the server that was asked for, beside those it is compared with
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One server's run.
-
-    Args:
-        server: that served.
-        result: its passes, times and counts.
-        slo: limits by which it is judged.
-    """
-
-    server: Server
-    result: simulation.Result
-    slo: simulation.Slo | None
-
-    json_keys: ClassVar = ("*summary", "energy")
-
-    @property
-    def summary(self) -> metrics.RunData:
-        """Percentiles, rates and costs in SI units."""
-        return self.result.summary(self.slo, self.server.costs(self.result))
-
-    @property
-    def energy(self) -> choice.Energy | None:
-        """Power and energy; None where nothing is known of the chips' power."""
-        return self.server.energy(self.result)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
-    """Runs on the same requests.
-
-    Args:
-        requests: that were served.
-        runs: by name: the server that was asked for, then those it is compared with.
-        use: what it is for, with the lengths and limits that this gave; None where none was named.
-    """
-
-    requests: simulation.Requests
-    runs: Mapping[str, Run]
-    use: Use | None = None
-
-    @property
-    def run(self) -> Run:
-        """The run of the server that was asked for."""
-        return self.runs[ASKED]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sustained:
-    """The highest rate that a server holds.
-
-    Args:
-        capacity: the rate and those that were tried.
-        at_capacity: the run at that rate, if any held.
-        server: that served.
-        requests: that were served, at other rates.
-    """
-
-    json_keys: ClassVar = ("*capacity", "deployment=server", "at_capacity")
-
-    capacity: rate_capacity.RateCapacity
-    at_capacity: Run | None
-    server: Server
-    requests: simulation.Requests
 
 
 Answered: TypeAlias = "Answer[SimulateQuestion, Simulated | Sustained | ScaledRuns | AgentRuns]"
@@ -127,10 +59,10 @@ def _text(answer: Answered, width: int) -> Iterable[Any]:
 
     found = answer.result
     if isinstance(found, AgentRuns):
-        yield from agent_text.report(found, elapsed_s=answer.elapsed_s)
+        yield from agents.report(found, elapsed_s=answer.elapsed_s)
         return
     if isinstance(found, ScaledRuns):
-        yield from scaling_text.report(found, elapsed_s=answer.elapsed_s)
+        yield from scaled.report(found, elapsed_s=answer.elapsed_s)
         yield from use_lines(found.use)
         return
     if isinstance(found, Sustained):
@@ -209,9 +141,9 @@ def _data(answer: Answered) -> RunsShown | Sustained | ScaledRuns | AgentRuns:
 def _summary(answer: Answered) -> str:
     found = answer.result
     if isinstance(found, AgentRuns):
-        return agent_text.summary(found)
+        return agents.summary(found)
     if isinstance(found, ScaledRuns):
-        return scaling_text.summary(found)
+        return scaled.summary(found)
     if isinstance(found, Sustained):
         return f"{found.capacity.rate_per_s:.3g} requests/s meet the limits; {found.server.title(found.requests)}"
     data = found.run.summary
@@ -227,9 +159,9 @@ def _summary(answer: Answered) -> str:
 def _rows(answer: Answered) -> Any:
     found = answer.result
     if isinstance(found, AgentRuns):
-        return agent_text.rows(found)
+        return agents.rows(found)
     if isinstance(found, ScaledRuns):
-        return scaling_text.window_rows(found)
+        return scaled.window_rows(found)
     return found.capacity.tried if isinstance(found, Sustained) else exports.series_of(found.run.result)
 
 
@@ -310,7 +242,7 @@ def _concurrency_figure(answer: Answered) -> figure.Figure:
     found = answer.result
     if not isinstance(found, AgentRuns):
         raise InputError(what="plot_kind", given="concurrency", allowed="only with `agents`")
-    return agent_figures.concurrency_figure(agent_text.points(found))
+    return agent_figures.concurrency_figure(agents.points(found))
 
 
 def _usual_figure(answer: Answered) -> figure.Figure:
@@ -425,8 +357,8 @@ def simulate(question: SimulateQuestion, watch: Watch) -> Simulated | Sustained 
     """
     if question.agents is not None:
         refuse_scaling(question)
-        return agent_runs(question, watch)
-    refuse_agents(question)
+        return agents.agent_runs(question, watch)
+    agents.refuse_agents(question)
     if question.load is not None:
         return scaled_runs(question, watch)
     refuse_scaling(question)

@@ -8,18 +8,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from textwrap import wrap
+from typing import Annotated
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
 from rackline.api.verbs import GROUPS, Entry, entries, order
-from rackline.cli import web as door
-from rackline.cli.screen import FailedCheckError, drop_output, screen
+from rackline.cli.screen import Bars, FailedCheckError, drop_output, screen
 from rackline.errors import RacklineError, nearest_names
-from rackline.late import late, missing_extra
+from rackline.late import late, load_optional, missing_extra
+from rackline.units import parse_whole
 
 with late:
+    from rackline import processes
     from rackline.cli import command
+    from rackline.web import app as web_app, asked as web_settings
+
 
 _TERMS_WIDTH = 14  # characters of a column of the help
 _MEANINGS_WIDTH = 60
@@ -364,16 +368,75 @@ ALL_OPTIONS = "_with_all_options"
 @cache
 def commands() -> dict[str, Entry]:
     """What the help says of each command, in its order: the questions, and `web`, which is none."""
-    return dict(sorted({**entries(), "web": door.ENTRY}.items(), key=lambda each: order(each[1])))
+    return dict(sorted({**entries(), "web": _WEB}.items(), key=lambda each: order(each[1])))
 
 
 def __getattr__(name: str) -> Callable[..., None]:
-    """The command of a question by its Python name, or `web`."""
+    """The command of a question by its Python name."""
     wanted = name.removesuffix(ALL_OPTIONS)
-    for known, one in commands().items():
+    for known, one in entries().items():
         if one.function == wanted:
-            if one is door.ENTRY:
-                return door.web
-
             return command.command(known, all_options=wanted != name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_MOST_WORKERS = 64
+_WEB = Entry(
+    group="Learn",
+    place=2,
+    line="The page with its figures, and the HTTP API, on this machine.",
+    name="web",
+    function="web",
+    examples="""
+    rackline web
+    rackline web --port 8080 --no-browser
+""",
+)
+
+
+def web(
+    *,
+    port: Annotated[str, Parameter(help="port to listen on; 0 takes any that is free")] = "8321",
+    browser: Annotated[bool, Parameter(help="open the page in the browser")] = True,
+    workers: Annotated[
+        str | None, Parameter(help="processes that answer; one for each core, and at least 2, by default")
+    ] = None,
+    host: Annotated[
+        str, Parameter(help="address to listen on; any but the default lets others ask this machine")
+    ] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        Parameter(help="name under which others reach it, such as that of a proxy; may be repeated", negative=()),
+    ] = None,
+    export: Annotated[
+        str | None, Parameter(help="write the page to a folder that works without a server, and end")
+    ] = None,
+) -> None:
+    """Serve the page and the HTTP API on this machine, until Ctrl-C; or write the page to a folder."""
+    if export is not None:
+        _export(export)
+        return
+    for package in ("fastapi", "uvicorn"):
+        load_optional(package, what="rackline web")  # before a socket is open
+    num = max(processes.usable_cores(), 2)
+    settings = web_settings.Settings(
+        host=host,
+        port=int(parse_whole(port, name="--port", minimum=0, maximum=65535, zero_allowed=True)),
+        workers=num if workers is None else int(parse_whole(workers, name="--workers", maximum=_MOST_WORKERS)),
+        names=tuple(name or ()),
+    )
+    if not settings.is_local:
+        print(
+            f"warning: anyone who reaches {host} can ask this server: it has no log-in and no encryption; put a proxy "
+            "with both in front of it",
+            file=sys.stderr,
+        )
+    web_app.serve(settings, browser=browser)
+
+
+def _export(folder: str) -> None:
+    """Write the page, with a bar for its data files."""
+    load_optional("jinja2", what="rackline web --export")  # before a folder is made
+    with Bars().counting("writing the page", "written") as tell:
+        files = web_app.export(folder, tell)
+    screen().print(f"{len(files)} files written; open {files[-1]}")

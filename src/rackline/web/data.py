@@ -26,8 +26,8 @@ from rackline.passes.javascript import experts_javascript, row_features, rows_ja
 from rackline.passes.routing import ExpertLoad
 from rackline.passes.trace import function
 from rackline.web.asked import offered_names, taken
+from rackline.web.forms import printed_parts
 from rackline.web.grids import GRIDS, WITHIN, accuracy, asked_prices, decode_points, parity, pipelines, racks
-from rackline.web.printed import printed_parts
 
 with late:
     from rackline import catalog, ledger as ledgers, parallel, passes, simulation
