@@ -22,7 +22,7 @@ from rackline.units import format_count, format_seconds, format_usd
 
 with late:
     from rackline.pricing import bought, terms
-    from rackline.report import choice_report, column, figure, pricing_figures, wording
+    from rackline.report import choice_report, column, pricing_figures, wording
 
 _MOST_PLANS = 24
 
@@ -263,30 +263,20 @@ def _sources(found: Afforded) -> str:
     return "; ".join(f"score: {source}, {date}" for source, date in known.items())
 
 
-def _summary(answer: Answer[AffordQuestion, Afforded]) -> str:
-    return _head(answer.result)[0]
-
-
-def _rows(answer: Answer[AffordQuestion, Afforded]) -> Iterable[Any]:
-    return [
-        {"model": offer.model, "cluster": offer.cluster, "chosen": way is answer.result.offers[0].best, **asdict(way)}
-        for offer in answer.result.offers
-        for way in offer.ways
-    ]
-
-
-def _figure(answer: Answer[AffordQuestion, Afforded]) -> figure.Figure:
-    return pricing_figures.afford_figure(
-        [(offer.name, way) for offer in answer.result.offers for way in offer.ways], answer.result.wanted
-    )
-
-
 @asks(
     AffordQuestion,
     text=_text,
-    summary=_summary,
-    rows=_rows,
-    figures={"ways": _figure},
+    summary=lambda answer: _head(answer.result)[0],
+    rows=lambda answer: [
+        {"model": offer.model, "cluster": offer.cluster, "chosen": way is answer.result.offers[0].best, **asdict(way)}
+        for offer in answer.result.offers
+        for way in offer.ways
+    ],
+    figures={
+        "ways": lambda answer: pricing_figures.afford_figure(
+            [(offer.name, way) for offer in answer.result.offers for way in offer.ways], answer.result.wanted
+        )
+    },
     entry=Entry(
         group="Decide",
         place=2,

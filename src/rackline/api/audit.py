@@ -28,7 +28,7 @@ from rackline.late import late
 from rackline.units import format_bytes, format_seconds
 
 with late:
-    from rackline.report import column, figure, wording
+    from rackline.report import column, wording
     from rackline.validation import audit as audited, audit_report, importers, reported
 
 _GIVEN = "What the files do not say"
@@ -162,24 +162,12 @@ def _rows_of(found: Audit) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _rows(answer: Answer[AuditQuestion, Audit]) -> Iterable[Any]:
-    return _rows_of(answer.result)
-
-
-def _summary(answer: Answer[AuditQuestion, Audit]) -> str:
-    return _head(answer.result)
-
-
-def _figure(answer: Answer[AuditQuestion, Audit]) -> figure.Figure:
-    return audit_report.audit_figure(answer.result.rows)
-
-
 @asks(
     AuditQuestion,
     text=_text,
-    summary=_summary,
-    rows=_rows,
-    figures={"ratios": _figure},
+    summary=lambda answer: _head(answer.result),
+    rows=lambda answer: _rows_of(answer.result),
+    figures={"ratios": lambda answer: audit_report.audit_figure(answer.result.rows)},
     status=lambda answer: int(not any(one.passed or one.findings for one in answer.result.rows)),
     entry=Entry(
         group="Measure",

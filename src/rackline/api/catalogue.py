@@ -136,10 +136,6 @@ def _chips_data(answer: Answer[ChipsQuestion, Chips]) -> hardware.ChipRecord | C
     return found.chips[0] if answer.question.name is not None else found
 
 
-def _chips_summary(answer: Answer[ChipsQuestion, Chips]) -> str:
-    return _counted([one.name for one in answer.result.chips] or [one.chip for one in answer.result.ridges], "chips")
-
-
 def _counted(names: Sequence[str], what: str) -> str:
     return names[0] if len(names) == 1 else f"{len(names)} {what}"
 
@@ -147,7 +143,9 @@ def _counted(names: Sequence[str], what: str) -> str:
 @asks(
     ChipsQuestion,
     text=_chips_text,
-    summary=_chips_summary,
+    summary=lambda answer: _counted(
+        [one.name for one in answer.result.chips] or [one.chip for one in answer.result.ridges], "chips"
+    ),
     rows=lambda answer: answer.result.findings or answer.result.ridges or answer.result.chips,
     data=_chips_data,
     entry=Entry(

@@ -100,14 +100,12 @@ def _data(answer: Answer[CompareQuestion, Compared]) -> compare_report.Compariso
     )
 
 
-def _summary(answer: Answer[CompareQuestion, Compared]) -> str:
-    return f"{len(answer.result.sides)} {answer.result.kind}: {', '.join(side.name for side in answer.result.sides)}"
-
-
 @asks(
     CompareQuestion,
     text=_text,
-    summary=_summary,
+    summary=lambda answer: (
+        f"{len(answer.result.sides)} {answer.result.kind}: {', '.join(side.name for side in answer.result.sides)}"
+    ),
     rows=lambda answer: [{"name": side.name, **side.values} for side in answer.result.sides],
     data=_data,
     figures={"ratios": lambda answer: plan_figures.compare_figure(answer.result.sides, what=answer.result.kind)},

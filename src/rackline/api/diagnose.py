@@ -17,7 +17,7 @@ from rackline.units import format_percent, format_seconds
 
 with late:
     from rackline import validation
-    from rackline.report import column, figure, wording
+    from rackline.report import column, wording
     from rackline.validation import cases, diagnosis, observed_report
 
 _SHOWN = 6
@@ -130,28 +130,23 @@ def _size(one: diagnosis.Suspect) -> str:
     return f"{one.size:.3g} {one.cause.unit}"
 
 
-def _summary(answer: Answer[DiagnoseQuestion, Diagnosed]) -> str:
-    return "; ".join(f"{found.run_id}: {_head(found)[0]}" for found in answer.result.runs)
-
-
-def _rows(answer: Answer[DiagnoseQuestion, Diagnosed]) -> Iterable[Any]:
-    return [
-        {"run": found.run_id, "cause": one.cause.key, "probability": one.probability, "share_of_gap": one.share_of_gap,
-         "size": one.size, "unit": one.cause.unit}
-        for found in answer.result.runs for one in found.suspects
-    ]  # fmt: skip
-
-
-def _figure(answer: Answer[DiagnoseQuestion, Diagnosed]) -> figure.Figure:
-    return observed_report.causes_figure(answer.result.runs)
-
-
 @asks(
     DiagnoseQuestion,
     text=_text,
-    summary=_summary,
-    rows=_rows,
-    figures={"causes": _figure},
+    summary=lambda answer: "; ".join(f"{found.run_id}: {_head(found)[0]}" for found in answer.result.runs),
+    rows=lambda answer: [
+        {
+            "run": found.run_id,
+            "cause": one.cause.key,
+            "probability": one.probability,
+            "share_of_gap": one.share_of_gap,
+            "size": one.size,
+            "unit": one.cause.unit,
+        }
+        for found in answer.result.runs
+        for one in found.suspects
+    ],
+    figures={"causes": lambda answer: observed_report.causes_figure(answer.result.runs)},
     entry=Entry(
         group="Measure",
         place=4,

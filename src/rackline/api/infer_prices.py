@@ -94,15 +94,13 @@ def _summary(answer: Answer[InferPricesQuestion, Inferred]) -> str:
     return "; ".join(parts) + (f"; and {more} more" if more else "")
 
 
-def _rows(answer: Answer[InferPricesQuestion, Inferred]) -> Iterable[Any]:
-    return [{"sheet": reading.sheet, **plain(one)} for reading in answer.result.sheets for one in reading.inferences]
-
-
 @asks(
     InferPricesQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: [
+        {"sheet": reading.sheet, **plain(one)} for reading in answer.result.sheets for one in reading.inferences
+    ],
     figures={"map": lambda answer: pricing_figures.readings_figure(answer.result.sheets)},
     entry=Entry(
         group="Understand",

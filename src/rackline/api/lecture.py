@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
@@ -93,10 +92,6 @@ def _summary(answer: Answer[LectureQuestion, Ledger]) -> str:
     return f"{len(found)} claims: " + ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
 
 
-def _rows(answer: Answer[LectureQuestion, Ledger]) -> Iterable[Any]:
-    return answer.result.steps if answer.question.guess else answer.result.claims
-
-
 def _refuse(question: LectureQuestion, outputs: frozenset[str]) -> None:
     """Files of the ledger have no meaning beside guesses.
 
@@ -107,18 +102,17 @@ def _refuse(question: LectureQuestion, outputs: frozenset[str]) -> None:
         raise InputError(what=name, given="a file", allowed="without `guess`, which draws on the terminal")
 
 
-def _write_page(answer: Answer[LectureQuestion, Ledger], path: Path) -> None:
-    write_text(path, table.page(answer.result.claims), what="page")
-
-
-_PAGE = SideFile(option=Option(kind="text", help="write the ledger as Markdown to FILE.md"), write=_write_page)
+_PAGE = SideFile(
+    option=Option(kind="text", help="write the ledger as Markdown to FILE.md"),
+    write=lambda answer, path: write_text(path, table.page(answer.result.claims), what="page"),
+)
 
 
 @asks(
     LectureQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: answer.result.steps if answer.question.guess else answer.result.claims,
     figures={"verdicts": lambda answer: table.verdicts_figure(answer.result.claims)},
     files={"page": _PAGE},
     refuse=_refuse,
@@ -224,16 +218,9 @@ class Experiments:
     experiments: tuple[lab.Experiment, ...]
 
 
-def _lab_rows(answer: Answer[LabQuestion, Experiments]) -> Iterable[Any]:
-    return [{"experiment": one.name, **plain(row)} for one in answer.result.experiments for row in one.rows]
-
-
-def _write_report(answer: Answer[LabQuestion, Experiments], path: Path) -> None:
-    write_text(path, experiments.report_page(answer.result.experiments), what="report")
-
-
 _REPORT = SideFile(
-    option=Option(kind="text", help="write tables and figures as one page to FILE.html"), write=_write_report
+    option=Option(kind="text", help="write tables and figures as one page to FILE.html"),
+    write=lambda answer, path: write_text(path, experiments.report_page(answer.result.experiments), what="report"),
 )
 
 
@@ -241,7 +228,9 @@ _REPORT = SideFile(
     LabQuestion,
     text=lambda answer, width: [experiments.experiments_table(answer.result.experiments)],
     summary=lambda answer: ", ".join(f"{one.name} {one.verdict}" for one in answer.result.experiments),
-    rows=_lab_rows,
+    rows=lambda answer: [
+        {"experiment": one.name, **plain(row)} for one in answer.result.experiments for row in one.rows
+    ],
     figures={"curves": lambda answer: experiments.experiment_figure(answer.result.experiments[0])},
     files={"report": _REPORT},
     entry=Entry(

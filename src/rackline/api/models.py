@@ -138,18 +138,17 @@ def _summary(answer: Answer[ModelsQuestion, Models]) -> str:
     return f"{len(found.models) or len(found.caches)} models"
 
 
-def _rows(answer: Answer[ModelsQuestion, Models]) -> Iterable[Any]:
-    return answer.result.caches or [
-        {"name": model.name, "total_params": model.total_params, "active_params": model.active_params}
-        for _, model in answer.result.models
-    ]
-
-
 @asks(
     ModelsQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: (
+        answer.result.caches
+        or [
+            {"name": model.name, "total_params": model.total_params, "active_params": model.active_params}
+            for _, model in answer.result.models
+        ]
+    ),
     data=_data,
     entry=Entry(
         group="Catalogue",

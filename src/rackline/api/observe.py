@@ -236,17 +236,6 @@ def _summary(answer: Answered) -> str:
     return f"{data['finished']:,} of {data['requests']:,} requests{times}"
 
 
-def _rows(answer: Answered) -> Iterable[Any]:
-    return [
-        {
-            "arrival_s": one.arrival_s, "sent_s": one.sent_s, "outcome": one.outcome, "prompt_tokens": one.prompt_len,
-            "output_tokens": one.tokens, "ttft_s": one.ttft_s, "tpot_s": one.tpot_s, "e2e_s": one.e2e_s,
-            "end_s": one.end_s, "status": one.status, "retries": one.retries, "error": one.error,
-        }
-        for one in answer.result.run.requests
-    ]  # fmt: skip
-
-
 def _notes(answer: Answered) -> Iterable[str]:
     if answer.result.unwritten:
         yield f"error: {answer.result.unwritten}"
@@ -262,10 +251,6 @@ def _nothing(answer: Answered) -> bool:
 _FORMATS = ("vllm", "aiperf", "genai-perf", "inference-perf")
 
 
-def _write_result(answer: Answered, path: Path, form: str) -> None:
-    write_text(path, result_files.result_text(answer.result.run, form), what="export")
-
-
 _EXPORT = SideFile(
     option=Option(
         kind="text",
@@ -273,7 +258,7 @@ _EXPORT = SideFile(
         choices=_FORMATS,
         before_file=True,
     ),
-    write=_write_result,
+    write=lambda answer, path, form: write_text(path, result_files.result_text(answer.result.run, form), what="export"),
 )
 
 
@@ -281,7 +266,23 @@ _EXPORT = SideFile(
     ObserveQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: [
+        {
+            "arrival_s": one.arrival_s,
+            "sent_s": one.sent_s,
+            "outcome": one.outcome,
+            "prompt_tokens": one.prompt_len,
+            "output_tokens": one.tokens,
+            "ttft_s": one.ttft_s,
+            "tpot_s": one.tpot_s,
+            "e2e_s": one.e2e_s,
+            "end_s": one.end_s,
+            "status": one.status,
+            "retries": one.retries,
+            "error": one.error,
+        }
+        for one in answer.result.run.requests
+    ],
     notes=_notes,
     status=lambda answer: 2 if answer.result.unwritten else int(_nothing(answer)),
     figures={"latency": lambda answer: observed_report.observed_figure(answer.result.run)},

@@ -302,19 +302,15 @@ def _summary(answer: Answer[SchemaQuestion, dict[str, Any]]) -> str:
     return f"{len(answer.result['oneOf'])} {what}, version {SCHEMA_VERSION}"
 
 
-def _rows(answer: Answer[SchemaQuestion, dict[str, Any]]) -> Iterable[Any]:
-    return (
-        {"ask": name, "option": key, "help": value.get("description"), "unit": value.get("unit")}
-        for name, one in answer.result["$defs"].items()
-        for key, value in one.get("properties", {}).items()
-    )
-
-
 @asks(
     SchemaQuestion,
     text=_text,
     summary=_summary,
-    rows=_rows,
+    rows=lambda answer: (
+        {"ask": name, "option": key, "help": value.get("description"), "unit": value.get("unit")}
+        for name, one in answer.result["$defs"].items()
+        for key, value in one.get("properties", {}).items()
+    ),
     entry=Entry(
         group="Programs",
         place=1,

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, isinf, log2
-from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from rackline.api import agents, scaled
@@ -175,23 +174,17 @@ def _results(answer: Answered) -> dict[str, simulation.Result]:
     return {name: run.result for name, run in answer.result.runs.items()}
 
 
-def _write_passes(answer: Answered, path: Path) -> None:
-    write_text(path, json.dumps(simulate_figures.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes")
-
-
-def _write_series(answer: Answered, path: Path) -> None:
-    exports.write_series(_results(answer)[ASKED], path)
-
-
 _FILES = {
     "trace_passes": SideFile(
         option=Option(kind="text", help="write the passes as a Chrome trace to FILE.json"),
-        write=_write_passes,
+        write=lambda answer, path: write_text(
+            path, json.dumps(simulate_figures.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes"
+        ),
         needs={"keep_passes": True},
     ),
     "series": SideFile(
         option=Option(kind="text", help="write one row per request to FILE.parquet or .csv"),
-        write=_write_series,
+        write=lambda answer, path: exports.write_series(_results(answer)[ASKED], path),
         check=lambda text, name: exports.check_series_path(text),
     ),
 }
