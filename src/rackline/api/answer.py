@@ -409,7 +409,7 @@ def answer(question: Q, watch: Watch | None = None) -> Answer[Q, Any]:
         watch: is told how far a long answer is.
 
     Example:
-        >>> from rackline.api.fit import FitQuestion
+        >>> from rackline.api.explain import FitQuestion
         >>> answer(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
         <fit: ...>
     """

@@ -13,6 +13,7 @@ from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, CONFIDENCE, MOST_MARGIN, PUE, Served
 from rackline.api.model_options import MediaQuestion, media_of, with_media
 from rackline.api.plan_parts import PlanQuestion, plan_inputs, plan_question_of, traffic_of
+from rackline.api.prices import SearchedWays, offer_of, rent_of
 from rackline.api.question import (
     MOST_SECONDS,
     MOST_USD,
@@ -29,7 +30,6 @@ from rackline.api.question import (
     tokens,
 )
 from rackline.api.resolve import check_context, resolve
-from rackline.api.selling import SearchedWays, offer_of, rent_of
 from rackline.api.stacks import estimated_by, stacks_of
 from rackline.api.traffic import Use, mixture_of, record_of, use_lines, with_use
 from rackline.api.verbs import Entry

@@ -456,7 +456,7 @@ def command_of(question: Question) -> str:
     """The command that asks the same.
 
     Example:
-        >>> from rackline.api.fit import FitQuestion
+        >>> from rackline.api.explain import FitQuestion
         >>> command_of(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
         'rackline fit llama-3.1-8b --on dgx-h100 --context 32000'
     """
@@ -478,7 +478,7 @@ def python_of(question: Question) -> str:
     """The call that asks the same, where `rl` is `rackline`.
 
     Example:
-        >>> from rackline.api.fit import FitQuestion
+        >>> from rackline.api.explain import FitQuestion
         >>> python_of(FitQuestion("llama-3.1-8b", on="dgx-h100", context="32k"))
         "rl.fit('llama-3.1-8b', on='dgx-h100', context=32000)"
     """

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, EVICTION, MOST_MARGIN, PRICE, RENT, THINK_TIME, OnCluster, Sessions
+from rackline.api.prices import costs_of, rent_of
 from rackline.api.question import (
     MOST_SECONDS,
     CalibrationLike,
@@ -26,7 +27,6 @@ from rackline.api.question import (
     tokens,
 )
 from rackline.api.resolve import check_context, resolve
-from rackline.api.selling import costs_of, rent_of
 from rackline.api.traffic import repeating_of, reuse_in, sessions_of
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
