@@ -279,16 +279,10 @@ def _explain_summary(answer: Answer[ExplainQuestion, Explained]) -> str:
     )
 
 
-def _write_trace(answer: Answer[ExplainQuestion, Explained], path: Path) -> None:
+def _write_trace(answer: Answer[ExplainQuestion, Explained], path: Path, _: str) -> None:
     found = answer.result.explanation
     title = f"{found.deployment.calibration.label} calibration, {found.time.policy}"
     write_text(path, json.dumps(exports.chrome_trace({title: found.time, "blackboard": found.ideal})), what="trace")
-
-
-_TRACE = SideFile(
-    option=Option(kind="text", help="write a Chrome trace to FILE.json, for Perfetto or chrome://tracing"),
-    write=_write_trace,
-)
 
 
 @asks(
@@ -302,7 +296,12 @@ _TRACE = SideFile(
         "memory": lambda answer: explain_figures.memory_figure(answer.result.explanation),
         "batch": lambda answer: explain_figures.curves_figure(answer.result.explanation, answer.result.server),
     },
-    files={"trace": _TRACE},
+    files={
+        "trace": SideFile(
+            option=Option(kind="text", help="write a Chrome trace to FILE.json, for Perfetto or chrome://tracing"),
+            write=_write_trace,
+        )
+    },
     origins=lambda answer: origins.row_origins(answer.result.explanation),
     entry=Entry(
         group="Understand",

@@ -115,19 +115,18 @@ def _refuse(question: LectureQuestion, outputs: frozenset[str]) -> None:
         raise InputError(what=name, given="a file", allowed="without `guess`, which draws on the terminal")
 
 
-_PAGE = SideFile(
-    option=Option(kind="text", help="write the ledger as Markdown to FILE.md"),
-    write=lambda answer, path: write_text(path, table.page(answer.result.claims), what="page"),
-)
-
-
 @asks(
     LectureQuestion,
     text=_text,
     summary=_summary,
     rows=lambda answer: answer.result.steps if answer.question.guess else answer.result.claims,
     figures={"verdicts": lambda answer: table.verdicts_figure(answer.result.claims)},
-    files={"page": _PAGE},
+    files={
+        "page": SideFile(
+            option=Option(kind="text", help="write the ledger as Markdown to FILE.md"),
+            write=lambda answer, path, _: write_text(path, table.page(answer.result.claims), what="page"),
+        )
+    },
     refuse=_refuse,
     entry=Entry(
         group="Learn",
@@ -231,21 +230,24 @@ class Experiments:
     experiments: tuple[lab.Experiment, ...]
 
 
-_REPORT = SideFile(
-    option=Option(kind="text", help="write tables and figures as one page to FILE.html"),
-    write=lambda answer, path: write_text(path, experiments.report_page(answer.result.experiments), what="report"),
-)
+def _lab_rows(answer: Answer[LabQuestion, Experiments]) -> Iterable[Any]:
+    return [{"experiment": one.name, **plain(row)} for one in answer.result.experiments for row in one.rows]
 
 
 @asks(
     LabQuestion,
     text=lambda answer, width: [experiments.experiments_table(answer.result.experiments)],
     summary=lambda answer: ", ".join(f"{one.name} {one.verdict}" for one in answer.result.experiments),
-    rows=lambda answer: [
-        {"experiment": one.name, **plain(row)} for one in answer.result.experiments for row in one.rows
-    ],
+    rows=_lab_rows,
     figures={"curves": lambda answer: experiments.experiment_figure(answer.result.experiments[0])},
-    files={"report": _REPORT},
+    files={
+        "report": SideFile(
+            option=Option(kind="text", help="write tables and figures as one page to FILE.html"),
+            write=lambda answer, path, _: write_text(
+                path, experiments.report_page(answer.result.experiments), what="report"
+            ),
+        )
+    },
     entry=Entry(
         group="Learn",
         place=1,

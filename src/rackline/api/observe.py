@@ -251,17 +251,6 @@ def _nothing(answer: Answered) -> bool:
 _FORMATS = ("vllm", "aiperf", "genai-perf", "inference-perf")
 
 
-_EXPORT = SideFile(
-    option=Option(
-        kind="text",
-        help=f"write the run as another load generator does: {', '.join(_FORMATS)}, then the file",
-        choices=_FORMATS,
-        before_file=True,
-    ),
-    write=lambda answer, path, form: write_text(path, result_files.result_text(answer.result.run, form), what="export"),
-)
-
-
 @asks(
     ObserveQuestion,
     text=_text,
@@ -286,7 +275,19 @@ _EXPORT = SideFile(
     notes=_notes,
     status=lambda answer: 2 if answer.result.unwritten else int(_nothing(answer)),
     figures={"latency": lambda answer: observed_report.observed_figure(answer.result.run)},
-    files={"export": _EXPORT},
+    files={
+        "export": SideFile(
+            option=Option(
+                kind="text",
+                help=f"write the run as another load generator does: {', '.join(_FORMATS)}, then the file",
+                choices=_FORMATS,
+                before_file=True,
+            ),
+            write=lambda answer, path, form: write_text(
+                path, result_files.result_text(answer.result.run, form), what="export"
+            ),
+        )
+    },
     entry=Entry(
         group="Measure",
         place=1,

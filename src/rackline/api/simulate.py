@@ -174,22 +174,6 @@ def _results(answer: Answered) -> dict[str, simulation.Result]:
     return {name: run.result for name, run in answer.result.runs.items()}
 
 
-_FILES = {
-    "trace_passes": SideFile(
-        option=Option(kind="text", help="write the passes as a Chrome trace to FILE.json"),
-        write=lambda answer, path: write_text(
-            path, json.dumps(simulate_figures.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes"
-        ),
-        needs={"keep_passes": True},
-    ),
-    "series": SideFile(
-        option=Option(kind="text", help="write one row per request to FILE.parquet or .csv"),
-        write=lambda answer, path: exports.write_series(_results(answer)[ASKED], path),
-        check=lambda text, name: exports.check_series_path(text),
-    ),
-}
-
-
 def _refuse(question: SimulateQuestion, outputs: frozenset[str]) -> None:
     no_files = ("trace_passes", "series")
     for option, names in (("capacity", ("plot", *no_files)), ("load", no_files), ("agents", no_files)):
@@ -263,7 +247,20 @@ def _usual_figure(answer: Answered) -> figure.Figure:
         "concurrency": _concurrency_figure,
         "classes": _classes_figure,
     },
-    files=_FILES,
+    files={
+        "trace_passes": SideFile(
+            option=Option(kind="text", help="write the passes as a Chrome trace to FILE.json"),
+            write=lambda answer, path, _: write_text(
+                path, json.dumps(simulate_figures.chrome_trace_of_run(_results(answer)[ASKED])), what="trace_passes"
+            ),
+            needs={"keep_passes": True},
+        ),
+        "series": SideFile(
+            option=Option(kind="text", help="write one row per request to FILE.parquet or .csv"),
+            write=lambda answer, path, _: exports.write_series(_results(answer)[ASKED], path),
+            check=lambda text, name: exports.check_series_path(text),
+        ),
+    },
     interval=_interval,
     refuse=_refuse,
     entry=Entry(

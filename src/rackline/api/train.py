@@ -326,19 +326,13 @@ def _summary(answer: Answered) -> str:
     )
 
 
-def _write_trace(answer: Answered, path: Path) -> None:
+def _write_trace(answer: Answered, path: Path, _: str) -> None:
     plan = answer.result
     timeline = _timeline(plan)
     if timeline is None:
         raise InputError(what="trace", given=str(path), allowed="only for a best run with a pipeline (pp above 1)")
     title = f"{plan.system.model.name}, {plan.best[0].layout.label()}"
     write_text(path, json.dumps(train_report.schedule_trace(timeline, title)), what="trace")
-
-
-_TRACE = SideFile(
-    option=Option(kind="text", help="write the pipeline of the best run as a Chrome trace to FILE.json"),
-    write=_write_trace,
-)
 
 
 @asks(
@@ -354,7 +348,12 @@ _TRACE = SideFile(
         "memory": lambda answer: train_report.train_memory_figure(answer.result),
         "memory-time": lambda answer: train_stages.memory_over_time(answer.result),
     },
-    files={"trace": _TRACE},
+    files={
+        "trace": SideFile(
+            option=Option(kind="text", help="write the pipeline of the best run as a Chrome trace to FILE.json"),
+            write=_write_trace,
+        )
+    },
     interval=lambda answer: bands.interval_line(_measured(answer)[:1], "runs"),
     entry=Entry(
         group="Decide",

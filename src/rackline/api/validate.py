@@ -278,12 +278,12 @@ def status(answer: Answered) -> int:
     return int(bool(found.worse) or (answer.question.strict and bool(found.board.unsupported)))
 
 
-def _write_stored(answer: Answered, path: Path) -> None:
+def _write_stored(answer: Answered, path: Path, _: str) -> None:
     if isinstance(answer.result, Validated):
         scoreboard.write_stored(answer.result.board, answer.question.files, path)
 
 
-def _write_docs(answer: Answered, path: Path) -> None:
+def _write_docs(answer: Answered, path: Path, _: str) -> None:
     found = answer.result
     if isinstance(found, Ablation):
         validation_ablation.write_docs(found.effects, path)
@@ -303,7 +303,7 @@ def _write_docs(answer: Answered, path: Path) -> None:
         page.write_docs(scoreboard.stored_form(found.board, answer.question.files), path)
 
 
-def _write_bands(answer: Answered, path: Path) -> None:
+def _write_bands(answer: Answered, path: Path, _: str) -> None:
     """Write the error bands of these values."""
     files, found = answer.question.files, answer.result
     if not isinstance(found, Validated | validation_refit.Refit):

@@ -171,10 +171,8 @@ def _write(verb: Verb[Any, Any], found: Answer[Any, Any], key: str, path: Path, 
     """Write one of the files beside an answer."""
     if key == "plot":
         found.plot(wanted.get("plot_kind")).save(path, wanted.get("plot_theme") or "auto")
-    elif verb.files[key].option.before_file:
-        verb.files[key].write(found, path, wanted[key][0])
     else:
-        verb.files[key].write(found, path)
+        verb.files[key].write(found, path, wanted[key][0] if verb.files[key].option.before_file else "")
 
 
 def show(found: Answer[Any, Any], *, json: bool) -> None:
