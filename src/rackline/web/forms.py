@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from rackline.api.answer import Answer, Verbatim, Watch, answer_of, find_verb, noted
 from rackline.api.ask import read_questions
-from rackline.api.question import command_of, options, python_of, written_defaults
+from rackline.api.question import Option, command_of, options, python_of, written_defaults
 from rackline.api.schema import answer_schemas, question_schema
 from rackline.api.verbs import entries
 from rackline.errors import shown
@@ -174,6 +174,48 @@ def _figure(found: Answer[Any, Any], kind: str) -> dict[str, Any]:
     spec = found.plot(kind).to_dict()
     del spec["config"]
     return spec
+
+
+_LABELS = {
+    "on": "Cluster",
+    "tpot": "Time per output token",
+    "ttft": "Time to first token",
+    "quality_of": "As good as",
+}
+
+
+def first_options(view: Mapping[str, Any]) -> dict[str, Any]:
+    """Help and choices of the fields of a view that asks."""
+    if "verb" not in view:
+        return {}
+    known = options(find_verb(view["verb"]).question)
+    return {"options": {name: _described_option(name, known[name]) for name in view["fields"]}}
+
+
+def _described_option(name: str, one: Option) -> dict[str, Any]:
+    choices = ("true", "false") if one.kind == "switch" else one.choices
+    return {
+        "label": _LABELS.get(name, name.replace("_", " ").capitalize()),
+        "help": one.help,
+        "positional": one.positional,
+        "choices": ["", *choices] if choices else [],
+    }
+
+
+def all_options(verb: str) -> dict[str, Any]:
+    """Every option of a question that a form may have, with its heading and how its text is read."""
+    return {
+        "options": {
+            name: {
+                **_described_option(name, one),
+                "group": one.group,
+                "kind": one.kind,
+                "list": one.is_tuple and not one.is_quantity,
+            }
+            for name, one in taken(verb).items()
+            if not one.hidden
+        }
+    }
 
 
 Schema = dict[str, Any]
