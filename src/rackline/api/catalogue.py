@@ -288,22 +288,17 @@ class MemoryTiers:
     memory: tuple[hardware.MemoryTierRecord, ...]
 
 
-def _memory_text(answer: Answer[MemoryQuestion, MemoryTiers], width: int) -> Iterable[Any]:
-    found = answer.result.memory
-    yield (
-        catalogue_report.memory_table(found)
-        if answer.question.name is None
-        else catalogue_report.record_report(found[0])
-    )
-
-
 def _memory_data(answer: Answer[MemoryQuestion, MemoryTiers]) -> MemoryTiers | hardware.MemoryTierRecord:
     return answer.result if answer.question.name is None else answer.result.memory[0]
 
 
 @asks(
     MemoryQuestion,
-    text=_memory_text,
+    text=lambda answer, width: [
+        catalogue_report.memory_table(answer.result.memory)
+        if answer.question.name is None
+        else catalogue_report.record_report(answer.result.memory[0])
+    ],
     summary=lambda answer: _counted([one.name for one in answer.result.memory], "memory tiers"),
     rows=lambda answer: answer.result.memory,
     data=_memory_data,

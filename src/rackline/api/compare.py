@@ -262,11 +262,11 @@ def _deployments(question: CompareQuestion, watch: Watch) -> Compared:
         rent = None if kind is None else kind.replace("_", "-")
     sides, use = sides_of(asked_of(question, rent), watch)
     first, second = (side.deployed for side in sides[:2])
-    moved: tuple[compare_report.Change, ...] = ()
-    reasons: tuple[str, ...] = ()
-    if first is not None and second is not None and first.today:
-        moved, reasons = deployments_report.changes(first, second), deployments_report.why(first, second)
-    return Compared(kind="deployments", sides=tuple(sides), prices=said, use=use, changes=moved, why=reasons)
+    compared = Compared(kind="deployments", sides=tuple(sides), prices=said, use=use)
+    if first is None or second is None or not first.today:
+        return compared
+    changes, why = deployments_report.changes(first, second), deployments_report.why(first, second)
+    return replace(compared, changes=changes, why=why)
 
 
 _LAYOUT = ("tp", "pp", "ep", "moe_tp", "attention_dp", "attention-dp")

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, get_args
+from dataclasses import dataclass
+from typing import Any, get_args
 
 from rich.text import Text
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.question import (
-    MOST_CHIPS,
-    MaybeLayout,
-    MaybeNumber,
-    MaybeWhole,
     Question,
     Texts,
     option,
+    options,
     question,
-    tokens,
-    whole,
 )
-from rackline.api.validate import Format
+from rackline.api.validate import Described, Format
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, unknown_name
 from rackline.late import late
@@ -36,26 +31,22 @@ with late:
         audit_report,
         cases,
         diagnosis,
-        importers,
         observed_report,
         reported,
     )
 
 
-_GIVEN = "What the files do not say"
 _STYLES = {"impossible": "red", "explained": "yellow", "implausible": "yellow", "plausible": "green"}
 _WORDS = {"impossible": "impossible", "explained": "explained if", "implausible": "implausible",
           "plausible": "plausible"}  # fmt: skip
 _SHOWN_FINDINGS = 40
 
 
-def _stated(help_text: str) -> Any:
-    return option("text", help_text, default=None, group=_GIVEN)
-
-
 @question
-class AuditQuestion(Question):
+class AuditQuestion(Described):
     """Can these results of a benchmark be true?"""
+
+    headings = dict.fromkeys(options(Described), "What the files do not say")
 
     files: Texts = option(
         "text",
@@ -78,15 +69,6 @@ class AuditQuestion(Question):
         repeated=True,
         default=None,
     )
-    model: str | None = _stated("model of the results")
-    chip: str | None = _stated("chip of the results")
-    num_chips: MaybeWhole = whole("number of chips that served", default=None, maximum=MOST_CHIPS, group=_GIVEN)
-    layout: MaybeLayout = _stated("parallel layout, such as tp=4")
-    precision: str | None = _stated("data types, such as fp8; those of the released checkpoint by default")
-    stack: str | None = _stated("serving software")
-    input_len: MaybeNumber = tokens("mean prompt tokens", default=None, group=_GIVEN)
-    output_len: MaybeNumber = tokens("mean output tokens", default=None, group=_GIVEN)
-    concurrency: MaybeWhole = whole("requests in flight", default=None, group=_GIVEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +80,6 @@ class Audit:
         columns: what the columns of tables were read as.
         verdicts: number of rows by verdict.
     """
-
-    json_keys: ClassVar = ("rows", "columns", "verdicts")
 
     rows: tuple[audited.Audited, ...]
     columns: tuple[reported.Mapped, ...]
@@ -125,15 +105,19 @@ def _audit_text(answer: Answer[AuditQuestion, Audit], width: int) -> Iterable[An
     yield _findings(found)
 
 
-def _columns(found: Audit) -> column.Sheet[Any]:
-    Column = column.Column
-    columns: list[column.Column[reported.Mapped]] = [
-        Column("heading", "column"),
-        Column("quantity", "read as", "text", lambda one: one.quantity or "-"),
-        Column("unit", "in", "text", lambda one: _unit(one) if one.quantity else "-"),
-        Column("given", "by", "text", lambda one: "--map" if one.given else "guess", priority=1),
-    ]
-    return column.Sheet("columns", columns, found.columns, "columns", "another meaning: --map HEADING=QUANTITY:UNIT")
+def _columns(found: Audit) -> column.Sheet[reported.Mapped]:
+    return column.Sheet(
+        "columns",
+        [
+            column.Column("heading", "column"),
+            column.Column("quantity", "read as", "text", lambda one: one.quantity or "-"),
+            column.Column("unit", "in", "text", lambda one: _unit(one) if one.quantity else "-"),
+            column.Column("given", "by", "text", lambda one: "--map" if one.given else "guess", priority=1),
+        ],
+        found.columns,
+        "columns",
+        "another meaning: --map HEADING=QUANTITY:UNIT",
+    )
 
 
 def _unit(one: reported.Mapped) -> str:
@@ -144,16 +128,15 @@ def _unit(one: reported.Mapped) -> str:
 
 
 def _findings(found: Audit) -> column.Sheet[Any]:
-    Column = column.Column
     rows = sorted(_rows_of(found), key=lambda row: audited.VERDICTS.index(row["verdict"]))
     columns: list[column.Column[Any]] = [
-        Column("row", "row", "words"),
-        Column("verdict", "verdict", "text", lambda row: _WORDS[row["verdict"]]),
-        Column("check", "check"),
-        Column("number", "number", "figures", lambda row: _written(row["number"], row["unit"])),
-        Column("bound", "bound", "figures", lambda row: _written(row["bound"], row["unit"])),
-        Column("text", "if, or because", "words"),
-        Column("title", "compares", "words", priority=1),
+        column.Column("row", "row", "words"),
+        column.Column("verdict", "verdict", "text", lambda row: _WORDS[row["verdict"]]),
+        column.Column("check", "check"),
+        column.Column("number", "number", "figures", lambda row: _written(row["number"], row["unit"])),
+        column.Column("bound", "bound", "figures", lambda row: _written(row["bound"], row["unit"])),
+        column.Column("text", "if, or because", "words"),
+        column.Column("title", "compares", "words", priority=1),
     ]
     more = f"{len(rows) - _SHOWN_FINDINGS} more: --json" if len(rows) > _SHOWN_FINDINGS else ""
     return column.Sheet(
@@ -211,8 +194,9 @@ def audit(question: AuditQuestion, watch: Watch) -> Audit:
         ...
         rackline.errors.InputError: ...
     """
-    given = importers.Given(**{one.name: getattr(question, one.name) for one in fields(importers.Given)})
-    rows, columns = reported.read_reported(question.files, question.form, given, reported.mappings(question.map or ()))
+    rows, columns = reported.read_reported(
+        question.files, question.form, question.known(), reported.mappings(question.map or ())
+    )
     with watch.moving("checking rows"):
         found = audited.Auditor().audit(rows)
     counts = Counter(one.verdict for one in found)
@@ -259,8 +243,6 @@ class Diagnosed:
         commands: the next experiment of each run as a command; empty where there is none.
     """
 
-    json_keys: ClassVar = ("runs", "commands")
-
     runs: tuple[diagnosis.Diagnosis, ...]
     commands: tuple[str, ...]
 
@@ -302,22 +284,21 @@ def _diagnose_text(answer: Answer[DiagnoseQuestion, Diagnosed], width: int) -> I
         yield column.spaced([wording.Box(body, found.run_id, "", style), _sheet(found)])
 
 
-def _shown(found: diagnosis.Diagnosis) -> list[diagnosis.Suspect]:
+def _sheet(found: diagnosis.Diagnosis) -> column.Sheet[diagnosis.Suspect]:
     likely = [one for one in found.suspects if one.probability >= _POSSIBLE][:_SHOWN_CAUSES]
-    return likely or list(found.suspects[:1])
-
-
-def _sheet(found: diagnosis.Diagnosis) -> column.Sheet[Any]:
-    Column = column.Column
-    columns: list[column.Column[diagnosis.Suspect]] = [
-        Column("cause", "cause", "words"),
-        Column("probability", "probability", "share"),
-        Column("share_of_gap", "of the gap", "share"),
-        Column("size", "size", "words", _size, priority=1),
-        Column("check", "look at", "words", priority=2),
-    ]
-    nothing = f"nothing wrong: {format_percent(found.nothing)}"
-    return column.Sheet("causes", columns, _shown(found), "causes, the likeliest first", nothing)
+    return column.Sheet(
+        "causes",
+        [
+            column.Column("cause", "cause", "words"),
+            column.Column("probability", "probability", "share"),
+            column.Column("share_of_gap", "of the gap", "share"),
+            column.Column("size", "size", "words", _size, priority=1),
+            column.Column("check", "look at", "words", priority=2),
+        ],
+        likely or found.suspects[:1],
+        "causes, the likeliest first",
+        f"nothing wrong: {format_percent(found.nothing)}",
+    )
 
 
 def _size(one: diagnosis.Suspect) -> str:

@@ -92,13 +92,6 @@ class Fitting:
         return "" if self.capacity.fitting else simulate_report.nearest_reason(self.capacity)
 
 
-def _fit_text(answer: Answer[FitQuestion, Fitting], width: int) -> Iterable[Any]:
-    found = answer.result
-    yield simulate_report.capacity_report(
-        found.capacity, num_chips=found.num_chips, memory=found.memory, misfit=found.misfit
-    )
-
-
 def _figure(answer: Answer[FitQuestion, Fitting]) -> figure.Figure:
     found = answer.result
     if found.misfit is None:
@@ -120,7 +113,14 @@ def _fit_summary(answer: Answer[FitQuestion, Fitting]) -> str:
 
 @asks(
     FitQuestion,
-    text=_fit_text,
+    text=lambda answer, width: [
+        simulate_report.capacity_report(
+            answer.result.capacity,
+            num_chips=answer.result.num_chips,
+            memory=answer.result.memory,
+            misfit=answer.result.misfit,
+        )
+    ],
     summary=_fit_summary,
     rows=lambda answer: answer.result.capacity.rows,
     figures={"memory": _figure},
@@ -434,10 +434,8 @@ class _Pass:
     def smallest(self, system: systems.System, server: parallel.ServerMemory) -> tuple[parallel.Layout, str]:
         """The layout of the fewest chips that holds the batch, the fastest of those; how it was chosen."""
         context_len = max(self.context_len, self.new_tokens)
-        from rackline.serving.capacity import capacity
-
         on = (system.model, system.cluster, system.precision)
-        found = capacity(*on, context_len=context_len, server=server, longest=False).rows
+        found = serving.capacity(*on, context_len=context_len, server=server, longest=False).rows
         holding = [one.layout for one in found if one.max_concurrency >= max(self.sequences, 1)]
         if not holding:
             roomiest = max(found, key=lambda one: (one.max_concurrency, one.kv_room_bytes))

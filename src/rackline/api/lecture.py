@@ -172,9 +172,7 @@ def _guessed(question: LectureQuestion, watch: Watch) -> Ledger:
     Raises:
         InputError: no chapter or step shows what is asked for; an option that the guided lecture does not have.
     """
-    for name in ("set", "measured"):
-        if getattr(question, name):
-            raise InputError(what=name, given=getattr(question, name), allowed="nothing together with `guess`")
+    question.refuse("set", "measured", allowed="nothing together with `guess`")
     with watch.moving("computing the figures"):
         chapters = guide.chapters(question.segment)
     if not chapters:

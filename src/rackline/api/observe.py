@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
+
+from rich.text import Text
 
 from rackline.api.answer import Answer, SideFile, Watch, asks
 from rackline.api.groups import CHIPS, ON, PRECISION, ModelQuestion, Traffic
 from rackline.api.question import (
+    MOST_SECONDS,
     MOST_TOKENS,
+    MOST_USD,
     ClusterLike,
     MaybeLayout,
     MaybeNumber,
@@ -25,7 +30,7 @@ from rackline.api.question import (
     whole,
 )
 from rackline.api.rates import classes_of
-from rackline.api.resolve import lookup_of
+from rackline.api.resolve import cluster_of, lookup_of
 from rackline.api.traffic import load_of, requests_of
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -42,12 +47,10 @@ with late:
 MOST_REQUESTS = 20_000
 _USUAL_REQUESTS, _USUAL_S = 100, 600.0
 _SENT, _BOUNDS, _SERVER = "How requests are sent", "Bounds", "What the server runs on"
-_DAY_S = 86400.0
-_MOST_USD = 1e6
 
 
 def _seconds(help_text: str, *, default: str | None) -> Any:
-    return option("seconds", help_text, default=default, unit="s", maximum=_DAY_S, group=_BOUNDS)
+    return option("seconds", help_text, default=default, unit="s", maximum=MOST_SECONDS, group=_BOUNDS)
 
 
 @question
@@ -114,7 +117,7 @@ class ObserveQuestion(Traffic, ModelQuestion):
         "price of prompt tokens, for the cost estimate",
         default=None,
         unit="USD/Mtok",
-        maximum=_MOST_USD,
+        maximum=MOST_USD,
         zero=True,
         group=_BOUNDS,
     )
@@ -123,7 +126,7 @@ class ObserveQuestion(Traffic, ModelQuestion):
         "price of output tokens, for the cost estimate",
         default=None,
         unit="USD/Mtok",
-        maximum=_MOST_USD,
+        maximum=MOST_USD,
         zero=True,
         group=_BOUNDS,
     )
@@ -220,8 +223,6 @@ Answered: TypeAlias = "Answer[ObserveQuestion, Observation]"
 
 
 def _text(answer: Answered, width: int) -> Iterable[Any]:
-    from rich.text import Text
-
     found = answer.result
     yield observed_report.observed_report(found.run)
     if found.file is not None:
@@ -397,8 +398,6 @@ def _run(
     deployment: dict[str, Any],
     progress: Any,
 ) -> observed.ObservedRun:
-    from datetime import UTC, datetime
-
     started = datetime.now(UTC).replace(microsecond=0).isoformat()
     found = observation.observe_load(traffic, prompts, bounds, progress)
     to: observation.Target = prompts.target
@@ -446,11 +445,14 @@ def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any]
     records: dict[str, Any] = {}
     vocabulary = _SMALLEST_VOCABULARY
     if question.model is not None:
-        model = _model(question, watch)
+        model = cast("arch.AnyModel", question.model)
+        if isinstance(question.model, str):
+            lookup = lookup_of(question, watch)
+            model = lookup.model(question.model)
+            if Path(question.model).exists():
+                record = lookup.find(question.model).record
+                records["model"] = record.model_dump(mode="json", by_alias=True, exclude_unset=True)
         found["model"] = model.name
-        if isinstance(question.model, str) and Path(question.model).exists():
-            record = lookup_of(question, watch).find(question.model).record
-            records["model"] = record.model_dump(mode="json", by_alias=True, exclude_unset=True)
         vocabulary = int(getattr(model, "vocab_size", 0)) or vocabulary
     if question.on is not None:
         found |= _cluster(question, records)
@@ -474,15 +476,9 @@ def _deployment(question: ObserveQuestion, watch: Watch) -> tuple[dict[str, Any]
     return found, vocabulary
 
 
-def _model(question: ObserveQuestion, watch: Watch) -> arch.AnyModel:
-    if isinstance(question.model, str):
-        return lookup_of(question, watch).model(question.model)
-    return cast("arch.AnyModel", question.model)
-
-
 def _cluster(question: ObserveQuestion, records: dict[str, Any]) -> dict[str, Any]:
     """Chip and number of chips; the records of a cluster and a chip that are not in the catalogue."""
-    on = hardware.cluster(question.on) if isinstance(question.on, str) else cast("hardware.Cluster", question.on)
+    on = cluster_of(cast("ClusterLike", question.on))
     if isinstance(question.on, str) and (
         on.name not in catalog.names("clusters") or on.chip.name not in catalog.names("chips")
     ):

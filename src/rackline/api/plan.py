@@ -23,7 +23,7 @@ from rackline.api.planned import (
     manifests_of,
 )
 from rackline.api.resolve import leading_number, named, read_sweep, setting
-from rackline.api.stacks import Found, answered_by, planned_under, stack_inputs
+from rackline.api.stacks import answered_by, planned_under, stack_inputs
 from rackline.api.traffic import Use, use_lines, with_use
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -332,17 +332,13 @@ def _over_time(question: PlanQuestion, watch: Watch) -> PlannedOverTime:
     return PlannedOverTime(**parts, over_time=following(question, found.plan, watch))
 
 
-def _planned(question: PlanQuestion, asked: list[PlanInputs], use: Use, watch: Watch) -> Planned:
+def _planned(question: PlanQuestion, stacks: list[PlanInputs], use: Use, watch: Watch) -> Planned:
     """The plan, and everything else that was asked of it.
 
     Args:
-        asked: by the question, under each stack.
+        stacks: what the question asks under each stack.
     """
-    return _completed(question, answered_by(question, asked, watch, lambda plan: Planned(plan=plan, use=use)), use)
-
-
-def _completed(question: PlanQuestion, found: Found, use: Use) -> Planned:
-    """A plan with everything else that was asked of it."""
+    found = answered_by(question, stacks, watch, lambda plan: Planned(plan=plan, use=use))
     asked, plan, prefixes = found.asked, found.plan, found.prefixes
     looser = asked.without_headroom()
     without = None if looser is None else planned_under(looser).plan.best

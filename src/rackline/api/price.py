@@ -8,6 +8,7 @@ from math import isnan
 from typing import Any, ClassVar
 
 import numpy as np
+from rich.text import Text
 
 from rackline.api.answer import Answer, Watch, asks
 from rackline.api.groups import CALIBRATION, CONFIDENCE, MOST_MARGIN, PUE, Served
@@ -258,8 +259,6 @@ class Priced:
 
 
 def _text(answer: Answer[PriceQuestion, Priced], width: int) -> Iterable[Any]:
-    from rich.text import Text
-
     found, against = answer.result.offered, answer.result.against
     yield pricing_report.offered_report(found) if against is None else margin_report.sold_report(against, found)
     if found.demand is not None:
@@ -369,11 +368,9 @@ def price(question: PriceQuestion, watch: Watch) -> Priced:
     of_traffic = fleet_question(asked)
     media = media_of(asked, watch)
 
-    def system_of(calibration: CalibrationLike) -> systems_of.System:
-        found = resolve(replace(asked, calibration=calibration), watch)
-        return replace(found, model=with_media(found.model, media))
-
-    systems = [system_of(one) for one in stacks_of(asked, watch) or [asked.calibration]]
+    stacks = stacks_of(asked, watch) or [asked.calibration]
+    resolved = [resolve(replace(asked, calibration=one), watch) for one in stacks]
+    systems = [replace(one, model=with_media(one.model, media)) for one in resolved]
     rent = rent_of(
         systems[0].cluster,
         purchase_usd=asked.purchase,

@@ -240,10 +240,9 @@ def _switch(one: Option, value: Any, name: str) -> bool:
     return value
 
 
-def _quantity(one: Option, value: Any, name: str) -> float:
-    ends = {"minimum": one.minimum, "maximum": one.maximum}
-    bounds = {end: limit for end, limit in ends.items() if limit is not None}
-    return _QUANTITIES[one.kind][0](value, name=name, zero_allowed=one.zero, **bounds)
+def _quantity(one: Option, given: Any, name: str) -> float:
+    bounds = {end: value for end in ("minimum", "maximum") if (value := getattr(one, end)) is not None}
+    return _QUANTITIES[one.kind][0](given, name=name, zero_allowed=one.zero, **bounds)
 
 
 def _limit(one: Option, value: Any, name: str) -> float | str:

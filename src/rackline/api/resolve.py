@@ -405,11 +405,11 @@ def setting(name: str, value: str, model: arch.AnyModel) -> str:
         return f"{key or name}={value}"
     if not isinstance(model, arch.Model):
         raise InputError(what="--what-if", given=name, allowed="a model whose layers are known")
-    write = _experts(model) if name == "total_over_active" else _kv(model)
-    return write(parse_count(value, name=f"--what-if {name}", minimum=0.0, maximum=1e9))
+    wanted = parse_count(value, name=f"--what-if {name}", minimum=0.0, maximum=1e9)
+    return _experts(model, wanted) if name == "total_over_active" else _kv(model, wanted)
 
 
-def _experts(model: arch.Model) -> Callable[[float], str]:
+def _experts(model: arch.Model, wanted: float) -> str:
     """What sets a ratio of total to active parameters."""
     moe = model.moe()
     if moe is None:
@@ -418,34 +418,25 @@ def _experts(model: arch.Model) -> Callable[[float], str]:
     one = layers * moe.expert_params(model.d_model)
     rest = model.total_params - one * moe.num_experts
     fewest = moe.experts_per_token
-    active = rest + one * fewest
-
-    def write(wanted: float) -> str:
-        experts = 8 * round((wanted * active - rest) / one / 8)
-        if experts < fewest:
-            raise InputError(what="--what-if total_over_active", given=wanted, allowed="at least 1")
-        return f"architecture.moe.num_experts={experts}"
-
-    return write
+    experts = 8 * round((wanted * (rest + one * fewest) - rest) / one / 8)
+    if experts < fewest:
+        raise InputError(what="--what-if total_over_active", given=wanted, allowed="at least 1")
+    return f"architecture.moe.num_experts={experts}"
 
 
-def _kv(model: arch.Model) -> Callable[[float], str]:
+def _kv(model: arch.Model, wanted: float) -> str:
     """What sets a number of bytes per token in a bf16 cache."""
     kinds = list(model.attention_kinds().values())
     if len(kinds) != 1:
         raise InputError(what="--what-if", given="kv_bytes_per_token", allowed="a model with one kind of attention")
     kind = kinds[0]
+    per_layer = wanted / 2.0 / model.num_layers
+    if kind.kind == "mla":
+        rank = round(per_layer - getattr(kind, "qk_rope_head_dim", 0))
+        if rank < 1:
+            raise InputError(what="--what-if kv_bytes_per_token", given=wanted, allowed="room for the rotary part")
+        return f"architecture.attention.kv_lora_rank={rank}"
     each = float(kind.kv_elements_per_token(1)) / kind.num_kv_heads
     options = [n for n in range(1, kind.num_q_heads + 1) if kind.num_q_heads % n == 0]
-
-    def write(wanted: float) -> str:
-        per_layer = wanted / 2.0 / model.num_layers
-        if kind.kind == "mla":
-            rank = round(per_layer - getattr(kind, "qk_rope_head_dim", 0))
-            if rank < 1:
-                raise InputError(what="--what-if kv_bytes_per_token", given=wanted, allowed="room for the rotary part")
-            return f"architecture.attention.kv_lora_rank={rank}"
-        heads = min(options, key=lambda n: abs(math.log(n * each / per_layer)))
-        return f"architecture.attention.num_kv_heads={heads}"
-
-    return write
+    heads = min(options, key=lambda n: abs(math.log(n * each / per_layer)))
+    return f"architecture.attention.num_kv_heads={heads}"

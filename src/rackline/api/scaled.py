@@ -58,12 +58,6 @@ class Outcome:
         intervals: half of the 95 % interval of the mean over seeds, by name; empty for one seed.
     """
 
-    json_keys: ClassVar = (
-        "policy", "chip_hours", "usd", "attained", "holds", "ttft_p99_s", "tpot_p99_s", "mean_replicas",
-        "most_replicas", "requests", "refused", "unanswered", "lost_requests", "failed_replicas", "over_oracle",
-        "over_perfect", "intervals",
-    )  # fmt: skip
-
     policy: str
     chip_hours: float
     usd: float | None

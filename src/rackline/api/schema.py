@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -291,12 +292,6 @@ class SchemaQuestion(Question):
     answers: bool = option("switch", "the schema of answers instead of that of questions", default=False)
 
 
-def _text(answer: Answer[SchemaQuestion, dict[str, Any]], width: int) -> Iterable[Any]:
-    import json
-
-    yield Verbatim(json.dumps(answer.result, indent=2, ensure_ascii=False) + "\n")
-
-
 def _summary(answer: Answer[SchemaQuestion, dict[str, Any]]) -> str:
     what = "answers" if answer.question.answers else "questions"
     return f"{len(answer.result['oneOf'])} {what}, version {SCHEMA_VERSION}"
@@ -304,7 +299,7 @@ def _summary(answer: Answer[SchemaQuestion, dict[str, Any]]) -> str:
 
 @asks(
     SchemaQuestion,
-    text=_text,
+    text=lambda answer, width: [Verbatim(json.dumps(answer.result, indent=2, ensure_ascii=False) + "\n")],
     summary=_summary,
     rows=lambda answer: (
         {"ask": name, "option": key, "help": value.get("description"), "unit": value.get("unit")}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from rackline.api.groups import Served
 from rackline.api.question import Question, options
@@ -38,8 +38,6 @@ class Use:
         filled: options that it gave, with their values as text.
         sources: where they are from, by option.
     """
-
-    json_keys: ClassVar = ("name", "asked", "filled", "sources")
 
     name: str
     asked: bool
@@ -368,6 +366,10 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[simulation.T
                 given=text,
                 allowed="NAME=BYTES@RATE[@LATENCY][,ttl=TIME], such as host=500GB@50GB/s or flash=4TB@6GB/s,ttl=1h",
             )
+        # what keeping a byte costs where the tier bears the catalogue name of a memory; other spellings do not count: a
+        # tier that somebody calls "flash" is not the drive that the catalogue also calls so
+        known = hardware.memory_tier(name.strip()) if name.strip() in catalog.names("memory") else None
+        usd = None if known is None else known.usd_per_hour
         found.append(
             simulation.TierSpec(
                 name=name.strip(),
@@ -375,19 +377,10 @@ def tiers_of(texts: Sequence[str], bytes_per_token: float) -> tuple[simulation.T
                 tokens_per_s=parse_rate(parts[1], name=f"tier {name}") / bytes_per_token,
                 latency_s=parse_seconds(parts[2], name=f"tier {name}") if len(parts) == 3 else 0.0,
                 ttl_s=parse_seconds(ttl, name=f"tier {name} ttl") if comma else None,
-                usd_per_byte_hour=_usd_per_byte_hour(name.strip()),
+                usd_per_byte_hour=None if usd is None or known is None else usd / known.capacity_bytes,
             )
         )
     return tuple(found)
-
-
-def _usd_per_byte_hour(name: str) -> float | None:
-    """What keeping a byte costs where a tier bears the catalogue name of a memory, else None [USD/byte/hour].
-
-    Other spellings do not count: a tier that somebody calls "flash" is not the drive that the catalogue also calls so.
-    """
-    known = hardware.memory_tier(name) if name in catalog.names("memory") else None
-    return None if known is None or known.usd_per_hour is None else known.usd_per_hour / known.capacity_bytes
 
 
 def cache_rules_of(question: groups.Lifetimes) -> simulation.CacheRules:

@@ -112,20 +112,6 @@ class Operated(Question):
     )
 
 
-def operations_of(asked: Operated) -> reliability.Operations:
-    """How the run is operated."""
-    hours = reliability.CHIP_HOURS_BETWEEN_FAILURES if asked.failure_hours is None else asked.failure_hours
-    return reliability.Operations(
-        chip_hours=hours,
-        restart_s=asked.restart,
-        checkpoint=asked.checkpoint,
-        store_bytes_per_s=asked.store or 0.0,
-        spares=asked.spares,
-        jitter=asked.jitter or 0.0,
-        slow_node=asked.slow_node,
-    )
-
-
 LoraTargets = Literal["all", "attention", "qkv"]
 Pace = Literal["published", "tuned"]
 ContextName = Literal["ring", "all-gather", "ulysses"]
@@ -434,7 +420,15 @@ def train(question: TrainQuestion, watch: Watch) -> search_train.TrainPlan:
             pue=question.pue,
             asked_batch_tokens=asked,
             practice=practice.practice_of(system) if question.pace == "published" else None,
-            operations=operations_of(question),
+            operations=reliability.Operations(
+                chip_hours=question.failure_hours or reliability.CHIP_HOURS_BETWEEN_FAILURES,
+                restart_s=question.restart,
+                checkpoint=question.checkpoint,
+                store_bytes_per_s=question.store or 0.0,
+                spares=question.spares,
+                jitter=question.jitter or 0.0,
+                slow_node=question.slow_node,
+            ),
             fixed=fixed,
             schedules=question.schedule,
             recompute=question.recompute,

@@ -53,12 +53,31 @@ _IMPORT = "Only with --import"
 _MOST_WARNINGS = 20
 
 
-def _imported(help_text: str, *, default: None = None) -> Any:
-    return option("text", help_text, default=default, group=_IMPORT)
+@question
+class Described(Question):
+    """A question of results whose files may leave out what was measured."""
+
+    model: str | None = option(
+        "text", "model of the results, if the file does not name it as rackline does", default=None, group=_IMPORT
+    )
+    chip: str | None = option("text", "chip of the results", default=None, group=_IMPORT)
+    num_chips: MaybeWhole = whole("number of chips that served", default=None, maximum=MOST_CHIPS, group=_IMPORT)
+    layout: MaybeLayout = option("text", "parallel layout, such as tp=4", default=None, group=_IMPORT)
+    precision: str | None = option(
+        "text", "data types, such as fp8; those of the released checkpoint by default", default=None, group=_IMPORT
+    )
+    stack: str | None = option("text", "serving software", default=None, group=_IMPORT)
+    input_len: MaybeNumber = tokens("mean prompt tokens, if the file does not say", default=None, group=_IMPORT)
+    output_len: MaybeNumber = tokens("mean output tokens, if the file does not say", default=None, group=_IMPORT)
+    concurrency: MaybeWhole = whole("concurrent requests, if the file does not say", default=None, group=_IMPORT)
+
+    def known(self) -> importers.Given:
+        """What is said of the results."""
+        return importers.Given(**{one.name: getattr(self, one.name) for one in fields(importers.Given)})
 
 
 @question
-class ValidateQuestion(Question):
+class ValidateQuestion(Described):
     """How far off are the predictions of measured cases, by metric, model, chip, stack and precision?"""
 
     files: Texts = option(
@@ -113,17 +132,6 @@ class ValidateQuestion(Question):
         group=_IMPORT,
         output=True,
     )
-    model: str | None = _imported("model of the imported results, if the file does not name it as rackline does")
-    chip: str | None = _imported("chip of the imported results")
-    num_chips: MaybeWhole = whole(
-        "number of chips that served the imported results", default=None, maximum=MOST_CHIPS, group=_IMPORT
-    )
-    layout: MaybeLayout = _imported("parallel layout of the imported results, such as tp=4")
-    precision: str | None = _imported("data types, such as fp8; those of the released checkpoint by default")
-    stack: str | None = _imported("serving software")
-    input_len: MaybeNumber = tokens("mean prompt tokens, if the file does not say", default=None, group=_IMPORT)
-    output_len: MaybeNumber = tokens("mean output tokens, if the file does not say", default=None, group=_IMPORT)
-    concurrency: MaybeWhole = whole("concurrent requests, if the file does not say", default=None, group=_IMPORT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -464,8 +472,7 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
 def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: Format) -> Imported:
     target = None if question.output is None else Path(question.output)
     check_outputs({"output": target}, {f"files {name}": name for name in files})
-    given = importers.Given(**{field.name: getattr(question, field.name) for field in fields(importers.Given)})
-    lines = importers.import_results(files, import_format, given)
+    lines = importers.import_results(files, import_format, question.known())
     if target is not None:
         write_text(target, lines, what="output")
     return Imported(lines=lines, file=question.output)

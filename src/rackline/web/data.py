@@ -135,9 +135,7 @@ _LINES = {
 
 def figures() -> dict[str, Any]:
     """Specifications of the figures that the page fills, without their look."""
-    axis = {
-        name: axes.Measure(field=field, title=title, kind=kind) for name, (field, title, kind) in _MEASURES.items()
-    }
+    axis = {name: axes.Measure(field=field, title=title, kind=kind) for name, (field, title, kind) in _MEASURES.items()}
     made = {
         "pipeline_slots": live_figures.live_bars(
             "What each stage does when",
