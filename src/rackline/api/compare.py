@@ -354,18 +354,13 @@ def asked_of(question: CompareQuestion, rent: str | None) -> list[Asked]:
         if not (separator and model and on):
             raise InputError(what="deployment", given=name, allowed="MODEL@CLUSTER, for all names")
         for engine in engines or ("",):
-            one = _plan_question(question, model, on, rent, engine)
+            of_engine = {"calibration": engine.partition("=")[0].strip(), "launch": engine} if engine else {}
+            one = plan_question_of(question, model=model, on=on, rent=rent, **of_engine)
             label = f"{name} {engine}".strip()
             if now is not None and not found:
                 found.append(Asked(name=f"{label} today", engine=engine, question=one, now=now))
             found.append(Asked(name=label, engine=engine, question=one))
     return found
-
-
-def _plan_question(question: CompareQuestion, model: str, on: str, rent: str | None, engine: str) -> PlanQuestion:
-    """The question of one plan, under an engine if one is named."""
-    of_engine = {"calibration": engine.partition("=")[0].strip(), "launch": engine} if engine else {}
-    return plan_question_of(question, model=model, on=on, rent=rent, **of_engine)
 
 
 def sides_of(asked: Sequence[Asked], watch: Watch) -> tuple[list[compare_report.Side], Use]:

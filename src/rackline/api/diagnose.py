@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 from rich.text import Text
 
 from rackline.api.answer import Answer, Watch, asks
+from rackline.api.groups import Described
 from rackline.api.question import (
     Question,
     Texts,
@@ -17,7 +18,7 @@ from rackline.api.question import (
     options,
     question,
 )
-from rackline.api.validate import Described, Format
+from rackline.api.validate import Format
 from rackline.api.verbs import Entry
 from rackline.errors import InputError, unknown_name
 from rackline.late import late
@@ -194,9 +195,9 @@ def audit(question: AuditQuestion, watch: Watch) -> Audit:
         ...
         rackline.errors.InputError: ...
     """
-    rows, columns = reported.read_reported(
-        question.files, question.form, question.known(), reported.mappings(question.map or ())
-    )
+    given = importers.Given(**{one.name: getattr(question, one.name) for one in fields(importers.Given)})
+    mappings = reported.mappings(question.map or ())
+    rows, columns = reported.read_reported(question.files, question.form, given, mappings)
     with watch.moving("checking rows"):
         found = audited.Auditor().audit(rows)
     counts = Counter(one.verdict for one in found)

@@ -240,16 +240,14 @@ def _summary(answer: Answered) -> str:
 def _notes(answer: Answered) -> Iterable[str]:
     if answer.result.unwritten:
         yield f"error: {answer.result.unwritten}"
-    if _nothing(answer):
+    if not answer.result.run.counts["finished"]:
         yield "error: no request was answered"
 
 
-def _nothing(answer: Answered) -> bool:
-    """Whether not one request was answered."""
-    return not answer.result.run.counts["finished"]
-
-
 _FORMATS = ("vllm", "aiperf", "genai-perf", "inference-perf")
+_ROW = ("arrival_s", "sent_s", "outcome", "prompt_len", "tokens", "ttft_s", "tpot_s", "e2e_s", "end_s", "status",
+        "retries", "error")  # fmt: skip
+_SPELLED = {"prompt_len": "prompt_tokens", "tokens": "output_tokens"}
 
 
 @asks(
@@ -257,24 +255,10 @@ _FORMATS = ("vllm", "aiperf", "genai-perf", "inference-perf")
     text=_text,
     summary=_summary,
     rows=lambda answer: [
-        {
-            "arrival_s": one.arrival_s,
-            "sent_s": one.sent_s,
-            "outcome": one.outcome,
-            "prompt_tokens": one.prompt_len,
-            "output_tokens": one.tokens,
-            "ttft_s": one.ttft_s,
-            "tpot_s": one.tpot_s,
-            "e2e_s": one.e2e_s,
-            "end_s": one.end_s,
-            "status": one.status,
-            "retries": one.retries,
-            "error": one.error,
-        }
-        for one in answer.result.run.requests
+        {_SPELLED.get(name, name): getattr(one, name) for name in _ROW} for one in answer.result.run.requests
     ],
     notes=_notes,
-    status=lambda answer: 2 if answer.result.unwritten else int(_nothing(answer)),
+    status=lambda answer: 2 if answer.result.unwritten else int(not answer.result.run.counts["finished"]),
     figures={"latency": lambda answer: observed_report.observed_figure(answer.result.run)},
     files={
         "export": SideFile(

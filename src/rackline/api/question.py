@@ -285,8 +285,7 @@ def _name_or_object(one: Option, value: Any, name: str) -> Any:
     """Names and files are texts; an object passes as it is."""
     if isinstance(value, Path):
         return str(value)
-    plain = isinstance(value, bool | int | float | Mapping | list | tuple)
-    if plain or (isinstance(value, str) and not value.strip()):
+    if isinstance(value, bool | int | float | Mapping | list | tuple) or (isinstance(value, str) and not value.strip()):
         raise InputError(what=name, given=cast("object", value), allowed="a name or a file")
     return value
 

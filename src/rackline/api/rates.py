@@ -253,11 +253,6 @@ def lengths_in(question: Traffic) -> classes.ClassLengths:
     return classes.ClassLengths(kinds=kinds, rates_per_s=np.array(rates))
 
 
-def load_in(question: Traffic) -> load.Load:
-    """The rates of all classes together."""
-    return load.together(loads_of(question, classes_of(question)), base_load(question).name)
-
-
 def has_tiers(question: Traffic) -> bool:
     """Whether some classes are more urgent than others."""
     return len({one.priority for one in classes_of(question)}) > 1

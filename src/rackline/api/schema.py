@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
@@ -275,12 +275,6 @@ def _any_of(schemas: Iterable[Schema]) -> Schema:
     return different[0] if len(different) == 1 else {"anyOf": different}
 
 
-def answer_type(data: Callable[..., Any], solve: Callable[..., Any]) -> Any:
-    """What the JSON of an answer is made of: what its `data` returns, or what solves it where that is generic."""
-    found = returned(data)
-    return returned(solve) if isinstance(found, TypeVar) else found
-
-
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -361,7 +355,8 @@ def answer_schemas(names: Iterable[str]) -> dict[str, Any]:
             "media": schemas.of(hints(Answer)["media"]),
             "adapter": schemas.of(hints(Answer)["adapter"]),
         }
-        forms = schemas.objects_of(answer_type(verb.data, verb.solve), name)
+        shown = returned(verb.data)  # generic where the result itself is shown
+        forms = schemas.objects_of(returned(verb.solve) if isinstance(shown, TypeVar) else shown, name)
         for form in forms:
             form["properties"] = head | beside | form["properties"]
             form["required"] = [*head, *form["required"]]

@@ -445,3 +445,29 @@ class Sustained:
     at_capacity: Run | None
     server: Server
     requests: simulation.Requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunShown:
+    """A run with its server."""
+
+    json_keys: ClassVar = ("*run", "deployment=run.server")
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsShown:
+    """The run of the server that was asked for, and those it is compared with.
+
+    Args:
+        elapsed_s: how long they took [s].
+        use: what they are for; None where no use was named.
+    """
+
+    json_keys: ClassVar = (*RunShown.json_keys, "elapsed_s", "compared", "use")
+
+    run: Run
+    elapsed_s: float
+    compared: dict[str, RunShown] | None
+    use: Use | None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, isinf, log2
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from rackline.api import agents, scaled
 from rackline.api.agents import AgentRuns
@@ -18,7 +18,18 @@ from rackline.api.rates import classes_of
 from rackline.api.resolve import check_context, named
 from rackline.api.scaled import ScaledRuns
 from rackline.api.scaling import refuse_scaling, scaled_runs
-from rackline.api.server import ASKED, Run, Server, Simulated, Sustained, other_server, server_of, with_tiers
+from rackline.api.server import (
+    ASKED,
+    Run,
+    RunShown,
+    RunsShown,
+    Server,
+    Simulated,
+    Sustained,
+    other_server,
+    server_of,
+    with_tiers,
+)
 from rackline.api.simulate_options import SimulateQuestion
 from rackline.api.traffic import Use, encoded_over, limits_of, requests_of, use_lines, with_use
 from rackline.api.verbs import Entry
@@ -99,32 +110,6 @@ def _interval(answer: Answered) -> str:
     server, data = answer.result.run.server, answer.result.run.summary
     means = {"tpot_s": data["tpot_s"]["mean"], "ttft_s": data["ttft_s"]["mean"]}
     return bands.interval_line(bands.of_deployment(server.deployment, means, pools=server.prefill is not None))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunShown:
-    """A run with its server."""
-
-    json_keys: ClassVar = ("*run", "deployment=run.server")
-
-    run: Run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunsShown:
-    """The run of the server that was asked for, and those it is compared with.
-
-    Args:
-        elapsed_s: how long they took [s].
-        use: what they are for; None where no use was named.
-    """
-
-    json_keys: ClassVar = (*RunShown.json_keys, "elapsed_s", "compared", "use")
-
-    run: Run
-    elapsed_s: float
-    compared: dict[str, RunShown] | None
-    use: Use | None
 
 
 def _data(answer: Answered) -> RunsShown | Sustained | ScaledRuns | AgentRuns:
@@ -432,15 +417,10 @@ class _Desk:
             )
         return Run(server=server, result=result, slo=slo)
 
-    @property
-    def is_free(self) -> bool:
-        """Whether the number of requests is left open."""
-        return self.question.requests is None
-
     def goes_on(self, run: Run) -> bool:
         """Whether a run of twice the length is due."""
         result = run.result
-        open_end = self.is_free and result.requests.process is not None and not result.interrupted
+        open_end = self.question.requests is None and result.requests.process is not None and not result.interrupted
         wide = open_end and result.overload() is None
         return wide and result.half_width(run.slo) > self.question.percentile_precision
 
@@ -503,7 +483,7 @@ def _sustained(desk: _Desk, stage: _Stage, asked: simulation.Slo) -> Sustained:
         width = found.half_width
         wanted = question.percentile_precision
         bounded = found.rate_per_s > 0 and found.broken_per_s is not None  # more requests move no end that is none
-        if not (desk.is_free and bounded) or traffic.process is None or width <= wanted:
+        if not (question.requests is None and bounded) or traffic.process is None or width <= wanted:
             break
         longer = desk.longer(stage, asked_for, width)
         if longer is None:

@@ -235,7 +235,10 @@ def load_of(question: groups.Traffic) -> load.Load:
     Raises:
         InputError: as `rates_of`.
     """
-    return rates.base_load(question) if question.classes is None else rates.load_in(question)
+    shared = rates.base_load(question)
+    if question.classes is None:
+        return shared
+    return load.together(rates.loads_of(question, rates.classes_of(question)), shared.name)
 
 
 def _over_time(question: groups.Traffic) -> simulation.Requests:

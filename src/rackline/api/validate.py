@@ -9,18 +9,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, get_args
 
 from rackline.api.answer import Answer, SideFile, Verbatim, Watch, asks
+from rackline.api.groups import IMPORTED, Described
 from rackline.api.question import (
-    MOST_CHIPS,
-    MaybeLayout,
-    MaybeNumber,
-    MaybeWhole,
     Option,
-    Question,
     Texts,
     option,
     question,
-    tokens,
-    whole,
 )
 from rackline.api.verbs import Entry
 from rackline.errors import InputError
@@ -49,31 +43,7 @@ with late:
 
 LeftOut = Literal["model", "chip", "stack", "version", "laboratory", "half", "source"]
 Format = Literal["vllm", "genai-perf", "aiperf", "inferencex", "inference-perf", "guidellm"]
-_IMPORT = "Only with --import"
 _MOST_WARNINGS = 20
-
-
-@question
-class Described(Question):
-    """A question of results whose files may leave out what was measured."""
-
-    model: str | None = option(
-        "text", "model of the results, if the file does not name it as rackline does", default=None, group=_IMPORT
-    )
-    chip: str | None = option("text", "chip of the results", default=None, group=_IMPORT)
-    num_chips: MaybeWhole = whole("number of chips that served", default=None, maximum=MOST_CHIPS, group=_IMPORT)
-    layout: MaybeLayout = option("text", "parallel layout, such as tp=4", default=None, group=_IMPORT)
-    precision: str | None = option(
-        "text", "data types, such as fp8; those of the released checkpoint by default", default=None, group=_IMPORT
-    )
-    stack: str | None = option("text", "serving software", default=None, group=_IMPORT)
-    input_len: MaybeNumber = tokens("mean prompt tokens, if the file does not say", default=None, group=_IMPORT)
-    output_len: MaybeNumber = tokens("mean output tokens, if the file does not say", default=None, group=_IMPORT)
-    concurrency: MaybeWhole = whole("concurrent requests, if the file does not say", default=None, group=_IMPORT)
-
-    def known(self) -> importers.Given:
-        """What is said of the results."""
-        return importers.Given(**{one.name: getattr(self, one.name) for one in fields(importers.Given)})
 
 
 @question
@@ -129,7 +99,7 @@ class ValidateQuestion(Described):
         "file for the imported cases; standard output by default",
         default=None,
         short="o",
-        group=_IMPORT,
+        group=IMPORTED,
         output=True,
     )
 
@@ -472,7 +442,8 @@ def validate(question: ValidateQuestion, watch: Watch) -> Found:
 def _import(question: ValidateQuestion, files: tuple[str, ...], import_format: Format) -> Imported:
     target = None if question.output is None else Path(question.output)
     check_outputs({"output": target}, {f"files {name}": name for name in files})
-    lines = importers.import_results(files, import_format, question.known())
+    given = importers.Given(**{one.name: getattr(question, one.name) for one in fields(importers.Given)})
+    lines = importers.import_results(files, import_format, given)
     if target is not None:
         write_text(target, lines, what="output")
     return Imported(lines=lines, file=question.output)

@@ -11,7 +11,7 @@ import threading
 import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -344,11 +344,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         print(f"rackline web: {self._address} (Ctrl-C stops it)", file=sys.stderr, flush=True)
         if self._browser:
-            threading.Thread(target=_open, args=(self._address,), daemon=True).start()
-
-
-def _open(address: str) -> Any:
-    return webbrowser.open(address)
+            threading.Thread(target=webbrowser.open, args=(self._address,), daemon=True).start()
 
 
 def _address(host: str, port: int) -> str:

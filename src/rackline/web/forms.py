@@ -133,11 +133,6 @@ def _check_questions(file: str) -> None:
                 raise problem("bad-input", detail, what=key, given=shown(one[key]), allowed="nothing")
 
 
-def openapi_body() -> bytes:
-    """The description of all endpoints."""
-    return as_json(description())
-
-
 def as_json(data: Any) -> bytes:
     """Plain data as it is sent."""
     return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -289,7 +284,13 @@ def _path(name: str, *, view: bool) -> Schema:
         "application/json": {"schema": _view(answer) if view else answer},
         EVENTS: {"schema": {"type": "string"}},
     }
-    found = {"200": {"description": "the answer", "headers": _headers(), "content": content}}
+    found = {
+        "200": {
+            "description": "the answer",
+            "headers": {"ETag": {"description": "of the request and this build", "schema": {"type": "string"}}},
+            "content": content,
+        }
+    }
     suffix = "_view" if view else ""
     example = verb.entry.request
     body = {"$ref": f"#/components/schemas/{_key(f'{name} view question' if view else f'{name} body')}"}
@@ -341,10 +342,6 @@ def _params(name: str, example: Mapping[str, Any]) -> Mapping[str, str]:
     if "uploads" in example:
         return {}
     return find_verb(name).question.from_data(example).to_params()
-
-
-def _headers() -> Schema:
-    return {"ETag": {"description": "of the request and this build", "schema": {"type": "string"}}}
 
 
 def _view(answer: Schema) -> Schema:
