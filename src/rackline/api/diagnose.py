@@ -32,6 +32,7 @@ with late:
         audit_report,
         cases,
         diagnosis,
+        importers,
         observed_report,
         reported,
     )
